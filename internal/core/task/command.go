@@ -1,0 +1,98 @@
+// Package task holds what the layers of a driver pass to each other: what to
+// run (Command), which process it became (Identity), how it ended (Exit), and
+// what is on disk about it (State). It imports the standard library only, since
+// the supervisor and the launcher are built from it.
+package task
+
+import "time"
+
+// Command is a pure description of one process. A driver plugin makes it from
+// the task's configuration; the launcher (package launch) applies it to itself
+// and becomes it. Nothing in it has been looked up on a file system that can
+// hang: that is the launcher's work.
+type Command struct {
+	// Path is the program as the user wrote it. Without a slash it is looked for
+	// in Lookup and then in the PATH of Env; with one it is relative to Dir.
+	Path string `json:"path"`
+
+	// Args is the argument vector without argv[0], which is Path.
+	Args []string `json:"args,omitempty"`
+
+	// Env is the whole environment, as NAME=value.
+	Env []string `json:"env"`
+
+	// Dir is the working directory, absolute.
+	Dir string `json:"dir"`
+
+	// Lookup are absolute directories in which a Path (relative or bare) is
+	// looked for before PATH: of a Nomad task, its local/ and its task directory.
+	// A regular file found there is made executable if it is not (artifacts and
+	// templates often are not), as raw_exec does; files elsewhere are never touched.
+	Lookup []string `json:"lookup,omitempty"`
+
+	// User is who runs it; nil means whoever runs the supervisor.
+	User *User `json:"user,omitempty"`
+
+	// Umask of the process; nil means 0022.
+	Umask *uint32 `json:"umask,omitempty"`
+
+	// Nice is the scheduling priority, -20 to 19 (setpriority(2)).
+	Nice int `json:"nice,omitempty"`
+
+	// OOMScoreAdj is written to /proc/self/oom_score_adj, -1000 to 1000. It is
+	// always written, since the supervisor's own value is not what a task wants.
+	OOMScoreAdj int `json:"oom_score_adj,omitempty"`
+
+	// Rlimits are set before the change of user, so that root's may be raised.
+	Rlimits []Rlimit `json:"rlimits,omitempty"`
+
+	// NetworkNamespace is the path of a network namespace to enter
+	// (setns(2), CLONE_NEWNET), empty for the host's.
+	NetworkNamespace string `json:"network_namespace,omitempty"`
+}
+
+// User is a resolved identity: no name service is asked after this.
+type User struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+}
+
+// Rlimit is one setrlimit(2) limit. Unlimited is RLIM_INFINITY.
+type Rlimit struct {
+	Resource int    `json:"resource"`
+	Soft     uint64 `json:"soft"`
+	Hard     uint64 `json:"hard"`
+}
+
+// Unlimited is RLIM_INFINITY of setrlimit(2).
+const Unlimited = ^uint64(0)
+
+// KillMode says which processes a stop signal goes to. Whatever the mode, a
+// stopped task leaves no process behind.
+type KillMode string
+
+const (
+	KillProcess KillMode = "process" // the main process alone
+	KillGroup   KillMode = "group"   // the main process's process group
+	KillAll     KillMode = "all"     // every process of the task's cgroup
+)
+
+// Exit is how a process ended. Exactly one of the three is the case: it ended
+// by Code, by Signal, or it is Lost.
+type Exit struct {
+	Code   int `json:"code"`
+	Signal int `json:"signal,omitempty"`
+
+	// OOMKilled: the kernel killed a process of the task for want of memory, and
+	// the task failed.
+	OOMKilled bool `json:"oom_killed,omitempty"`
+
+	// Lost: the process is gone and nothing could tell how it ended. Code and
+	// Signal mean nothing then; Reason says why it is not known.
+	Lost   bool   `json:"lost,omitempty"`
+	Reason string `json:"reason,omitempty"`
+
+	// At is when the exit was seen; zero where unknown.
+	At time.Time `json:"at,omitzero"`
+}

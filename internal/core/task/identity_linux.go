@@ -1,0 +1,92 @@
+package task
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Identity names one process for ever: a pid alone is used again by the kernel.
+type Identity struct {
+	BootID string `json:"boot_id"` // /proc/sys/kernel/random/boot_id
+	PID    int    `json:"pid"`
+	Start  uint64 `json:"start"` // start time in clock ticks after boot: field 22 of /proc/<pid>/stat, proc_pid_stat(5)
+}
+
+// BootID is this boot's id, empty where /proc does not tell.
+var BootID = sync.OnceValue(func() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+})
+
+// Identify returns the identity of a process that exists now. A zombie exists.
+func Identify(pid int) (Identity, error) {
+	st, err := ReadStat(pid)
+	if err != nil {
+		return Identity{}, err
+	}
+	return Identity{BootID: BootID(), PID: pid, Start: st.Start}, nil
+}
+
+// Alive says whether the process with this identity still exists, as a running
+// process or as a zombie that nobody has reaped.
+func (id Identity) Alive() bool {
+	if id.PID <= 0 || id.BootID != BootID() {
+		return false
+	}
+	st, err := ReadStat(id.PID)
+	return err == nil && st.Start == id.Start
+}
+
+// Stat is what Outrider needs of /proc/<pid>/stat, proc_pid_stat(5).
+type Stat struct {
+	PID     int
+	State   byte // 'Z' is a zombie
+	Parent  int
+	Group   int
+	Session int
+	UTime   uint64 // clock ticks
+	STime   uint64 // clock ticks
+	Start   uint64 // clock ticks after boot
+	RSS     int64  // pages
+
+	// ExitCode is the wait status of a zombie, as wait4(2) would return it; it
+	// reads 0 without the permission to ptrace the process.
+	ExitCode int
+}
+
+// ReadStat reads /proc/<pid>/stat.
+func ReadStat(pid int) (Stat, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Stat{}, err
+	}
+	// the command name is in parentheses and may itself contain any of " ()"
+	end := bytes.LastIndexByte(b, ')')
+	if end < 0 {
+		return Stat{}, fmt.Errorf("malformed /proc/%d/stat", pid)
+	}
+	f := strings.Fields(string(b[end+1:]))
+	if len(f) < 50 {
+		return Stat{}, fmt.Errorf("malformed /proc/%d/stat", pid)
+	}
+	field := func(n int) int64 { // n as numbered in the man page; field 3 is f[0]
+		v, _ := strconv.ParseInt(f[n-3], 10, 64)
+		return v
+	}
+	return Stat{
+		PID:      pid,
+		State:    f[0][0],
+		Parent:   int(field(4)),
+		Group:    int(field(5)),
+		Session:  int(field(6)),
+		UTime:    uint64(field(14)),
+		STime:    uint64(field(15)),
+		Start:    uint64(field(22)),
+		RSS:      field(24),
+		ExitCode: int(field(52)),
+	}, nil
+}

@@ -1,0 +1,3 @@
+module github.com/outrider-dev/outrider/lab
+
+go 1.26
