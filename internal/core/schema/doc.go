@@ -1,0 +1,145 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Row is one option as documentation shows it.
+type Row struct {
+	Option      string // dotted where it is in a block: logs.max_files
+	Type        string // in words: "string", "size", "list of strings", "block"
+	Default     string // as HCL; empty where there is none
+	Required    bool
+	Description string // with the values or the range that is allowed
+}
+
+// Doc has a row for every option.
+func (s *Schema[T]) Doc() []Row { return rows("", s.options) }
+
+func rows(path string, options []*option) (all []Row) {
+	for _, o := range options {
+		r := Row{Option: path + o.name, Type: o.typeName(), Required: o.required, Description: o.description()}
+		if o.def != nil {
+			r.Default = o.literal()
+		}
+		all = append(all, r)
+		all = append(all, rows(path+o.name+".", o.nested)...)
+	}
+	return all
+}
+
+func (o *option) description() string {
+	switch {
+	case o.enum != nil:
+		return o.doc + " One of " + choice(o.enum) + "."
+	case o.min != nil || o.max != nil:
+		what := "Allowed: "
+		if o.kind >= kindList {
+			what = "Elements: "
+		}
+		return o.doc + " " + what + o.span() + "."
+	}
+	return o.doc
+}
+
+func (o *option) typeName() string {
+	switch o.kind {
+	case kindBool:
+		return "bool"
+	case kindInt:
+		return "integer"
+	case kindFloat:
+		return "number"
+	case kindSize:
+		return "size"
+	case kindDuration:
+		return "duration"
+	case kindList:
+		e := option{kind: o.elem}
+		return "list of " + e.typeName() + "s"
+	case kindMap:
+		return "map of strings"
+	case kindBlock:
+		return "block"
+	case kindBlocks:
+		return "block, repeatable"
+	case kindLabels:
+		return "block, labelled with its " + o.label
+	}
+	return "string"
+}
+
+// Markdown is Doc as a table.
+func (s *Schema[T]) Markdown() string {
+	var b strings.Builder
+	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
+	for _, r := range s.Doc() {
+		def := ""
+		switch {
+		case r.Required:
+			def = "required"
+		case r.Default != "":
+			def = "`" + cell(r.Default) + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Option, r.Type, def, cell(r.Description))
+	}
+	return b.String()
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+// Example is HCL to copy: every option with its default, commented out unless it
+// is required.
+func (s *Schema[T]) Example(indent string) string {
+	var b strings.Builder
+	example(&b, indent, s.options)
+	return b.String()
+}
+
+func example(b *strings.Builder, indent string, options []*option) {
+	for i, o := range options {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(b, "%s# %s\n", indent, o.description())
+		mark := "# "
+		if o.required {
+			mark = ""
+		}
+		switch {
+		case o.nested != nil:
+			label := ""
+			if o.kind == kindLabels {
+				label = " " + quote(strings.ToUpper(o.label))
+			}
+			fmt.Fprintf(b, "%s%s%s%s {\n", indent, mark, o.name, label)
+			example(b, indent+mark+"  ", o.nested)
+			fmt.Fprintf(b, "%s%s}\n", indent, mark)
+		default:
+			fmt.Fprintf(b, "%s%s%s = %s\n", indent, mark, o.name, o.sample())
+		}
+	}
+}
+
+// sample is the option's default, or something of its type.
+func (o *option) sample() string {
+	if o.def != nil {
+		return o.literal()
+	}
+	k := o.kind
+	if k == kindList {
+		k = o.elem
+	}
+	text := map[kind]string{kindString: `""`, kindBool: "false", kindInt: "0", kindFloat: "0", kindSize: `"10MiB"`, kindDuration: `"30s"`, kindMap: "{}"}[k]
+	if o.min != nil && k == o.kind {
+		text = quoteAs(k, o.min.text)
+	}
+	if o.enum != nil {
+		text = quote(o.enum[0])
+	}
+	if o.kind == kindList {
+		return "[" + text + "]"
+	}
+	return text
+}

@@ -1,0 +1,456 @@
+package schema
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/jobspec2"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/zclconf/go-cty/cty/msgpack"
+)
+
+type killMode string
+
+type common struct {
+	StateDir string `codec:"state_dir" default:"/var/lib/x" doc:"Where state is kept."`
+}
+
+type logs struct {
+	MaxFiles    int  `codec:"max_files" default:"10" min:"1" max:"100" doc:"Files kept."`
+	MaxFileSize Size `codec:"max_file_size" default:"10MiB" min:"4KiB" doc:"Size of a file."`
+}
+
+type mount struct {
+	Source  string   `codec:"source" required:"true" doc:"The host's path."`
+	Options []string `codec:"options" default:"ro,nosuid" doc:"Mount options."`
+	Depth   int      `codec:"depth" default:"2" doc:"How deep."`
+}
+
+type limit struct {
+	Soft uint64  `codec:"soft" doc:"Soft limit."`
+	Hard *uint64 `codec:"hard" doc:"Hard limit."`
+}
+
+type testConfig struct {
+	common
+	Command  string            `codec:"command" required:"true" doc:"The program."`
+	Args     []string          `codec:"args" doc:"Its arguments."`
+	KillMode killMode          `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes a stop signal goes to."`
+	Nice     int               `codec:"nice" min:"-20" max:"19" doc:"Priority."`
+	Umask    *uint32           `codec:"umask" doc:"File mode mask."`
+	Wait     Duration          `codec:"wait" default:"30s" max:"1h" doc:"How long to wait."`
+	Pid      bool              `codec:"pid" default:"true" doc:"Write a pid file."`
+	Factor   float64           `codec:"factor" default:"1.5" doc:"A factor."`
+	Env      map[string]string `codec:"env" doc:"More environment."`
+	Logs     logs              `codec:"logs" doc:"Output."`
+	Debug    *logs             `codec:"debug" doc:"Debug output."`
+	Mounts   []mount           `codec:"mount" max:"3" doc:"A mount."`
+	Limits   map[string]limit  `codec:"limit" label:"resource" doc:"A limit."`
+	Ports    []int             `codec:"ports" doc:"Ports."`
+}
+
+func (c *testConfig) Validate() error {
+	if c.Pid && c.Command == "init" {
+		return errPidOfInit
+	}
+	return nil
+}
+
+type constError string
+
+func (e constError) Error() string { return string(e) }
+
+const errPidOfInit = constError(`pid and command "init" exclude each other`)
+
+var testSchema = Of[testConfig]()
+
+// decodeJob takes the way of a task's config: jobspec HCL2, JSON, the plugin's
+// specification, msgpack, the struct.
+func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
+	t.Helper()
+	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"x\"\nconfig {\n"+config+"\n}\n}\n}\n}"))
+	if err != nil {
+		t.Fatalf("jobspec: %v", err)
+	}
+	return decodeInterface(t, s, job.TaskGroups[0].Tasks[0].Config)
+}
+
+// decodeAgent takes the way of a plugin's config block in an agent's file: HCL1.
+func decodeAgent[T any](t *testing.T, s *Schema[T], config string) (T, error) {
+	t.Helper()
+	return decodeInterface(t, s, hclutils.HclConfigToInterface(t, "config { "+config+" }"))
+}
+
+func decodeInterface[T any](t *testing.T, s *Schema[T], config any) (T, error) {
+	t.Helper()
+	var zero T
+	spec, diags := hclspecutils.Convert(s.Spec())
+	if diags.HasErrors() {
+		t.Fatalf("spec: %v", diags)
+	}
+	value, _, errs := hclutils.ParseHclInterface(config, spec, nil)
+	if len(errs) > 0 {
+		return zero, Problems(errs)
+	}
+	var dtc drivers.TaskConfig
+	if err := dtc.EncodeDriverConfig(value); err != nil {
+		t.Fatal(err)
+	}
+	task, err := s.DecodeTask(&dtc)
+
+	data, merr := msgpack.Marshal(value, value.Type())
+	if merr != nil {
+		t.Fatal(merr)
+	}
+	plugin, perr := s.Decode(data)
+	if !reflect.DeepEqual(task, plugin) || (err == nil) != (perr == nil) {
+		t.Fatalf("task and plugin configuration decode differently: %+v, %+v", task, plugin)
+	}
+	return task, err
+}
+
+func TestAConfigurationThatSaysLittleHasTheDefaults(t *testing.T) {
+	want := testConfig{
+		common: common{StateDir: "/var/lib/x"}, Command: "true", KillMode: "process", Wait: "30s", Pid: true, Factor: 1.5,
+		Logs: logs{MaxFiles: 10, MaxFileSize: "10MiB"}, Mounts: []mount{},
+	}
+	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
+		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decode(t, testSchema, `command = "true"`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Limits = nil // an empty map, which is as good
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			def := testSchema.Default()
+			def.Command, def.Mounts = "true", []mount{}
+			if !reflect.DeepEqual(def, want) {
+				t.Errorf("Default: got %+v\nwant %+v", def, want)
+			}
+		})
+	}
+}
+
+func TestAConfigurationThatSaysAll(t *testing.T) {
+	const text = `
+		state_dir = "/s"
+		command = "run"
+		args = ["a", "b c"]
+		kill_mode = "all"
+		nice = -5
+		umask = 0
+		wait = "1m"
+		pid = false
+		factor = 2
+		env {
+			A = "1"
+			B_C = "x=y"
+		}
+		logs { max_files = 3 }
+		debug { max_file_size = "64k" }
+		mount { source = "/a" }
+		mount {
+			source = "/b"
+			options = ["rw"]
+			depth = 7
+		}
+		limit "nofile" {
+			soft = 10
+			hard = 9223372036854775807
+		}
+		limit "core" { soft = 0 }
+		ports = [1, 2]`
+	umask, hard := uint32(0), uint64(math.MaxInt64)
+	want := testConfig{
+		common: common{StateDir: "/s"}, Command: "run", Args: []string{"a", "b c"}, KillMode: "all", Nice: -5, Umask: &umask,
+		Wait: "1m", Factor: 2, Env: map[string]string{"A": "1", "B_C": "x=y"},
+		Logs:   logs{MaxFiles: 3, MaxFileSize: "10MiB"},
+		Debug:  &logs{MaxFiles: 10, MaxFileSize: "64k"},
+		Mounts: []mount{{Source: "/a", Options: []string{"ro", "nosuid"}, Depth: 2}, {Source: "/b", Options: []string{"rw"}, Depth: 7}},
+		Limits: map[string]limit{"nofile": {Soft: 10, Hard: &hard}, "core": {}},
+		Ports:  []int{1, 2},
+	}
+	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
+		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decode(t, testSchema, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestAMapIsABlockOrAnAttribute(t *testing.T) {
+	want := map[string]string{"A": "1", "b.c/d": "2"}
+	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
+		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
+	} {
+		for form, text := range map[string]string{
+			"attribute": `env = {
+				A = "1"
+				"b.c/d" = 2
+			}`,
+			"block": `env {
+				A = "1"
+				"b.c/d" = 2
+			}`,
+		} {
+			if name == "job" && form == "block" {
+				text, want = strings.Replace(text, `"b.c/d" = 2`, "", 1), map[string]string{"A": "1"} // HCL2 blocks take names only
+			} else {
+				want = map[string]string{"A": "1", "b.c/d": "2"}
+			}
+			t.Run(name+" "+form, func(t *testing.T) {
+				got, err := decode(t, testSchema, "command = \"x\"\n"+text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !reflect.DeepEqual(got.Env, want) {
+					t.Errorf("got %v, want %v", got.Env, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAMistakeIsOneClearSentence(t *testing.T) {
+	for name, c := range map[string]struct{ config, want string }{
+		"unknown option":         {`comand = "x"` + "\n" + `command = "y"`, `Invalid label: No argument or block type is named "comand".`},
+		"unknown option, nested": {"command = \"y\"\nlogs { max_file = 1 }", `Invalid label: No argument or block type is named "max_file". Did you mean "max_files"?`},
+		"required, missing":      {`nice = 1`, `Missing required argument: The argument "command" is required, but no definition was found.`},
+		"required, empty":        {`command = ""`, `command is empty: it must be set`},
+		"wrong type":             {"command = \"y\"\nnice = \"low\"", `Incorrect attribute value type: Inappropriate value for attribute "nice": a number is required.`},
+		"enum":                   {"command = \"y\"\nkill_mode = \"tree\"", `kill_mode "tree" is not known: use "process", "group" or "all"`},
+		"enum, empty":            {"command = \"y\"\nkill_mode = \"\"", `kill_mode "" is not known: use "process", "group" or "all"`},
+		"too large":              {"command = \"y\"\nnice = 30", `nice 30 is too large: use -20 to 19`},
+		"too small, nested":      {"command = \"y\"\nlogs { max_files = 0 }", `logs.max_files 0 is too small: use 1 to 100`},
+		"not whole":              {"command = \"y\"\nnice = 1.5", `nice 1.5 is not a whole number`},
+		"not whole, in a list":   {"command = \"y\"\nports = [1, 1.5]", `ports[1] 1.5 is not a whole number`},
+		"not whole, in a block":  {"command = \"y\"\nlogs { max_files = 0.5 }", `logs.max_files 0.5 is not a whole number`},
+		"negative":               {"command = \"y\"\numask = -1", `umask -1 is negative: use 0 or more`},
+		"out of range":           {"command = \"y\"\numask = 4294967296", `umask 4294967296 is too large: use 0 to 4294967295`},
+		"larger than int64":      {"command = \"y\"\nlimit \"core\" { soft = 18446744073709551615 }", `limit "core": soft 18446744073709551616 is too large: use 0 to 9223372036854775807`},
+		"not a size":             {"command = \"y\"\nlogs { max_file_size = \"10 apples\" }", `logs.max_file_size "10 apples" is not a size: use for example "512KiB" or "10MiB"`},
+		"size too small":         {"command = \"y\"\nlogs { max_file_size = 10 }", `logs.max_file_size "10" is too small: use "4KiB" or more`},
+		"not a duration":         {"command = \"y\"\nwait = \"soon\"", `wait "soon" is not a duration: use for example "30s" or "5m"`},
+		"duration too large":     {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
+		"in a repeated block":    {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }", `mount[1].source is empty: it must be set`},
+		"too many blocks":        {"command = \"y\"\n" + strings.Repeat("mount { source = \"/a\" }\n", 4), `mount has 4 elements: use 3 or less`},
+		"a rule of its own":      {`command = "init"`, `pid and command "init" exclude each other`},
+		"two at once":            {"command = \"\"\nnice = -21", `command is empty: it must be set; nice -21 is too small: use -20 to 19`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := decodeJob(t, testSchema, c.config)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if err.Error() != c.want {
+				t.Errorf("got  %s\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestNoPluginConfigIsTheDefaultOne(t *testing.T) {
+	s := Of[common]()
+	got, err := s.Decode(nil)
+	if err != nil || got != s.Default() || got.StateDir != "/var/lib/x" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	var data []byte
+	if err := base.MsgPackEncode(&data, common{StateDir: "/y"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = s.Decode(data); err != nil || got.StateDir != "/y" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestTheExampleUncommentedIsTheDefault(t *testing.T) {
+	type config struct {
+		common
+		KillMode string `codec:"kill_mode" default:"process" enum:"process,group" doc:"Mode."`
+		Logs     logs   `codec:"logs" doc:"Output."`
+		Debug    *logs  `codec:"debug" doc:"Debug output."`
+	}
+	s := Of[config]()
+	text := s.Example("  ")
+	for range 2 { // a block's body is commented out within the block
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			if code := strings.TrimPrefix(strings.TrimSpace(line), "# "); strings.Contains(code, " = ") || strings.HasSuffix(code, "{") || strings.HasSuffix(code, "}") || strings.HasPrefix(code, " ") {
+				lines[i] = code
+			}
+		}
+		text = strings.Join(lines, "\n")
+	}
+	got, err := decodeJob(t, s, "\n"+text)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	want := s.Default()
+	want.Debug = &logs{MaxFiles: 10, MaxFileSize: "10MiB"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v\nfrom\n%s", got, want, text)
+	}
+	if got, err := decodeJob(t, s, "\n"+s.Example("")); err != nil || !reflect.DeepEqual(got, s.Default()) {
+		t.Errorf("commented out: got %+v, %v", got, err)
+	}
+}
+
+func TestADefaultMayHoldAnyCharacter(t *testing.T) {
+	type config struct {
+		Odd string `codec:"odd" default:"a\"b\\${c}%{d}\n\t\u00e9" doc:"Quoting."`
+	}
+	got, err := decodeJob(t, Of[config](), "")
+	if want := "a\"b\\${c}%{d}\n\té"; err != nil || got.Odd != want {
+		t.Errorf("got %q, %v, want %q", got.Odd, err, want)
+	}
+}
+
+func TestAMalformedStructPanics(t *testing.T) {
+	for name, c := range map[string]struct {
+		of   func()
+		want string
+	}{
+		"misspelt codec tag": {func() {
+			Of[struct {
+				A string `coded:"a" doc:"A."`
+			}]()
+		}, `tag "coded" is not known`},
+		"no codec tag": {func() {
+			Of[struct {
+				A string `doc:"A."`
+			}]()
+		}, `the codec tag must be the option's name alone`},
+		"no doc tag": {func() {
+			Of[struct {
+				A string `codec:"a"`
+			}]()
+		}, `the doc tag is missing`},
+		"declared twice": {func() {
+			Of[struct {
+				A string `codec:"a" doc:"A."`
+				B int    `codec:"a" doc:"B."`
+			}]()
+		}, `declared twice`},
+		"default not a number": {func() {
+			Of[struct {
+				A int `codec:"a" doc:"A." default:"x"`
+			}]()
+		}, `invalid syntax`},
+		"default not a size": {func() {
+			Of[struct {
+				A Size `codec:"a" doc:"A." default:"x"`
+			}]()
+		}, `is not a size`},
+		"default not in the enum": {func() {
+			Of[struct {
+				A string `codec:"a" doc:"A." default:"x" enum:"y"`
+			}]()
+		}, `is not known`},
+		"default out of range": {func() {
+			Of[struct {
+				A int `codec:"a" doc:"A." default:"9" max:"8"`
+			}]()
+		}, `is too large`},
+		"default in a block": {func() {
+			Of[struct {
+				A *struct {
+					B int `codec:"b" doc:"B." default:"9" max:"8"`
+				} `codec:"a" doc:"A."`
+			}]()
+		}, `a.b 9 is too large`},
+		"required with default": {func() {
+			Of[struct {
+				A int `codec:"a" doc:"A." default:"9" required:"true"`
+			}]()
+		}, `has no default`},
+		"unset looks out of range": {func() {
+			Of[struct {
+				A int `codec:"a" doc:"A." min:"1"`
+			}]()
+		}, `both unset and out of range`},
+		"required in no block": {func() {
+			Of[struct {
+				A struct {
+					B int `codec:"b" doc:"B." required:"true"`
+				} `codec:"a" doc:"A."`
+			}]()
+		}, `use a pointer`},
+		"type": {func() {
+			Of[struct {
+				A chan int `codec:"a" doc:"A."`
+			}]()
+		}, `not supported`},
+		"map with its own decoder": {func() {
+			Of[struct {
+				A hclutils.MapStrStr `codec:"a" doc:"A."`
+			}]()
+		}, `not supported`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if r, _ := recover().(string); !strings.Contains(r, c.want) {
+					t.Errorf("got panic %q, want %q", r, c.want)
+				}
+			}()
+			c.of()
+		})
+	}
+}
+
+func TestAMalformedTagIsAnError(t *testing.T) {
+	for _, tag := range []string{`codec:"a" doc:A.`, `codec:"a`, `codec`, `codec:"a" codec:"b"`} {
+		if tags, err := splitTag(tag); err == nil {
+			t.Errorf("%s: got %v, want an error", tag, tags)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10, "1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {
+		if got, err := ParseSize(text); err != nil || got != want || Size(text).Bytes() != want {
+			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "MiB", "1.2.3k", "1e3", "9999999T", "10 Mbit", "0x10", "NaN", "inf"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("%q: got %d, want an error", text, got)
+		}
+	}
+}
+
+func TestTheDocumentationHasARowForEveryOption(t *testing.T) {
+	got := testSchema.Markdown()
+	for _, want := range []string{
+		"| `command` | string | required | The program. |\n",
+		"| `args` | list of strings |  | Its arguments. |\n",
+		"| `kill_mode` | string | `\"process\"` | Which processes a stop signal goes to. One of \"process\", \"group\" or \"all\". |\n",
+		"| `nice` | integer |  | Priority. Allowed: -20 to 19. |\n",
+		"| `logs` | block |  | Output. |\n| `logs.max_files` | integer | `10` | Files kept. Allowed: 1 to 100. |\n",
+		"| `mount` | block, repeatable |  | A mount. Elements: 3 or less. |\n",
+		"| `limit` | block, labelled with its resource |  | A limit. |\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if rows := len(testSchema.Doc()); rows != 1+14+2+2+3+2 {
+		t.Errorf("got %d rows", rows)
+	}
+}

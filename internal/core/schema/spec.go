@@ -1,0 +1,118 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+)
+
+// specOf is the specification of a body with these options.
+func specOf(options []*option) *hclspec.Spec {
+	attrs := make(map[string]*hclspec.Spec, len(options))
+	for _, o := range options {
+		attrs[o.name] = o.spec()
+	}
+	return hclspec.NewObject(attrs)
+}
+
+func (o *option) spec() *hclspec.Spec {
+	switch o.kind {
+	case kindBlock:
+		block := hclspec.NewBlock(o.name, o.required, specOf(o.nested))
+		if o.pointer || o.required {
+			return block
+		}
+		// an absent block would decode to zeros, not to its defaults
+		return hclspec.NewDefault(block, hclspec.NewLiteral(o.literal()))
+	case kindBlocks:
+		return hclspec.NewBlockList(o.name, specOf(o.nested))
+	case kindLabels:
+		return hclspec.NewBlockMap(o.name, []string{o.label}, specOf(o.nested))
+	case kindMap:
+		// Read from JSON, as Nomad does, this takes both the block and the
+		// attribute, which an attribute of type map(string) does not.
+		return hclspec.NewBlockAttrs(o.name, "string", o.required)
+	}
+	attr := hclspec.NewAttr(o.name, o.hclType(), o.required)
+	if o.def == nil {
+		return attr
+	}
+	return hclspec.NewDefault(attr, hclspec.NewLiteral(o.literal()))
+}
+
+func (o *option) hclType() string {
+	if o.kind == kindList {
+		return "list(" + hclTypes[o.elem] + ")"
+	}
+	return hclTypes[o.kind]
+}
+
+var hclTypes = map[kind]string{kindString: "string", kindBool: "bool", kindInt: "number", kindFloat: "number",
+	kindSize: "string", kindDuration: "string"}
+
+// literal is the option's default as an HCL expression.
+func (o *option) literal() string {
+	switch {
+	case o.kind == kindBlock && !o.pointer:
+		var b strings.Builder
+		for _, n := range o.nested {
+			fmt.Fprintf(&b, "%s = %s, ", n.name, n.literal())
+		}
+		return "{ " + strings.TrimSuffix(b.String(), ", ") + " }"
+	case o.kind == kindBlocks:
+		return "[]"
+	case o.def == nil:
+		return "null"
+	case o.kind == kindList:
+		var items []string
+		for _, item := range splitList(*o.def) {
+			items = append(items, quoteAs(o.elem, item))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	return quoteAs(o.kind, *o.def)
+}
+
+func quoteAs(k kind, text string) string {
+	if hclTypes[k] == "string" {
+		return quote(text)
+	}
+	return text
+}
+
+// quote writes an HCL string literal (HCL native syntax specification, quoted
+// template expressions).
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case (r == '$' || r == '%') && strings.HasPrefix(s[i+1:], "{"):
+			b.WriteRune(r)
+			b.WriteRune(r)
+		case r < ' ':
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func splitList(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
