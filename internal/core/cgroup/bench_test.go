@@ -1,0 +1,109 @@
+package cgroup
+
+import (
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// BenchmarkCreate is what StartTask waits for before it can start a process.
+func BenchmarkCreate(b *testing.B) {
+	g := v1Task(b)
+	zero := uint64(0)
+	l := Limits{MemoryMax: 64 << 20, CPUShares: 100, PidsMax: 100, Swappiness: &zero}
+	for b.Loop() {
+		if err := g.Create(l); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := g.Remove(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkRemove is the other half: the groups are empty.
+func BenchmarkRemove(b *testing.B) {
+	g := v1Task(b)
+	for b.Loop() {
+		b.StopTimer()
+		if err := g.Create(Limits{}); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if err := g.Remove(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkJoin is what the launcher pays: a thread moves itself into one group.
+// Each round also moves it back, outside of the measurement.
+func BenchmarkJoin(b *testing.B) {
+	g := v1Task(b)
+	if err := g.Create(Limits{}); err != nil {
+		b.Fatal(err)
+	}
+	for controller, dir := range g.V1 {
+		b.Run(controller, func(b *testing.B) { benchmarkJoin(b, []string{filepath.Join(dir, "tasks")}) })
+	}
+	b.Run("all", func(b *testing.B) { benchmarkJoin(b, g.TasksFiles()) })
+}
+
+func benchmarkJoin(b *testing.B, files []string) {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		var back []string
+		for _, file := range files {
+			back = append(back, filepath.Join(hierarchyRoot(filepath.Dir(file)), "tasks"))
+		}
+		for b.Loop() {
+			for _, file := range files {
+				if err := writeFile(file, "0"); err != nil {
+					done <- err
+					return
+				}
+			}
+			b.StopTimer()
+			for _, file := range back {
+				if err := writeFile(file, "0"); err != nil {
+					done <- err
+					return
+				}
+			}
+			b.StartTimer()
+		}
+		done <- nil
+	}()
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkEmpty is asked at every exit of a task.
+func BenchmarkEmpty(b *testing.B) {
+	g := v1Task(b)
+	if err := g.Create(Limits{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if empty, err := g.Empty(); err != nil || !empty {
+			b.Fatal(empty, err)
+		}
+	}
+}
+
+// BenchmarkStats is one sample.
+func BenchmarkStats(b *testing.B) {
+	g := v1Task(b)
+	if err := g.Create(Limits{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := g.Stats(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package cgroup
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDetect(t *testing.T) {
+	const all = "cpuset cpu io memory pids\n"
+	v1 := map[string]string{}
+	for _, c := range []string{"freezer", "memory", "cpu", "cpuacct", "cpuset", "pids", "systemd"} {
+		v1[c+"/cgroup.procs"] = ""
+	}
+	with := func(m map[string]string, kv ...string) map[string]string {
+		m = maps.Clone(m)
+		for i := 0; i < len(kv); i += 2 {
+			m[kv[i]] = kv[i+1]
+		}
+		return m
+	}
+	without := func(m map[string]string, name string) map[string]string {
+		m = maps.Clone(m)
+		delete(m, name)
+		return m
+	}
+	v2 := map[string]string{
+		"cgroup.controllers": all, "cgroup.procs": "",
+		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.events": "", "nomad.slice/cgroup.kill": "",
+		"nomad.slice/cgroup.subtree_control": all,
+	}
+
+	cases := []struct {
+		name        string
+		files       map[string]string
+		self        string
+		euid        int
+		mode        Mode
+		controllers string
+		kill        bool
+		missing     string // a part of the sentence; "" for none
+	}{
+		{name: "v2 with everything", files: v2,
+			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
+		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": "", "init.scope/cgroup.events": "", "init.scope/cgroup.kill": ""},
+			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
+		{name: "v2 of an old kernel has no cgroup.kill", files: without(v2, "nomad.slice/cgroup.kill"),
+			mode: V2, controllers: "memory cpu cpuset pids"},
+		{name: "v2 where the slice hands down less than there is", files: with(v2, "nomad.slice/cgroup.subtree_control", "cpu pids\n"),
+			mode: V2, controllers: "cpu pids", kill: true, missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 controllers"},
+		{name: "v2 delegated, and the agent may move its processes", files: v2, self: "0::/nomad.slice/agent\n", euid: 1000,
+			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
+		{name: "v1 with everything", files: v1,
+			mode: V1, controllers: "memory cpu cpuset pids"},
+		{name: "hybrid", files: with(v1, "unified/cgroup.procs", "", "unified/x/cgroup.events", "", "unified/x/cgroup.kill", ""),
+			mode: V1, controllers: "memory cpu cpuset pids", kill: true},
+		{name: "v1 without the memory controller", files: without(v1, "memory/cgroup.procs"),
+			mode: V1, controllers: "cpu cpuset pids", missing: "no limits or statistics for memory:"},
+		{name: "v1 without the freezer", files: without(v1, "freezer/cgroup.procs"),
+			mode: V1, controllers: "memory cpu cpuset pids", missing: "Nomad itself cannot kill"},
+		{name: "v1 and not root", files: v1, euid: 1000,
+			mode: None, missing: "by root only, and this is user id 1000"},
+		{name: "directories and no mount", files: map[string]string{"memory/": "", "cpu/": ""},
+			mode: None, missing: "no cgroup file system is mounted at"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			root := fixture(t, c.files)
+			if c.self == "" {
+				c.self = "0::/\n"
+			}
+			s := detect(root, []byte(c.self), c.euid)
+			if s.Mode != c.mode || strings.Join(s.Controllers, " ") != c.controllers || s.Kill != c.kill {
+				t.Errorf("got mode %s, controllers %v, kill %v, missing %q", s.Mode, s.Controllers, s.Kill, s.Missing)
+			}
+			if (c.missing == "") != (s.Missing == "") || !strings.Contains(s.Missing, c.missing) {
+				t.Errorf("missing: got %q, want %q", s.Missing, c.missing)
+			}
+			if strings.Contains(s.Missing, "\n") {
+				t.Errorf("more than a sentence: %q", s.Missing)
+			}
+		})
+	}
+
+	t.Run("nothing there", func(t *testing.T) {
+		if s := Detect(filepath.Join(t.TempDir(), "cgroup")); s.Mode != None || !strings.Contains(s.Missing, "does not exist") {
+			t.Errorf("got %+v", s)
+		}
+	})
+	t.Run("controllers mounted together have one directory", func(t *testing.T) {
+		root := fixture(t, map[string]string{"cpu,cpuacct/cgroup.procs": "", "freezer/cgroup.procs": ""})
+		for _, name := range []string{"cpu", "cpuacct"} {
+			if err := os.Symlink("cpu,cpuacct", filepath.Join(root, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := detect(root, nil, 0)
+		if s.Mounts["cpu"] == "" || s.Mounts["cpu"] != s.Mounts["cpuacct"] {
+			t.Fatalf("got %v", s.Mounts)
+		}
+		g := Plan(s, filepath.Join(root, "cpuset/nomad/share"), "alloc", "web")
+		if slices.Contains(g.Owned, g.V1["cpu"]) {
+			t.Errorf("Nomad's cpu group is to be removed by us: %v", g.Owned)
+		}
+		if files := g.TasksFiles(); len(files) != 2 {
+			t.Errorf("joined %v, want the freezer and the common directory once", files)
+		}
+	})
+}
+
+func TestCommonParent(t *testing.T) {
+	for _, c := range [][3]string{
+		{"/", "nomad.slice", "/"},
+		{"/system.slice/nomad.service", "nomad.slice", "/"},
+		{"/nomad.slice/agent", "nomad.slice", "/nomad.slice"},
+		{"/../../init.scope", "nomad.slice", "/"},
+	} {
+		if got := commonParent(c[0], c[1]); got != c[2] {
+			t.Errorf("commonParent(%q, %q) = %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The interface files are read and written with bare system calls: package os
+// would register each with the runtime's poller, since they can be polled, and
+// would try to create a file that the kernel does not have.
+
+// readFile returns the content of an interface file. The error names the file.
+func readFile(path string) ([]byte, error) {
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 0, 4096)
+	for {
+		n, err := retry(func() (int, error) { return unix.Read(fd, buf[len(buf):cap(buf)]) })
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return buf, nil
+		}
+		buf = buf[:len(buf)+n]
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+	}
+}
+
+// writeFile writes one value to an interface file, in one write as the kernel
+// demands. The error names the file and the value.
+func writeFile(path, value string) error {
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+	if err == nil {
+		_, err = retry(func() (int, error) { return unix.Write(fd, []byte(value)) })
+		unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to write %q to %s: %w", value, path, err)
+	}
+	return nil
+}
+
+// retry calls until it is not interrupted: lowering memory.limit_in_bytes gives
+// up when a signal comes, and the Go runtime signals its own threads.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// readUint reads an interface file of one number. "max" is not a number.
+func readUint(path string) (uint64, error) {
+	b, err := readFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("failed to parse %s: %w", path, err)
+	}
+	return n, nil
+}
+
+// readKeys reads an interface file of lines "key number", a flat keyed file of
+// cgroup-v2.rst. Lines of another form are left out.
+func readKeys(path string) (map[string]uint64, error) {
+	b, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]uint64)
+	for line := range bytes.Lines(b) {
+		key, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		if n, err := strconv.ParseUint(string(value), 10, 64); err == nil {
+			out[string(key)] = n
+		}
+	}
+	return out, nil
+}
+
+// readPIDs reads cgroup.procs. A process that is not in the reader's pid
+// namespace is listed as 0 and left out: no signal can be sent to it.
+func readPIDs(path string) ([]int, error) {
+	b, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, field := range bytes.Fields(b) {
+		pid, err := strconv.Atoi(string(field))
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse %s: %w", path, err)
+		}
+		if pid > 0 {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
+}
+
+// readDirs returns the names of the directories in dir, none if it is gone.
+func readDirs(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
+
+func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }

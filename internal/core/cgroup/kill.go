@@ -1,0 +1,206 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// killTimeout bounds Kill. Only a process that sleeps uninterruptibly (a dead
+// network file system) takes longer than some milliseconds.
+const killTimeout = 5 * time.Second
+
+// ErrSelf is returned by Signal and Kill for a group that the calling process is
+// in, or that is above the caller's: no saved state, however damaged, makes a
+// supervisor kill itself or the machine.
+var ErrSelf = errors.New("cgroup holds the calling process")
+
+// Procs returns every process in the group and in the groups below it, sorted,
+// each once. On v1 a process counts if it is in any of the hierarchies. A group
+// that is gone has none. Processes of other pid namespaces are not listed.
+func (g Group) Procs() ([]int, error) { return procs(g.dirs()...) }
+
+func procs(dirs ...string) ([]int, error) {
+	var out []int
+	for _, dir := range dirs {
+		for _, d := range tree(dir) {
+			pids, err := readPIDs(filepath.Join(d, "cgroup.procs"))
+			// a threaded group does not list processes: the one above it does
+			if err != nil && !missing(err) && !errors.Is(err, unix.EOPNOTSUPP) {
+				return nil, fmt.Errorf("failed to list processes: %w", err)
+			}
+			out = append(out, pids...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// Empty says whether no process is left in the group or below it. A zombie does
+// not count. A group that is gone is empty.
+func (g Group) Empty() (bool, error) {
+	for _, dir := range g.dirs() {
+		if dir == g.cgroup2() {
+			events, err := readKeys(filepath.Join(dir, "cgroup.events"))
+			if err != nil && !missing(err) {
+				return false, fmt.Errorf("failed to read cgroup events: %w", err)
+			}
+			if events["populated"] != 0 {
+				return false, nil
+			}
+			continue
+		}
+		pids, err := procs(dir)
+		if err != nil || len(pids) > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Signal sends a signal once to every process that is in the group now. A
+// process that ends meanwhile is no error.
+func (g Group) Signal(sig unix.Signal) error {
+	pids, err := g.targets()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, pid := range pids {
+		if err := unix.Kill(pid, sig); err != nil && err != unix.ESRCH {
+			errs = append(errs, fmt.Errorf("failed to signal process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// targets is Procs, with a refusal where the caller is among them.
+func (g Group) targets() ([]int, error) {
+	pids, err := g.Procs()
+	if err == nil && slices.Contains(pids, unix.Getpid()) {
+		return nil, fmt.Errorf("failed to signal %s: %w", g.dirs()[0], ErrSelf)
+	}
+	return pids, err
+}
+
+// KillOnce sends SIGKILL to every process of the group and does not wait for
+// their end. With cgroup.kill that is final: a fork does not escape it. Without,
+// the group is frozen meanwhile as far as the kernel can, and the caller repeats
+// until [Group.Empty]; [Group.Kill] does. Callers that must not wait use this.
+func (g Group) KillOnce() error {
+	pids, err := g.targets()
+	if err != nil || g.none() {
+		return err
+	}
+	rest := pids // those that cgroup.kill does not reach
+	if dir := g.cgroup2(); dir != "" {
+		switch err := writeFile(filepath.Join(dir, "cgroup.kill"), "1"); {
+		case err == nil && g.Mode == V2:
+			return nil
+		case err == nil:
+			inside, err := procs(dir)
+			if err != nil {
+				return err
+			}
+			rest = slices.DeleteFunc(rest, func(pid int) bool { return slices.Contains(inside, pid) })
+		case !missing(err):
+			return err
+		}
+	}
+	if len(rest) == 0 && g.V1["freezer"] == "" {
+		return nil
+	}
+	thaw, err := g.freeze(len(rest) > 0)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		// again: what was forked before the freeze took hold
+		if now, err := g.targets(); err == nil {
+			rest = now
+		}
+	}
+	for _, pid := range rest {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+			return errors.Join(fmt.Errorf("failed to kill process %d: %w", pid, err), thaw())
+		}
+	}
+	return thaw()
+}
+
+// freeze stops the group's processes, if really is true, and returns what lets
+// them run again: a process that is frozen on v1 dies only when it is thawed,
+// whoever froze it.
+func (g Group) freeze(really bool) (thaw func() error, err error) {
+	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
+	if g.Mode == V2 {
+		path, on, off = filepath.Join(g.Path, "cgroup.freeze"), "1", "0" // Linux 5.2
+	}
+	write := func(value string) error {
+		if g.Mode == V1 && g.V1["freezer"] == "" {
+			return nil
+		}
+		if err := writeFile(path, value); err != nil && !missing(err) {
+			return err
+		}
+		return nil
+	}
+	if really {
+		err = write(on)
+	}
+	return func() error { return write(off) }, err
+}
+
+// Kill kills every process of the group and waits until it is empty. It blocks
+// for five seconds at most, and then says which processes are left.
+func (g Group) Kill() error {
+	wait := time.Millisecond
+	for deadline := time.Now().Add(killTimeout); ; wait = min(2*wait, 50*time.Millisecond) {
+		if err := g.KillOnce(); err != nil {
+			return err
+		}
+		// a killed process is gone within microseconds, more often than not
+		for pause := 50 * time.Microsecond; pause < wait; pause *= 2 {
+			if empty, err := g.Empty(); empty || err != nil {
+				return err
+			}
+			time.Sleep(pause)
+		}
+		if empty, err := g.Empty(); empty || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			pids, err := g.Procs()
+			return errors.Join(fmt.Errorf("processes %v of cgroup %s did not die within %v", pids, g.dirs()[0], killTimeout), err)
+		}
+	}
+}
+
+// OOMKills returns how many processes of the group the kernel has killed for
+// want of memory. It counts from when Nomad made the group, which may have been
+// for an earlier run of the task: compare with the number at the start.
+func (g Group) OOMKills() (uint64, error) {
+	if !g.Has("memory") {
+		return 0, nil
+	}
+	if g.Mode == V2 {
+		events, err := readKeys(filepath.Join(g.Path, "memory.events")) // counts the groups below, too
+		if err != nil {
+			return 0, fmt.Errorf("failed to count OOM kills: %w", err)
+		}
+		return events["oom_kill"], nil
+	}
+	var sum uint64
+	for i, dir := range tree(g.V1["memory"]) {
+		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // oom_kill: Linux 4.13
+		if err != nil && (i == 0 || !missing(err)) {
+			return 0, fmt.Errorf("failed to count OOM kills: %w", err)
+		}
+		sum += control["oom_kill"]
+	}
+	return sum, nil
+}

@@ -1,0 +1,63 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// Join moves a whole process, all its threads, into the group; pid 0 is the
+// caller. It waits for a grace period of the kernel per hierarchy, some
+// milliseconds: a task is started inside of its group instead.
+func (g Group) Join(pid int) error {
+	dirs := g.dirs()
+	if cpuset := g.V1["cpuset"]; cpuset != "" {
+		dirs = append(dirs, cpuset)
+	}
+	for _, dir := range dirs {
+		if err := writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Leave moves the calling process out of the group, so that it can remove it as
+// its last act. In each hierarchy it goes to the root or, since the root of a
+// cgroup namespace takes no process while it hands controllers down, to where
+// process 1 is: a group that holds a process can hold another.
+func (g Group) Leave() error {
+	one, _ := os.ReadFile("/proc/1/cgroup")
+	var errs []error
+	for _, dir := range g.dirs() {
+		root := hierarchyRoot(dir)
+		homes := []string{root}
+		if dir == g.cgroup2() {
+			homes = append(homes, filepath.Join(root, ownV2(one)))
+		}
+		var err error
+		for _, home := range slices.Compact(homes) {
+			if err = writeFile(filepath.Join(home, "cgroup.procs"), "0"); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("failed to leave cgroup %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hierarchyRoot is the topmost cgroup above dir: what is above it has no cgroup.procs.
+func hierarchyRoot(dir string) string {
+	for {
+		up := filepath.Dir(dir)
+		if up == dir || !exists(filepath.Join(up, "cgroup.procs")) {
+			return dir
+		}
+		dir = up
+	}
+}

@@ -1,0 +1,125 @@
+package cgroup
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// v1Controllers are the v1 hierarchies that a task joins, in the order in which
+// it joins them: freezer first, since Nomad's own kill looks there.
+var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", "cpuset", systemd}
+
+// nomadMakes are the v1 groups that Nomad makes per task (cgroupslib, lifeCG1).
+var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
+
+// systemd is the v1 hierarchy without a controller, "name=systemd", in which
+// systemd keeps the processes of its units. Only a Leaf uses it.
+const systemd = "systemd"
+
+// Plan says which groups the task gets. It has no side effects; the result is to
+// be saved before [Group.Create] makes anything, so that what was made can be
+// removed whatever happens.
+//
+// cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: on v2 the
+// task's scope, on v1 its cpuset group; empty gives a Group of mode None.
+// allocID and taskName are those of the task; Nomad allows no slash in either.
+//
+// The parent of the groups comes from cpusetPath, which is where Nomad really
+// made them. NOMAD_PARENT_CGROUP is not: Nomad 1.11 sets it to "nomad.slice" on
+// v1 as well, where it uses /nomad, and whatever cgroup_parent is configured.
+func Plan(s Support, cpusetPath, allocID, taskName string) Group {
+	scope := allocID + "." + taskName
+	if cpusetPath == "" || allocID == "" || taskName == "" || strings.Contains(scope, "/") {
+		return Group{Mode: None}
+	}
+	switch s.Mode {
+	case V2:
+		return Group{Mode: V2, Path: cpusetPath, Controllers: slices.Clone(s.Controllers)}
+	case V1:
+		g := Group{Mode: V1, V1: make(map[string]string)}
+		parent := s.parent(cpusetPath)
+		for _, controller := range v1Controllers {
+			mount := s.Mounts[controller]
+			switch {
+			case mount == "" || controller == systemd:
+			case controller == "cpuset":
+				g.V1[controller] = cpusetPath
+			default:
+				g.V1[controller] = filepath.Join(mount, parent, scope)
+			}
+		}
+		if s.Unified != "" {
+			g.Unified = filepath.Join(s.Unified, parent, scope)
+			g.Owned = append(g.Owned, g.Unified)
+		}
+		for _, controller := range v1Controllers {
+			dir := g.V1[controller]
+			if dir != "" && !g.nomadMade(dir) {
+				g.Owned = append(g.Owned, dir)
+			}
+		}
+		return g
+	}
+	return Group{Mode: None}
+}
+
+// Leaf plans a group for a supervisor: beside the groups of the tasks, so that a
+// task's limits do not hold for it, and outside of nomad.service, so that
+// systemd does not end it, and through it the tasks, when the agent stops.
+//
+// On v2 it is <parent>/<name>.scope, a sibling of share.slice. On v1 it is
+// <parent>/<name> in the hierarchies by which a service manager kills,
+// name=systemd and cgroup2; where there is neither, the mode is None.
+//
+// cpusetPath is that of any task of the same agent and tells the parent; empty
+// means Nomad's default. name has no slash.
+func Leaf(s Support, cpusetPath, name string) Group {
+	g := Group{Mode: s.Mode, Leaf: true}
+	parent := s.parent(cpusetPath)
+	switch s.Mode {
+	case V2:
+		g.Path = filepath.Join(s.Root, parent, name+".scope")
+		g.Owned = []string{g.Path}
+	case V1:
+		if mount := s.Mounts[systemd]; mount != "" {
+			dir := filepath.Join(mount, parent, name)
+			g.V1 = map[string]string{systemd: dir}
+			g.Owned = append(g.Owned, dir)
+		}
+		if s.Unified != "" {
+			g.Unified = filepath.Join(s.Unified, parent, name)
+			g.Owned = append(g.Owned, g.Unified)
+		}
+	}
+	if len(g.Owned) == 0 {
+		return Group{Mode: None}
+	}
+	return g
+}
+
+// nomadMade says whether Nomad makes this directory, for any of the controllers
+// that are mounted there.
+func (g Group) nomadMade(dir string) bool {
+	return slices.ContainsFunc(nomadMakes, func(controller string) bool { return g.V1[controller] == dir })
+}
+
+// parent is the name of Nomad's parent group, relative to the root of a
+// hierarchy, as told by the path of one of the groups below it.
+func (s Support) parent(cpusetPath string) string {
+	def, root, dir := "nomad.slice", s.Root, ""
+	if s.Mode == V1 {
+		def, root = "nomad", filepath.Join(s.Root, "cpuset")
+	}
+	switch {
+	case cpusetPath == "":
+	case s.Mode == V1 && filepath.Base(cpusetPath) == "share": // <parent>/share
+		dir = filepath.Dir(cpusetPath)
+	default: // <parent>/reserve/<scope>, <parent>/{share,reserve}.slice/<scope>
+		dir = filepath.Dir(filepath.Dir(cpusetPath))
+	}
+	if rel, ok := strings.CutPrefix(dir, root+"/"); ok {
+		return rel
+	}
+	return def
+}

@@ -1,0 +1,87 @@
+package cgroup
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+func v1Support(unified string) Support {
+	s := Support{Mode: V1, Root: "/cg", Mounts: map[string]string{}, Unified: unified}
+	for _, c := range v1Controllers {
+		s.Mounts[c] = "/cg/" + c
+	}
+	return s
+}
+
+func TestPlan(t *testing.T) {
+	v2 := Support{Mode: V2, Root: "/cg", Controllers: []string{"memory", "pids"}}
+	v1Groups := func(parent, cpuset string) map[string]string {
+		return map[string]string{
+			"freezer": "/cg/freezer/" + parent + "/a.web", "memory": "/cg/memory/" + parent + "/a.web", "cpu": "/cg/cpu/" + parent + "/a.web",
+			"pids": "/cg/pids/" + parent + "/a.web", "cpuacct": "/cg/cpuacct/" + parent + "/a.web", "cpuset": cpuset,
+		}
+	}
+	cases := []struct {
+		name   string
+		s      Support
+		cpuset string
+		want   Group
+	}{
+		{"v2 takes the scope as it is and owns nothing", v2, "/cg/nomad.slice/share.slice/a.web.scope",
+			Group{Mode: V2, Path: "/cg/nomad.slice/share.slice/a.web.scope", Controllers: []string{"memory", "pids"}}},
+		{"v1 adds pids and cpuacct", v1Support(""), "/cg/cpuset/nomad/share",
+			Group{Mode: V1, V1: v1Groups("nomad", "/cg/cpuset/nomad/share"),
+				Owned: []string{"/cg/pids/nomad/a.web", "/cg/cpuacct/nomad/a.web"}}},
+		{"hybrid adds a cgroup2 directory", v1Support("/cg/unified"), "/cg/cpuset/nomad/reserve/a.web",
+			Group{Mode: V1, V1: v1Groups("nomad", "/cg/cpuset/nomad/reserve/a.web"), Unified: "/cg/unified/nomad/a.web",
+				Owned: []string{"/cg/unified/nomad/a.web", "/cg/pids/nomad/a.web", "/cg/cpuacct/nomad/a.web"}}},
+		{"v1 below another parent", v1Support(""), "/cg/cpuset/tenant/nomad/reserve/a.web",
+			Group{Mode: V1, V1: v1Groups("tenant/nomad", "/cg/cpuset/tenant/nomad/reserve/a.web"),
+				Owned: []string{"/cg/pids/tenant/nomad/a.web", "/cg/cpuacct/tenant/nomad/a.web"}}},
+		{"nothing from Nomad, nothing planned", v2, "", Group{Mode: None}},
+		{"no cgroups", Support{Mode: None}, "/cg/nomad.slice/share.slice/a.web.scope", Group{Mode: None}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := Plan(c.s, c.cpuset, "a", "web")
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+			b, err := json.Marshal(got)
+			var back Group
+			if err != nil || json.Unmarshal(b, &back) != nil || !reflect.DeepEqual(back, got) {
+				t.Errorf("saved and read: %+v, %v", back, err)
+			}
+		})
+	}
+	if g := Plan(v1Support(""), "/cg/cpuset/nomad/share", "a", "../web"); g.Mode != None {
+		t.Errorf("a name that leads elsewhere is planned: %+v", g)
+	}
+}
+
+func TestLeaf(t *testing.T) {
+	cases := []struct {
+		name   string
+		s      Support
+		cpuset string
+		want   Group
+	}{
+		{"v2: beside share.slice", Support{Mode: V2, Root: "/cg"}, "/cg/n.slice/share.slice/a.web.scope",
+			Group{Mode: V2, Leaf: true, Path: "/cg/n.slice/outrider.scope", Owned: []string{"/cg/n.slice/outrider.scope"}}},
+		{"v2: no task known yet", Support{Mode: V2, Root: "/cg"}, "",
+			Group{Mode: V2, Leaf: true, Path: "/cg/nomad.slice/outrider.scope", Owned: []string{"/cg/nomad.slice/outrider.scope"}}},
+		{"hybrid: where systemd looks", v1Support("/cg/unified"), "/cg/cpuset/nomad/share",
+			Group{Mode: V1, Leaf: true, V1: map[string]string{"systemd": "/cg/systemd/nomad/outrider"}, Unified: "/cg/unified/nomad/outrider",
+				Owned: []string{"/cg/systemd/nomad/outrider", "/cg/unified/nomad/outrider"}}},
+		{"v1 without systemd has no place for it", Support{Mode: V1, Root: "/cg"}, "", Group{Mode: None}},
+		{"no cgroups", Support{Mode: None}, "", Group{Mode: None}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Leaf(c.s, c.cpuset, "outrider"); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package cgroup
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+// Value is one number that may not be known: the kernel may be too old, or the
+// controller not there.
+type Value struct {
+	N     uint64
+	Known bool
+}
+
+// Stats is what the kernel accounts to a group and the groups below it, since
+// the group was made: processes that have ended are part of it.
+type Stats struct {
+	CPUTotal  Value // ns of processor time
+	CPUUser   Value // ns
+	CPUSystem Value // ns
+
+	ThrottledPeriods Value // scheduling periods in which a bandwidth limit stopped the group
+	ThrottledTime    Value // ns
+
+	RSS       Value // bytes of anonymous memory
+	Cache     Value // bytes of page cache
+	Swap      Value // bytes
+	Usage     Value // bytes of all memory, with page cache and kernel memory
+	UsagePeak Value // bytes; on v2 from Linux 5.19
+
+	PIDs Value // processes and threads now
+}
+
+// Stats reads the statistics. Where the group is gone, the error is
+// fs.ErrNotExist. A Group of mode None knows nothing and gives no error.
+func (g Group) Stats() (Stats, error) {
+	var s Stats
+	r := reader{}
+	switch g.Mode {
+	case V2:
+		cpu := r.keys(g.Path, "cpu.stat") // without the controller it still has the times
+		s.CPUTotal = scale(cpu("usage_usec"), 1000)
+		s.CPUUser = scale(cpu("user_usec"), 1000)
+		s.CPUSystem = scale(cpu("system_usec"), 1000)
+		s.ThrottledPeriods = cpu("nr_throttled")
+		s.ThrottledTime = scale(cpu("throttled_usec"), 1000)
+		if g.Has("memory") {
+			memory := r.keys(g.Path, "memory.stat")
+			s.RSS, s.Cache = memory("anon"), memory("file")
+			s.Swap = r.number(g.Path, "memory.swap.current")
+			s.Usage = r.number(g.Path, "memory.current")
+			s.UsagePeak = r.number(g.Path, "memory.peak")
+		}
+		if g.Has("pids") {
+			s.PIDs = r.number(g.Path, "pids.current")
+		}
+	case V1:
+		if dir := g.V1["cpuacct"]; dir != "" {
+			s.CPUTotal = r.number(dir, "cpuacct.usage")
+			s.CPUUser = r.number(dir, "cpuacct.usage_user")
+			s.CPUSystem = r.number(dir, "cpuacct.usage_sys")
+		}
+		if dir := g.V1["cpu"]; dir != "" {
+			cpu := r.keys(dir, "cpu.stat")
+			s.ThrottledPeriods, s.ThrottledTime = cpu("nr_throttled"), cpu("throttled_time")
+		}
+		if dir := g.V1["memory"]; dir != "" {
+			memory := r.keys(dir, "memory.stat")
+			s.RSS, s.Cache, s.Swap = memory("total_rss"), memory("total_cache"), memory("total_swap")
+			s.Usage = r.number(dir, "memory.usage_in_bytes")
+			s.UsagePeak = r.number(dir, "memory.max_usage_in_bytes")
+		}
+		if dir := g.V1["pids"]; dir != "" {
+			s.PIDs = r.number(dir, "pids.current")
+		}
+	default:
+		return s, nil
+	}
+	if r.err == nil && !r.found {
+		r.err = fs.ErrNotExist
+	}
+	if r.err != nil {
+		return Stats{}, fmt.Errorf("failed to read cgroup statistics: %w", r.err)
+	}
+	return s, nil
+}
+
+// reader reads interface files until one fails. A file that is not there is a
+// value that is not known.
+type reader struct {
+	err   error
+	found bool
+}
+
+func (r *reader) number(dir, file string) Value {
+	if r.err != nil {
+		return Value{}
+	}
+	n, err := readUint(filepath.Join(dir, file))
+	return Value{N: n, Known: r.note(err)}
+}
+
+func (r *reader) keys(dir, file string) func(key string) Value {
+	var keys map[string]uint64
+	if r.err == nil {
+		var err error
+		keys, err = readKeys(filepath.Join(dir, file))
+		r.note(err)
+	}
+	return func(key string) Value {
+		n, ok := keys[key]
+		return Value{N: n, Known: ok}
+	}
+}
+
+func (r *reader) note(err error) (known bool) {
+	switch {
+	case err == nil:
+		r.found = true
+		return true
+	case !missing(err):
+		r.err = err
+	}
+	return false
+}
+
+func scale(v Value, factor uint64) Value {
+	v.N *= factor
+	return v
+}
