@@ -1,0 +1,229 @@
+// Package agent runs private Nomad agents: server and client in one process,
+// with their own directories and loopback ports, so that a lab, a test and a
+// benchmark can be up on one machine at once and never meet.
+//
+// Run starts one, as a process of the host or in a container; both answer to
+// the same interface. An agent is not a `-dev` one: it keeps its state, so tasks
+// live on while it is stopped, killed and started again.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Runtime says what the agent runs in.
+type Runtime string
+
+const (
+	Auto      Runtime = "auto"      // a container where Docker answers, else the host
+	Host      Runtime = "host"      // a process of this machine
+	Container Runtime = "container" // a process in a container
+)
+
+// ParseRuntime reads the value of a flag; empty is Auto.
+func ParseRuntime(s string) (Runtime, error) {
+	switch r := Runtime(strings.ToLower(s)); r {
+	case "":
+		return Auto, nil
+	case Auto, Host, Container:
+		return r, nil
+	}
+	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
+}
+
+// Options describe one agent.
+type Options struct {
+	// Dir holds everything of this agent on this machine: configuration, log,
+	// plugins and, on the host, data and plugin state. It is created, and removed
+	// by Close. Keep it short: Nomad and the plugins put unix sockets below it.
+	Dir string
+
+	// Runtime is Auto where empty.
+	Runtime Runtime
+
+	// Binary is the nomad program. In a container it may be empty where the
+	// image has one.
+	Binary string
+
+	// Plugins are loaded, and are what WaitHealthy waits for.
+	Plugins []Plugin
+
+	// Config is more agent configuration in HCL, merged over the agent's own.
+	Config string
+
+	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
+	HTTPPort int
+
+	// Image is the container's image; empty means lab/image's.
+	Image string
+
+	// Name is the node's name; empty means "outrider".
+	Name string
+
+	// Hash is kept with the agent and given back by Info, for a caller that
+	// wants to know later whether it would start the same agent again.
+	Hash string
+
+	// Progress hears what takes long. May be nil.
+	Progress func(format string, args ...any)
+}
+
+// Plugin is one plugin binary with its configuration.
+type Plugin struct {
+	Binary string // path; its base name is the name that Nomad knows the plugin by
+
+	// Config is the HCL inside `plugin "NAME" { config { … } }`. The words
+	// ${state_dir} in it are replaced by a directory of this agent alone.
+	Config string
+}
+
+// Name is the plugin's name in agent configuration and log.
+func (p Plugin) Name() string { return filepath.Base(p.Binary) }
+
+// Driver is the task driver that the plugin serves, empty for a device plugin.
+func (p Plugin) Driver() string {
+	d, ok := strings.CutPrefix(p.Name(), "nomad-driver-")
+	if !ok {
+		return ""
+	}
+	return d
+}
+
+// Agent is one private agent. Its methods are not safe for concurrent use,
+// except Client, Address and Logs.
+type Agent interface {
+	// Info tells what was started.
+	Info() Info
+
+	// Address is the URL of the API and the web UI. It stays the same over
+	// restarts.
+	Address() string
+
+	// Client talks to the agent.
+	Client() *api.Client
+
+	// Start starts the agent's process again after Stop or Kill, with the same
+	// directories and ports; running tasks re-attach. It returns when the process
+	// runs; see WaitHealthy.
+	Start(ctx context.Context) error
+
+	// Stop ends the agent's process and its plugins, and leaves the tasks alone.
+	Stop(ctx context.Context) error
+
+	// Kill ends the agent's process alone, with SIGKILL.
+	Kill(ctx context.Context) error
+
+	// Alive returns nil while the agent's process runs, else an error that says
+	// how it ended, with the last lines of its log.
+	Alive(ctx context.Context) error
+
+	// PID is the agent's process id, in the pid namespace that Exec runs in.
+	PID(ctx context.Context) (int, error)
+
+	// Exec runs a command where the tasks run (on the host, or in the container)
+	// and returns its output, both streams in one.
+	Exec(ctx context.Context, argv ...string) (string, error)
+
+	// Logs copies the agent's log to w; with follow until the context ends.
+	Logs(ctx context.Context, w io.Writer, follow bool) error
+
+	// ReplacePlugin puts a new binary in place of the one with the same name. The
+	// agent uses it from its next Start on.
+	ReplacePlugin(ctx context.Context, binary string) error
+
+	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
+	StateDir() string
+
+	// DataDir is Nomad's data_dir, as Exec sees it.
+	DataDir() string
+
+	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
+	Leftovers(ctx context.Context) ([]string, error)
+
+	// Close stops all jobs, ends the agent and everything that it started, and
+	// removes its directory. Closing what is closed is not an error.
+	Close(ctx context.Context) error
+}
+
+// Run starts an agent and waits until it and its plugins are healthy. On failure
+// nothing stays behind, and the error has what is known of the reason.
+func Run(ctx context.Context, o Options) (Agent, error) {
+	a, err := start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := WaitHealthy(ctx, a); err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, a.Close(cctx))
+	}
+	return a, nil
+}
+
+func start(ctx context.Context, o Options) (Agent, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	if o.Runtime == Auto {
+		o.Runtime = Host
+		if DockerAnswers(ctx) == nil {
+			o.Runtime = Container
+		}
+	}
+	if o.Runtime == Container {
+		return startContainer(ctx, o)
+	}
+	return startHost(ctx, o)
+}
+
+// Start is Run without the wait: for a caller that shows the steps.
+func Start(ctx context.Context, o Options) (Agent, error) { return start(ctx, o) }
+
+func (o *Options) fill() error {
+	if o.Dir == "" {
+		return errors.New("no directory given for the agent")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return err
+	}
+	if dir, err = resolve(dir); err != nil {
+		return err
+	}
+	o.Dir = dir
+	if o.Name == "" {
+		o.Name = "outrider"
+	}
+	if o.Runtime == "" {
+		o.Runtime = Auto
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	return nil
+}
+
+// resolve follows links in the part of path that exists: the kernel shows
+// resolved paths in /proc, where the clean-up looks for them.
+func resolve(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		return real, nil
+	}
+	if path == filepath.Dir(path) {
+		return "", err
+	}
+	parent, err := resolve(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(parent, filepath.Base(path)), nil
+}

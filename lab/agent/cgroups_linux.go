@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// nomadCgroups are the directories below which Nomad keeps the cgroups of tasks,
+// whether they exist or not: one with cgroup v2, one a controller with v1. Their
+// names cannot be configured (client/lib/cgroupslib/switch_linux.go).
+func nomadCgroups() []string {
+	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
+		return []string{filepath.Join(cgroupRoot, "nomad.slice")}
+	}
+	entries, _ := os.ReadDir(cgroupRoot)
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() { // links are second names of a controller (cpu -> cpu,cpuacct)
+			dirs = append(dirs, filepath.Join(cgroupRoot, e.Name(), "nomad"))
+		}
+	}
+	return dirs
+}
+
+// absent returns those of dirs that do not exist.
+func absent(dirs []string) []string {
+	var out []string
+	for _, d := range dirs {
+		if _, err := os.Stat(d); errors.Is(err, fs.ErrNotExist) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// taskCgroups returns the cgroups of these allocations, children first.
+func taskCgroups(allocs map[string]bool) []string {
+	var found []string
+	for _, parent := range nomadCgroups() {
+		filepath.WalkDir(parent, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || !e.IsDir() {
+				return nil // a cgroup may go away while we look
+			}
+			// <alloc>.<task> with v1, <alloc>.<task>.scope with v2
+			alloc, _, ok := strings.Cut(e.Name(), ".")
+			if ok && allocs[alloc] {
+				found = append(subtree(path), found...)
+				return filepath.SkipDir
+			}
+			return nil
+		})
+	}
+	return found
+}
+
+// subtree lists a cgroup and those below it, children first.
+func subtree(dir string) []string {
+	var dirs []string
+	filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			dirs = append([]string{path}, dirs...)
+		}
+		return nil
+	})
+	return dirs
+}
+
+// removeCgroups kills what is in the cgroups, and removes them.
+func removeCgroups(ctx context.Context, dirs []string) error {
+	for _, dir := range dirs {
+		for {
+			killCgroup(dir)
+			err := os.Remove(dir)
+			if err == nil || errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("failed to remove cgroup: %w", err)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+func killCgroup(dir string) {
+	// a frozen v1 cgroup holds back SIGKILL
+	os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for _, f := range strings.Fields(string(b)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
+			unix.Kill(pid, unix.SIGKILL) // it is in the cgroup of a task of ours
+		}
+	}
+}
+
+// removeParents removes the cgroups that Nomad made for itself, where they are
+// empty: another agent may have moved in since.
+func removeParents(dirs []string) {
+	for _, dir := range dirs {
+		for _, d := range subtree(dir) {
+			os.Remove(d)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// layout is where an agent finds its things, as its own process sees them.
+type layout struct {
+	data, plugins, state string
+	bind, iface          string // iface empty: Nomad picks
+	http, rpc, serf      int
+}
+
+// config renders the agent's configuration.
+func config(o Options, l layout) string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+
+	p("name       = %s", quote(o.Name))
+	p("data_dir   = %s", quote(l.data))
+	p("plugin_dir = %s", quote(l.plugins))
+	p("bind_addr  = %s", quote(l.bind))
+	p(`
+log_level            = "INFO"
+disable_update_check = true
+leave_on_interrupt   = false # a stopped agent comes back, and its tasks with it
+leave_on_terminate   = false
+
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+
+server {
+  enabled          = true
+  bootstrap_expect = 1
+  raft_multiplier  = 1 # the shortest election time-outs
+
+  default_scheduler_config {
+    scheduler_algorithm = "binpack"
+  }
+}
+
+client {
+  enabled = true`, l.http, l.rpc, l.serf)
+	if l.iface != "" {
+		p("  network_interface = %s", quote(l.iface))
+	}
+	p(`
+  # a laptop's disk is often fuller than a server's: keep ended allocations for a look at their logs
+  gc_disk_usage_threshold  = 99
+  gc_inode_usage_threshold = 99
+
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
+    "driver.denylist"      = "docker,java,qemu"
+  }
+}
+
+consul {
+  auto_advertise   = false
+  server_auto_join = false
+  client_auto_join = false
+}
+
+limits {
+  http_max_conns_per_client = 0
+}
+
+# for comparison
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}`)
+	for _, pl := range o.Plugins {
+		p("\nplugin %s {\n  config {\n%s  }\n}", quote(pl.Name()), indent(strings.ReplaceAll(pl.Config, "${state_dir}", l.state), "    "))
+	}
+	return b.String()
+}
+
+// quote writes an HCL string. "${" and "%{" would start a template.
+func quote(s string) string {
+	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
+}
+
+func indent(s, by string) string {
+	var b strings.Builder
+	for line := range strings.Lines(strings.Trim(s, "\n")) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		b.WriteString(by + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
+}

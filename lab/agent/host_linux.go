@@ -1,0 +1,423 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// markVar is in the environment of the agent and of all it starts; its value is
+// the agent's directory.
+const markVar = "OUTRIDER_LAB_DIR"
+
+// hostAgent is an agent that is a process of this machine.
+type hostAgent struct {
+	client *api.Client
+
+	mu   sync.Mutex // guards info
+	info Info
+}
+
+var _ Agent = (*hostAgent)(nil)
+
+func startHost(ctx context.Context, o Options) (_ Agent, err error) {
+	if _, err := readInfo(o.Dir); err == nil {
+		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+	}
+	if o.Binary == "" {
+		p, err := nomad.Binary(ctx, o.Progress)
+		if err != nil {
+			return nil, err
+		}
+		o.Binary = p.Path
+	}
+	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
+		return nil, err
+	}
+
+	a := &hostAgent{info: Info{
+		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash,
+		HTTP: o.HTTPPort, Started: time.Now(), Parents: absent(nomadCgroups()),
+	}}
+	defer func() {
+		if err != nil {
+			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+			defer cancel()
+			err = errors.Join(err, a.Close(cctx))
+		}
+	}()
+	for _, dir := range []string{o.Dir, a.DataDir(), a.pluginDir(), a.StateDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
+		}
+	}
+	for _, p := range o.Plugins {
+		a.info.Plugins = append(a.info.Plugins, p.Name())
+		if err := install(p.Binary, filepath.Join(a.pluginDir(), p.Name())); err != nil {
+			return nil, err
+		}
+	}
+	if o.Config != "" {
+		if err := os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644); err != nil {
+			return nil, fmt.Errorf("failed to write the agent's configuration: %w", err)
+		}
+	}
+
+	// A free port may be taken between the look and the agent's bind: try again.
+	for try := 1; ; try++ {
+		if err := a.listen(o); err != nil {
+			return nil, err
+		}
+		if err := a.info.write(); err != nil {
+			return nil, err
+		}
+		if err := a.Start(ctx); err != nil {
+			return nil, err
+		}
+		err := a.up(ctx)
+		if err == nil {
+			return a, nil
+		}
+		if try == 3 || !strings.Contains(err.Error(), "address already in use") {
+			return nil, err
+		}
+	}
+}
+
+// listen picks the ports and writes the configuration that has them.
+func (a *hostAgent) listen(o Options) error {
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	if o.HTTPPort != 0 {
+		ports[0] = o.HTTPPort
+	}
+	a.info.HTTP, a.info.RPC, a.info.Serf = ports[0], ports[1], ports[2]
+	text := config(o, layout{
+		data: a.DataDir(), plugins: a.pluginDir(), state: a.StateDir(),
+		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
+		http: ports[0], rpc: ports[1], serf: ports[2],
+	})
+	if err := os.WriteFile(a.mainConfig(), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("failed to write the agent's configuration: %w", err)
+	}
+	a.client, err = newClient(a.Address())
+	return err
+}
+
+// up waits until the API answers or the process has ended.
+func (a *hostAgent) up(ctx context.Context) error {
+	for {
+		if err := a.Alive(ctx); err != nil {
+			return err
+		}
+		if _, err := a.client.Agent().Health(); err == nil {
+			return nil
+		}
+		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", a.info.HTTP)); err == nil {
+			c.Close()
+			if a.Alive(ctx) == nil { // else somebody else's port
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the agent does not answer: %w\n%s", ctx.Err(), a.logTail())
+		case <-time.After(25 * time.Millisecond):
+		}
+	}
+}
+
+// Start implements Agent.
+func (a *hostAgent) Start(ctx context.Context) error {
+	if a.info.Process.alive() {
+		return nil
+	}
+	log, err := os.OpenFile(a.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("failed to open the agent's log: %w", err)
+	}
+	defer log.Close()
+
+	args := []string{"agent", "-config", a.mainConfig()}
+	if _, err := os.Stat(a.extraConfig()); err == nil {
+		args = append(args, "-config", a.extraConfig())
+	}
+	cmd := exec.Command(a.info.Binary, args...)
+	cmd.Dir = a.info.Dir
+	cmd.Env = environment(os.Environ(), a.info.Dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("failed to start the agent: %w", err)
+	}
+	p, err := identify(cmd.Process.Pid)
+	go cmd.Wait() // ends with the agent, or with this program before it
+	if err != nil {
+		return errors.Join(err, cmd.Process.Kill())
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.info.Process = p
+	return a.info.write()
+}
+
+// environment is that of the caller, without what would make the agent differ
+// from machine to machine.
+func environment(env []string, dir string) []string {
+	var out []string
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		switch {
+		case strings.HasPrefix(name, "NOMAD_"), strings.HasPrefix(name, "CONSUL_"), strings.HasPrefix(name, "VAULT_"):
+		case name == "AWS_CA_BUNDLE": // the agent does not start where the file cannot be read
+		case name == markVar:
+		default:
+			out = append(out, v)
+		}
+	}
+	return append(out, markVar+"="+dir)
+}
+
+// Stop implements Agent.
+func (a *hostAgent) Stop(ctx context.Context) error {
+	p := a.info.Process
+	if err := p.signal(unix.SIGINT); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	if p.gone(wait) == nil {
+		return nil
+	}
+	return a.Kill(ctx)
+}
+
+// Kill implements Agent.
+func (a *hostAgent) Kill(ctx context.Context) error {
+	p := a.info.Process
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	return p.gone(ctx)
+}
+
+// Alive implements Agent.
+func (a *hostAgent) Alive(context.Context) error {
+	if a.info.Process.alive() {
+		return nil
+	}
+	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", a.logTail())
+}
+
+// PID implements Agent.
+func (a *hostAgent) PID(ctx context.Context) (int, error) {
+	if err := a.Alive(ctx); err != nil {
+		return 0, err
+	}
+	return a.info.Process.PID, nil
+}
+
+// Exec implements Agent.
+func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("failed to run %s: %w", argv[0], err)
+	}
+	return string(out), nil
+}
+
+// ReplacePlugin implements Agent.
+func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
+	return install(binary, filepath.Join(a.pluginDir(), filepath.Base(binary)))
+}
+
+// Logs implements Agent.
+func (a *hostAgent) Logs(ctx context.Context, w io.Writer, follow bool) error {
+	f, err := os.Open(a.logPath())
+	if err != nil {
+		return fmt.Errorf("failed to open the agent's log: %w", err)
+	}
+	defer f.Close()
+	for {
+		if _, err := io.Copy(w, f); err != nil || !follow {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+		if _, err := os.Stat(a.logPath()); errors.Is(err, fs.ErrNotExist) {
+			return nil // closed meanwhile
+		}
+	}
+}
+
+// Leftovers implements Agent.
+func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
+	var list []string
+	ps, err := processes(a.info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range ps {
+		list = append(list, fmt.Sprintf("process %d %s", p.PID, p.command()))
+	}
+	ms, err := mounts(a.info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range ms {
+		list = append(list, "mount "+m)
+	}
+	for _, c := range taskCgroups(a.allocs()) {
+		list = append(list, "cgroup "+c)
+	}
+	return list, nil
+}
+
+// Close implements Agent.
+func (a *hostAgent) Close(ctx context.Context) error {
+	var errs []error
+	allocs := a.allocs()
+	if a.info.Process.alive() && a.client != nil {
+		if err := stopJobs(ctx, a.client); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := a.Stop(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	errs = append(errs, clean(ctx, a.info, allocs))
+	return errors.Join(errs...)
+}
+
+// clean removes what an agent on the host may have left, after its end. It
+// goes by what is there and does not need the agent to have ended well.
+func clean(ctx context.Context, i Info, allocs map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return errors.Join(
+		settle(ctx, i.Dir),
+		killAll(ctx, i.Dir),
+		removeCgroups(ctx, taskCgroups(allocs)),
+		func() error { removeParents(i.Parents); return nil }(),
+		unmountBelow(i.Dir),
+		os.RemoveAll(i.Dir),
+	)
+}
+
+// settle asks the plugins and supervisors that are left to end, and gives them a
+// moment: they remove their own traces better than we can.
+func settle(ctx context.Context, dir string) error {
+	ps, err := processes(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		if err := p.signal(unix.SIGTERM); err != nil {
+			return err
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, p := range ps {
+		if p.gone(wait) != nil {
+			break // killAll is next
+		}
+	}
+	return nil
+}
+
+// allocs are the allocations that the agent ever had a directory or a record for.
+func (a *hostAgent) allocs() map[string]bool {
+	ids := map[string]bool{}
+	entries, _ := os.ReadDir(filepath.Join(a.DataDir(), "alloc"))
+	for _, e := range entries {
+		ids[e.Name()] = true
+	}
+	if a.client != nil && a.info.Process.alive() {
+		list, _, err := a.client.Allocations().List(&api.QueryOptions{Namespace: "*"})
+		if err == nil {
+			for _, s := range list {
+				ids[s.ID] = true
+			}
+		}
+	}
+	return ids
+}
+
+func (a *hostAgent) Info() Info {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.info
+}
+func (a *hostAgent) Client() *api.Client { return a.client }
+func (a *hostAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
+func (a *hostAgent) DataDir() string     { return filepath.Join(a.info.Dir, "data") }
+func (a *hostAgent) StateDir() string    { return filepath.Join(a.info.Dir, "state") }
+func (a *hostAgent) pluginDir() string   { return filepath.Join(a.info.Dir, "plugins") }
+func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
+func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
+func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }
+
+func (a *hostAgent) logTail() string {
+	b, _ := os.ReadFile(a.logPath())
+	return interesting(string(b), 12)
+}
+
+// install copies a program by a rename, so that one that runs is not disturbed.
+func install(src, dst string) error {
+	in, err := os.Open(src)
+	if err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	defer in.Close()
+	tmp := dst + ".new"
+	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	return os.Rename(tmp, dst)
+}
+
+// freePorts returns n loopback ports that nobody listens on now.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("failed to find a free port: %w", err)
+		}
+		defer l.Close() // held until all are found, so that they differ
+		_, p, _ := net.SplitHostPort(l.Addr().String())
+		port, err := strconv.Atoi(p)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}

@@ -1,0 +1,28 @@
+package agent
+
+import "strings"
+
+// interesting returns the last n lines of an agent's log that tell why it did not
+// come up: errors and warnings and what is not in log format (a usage message,
+// a panic), or else simply the last lines.
+func interesting(log string, n int) string {
+	var all, bad []string
+	for line := range strings.Lines(log) {
+		line = strings.TrimRight(line, "\n")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		all = append(all, line)
+		if !strings.Contains(line, "[INFO]") && !strings.Contains(line, "[DEBUG]") && !strings.Contains(line, "[TRACE]") {
+			bad = append(bad, line)
+		}
+	}
+	lines := all
+	if len(bad) > 0 {
+		lines = bad
+	}
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,173 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Version is the Nomad release that the lab downloads or builds. Any 1.11 or
+// 2.0 agent that is already there will do: the plugin protocol is the same.
+const Version = "1.11.3"
+
+// Origin says where a Nomad binary came from.
+type Origin string
+
+const (
+	FromEnv     Origin = "NOMAD_BIN"
+	FromPath    Origin = "PATH"
+	FromCache   Origin = "cache"
+	FromRelease Origin = "official release"
+	FromSource  Origin = "built from source"
+)
+
+// Program is a Nomad binary that was run once to learn its version.
+type Program struct {
+	Path    string
+	Version string // "1.11.3"
+	Origin  Origin
+}
+
+// Progress hears, in short phrases, how a step that can take minutes gets on.
+// It may be nil.
+type Progress func(format string, args ...any)
+
+func (p Progress) say(format string, args ...any) {
+	if p != nil {
+		p(format, args...)
+	}
+}
+
+// Binary finds a Nomad binary, and makes one where there is none. It looks at
+// NOMAD_BIN, PATH and the user's cache, then fetches the official release, then
+// builds the pinned module with the web UI. A NOMAD_BIN that does not work is
+// an error and not passed over: the user named it.
+func Binary(ctx context.Context, progress Progress) (Program, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return Program{}, err
+	}
+	f := finder{
+		getenv:   os.Getenv,
+		lookPath: exec.LookPath,
+		version:  programVersion,
+		cache:    cache,
+		release:  fetchRelease,
+		source:   buildSource,
+	}
+	return f.find(ctx, progress)
+}
+
+// cacheDir is where downloaded and built binaries stay between runs.
+func cacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("failed to find the user's cache directory (set HOME or XDG_CACHE_HOME): %w", err)
+	}
+	return filepath.Join(dir, "outrider"), nil
+}
+
+// finder holds what Binary asks of the outside, so that tests can answer.
+type finder struct {
+	getenv   func(string) string
+	lookPath func(string) (string, error)
+	version  func(ctx context.Context, path string) (string, error)
+	cache    string
+	release  func(ctx context.Context, dst string, progress Progress) error
+	source   func(ctx context.Context, dst string, progress Progress) error
+}
+
+func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
+	if path := f.getenv("NOMAD_BIN"); path != "" {
+		v, err := f.usable(ctx, path)
+		if err != nil {
+			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
+		}
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
+		}
+		return Program{Path: abs, Version: v, Origin: FromEnv}, nil
+	}
+
+	if path, err := f.lookPath("nomad"); err == nil {
+		if v, err := f.usable(ctx, path); err == nil {
+			return Program{Path: path, Version: v, Origin: FromPath}, nil
+		} else {
+			progress.say("passing over the nomad on PATH: %v", err)
+		}
+	}
+
+	cached := filepath.Join(f.cache, fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH))
+	unlock, err := lock(ctx, cached+".lock", progress) // two labs must not build the same file at once
+	if err != nil {
+		return Program{}, err
+	}
+	defer unlock()
+	if v, err := f.usable(ctx, cached); err == nil {
+		return Program{Path: cached, Version: v, Origin: FromCache}, nil
+	}
+
+	origin := FromRelease
+	if err := f.release(ctx, cached, progress); err != nil {
+		if ctx.Err() != nil {
+			return Program{}, ctx.Err()
+		}
+		progress.say("no official release (%v); building Nomad %s from source", err, Version)
+		origin = FromSource
+		if err := f.source(ctx, cached, progress); err != nil {
+			return Program{}, fmt.Errorf("failed to build nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w", Version, err)
+		}
+	}
+	v, err := f.usable(ctx, cached)
+	if err != nil {
+		return Program{}, fmt.Errorf("failed to use the new nomad binary: %w", err)
+	}
+	return Program{Path: cached, Version: v, Origin: origin}, nil
+}
+
+// usable runs the binary and says why the lab cannot work with it.
+func (f finder) usable(ctx context.Context, path string) (string, error) {
+	v, err := f.version(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	if !supported(v) {
+		return "", fmt.Errorf("%s is Nomad %s, but the plugins are made for Nomad 1.11 and 2.0", path, v)
+	}
+	return v, nil
+}
+
+// supported says whether the plugins are tested against this release line.
+func supported(version string) bool {
+	return strings.HasPrefix(version, "1.11.") || strings.HasPrefix(version, "2.0.")
+}
+
+var versionLine = regexp.MustCompile(`(?m)^Nomad v(\d+\.\d+\.\d+\S*)`)
+
+// programVersion runs `nomad version`.
+func programVersion(ctx context.Context, path string) (string, error) {
+	if st, err := os.Stat(path); err != nil {
+		return "", err
+	} else if st.IsDir() {
+		return "", fmt.Errorf("%s is a directory, not a nomad binary", path)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "version").Output()
+	if err != nil {
+		return "", fmt.Errorf("failed to run %s version: %w", path, err)
+	}
+	m := versionLine.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("failed to read the version that %s prints: %w", path, errors.New("no line \"Nomad vX.Y.Z\""))
+	}
+	return string(m[1]), nil
+}

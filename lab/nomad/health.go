@@ -1,0 +1,132 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Driver is a task driver as the node has fingerprinted it.
+type Driver struct {
+	Name        string
+	Version     string // attribute driver.<name>.version, empty where the driver sets none
+	Detected    bool
+	Healthy     bool
+	Description string            // the driver's own words
+	Attributes  map[string]string // without the prefix driver.<name>.
+}
+
+// NotHealthyError says which drivers the node lacks, or has unhealthy.
+type NotHealthyError struct {
+	Node    string   // the node's status, where that is the trouble
+	Drivers []Driver // those that are wanted and not healthy
+}
+
+func (e *NotHealthyError) Error() string {
+	if e.Node != "" {
+		return e.Node
+	}
+	var parts []string
+	for _, d := range e.Drivers {
+		switch {
+		case d.Description == "":
+			parts = append(parts, fmt.Sprintf("driver %s is not there: the agent did not load its plugin", d.Name))
+		case !d.Detected:
+			parts = append(parts, fmt.Sprintf("driver %s is not detected: %s", d.Name, d.Description))
+		default:
+			parts = append(parts, fmt.Sprintf("driver %s is not healthy: %s", d.Name, d.Description))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Health looks once at the agent's own node, and returns the named drivers. The
+// error is a *NotHealthyError unless the agent cannot be asked.
+func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
+	if err := registered(c); err != nil {
+		return nil, err
+	}
+	node, err := selfNode(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var got, bad []Driver
+	for _, name := range drivers {
+		d := driverOf(node, name)
+		got = append(got, d)
+		if !d.Detected || !d.Healthy {
+			bad = append(bad, d)
+		}
+	}
+	if node.Status != api.NodeStatusReady {
+		return got, &NotHealthyError{Node: fmt.Sprintf("the node is %s", node.Status)}
+	}
+	if len(bad) > 0 {
+		return got, &NotHealthyError{Drivers: bad}
+	}
+	return got, nil
+}
+
+// selfNode returns the node of a single-node cluster.
+func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
+	q := (&api.QueryOptions{}).WithContext(ctx)
+	nodes, _, err := c.Nodes().List(q)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list nodes: %w", err)
+	}
+	if len(nodes) == 0 {
+		return nil, &NotHealthyError{Node: "the node is not registered yet"}
+	}
+	if len(nodes) > 1 {
+		return nil, errors.New("more than one node: this is not a private agent")
+	}
+	node, _, err := c.Nodes().Info(nodes[0].ID, q)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read node %s: %w", nodes[0].ID, err)
+	}
+	return node, nil
+}
+
+func driverOf(node *api.Node, name string) Driver {
+	d := Driver{Name: name, Attributes: map[string]string{}}
+	if info := node.Drivers[name]; info != nil {
+		d.Detected, d.Healthy, d.Description = info.Detected, info.Healthy, info.HealthDescription
+	}
+	prefix := "driver." + name + "."
+	for k, v := range node.Attributes {
+		if rest, ok := strings.CutPrefix(k, prefix); ok {
+			d.Attributes[rest] = v
+		}
+	}
+	d.Version = d.Attributes["version"]
+	return d
+}
+
+// Names lists a driver's attributes in order, for a table.
+func (d Driver) Names() []string {
+	var names []string
+	for k := range d.Attributes {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// registered says whether the client half has registered since the agent's start;
+// the servers remember a node as ready from before a restart.
+func registered(c *api.Client) error {
+	self, err := c.Agent().Self()
+	if err != nil {
+		return fmt.Errorf("failed to ask the agent about itself: %w", err)
+	}
+	ago, err := time.ParseDuration(self.Stats["client"]["last_heartbeat"])
+	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
+		return &NotHealthyError{Node: "the node is not registered yet"}
+	}
+	return nil
+}
