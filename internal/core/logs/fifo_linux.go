@@ -1,0 +1,76 @@
+// Package logs moves the output of tasks from FIFOs to rotated files that Nomad
+// finds: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
+//
+// Everything in it is made for one event loop: there is no goroutine, and no
+// call waits for a task. splice(2) moves the bytes, so that a byte leaves the
+// FIFO only by being in the file: a supervisor that is killed, at any moment,
+// neither loses nor repeats output. It is linked into the supervisor's small
+// binary and imports the standard library and x/sys only.
+package logs
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// MakeFIFO makes a FIFO in a directory that no task can write to, in the place
+// of whatever file is there. Its mode is 0600 and it belongs to uid and gid, so
+// that the task, and nobody else, may open /dev/stdout again; -1 leaves one as it is.
+func MakeFIFO(path string, uid, gid int) error {
+	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
+		return fmt.Errorf("failed to remove old fifo: %w", &os.PathError{Op: "unlink", Path: path, Err: err})
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return fmt.Errorf("failed to make fifo: %w", &os.PathError{Op: "mkfifo", Path: path, Err: err})
+	}
+	if err := unix.Lchown(path, uid, gid); err != nil {
+		unix.Unlink(path)
+		return fmt.Errorf("failed to make fifo: %w", &os.PathError{Op: "chown", Path: path, Err: err})
+	}
+	return nil
+}
+
+// OpenTaskEnd opens a FIFO for the task: blocking, and for reading too, so that
+// neither the open nor a write fails for want of a reader. The caller closes it.
+func OpenTaskEnd(path string) (*os.File, error) {
+	// not os.OpenFile: that makes a FIFO non-blocking, and the task would inherit it
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, fmt.Errorf("failed to open fifo: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// OpenReadEnd opens a FIFO for a Stream: non-blocking, as a description of its
+// own, since O_NONBLOCK belongs to the description and the task shall not see it.
+func OpenReadEnd(path string) (int, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, fmt.Errorf("failed to open fifo: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	return fd, nil
+}
+
+// Queued is how many bytes wait in a FIFO, FIONREAD of pipe(7). Either end will do.
+func Queued(fd int) (int, error) { return unix.IoctlGetInt(fd, unix.TIOCINQ) }
+
+// hungUp says whether an empty FIFO had a writer and has none any more.
+func hungUp(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := retry(func() (int, error) { return unix.Poll(p, 0) })
+	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0 && p[0].Revents&unix.POLLIN == 0
+}
+
+// retry repeats a call that a signal interrupted; Go's runtime sends itself some.
+func retry[T int | int64](call func() (T, error)) (T, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

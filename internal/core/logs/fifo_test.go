@@ -1,0 +1,252 @@
+package logs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestAFIFOReplacesWhatWasLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdout")
+	victim := filepath.Join(t.TempDir(), "victim")
+	must(t, os.WriteFile(victim, nil, 0o644))
+	for _, leave := range []func() error{
+		func() error { return nil },
+		func() error { return os.WriteFile(path, []byte("old"), 0o666) },
+		func() error { return os.Symlink(victim, path) },
+		func() error { return unix.Mkfifo(path, 0o666) },
+	} {
+		os.Remove(path)
+		must(t, leave())
+		must(t, MakeFIFO(path, os.Getuid(), os.Getgid()))
+		fi, err := os.Lstat(path)
+		must(t, err)
+		if fi.Mode() != os.ModeNamedPipe|0o600 {
+			t.Errorf("mode %v", fi.Mode())
+		}
+	}
+	if _, err := os.Lstat(victim); err != nil {
+		t.Error(err)
+	}
+	if err := MakeFIFO(filepath.Dir(path), -1, -1); err == nil {
+		t.Error("a directory was replaced")
+	}
+}
+
+func TestATaskOfAnotherUserCanReopenItsStdout(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to run a process as another user")
+	}
+	alloc, logs := allocDir(t)
+	_, s := stream(t, Config{AllocDir: alloc})
+	path := fifo(t) // the directory is 0700, as the supervisor's is
+	must(t, MakeFIFO(path, 65534, 65534))
+	must(t, os.Chmod(filepath.Dir(path), 0o700))
+	out, err := OpenTaskEnd(path)
+	must(t, err)
+	defer out.Close()
+	fd, err := OpenReadEnd(path)
+	must(t, err)
+	unix.Close(s.fifo)
+	s.fifo = fd
+	cmd := exec.Command("/bin/sh", "-c", "echo one; echo two > /dev/stdout; echo three >> /proc/self/fd/1")
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	must(t, cmd.Run())
+	s.Drain(time.Now())
+	all, _ := concatenation(t, logs)
+	equal(t, all, []byte("one\ntwo\nthree\n"))
+}
+
+func TestTheTasksEndBlocksAndTheReadEndDoesNot(t *testing.T) {
+	path := fifo(t)
+	task, err := OpenTaskEnd(path)
+	must(t, err)
+	defer task.Close()
+	read, err := OpenReadEnd(path)
+	must(t, err)
+	defer unix.Close(read)
+	for fd, want := range map[int]bool{int(task.Fd()): false, read: true} {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		must(t, err)
+		if got := flags&unix.O_NONBLOCK != 0; got != want {
+			t.Errorf("non-blocking %v, want %v", got, want)
+		}
+		flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		must(t, err)
+		if flags&unix.FD_CLOEXEC == 0 {
+			t.Error("inherited by every process that is started")
+		}
+	}
+}
+
+func TestAStreamEndsWithItsLastWriterAndNotBeforeItsFirst(t *testing.T) {
+	alloc, logs := allocDir(t)
+	path := fifo(t)
+	fd, err := OpenReadEnd(path)
+	must(t, err)
+	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
+	must(t, err)
+	defer s.Close()
+	if r := s.Pump(time.Now()); r.Next != Wait {
+		t.Errorf("before the first writer: %+v", r)
+	}
+	task, err := OpenTaskEnd(path)
+	must(t, err)
+	if r := s.Pump(time.Now()); r.Next != Wait {
+		t.Errorf("with a silent writer: %+v", r)
+	}
+	task.WriteString("last words")
+	task.Close()
+	if r := s.Pump(time.Now()); r.Next != Later {
+		t.Errorf("with output: %+v", r)
+	}
+	if r := s.Pump(time.Now().Add(time.Second)); r.Next != Wait || r.N != 10 {
+		t.Errorf("after the wait: %+v", r)
+	}
+	if r := s.Pump(time.Now()); r.Next != Ended {
+		t.Errorf("at the end: %+v", r)
+	}
+	all, _ := concatenation(t, logs)
+	equal(t, all, []byte("last words"))
+}
+
+func TestDrainEmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 1000})
+	if _, err := unix.FcntlInt(task.Fd(), unix.F_SETPIPE_SZ, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	data := text(900<<10, 100)
+	_, err := task.Write(data)
+	must(t, err)
+	if r := s.Drain(time.Now()); r.Next != Ended || r.N != int64(len(data)) {
+		t.Errorf("%+v", r)
+	}
+	all, _ := concatenation(t, logs)
+	equal(t, all, data)
+}
+
+// nomadFIFO makes one as logmon does, in a directory of everybody's.
+func nomadFIFO(t *testing.T) string {
+	_, logs := allocDir(t)
+	path := filepath.Join(logs, ".web.stdout.fifo")
+	must(t, unix.Mkfifo(path, 0o600))
+	return path
+}
+
+func TestNomadsFIFOKeepsOutputWhileNoLogmonLives(t *testing.T) {
+	path := nomadFIFO(t)
+	out, err := OpenNomadFIFO(path, os.Getuid(), os.Getgid()) // nobody reads
+	must(t, err)
+	defer out.Close()
+	cmd := exec.Command("/bin/sh", "-c", "echo hello; echo again > /dev/stdout")
+	cmd.Stdout = out
+	must(t, cmd.Run())
+	if n, err := Queued(int(out.Fd())); err != nil || n != 12 {
+		t.Errorf("%d queued, %v", n, err)
+	}
+	logmon, err := os.Open(path)
+	must(t, err)
+	defer logmon.Close()
+	b := make([]byte, 100)
+	n, err := logmon.Read(b)
+	must(t, err)
+	equal(t, b[:n], []byte("hello\nagain\n"))
+	if n, err := Queued(int(out.Fd())); err != nil || n != 0 {
+		t.Errorf("%d queued, %v", n, err)
+	}
+	out.Close()
+	if n, err := logmon.Read(b); n != 0 || err == nil {
+		t.Errorf("logmon sees no end: %d, %v", n, err)
+	}
+}
+
+func TestNomadsFIFOBlocksForATaskAndBelongsToIt(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give a file away")
+	}
+	path := nomadFIFO(t)
+	for range 2 { // a task that is restarted finds a FIFO that is its own already
+		out, err := OpenNomadFIFO(path, 65534, 65533)
+		must(t, err)
+		var st unix.Stat_t
+		must(t, unix.Fstat(int(out.Fd()), &st))
+		flags, err := unix.FcntlInt(out.Fd(), unix.F_GETFL, 0)
+		must(t, err)
+		if st.Uid != 65534 || st.Gid != 65533 || flags&unix.O_NONBLOCK != 0 {
+			t.Errorf("uid %d, gid %d, flags %o", st.Uid, st.Gid, flags)
+		}
+		out.Close()
+	}
+}
+
+func TestNomadsFIFOIsRefusedIfItIsSomethingElse(t *testing.T) {
+	for name, plant := range map[string]func(path, victim string) error{
+		"nothing":         func(path, victim string) error { return nil },
+		"a file":          func(path, victim string) error { return os.WriteFile(path, nil, 0o666) },
+		"a symbolic link": func(path, victim string) error { return os.Symlink(victim, path) },
+		"a directory":     func(path, victim string) error { return os.Mkdir(path, 0o777) },
+		"a second name":   func(path, victim string) error { return os.Link(victim, path) },
+		"another user's": func(path, victim string) error {
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				return err
+			}
+			return os.Chown(path, 4242, 4242)
+		},
+		"a link as the directory": func(path, victim string) error {
+			logs := filepath.Dir(path)
+			if err := os.Remove(logs); err != nil {
+				return err
+			}
+			if err := os.Symlink(filepath.Dir(victim), logs); err != nil {
+				return err
+			}
+			return unix.Mkfifo(path, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "another user's" && os.Getuid() != 0 {
+				t.Skip("needs root to give a file away")
+			}
+			path := nomadFIFO(t)
+			must(t, os.Remove(path))
+			victim := fifo(t)
+			must(t, plant(path, victim))
+			before := descriptors(t)
+			out, err := OpenNomadFIFO(path, 65534, 65534)
+			if err == nil {
+				out.Close()
+				t.Fatal("it was opened")
+			}
+			if !strings.HasPrefix(err.Error(), "failed to open ") {
+				t.Error(err)
+			}
+			if after := descriptors(t); after != before {
+				t.Errorf("%d descriptors, were %d", after, before)
+			}
+		})
+	}
+}
+
+func TestDisabledLogsGoToNull(t *testing.T) {
+	out, err := OpenNomadFIFO(os.DevNull, 65534, 65534)
+	must(t, err)
+	defer out.Close()
+	if _, err := out.WriteString("x"); err != nil {
+		t.Error(err)
+	}
+	var st, null unix.Stat_t
+	must(t, unix.Fstat(int(out.Fd()), &st))
+	must(t, unix.Stat(os.DevNull, &null))
+	if st.Rdev != null.Rdev || null.Uid != 0 {
+		t.Errorf("device %x, of uid %d", st.Rdev, null.Uid)
+	}
+}

@@ -1,0 +1,238 @@
+package logs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// openLogDir opens <alloc dir>/alloc/logs. The two last directories may be
+// changed by tasks, so neither may be a symbolic link.
+func openLogDir(allocDir string) (int, error) {
+	const flags = unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := retry(func() (int, error) { return unix.Open(allocDir, flags|unix.O_PATH, 0) })
+	path := allocDir
+	for _, name := range []string{"alloc", "logs"} {
+		if err != nil {
+			break
+		}
+		parent := fd
+		path = filepath.Join(path, name)
+		fd, err = retry(func() (int, error) { return unix.Openat(parent, name, flags|unix.O_RDONLY|unix.O_NOFOLLOW, 0) })
+		unix.Close(parent)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("failed to open log directory: %w", &os.PathError{Op: "open", Path: path, Err: err})
+	}
+	return fd, nil
+}
+
+// files are the rotated files <name>.0, <name>.1, … in one directory, of which
+// the newest is written to. Tasks may write in that directory (Nomad makes it
+// 0777): nothing in it is trusted, and the descriptors are held, so that output
+// goes on when a task has renamed it.
+type files struct {
+	allocDir string
+	name     string // "web.stdout"
+	max      int    // how many files are kept
+
+	dir   int // -1: not open
+	file  int // -1: not open
+	index int64
+	known []int64 // indexes of all files, ascending
+}
+
+// open opens the newest file, to go on behind its end, or makes the first one.
+func (f *files) open() error {
+	dir, err := openLogDir(f.allocDir)
+	if err != nil {
+		return err
+	}
+	known, err := list(dir, f.name)
+	if err != nil {
+		unix.Close(dir)
+		return fmt.Errorf("failed to list log directory: %w", err)
+	}
+	first := int64(0)
+	if len(known) > 0 {
+		first = known[len(known)-1]
+	}
+	fd, index, err := openFrom(dir, f.name, first)
+	if err != nil {
+		unix.Close(dir)
+		return err
+	}
+	f.close()
+	f.dir, f.known = dir, known
+	f.use(fd, index)
+	return nil
+}
+
+// next goes on with a new file, and removes those of the lowest indexes that are
+// too many. After an error the old file is still open.
+func (f *files) next() error {
+	fd, index, err := openFrom(f.dir, f.name, f.index+1)
+	if err != nil {
+		if exists(f.dir) {
+			return err
+		}
+		return f.open() // the directory was removed; another may be in its place
+	}
+	unix.Close(f.file)
+	f.use(fd, index)
+	return nil
+}
+
+func (f *files) use(fd int, index int64) {
+	f.file, f.index = fd, index
+	if i, found := slices.BinarySearch(f.known, index); !found {
+		f.known = slices.Insert(f.known, i, index)
+	}
+	for range min(len(f.known)-f.max, 64) { // not all of what a task may have put there, in one turn of the loop
+		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // it may be gone; nothing can be done about it if it stays
+		f.known = f.known[1:]
+	}
+}
+
+func (f *files) path(index int64) string { return fileName(f.name, index) }
+
+// close returns the error of closing the file written to: NFS reports a full disk there.
+func (f *files) close() error {
+	var err error
+	if f.file >= 0 {
+		err = unix.Close(f.file)
+	}
+	if f.dir >= 0 {
+		unix.Close(f.dir)
+	}
+	f.file, f.dir = -1, -1
+	return err
+}
+
+// openFrom opens the file of the given index, or of a higher one. A file that
+// exists is used only if it is certain to be a log: regular, this user's, with no
+// second name by which it might be another file. Any other regular file is left
+// alone and the next index taken; what is no regular file (a symbolic link, a
+// FIFO, a device) makes way, and a directory, which Nomad's readers skip, is skipped.
+func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
+	// the step doubles, so that no number of planted names keeps this busy
+	for step, try := int64(1), 0; try < 48; try++ {
+		path := fileName(name, index)
+		fd, err = openFile(dir, path)
+		if err == nil {
+			return fd, index, nil
+		}
+		switch err {
+		case errMakeWay:
+			if err = unix.Unlinkat(dir, path, 0); err == nil || err == unix.ENOENT {
+				continue
+			}
+		case errSkip:
+		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // somebody exchanges it while we look
+			if exists(dir) {
+				continue
+			}
+			return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		default:
+			return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		}
+		index += step
+		step *= 2
+	}
+	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
+}
+
+// exists says that a directory held open was not removed.
+func exists(dir int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(dir, &st) == nil && st.Nlink > 0
+}
+
+const (
+	errMakeWay = sentinel("not a file")
+	errSkip    = sentinel("not a log file")
+)
+
+type sentinel string
+
+func (s sentinel) Error() string { return string(s) }
+
+// openFile opens one file, not O_APPEND, which splice(2) refuses.
+func openFile(dir int, path string) (int, error) {
+	// O_NONBLOCK: neither a FIFO nor another's lease (fcntl(2)) may hold us up
+	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == unix.ENOENT {
+		return retry(func() (int, error) { return unix.Openat(dir, path, flags|unix.O_CREAT|unix.O_EXCL, 0o644) })
+	}
+	if err == nil {
+		err = checkFile(&st)
+	}
+	if err != nil {
+		return -1, err
+	}
+	fd, err := retry(func() (int, error) { return unix.Openat(dir, path, flags, 0) })
+	if err == unix.EAGAIN {
+		err = errSkip
+	}
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil {
+		err = checkFile(&st)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func checkFile(st *unix.Stat_t) error {
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return errSkip
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errMakeWay
+	case st.Nlink != 1 || int(st.Uid) != unix.Geteuid():
+		return errSkip
+	}
+	return nil
+}
+
+func fileName(name string, index int64) string { return name + "." + strconv.FormatInt(index, 10) }
+
+// list returns the indexes of the files of one name, ascending, as Nomad's
+// client finds them (client/fs_endpoint.go, logIndexes).
+func list(dir int, name string) ([]int64, error) {
+	fd, err := retry(func() (int, error) { // an offset of our own
+		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := os.NewFile(uintptr(fd), "alloc/logs")
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	var indexes []int64
+	for _, e := range entries {
+		suffix, ok := strings.CutPrefix(e.Name(), name+".")
+		if !ok || e.IsDir() || len(suffix) > 15 { // no log has got that far, and the next index must not overflow
+			continue
+		}
+		if n, err := strconv.ParseInt(suffix, 10, 64); err == nil && fileName(name, n) == e.Name() && n >= 0 {
+			indexes = append(indexes, n)
+		}
+	}
+	slices.Sort(indexes)
+	return indexes, nil
+}

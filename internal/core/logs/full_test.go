@@ -1,0 +1,227 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// smallDisk is an allocation's directory on a file system of the given size.
+func smallDisk(t *testing.T, size int) (alloc, logs string) {
+	t.Helper()
+	alloc, logs = allocDir(t)
+	if err := unix.Mount("tmpfs", logs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0777", size)); err != nil {
+		t.Skipf("cannot mount a small file system, which takes CAP_SYS_ADMIN: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(logs, 0); err != nil { // and not lazily: a descriptor left open would show
+			t.Errorf("failed to unmount: %v", err)
+		}
+	})
+	return alloc, logs
+}
+
+// fill takes all space there is but leave bytes.
+func fill(t *testing.T, logs string, leave int) (free func()) {
+	t.Helper()
+	path := filepath.Join(logs, "filler")
+	var st unix.Statfs_t
+	must(t, unix.Statfs(logs, &st))
+	must(t, os.WriteFile(path, make([]byte, int(st.Bfree)*int(st.Bsize)-leave), 0o644))
+	return func() { must(t, os.Remove(path)) }
+}
+
+// openStream is stream, closed before the file system goes.
+func openStream(t *testing.T, cfg Config) (*os.File, *Stream) {
+	t.Helper()
+	path := fifo(t)
+	task, err := OpenTaskEnd(path)
+	must(t, err)
+	fd, err := OpenReadEnd(path)
+	must(t, err)
+	cfg.Name = "web.stdout"
+	s, err := Open(fd, cfg)
+	must(t, err)
+	t.Cleanup(func() { task.Close(); s.Close() })
+	return task, s
+}
+
+func TestOutputWaitsForAFullDisk(t *testing.T) {
+	for _, splice := range []bool{true, false} {
+		t.Run(fmt.Sprintf("splice %v", splice), func(t *testing.T) {
+			alloc, logs := smallDisk(t, 256<<10)
+			task, s := openStream(t, Config{AllocDir: alloc})
+			s.noSplice = !splice
+			free := fill(t, logs, 16<<10)
+			data := text(50<<10, 100)
+			_, err := task.Write(data)
+			must(t, err)
+
+			now := time.Now()
+			r := s.Pump(now)
+			if r.Next != Later || !r.At.Equal(now.Add(time.Second)) || !slices.Equal(r.Events, []string{"stdout waits: no space left on device"}) {
+				t.Fatalf("%+v", r)
+			}
+			if r.N != 16<<10 {
+				t.Errorf("%d bytes written, there was space for 16384", r.N)
+			}
+			if n, _ := Queued(s.FD()); n != len(data)-16<<10 {
+				t.Errorf("%d bytes queued", n)
+			}
+			for i := range 9 { // no more words about it
+				now = now.Add(time.Second)
+				if r := s.Pump(now); r.Next != Later || len(r.Events) > 0 || r.N > 0 {
+					t.Fatalf("after %d s: %+v", i+1, r)
+				}
+			}
+			free()
+			now = now.Add(time.Second / 2)
+			if r := s.Pump(now); r.Next != Later || r.N > 0 { // it is not time yet
+				t.Errorf("%+v", r)
+			}
+			now = now.Add(time.Second / 2)
+			r = s.Pump(now)
+			if r.Next != Wait || !slices.Equal(r.Events, []string{"stdout goes on"}) {
+				t.Errorf("%+v", r)
+			}
+			all, _ := concatenation(t, logs)
+			equal(t, all, data)
+		})
+	}
+}
+
+func TestOutputIsDroppedAndCountedAfterTheGrace(t *testing.T) {
+	alloc, logs := smallDisk(t, 256<<10)
+	task, s := openStream(t, Config{AllocDir: alloc, Grace: 5 * time.Second})
+	free := fill(t, logs, 4<<10)
+	data := text(3<<20, 100)
+	left := data
+	write := func(n int) {
+		_, err := task.Write(left[:n])
+		must(t, err)
+		left = left[n:]
+	}
+	now := time.Now()
+	write(60 << 10)
+	s.Pump(now)
+	for range 4 {
+		now = now.Add(time.Second)
+		if r := s.Pump(now); r.Next != Later || len(r.Events) > 0 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	now = now.Add(time.Second)
+	r := s.Pump(now)
+	if r.Next != Wait || len(r.Events) != 1 || !strings.Contains(r.Events[0], "stdout is dropped from now on: no space left on device") {
+		t.Fatalf("%+v", r)
+	}
+	for range 30 { // the task goes on for minutes and does not wait
+		now = now.Add(10 * time.Second)
+		write(60 << 10)
+		if r := s.Pump(now); r.Next != Wait || len(r.Events) > 0 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	free()
+	write(40 << 10)
+	now = now.Add(time.Second)
+	r = s.Pump(now)
+	dropped := 31*(60<<10) - 4<<10
+	if want := fmt.Sprintf("stdout goes on: dropped %d bytes", dropped); !slices.Equal(r.Events, []string{want}) {
+		t.Errorf("%q, want %q", r.Events, want)
+	}
+	all, _ := concatenation(t, logs)
+	equal(t, all, slices.Concat(data[:4<<10], data[4<<10+dropped:][:40<<10]))
+}
+
+func TestWhatWasDroppedIsToldAtTheEnd(t *testing.T) {
+	alloc, logs := smallDisk(t, 256<<10)
+	task, s := openStream(t, Config{AllocDir: alloc})
+	fill(t, logs, 0)
+	_, err := task.Write(make([]byte, 5000))
+	must(t, err)
+	now := time.Now()
+	var events []string
+	for range 20 {
+		r := s.Drain(now)
+		events = append(events, r.Events...)
+		if r.Next == Ended {
+			want := []string{
+				"stdout waits: no space left on device",
+				"stdout is dropped from now on: no space left on device for 10s",
+				"stdout ended: dropped 5000 bytes",
+			}
+			if !slices.Equal(events, want) {
+				t.Errorf("%q", events)
+			}
+			return
+		}
+		now = r.At
+	}
+	t.Errorf("no end: %q", events)
+}
+
+func TestADiskAtItsBrinkDoesNotFloodTheUser(t *testing.T) {
+	alloc, logs := smallDisk(t, 256<<10)
+	task, s := openStream(t, Config{AllocDir: alloc})
+	now := time.Now()
+	var events []string
+	for range 20 {
+		free := fill(t, logs, 0)
+		_, err := task.Write(bytes.Repeat([]byte("x"), 5000))
+		must(t, err)
+		events = append(events, s.Drain(now).Events...)
+		free()
+		now = now.Add(time.Second)
+		events = append(events, s.Drain(now).Events...)
+	}
+	if want := []string{"stdout waits: no space left on device", "stdout goes on"}; !slices.Equal(events, want) {
+		t.Errorf("%q", events)
+	}
+	all, _ := concatenation(t, logs)
+	if len(all) != 20*5000 {
+		t.Errorf("%d bytes", len(all))
+	}
+}
+
+func TestRotationOnAFullDiskMakesRoom(t *testing.T) {
+	alloc, logs := smallDisk(t, 64<<10)
+	task, s := openStream(t, Config{AllocDir: alloc, MaxFiles: 2, MaxFileSize: 16 << 10})
+	data := text(1<<20, 100)
+	put(t, task, s, data) // no event: two files of 16 KiB fit
+	all, _ := concatenation(t, logs)
+	equal(t, all, data[len(data)-len(all):])
+}
+
+func TestARealTaskOutlivesAFullDisk(t *testing.T) {
+	alloc, logs := smallDisk(t, 128<<10)
+	path := fifo(t)
+	out, err := OpenTaskEnd(path)
+	must(t, err)
+	fd, err := OpenReadEnd(path)
+	must(t, err)
+	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", Grace: 300 * time.Millisecond})
+	must(t, err)
+	defer s.Close()
+	task := helper(t, "lines", "20000", "100", "0") // 2 MB
+	task.Stdout = out
+	must(t, task.Start())
+	out.Close()
+	events := append(pump(s), s.Drain(time.Now()).Events...)
+	must(t, task.Wait())
+	all, _ := concatenation(t, logs)
+	if len(events) == 0 {
+		t.Fatal("no event")
+	}
+	var dropped int
+	if _, err := fmt.Sscanf(events[len(events)-1], "stdout ended: dropped %d bytes", &dropped); err != nil || dropped+len(all) != 20000*100 {
+		t.Errorf("%d bytes in files; %q", len(all), events)
+	}
+}

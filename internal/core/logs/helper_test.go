@@ -1,0 +1,188 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The test binary is also the processes that tests need: LOGS_TEST_HELPER says which.
+func TestMain(m *testing.M) {
+	switch os.Getenv("LOGS_TEST_HELPER") {
+	case "":
+		os.Exit(m.Run())
+	case "pump": // fifo, alloc dir, max file size: a supervisor, until it is killed or everything has ended
+		size, _ := strconv.ParseInt(os.Args[3], 10, 64)
+		fd, err := OpenReadEnd(os.Args[1])
+		if err != nil {
+			panic(err)
+		}
+		s, err := Open(fd, Config{AllocDir: os.Args[2], Name: "web.stdout", MaxFiles: 100000, MaxFileSize: size})
+		if err != nil {
+			panic(err)
+		}
+		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
+		pump(s)
+	case "lines": // count, bytes a line, lines a second: a task
+		count, _ := strconv.Atoi(os.Args[1])
+		size, _ := strconv.Atoi(os.Args[2])
+		rate, _ := strconv.Atoi(os.Args[3])
+		start := time.Now()
+		for i := range count {
+			if rate > 0 {
+				if ahead := time.Duration(i)*time.Second/time.Duration(rate) - time.Since(start); ahead > time.Millisecond/2 {
+					time.Sleep(ahead)
+				}
+			}
+			if _, err := os.Stdout.WriteString(fmt.Sprintf("%0*d\n", size-1, i)); err != nil {
+				panic(err)
+			}
+		}
+	}
+	os.Exit(0)
+}
+
+// pump is the least event loop that there can be, until everything has ended.
+func pump(s *Stream) (events []string) {
+	for {
+		r := s.Pump(time.Now())
+		events = append(events, r.Events...)
+		switch r.Next {
+		case Ended:
+			return events
+		case Later:
+			time.Sleep(time.Until(r.At))
+		case Wait:
+			p := []unix.PollFd{{Fd: int32(s.FD()), Events: unix.POLLIN}}
+			retry(func() (int, error) { return unix.Poll(p, -1) })
+		}
+	}
+}
+
+func helper(t testing.TB, mode string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "LOGS_TEST_HELPER="+mode)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// allocDir makes what Nomad makes: alloc/logs for everybody.
+func allocDir(t testing.TB) (alloc, logs string) {
+	t.Helper()
+	alloc = t.TempDir()
+	logs = filepath.Join(alloc, "alloc", "logs")
+	must(t, os.MkdirAll(logs, 0o777))
+	must(t, os.Chmod(logs, 0o777))
+	return alloc, logs
+}
+
+func fifo(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "stdout")
+	must(t, MakeFIFO(path, -1, -1))
+	return path
+}
+
+// stream opens a task's end and a stream on a new FIFO; both are closed with the test.
+func stream(t testing.TB, cfg Config) (task *os.File, s *Stream) {
+	t.Helper()
+	path := fifo(t)
+	task, err := OpenTaskEnd(path)
+	must(t, err)
+	t.Cleanup(func() { task.Close() })
+	fd, err := OpenReadEnd(path)
+	must(t, err)
+	if cfg.Name == "" {
+		cfg.Name = "web.stdout"
+	}
+	s, err = Open(fd, cfg)
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return task, s
+}
+
+// put writes, and drains the FIFO whenever it is full.
+func put(t testing.TB, task *os.File, s *Stream, p []byte) {
+	t.Helper()
+	for len(p) > 0 {
+		n := min(len(p), 60<<10)
+		_, err := task.Write(p[:n])
+		must(t, err)
+		p = p[n:]
+		if r := s.Drain(time.Now()); r.Next != Ended || len(r.Events) > 0 {
+			t.Fatalf("drain: %+v", r)
+		}
+	}
+}
+
+// concatenation reads the files as somebody would who knows only their names:
+// ls, a numeric sort, cat. It is written without the package's own code.
+func concatenation(t testing.TB, logs string) (all []byte, names []string) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(logs, "web.stdout.*"))
+	must(t, err)
+	index := func(s string) int {
+		n, err := strconv.Atoi(s[strings.LastIndex(s, ".")+1:])
+		must(t, err)
+		return n
+	}
+	sort.Slice(names, func(i, j int) bool { return index(names[i]) < index(names[j]) })
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		must(t, err)
+		all = append(all, b...)
+	}
+	return all, names
+}
+
+func equal(t testing.TB, got, want []byte) {
+	t.Helper()
+	if bytes.Equal(got, want) {
+		return
+	}
+	i := 0
+	for i < min(len(got), len(want)) && got[i] == want[i] {
+		i++
+	}
+	t.Fatalf("%d bytes, want %d; the first difference is at %d", len(got), len(want), i)
+}
+
+// numbered checks that the lines count from 0 to n-1.
+func numbered(t testing.TB, all []byte, n int) {
+	t.Helper()
+	sc := bufio.NewScanner(bytes.NewReader(all))
+	i := 0
+	for ; sc.Scan(); i++ {
+		if got, err := strconv.Atoi(sc.Text()); err != nil || got != i {
+			t.Fatalf("line %d is %q", i, sc.Text())
+		}
+	}
+	if i != n {
+		t.Fatalf("%d lines, want %d", i, n)
+	}
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
+	e, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(e)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,136 @@
+package logs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestAQuietWriterIsWaitedForLongerAndABusyOneNot(t *testing.T) {
+	var p pace
+	now := time.Now()
+	// turn is the first bytes, and the end of the wait; it returns how long that was
+	turn := func(queued int) time.Duration {
+		at, later := p.later(now, 100)
+		if !later {
+			t.Fatal("does not wait")
+		}
+		if again, later := p.later(at.Add(-1), 200); !later || again != at {
+			t.Errorf("asked early: %v, %v", again, later)
+		}
+		waited := at.Sub(now)
+		now = at
+		if _, later := p.later(now, queued); later {
+			t.Fatal("waits again")
+		}
+		return waited
+	}
+	for range 10 {
+		turn(200)
+	}
+	if d := turn(enoughQueued); d < longestWait/2 || d > 2*longestWait {
+		t.Errorf("a quiet writer is waited for %v", d)
+	}
+	if d := turn(enoughQueued); d > 2*shortestWait {
+		t.Errorf("a busy writer is waited for %v", d)
+	}
+	if _, later := p.later(now, enoughQueued); later {
+		t.Error("waits with enough queued")
+	}
+}
+
+func TestStreamsWakeTheLoopTogether(t *testing.T) {
+	deadlines := map[time.Time]bool{}
+	now := time.Now()
+	for i := range 100 {
+		p := pace{wait: longestWait}
+		at, _ := p.later(now.Add(time.Duration(i)*longestWait/100), 1)
+		deadlines[at] = true
+	}
+	if len(deadlines) > 2 {
+		t.Errorf("%d deadlines", len(deadlines))
+	}
+}
+
+// BenchmarkPump reports what moving output costs this process (the writer is
+// another one): processor milliseconds a MB, pumps a MB, and MB a second.
+func BenchmarkPump(b *testing.B) {
+	for _, w := range []struct {
+		name                string
+		count, bytes, lines int
+	}{
+		{"bulk of 64 KiB", 8000, 64 << 10, 0},
+		{"lines of 100 bytes", 1_000_000, 100, 0},
+		{"lines of 100 bytes, 20000 a second", 40_000, 100, 20_000},
+		{"lines of 100 bytes, 1000 a second", 2_000, 100, 1_000},
+	} {
+		for _, mode := range []string{"at once", "fixed wait", "adaptive wait"} {
+			b.Run(fmt.Sprintf("%s/%s", w.name, mode), func(b *testing.B) {
+				for range b.N {
+					alloc, _ := allocDir(b)
+					path := fifo(b)
+					out, err := OpenTaskEnd(path)
+					must(b, err)
+					fd, err := OpenReadEnd(path)
+					must(b, err)
+					s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
+					must(b, err)
+					s.eager = mode == "at once"
+					task := helper(b, "lines", fmt.Sprint(w.count), fmt.Sprint(w.bytes), fmt.Sprint(w.lines))
+					task.Stdout = out
+					must(b, task.Start())
+					out.Close()
+					before, start := cpu(b), time.Now()
+					pumps := loop(b, s, mode == "fixed wait")
+					mb := float64(w.count*w.bytes) / 1e6
+					b.ReportMetric(float64(cpu(b)-before)/1e6/mb, "cpu-ms/MB")
+					b.ReportMetric(mb/time.Since(start).Seconds(), "MB/s")
+					b.ReportMetric(float64(pumps)/mb, "pumps/MB")
+					must(b, task.Wait())
+					s.Close()
+				}
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// loop is the supervisor's: one epoll, armed once for each Wait.
+func loop(b *testing.B, s *Stream, fixed bool) (pumps int) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	must(b, err)
+	defer unix.Close(ep)
+	op := unix.EPOLL_CTL_ADD
+	events := make([]unix.EpollEvent, 1)
+	for {
+		if fixed {
+			s.pace.wait = shortestWait
+		}
+		r := s.Pump(time.Now())
+		if r.N > 0 {
+			pumps++
+		}
+		switch r.Next {
+		case Ended:
+			return pumps
+		case Later:
+			ts := unix.NsecToTimespec(int64(time.Until(r.At)))
+			if ts.Nano() > 0 {
+				unix.Nanosleep(&ts, nil)
+			}
+		case Wait:
+			must(b, unix.EpollCtl(ep, op, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.FD())}))
+			op = unix.EPOLL_CTL_MOD
+			_, err := retry(func() (int, error) { return unix.EpollWait(ep, events, -1) })
+			must(b, err)
+		}
+	}
+}
+
+func cpu(b *testing.B) time.Duration {
+	var u unix.Rusage
+	must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,401 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// text is lines of random length up to longest.
+func text(n, longest int) []byte {
+	r := rand.New(rand.NewPCG(1, uint64(n+longest)))
+	var b bytes.Buffer
+	for b.Len() < n {
+		for range r.IntN(longest) {
+			b.WriteByte(byte('a' + r.IntN(26)))
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+func TestOutputIsIdenticalThroughRotations(t *testing.T) {
+	for name, c := range map[string]struct {
+		data    []byte
+		size    int64
+		largest int64 // no file may be larger
+		atLines bool  // all files end at a line's end
+	}{
+		"one file":                    {text(300<<10, 100), 1 << 20, 1 << 20, true},
+		"files of 64 KiB":             {text(1<<20, 100), 64 << 10, 64 << 10, true},
+		"files of an odd size":        {text(1<<20, 100), 10007, 10007, true},
+		"files of 200 bytes":          {text(50<<10, 100), 200, 200, true},
+		"a size smaller than a line":  {text(20<<10, 300), 40, 300, true},
+		"files of one byte":           {text(2<<10, 10), 1, 10, true},
+		"lines longer than the size":  {text(1<<20, 40<<10), 8 << 10, 40 << 10, true},
+		"lines longer than the slack": {text(2<<20, 200<<10), 8 << 10, 8<<10 + lineSlack, false},
+		"no line end at all":          {bytes.Repeat([]byte("0123456789abc"), 50000), 10000, 10000 + lineSlack, false},
+		"zeros":                       {make([]byte, 500<<10), 1000, 1000 + lineSlack, false},
+	} {
+		for _, splice := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, splice %v", name, splice), func(t *testing.T) {
+				alloc, logs := allocDir(t)
+				task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 1 << 20, MaxFileSize: c.size})
+				s.noSplice = !splice
+				put(t, task, s, c.data)
+				all, names := concatenation(t, logs)
+				equal(t, all, c.data)
+				if want := len(c.data) / int(c.largest); len(names) < want {
+					t.Errorf("%d files, want at least %d", len(names), want)
+				}
+				for i, n := range names {
+					b, err := os.ReadFile(n)
+					must(t, err)
+					if filepath.Base(n) != "web.stdout."+strconv.Itoa(i) {
+						t.Errorf("file %d is %s", i, n)
+					}
+					if int64(len(b)) > c.largest {
+						t.Errorf("%s has %d bytes, limit %d", n, len(b), c.largest)
+					}
+					if c.atLines && len(b) > 0 && b[len(b)-1] != '\n' {
+						t.Errorf("%s ends within a line", n)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestBytesComingOneByOneAreCutAtLines(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 1000, MaxFileSize: 50})
+	data := text(2000, 30)
+	for i := range data {
+		put(t, task, s, data[i:i+1])
+	}
+	all, names := concatenation(t, logs)
+	equal(t, all, data)
+	for _, n := range names[:len(names)-1] {
+		b, err := os.ReadFile(n)
+		must(t, err)
+		if b[len(b)-1] != '\n' || len(b) > 50+30 {
+			t.Errorf("%s has %d bytes and ends with %q", n, len(b), b[len(b)-1])
+		}
+	}
+}
+
+func TestOnlyTheNewestFilesAreKept(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 3, MaxFileSize: 1000})
+	// another task's, and another stream's, are none of our business
+	for _, n := range []string{"web.stderr.0", "web2.stdout.0", "web.stdout.old.0", ".web.stdout.fifo"} {
+		must(t, os.WriteFile(filepath.Join(logs, n), nil, 0o644))
+	}
+	data := text(20<<10, 80)
+	put(t, task, s, data)
+	entries, err := os.ReadDir(logs)
+	must(t, err)
+	if len(entries) != 4+3 {
+		t.Errorf("%d files, want 7: %v", len(entries), entries)
+	}
+	must(t, os.Remove(filepath.Join(logs, "web.stdout.old.0")))
+	all, names := concatenation(t, logs)
+	equal(t, all, data[len(data)-len(all):])
+	if len(names) != 3 || len(all) < 2000 {
+		t.Errorf("%d bytes in %v", len(all), names)
+	}
+}
+
+func TestOpenGoesOnAtTheNewestFile(t *testing.T) {
+	alloc, logs := allocDir(t)
+	for i, text := range map[int]string{2: "two\n", 9: "nine\n", 10: "ten\n"} {
+		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte(text), 0o644))
+	}
+	task, s := stream(t, Config{AllocDir: alloc})
+	put(t, task, s, []byte("more\n"))
+	all, names := concatenation(t, logs)
+	equal(t, all, []byte("two\nnine\nten\nmore\n"))
+	if len(names) != 3 {
+		t.Error(names)
+	}
+}
+
+func TestOpenRemovesWhatIsTooMuch(t *testing.T) {
+	alloc, logs := allocDir(t)
+	for i := range 8 {
+		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte("x"), 0o644))
+	}
+	stream(t, Config{AllocDir: alloc, MaxFiles: 2})
+	_, names := concatenation(t, logs)
+	if len(names) != 2 || filepath.Base(names[1]) != "web.stdout.7" {
+		t.Error(names)
+	}
+}
+
+func TestNewFilesHaveTheModeOfLogmons(t *testing.T) {
+	alloc, logs := allocDir(t)
+	stream(t, Config{AllocDir: alloc})
+	fi, err := os.Stat(filepath.Join(logs, "web.stdout.0"))
+	must(t, err)
+	old := unix.Umask(0)
+	unix.Umask(old)
+	if want := 0o644 &^ os.FileMode(old); fi.Mode() != want {
+		t.Errorf("mode %v, want %v", fi.Mode(), want)
+	}
+}
+
+func TestTruncatedAndRemovedFilesAreNoticed(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc})
+	put(t, task, s, []byte("first\n"))
+	must(t, os.Truncate(filepath.Join(logs, "web.stdout.0"), 0))
+	put(t, task, s, []byte("second\n"))
+	all, _ := concatenation(t, logs)
+	equal(t, all, []byte("second\n")) // and no hole before it
+
+	must(t, os.Remove(filepath.Join(logs, "web.stdout.0")))
+	put(t, task, s, []byte("third\n"))
+	all, names := concatenation(t, logs)
+	equal(t, all, []byte("third\n"))
+	if len(names) != 1 || filepath.Base(names[0]) != "web.stdout.1" { // a reader that follows .0 waits for it
+		t.Error(names)
+	}
+}
+
+func TestOutputGoesOnInADirectoryThatWasRenamed(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 100})
+	elsewhere := t.TempDir()
+	data := text(5<<10, 80)
+	put(t, task, s, data[:2<<10])
+	must(t, os.Rename(logs, logs+".away"))
+	must(t, os.Symlink(elsewhere, logs))
+	put(t, task, s, data[2<<10:])
+	all, _ := concatenation(t, logs+".away")
+	equal(t, all, data)
+	if e, _ := os.ReadDir(elsewhere); len(e) > 0 {
+		t.Errorf("written through the symbolic link: %v", e)
+	}
+}
+
+func TestARemovedDirectoryIsSurvived(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000})
+	must(t, os.RemoveAll(logs))
+	now := time.Now()
+	for i := range 300 {
+		_, err := task.Write(text(500, 80))
+		must(t, err)
+		r := s.Drain(now.Add(time.Duration(i) * 10 * time.Millisecond))
+		if r.Next != Ended || (len(r.Events) > 0) != (i == 0) {
+			t.Fatalf("write %d: %+v", i, r)
+		}
+	}
+	var st unix.Stat_t
+	must(t, unix.Fstat(s.files.file, &st))
+	if st.Size > 2000 {
+		t.Errorf("the removed file takes %d bytes", st.Size)
+	}
+
+	must(t, os.MkdirAll(logs, 0o777)) // it is found again
+	_, err := task.WriteString("back\n")
+	must(t, err)
+	s.Drain(now.Add(time.Hour))
+	all, _ := concatenation(t, logs)
+	equal(t, all, []byte("back\n"))
+}
+
+// planted is what a task may put where a log file is to be.
+var planted = map[string]struct {
+	plant func(t *testing.T, path, victim string)
+	stays bool // and the next index is taken
+}{
+	"a symbolic link":          {func(t *testing.T, p, v string) { must(t, os.Symlink(v, p)) }, false},
+	"a dangling symbolic link": {func(t *testing.T, p, v string) { must(t, os.Symlink(v+".new", p)) }, false},
+	"a fifo":                   {func(t *testing.T, p, v string) { must(t, unix.Mkfifo(p, 0o666)) }, false},
+	"a socket":                 {func(t *testing.T, p, v string) { must(t, unix.Mknod(p, unix.S_IFSOCK|0o666, 0)) }, false},
+	"a hard link":              {func(t *testing.T, p, v string) { must(t, os.Link(v, p)) }, true},
+	"a directory":              {func(t *testing.T, p, v string) { must(t, os.Mkdir(p, 0o755)) }, true},
+	"a directory with files": {func(t *testing.T, p, v string) {
+		must(t, os.MkdirAll(filepath.Join(p, "sub"), 0o755))
+	}, true},
+	"another user's file": {func(t *testing.T, p, v string) {
+		must(t, os.WriteFile(p, []byte("theirs"), 0o666))
+		if err := os.Chown(p, 65534, 65534); err != nil {
+			t.Skipf("cannot give a file away: %v", err)
+		}
+	}, true},
+}
+
+func TestNothingPlantedIsWrittenTo(t *testing.T) {
+	for name, c := range planted {
+		for _, when := range []string{"before the start", "before the rotation"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				alloc, logs := allocDir(t)
+				victim := filepath.Join(alloc, "victim")
+				must(t, os.WriteFile(victim, []byte("precious"), 0o600))
+				index := 0
+				if when == "before the rotation" {
+					index = 1
+				} else {
+					c.plant(t, filepath.Join(logs, "web.stdout.0"), victim)
+				}
+				task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 8})
+				if index == 1 {
+					put(t, task, s, []byte("before\n"))
+					c.plant(t, filepath.Join(logs, "web.stdout.1"), victim)
+				}
+				put(t, task, s, []byte("log line\n"))
+
+				if b, _ := os.ReadFile(victim); string(b) != "precious" {
+					t.Errorf("the victim now reads %q", b)
+				}
+				if _, err := os.Lstat(victim + ".new"); err == nil {
+					t.Error("a file was made through the link")
+				}
+				if c.stays {
+					if _, err := os.Lstat(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", index))); err != nil {
+						t.Error(err)
+					}
+					index++
+				}
+				path := filepath.Join(logs, fmt.Sprintf("web.stdout.%d", index))
+				if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() {
+					t.Fatalf("%v, %v", fi, err)
+				}
+				b, err := os.ReadFile(path)
+				must(t, err)
+				equal(t, b, []byte("log line\n"))
+			})
+		}
+	}
+}
+
+func TestManyPlantedDirectoriesAreSkippedFast(t *testing.T) {
+	alloc, logs := allocDir(t)
+	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 8})
+	for i := 1; i <= 5000; i++ {
+		must(t, os.Mkdir(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), 0o755))
+	}
+	put(t, task, s, []byte("before\n"))
+	put(t, task, s, []byte("log line\n"))
+	if s.files.index <= 5000 || s.files.index > 10000 {
+		t.Errorf("index %d", s.files.index)
+	}
+}
+
+func TestIndexesThatNoLogReachesAreIgnored(t *testing.T) {
+	alloc, logs := allocDir(t)
+	for _, n := range []string{"9223372036854775807", "9999999999999999", "007", "+3", "-1", "x", ""} {
+		must(t, os.WriteFile(filepath.Join(logs, "web.stdout."+n), nil, 0o644))
+	}
+	_, s := stream(t, Config{AllocDir: alloc})
+	if s.files.index != 0 {
+		t.Errorf("index %d", s.files.index)
+	}
+}
+
+func TestALogDirectoryThatIsALinkIsNotFollowed(t *testing.T) {
+	for _, which := range []string{"alloc", "alloc/logs"} {
+		t.Run(which, func(t *testing.T) {
+			alloc, logs := allocDir(t)
+			elsewhere := filepath.Join(t.TempDir(), "logs")
+			must(t, os.Mkdir(elsewhere, 0o777))
+			must(t, os.RemoveAll(filepath.Join(alloc, which)))
+			target := elsewhere
+			if which == "alloc" {
+				target = filepath.Dir(elsewhere)
+			}
+			must(t, os.Symlink(target, filepath.Join(alloc, which)))
+
+			path := fifo(t)
+			task, err := OpenTaskEnd(path)
+			must(t, err)
+			defer task.Close()
+			fd, err := OpenReadEnd(path)
+			must(t, err)
+			s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
+			if err == nil || s == nil {
+				t.Fatalf("%v, %v: want both a stream and an error", s, err)
+			}
+			defer s.Close()
+
+			// it is told, tried again, and goes on when the directory is right
+			_, err = task.WriteString("line\n")
+			must(t, err)
+			now := time.Now()
+			r := s.Drain(now)
+			if r.Next != Later || len(r.Events) != 1 || !strings.HasPrefix(r.Events[0], "stdout waits: ") {
+				t.Fatalf("%+v", r)
+			}
+			if e, _ := os.ReadDir(elsewhere); len(e) > 0 {
+				t.Errorf("written through the symbolic link: %v", e)
+			}
+			must(t, os.Remove(filepath.Join(alloc, which)))
+			must(t, os.MkdirAll(logs, 0o777))
+			r = s.Drain(now.Add(time.Second))
+			if r.Next != Ended || !slices.Equal(r.Events, []string{"stdout goes on"}) {
+				t.Fatalf("%+v", r)
+			}
+			all, _ := concatenation(t, logs)
+			equal(t, all, []byte("line\n"))
+		})
+	}
+}
+
+func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"a relative directory": {AllocDir: "alloc", Name: "web.stdout"},
+		"a name with a slash":  {AllocDir: "/", Name: "../web.stdout"},
+		"no name":              {AllocDir: "/"},
+		"a negative size":      {AllocDir: "/", Name: "web.stdout", MaxFileSize: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if s, err := Open(-1, cfg); err == nil || s != nil {
+				t.Errorf("%v, %v", s, err)
+			}
+		})
+	}
+}
+
+func TestNoDescriptorIsLeaked(t *testing.T) {
+	alloc, _ := allocDir(t)
+	path := fifo(t)
+	must(t, peekOnce(t)) // the scratch pipe stays
+	before := descriptors(t)
+	for range 20 {
+		task, err := OpenTaskEnd(path)
+		must(t, err)
+		fd, err := OpenReadEnd(path)
+		must(t, err)
+		s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", MaxFileSize: 100, MaxFiles: 3})
+		must(t, err)
+		put(t, task, s, text(2000, 50))
+		must(t, os.RemoveAll(filepath.Join(alloc, "alloc", "logs")))
+		task.WriteString("lost\n")
+		s.Drain(time.Now())
+		must(t, os.Mkdir(filepath.Join(alloc, "alloc", "logs"), 0o777))
+		s.Close()
+		task.Close()
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, were %d", after, before)
+	}
+}
+
+func peekOnce(t *testing.T) error {
+	f, err := OpenTaskEnd(fifo(t))
+	must(t, err)
+	defer f.Close()
+	f.WriteString("x")
+	return peek(int(f.Fd()), 1, func([]byte) {})
+}
