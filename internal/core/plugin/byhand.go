@@ -1,0 +1,96 @@
+package plugin
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// byHand answers a person who ran the binary, and returns the exit code.
+func (p Plugin) byHand(argv []string, stdout, stderr io.Writer) int {
+	binary := filepath.Base(argv[0])
+	if len(argv) < 2 {
+		p.help(binary, stdout)
+		return 0
+	}
+	switch argv[1] {
+	case "help", "-h", "-help", "--help":
+		p.help(binary, stdout)
+		return 0
+	case "version", "-v", "-version", "--version":
+		fmt.Fprintln(stdout, binary, Version())
+		return 0
+	case "options", "docs":
+		fmt.Fprint(stdout, p.Options())
+		return 0
+	}
+	for _, c := range p.Commands {
+		if c.Name != argv[1] {
+			continue
+		}
+		if err := c.Run(argv[2:]); err != nil {
+			fmt.Fprintf(stderr, "%s %s: %v\n", binary, c.Name, err)
+			return 1
+		}
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: command %q is not known: see \"%s help\"\n", binary, argv[1], binary)
+	return 2
+}
+
+func (p Plugin) help(binary string, w io.Writer) {
+	dir := "/opt/nomad/plugins"
+	if exe, err := os.Executable(); err == nil {
+		dir = filepath.Dir(exe)
+	}
+	fmt.Fprintf(w, `%s %s: %s
+
+This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. Put it
+into a directory that holds plugins only, add this to the agent's configuration,
+and restart the agent:
+
+plugin_dir = %q
+
+plugin %q {
+  config {
+`, binary, Version(), p.Summary, dir, binary)
+	if p.Config != nil {
+		fmt.Fprint(w, p.Config.Example("    "))
+	}
+	fmt.Fprintf(w, "  }\n}\n\n")
+	if p.Device != nil {
+		fmt.Fprintf(w, "Then \"nomad node status -self -verbose\" lists its devices, and a task gets one with:\n\nresources {\n  device %q {}\n}\n", p.Name)
+	} else {
+		fmt.Fprintf(w, "Then \"nomad node status -self\" lists the driver, and a task uses it with:\n\ndriver = %q\n", p.Name)
+	}
+	fmt.Fprintf(w, "\nCommands:\n")
+	for _, c := range append(p.Commands[:len(p.Commands):len(p.Commands)],
+		Command{Name: "options", Help: "print every option, as Markdown"},
+		Command{Name: "version", Help: "print the version"},
+		Command{Name: "help", Help: "print this"},
+	) {
+		fmt.Fprintf(w, "  %-10s %s\n", c.Name, c.Help)
+	}
+}
+
+// Options are the tables of every option, as Markdown: what "options" prints and
+// what the documentation pages hold.
+func (p Plugin) Options() string {
+	text := ""
+	for _, part := range []struct {
+		title  string
+		schema schema.Described
+	}{{"Plugin configuration", p.Config}, {"Task configuration", p.TaskConfig}} {
+		if part.schema == nil {
+			continue
+		}
+		if text != "" {
+			text += "\n"
+		}
+		text += "## " + part.title + "\n\n" + part.schema.Markdown()
+	}
+	return text
+}

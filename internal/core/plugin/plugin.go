@@ -1,0 +1,83 @@
+// Package plugin is the outermost layer of a plugin's binary: it serves a driver
+// or a device plugin to a Nomad agent, ends the process when no agent is left to
+// serve, and answers a person who runs the binary by hand.
+package plugin
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// Plugin is what a binary is. Exactly one of Driver and Device is set.
+type Plugin struct {
+	// Name is what the plugin reports: jobs say driver = "<name>" or device "<name>".
+	Name string
+
+	// Summary says in one sentence what it is for.
+	Summary string
+
+	// Config are the options of the agent's plugin block; nil is none.
+	Config schema.Described
+
+	// TaskConfig are the options of a task's config block; nil is none.
+	TaskConfig schema.Described
+
+	// Driver and Device make the implementation. Nomad starts the process about
+	// three times to look at it, so nothing may happen to the machine before
+	// SetConfig brings an agent's configuration. The context ends when serving
+	// does. An implementation that has a method Close() error is closed then, and
+	// has closeTime for it. Tasks must outlive both.
+	Driver func(context.Context, hclog.Logger) drivers.DriverPlugin
+	Device func(context.Context, hclog.Logger) device.DevicePlugin
+
+	// Roles are other programs in the same binary, such as the supervisor. They
+	// are asked before anything else, and one that returns true was this
+	// process's work, which is done.
+	Roles []func() bool
+
+	// Commands are for a person: nomad-device-usb list.
+	Commands []Command
+}
+
+// Command is one that the binary has besides version, options and help.
+type Command struct {
+	Name string
+	Help string // half a line
+
+	// Run gets the arguments after the name; an error is printed and the exit
+	// code is 1.
+	Run func(args []string) error
+}
+
+func (p Plugin) kind() string {
+	if p.Device != nil {
+		return base.PluginTypeDevice
+	}
+	return base.PluginTypeDriver
+}
+
+// DriverInfo is the answer to PluginInfo of a driver with this name.
+func DriverInfo(name string) *base.PluginInfoResponse {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDriver,
+		PluginApiVersions: []string{drivers.ApiVersion010},
+		PluginVersion:     Version(),
+		Name:              name,
+	}
+}
+
+// DeviceInfo is the answer to PluginInfo of a device plugin with this name.
+func DeviceInfo(name string) *base.PluginInfoResponse {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDevice,
+		PluginApiVersions: []string{device.ApiVersion010},
+		PluginVersion:     Version(),
+		Name:              name,
+	}
+}

@@ -1,0 +1,385 @@
+package plugin
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/helper/pluginutils/loader"
+	"github.com/hashicorp/nomad/nomad/structs/config"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// dispense loads the stub by Nomad's own loader, from a plugin directory.
+func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginInstance {
+	t.Helper()
+	dir := t.TempDir()
+	temp := tempDir(t)
+	t.Setenv(helperEnv, kind)
+	name := "nomad-" + kind + "-stub"
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s'\n", exe)
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
+		Logger: hclog.NewNullLogger(), PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
+		Configs: []*config.PluginConfig{{Name: name, Config: configs}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	instance, err := l.Dispense("stub", kind, nil, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reattach, _ := instance.ReattachConfig()
+	t.Cleanup(func() {
+		instance.Kill()
+		wantEnd(t, reattach.Pid, 5*time.Second)
+		wantEmpty(t, temp)
+		if _, err := os.Stat(os.Getenv(closedEnv)); kind == "driver" && err != nil {
+			t.Errorf("the driver was not closed: %v", err)
+		}
+	})
+	return instance
+}
+
+// tempDir is where plugins make their sockets. Its path is short: a socket's may
+// have 107 bytes (unix(7)). What a stub's Close makes is elsewhere.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	t.Setenv(closedEnv, filepath.Join(t.TempDir(), "closed"))
+	dir, err := os.MkdirTemp("", "op")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	return dir
+}
+
+func TestNomadsLoaderTakesADriver(t *testing.T) {
+	d, ok := dispense(t, "driver", map[string]any{"greeting": "moin"}).Plugin().(drivers.DriverPlugin)
+	if !ok {
+		t.Fatal("not a driver")
+	}
+	t.Run("its name and version", func(t *testing.T) {
+		info, err := d.PluginInfo()
+		if err != nil || info.Name != "stub" || info.PluginVersion != Version() || info.Type != base.PluginTypeDriver {
+			t.Errorf("got %+v, %v", info, err)
+		}
+	})
+	t.Run("its configuration", func(t *testing.T) {
+		st, err := d.InspectTask("x")
+		if err != nil || st.Name != "moin" {
+			t.Errorf("got %+v, %v", st, err)
+		}
+	})
+	t.Run("every capability crosses the wire", func(t *testing.T) {
+		caps, err := d.Capabilities()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if caps.MountConfigs != drivers.MountConfigSupportNone || !caps.DisableLogCollection || !caps.SendSignals || !caps.DynamicWorkloadUsers {
+			t.Errorf("got %+v", caps)
+		}
+	})
+	for id, want := range map[string]struct {
+		code int
+		err  string
+	}{
+		"ended":   {3, ""},
+		"nil":     {0, `driver gave no exit result for task "nil"`},
+		"closed":  {0, "channel closed"},
+		"unknown": {0, drivers.ErrTaskNotFound.Error()},
+	} {
+		t.Run("the exit of a task that is "+id, func(t *testing.T) {
+			ch, err := d.WaitTask(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := <-ch
+			if r == nil || r.ExitCode != want.code || (r.Err == nil) != (want.err == "") || r.Err != nil && !strings.Contains(r.Err.Error(), want.err) {
+				t.Errorf("got %+v, want code %d and error %q", r, want.code, want.err)
+			}
+		})
+	}
+}
+
+func TestNomadsLoaderTakesADevicePlugin(t *testing.T) {
+	d, ok := dispense(t, "device", nil).Plugin().(device.DevicePlugin)
+	if !ok {
+		t.Fatal("not a device plugin")
+	}
+	r, err := d.Reserve([]string{"a", "b"})
+	if err != nil || r.Envs["IDS"] != "a,b" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// fleet is an agent, the plugin it started, and how to meet the plugin again.
+type fleet struct {
+	t      *testing.T
+	agent  *exec.Cmd
+	plugin launched
+	temp   string
+}
+
+func startAgent(t *testing.T, grace time.Duration) *fleet {
+	t.Helper()
+	f := &fleet{t: t, temp: tempDir(t)}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.agent = exec.Command(exe)
+	f.agent.Env = append(os.Environ(), helperEnv+"=agent", graceEnv+"="+grace.String())
+	f.agent.Stderr = os.Stderr
+	out, err := f.agent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.killAgent()
+		if f.plugin.PID != 0 && alive(f.plugin.PID) {
+			t.Errorf("plugin %d is left", f.plugin.PID)
+			_ = syscall.Kill(f.plugin.PID, syscall.SIGKILL)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(line, &f.plugin); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fleet) killAgent() {
+	if f.agent.ProcessState == nil {
+		_ = f.agent.Process.Kill()
+		_ = f.agent.Wait()
+	}
+}
+
+// attach connects as a restarted agent does; the function returned disconnects
+// without a word, as its death would.
+func (f *fleet) attach() (drivers.DriverPlugin, func()) {
+	f.t.Helper()
+	client := goplugin.NewClient(&goplugin.ClientConfig{
+		HandshakeConfig: base.Handshake, Plugins: clientPlugins,
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
+		Reattach: &goplugin.ReattachConfig{
+			Protocol: goplugin.ProtocolGRPC, Pid: f.plugin.PID, Addr: &net.UnixAddr{Name: f.plugin.Addr, Net: "unix"},
+		},
+	})
+	rpc, err := client.Client()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	raw, err := rpc.Dispense(base.PluginTypeDriver)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return raw.(drivers.DriverPlugin), func() { rpc.(*goplugin.GRPCClient).Conn.Close() }
+}
+
+// wantCleanEnd wants the plugin ended of its own accord, with nothing left.
+func (f *fleet) wantCleanEnd(within time.Duration) {
+	f.t.Helper()
+	wantEnd(f.t, f.plugin.PID, within)
+	wantEmpty(f.t, f.temp)
+	if _, err := os.Stat(os.Getenv(closedEnv)); err != nil {
+		f.t.Errorf("the driver was not closed: %v", err)
+	}
+}
+
+func (f *fleet) wantAlive(when string) {
+	f.t.Helper()
+	if !alive(f.plugin.PID) {
+		f.t.Fatalf("the plugin is dead %s", when)
+	}
+}
+
+func alive(pid int) bool {
+	st, err := task.ReadStat(pid)
+	return err == nil && st.State != 'Z'
+}
+
+func wantEnd(t *testing.T, pid int, within time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(within); alive(pid); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("plugin %d is still there after %v", pid, within)
+		}
+	}
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		t.Errorf("left behind: %s", e.Name())
+	}
+}
+
+func TestAnOrphanEndsAfterTheGracePeriod(t *testing.T) {
+	const grace = time.Second
+	f := startAgent(t, grace)
+	time.Sleep(2 * grace)
+	f.wantAlive("though its agent is connected")
+	f.killAgent()
+	time.Sleep(grace / 2)
+	f.wantAlive("before the grace period is over")
+	f.wantCleanEnd(10 * time.Second)
+}
+
+func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
+	const grace = time.Second
+	f := startAgent(t, grace)
+	f.killAgent()
+	driver, disconnect := f.attach()
+	time.Sleep(3 * grace)
+	f.wantAlive("though an agent is connected")
+
+	// stderr is a pipe that nobody reads since the first agent died
+	if _, err := driver.TaskConfigSchema(); err != nil {
+		t.Errorf("after a write to the closed stderr: %v", err)
+	}
+	if caps, err := driver.Capabilities(); err != nil || !caps.DisableLogCollection {
+		t.Errorf("got %+v, %v", caps, err)
+	}
+	f.wantAlive("after writing to a closed stderr")
+
+	disconnect()
+	time.Sleep(grace / 2)
+	f.wantAlive("before the grace period is over")
+	_, disconnect = f.attach() // a second restart starts the period anew
+	time.Sleep(grace)
+	f.wantAlive("though an agent is connected again")
+	disconnect()
+	f.wantCleanEnd(10 * time.Second)
+}
+
+func TestSignalsAreTheAgentsAffair(t *testing.T) {
+	f := startAgent(t, time.Hour)
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
+		if err := syscall.Kill(f.plugin.PID, sig); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		f.wantAlive("after " + sig.String() + " with an agent connected")
+	}
+	f.killAgent() // the grace period is an hour, but SIGTERM has come
+	f.wantCleanEnd(10 * time.Second)
+}
+
+func TestSIGTERMEndsAnOrphanAtOnce(t *testing.T) {
+	f := startAgent(t, time.Hour)
+	f.killAgent()
+	time.Sleep(300 * time.Millisecond)
+	f.wantAlive("before SIGTERM")
+	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	f.wantCleanEnd(10 * time.Second)
+}
+
+func TestAPluginToWhichNobodyConnectsEnds(t *testing.T) {
+	temp := tempDir(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), helperEnv+"=driver", graceEnv+"=100ms", base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "no agent ever connected") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+	wantEmpty(t, temp)
+}
+
+func TestRunByHand(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		helper string
+		args   []string
+		code   int
+		want   []string
+	}{
+		"without arguments it says what it is": {"driver", nil, 0, []string{
+			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"" + filepath.Dir(exe),
+			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  }\n}", `driver = "stub"`, "list       list what there is"}},
+		"a device plugin says how to get a device": {"device", []string{"help"}, 0, []string{`device "stub" {}`}},
+		"version":                {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + "\n"}},
+		"--version":              {"driver", []string{"--version"}, 0, []string{Version()}},
+		"options":                {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option", "| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
+		"docs is options":        {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
+		"a command of its own":   {"driver", []string{"list", "a"}, 0, []string{"listed [a]"}},
+		"a command that fails":   {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
+		"an unknown command":     {"driver", []string{"lst"}, 2, []string{`command "lst" is not known: see "nomad-driver-stub help"`}},
+		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(exe)
+			cmd.Args = append([]string{"/some/where/nomad-driver-stub"}, c.args...)
+			cmd.Env = append(os.Environ(), helperEnv+"="+c.helper)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestAVersionIsOneThatNomadParses(t *testing.T) {
+	for given, want := range map[string]string{
+		"":        "0.0.0-dev",
+		"(devel)": "0.0.0-dev",
+		"v1.2.3":  "1.2.3",
+		"0.2.0":   "0.2.0",
+		"v0.2.1-0.20261121030303-0123456789ab+dirty": "0.2.1-0.20261121030303-0123456789ab+dirty",
+		"next": "0.0.0-dev",
+	} {
+		if got := normal(given); got != want {
+			t.Errorf("%q: got %q, want %q", given, got, want)
+		}
+	}
+}

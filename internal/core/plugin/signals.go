@@ -1,0 +1,31 @@
+package plugin
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// holdSignals keeps the process alive where a signal was not meant for it: the
+// plugin is in its agent's process group and service, and it is the agent that
+// ends it, once it needs it no more. terminate is called on SIGTERM.
+//
+//   - SIGPIPE comes when a line is logged after the agent was killed.
+//   - SIGHUP comes when the terminal of a development agent closes.
+//   - SIGINT, a Ctrl-C in that terminal, is held by go-plugin's Serve.
+//   - SIGTERM comes when systemd stops the service with KillMode=control-group,
+//     while the agent still drains its tasks through this plugin.
+//
+// They are caught and not ignored, since children inherit what is ignored
+// (execve(2)) and what is caught is theirs by default.
+func holdSignals(terminate func()) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP)
+
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	go func() {
+		for range term {
+			terminate()
+		}
+	}()
+}

@@ -1,0 +1,174 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// The test binary is also the plugin and the agent that starts it: helperEnv
+// says which, so that real processes meet over real sockets.
+const (
+	helperEnv = "OUTRIDER_PLUGIN_TEST_HELPER" // driver, device, role or agent
+	closedEnv = "OUTRIDER_PLUGIN_TEST_CLOSED" // a file that the stub's Close makes
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(helperEnv) {
+	case "driver":
+		Serve(stubDriver)
+	case "device":
+		Serve(stubDevice)
+	case "role":
+		p := stubDriver
+		p.Roles = []func() bool{func() bool { return false }, func() bool { fmt.Println("a role's work"); return true }}
+		Serve(p)
+	case "agent":
+		agentMain()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+type stubConfig struct {
+	Greeting string `codec:"greeting" default:"hello" doc:"What it says."`
+}
+
+type stubTask struct {
+	Command string `codec:"command" required:"true" doc:"The program."`
+}
+
+var (
+	stubConfigSchema = schema.Of[stubConfig]()
+	stubTaskSchema   = schema.Of[stubTask]()
+
+	stubDriver = Plugin{
+		Name:       "stub",
+		Summary:    "a driver that runs nothing",
+		Config:     stubConfigSchema,
+		TaskConfig: stubTaskSchema,
+		Driver: func(_ context.Context, log hclog.Logger) drivers.DriverPlugin {
+			return &stub{log: log}
+		},
+		Commands: []Command{
+			{Name: "list", Help: "list what there is", Run: func(args []string) error { fmt.Println("listed", args); return nil }},
+			{Name: "fail", Help: "fail", Run: func([]string) error { return errors.New("nothing there") }},
+		},
+	}
+
+	stubDevice = Plugin{
+		Name:    "stub",
+		Summary: "a device plugin without devices",
+		Config:  stubConfigSchema,
+		Device: func(context.Context, hclog.Logger) device.DevicePlugin {
+			return &stubDev{}
+		},
+	}
+)
+
+// stub implements what the tests call; the rest panics.
+type stub struct {
+	drivers.DriverPlugin
+	log    hclog.Logger
+	config stubConfig
+}
+
+func (s *stub) PluginInfo() (*base.PluginInfoResponse, error) { return DriverInfo("stub"), nil }
+func (s *stub) ConfigSchema() (*hclspec.Spec, error)          { return stubConfigSchema.Spec(), nil }
+func (s *stub) SetConfig(c *base.Config) (err error) {
+	s.config, err = stubConfigSchema.Decode(c.PluginConfig)
+	return err
+}
+
+// TaskConfigSchema writes to stderr in every way there is.
+func (s *stub) TaskConfigSchema() (*hclspec.Spec, error) {
+	raw := os.NewFile(2, "stderr")
+	for range 10 {
+		s.log.Info("asked for the schema")
+		fmt.Fprintln(raw, "asked for the schema")
+	}
+	return stubTaskSchema.Spec(), nil
+}
+
+func (s *stub) Capabilities() (*drivers.Capabilities, error) {
+	return &drivers.Capabilities{
+		SendSignals: true, MountConfigs: drivers.MountConfigSupportNone, DisableLogCollection: true, DynamicWorkloadUsers: true,
+	}, nil
+}
+
+func (s *stub) WaitTask(_ context.Context, id string) (<-chan *drivers.ExitResult, error) {
+	ch := make(chan *drivers.ExitResult, 1)
+	switch id {
+	case "nil":
+		ch <- nil
+	case "closed":
+		close(ch)
+	case "unknown":
+		return nil, drivers.ErrTaskNotFound
+	default:
+		ch <- &drivers.ExitResult{ExitCode: 3}
+	}
+	return ch, nil
+}
+
+// InspectTask tells which configuration it has.
+func (s *stub) InspectTask(string) (*drivers.TaskStatus, error) {
+	return &drivers.TaskStatus{Name: s.config.Greeting}, nil
+}
+
+func (s *stub) Close() error { return os.WriteFile(os.Getenv(closedEnv), nil, 0o600) }
+
+type stubDev struct{ device.DevicePlugin }
+
+func (*stubDev) PluginInfo() (*base.PluginInfoResponse, error) { return DeviceInfo("stub"), nil }
+func (*stubDev) ConfigSchema() (*hclspec.Spec, error)          { return stubConfigSchema.Spec(), nil }
+func (*stubDev) SetConfig(*base.Config) error                  { return nil }
+func (*stubDev) Reserve(ids []string) (*device.ContainerReservation, error) {
+	return &device.ContainerReservation{Envs: map[string]string{"IDS": strings.Join(ids, ",")}}, nil
+}
+func (*stubDev) Stats(context.Context, time.Duration) (<-chan *device.StatsResponse, error) {
+	return nil, errors.New("no statistics")
+}
+
+// launched is what an agent tells of the plugin it started.
+type launched struct {
+	PID  int
+	Addr string
+}
+
+// agentMain starts the plugin as Nomad does, tells of it and waits to be killed.
+func agentMain() {
+	os.Setenv(helperEnv, "driver") // which the client passes on
+	cmd := exec.Command(os.Args[0])
+	client := goplugin.NewClient(&goplugin.ClientConfig{
+		HandshakeConfig: base.Handshake, Plugins: clientPlugins, Cmd: cmd,
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
+	})
+	if _, err := client.Client(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	r := client.ReattachConfig()
+	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
+	time.Sleep(time.Minute) // bounds what a killed test leaves
+}
+
+var clientPlugins = map[string]goplugin.Plugin{
+	base.PluginTypeBase:   &base.PluginBase{},
+	base.PluginTypeDriver: drivers.NewDriverPlugin(nil, hclog.NewNullLogger()),
+}
