@@ -1,0 +1,141 @@
+package launch
+
+import (
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// exec is the last step: what would disturb the launcher itself, then execve.
+// It returns only why the program does not run.
+func (l *launcher) exec(p program) *Error {
+	c := &l.spec.Command
+	umask := uintptr(0o022)
+	if c.Umask != nil {
+		umask = uintptr(*c.Umask)
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_UMASK, umask, 0, 0)
+	blockingStdio()
+	if err := closeOnExec(); err != nil {
+		return err
+	}
+	path := cstr(p.path)
+	argv := make([]*byte, 0, len(c.Args)+2)
+	argv = append(vector(vector(argv, []string{c.Path}), c.Args), nil)
+	envv := append(vector(make([]*byte, 0, len(c.Env)+1), c.Env), nil)
+	defaultSignals()
+
+	// Below here a successful start allocates nothing: a ulimit -v would make the
+	// runtime fail for want of memory.
+	if err := lowerLimits(c.Rlimits); err != nil {
+		return err
+	}
+	if !going() {
+		exit(2) // the supervisor has died, and nobody would know of the program
+	}
+	var e syscall.Errno
+	for {
+		_, _, e = unix.RawSyscall(unix.SYS_EXECVE, uintptr(path), uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&envv[0])))
+		if e != unix.EINTR {
+			break
+		}
+	}
+	return l.explain(p.path, e)
+}
+
+// vector appends the strings of a spec, which have a NUL behind them.
+func vector(v []*byte, list []string) []*byte {
+	for _, s := range list {
+		if s == "" { // has no address that can be relied on
+			v = append(v, new(byte))
+			continue
+		}
+		v = append(v, unsafe.StringData(s))
+	}
+	return v
+}
+
+// status is not on the heap.
+var status = [1]byte{statusExec}
+
+// going tells the supervisor that execve comes next, and whether it is there.
+func going() bool {
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, statusFD, uintptr(unsafe.Pointer(&status)), 1, unix.MSG_NOSIGNAL, 0, 0)
+	return e == 0
+}
+
+// blockingStdio undoes an O_NONBLOCK that whoever opened the files left in them:
+// hardly a program expects EAGAIN from its stdout.
+func blockingStdio() {
+	for fd := range uintptr(3) {
+		flags, _, e := unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_GETFL, 0)
+		if e == 0 && flags&unix.O_NONBLOCK != 0 {
+			_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_SETFL, flags&^unix.O_NONBLOCK)
+		}
+	}
+}
+
+// closeOnExec keeps every fd but 0, 1, 2 from the program, among them those that
+// the supervisor inherited from whoever started it.
+func closeOnExec() *Error {
+	const first = 3
+	_, _, e := unix.RawSyscall(unix.SYS_CLOSE_RANGE, first, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
+	switch e {
+	case 0:
+		return nil
+	case unix.ENOSYS, unix.EINVAL, unix.EPERM: // before Linux 5.11, or a sandbox older than it
+	default:
+		return failed("close files on exec", e)
+	}
+	dir, e := open(unix.AT_FDCWD, "/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY)
+	if e != 0 {
+		return failed("list open files", e)
+	}
+	defer closeFD(dir)
+	buf := make([]byte, 4096)
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_GETDENTS64, uintptr(dir), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
+		if e != 0 {
+			return failed("list open files", e)
+		}
+		if n == 0 {
+			return nil
+		}
+		_, _, names := syscall.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			if fd, err := strconv.Atoi(name); err == nil && fd >= first {
+				_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+			}
+		}
+	}
+}
+
+// sigaction is struct kernel_sigaction, of which only the handler matters here.
+type sigaction struct {
+	handler uintptr
+	rest    [3]uint64
+}
+
+const (
+	sigDefault = 0
+	sigIgnore  = 1
+	sigsetSize = 8
+)
+
+// defaultSignals unblocks all signals and undoes every SIG_IGN, which execve
+// keeps (handlers it resets by itself): a supervisor that ignores SIGPIPE must
+// not break `yes | head` in its tasks.
+func defaultSignals() {
+	for sig := uintptr(1); sig <= 64; sig++ {
+		var sa sigaction
+		_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&sa)), sigsetSize, 0, 0)
+		if e == 0 && sa.handler == sigIgnore {
+			sa = sigaction{handler: sigDefault}
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&sa)), 0, sigsetSize, 0, 0)
+		}
+	}
+	var none uint64
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&none)), 0, sigsetSize, 0, 0)
+}

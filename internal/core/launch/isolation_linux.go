@@ -1,0 +1,41 @@
+package launch
+
+import "golang.org/x/sys/unix"
+
+// isolate is the place of everything that hides the host from the program, as
+// root, before limits and user. The order for what is to come:
+//
+//  1. network namespace: setns(CLONE_NEWNET)
+//  2. mount namespace: unshare(CLONE_NEWNS), / made private, then the mounts
+//  3. Landlock: the ruleset and its O_PATH fds are opened here, as root and in
+//     the new namespaces; landlock_restrict_self comes in exec, after umask
+//  4. capabilities: bounding set here; ambient set after the change of user
+//
+// Steps for one thread are right, since only this one survives execve.
+func (l *launcher) isolate() *Error {
+	return l.enterNetwork()
+}
+
+// enterNetwork joins the network namespace that Nomad (or a CNI plugin) made.
+func (l *launcher) enterNetwork() *Error {
+	path := l.spec.Command.NetworkNamespace
+	if path == "" {
+		return nil
+	}
+	l.enter(StageNetwork)
+	fd, e := open(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if e != 0 {
+		return &Error{Message: "failed to open network namespace " + quote(path) + ": " + e.Error(), Errno: e}
+	}
+	defer closeFD(fd)
+	switch _, _, e := unix.RawSyscall(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNET, 0); e {
+	case 0:
+		return nil
+	case unix.EPERM:
+		return &Error{Message: "network namespace " + quote(path) + " cannot be entered: the agent must run as root for it", Errno: e}
+	case unix.EINVAL:
+		return &Error{Message: quote(path) + " is not a network namespace", Errno: e}
+	default:
+		return &Error{Message: "failed to enter network namespace " + quote(path) + ": " + e.Error(), Errno: e}
+	}
+}

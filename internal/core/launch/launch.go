@@ -1,0 +1,77 @@
+// Package launch is one process start. It has two halves:
+//
+//   - Start and Process, for the supervisor: fork the launcher, hand it a Spec,
+//     and learn that the program runs, or in one sentence why it does not.
+//   - Main, the launcher itself: a role of the supervisor's own binary that
+//     applies the Spec to itself and then execs the program in its own place, so
+//     that the pid stays and nothing remains of the launcher.
+//
+// The supervisor never touches a path of the task: Go's fork stops the world of
+// the forking process until the child has exec'ed, and a dead NFS mount would
+// stop every task's supervisor. It executes nothing but its own binary; whatever
+// can hang, hangs in the launcher, which a SIGKILL ends.
+//
+// The order in which the launcher works is in (*launcher).run; each step has a
+// file of its own.
+package launch
+
+import (
+	"syscall"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Spec is what a launcher is told.
+type Spec struct {
+	Command task.Command
+
+	// TasksFiles are `tasks` files of cgroup v1 groups to join. (A cgroup v2 group
+	// is joined by being cloned into it: the last argument of Start.)
+	TasksFiles []string
+
+	// Subreaper makes the process adopt the orphans below it (prctl(2),
+	// PR_SET_CHILD_SUBREAPER, which survives exec). For tasks that no cgroup holds.
+	Subreaper bool
+
+	// Session makes the process the leader of a new session and process group.
+	Session bool
+
+	// TTY says that fd 0 is a terminal, which becomes the session's controlling
+	// one. It needs Session.
+	TTY bool
+}
+
+// Stage is a step of the launcher. While a step runs, it is also the process's
+// name, "launch:<stage>", so that ps shows where a launcher hangs.
+type Stage string
+
+// At most 8 characters: a process name has 15.
+const (
+	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
+	StageCgroup  Stage = "cgroup"   // cgroup v1
+	StageNetwork Stage = "network"  // and what isolation will come
+	StageLimits  Stage = "limits"   // oom_score_adj, nice, ulimit
+	StageUser    Stage = "user"     // user and groups
+	StageWorkDir Stage = "work_dir" // chdir
+	StageProgram Stage = "program"  // look for the program
+	StageExec    Stage = "exec"     // execve
+)
+
+// Error says why a program was not started. After it nothing of the start is
+// left, except where the message says so.
+type Error struct {
+	Stage   Stage         `json:"stage"`
+	Message string        `json:"message"` // one sentence for the job's author
+	Errno   syscall.Errno `json:"errno,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap makes errors.Is(err, fs.ErrNotExist) and the like work. A start that
+// took too long is syscall.ETIMEDOUT, one that was given up syscall.ECANCELED.
+func (e *Error) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
+}

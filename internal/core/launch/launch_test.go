@@ -1,0 +1,592 @@
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// report is a script in which the program says about itself what the kernel knows.
+// Status is read by the shell itself, since it blocks signals while it forks.
+const report = `
+p=/proc/$$
+while read -r line; do echo "$line"; done < $p/status
+cat $p/limits
+echo "oom_score_adj: $(cat $p/oom_score_adj)"
+echo "cwd: $(readlink $p/cwd)"
+printf "fds: "; ls -m $p/fd
+echo "net: $(readlink $p/ns/net)"
+echo "pid: $$"
+read -r stat < $p/stat
+set -- ${stat##*)}
+echo "session: $4"
+echo "nice: ${17}"
+`
+
+func TestProgramFindsItselfAsTheCommandSays(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec := shell(report)
+	c := &spec.Command
+	c.Dir = "/usr"
+	c.User = &task.User{UID: 65534, GID: 65533, Groups: []uint32{7, 9}}
+	c.Umask = ptr(uint32(0o027))
+	c.Nice = 5
+	c.OOMScoreAdj = 321
+	c.Rlimits = []task.Rlimit{
+		{Resource: unix.RLIMIT_NOFILE, Soft: 100, Hard: 200},
+		{Resource: unix.RLIMIT_CORE, Soft: 0, Hard: 0},
+		{Resource: unix.RLIMIT_CPU, Soft: 50, Hard: task.Unlimited},
+		{Resource: unix.RLIMIT_NPROC, Soft: 2000, Hard: 2000},
+	}
+	e := mustRun(t, spec)
+	for name, want := range map[string]string{
+		"Name":               "sh",
+		"Umask":              "0027",
+		"Uid":                "65534 65534 65534 65534",
+		"Gid":                "65533 65533 65533 65533",
+		"Groups":             "7 9",
+		"CapEff":             "0000000000000000",
+		"CapPrm":             "0000000000000000",
+		"SigBlk":             "0000000000000000",
+		"SigIgn":             "0000000000000000",
+		"Threads":            "1",
+		"Max open files":     "100 200 files",
+		"Max core file size": "0 0 bytes",
+		"Max cpu time":       "50 unlimited seconds",
+		"Max processes":      "2000 2000 processes",
+		"oom_score_adj":      "321",
+		"cwd":                "/usr",
+		"fds":                "0, 1, 2",
+		"nice":               "5",
+		"pid":                strconv.Itoa(e.pid),
+		"session":            strconv.Itoa(e.pid),
+	} {
+		if got := field(t, e.out, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestDefaultsHideTheSupervisor(t *testing.T) {
+	nothingLeft(t)
+	// what a supervisor may have about it and a program must not
+	signal.Ignore(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
+	defer signal.Reset(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
+	defer unix.Umask(unix.Umask(0o077))
+	var fds []int
+	for range 3 {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // without O_CLOEXEC
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	if err := unix.Dup3(fds[0], 251, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(251)
+
+	e := mustRun(t, shell(report))
+	for name, want := range map[string]string{
+		"Umask":  "0022",
+		"SigBlk": "0000000000000000",
+		"SigIgn": "0000000000000000",
+		"cwd":    "/",
+		"fds":    "0, 1, 2",
+		"nice":   "0",
+	} {
+		if got := field(t, e.out, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestSignalsAndFileLimitOfASupervisorDoNotReachTheProgram(t *testing.T) {
+	if out, err := exec.Command("env", "--block-signal=USR1", "true").CombinedOutput(); err != nil {
+		t.Skipf("env(1) has no --block-signal: %s", out)
+	}
+	cmd := exec.Command("sh", "-c", "ulimit -Sn 1000; exec env --block-signal=USR1 --ignore-signal=USR2,PIPE,TSTP,CHLD "+self+" supervise")
+	cmd.Stdin = specJSON(t, shell(report))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text := string(out)
+	hard := strings.Fields(field(t, text, "Max open files"))[1]
+	for name, want := range map[string]string{
+		"SigBlk": "0000000000000000",
+		"SigIgn": "0000000000000000",
+		// Go raises its own soft limit, in the supervisor and again in the launcher
+		"Max open files": "1000 " + hard + " files",
+	} {
+		if got := field(t, text, name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func specJSON(t *testing.T, s *Spec) *strings.Reader {
+	t.Helper()
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReader(string(b))
+}
+
+func TestEnvironmentAndArgumentsAreExact(t *testing.T) {
+	env := []string{"PATH=/usr/bin:/bin", "EMPTY=", "A=1=2", "NL=a\nb", "UTF=ä€", "SPACE= x ", "DUP=1", "DUP=2", "noequals", "", "LONG=" + strings.Repeat("x", 100_000)}
+	args := []string{"", "a b", "'\"$x", "", "ü\n", strings.Repeat("y", 100_000)}
+	cat := &Spec{Command: task.Command{Path: "cat", Args: []string{"/proc/self/environ"}, Env: env, Dir: "/"}}
+	if e := mustRun(t, cat); e.out != strings.Join(env, "\x00")+"\x00" {
+		t.Errorf("environment is %.300q", e.out)
+	}
+	cat.Command.Args = append([]string{"--", "/proc/self/cmdline"}, args...)
+	e := mustRun(t, cat) // and then cat complains about files
+	want := "cat\x00--\x00/proc/self/cmdline\x00" + strings.Join(args, "\x00") + "\x00"
+	if !strings.HasPrefix(e.out, want) {
+		t.Errorf("arguments are %.300q", e.out)
+	}
+	none := shell(`tr '\0' '\n' < /proc/$$/environ`)
+	none.Command.Env = nil
+	none.Command.Path, none.Command.Args[1] = "sh", "/bin/cat /proc/$$/environ"
+	if e := mustRun(t, none); e.out != "" {
+		t.Errorf("environment is %q, want none", e.out)
+	}
+}
+
+func TestStdioIsBlockingAndAbsentIsDevNull(t *testing.T) {
+	nothingLeft(t)
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(pipe[0]), "r"), os.NewFile(uintptr(pipe[1]), "w")
+	defer r.Close()
+	spec := shell(`grep flags /proc/$$/fdinfo/1; readlink /proc/$$/fd/0 /proc/$$/fd/2`)
+	p, err := Start(spec, [3]*os.File{1: w}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := p.Started(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p.TakePidFD())
+	if _, err := unix.Wait4(p.PID, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 512)
+	n, err := r.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(b[:n]))
+	flags, err := strconv.ParseInt(lines[1], 8, 64)
+	if err != nil || flags&unix.O_NONBLOCK != 0 {
+		t.Errorf("flags of stdout are %s, %v", lines[1], err)
+	}
+	if !slices.Equal(lines[2:], []string{"/dev/null", "/dev/null"}) {
+		t.Errorf("stdin and stderr are %q", lines[2:])
+	}
+}
+
+func TestSubreaperKeepsOrphansBelowTheProgram(t *testing.T) {
+	script := `
+orphan=$(sh -c 'sleep 30 >/dev/null 2>&1 & echo $!')
+read -r stat < /proc/$orphan/stat
+set -- ${stat##*)}
+echo "parent: $2"
+kill $orphan`
+	for _, subreaper := range []bool{true, false} {
+		spec := shell(script)
+		spec.Subreaper = subreaper
+		e := mustRun(t, spec)
+		below := field(t, e.out, "parent") == strconv.Itoa(e.pid)
+		if below != subreaper {
+			t.Errorf("subreaper %v: orphan's parent is %s, the program is %d", subreaper, field(t, e.out, "parent"), e.pid)
+		}
+	}
+}
+
+func TestTerminalBecomesTheControllingOne(t *testing.T) {
+	nothingLeft(t)
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo terminals: %v", err)
+	}
+	defer ptmx.Close()
+	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := shell(`echo "to the terminal" > /dev/tty && exit 9`)
+	spec.TTY = true
+	p, err := Start(spec, [3]*os.File{tty, tty, tty}, nil)
+	tty.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Started(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p.TakePidFD())
+	b := make([]byte, 100)
+	got, err := ptmx.Read(b)
+	if err != nil || string(b[:got]) != "to the terminal\r\n" {
+		t.Errorf("read %q, %v from the terminal", b[:got], err)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 9 {
+		t.Errorf("exit code %d, %v", ws.ExitStatus(), err)
+	}
+
+	spec.TTY = true
+	if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(), "failed to make stdin the controlling terminal") {
+		t.Errorf("with /dev/null for a terminal: %v", err)
+	}
+}
+
+func TestNetworkNamespaceIsEntered(t *testing.T) {
+	needRoot(t)
+	holder := exec.Command("unshare", "-n", "sh", "-c", "echo ready; exec sleep 60")
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Skipf("no unshare(1): %v", err)
+	}
+	defer func() { _ = holder.Process.Kill(); _ = holder.Wait() }()
+	if n, err := out.Read(make([]byte, 10)); n == 0 {
+		t.Skipf("no network namespace can be made here: %v", err)
+	}
+	ns := fmt.Sprintf("/proc/%d/ns/net", holder.Process.Pid)
+	want, err := os.Readlink(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := shell(report)
+	spec.Command.NetworkNamespace = ns
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	if got := field(t, mustRun(t, spec).out, "net"); got != want {
+		t.Errorf("network namespace is %s, want %s", got, want)
+	}
+	host, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := field(t, mustRun(t, shell(report)).out, "net"); got != host || got == want {
+		t.Errorf("without one it is %s, want the host's %s", got, host)
+	}
+}
+
+func TestLauncherWorksOnAnyThread(t *testing.T) {
+	nothingLeft(t)
+	l := Default
+	l.Args = []string{"outrider-supervisor", "launch-off-main"}
+	l.Env = nil
+	spec := shell("exit 3")
+	for range 50 {
+		p, err := l.Start(spec, [3]*os.File{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Started(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var ws unix.WaitStatus
+		if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 3 {
+			t.Errorf("exit code %d, %v", ws.ExitStatus(), err)
+		}
+		unix.Close(p.TakePidFD())
+	}
+	spec.Command.Path = "/does/not/exist"
+	p, err := l.Start(spec, [3]*os.File{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Started(t.Context()); err == nil {
+		t.Error("a program that does not exist was started")
+	}
+}
+
+func TestFilesOfTheTaskAreMadeExecutable(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir() // under directories of mode 0755 and 0777 only
+	taskDir := filepath.Join(dir, "task")
+	local := filepath.Join(taskDir, "local")
+	outside := filepath.Join(dir, "outside")
+	for _, d := range []string{local, outside, filepath.Join(local, "sub")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for d := dir; d != "/"; d = filepath.Dir(d) { // TempDir's parents are 0700 or so
+		if st, err := os.Stat(d); err == nil && st.Mode().Perm()&0o011 != 0o011 && strings.Contains(d, "Test") {
+			if err := os.Chmod(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	script := func(path string, mode os.FileMode, uid, gid int) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 5\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody := &task.User{UID: 65534, GID: 65534, Groups: []uint32{777}}
+	for name, c := range map[string]struct {
+		command string // in local/ of the task, or absolute
+		mode    os.FileMode
+		uid     int
+		gid     int
+		user    *task.User
+		before  func(t *testing.T, file string)
+		want    os.FileMode // of the file, afterwards
+		err     string
+	}{
+		"a file of root's, for another user":         {mode: 0o600, user: nobody, want: 0o605},
+		"a file of the user's own":                   {mode: 0o600, uid: 65534, user: nobody, want: 0o700},
+		"a file of one of the user's groups":         {mode: 0o640, gid: 777, user: nobody, want: 0o650},
+		"a file for root":                            {mode: 0o600, want: 0o700},
+		"a file that root can run already":           {mode: 0o611, want: 0o611},
+		"an executable file is left alone":           {mode: 0o755, user: nobody, want: 0o755},
+		"a set-user-ID bit does not survive":         {mode: 0o644 | os.ModeSetuid, user: nobody, want: 0o645},
+		"a file in a directory below":                {command: "sub/prog", mode: 0o600, user: nobody, want: 0o605},
+		"an absolute path into the task's directory": {command: local + "/prog", mode: 0o600, user: nobody, want: 0o605},
+		"a file outside is not touched":              {command: outside + "/prog", mode: 0o644, want: 0o644, err: "is not executable"},
+		"a link that leads out is not followed": {mode: 0o644, want: 0o644, err: "is not executable", before: func(t *testing.T, file string) {
+			rename(t, file, outside+"/target")
+			if err := os.Symlink(outside+"/target", file); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a link inside is followed": {mode: 0o644, want: 0o744, before: func(t *testing.T, file string) {
+			rename(t, file, local+"/sub/target")
+			if err := os.Symlink("sub/target", file); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a file with a second name is not touched": {mode: 0o644, want: 0o644, err: "is not executable", before: func(t *testing.T, file string) {
+			if err := os.Link(file, outside+"/second"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.command == "" {
+				c.command = "prog"
+			}
+			file := c.command
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(local, file)
+			}
+			script(file, c.mode, c.uid, c.gid)
+			defer os.Remove(file)
+			if c.before != nil {
+				c.before(t, file)
+			}
+			e, err := run(&Spec{Command: task.Command{Path: c.command, Dir: "/", User: c.user, Lookup: []string{local, taskDir}}}, nil)
+			if c.err == "" && (err != nil || e.status.ExitStatus() != 5) {
+				t.Errorf("got code %d, %v %s", e.status.ExitStatus(), err, e.out)
+			} else if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("got error %v, want %q", err, c.err)
+			}
+			st, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st.Mode() != c.want {
+				t.Errorf("mode is %v, want %v", st.Mode(), c.want)
+			}
+		})
+	}
+	t.Run("a link in place of the task's own directory is not followed", func(t *testing.T) {
+		script(outside+"/prog", 0o644, 0, 0)
+		link := filepath.Join(dir, "swapped")
+		if err := os.Symlink(outside, link); err != nil {
+			t.Fatal(err)
+		}
+		_, err := run(&Spec{Command: task.Command{Path: "prog", Dir: "/", Lookup: []string{link}}}, nil)
+		if err == nil || !strings.Contains(err.Error(), "is not executable") {
+			t.Errorf("got %v", err)
+		}
+		if st, err := os.Stat(outside + "/prog"); err != nil || st.Mode() != 0o644 {
+			t.Errorf("mode is %v, %v", st.Mode(), err)
+		}
+	})
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLookupOrder(t *testing.T) {
+	dir := t.TempDir()
+	at := func(place string) string {
+		d := filepath.Join(dir, place)
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	write := func(place, name string) {
+		t.Helper()
+		path := filepath.Join(at(place), name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("#!/bin/sh\necho "+place+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, place := range []string{"local", "task", "work", "path1", "path2"} {
+		at(place)
+		write(place, "in-"+place)
+		write(place, "everywhere")
+		write(place, "sub/in-"+place)
+	}
+	write("task", "both")
+	write("path1", "both")
+	write("path2", "path-only")
+	if err := os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644); err != nil { // not executable: passed over
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"everywhere":         "local",
+		"in-task":            "task",
+		"both":               "task",
+		"in-path1":           "path1",
+		"path-only":          "path2",
+		"sub/in-task":        "task",
+		"sub/in-work":        "work",
+		"./in-work":          "work",
+		"./everywhere":       "local",
+		dir + "/path2/both2": "",
+		"in-work":            "", // a bare name is not looked for in the working directory
+		"sub/in-path1":       "", // nor a path in PATH
+	} {
+		t.Run(command, func(t *testing.T) {
+			e, err := run(&Spec{Command: task.Command{
+				Path: command, Dir: at("work"),
+				Lookup: []string{at("local"), at("task")},
+				Env:    []string{"PATH=" + at("path1") + ":/nowhere:" + at("path2")},
+			}}, nil)
+			if got := strings.TrimSpace(e.out); got != want || (want == "") != (err != nil) {
+				t.Errorf("ran %q (%v), want %q", got, err, want)
+			}
+		})
+	}
+}
+
+func TestSupervisorGoneMeansNoProgram(t *testing.T) {
+	nothingLeft(t)
+	marker := filepath.Join(t.TempDir(), "ran")
+	p, r, err := start(shell("touch "+marker), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p.status.Close() // what the kernel does when a supervisor dies before Started
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 2 {
+		t.Errorf("launcher ended with %d, %v", ws.ExitStatus(), err)
+	}
+	unix.Close(p.TakePidFD())
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the program ran")
+	}
+}
+
+func TestKillEndsALauncherThatWaits(t *testing.T) {
+	nothingLeft(t)
+	p, r, err := start(shell("exit 0"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	time.Sleep(20 * time.Millisecond)
+	if stage := p.stage(); stage != StageSetup {
+		t.Errorf("it is in step %q", stage)
+	}
+	p.Kill()
+	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
+		t.Errorf("process is still there: %v", err)
+	}
+}
+
+func TestProgramThatEndsAtOnceWasStarted(t *testing.T) {
+	nothingLeft(t)
+	for i := range 300 {
+		e, err := run(&Spec{Command: task.Command{Path: "/bin/false", Dir: "/"}}, nil)
+		if err != nil || e.status.ExitStatus() != 1 {
+			t.Fatalf("start %d: code %d, %v", i, e.status.ExitStatus(), err)
+		}
+	}
+}
+
+func TestTightLimitsBindTheProgramNotTheLauncher(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	for name, limit := range map[string]task.Rlimit{
+		"address space of 16 MiB": {Resource: unix.RLIMIT_AS, Soft: 16 << 20, Hard: 16 << 20},
+		"data of 1 MiB":           {Resource: unix.RLIMIT_DATA, Soft: 1 << 20, Hard: 1 << 20},
+		"one process":             {Resource: unix.RLIMIT_NPROC, Soft: 1, Hard: 1},
+		"four open files":         {Resource: unix.RLIMIT_NOFILE, Soft: 4, Hard: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 40 {
+				spec := &Spec{Command: task.Command{
+					Path: "/bin/echo", Args: []string{"ok"}, Dir: "/",
+					Env:     []string{"BIG=" + strings.Repeat("x", 100_000)},
+					User:    &task.User{UID: 54321, GID: 54321},
+					Rlimits: []task.Rlimit{limit},
+				}}
+				e, err := run(spec, nil)
+				if err != nil || e.out != "ok\n" || e.status.ExitStatus() != 0 {
+					t.Fatalf("got %q, status %v, %v", e.out, e.status, err)
+				}
+				// and a reason can still be given
+				spec.Command.Path = "/etc/passwd"
+				if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(), "is not executable") {
+					t.Fatalf("got error %v", err)
+				}
+			}
+		})
+	}
+}

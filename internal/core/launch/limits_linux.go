@@ -1,0 +1,117 @@
+package launch
+
+import (
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// setOOMScoreAdj always writes, also the 0 that most commands have: what was
+// inherited is the supervisor's, which protects itself. Only to go below what a
+// privileged process has set needs CAP_SYS_RESOURCE.
+func setOOMScoreAdj(v int) *Error {
+	e := writeFile("/proc/self/oom_score_adj", strconv.Itoa(v))
+	switch {
+	case e == 0, v == 0:
+		return nil
+	case e == unix.EACCES || e == unix.EPERM:
+		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_RESOURCE", Errno: e}
+	case e == unix.EINVAL:
+		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) + " is not between -1000 and 1000", Errno: e}
+	default:
+		return failed("set oom_score_adj "+strconv.Itoa(v), e)
+	}
+}
+
+// setNice leaves 0, which is also "not said", as it was inherited.
+func setNice(v int) *Error {
+	if v == 0 {
+		return nil
+	}
+	if v < -20 || v > 19 {
+		return &Error{Message: "nice " + strconv.Itoa(v) + " is not between -20 and 19", Errno: unix.EINVAL}
+	}
+	_, _, e := unix.RawSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(v))
+	switch e {
+	case 0:
+		return nil
+	case unix.EACCES, unix.EPERM:
+		return &Error{Message: "nice " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_NICE", Errno: e}
+	default:
+		return failed("set nice "+strconv.Itoa(v), e)
+	}
+}
+
+type rlimit struct{ soft, hard uint64 }
+
+func prlimit(resource int, set, get *rlimit) syscall.Errno {
+	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(resource), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), 0, 0)
+	return e
+}
+
+// restoreNoFile undoes what Go does to every process at its start: it raises the
+// soft limit of open files. syscall.Exec alone knows the value from before and
+// sets it just ahead of execve; an execve that cannot succeed leaves it set.
+func restoreNoFile() { _ = syscall.Exec("", nil, nil) }
+
+// raiseLimits makes room for the limits while the launcher has the right to, and
+// leaves it at that: a launcher under the task's own ulimit -v or -u may not live
+// to exec it. lowerLimits, which needs no right, does the rest.
+func raiseLimits(limits []task.Rlimit) *Error {
+	for _, l := range limits {
+		if l.Soft > l.Hard {
+			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the soft limit " + limitValue(l.Soft) + " is above the hard limit " + limitValue(l.Hard), Errno: unix.EINVAL}
+		}
+		var now rlimit
+		if e := prlimit(l.Resource, nil, &now); e != 0 {
+			return failed("read ulimit "+limitName(l.Resource), e)
+		}
+		if l.Hard <= now.hard {
+			continue
+		}
+		switch e := prlimit(l.Resource, &rlimit{now.soft, l.Hard}, nil); e {
+		case 0:
+		case unix.EPERM:
+			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the hard limit " + limitValue(l.Hard) + " is above the agent's " + limitValue(now.hard) + " and the agent may not raise it", Errno: e}
+		default:
+			return failed("raise ulimit "+limitName(l.Resource), e)
+		}
+	}
+	return nil
+}
+
+func lowerLimits(limits []task.Rlimit) *Error {
+	for _, l := range limits {
+		if e := prlimit(l.Resource, &rlimit{l.Soft, l.Hard}, nil); e != 0 {
+			return failed("set ulimit "+limitName(l.Resource), e)
+		}
+	}
+	return nil
+}
+
+func limitValue(v uint64) string {
+	if v == task.Unlimited {
+		return "unlimited"
+	}
+	return strconv.FormatUint(v, 10)
+}
+
+// limitName is the name as limits.conf(5) has it.
+func limitName(resource int) string {
+	names := [...]string{
+		unix.RLIMIT_CPU: "cpu", unix.RLIMIT_FSIZE: "fsize", unix.RLIMIT_DATA: "data",
+		unix.RLIMIT_STACK: "stack", unix.RLIMIT_CORE: "core", unix.RLIMIT_RSS: "rss",
+		unix.RLIMIT_NPROC: "nproc", unix.RLIMIT_NOFILE: "nofile", unix.RLIMIT_MEMLOCK: "memlock",
+		unix.RLIMIT_AS: "as", unix.RLIMIT_LOCKS: "locks", unix.RLIMIT_SIGPENDING: "sigpending",
+		unix.RLIMIT_MSGQUEUE: "msgqueue", unix.RLIMIT_NICE: "nice", unix.RLIMIT_RTPRIO: "rtprio",
+		unix.RLIMIT_RTTIME: "rttime",
+	}
+	if resource < 0 || resource >= len(names) {
+		return strconv.Itoa(resource)
+	}
+	return names[resource]
+}

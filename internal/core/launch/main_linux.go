@@ -1,0 +1,177 @@
+package launch
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// statusFD is where a launcher finds its end of the status socket.
+const statusFD = 3
+
+const namePrefix = "launch:"
+
+func processName(s Stage) string { return namePrefix + string(s) }
+
+// launcher is the state of the one launcher that the process is.
+type launcher struct {
+	spec  Spec
+	stage Stage
+
+	// leader says that this thread is the process's first one. Else its name is
+	// not the process's.
+	leader bool
+}
+
+// Main is the launcher's role: it never returns. It is called from main() before
+// anything else, with what Start left in fd 3.
+func Main() {
+	runtime.LockOSThread() // what follows is done to one thread, the one that execs
+	l := &launcher{leader: unix.Gettid() == unix.Getpid()}
+	l.enter(StageSetup)
+	buf := receive()
+	d := decoder{b: buf}
+	if !d.spec(&l.spec) {
+		l.fail(&Error{Message: "launcher got a spec that it can't read"})
+	}
+	l.fail(l.run())
+}
+
+// run applies the spec in the order that the steps ask for, and returns only the
+// reason why the program does not run.
+func (l *launcher) run() *Error {
+	c := &l.spec.Command
+	if err := l.setup(); err != nil {
+		return err
+	}
+	// first, so that all the rest counts for the task
+	if err := l.joinCgroups(); err != nil {
+		return err
+	}
+	if err := l.isolate(); err != nil {
+		return err
+	}
+	l.enter(StageLimits)
+	// before the change of user: afterwards the file in /proc is root's until execve
+	if err := setOOMScoreAdj(c.OOMScoreAdj); err != nil {
+		return err
+	}
+	if err := setNice(c.Nice); err != nil {
+		return err
+	}
+	restoreNoFile()
+	if err := raiseLimits(c.Rlimits); err != nil {
+		return err
+	}
+	l.enter(StageProgram)
+	p, err := findInLookup(c) // with the right to make it executable
+	if err != nil {
+		return err
+	}
+	l.enter(StageUser)
+	if err := become(c.User); err != nil {
+		return err
+	}
+	// as the user, whose permissions count from here on
+	l.enter(StageWorkDir)
+	if err := enterDir(c); err != nil {
+		return err
+	}
+	if p.path == "" {
+		l.enter(StageProgram)
+		if err := findElsewhere(c, &p); err != nil {
+			return err
+		}
+	}
+	l.enter(StageExec)
+	return l.exec(p)
+}
+
+// setup needs nothing and can't hang.
+func (l *launcher) setup() *Error {
+	if l.spec.Command.Path == "" {
+		return &Error{Message: "command is empty", Errno: unix.EINVAL}
+	}
+	if l.spec.Subreaper {
+		if e := prctl(unix.PR_SET_CHILD_SUBREAPER, 1); e != 0 {
+			return &Error{Message: "failed to become a subreaper: " + e.Error(), Errno: e}
+		}
+	}
+	if l.spec.TTY {
+		if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); e != 0 {
+			return &Error{Message: "failed to make stdin the controlling terminal: " + e.Error(), Errno: e}
+		}
+	}
+	return nil
+}
+
+func (l *launcher) joinCgroups() *Error {
+	if len(l.spec.TasksFiles) == 0 {
+		return nil
+	}
+	l.enter(StageCgroup)
+	for _, path := range l.spec.TasksFiles {
+		// 0 is the writing thread, which alone survives execve: to move it waits
+		// for no RCU grace period, as to move a process does
+		if e := writeFile(path, "0"); e != 0 {
+			return &Error{Message: "failed to join cgroup " + path + ": " + e.Error(), Errno: e}
+		}
+	}
+	return nil
+}
+
+// enter starts a step: it is the process's name while it lasts.
+func (l *launcher) enter(s Stage) {
+	l.stage = s
+	name := processName(s)
+	if l.leader {
+		prctl(unix.PR_SET_NAME, uintptr(cstr(name)))
+		return
+	}
+	_ = writeFile("/proc/self/comm", name)
+}
+
+// fail reports why the program was not started, and ends the launcher.
+func (l *launcher) fail(err *Error) {
+	if err.Stage == "" {
+		err.Stage = l.stage
+	}
+	write(statusFD, encodeError(err))
+	exit(127)
+}
+
+// receive reads the spec. Where the supervisor has gone, nobody waits for the
+// program any more, and it is not started.
+func receive() []byte {
+	var head [headerSize]byte
+	if !readFull(head[:]) {
+		var st unix.Stat_t
+		if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			os.Stderr.WriteString("this role is for the supervisor, which starts it by itself\n")
+		}
+		exit(2)
+	}
+	b := make([]byte, binary.LittleEndian.Uint32(head[:]))
+	if !readFull(b) {
+		exit(2)
+	}
+	return b
+}
+
+func readFull(b []byte) bool {
+	for len(b) > 0 {
+		n, e := read(statusFD, b)
+		if e != 0 || n <= 0 {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+func failed(what string, e syscall.Errno) *Error {
+	return &Error{Message: "failed to " + what + ": " + e.Error(), Errno: e}
+}

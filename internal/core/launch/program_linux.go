@@ -1,0 +1,164 @@
+package launch
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// defaultPath is for a command whose environment has no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// program is what a command's Path turned out to be.
+type program struct {
+	path string // for execve; empty until found
+	dir  string // a directory that has the name in Lookup, for the error
+}
+
+// findInLookup looks for the command in its own directories, and makes it
+// executable there. It runs before the change of user, since the file may be
+// root's; what the user may not reach, execve refuses later.
+func findInLookup(c *task.Command) (p program, err *Error) {
+	if strings.HasPrefix(c.Path, "/") {
+		p.path = c.Path
+		for _, d := range c.Lookup {
+			if rel, ok := strings.CutPrefix(c.Path, strings.TrimRight(d, "/")+"/"); ok {
+				return p, makeExecutable(d, rel, c.User)
+			}
+		}
+		return p, nil
+	}
+	for _, d := range c.Lookup {
+		path := d + "/" + c.Path
+		var st unix.Stat_t
+		if stat(path, &st) != 0 {
+			continue
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if p.dir == "" {
+				p.dir = path
+			}
+			continue
+		}
+		p.path = path
+		return p, makeExecutable(d, c.Path, c.User)
+	}
+	return p, nil
+}
+
+// findElsewhere looks for a command without a leading slash where its user
+// would: in the working directory, or for a bare name in PATH.
+func findElsewhere(c *task.Command, p *program) *Error {
+	where := "in PATH"
+	if strings.Contains(c.Path, "/") {
+		var st unix.Stat_t
+		e := stat(c.Path, &st)
+		if e == 0 || e != unix.ENOENT && e != unix.ENOTDIR {
+			p.path = c.Path // execve gives the reason, if there is one
+			return nil
+		}
+		where = "in " + quote(c.Dir)
+	} else if p.path = findInPath(c); p.path != "" {
+		return nil
+	}
+	if p.dir != "" {
+		return &Error{Message: quote(p.dir) + " is a directory", Errno: unix.EISDIR}
+	}
+	if len(c.Lookup) > 0 {
+		where = "in the task directory or " + where
+	}
+	return &Error{Message: "command " + quote(c.Path) + " not found " + where, Errno: unix.ENOENT}
+}
+
+func findInPath(c *task.Command) string {
+	list := defaultPath
+	for _, v := range c.Env {
+		if s, ok := strings.CutPrefix(v, "PATH="); ok {
+			list = s
+			break
+		}
+	}
+	denied := ""
+	for dir := range strings.SplitSeq(list, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		path := dir + "/" + c.Path
+		var st unix.Stat_t
+		if stat(path, &st) != 0 || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			continue
+		}
+		if mayExecute(path) == 0 {
+			return path
+		}
+		if denied == "" {
+			denied = path
+		}
+	}
+	return denied
+}
+
+// makeExecutable gives a regular file below dir the bits with which the user may
+// run and read it (a script has to be read), if it has not got them: artifacts
+// and templates often have not. The task itself may write to dir, so no link is
+// trusted: none leads out, dir itself is none, and a file with a second name
+// (a hard link, perhaps to a file of the host) is not touched. What is not
+// touched may still be executable; execve tells.
+func makeExecutable(dir, path string, u *task.User) *Error {
+	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if e != 0 {
+		return nil
+	}
+	defer closeFD(d)
+	fd, e := openBeneath(d, path, unix.O_PATH)
+	if e != 0 {
+		return nil
+	}
+	defer closeFD(fd)
+	var st unix.Stat_t
+	if fstat(fd, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
+		return nil
+	}
+	want := executableBits(&st, u)
+	if st.Mode&want == want {
+		return nil
+	}
+	// the link in /proc leads to the very file that was looked at
+	p := cstr("/proc/self/fd/" + strconv.Itoa(fd))
+	mode := uintptr(st.Mode&0o777 | want) // without a set-user-ID bit
+	if e := retry(func() syscall.Errno {
+		_, _, e := unix.RawSyscall(unix.SYS_FCHMODAT, atFDCWD, uintptr(p), mode)
+		return e
+	}); e != 0 {
+		return failed("make "+quote(dir+"/"+path)+" executable", e)
+	}
+	return nil
+}
+
+// executableBits are the mode bits that let the user read and run the file.
+func executableBits(st *unix.Stat_t, u *task.User) uint32 {
+	if u == nil {
+		u = &task.User{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}
+	}
+	switch {
+	case u.UID == 0: // may read anything, but needs one x to run it
+		if st.Mode&0o111 != 0 {
+			return 0
+		}
+		return 0o100
+	case st.Uid == u.UID:
+		return 0o500
+	case st.Gid == u.GID:
+		return 0o050
+	}
+	for _, g := range u.Groups {
+		if st.Gid == g {
+			return 0o050
+		}
+	}
+	return 0o005
+}

@@ -1,0 +1,151 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Launcher says how to run the launcher: a binary that calls Main in this role.
+type Launcher struct {
+	Path string
+	Args []string // with argv[0]
+	Env  []string // the launcher's own; the program gets none of it
+}
+
+// Default is this very binary, even if its file has been replaced since.
+var Default = Launcher{
+	Path: "/proc/self/exe",
+	Args: []string{"outrider-supervisor", "launch"},
+	Env: []string{
+		// one thread is enough for plain sequence, and each more costs a clone
+		"GOMAXPROCS=1",
+		"GOGC=off",
+		// the runtime's own signals would interrupt a system call that takes long
+		"GODEBUG=asyncpreemptoff=1",
+	},
+}
+
+// Process is a launcher, and once Started has returned nil the program that it
+// became. Its methods are for one goroutine.
+//
+// Until Started has returned nobody else may reap it.
+type Process struct {
+	PID int
+
+	pidfd  int
+	status *os.File
+	spec   []byte
+
+	// for the sentence of a start that hangs
+	program, dir, netns string
+}
+
+// Start forks Default with the spec. See (*Launcher).Start.
+func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
+	return Default.Start(spec, stdio, cgroup)
+}
+
+// Start forks a launcher, with stdio as its fds 0, 1, 2 (nil is /dev/null; the
+// caller may close them when Start has returned), in the cgroup v2 group whose
+// directory is given (nil: the caller's own).
+//
+// It returns as soon as the process exists. The launcher does nothing before
+// Started, so the caller can save the process's identity first and never loses
+// one; if the caller dies before Started, the launcher ends by itself. Each
+// Process is ended by Started or by Kill.
+func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
+	msg, err := encodeSpec(spec)
+	if err != nil {
+		return nil, &Error{Stage: StageSetup, Message: err.Error()}
+	}
+	if cgroup != nil && frozen(cgroup) {
+		// a clone into it would not return before it is thawed, nor would the supervisor
+		return nil, &Error{Stage: StageSetup, Message: fmt.Sprintf("cgroup %s is frozen", cgroup.Name())}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("failed to create socket pair: %w", err)
+	}
+	defer unix.Close(pair[1])
+	if err := unix.SetNonblock(pair[0], true); err != nil {
+		unix.Close(pair[0])
+		return nil, fmt.Errorf("failed to create socket pair: %w", err)
+	}
+	p := &Process{
+		pidfd:   -1,
+		status:  os.NewFile(uintptr(pair[0]), "launcher"),
+		spec:    msg,
+		program: spec.Command.Path,
+		dir:     spec.Command.Dir,
+		netns:   spec.Command.NetworkNamespace,
+	}
+	if err := p.fork(l, spec, stdio, pair[1], cgroup); err != nil {
+		p.status.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cgroup *os.File) error {
+	sys := &syscall.SysProcAttr{Setsid: spec.Session, PidFD: &p.pidfd}
+	if cgroup != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
+	}
+	fds := [4]uintptr{statusFD: uintptr(status)}
+	for i, f := range stdio {
+		if f == nil {
+			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+			if err != nil {
+				return fmt.Errorf("failed to open %s: %w", os.DevNull, err)
+			}
+			defer null.Close()
+			f = null
+		}
+		fds[i] = f.Fd()
+	}
+	pid, err := syscall.ForkExec(l.Path, l.Args, &syscall.ProcAttr{Env: l.Env, Files: fds[:], Sys: sys})
+	runtime.KeepAlive(stdio)
+	runtime.KeepAlive(cgroup)
+	if err != nil {
+		if cgroup != nil {
+			return fmt.Errorf("failed to start a launcher in cgroup %s: %w", cgroup.Name(), err)
+		}
+		return fmt.Errorf("failed to start a launcher: %w", err)
+	}
+	p.PID = pid
+	if p.pidfd < 0 { // ForkExec tells no error where the kernel or a sandbox refuses
+		if p.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = unix.Wait4(pid, nil, 0, nil)
+			return fmt.Errorf("failed to open a pidfd: %w", err)
+		}
+	}
+	return nil
+}
+
+// TakePidFD hands over the process's pidfd: the caller closes it. It is for a
+// process that Started has returned nil for.
+func (p *Process) TakePidFD() int {
+	fd := p.pidfd
+	p.pidfd = -1
+	return fd
+}
+
+// Kill ends and reaps a process that Started has not been called for.
+func (p *Process) Kill() { p.discard() }
+
+func frozen(cgroup *os.File) bool {
+	fd, err := unix.Openat(int(cgroup.Fd()), "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var b [256]byte
+	n, err := unix.Read(fd, b[:])
+	return err == nil && strings.Contains(string(b[:n]), "frozen 1")
+}

@@ -1,0 +1,185 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// deathTimeout is how long a killed launcher may take to be gone. It takes less
+// than a millisecond, also out of a hung file system that can be interrupted.
+const deathTimeout = 2 * time.Second
+
+// Started hands the spec to the launcher and returns nil when the program runs,
+// or has run: a program that ended at once was started. On an error (an *Error)
+// the process has been killed and reaped. When ctx ends first, the error tells
+// the step in which the launcher hangs.
+func (p *Process) Started(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = p.status.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	_, err := p.status.Write(p.spec)
+	p.spec = nil
+	var reply []byte
+	if !errors.Is(err, os.ErrDeadlineExceeded) { // a launcher that died may yet have said why
+		reply, err = p.readReply()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		e := p.hung(ctx)
+		if _, gone := p.discard(); !gone {
+			e.Message += "; the kernel does not let its process end yet"
+		}
+		return e
+	}
+	going := len(reply) > 0 && reply[0] == statusExec
+	if going {
+		reply = reply[1:]
+	}
+	if e := decodeError(reply); e != nil {
+		p.discard()
+		return e
+	}
+	if going && p.executed() {
+		p.status.Close()
+		return nil
+	}
+	stage := p.stage()
+	ws, _ := p.discard()
+	return p.died(stage, ws)
+}
+
+// readReply reads until the launcher's end is closed: by its end or by execve.
+func (p *Process) readReply() ([]byte, error) {
+	b := make([]byte, 0, 512)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := p.status.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return b, err
+		}
+		if err != nil { // io.EOF, or ECONNRESET of a launcher that died with the spec unread
+			return b, nil
+		}
+	}
+}
+
+// executed says whether execve succeeded. That the launcher's end of the status
+// socket is closed is no proof: a kill in the middle of execve closes it too. The
+// process's name is: execve gives it the program's, a moment after it closes the
+// files, and a zombie keeps it.
+func (p *Process) executed() bool {
+	name := processName(StageExec)
+	for i := 0; ; i++ {
+		dead := p.dead(0) // before the name: a dead process does not change it any more
+		comm, err := p.comm()
+		switch {
+		case err == nil && comm != name:
+			return true
+		case err != nil, dead:
+			return false
+		case i > 1000: // a program whose file has that very name
+			return true
+		}
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+// comm is the process's name, proc_pid_comm(5).
+func (p *Process) comm() (string, error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/comm", p.PID), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var b [64]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return "", err
+	}
+	if n > 0 && b[n-1] == '\n' {
+		n--
+	}
+	return string(b[:n]), nil
+}
+
+// stage is where the launcher is, by the name that it gave itself.
+func (p *Process) stage() Stage {
+	comm, err := p.comm()
+	if err != nil || len(comm) < len(namePrefix) || comm[:len(namePrefix)] != namePrefix {
+		return StageSetup
+	}
+	return Stage(comm[len(namePrefix):])
+}
+
+func (p *Process) hung(ctx context.Context) *Error {
+	e := &Error{Stage: p.stage(), Errno: unix.ETIMEDOUT}
+	if ctx.Err() == context.Canceled {
+		e.Errno = unix.ECANCELED
+	}
+	switch e.Stage {
+	case StageNetwork:
+		e.Message = fmt.Sprintf("network namespace %q does not answer", p.netns)
+	case StageWorkDir:
+		e.Message = fmt.Sprintf("work_dir %q does not answer: its file system hangs", p.dir)
+	case StageProgram, StageExec:
+		e.Message = fmt.Sprintf("command %q does not answer: its file system hangs", p.program)
+	default:
+		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish its step %q", p.program, e.Stage)
+	}
+	return e
+}
+
+// died is the error for a launcher that ended without a word.
+func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
+	e := &Error{Stage: stage}
+	switch {
+	case ws.Signaled() && ws.Signal() == unix.SIGKILL:
+		e.Message = fmt.Sprintf("command %q was killed (SIGKILL) before it ran: stopped meanwhile, or its memory limit is too small to start anything", p.program)
+	case ws.Signaled():
+		e.Message = fmt.Sprintf("command %q was ended by %s before it ran", p.program, unix.SignalName(ws.Signal()))
+	default:
+		e.Message = fmt.Sprintf("launcher of command %q ended with code %d in its step %q", p.program, ws.ExitStatus(), stage)
+	}
+	return e
+}
+
+// discard kills and reaps the process, and closes what belongs to it.
+func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
+	p.status.Close()
+	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+	fd := p.TakePidFD()
+	if dead(fd, deathTimeout) {
+		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: somebody reaped it
+		unix.Close(fd)
+		return ws, true
+	}
+	// the kernel can't interrupt it (frozen, or a driver's fault): it goes when it
+	// can, and holds one thread until then
+	go func() {
+		_, _ = unix.Wait4(p.PID, nil, 0, nil)
+		unix.Close(fd)
+	}()
+	return ws, false
+}
+
+func (p *Process) dead(timeout time.Duration) bool { return dead(p.pidfd, timeout) }
+
+// dead says whether the process of a pidfd has ended (is at least a zombie).
+func dead(pidfd int, timeout time.Duration) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	end := time.Now().Add(timeout)
+	for {
+		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))
+		if err == unix.EINTR {
+			continue
+		}
+		return err == nil && n > 0
+	}
+}

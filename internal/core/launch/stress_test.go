@@ -1,0 +1,84 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Each start has its own mixture, so one that leaks into another is seen.
+func TestAThousandDifferentStartsAtOnce(t *testing.T) {
+	needRoot(t)
+	const starts, atOnce = 1000, 8
+	one := func(i int) error {
+		uid := uint32(10_000 + i)
+		if i%5 == 0 {
+			uid = 0
+		}
+		umask := uint32(i) % 0o100
+		nice := i % 20
+		nofile := 64 + i
+		script := `read -r s < /proc/$$/stat; set -- ${s##*)}; echo $(umask) ${17} $(ulimit -Sn) $(id -u) $(id -g) $(cat /proc/$$/oom_score_adj) $N; exit $N`
+		spec := shell(script)
+		c := &spec.Command
+		c.Env = append(c.Env, fmt.Sprintf("N=%d", i%200))
+		c.User = &task.User{UID: uid, GID: uid}
+		c.Umask = &umask
+		c.Nice = nice
+		c.OOMScoreAdj = i
+		c.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: uint64(nofile), Hard: 2000}}
+		e, err := run(spec, nil)
+		if err != nil {
+			return err
+		}
+		want := fmt.Sprintf("%04o %d %d %d %d %d %d", umask, nice, nofile, uid, uid, i, i%200)
+		if got := strings.TrimSpace(e.out); got != want {
+			return fmt.Errorf("got %q, want %q", got, want)
+		}
+		if e.status.ExitStatus() != i%200 {
+			return fmt.Errorf("exit code %d, want %d", e.status.ExitStatus(), i%200)
+		}
+		return nil
+	}
+	batch := func(from, to int) {
+		next := make(chan int)
+		var wg sync.WaitGroup
+		for range atOnce {
+			wg.Go(func() {
+				for i := range next {
+					if err := one(i); err != nil {
+						t.Errorf("start %d: %v", i, err)
+					}
+				}
+			})
+		}
+		for i := from; i < to; i++ {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
+	}
+	batch(0, 50) // the runtime gets its threads
+	fds, threads, children := resources(t)
+	batch(50, starts)
+	fdsAfter, threadsAfter, childrenAfter := resources(t)
+	if fdsAfter > fds {
+		t.Errorf("%d file descriptors before, %d after", fds, fdsAfter)
+	}
+	// a thread more for a wait4 that happened to coincide is no thread per start
+	if threadsAfter > threads+atOnce {
+		t.Errorf("%d threads before, %d after", threads, threadsAfter)
+	}
+	if childrenAfter != children {
+		t.Errorf("children left: %q, before %q", childrenAfter, children)
+	}
+	if unix.Umask(0o022) != 0o022 || os.Geteuid() != 0 {
+		t.Error("a start changed the supervisor")
+	}
+}

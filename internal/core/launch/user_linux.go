@@ -1,0 +1,84 @@
+package launch
+
+import (
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// become changes to the user for good: all ids, the supplementary groups, and
+// with them root's capabilities.
+func become(u *task.User) *Error {
+	if u == nil {
+		return nil
+	}
+	e := setGroups(u.Groups)
+	if e == 0 {
+		gid := uintptr(u.GID)
+		_, _, e = unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid)
+	}
+	if e == 0 {
+		uid := uintptr(u.UID)
+		_, _, e = unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid)
+	}
+	switch {
+	case e == 0:
+		return nil
+	case e == unix.EPERM && int(u.UID) == unix.Geteuid() && int(u.GID) == unix.Getegid():
+		return nil // an agent without root runs its own user's tasks, with its own groups
+	case e == unix.EPERM:
+		return &Error{Message: "the agent must run as root to run a task as user " + uid(u), Errno: e}
+	case e == unix.EINVAL:
+		return &Error{Message: "user " + uid(u) + " or one of its groups does not exist in the agent's user namespace", Errno: e}
+	default:
+		return failed("become user "+uid(u), e)
+	}
+}
+
+func setGroups(groups []uint32) syscall.Errno {
+	_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0)
+	return e
+}
+
+// enterDir changes to the working directory, with the user's permissions.
+func enterDir(c *task.Command) *Error {
+	dir := c.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	if dir[0] != '/' {
+		return &Error{Message: "work_dir " + quote(dir) + " is not an absolute path", Errno: unix.EINVAL}
+	}
+	p := cstr(dir)
+	e := retry(func() syscall.Errno {
+		_, _, e := unix.RawSyscall(unix.SYS_CHDIR, uintptr(p), 0, 0)
+		return e
+	})
+	err := &Error{Errno: e}
+	switch e {
+	case 0:
+		return nil
+	case unix.ENOENT:
+		err.Message = "work_dir " + quote(dir) + " does not exist"
+	case unix.ENOTDIR:
+		err.Message = "work_dir " + quote(dir) + " is not a directory"
+	default:
+		err.Message = "work_dir " + quote(dir) + " cannot be entered" + byUser(c.User) + ": " + e.Error()
+	}
+	return err
+}
+
+func uid(u *task.User) string { return strconv.FormatUint(uint64(u.UID), 10) }
+
+func byUser(u *task.User) string {
+	if u == nil {
+		return ""
+	}
+	return " by user " + uid(u)
+}
+
+func quote(s string) string { return strconv.Quote(s) }
