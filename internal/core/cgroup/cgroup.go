@@ -5,7 +5,8 @@
 // It works with what Nomad made for the task before it called the driver
 // (client/lib/cgroupslib) and adds only what is missing:
 //
-//	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; used as it is
+//	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
+//	        and make it anew in its place if an earlier run was in it
 //	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
 //	        pids and cpuacct: /nomad/<alloc>.<task> are ours
 //	hybrid  as v1, and a cgroup2 directory of ours without controllers, for
@@ -111,13 +112,9 @@ func (g Group) cgroup2() string {
 	return g.Unified
 }
 
-// foreign are the directories that must be there before us, since Nomad makes them.
-func (g Group) foreign() []string {
-	out := slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
-	if dir := g.V1["cpuset"]; dir != "" {
-		out = append(out, dir)
-	}
-	return out
+// nomads are the directories of this group alone that Nomad made before us.
+func (g Group) nomads() []string {
+	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
 // missing says that a cgroup, or the interface file of one, is not there.

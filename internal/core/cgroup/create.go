@@ -30,7 +30,11 @@ func (g Group) Create(l Limits) (err error) {
 	if err := l.check(); err != nil {
 		return err
 	}
-	for _, dir := range g.foreign() {
+	used := g.nomads() // directories that an earlier run may have left in use
+	for _, dir := range append(slices.Clip(used), g.V1["cpuset"]) {
+		if dir == "" {
+			continue
+		}
 		if err := unix.Access(dir, unix.W_OK); err != nil {
 			return unavailable(dir, err)
 		}
@@ -41,13 +45,18 @@ func (g Group) Create(l Limits) (err error) {
 			err = errors.Join(err, g.Remove())
 		}
 	}()
-	used := g.foreign() // directories which an earlier run may have left in use
 	for _, dir := range g.Owned {
-		switch err := mkdir(dir); {
-		case err == unix.EEXIST:
-			used = append(used, dir)
-		case err != nil:
+		err := mkdir(dir)
+		if err != nil && err != unix.EEXIST {
 			return unavailable(dir, err)
+		}
+		if err == unix.EEXIST {
+			used = append(used, dir)
+			if dir == g.cgroup2() {
+				if err := renew(dir); err != nil { // one with a process in it stays
+					return err
+				}
+			}
 		}
 	}
 	if !g.Leaf {
@@ -70,7 +79,7 @@ func (g Group) clear(dirs []string) error {
 			return err
 		}
 	}
-	empty, err := g.Empty()
+	empty, err := g.empty(dirs)
 	if err != nil {
 		return err
 	}
@@ -80,26 +89,48 @@ func (g Group) clear(dirs []string) error {
 		}
 	}
 	for _, dir := range dirs {
-		if dir == g.V1["cpuset"] {
-			continue // may be shared
-		}
 		if err := removeChildren(dir); err != nil {
 			return err
 		}
 	}
-	if g.Mode != V2 {
+	if dir := g.cgroup2(); slices.Contains(dirs, dir) && usedBefore(dir) {
+		return renew(dir)
+	}
+	return nil
+}
+
+// usedBefore says whether a cgroup2 directory has ever held a process that ran.
+func usedBefore(dir string) bool {
+	cpu, err := readKeys(filepath.Join(dir, "cpu.stat"))
+	return err == nil && cpu["usage_usec"] > 0
+}
+
+// renew makes an empty cgroup2 directory anew, in its place.
+//
+// Linux since 6.14, and the stable kernels of 2025, kill at once whatever is
+// cloned into a group (CLONE_INTO_CGROUP) that cgroup.kill was used on, for as
+// long as that group exists: the fork compares the group's count of kills with
+// that of the parent's group. Nomad keeps the scope when it restarts a task in
+// place. A new directory has a count of 0, and statistics of this run alone.
+//
+// Where the directory may not be removed it is cleaned as far as possible.
+func renew(dir string) error {
+	if unix.Rmdir(dir) == nil {
+		if err := mkdir(dir); err != nil {
+			return unavailable(dir, err)
+		}
 		return nil
 	}
 	// a task that may write here may have handed controllers down to groups of
 	// its own: no process can be started in such a group (cgroup-v2.rst, "No
 	// Internal Process Constraint")
-	if down := words(filepath.Join(g.Path, "cgroup.subtree_control")); len(down) > 0 {
-		if err := writeFile(filepath.Join(g.Path, "cgroup.subtree_control"), "-"+strings.Join(down, " -")); err != nil {
+	if down := words(filepath.Join(dir, "cgroup.subtree_control")); len(down) > 0 {
+		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "-"+strings.Join(down, " -")); err != nil {
 			return err
 		}
 	}
-	if events, err := readKeys(filepath.Join(g.Path, "cgroup.events")); err == nil && events["frozen"] == 1 {
-		return writeFile(filepath.Join(g.Path, "cgroup.freeze"), "0")
+	if events, err := readKeys(filepath.Join(dir, "cgroup.events")); err == nil && events["frozen"] == 1 {
+		return writeFile(filepath.Join(dir, "cgroup.freeze"), "0")
 	}
 	return nil
 }
@@ -155,11 +186,9 @@ func (g Group) Remove() error {
 			}
 		}
 	}
-	for _, dir := range g.dirs() {
-		if !slices.Contains(g.Owned, dir) {
-			if err := removeChildren(dir); err != nil { // Nomad could not remove its own with them
-				return err
-			}
+	for _, dir := range g.nomads() {
+		if err := removeChildren(dir); err != nil { // Nomad could not remove its own with them
+			return err
 		}
 	}
 	return nil

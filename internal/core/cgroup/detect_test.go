@@ -1,11 +1,14 @@
 package cgroup
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -109,6 +112,45 @@ func TestDetect(t *testing.T) {
 			t.Errorf("joined %v, want the freezer and the common directory once", files)
 		}
 	})
+}
+
+func TestDetectOnThisMachine(t *testing.T) {
+	here := Detect("")
+	if os.Geteuid() != 0 || here.Mode != V1 || here.Unified == "" {
+		t.Skipf("needs root and hybrid cgroups; here the mode is %s. %s", here.Mode, here.Missing)
+	}
+	cases := []struct {
+		name    string
+		how     string
+		uid     uint32
+		mode    Mode
+		missing string
+	}{
+		{"as it is", "", 0, V1, ""},
+		{"not root", "", 65534, None, "cgroup v1 can be used by root only, and this is user id 65534"},
+		{"read-only", "ro", 0, None, "cgroup v1 cannot be used: the hierarchies in /sys/fs/cgroup are mounted read-only"},
+		{"v2 read-only", "v2,ro", 0, None, "cgroup v2 cannot be used: /sys/fs/cgroup is mounted read-only"},
+		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: not among the cgroup v2 controllers that /sys/fs/cgroup offers"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = []string{detectEnv + "=" + c.how}
+			cmd.Stderr = os.Stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s Support
+			if err := json.Unmarshal(out, &s); err != nil {
+				t.Fatal(err)
+			}
+			if s.Mode != c.mode || s.Missing != c.missing {
+				t.Errorf("got mode %s, missing %q", s.Mode, s.Missing)
+			}
+		})
+	}
 }
 
 func TestCommonParent(t *testing.T) {

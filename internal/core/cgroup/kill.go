@@ -42,8 +42,10 @@ func procs(dirs ...string) ([]int, error) {
 
 // Empty says whether no process is left in the group or below it. A zombie does
 // not count. A group that is gone is empty.
-func (g Group) Empty() (bool, error) {
-	for _, dir := range g.dirs() {
+func (g Group) Empty() (bool, error) { return g.empty(g.dirs()) }
+
+func (g Group) empty(dirs []string) (bool, error) {
+	for _, dir := range dirs {
 		if dir == g.cgroup2() {
 			events, err := readKeys(filepath.Join(dir, "cgroup.events"))
 			if err != nil && !missing(err) {
@@ -98,17 +100,25 @@ func (g Group) KillOnce() error {
 	}
 	rest := pids // those that cgroup.kill does not reach
 	if dir := g.cgroup2(); dir != "" {
-		switch err := writeFile(filepath.Join(dir, "cgroup.kill"), "1"); {
-		case err == nil && g.Mode == V2:
-			return nil
-		case err == nil:
-			inside, err := procs(dir)
-			if err != nil {
+		empty, err := g.empty([]string{dir})
+		if err != nil || empty && g.Mode == V2 {
+			return err
+		}
+		var inside []int
+		if !empty { // an empty one is spared, since cgroup.kill spoils it: see renew
+			if inside, err = procs(dir); err != nil {
 				return err
 			}
-			rest = slices.DeleteFunc(rest, func(pid int) bool { return slices.Contains(inside, pid) })
-		case !missing(err):
-			return err
+			err = writeFile(filepath.Join(dir, "cgroup.kill"), "1")
+			if err == nil && g.Mode == V2 {
+				return nil
+			}
+			if err != nil && !missing(err) {
+				return err
+			}
+			if err == nil {
+				rest = slices.DeleteFunc(rest, func(pid int) bool { return slices.Contains(inside, pid) })
+			}
 		}
 	}
 	if len(rest) == 0 && g.V1["freezer"] == "" {
@@ -181,8 +191,8 @@ func (g Group) Kill() error {
 }
 
 // OOMKills returns how many processes of the group the kernel has killed for
-// want of memory. It counts from when Nomad made the group, which may have been
-// for an earlier run of the task: compare with the number at the start.
+// want of memory. On v1 it counts from when Nomad made the group, which may have
+// been for an earlier run of the task: compare with the number after Create.
 func (g Group) OOMKills() (uint64, error) {
 	if !g.Has("memory") {
 		return 0, nil

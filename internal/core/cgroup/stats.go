@@ -14,7 +14,8 @@ type Value struct {
 }
 
 // Stats is what the kernel accounts to a group and the groups below it, since
-// the group was made: processes that have ended are part of it.
+// the group was made: processes that have ended are part of it. Of the groups
+// that Nomad makes on v1, UsagePeak is that of all runs of the task.
 type Stats struct {
 	CPUTotal  Value // ns of processor time
 	CPUUser   Value // ns

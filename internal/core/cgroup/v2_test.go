@@ -174,8 +174,8 @@ func TestV2Processes(t *testing.T) {
 }
 
 func TestV2KillIsOneWrite(t *testing.T) {
-	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n"}) // more than any pid_max
-	if err := g.Kill(); err != nil {
+	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"}) // more than any pid_max
+	if err := g.KillOnce(); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, g.Path, "cgroup.kill")["cgroup.kill"]; got != "1" {
@@ -183,10 +183,20 @@ func TestV2KillIsOneWrite(t *testing.T) {
 	}
 }
 
+func TestV2EmptyGroupIsNotSpoiledByAKill(t *testing.T) {
+	g := v2Fixture(t, nil)
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(t, g.Path, "cgroup.kill")["cgroup.kill"]; got != "" {
+		t.Errorf("cgroup.kill was written: %q", got)
+	}
+}
+
 func TestTheCallerIsNeverKilled(t *testing.T) {
 	self := strings.TrimSpace(string(mustRead(t, "/proc/self/stat")))
 	self, _, _ = strings.Cut(self, " ")
-	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n"})
+	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n", "cgroup.events": "populated 1\n"})
 	for name, err := range map[string]error{"kill": g.Kill(), "signal": g.Signal(0)} {
 		if !errors.Is(err, ErrSelf) {
 			t.Errorf("%s: got %v", name, err)

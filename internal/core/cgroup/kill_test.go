@@ -1,0 +1,74 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// tree of a task that does all it can to get away: own sessions, double forks.
+const daemons = `
+	(setsid sh -c 'sleep 300 & exec sleep 301' &)
+	setsid sh -c '(sleep 302 &) ; (setsid sleep 303 &)'
+	exec sleep 304`
+
+func TestV1KillLeavesNothingOfATree(t *testing.T) {
+	cases := []struct {
+		name    string
+		prepare func(t *testing.T, g *Group)
+	}{
+		{"as it is", func(*testing.T, *Group) {}},
+		{"without cgroup.kill", func(t *testing.T, g *Group) {
+			*g = withoutUnified(*g)
+		}},
+		{"frozen by someone else", func(t *testing.T, g *Group) {
+			t.Cleanup(func() { writeFile(g.V1["freezer"]+"/freezer.state", "THAWED") })
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			g := v1Task(t)
+			c.prepare(t, &g)
+			if err := g.Create(Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			cmd := start(t, g, daemons)
+			eventually(t, "five processes are there", func() bool { return countProcs(t, g) == 5 })
+			pids, _ := g.Procs()
+			if strings.HasPrefix(c.name, "frozen") {
+				if err := writeFile(g.V1["freezer"]+"/freezer.state", "FROZEN"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := g.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			for _, pid := range pids {
+				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
+					t.Errorf("still there: %s", b)
+				}
+			}
+			// not even the zombie of the main process is reaped yet
+			if err := g.Remove(); err != nil {
+				t.Error(err)
+			}
+			cmd.Wait()
+		})
+	}
+}
+
+func TestV1KillOfAForkBomb(t *testing.T) {
+	g := withoutUnified(v1Task(t))
+	if err := g.Create(Limits{PidsMax: 40}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, g, `exec 2>/dev/null; f() { (sleep 0.01; f) & (sleep 0.01; f) & wait; }; while :; do f; done`)
+	eventually(t, "it multiplies", func() bool { return countProcs(t, g) > 10 })
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if n := countProcs(t, g); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+}

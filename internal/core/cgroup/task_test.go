@@ -1,0 +1,191 @@
+package cgroup
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// joinEnv makes the test binary join the v1 groups whose tasks files it names,
+// as the launcher does, and exec its arguments.
+const joinEnv = "OUTRIDER_TEST_JOIN"
+
+// detectEnv makes the test binary print what is missing, after an "all
+// hierarchies read-only" or a "cgroup2 in place of v1" has been mounted.
+const detectEnv = "OUTRIDER_TEST_DETECT"
+
+func init() {
+	if how, ok := os.LookupEnv(detectEnv); ok {
+		if err := remount(how); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(125)
+		}
+		json.NewEncoder(os.Stdout).Encode(Detect(""))
+		os.Exit(0)
+	}
+	files, ok := os.LookupEnv(joinEnv)
+	if !ok {
+		return
+	}
+	runtime.LockOSThread() // "0" moves the writing thread, and exec makes it the process
+	for _, file := range filepath.SplitList(files) {
+		if err := writeFile(file, "0"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(125)
+		}
+	}
+	os.Unsetenv(joinEnv)
+	fmt.Fprintln(os.Stderr, syscall.Exec(os.Args[1], os.Args[1:], os.Environ()))
+	os.Exit(125)
+}
+
+// v1Task makes what Nomad makes for a task on v1, and plans its groups. At the
+// end of the test it checks that nothing of ours is left, and takes Nomad's
+// part away.
+func v1Task(t testing.TB) Group {
+	t.Helper()
+	s := Detect("")
+	if s.Mode != V1 || s.Mounts["freezer"] == "" || s.Mounts["memory"] == "" || s.Mounts["cpu"] == "" || s.Mounts["cpuset"] == "" {
+		t.Skipf("needs root and the cgroup v1 hierarchies freezer, memory, cpu and cpuset; here the mode is %s. %s", s.Mode, s.Missing)
+	}
+	parent := fmt.Sprintf("outrider-test-%d", os.Getpid())
+	share := filepath.Join(s.Root, "cpuset", parent, "share")
+	g := Plan(s, share, fmt.Sprintf("alloc%d", time.Now().UnixNano()), "web")
+	var made []string
+	for _, controller := range []string{"freezer", "memory", "cpu"} {
+		made = append(made, filepath.Dir(g.V1[controller]), g.V1[controller])
+	}
+	made = append(made, filepath.Dir(share), share)
+	for _, dir := range made {
+		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(dir, filepath.Dir(share)) {
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				b, err := readFile(filepath.Join(s.Root, "cpuset", file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := writeFile(filepath.Join(dir, file), strings.TrimSpace(string(b))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	t.Cleanup(func() {
+		if err := g.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+		for _, dir := range g.Owned {
+			if exists(dir) || exists(filepath.Dir(dir)) {
+				t.Errorf("left behind: %s or its parent", dir)
+			}
+		}
+		for _, dir := range slices.Backward(made) {
+			if err := removeTree(dir); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return g
+}
+
+// start runs a shell command in the group the way a task is started.
+func start(t testing.TB, g Group, script string) *exec.Cmd {
+	t.Helper()
+	dir, err := g.OpenDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "/bin/sh", "-c", script)
+	cmd.Env = append(os.Environ(), joinEnv+"="+strings.Join(g.TasksFiles(), ":"))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if dir != nil {
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd
+}
+
+// eventually waits until the condition holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func countProcs(t testing.TB, g Group) int {
+	pids, err := g.Procs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(pids)
+}
+
+// withoutUnified is the group of a machine that has v1 alone, hence no cgroup.kill.
+func withoutUnified(g Group) Group {
+	g.Owned = slices.DeleteFunc(slices.Clone(g.Owned), func(dir string) bool { return dir == g.Unified })
+	g.Unified = ""
+	return g
+}
+
+// running waits until the process has become the program of that name: then it
+// is in all groups.
+func running(t testing.TB, cmd *exec.Cmd, name string) {
+	t.Helper()
+	eventually(t, name+" runs", func() bool {
+		return string(mustRead(t, fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))) == name+"\n"
+	})
+}
+
+// remount changes what this process alone sees at /sys/fs/cgroup: it is in a
+// mount namespace of its own.
+func remount(how string) error {
+	if how == "" {
+		return nil
+	}
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	if how == "v2" || how == "v2,ro" {
+		if err := unix.Mount(defaultRoot+"/unified", defaultRoot, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	if how == "v2,ro" {
+		return unix.Mount("", defaultRoot, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+	}
+	if how == "ro" {
+		for name := range hierarchies(defaultRoot) {
+			dir := filepath.Join(defaultRoot, name)
+			if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+				return err
+			}
+			if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
