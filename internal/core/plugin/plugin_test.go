@@ -260,6 +260,18 @@ func TestAnOrphanEndsAfterTheGracePeriod(t *testing.T) {
 	f.wantCleanEnd(10 * time.Second)
 }
 
+func TestAnAgentThatLivesMayDisconnect(t *testing.T) {
+	const grace = 300 * time.Millisecond
+	f := startAgent(t, grace)
+	if err := f.agent.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * grace)
+	f.wantAlive("though the agent that started it is alive")
+	f.killAgent()
+	f.wantCleanEnd(10 * time.Second)
+}
+
 func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
 	const grace = time.Second
 	f := startAgent(t, grace)

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +154,7 @@ type launched struct {
 }
 
 // agentMain starts the plugin as Nomad does, tells of it and waits to be killed.
+// On SIGUSR1 it disconnects and lives on.
 func agentMain() {
 	os.Setenv(helperEnv, "driver") // which the client passes on
 	cmd := exec.Command(os.Args[0])
@@ -159,13 +162,23 @@ func agentMain() {
 		HandshakeConfig: base.Handshake, Plugins: clientPlugins, Cmd: cmd,
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
 	})
-	if _, err := client.Client(); err != nil {
+	rpc, err := client.Client()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	disconnect := make(chan os.Signal, 1)
+	signal.Notify(disconnect, syscall.SIGUSR1)
 	r := client.ReattachConfig()
 	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
-	time.Sleep(time.Minute) // bounds what a killed test leaves
+	for end := time.After(time.Minute); ; { // bounds what a killed test leaves
+		select {
+		case <-disconnect:
+			rpc.(*goplugin.GRPCClient).Conn.Close()
+		case <-end:
+			return
+		}
+	}
 }
 
 var clientPlugins = map[string]goplugin.Plugin{

@@ -132,7 +132,7 @@ func (o *option) sample() string {
 		k = o.elem
 	}
 	text := map[kind]string{kindString: `""`, kindBool: "false", kindInt: "0", kindFloat: "0", kindSize: `"10MiB"`, kindDuration: `"30s"`, kindMap: "{}"}[k]
-	if o.min != nil && k == o.kind {
+	if o.min != nil && o.min.value > 0 && k == o.kind {
 		text = quoteAs(k, o.min.text)
 	}
 	if o.enum != nil {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -34,6 +35,13 @@ type mount struct {
 type limit struct {
 	Soft uint64  `codec:"soft" doc:"Soft limit."`
 	Hard *uint64 `codec:"hard" doc:"Hard limit."`
+}
+
+func (l limit) Validate() error {
+	if l.Hard != nil && *l.Hard < l.Soft {
+		return fmt.Errorf("hard %d is below soft %d", *l.Hard, l.Soft)
+	}
+	return nil
 }
 
 type testConfig struct {
@@ -251,6 +259,7 @@ func TestAMistakeIsOneClearSentence(t *testing.T) {
 		"in a repeated block":    {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }", `mount[1].source is empty: it must be set`},
 		"too many blocks":        {"command = \"y\"\n" + strings.Repeat("mount { source = \"/a\" }\n", 4), `mount has 4 elements: use 3 or less`},
 		"a rule of its own":      {`command = "init"`, `pid and command "init" exclude each other`},
+		"a rule of a block":      {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}", `limit "core": hard 1 is below soft 2`},
 		"two at once":            {"command = \"\"\nnice = -21", `command is empty: it must be set; nice -21 is too small: use -20 to 19`},
 	} {
 		t.Run(name, func(t *testing.T) {

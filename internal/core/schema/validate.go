@@ -62,7 +62,7 @@ func askItself(p *Problems, path string, v reflect.Value) {
 	if val, ok := v.Addr().Interface().(validator); ok {
 		if err := val.Validate(); err != nil {
 			if path != "" {
-				err = fmt.Errorf("%s: %w", strings.TrimSuffix(path, "."), err)
+				err = fmt.Errorf("%s: %w", strings.TrimRight(path, ".: "), err)
 			}
 			*p = append(*p, err)
 		}
