@@ -1,0 +1,21 @@
+// Command outrider-supervisor is the small program that starts tasks, collects
+// their output and remembers how they ended. Plugins carry it inside (mage build)
+// and start it when the first task comes; nobody runs it by hand.
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+)
+
+// the launcher role changes the thread it runs on: the main one, whose id is the process's
+func init() { runtime.LockOSThread() }
+
+func main() {
+	supervisor.Main()
+	fmt.Fprintln(os.Stderr, "outrider-supervisor is started by a Nomad plugin of Outrider, not by hand")
+	os.Exit(2)
+}

@@ -1,0 +1,95 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ryanuber/go-glob"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// denied is what an operator does not let tasks have.
+type denied struct {
+	uids, gids []idRange
+	env        []string // globs
+}
+
+type idRange struct{ first, last uint32 }
+
+func newDenied(o PluginOptions) (d denied, err error) {
+	if d.uids, err = parseRanges("denied_host_uids", o.DeniedHostUIDs); err != nil {
+		return d, err
+	}
+	if d.gids, err = parseRanges("denied_host_gids", o.DeniedHostGIDs); err != nil {
+		return d, err
+	}
+	d.env = o.DeniedEnvvars
+	return d, nil
+}
+
+func parseRanges(option, list string) (ranges []idRange, err error) {
+	for part := range strings.SplitSeq(list, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseUint(strings.TrimSpace(from), 10, 32)
+		last, err2 := strconv.ParseUint(strings.TrimSpace(to), 10, 32)
+		if err1 != nil || err2 != nil || first > last {
+			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"", option, part)
+		}
+		ranges = append(ranges, idRange{uint32(first), uint32(last)})
+	}
+	return ranges, nil
+}
+
+func contains(ranges []idRange, id uint32) bool {
+	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
+}
+
+// check refuses a user that the operator has denied; nil is the agent's own user.
+func (d denied) check(u *task.User) error {
+	if len(d.uids) == 0 && len(d.gids) == 0 {
+		return nil
+	}
+	if u == nil {
+		own, err := os.Getgroups()
+		if err != nil {
+			return err
+		}
+		u = &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+		for _, g := range own {
+			u.Groups = append(u.Groups, uint32(g))
+		}
+	}
+	if contains(d.uids, u.UID) {
+		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): set the task's user to another", u.UID)
+	}
+	for _, g := range append([]uint32{u.GID}, u.Groups...) {
+		if contains(d.gids, g) {
+			return fmt.Errorf("group id %d is not allowed on this node (denied_host_gids): set the task's user to one without it", g)
+		}
+	}
+	return nil
+}
+
+// filter drops the denied variables.
+func (d denied) filter(env map[string]string) map[string]string {
+	if len(d.env) == 0 {
+		return env
+	}
+	kept := make(map[string]string, len(env))
+	for name, value := range env {
+		if !slices.ContainsFunc(d.env, func(pattern string) bool { return glob.Glob(pattern, name) }) {
+			kept[name] = value
+		}
+	}
+	return kept
+}

@@ -1,0 +1,324 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/cpustats"
+	"github.com/hashicorp/nomad/drivers/shared/eventer"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Driver implements drivers.DriverPlugin for any Workload. Nomad calls it from
+// many goroutines.
+type Driver struct {
+	workload workload
+	name     string
+	logger   hclog.Logger
+	eventer  *eventer.Eventer
+	ctx      context.Context
+
+	mu        sync.Mutex
+	options   PluginOptions
+	root      string // <state_dir>/<name>, below which each agent has a store
+	denied    denied
+	compute   cpustats.Compute
+	handles   map[string]*handle
+	executors map[string]*supervisor.Client // by store directory: in practice one
+}
+
+var (
+	_ drivers.DriverPlugin               = (*Driver)(nil)
+	_ drivers.ExecTaskStreamingRawDriver = (*Driver)(nil)
+)
+
+// New returns the driver of a workload. Nothing runs before an agent configures
+// it. Its life ends with ctx or Close; tasks go on.
+func New[P, T any](ctx context.Context, logger hclog.Logger, w Workload[P, T]) *Driver {
+	return newDriver(ctx, logger, &typed[P, T]{Workload: w, plugin: schema.Of[P](), task: schema.Of[T]()})
+}
+
+// Main is the whole main function of a driver plugin.
+func Main[P, T any](w Workload[P, T]) {
+	t := &typed[P, T]{Workload: w, plugin: schema.Of[P](), task: schema.Of[T]()}
+	plugin.Serve(plugin.Plugin{
+		Name: w.Name, Summary: w.Summary, Config: t.plugin, TaskConfig: t.task,
+		Roles: []func() bool{func() bool { supervisor.Main(); return false }},
+		Driver: func(ctx context.Context, logger hclog.Logger) drivers.DriverPlugin {
+			return newDriver(ctx, logger, t)
+		},
+	})
+}
+
+func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
+	name, _ := w.about()
+	logger = logger.Named(name)
+	return &Driver{
+		workload: w, name: name, logger: logger, ctx: ctx,
+		eventer:   eventer.NewEventer(ctx, logger),
+		options:   defaultPluginOptions(),
+		handles:   map[string]*handle{},
+		executors: map[string]*supervisor.Client{},
+	}
+}
+
+// Close lets go of the supervisor. Tasks go on.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for dir, e := range d.executors {
+		e.Close()
+		delete(d.executors, dir)
+	}
+	return nil
+}
+
+// PluginInfo is part of base.BasePlugin.
+func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
+	return plugin.DriverInfo(d.name), nil
+}
+
+// ConfigSchema is part of base.BasePlugin.
+func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
+	s, _ := d.workload.schemas()
+	return s.Spec(), nil
+}
+
+// SetConfig is part of base.BasePlugin. Nomad calls it without an agent's
+// configuration too, to see whether it is valid, in processes that it ends soon.
+func (d *Driver) SetConfig(c *base.Config) error {
+	options, err := d.workload.configure(c.PluginConfig)
+	if err != nil {
+		return err
+	}
+	deny, err := newDenied(options)
+	if err != nil {
+		return err
+	}
+	root, err := stateRoot(options.StateDir, d.name)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.options, d.denied, d.root = options, deny, root
+	if c.AgentConfig != nil && c.AgentConfig.Driver != nil {
+		d.compute = c.AgentConfig.Compute()
+	}
+	return nil
+}
+
+// TaskConfigSchema is part of drivers.DriverPlugin.
+func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
+	_, s := d.workload.schemas()
+	return s.Spec(), nil
+}
+
+// Capabilities is part of drivers.DriverPlugin. The last two cross the wire only
+// with the interceptor of package plugin.
+func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &drivers.Capabilities{
+		SendSignals:          true,
+		Exec:                 true,
+		FSIsolation:          fsisolation.None,
+		NetIsolationModes:    []drivers.NetIsolationMode{drivers.NetIsolationModeHost, drivers.NetIsolationModeGroup},
+		MountConfigs:         drivers.MountConfigSupportNone,
+		DisableLogCollection: d.options.LogCollection == string(task.CollectorDriver),
+	}, nil
+}
+
+// RecoverTask is part of drivers.DriverPlugin: it takes over a task that an
+// earlier plugin process started. A task that has ended meanwhile is recovered
+// too, so that WaitTask can tell how.
+func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
+	if th == nil || th.Config == nil {
+		return errors.New("failed to recover task: no handle")
+	}
+	if _, err := d.handle(th.Config.ID); err == nil {
+		return nil
+	}
+	saved, st, err := loadHandle(th)
+	if err != nil {
+		return fmt.Errorf("failed to recover task: %w", err)
+	}
+	h := newHandle(th.Config, d.executor(saved.StoreDir), st, saved)
+	status, err := h.executor.Adopt(d.ctx, st)
+	if err != nil {
+		return fmt.Errorf("failed to recover task: %w", err)
+	}
+	if status.State != nil && status.State.Identity == st.Identity {
+		h.state = status.State
+	}
+	d.keep(h)
+	if status.Running {
+		d.event(h.config, "Re-attached to the running task (pid %d)", st.Identity.PID)
+	}
+	return nil
+}
+
+// StartTask is part of drivers.DriverPlugin. It returns when the program itself
+// runs; on an error nothing of the task is left.
+func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	if _, err := d.handle(cfg.ID); err == nil {
+		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
+	}
+	decoded, err := d.workload.decode(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := d.newState(cfg, decoded)
+	if err != nil {
+		return nil, nil, err
+	}
+	saved := savedHandle{
+		StoreDir: filepath.Join(d.stateRoot(), cfg.NodeID), KillMode: task.KillMode(decoded.options.KillMode), StartedAt: time.Now(),
+	}
+	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
+	// kept first: what the supervisor has to say of the start is about this task
+	d.keep(h)
+	if h.state, err = h.executor.Launch(d.ctx, st); err != nil {
+		d.forget(cfg.ID)
+		return nil, nil, err
+	}
+	th := drivers.NewTaskHandle(1)
+	th.Config = cfg
+	th.State = drivers.TaskStateRunning
+	if err := h.save(th); err != nil {
+		_ = h.executor.Destroy(d.ctx, cfg.ID)
+		d.forget(cfg.ID)
+		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
+	}
+	return th, nil, nil
+}
+
+// WaitTask is part of drivers.DriverPlugin. The channel brings exactly one
+// result: an agent older than 1.11.3 panics without one.
+func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitResult, error) {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil, err
+	}
+	exited, err := h.executor.Exited(id)
+	if err != nil {
+		return nil, drivers.ErrTaskNotFound
+	}
+	result := make(chan *drivers.ExitResult, 1)
+	go func() {
+		defer close(result)
+		select {
+		case <-exited:
+			result <- exitResult(h.executor.Exit(id))
+		case <-ctx.Done():
+			result <- &drivers.ExitResult{Err: ctx.Err()}
+		}
+	}()
+	return result, nil
+}
+
+// StopTask is part of drivers.DriverPlugin: it signals, waits for the timeout,
+// kills what is left, and returns when nothing is. A task that is not known is
+// stopped, since any error makes Nomad ask again for minutes.
+func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil
+	}
+	return d.stop(h, timeout, signal)
+}
+
+// DestroyTask is part of drivers.DriverPlugin. It works for an id that this
+// process has never seen, from what is on disk.
+func (d *Driver) DestroyTask(id string, force bool) error {
+	h, err := d.handle(id)
+	if err != nil {
+		return d.destroyUnknown(id)
+	}
+	if h.executor.Exit(id) == nil && !force {
+		return fmt.Errorf("task %q still runs: stop it first", id)
+	}
+	if err := h.executor.Destroy(d.ctx, id); err != nil {
+		return fmt.Errorf("failed to destroy task: %w", err)
+	}
+	d.forget(id)
+	return nil
+}
+
+// InspectTask is part of drivers.DriverPlugin.
+func (d *Driver) InspectTask(id string) (*drivers.TaskStatus, error) {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil, err
+	}
+	return h.status(), nil
+}
+
+// SignalTask is part of drivers.DriverPlugin: the signal goes to the main process.
+func (d *Driver) SignalTask(id string, signal string) error {
+	h, err := d.handle(id)
+	if err != nil {
+		return err
+	}
+	sig, err := parseSignal(signal)
+	if err != nil {
+		return err
+	}
+	return h.executor.Signal(d.ctx, id, sig, task.KillProcess)
+}
+
+func (d *Driver) handle(id string) (*handle, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.handles[id]; h != nil {
+		return h, nil
+	}
+	return nil, drivers.ErrTaskNotFound
+}
+
+func (d *Driver) keep(h *handle) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handles[h.config.ID] = h
+}
+
+func (d *Driver) forget(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.handles, id)
+}
+
+func (d *Driver) stateRoot() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.root
+}
+
+// destroyUnknown destroys a task of which only the disk knows: in any agent's
+// store, since an id is unique and nothing else tells whose it was.
+func (d *Driver) destroyUnknown(id string) error {
+	stores, err := filepath.Glob(filepath.Join(d.stateRoot(), "*"))
+	if err != nil {
+		return nil
+	}
+	for _, dir := range stores {
+		if _, err := os.Stat(task.Store{Dir: dir}.TaskDir(id)); err == nil {
+			return d.executor(dir).Destroy(d.ctx, id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/proto"
+
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// errSessionLost: the supervisor was replaced while a command ran in a task;
+// such commands end with the connection, the task does not.
+var errSessionLost = errors.New("command was ended: the supervisor was restarted")
+
+// ExecTask is part of drivers.DriverPlugin: it runs a command in the task and
+// returns its combined output, at most drivers.CheckBufSize bytes of its end.
+func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil, err
+	}
+	in, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	s, err := d.startSession(h, cmd, false, [3]*os.File{in, w, w})
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	var out tail
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&out, r)
+	}()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case e, ok := <-s.ended:
+		if !ok {
+			return nil, errSessionLost
+		}
+		// what it left running in the background may hold the pipe for ever
+		select {
+		case <-read:
+		case <-time.After(100 * time.Millisecond):
+			r.Close()
+			<-read
+		}
+		return &drivers.ExecTaskResult{Stdout: out.Bytes(), ExitResult: exitResult(e)}, nil
+	case <-timer.C:
+		s.kill()
+		return nil, fmt.Errorf("command did not end within %v: %w", timeout, context.DeadlineExceeded)
+	}
+}
+
+// ExecTaskStreamingRaw is drivers.ExecTaskStreamingRawDriver: `nomad alloc exec`.
+// The command ends with ctx.
+func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream) error {
+	h, err := d.handle(id)
+	if err != nil {
+		return err
+	}
+	t, err := openTerminal(tty)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	s, err := d.startSession(h, cmd, tty, t.theirs)
+	closeFiles(t.theirs[:])
+	if err != nil {
+		return err
+	}
+	out := &sender{stream: stream}
+	var reading sync.WaitGroup
+	reading.Go(func() { out.copy(t.stdout, stdoutMessage) })
+	if t.stderr != nil {
+		reading.Go(func() { out.copy(t.stderr, stderrMessage) })
+	}
+	go receive(stream, t) // ends with the stream, which the caller closes when we return
+
+	select {
+	case e, ok := <-s.ended:
+		done := make(chan struct{})
+		go func() { reading.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Second): // a background process has the terminal
+			t.close()
+			<-done
+		}
+		if !ok {
+			return errSessionLost
+		}
+		return out.send(&drivers.ExecTaskStreamingResponseMsg{
+			Exited: true, Result: &proto.ExitResult{ExitCode: int32(exitResult(e).ExitCode)},
+		})
+	case <-ctx.Done():
+		s.kill()
+		t.close()
+		reading.Wait()
+		return ctx.Err()
+	}
+}
+
+// session is a command that runs in a task.
+type session struct {
+	ended <-chan *task.Exit
+	kill  func()
+}
+
+func (d *Driver) startSession(h *handle, cmd []string, tty bool, stdio [3]*os.File) (*session, error) {
+	if len(cmd) == 0 || cmd[0] == "" {
+		return nil, errors.New("command is empty")
+	}
+	spec := &supervisor.ExecSpec{Session: "exec-" + rand.Text(), Path: cmd[0], Args: cmd[1:], TTY: tty}
+	ended, err := h.executor.Exec(d.ctx, h.config.ID, spec, stdio)
+	if errors.Is(err, supervisor.ErrEnded) {
+		return nil, fmt.Errorf("task %q does not run any more", h.config.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &session{ended: ended, kill: func() { _ = h.executor.Kill(d.ctx, spec.Session) }}, nil
+}
+
+// terminal is the two sides of a command's standard streams.
+type terminal struct {
+	theirs                [3]*os.File
+	stdin, stdout, stderr *os.File // ours; stderr is nil with a tty
+	tty                   bool
+}
+
+func openTerminal(tty bool) (*terminal, error) {
+	if tty {
+		master, slave, err := pty.Open()
+		if err != nil {
+			return nil, fmt.Errorf("failed to open a terminal: %w", err)
+		}
+		return &terminal{theirs: [3]*os.File{slave, slave, slave}, stdin: master, stdout: master, tty: true}, nil
+	}
+	t := &terminal{}
+	var err error
+	open := func(r, w **os.File) {
+		if err == nil {
+			*r, *w, err = os.Pipe()
+		}
+	}
+	open(&t.theirs[0], &t.stdin)
+	open(&t.stdout, &t.theirs[1])
+	open(&t.stderr, &t.theirs[2])
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *terminal) close() {
+	closeFiles(t.theirs[:])
+	closeFiles([]*os.File{t.stdin, t.stdout, t.stderr})
+}
+
+// closeFiles closes each; twice is harmless.
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// receive gives the user's input and window size to the command.
+func receive(stream drivers.ExecTaskStream, t *terminal) {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		if in := m.Stdin; in != nil {
+			if len(in.Data) > 0 {
+				if _, err := t.stdin.Write(in.Data); err != nil {
+					continue // it does not read any more; its output is still wanted
+				}
+			}
+			if in.Close {
+				if t.tty {
+					_, _ = t.stdin.Write([]byte{4}) // VEOF of termios(3): the master's close would hang up
+				} else {
+					t.stdin.Close()
+				}
+			}
+		}
+		if size := m.TtySize; size != nil && t.tty {
+			_ = pty.Setsize(t.stdin, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
+		}
+	}
+}
+
+// sender serialises what goes to a stream, which allows one sender at a time.
+type sender struct {
+	mu     sync.Mutex
+	stream drivers.ExecTaskStream
+}
+
+func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stream.Send(m)
+}
+
+// copy sends all that r has, and that it has ended: a terminal does with EIO.
+func (s *sender) copy(r io.Reader, message func(*proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStreamingResponseMsg) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && s.send(message(&proto.ExecTaskStreamingIOOperation{Data: buf[:n]})) != nil {
+			return
+		}
+		if err != nil {
+			_ = s.send(message(&proto.ExecTaskStreamingIOOperation{Close: true}))
+			return
+		}
+	}
+}
+
+func stdoutMessage(op *proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStreamingResponseMsg {
+	return &drivers.ExecTaskStreamingResponseMsg{Stdout: op}
+}
+
+func stderrMessage(op *proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStreamingResponseMsg {
+	return &drivers.ExecTaskStreamingResponseMsg{Stderr: op}
+}
+
+// tail keeps the last drivers.CheckBufSize bytes.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	n, err := t.Buffer.Write(p)
+	if over := t.Len() - drivers.CheckBufSize; over > 0 {
+		t.Next(over)
+	}
+	return n, err
+}

@@ -1,0 +1,86 @@
+package driver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// handle is a task that this plugin process knows.
+type handle struct {
+	config   *drivers.TaskConfig
+	executor executor
+	state    *task.State
+	saved    savedHandle
+}
+
+// savedHandle is what Nomad keeps for us between StartTask and RecoverTask
+// (TaskHandle.DriverState). Old ones come back after an upgrade of the plugin:
+// fields are only ever added.
+type savedHandle struct {
+	StoreDir  string          `codec:"store_dir"`
+	KillMode  task.KillMode   `codec:"kill_mode"`
+	StartedAt time.Time       `codec:"started_at"`
+	State     json.RawMessage `codec:"state"` // a task.State, should the one on disk be lost
+}
+
+func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedHandle) *handle {
+	return &handle{config: cfg, executor: e, state: st, saved: saved}
+}
+
+func (h *handle) save(th *drivers.TaskHandle) (err error) {
+	if h.saved.State, err = json.Marshal(h.state); err != nil {
+		return err
+	}
+	return th.SetDriverState(&h.saved)
+}
+
+func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err error) {
+	if err := th.GetDriverState(&saved); err != nil {
+		return saved, nil, fmt.Errorf("failed to decode task handle: %w", err)
+	}
+	if saved.StoreDir == "" || !filepath.IsAbs(saved.StoreDir) {
+		return saved, nil, errors.New("task handle does not say where its state is")
+	}
+	st, err = task.Store{Dir: saved.StoreDir}.Load(th.Config.ID)
+	if err == nil {
+		return saved, st, nil
+	}
+	// the disk has no usable state: Nomad's copy is as good
+	st = &task.State{}
+	if jerr := json.Unmarshal(saved.State, st); jerr != nil || st.ID != th.Config.ID {
+		return saved, nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
+	}
+	return saved, st, nil
+}
+
+func (h *handle) status() *drivers.TaskStatus {
+	s := &drivers.TaskStatus{
+		ID: h.config.ID, Name: h.config.Name, State: drivers.TaskStateRunning, StartedAt: h.saved.StartedAt,
+		DriverAttributes: map[string]string{"pid": fmt.Sprint(h.state.Identity.PID)},
+	}
+	if e := h.executor.Exit(h.config.ID); e != nil {
+		s.State, s.CompletedAt, s.ExitResult = drivers.TaskStateExited, e.At, exitResult(e)
+	}
+	return s
+}
+
+// exitResult says it in Nomad's terms: a signal is an exit code of 128 and its
+// number too, as a shell would put it, and a lost exit is an error.
+func exitResult(e *task.Exit) *drivers.ExitResult {
+	switch {
+	case e == nil:
+		return &drivers.ExitResult{ExitCode: -1, Err: errors.New("task is lost: nothing is known of it any more")}
+	case e.Lost:
+		return &drivers.ExitResult{ExitCode: -1, Err: fmt.Errorf("task is lost: %s", e.Reason)}
+	case e.Signal != 0:
+		return &drivers.ExitResult{ExitCode: 128 + e.Signal, Signal: e.Signal, OOMKilled: e.OOMKilled}
+	}
+	return &drivers.ExitResult{ExitCode: e.Code, OOMKilled: e.OOMKilled}
+}

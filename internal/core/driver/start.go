@@ -1,0 +1,150 @@
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// newState says how a task is to run. It has no effect; whatever is wrong with
+// the task's configuration is found here or by the launcher.
+func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, error) {
+	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
+		// reachable without isolation, at their own paths: nothing to do, and no lie
+		d.logger.Debug("devices and mounts are used at their host paths", "task", cfg.ID)
+	}
+	who, err := resolveUser(cfg.User, t.options.Groups)
+	if err != nil {
+		return nil, err
+	}
+	base, err := d.baseCommand(cfg, t.options, who)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.denied.check(base.User); err != nil {
+		return nil, err
+	}
+	cmd, err := t.command(d.ctx, base)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
+		return nil, fmt.Errorf("command has a NUL character, which no program can be given")
+	}
+	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: d.output(cfg, t.options.Logs)}
+	var cpusetPath string
+	if r := cfg.Resources; r != nil {
+		if r.LinuxResources != nil {
+			cpusetPath = r.LinuxResources.CpusetCgroupPath
+		}
+		st.Limits = limits(r)
+	}
+	st.Limits.PidsMax = t.options.PidsLimit
+	st.Group = cgroup.Plan(cgroup.Detect(""), cpusetPath, cfg.AllocID, cfg.Name)
+	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
+		return nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
+	}
+	return st, nil
+}
+
+// baseCommand is what does not depend on the driver.
+func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account) (task.Command, error) {
+	dir := cfg.TaskDir()
+	cmd := task.Command{
+		Dir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
+		Nice: o.Nice, OOMScoreAdj: o.OOMScoreAdj,
+	}
+	switch {
+	case o.WorkDir == "":
+	case filepath.IsAbs(o.WorkDir):
+		cmd.Dir = filepath.Clean(o.WorkDir)
+	default:
+		cmd.Dir = filepath.Join(dir.Dir, o.WorkDir)
+	}
+	var err error
+	if cmd.Umask, err = o.umask(); err != nil {
+		return cmd, err
+	}
+	if cmd.Rlimits, err = o.rlimits(); err != nil {
+		return cmd, err
+	}
+	if who != nil {
+		cmd.User = &who.User
+	}
+	if n := cfg.NetworkIsolation; n != nil {
+		cmd.NetworkNamespace = n.Path
+	}
+	cmd.Env = environment(d.denied.filter(cfg.Env), who)
+	return cmd, nil
+}
+
+// environment is the task's as Nomad made it, which without file system
+// isolation has the agent's own in it; what that says of the agent's user is
+// corrected to the task's.
+func environment(env map[string]string, who *account) []string {
+	env = maps.Clone(env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	if who != nil {
+		for name, value := range map[string]string{"USER": who.name, "LOGNAME": who.name, "HOME": who.home} {
+			if old, set := env[name]; !set || old == os.Getenv(name) { // not what the job says
+				env[name] = value
+			}
+			if env[name] == "" {
+				delete(env, name)
+			}
+		}
+	}
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// output says who collects. Nomad tells a driver of logs { disabled = true } by
+// the path of the null device, and of nothing else.
+func (d *Driver) output(cfg *drivers.TaskConfig, o LogOptions) task.Output {
+	out := task.Output{Collector: task.Collector(d.options.LogCollection)}
+	switch {
+	case cfg.StdoutPath == os.DevNull && cfg.StderrPath == os.DevNull:
+		out.Collector = task.CollectorNone
+	case out.Collector == task.CollectorNomad:
+		out.Stdout, out.Stderr = cfg.StdoutPath, cfg.StderrPath
+	default:
+		out.AllocDir = cfg.AllocDir
+		out.MaxFiles, out.MaxFileSize = o.MaxFiles, int64(o.MaxFileSize)<<20
+	}
+	return out
+}
+
+// limits are the job's resources block. memory alone is a hard limit; with
+// memory_max, memory is what the kernel spares as long as it can (soft), and
+// memory_max the hard one, -1 for none.
+func limits(r *drivers.Resources) cgroup.Limits {
+	var l cgroup.Limits
+	if n := r.NomadResources; n != nil {
+		switch {
+		case n.Memory.MemoryMaxMB < 0:
+			l.MemoryLow, l.MemoryMax = n.Memory.MemoryMB<<20, -1
+		case n.Memory.MemoryMaxMB > 0:
+			l.MemoryLow, l.MemoryMax = n.Memory.MemoryMB<<20, n.Memory.MemoryMaxMB<<20
+		default:
+			l.MemoryMax = n.Memory.MemoryMB << 20
+		}
+	}
+	if lr := r.LinuxResources; lr != nil {
+		l.CPUShares = uint64(max(0, lr.CPUShares))
+		l.Cpuset = lr.CpusetCpus
+	}
+	return l
+}

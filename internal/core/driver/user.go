@@ -1,0 +1,165 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// account is a task's user with what its environment should say of it.
+type account struct {
+	task.User
+	name, home string
+}
+
+// resolveUser looks up a job's user field: a name or an id, with :group if the
+// group is not the user's own. extra are further supplementary groups. It returns
+// nil for an empty field without extra groups: the task runs as the agent does.
+func resolveUser(field string, extra []string) (*account, error) {
+	if field == "" && len(extra) == 0 {
+		return nil, nil
+	}
+	name, group, hasGroup := strings.Cut(field, ":")
+	if name == "" {
+		name = strconv.Itoa(os.Geteuid())
+	}
+	u, err := lookupUser(name)
+	if err != nil {
+		return nil, err
+	}
+	a := &account{name: u.Username, home: u.HomeDir}
+	if a.UID, err = parseID(u.Uid); err != nil {
+		return nil, err
+	}
+	if a.GID, err = parseID(u.Gid); err != nil {
+		return nil, err
+	}
+	if hasGroup {
+		if a.GID, err = lookupGroup(group); err != nil {
+			return nil, err
+		}
+	}
+	if u.Username != "" { // a bare id without an account belongs to no groups
+		if a.Groups, err = groupsOf(u); err != nil {
+			return nil, fmt.Errorf("failed to look up the groups of user %q: %w", name, err)
+		}
+	}
+	for _, g := range extra {
+		gid, err := lookupGroup(g)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(a.Groups, gid) {
+			a.Groups = append(a.Groups, gid)
+		}
+	}
+	return a, nil
+}
+
+// lookupUser finds an account in /etc/passwd, or through the name service
+// switch (getent(1)), which a static binary can't ask itself.
+func lookupUser(name string) (*user.User, error) {
+	id, numeric := parseID(name)
+	var u *user.User
+	var err error
+	if numeric == nil {
+		u, err = user.LookupId(name)
+	} else {
+		u, err = user.Lookup(name)
+	}
+	if err == nil {
+		return u, nil
+	}
+	if f := getent("passwd", name); len(f) >= 6 {
+		return &user.User{Username: f[0], Uid: f[2], Gid: f[3], HomeDir: f[5]}, nil
+	}
+	if numeric == nil { // any id can run a process
+		text := strconv.FormatUint(uint64(id), 10)
+		return &user.User{Uid: text, Gid: text, HomeDir: "/"}, nil
+	}
+	return nil, fmt.Errorf("user %q does not exist on this node", name)
+}
+
+func lookupGroup(name string) (uint32, error) {
+	if id, err := parseID(name); err == nil {
+		return id, nil
+	}
+	if g, err := user.LookupGroup(name); err == nil {
+		return parseID(g.Gid)
+	}
+	if f := getent("group", name); len(f) >= 3 {
+		return parseID(f[2])
+	}
+	return 0, fmt.Errorf("group %q does not exist on this node", name)
+}
+
+func groupsOf(u *user.User) ([]uint32, error) {
+	ids, err := u.GroupIds()
+	if err != nil {
+		return nil, err
+	}
+	if f := getentInitgroups(u.Username); f != nil {
+		ids = append(ids, f...)
+	}
+	var groups []uint32
+	for _, s := range ids {
+		id, err := parseID(s)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(groups, id) {
+			groups = append(groups, id)
+		}
+	}
+	return groups, nil
+}
+
+// getent returns the fields of an entry, nil where there is none.
+func getent(database, key string) []string {
+	line, _, _ := strings.Cut(runGetent(database, key), "\n")
+	if line == "" {
+		return nil
+	}
+	return strings.Split(line, ":")
+}
+
+// getentInitgroups asks only where /etc/passwd does not have the user: then its
+// groups are not in /etc/group either.
+func getentInitgroups(name string) []string {
+	if _, err := user.Lookup(name); err == nil {
+		return nil
+	}
+	f := strings.Fields(runGetent("initgroups", name))
+	if len(f) < 2 {
+		return nil
+	}
+	return f[1:]
+}
+
+func runGetent(database, key string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "getent", database, "--", key).Output()
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(out))
+}
+
+func parseID(s string) (uint32, error) {
+	v, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || v == 1<<32-1 {
+		return 0, errors.New(strconv.Quote(s) + " is not a user or group id")
+	}
+	return uint32(v), nil
+}

@@ -1,0 +1,348 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Config is what a Client needs to know.
+type Config struct {
+	// Store is the directory that the plugin and its supervisor share.
+	Store task.Store
+
+	// Leaf is the cgroup for a supervisor that this client starts; mode None where
+	// there is none to be had.
+	Leaf cgroup.Group
+
+	// Idle is how long a supervisor stays without task and client, and how long
+	// the client stays connected without task; 0 means 10 s.
+	Idle time.Duration
+
+	// OnEvent is called, from one goroutine, for what a user should know of a task.
+	OnEvent func(Event)
+
+	// OnExit is called, from one goroutine, for each launched or adopted task that
+	// has ended.
+	OnExit func(id string, e *task.Exit)
+
+	// Log is called with what an operator may want to know.
+	Log func(format string, args ...any)
+}
+
+// Client is a plugin's side. It is safe for concurrent use. It starts a
+// supervisor when one is needed, and another when that one was killed; calls that
+// are under way then are repeated, so that callers do not notice.
+//
+// For each running task it holds a pidfd and the output FIFOs open, so that
+// neither the exit status nor the last line is lost while no supervisor lives.
+type Client struct {
+	cfg    Config
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	dialing sync.Mutex // one connection attempt at a time
+
+	mu       sync.Mutex
+	link     *link
+	upgraded bool // this client has had its say about the supervisor's build
+	holds    map[string]*hold
+	sessions map[string]chan *task.Exit
+	lastUse  time.Time
+}
+
+// hold is what a client keeps of a task between its start and its destruction.
+type hold struct {
+	state *task.State
+	pidfd *os.File
+	fifos []*os.File
+	exit  *task.Exit
+	done  chan struct{}
+}
+
+// NewClient returns a client; nothing runs before its first call.
+func NewClient(cfg Config) *Client {
+	if cfg.Idle == 0 {
+		cfg.Idle = 10 * time.Second
+	}
+	if cfg.OnEvent == nil {
+		cfg.OnEvent = func(Event) {}
+	}
+	if cfg.OnExit == nil {
+		cfg.OnExit = func(string, *task.Exit) {}
+	}
+	if cfg.Log == nil {
+		cfg.Log = func(string, ...any) {}
+	}
+	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]chan *task.Exit{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// Close ends the connection. Tasks and supervisor go on.
+func (c *Client) Close() {
+	c.cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != nil {
+		c.link.Close()
+	}
+	for id, h := range c.holds {
+		h.release()
+		delete(c.holds, id)
+	}
+}
+
+// Launch starts a task and returns its state with the identity of its process,
+// once the program itself runs. A *launch.Error says why a program could not be
+// started; nothing is left of it then.
+func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
+	h := c.hold(st) // before the launch: the exit may be told before the reply is read
+	for try := 0; ; try++ {
+		r, err := c.call(ctx, &request{Op: opLaunch, State: st})
+		if errors.Is(err, errLinkLost) && try < 2 {
+			// did it start before the supervisor was lost?
+			stat, serr := c.status(ctx, st.ID)
+			if errors.Is(serr, ErrUnknownTask) {
+				continue
+			}
+			if serr == nil {
+				r, err = &reply{State: stat.State}, nil
+			}
+		}
+		if err != nil {
+			c.Forget(st.ID)
+			return nil, err
+		}
+		c.mu.Lock()
+		h.state = r.State
+		h.open(c.cfg.Store)
+		c.mu.Unlock()
+		return r.State, nil
+	}
+}
+
+// Adopt makes the supervisor know a task that an earlier plugin started, from the
+// state that came back from Nomad if the one on disk is lost.
+func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
+	c.mu.Lock()
+	h := c.holds[st.ID]
+	c.mu.Unlock()
+	if h == nil {
+		h = c.hold(st)
+	}
+	c.mu.Lock()
+	h.open(c.cfg.Store)
+	c.mu.Unlock()
+	for try := 0; ; try++ {
+		r, err := c.adopt(ctx, h)
+		if errors.Is(err, errLinkLost) && try < 2 {
+			continue
+		}
+		if err != nil {
+			c.Forget(st.ID)
+			return nil, err
+		}
+		return r, nil
+	}
+}
+
+// Exited returns a channel that is closed when the task has ended; Exit tells
+// how, then. Both may be asked of tasks that were launched or adopted, until Forget.
+func (c *Client) Exited(id string) (<-chan struct{}, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[id]; h != nil {
+		return h.done, nil
+	}
+	return nil, ErrUnknownTask
+}
+
+// Exit returns how a task ended, nil while it runs.
+func (c *Client) Exit(id string) *task.Exit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[id]; h != nil {
+		return h.exit
+	}
+	return nil
+}
+
+// Signal sends a signal: to the process, its group or all of the task.
+// ErrEnded if there is nobody to signal.
+func (c *Client) Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error {
+	_, err := c.repeat(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
+	return err
+}
+
+// Kill ends every process of a task, and returns when none is left.
+func (c *Client) Kill(ctx context.Context, id string) error {
+	_, err := c.repeat(ctx, &request{Op: opKill, ID: id})
+	return err
+}
+
+// Destroy kills what is left of a task and removes all that was kept of it. It
+// works for a task that this client never saw, and twice.
+func (c *Client) Destroy(ctx context.Context, id string) error {
+	_, err := c.repeat(ctx, &request{Op: opDestroy, ID: id})
+	if err == nil {
+		c.Forget(id)
+	}
+	return err
+}
+
+// Exec starts a process in a running task, with the three files as its standard
+// streams; the caller closes them. The channel delivers its exit, once; it is
+// closed without a value when the connection was lost, with which the process dies.
+func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
+	ended := make(chan *task.Exit, 1)
+	c.mu.Lock()
+	c.sessions[spec.Session] = ended
+	c.mu.Unlock()
+	fds := []int{int(stdio[0].Fd()), int(stdio[1].Fd()), int(stdio[2].Fd())}
+	_, err := c.call(ctx, &request{Op: opExec, ID: id, Exec: spec, FDs: 3}, fds...)
+	if err != nil {
+		c.mu.Lock()
+		delete(c.sessions, spec.Session)
+		c.mu.Unlock()
+		return nil, err
+	}
+	return ended, nil
+}
+
+// Forget drops what the client holds of a task.
+func (c *Client) Forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[id]; h != nil {
+		h.release()
+		delete(c.holds, id)
+	}
+	c.lastUse = time.Now()
+}
+
+func (c *Client) status(ctx context.Context, id string) (*Status, error) {
+	r, err := c.repeat(ctx, &request{Op: opStatus, ID: id})
+	if err != nil {
+		return nil, err
+	}
+	return r.Stat, nil
+}
+
+// repeat makes a call that may be made twice.
+func (c *Client) repeat(ctx context.Context, req *request) (*reply, error) {
+	for try := 0; ; try++ {
+		r, err := c.call(ctx, req)
+		if !errors.Is(err, errLinkLost) || try >= 3 {
+			return r, err
+		}
+	}
+}
+
+func (c *Client) call(ctx context.Context, req *request, fds ...int) (*reply, error) {
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.roundTrip(ctx, req, fds...)
+}
+
+func (c *Client) hold(st *task.State) *hold {
+	h := &hold{state: st, done: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holds[st.ID] = h
+	return h
+}
+
+// open takes hold of what would be lost with the supervisor. What can't be
+// opened is gone already, and the supervisor knows more.
+func (h *hold) open(store task.Store) {
+	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
+		return
+	}
+	if fd, err := unix.PidfdOpen(h.state.Identity.PID, 0); err == nil {
+		if h.state.Identity.Alive() {
+			h.pidfd = os.NewFile(uintptr(fd), "pidfd")
+		} else {
+			unix.Close(fd)
+		}
+	}
+	if h.state.Output.Collector != task.CollectorDriver {
+		return
+	}
+	for _, name := range streamNames {
+		if f, err := os.OpenFile(store.FIFO(h.state.ID, name), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err == nil {
+			h.fifos = append(h.fifos, f)
+		}
+	}
+}
+
+func (h *hold) release() {
+	closeAll(h.fifos)
+	if h.pidfd != nil {
+		h.pidfd.Close()
+	}
+	h.fifos, h.pidfd = nil, nil
+}
+
+// ended notes an exit; the first one told counts.
+func (c *Client) ended(id string, e *task.Exit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[id]; h != nil && h.exit == nil {
+		h.exit = e
+		h.release()
+		// told first: who waits may forget the task at once
+		c.mu.Unlock()
+		c.cfg.OnExit(id, e)
+		c.mu.Lock()
+		close(h.done)
+	}
+	if ch := c.sessions[id]; ch != nil {
+		ch <- e
+		close(ch)
+		delete(c.sessions, id)
+	}
+}
+
+func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
+	req := &request{Op: opAdopt, State: h.state}
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.adoptOver(ctx, l, h, req)
+}
+
+func (c *Client) adoptOver(ctx context.Context, l *link, h *hold, req *request) (*Status, error) {
+	var fds []int
+	c.mu.Lock()
+	if h.pidfd != nil {
+		if fd, err := unix.FcntlInt(h.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			fds = append(fds, fd)
+			defer unix.Close(fd)
+		}
+	}
+	c.mu.Unlock()
+	req.FDs = len(fds)
+	r, err := l.roundTrip(ctx, req, fds...)
+	if err != nil {
+		return nil, err
+	}
+	if r.Stat == nil {
+		return nil, fmt.Errorf("supervisor gave no status of task %s", h.state.ID)
+	}
+	if r.Stat.Exit != nil {
+		c.ended(h.state.ID, r.Stat.Exit)
+	}
+	return r.Stat, nil
+}

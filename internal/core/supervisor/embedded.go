@@ -1,0 +1,10 @@
+//go:build embed_supervisor
+
+package supervisor
+
+import _ "embed"
+
+// embedded is the small static binary, which `mage build` makes first.
+//
+//go:embed embedded/outrider-supervisor
+var embedded []byte

@@ -1,0 +1,7 @@
+//go:build !embed_supervisor
+
+package supervisor
+
+// embedded is nil where the small binary was not built in (go build, go test): the
+// program that imports this package runs the roles itself.
+var embedded []byte

@@ -1,0 +1,143 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// An exit status has three sources. wait4(2) tells a parent. The zombie's
+// /proc/<pid>/stat tells anybody who may trace it, until it is reaped. And on
+// Linux 6.15 and later a pidfd tells anybody who held one, after it was reaped
+// (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). Where all
+// three are silent the exit is lost; none is ever made up.
+
+// reap returns how a child ended that is dead already.
+func reap(pid int) (*task.Exit, error) {
+	for {
+		var ws unix.WaitStatus
+		_, err := unix.Wait4(pid, &ws, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return exitOf(ws), nil
+	}
+}
+
+// observeExit returns how a process ended that is not our child. It blocks until
+// a source tells, at most for the time an init may take to reap.
+func observeExit(id task.Identity, pidfd int) *task.Exit {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		st, err := task.ReadStat(id.PID)
+		zombie := err == nil && st.Start == id.Start && st.State == 'Z'
+		if zombie && mayTrace(id.PID) {
+			return exitOf(unix.WaitStatus(st.ExitCode))
+		}
+		if ws, ok := pidfdExit(pidfd); ok {
+			return exitOf(ws)
+		}
+		if !zombie && reaped(pidfd) {
+			// the information is there before the hang-up is, so one more look is the last
+			if ws, ok := pidfdExit(pidfd); ok {
+				return exitOf(ws)
+			}
+			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells nobody else how")
+		}
+		if time.Now().After(deadline) {
+			return lost("nobody reaps it, and it is another user's, so its exit status can't be read")
+		}
+	}
+}
+
+func exitOf(ws unix.WaitStatus) *task.Exit {
+	e := &task.Exit{At: time.Now()}
+	if ws.Signaled() {
+		e.Signal = int(ws.Signal())
+	} else {
+		e.Code = ws.ExitStatus()
+	}
+	return e
+}
+
+func lost(reason string) *task.Exit {
+	return &task.Exit{Lost: true, Reason: reason, At: time.Now()}
+}
+
+// pidfdInfo is struct pidfd_info of include/uapi/linux/pidfd.h, its first version.
+type pidfdInfo struct {
+	Mask, CgroupID                                   uint64
+	PID, TGID, PPID                                  uint32
+	RUID, RGID, EUID, EGID, SUID, SGID, FSUID, FSGID uint32
+	ExitCode                                         int32
+	CoredumpMask, Spare                              uint32
+}
+
+const (
+	pidfdInfoExit = 1 << 3                                                // PIDFD_INFO_EXIT
+	pidfdGetInfo  = 3<<30 | unsafe.Sizeof(pidfdInfo{})<<16 | 0xFF<<8 | 11 // _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
+)
+
+func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
+	info := pidfdInfo{Mask: pidfdInfoExit}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
+}
+
+// TellsExit says whether this kernel tells a process's exit to whoever holds a
+// pidfd (Linux 6.15 and later). It asks about a child of its own.
+func TellsExit() bool {
+	fd := -1
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{argv0, "nothing"}, &syscall.ProcAttr{
+		Sys: &syscall.SysProcAttr{PidFD: &fd},
+	})
+	if err != nil || fd < 0 {
+		return false
+	}
+	defer unix.Close(fd)
+	_, _ = reap(pid)
+	_, ok := pidfdExit(fd)
+	return ok
+}
+
+// reaped says whether the process is gone altogether: a pidfd hangs up then.
+func reaped(pidfd int) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	_, err := unix.Poll(p, 0)
+	if err == nil && p[0].Revents&unix.POLLHUP != 0 {
+		return true
+	}
+	// kernels that do not hang up refuse a signal instead
+	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
+}
+
+// mayTrace says whether the exit code in /proc/<pid>/stat is true: it reads 0
+// without the permission (PTRACE_MODE_READ, ptrace(2)).
+func mayTrace(pid int) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if unix.Capget(&hdr, &caps[0]) == nil && caps[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0 {
+		return true
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	me := fmt.Sprint(os.Geteuid())
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
+			f := strings.Fields(rest)
+			return len(f) > 2 && f[0] == me && f[1] == me && f[2] == me
+		}
+	}
+	return false
+}

@@ -1,0 +1,204 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/launch"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// argv0 is the name under which ps shows the supervisor, and what tells a plugin
+// binary that it is run in one of the roles instead of as a plugin.
+const argv0 = "outrider-supervisor"
+
+const (
+	roleSupervise = "supervise"
+	roleLaunch    = "launch"
+)
+
+// options are how a supervisor is started: as one JSON argument.
+type options struct {
+	Dir   string        `json:"dir"`   // of the Store
+	Build string        `json:"build"` // which binary this is
+	Idle  time.Duration `json:"idle"`  // how long it stays without task and client, ns
+	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup it was put in
+
+	// of an upgrade in place: the descriptors that were kept over the exec
+	Listener int `json:"listener,omitempty"`
+	Lock     int `json:"lock,omitempty"`
+}
+
+// readyFD is where a new supervisor says "ready\n", "busy\n" (another one serves
+// this directory already) or an error in words.
+const readyFD = 3
+
+// Main runs the role that the arguments name, and does not return then. It
+// returns at once in a process that is not run in a role, so that a plugin's main
+// calls it first.
+func Main() {
+	if len(os.Args) < 2 || os.Args[0] != argv0 {
+		return
+	}
+	switch os.Args[1] {
+	case roleLaunch:
+		launch.Main()
+	case roleSupervise:
+		if len(os.Args) != 3 {
+			fmt.Fprintln(os.Stderr, "usage: outrider-supervisor supervise OPTIONS")
+			os.Exit(2)
+		}
+		os.Exit(supervise(os.Args[2]))
+	}
+	os.Exit(0)
+}
+
+func supervise(arg string) int {
+	debug.SetGCPercent(20) // small and idle: memory counts, collection time does not
+	setName("outrider-superv")
+	// no signal that is meant for somebody else ends it; Notify and not Ignore,
+	// since ignored signals are inherited by tasks
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
+
+	var o options
+	var err error
+	if err = json.Unmarshal([]byte(arg), &o); err != nil {
+		fmt.Fprintln(os.Stderr, "outrider-supervisor:", err)
+		return 2
+	}
+	var ready io.WriteCloser
+	if o.Listener == 0 {
+		ready = os.NewFile(readyFD, "ready")
+		syscall.CloseOnExec(readyFD)
+	}
+	say := func(what string) {
+		if ready != nil {
+			fmt.Fprintln(ready, what)
+			ready.Close()
+			ready = nil
+		}
+	}
+	s, err := newServer(o)
+	if errors.Is(err, errBusy) {
+		say("busy")
+		return 0
+	}
+	if err != nil {
+		say(err.Error())
+		return 1
+	}
+	// the kernel should end it last: everything else can be restarted
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
+	if err := s.adoptAll(); err != nil {
+		say(err.Error())
+		return 1
+	}
+	go s.serve()
+	say("ready")
+	s.run()
+	return 0
+}
+
+var errBusy = errors.New("another supervisor serves this directory")
+
+func newServer(o options) (*server, error) {
+	s := &server{
+		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
+		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{},
+		busySince: time.Now(),
+	}
+	var err error
+	if s.loop, err = newLoop(s); err != nil {
+		return nil, err
+	}
+	if o.Listener != 0 {
+		return s, s.inherit(o)
+	}
+	if s.lock, err = lockDir(o.Dir); err != nil {
+		return nil, err
+	}
+	_ = os.Remove(s.store.Socket()) // of a supervisor that was killed
+	s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.store.Socket(), Net: "unix"})
+	return s, err
+}
+
+// lockDir makes the directory and takes its flock, which the kernel gives back
+// whatever happens to the holder.
+func lockDir(dir string) (*os.File, error) {
+	for range 10 {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err := os.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, errBusy
+		}
+		// the last holder may have removed the directory between the two
+		here, err1 := os.Stat(dir)
+		mine, err2 := f.Stat()
+		if err1 == nil && err2 == nil && os.SameFile(here, mine) {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, fmt.Errorf("failed to lock %s", dir)
+}
+
+// run is the life of the supervisor: it ends when there has been neither a task
+// nor a client for a while, and leaves nothing then that is of no use.
+func (s *server) run() {
+	go s.loop.run()
+	every := min(s.idle/4+time.Millisecond, time.Second)
+	for range time.Tick(every) {
+		if s.idleFor() < s.idle {
+			continue
+		}
+		s.mu.Lock()
+		s.ending = len(s.clients) == 0
+		ending := s.ending
+		s.mu.Unlock()
+		if ending {
+			break
+		}
+	}
+	s.listener.Close() // removes the socket
+	_ = os.Remove(filepath.Join(s.store.Dir, "supervisor.log"))
+	// each succeeds only where nothing is left in it; exit records that nobody
+	// has asked for stay
+	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
+	_ = os.Remove(s.store.Dir)
+	_ = os.Remove(filepath.Dir(s.store.Dir))
+	s.leave()
+}
+
+// leave moves this process out of its own cgroup and removes that. Where it may
+// not, the client that started it does it after its end.
+func (s *server) leave() {
+	if s.leaf.Leave() == nil {
+		_ = s.leaf.Remove()
+	}
+}
+
+// setName is what ps shows: prctl(2), PR_SET_NAME.
+func setName(name string) {
+	if p, err := unix.BytePtrFromString(name); err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(p)), 0, 0, 0)
+	}
+}

@@ -1,0 +1,144 @@
+// Package supervisor is the process that outlives the plugin: it starts the
+// tasks, collects their output and remembers how they ended. One supervisor
+// serves all tasks of one plugin of one Nomad agent.
+//
+// The package has two halves. Main is the process itself; Client is how a plugin
+// talks to it, starts it, upgrades it, and starts another one when it has died.
+// Both speak the protocol of this file.
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+
+	"github.com/outrider-dev/outrider/internal/core/launch"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// protocolVersion changes when an older client could misunderstand. A client
+// upgrades a supervisor of another version before it asks anything of it.
+const protocolVersion = 1
+
+// The protocol is JSON values on a stream socket, each a request (to the
+// supervisor) or a reply or event (to the client). Requests run concurrently;
+// a reply carries its request's Seq. File descriptors go with a request as
+// SCM_RIGHTS (unix(7)), FDs says how many belong to it.
+type request struct {
+	Seq uint64 `json:"seq"`
+	Op  string `json:"op"`
+	ID  string `json:"id,omitempty"` // the task, or the exec session
+	FDs int    `json:"fds,omitempty"`
+
+	State  *task.State   `json:"state,omitempty"`  // launch, adopt
+	Exec   *ExecSpec     `json:"exec,omitempty"`   // exec
+	Signal int           `json:"signal,omitempty"` // signal
+	Mode   task.KillMode `json:"mode,omitempty"`   // signal
+	Build  string        `json:"build,omitempty"`  // upgrade
+	Argv   []string      `json:"argv,omitempty"`   // upgrade
+
+	files []*os.File // received; the handler closes them
+}
+
+const (
+	opHello   = "hello"   // -> Hello
+	opLaunch  = "launch"  // State -> State with Identity; answers when the program runs
+	opAdopt   = "adopt"   // State, perhaps a pidfd -> Status
+	opStatus  = "status"  // ID -> Status
+	opSignal  = "signal"  // ID, Signal, Mode
+	opKill    = "kill"    // ID: the whole tree, answers when it is gone
+	opDestroy = "destroy" // ID: kill, and remove all that is left
+	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit is told under Exec.Session
+	opUpgrade = "upgrade" // 1 fd, the new binary; the connection ends
+)
+
+// reply answers a request, or tells (Seq is 0) of an Event or of the Exit of ID.
+type reply struct {
+	Seq   uint64       `json:"seq,omitempty"`
+	ID    string       `json:"id,omitempty"`
+	Error *remoteError `json:"error,omitempty"`
+	Hello *hello       `json:"hello,omitempty"`
+	State *task.State  `json:"state,omitempty"`
+	Stat  *Status      `json:"status,omitempty"`
+	Exit  *task.Exit   `json:"exit,omitempty"`
+	Event *Event       `json:"event,omitempty"`
+}
+
+type hello struct {
+	Protocol int    `json:"protocol"`
+	Build    string `json:"build"`
+	PID      int    `json:"pid"`
+}
+
+// ExecSpec is one more process in a running task's cgroup, with its user,
+// environment and limits.
+type ExecSpec struct {
+	Session string   `json:"session"` // chosen by the client, unique
+	Path    string   `json:"path"`
+	Args    []string `json:"args,omitempty"`
+	Dir     string   `json:"dir,omitempty"`
+	TTY     bool     `json:"tty,omitempty"` // fd 0 is a terminal to control
+}
+
+// Status is what a supervisor knows of a task.
+type Status struct {
+	Running bool        `json:"running"`
+	State   *task.State `json:"state,omitempty"`
+	Exit    *task.Exit  `json:"exit,omitempty"` // set if it has ended
+}
+
+// Event is something a user of the task wants to know, in words.
+type Event struct {
+	ID      string `json:"id"`
+	Message string `json:"message"`
+}
+
+// ErrUnknownTask is returned for an id of which the supervisor knows nothing.
+var ErrUnknownTask = errors.New("supervisor does not know this task")
+
+// ErrEnded is returned by Signal when the process has ended already.
+var ErrEnded = errors.New("process has already ended")
+
+// remoteError carries an error over the socket, with what the caller decides by.
+type remoteError struct {
+	Message string        `json:"message"`
+	Kind    string        `json:"kind,omitempty"`
+	Start   *launch.Error `json:"start,omitempty"`
+}
+
+func toRemote(err error) *remoteError {
+	if err == nil {
+		return nil
+	}
+	r := &remoteError{Message: err.Error()}
+	switch {
+	case errors.Is(err, ErrUnknownTask):
+		r.Kind = "unknown"
+	case errors.Is(err, ErrEnded):
+		r.Kind = "ended"
+	case errors.As(err, &r.Start):
+		r.Kind = "start"
+	}
+	return r
+}
+
+func (r *remoteError) err() error {
+	switch {
+	case r == nil:
+		return nil
+	case r.Kind == "unknown":
+		return ErrUnknownTask
+	case r.Kind == "ended":
+		return ErrEnded
+	case r.Kind == "start" && r.Start != nil:
+		return r.Start
+	default:
+		return errors.New(r.Message)
+	}
+}
+
+// encode is one message on the wire.
+func encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(b, '\n'), err
+}

@@ -1,0 +1,274 @@
+package supervisor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// server is the supervisor's whole state. The event loop (loop_linux.go) and the
+// connections' goroutines share it under mu; nothing that can hang, and no system
+// call on a path that a task chose, is made while mu is held.
+type server struct {
+	store task.Store
+	build string
+	leaf  cgroup.Group // where this process itself is; removed at the end
+
+	loop     *loop
+	listener *net.UnixListener
+	lock     *os.File // flock on the store's directory: one supervisor a store
+	idle     time.Duration
+
+	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
+	adoption sync.Mutex   // one adoption at a time
+	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
+
+	mu        sync.Mutex
+	processes map[string]*process // tasks and exec sessions by id
+	clients   map[*client]bool
+	launchers map[int]bool // pids of launchers that have not become their task yet
+	busySince time.Time    // when a task or a client was last there
+	ending    bool
+}
+
+// process is a task's main process, or an exec session's.
+type process struct {
+	id    string
+	owner *client // of an exec session: it dies with the connection that asked for it
+	task  *process
+
+	identity task.Identity
+	pidfd    int  // -1 once the exit is known
+	child    bool // ours, so wait4(2) tells the exit status
+	group    cgroup.Group
+	oomKills uint64
+	output   output
+	streams  []*stream
+	held     []*os.File // FIFOs of Nomad's logmon
+
+	exit *task.Exit    // nil while it runs
+	done chan struct{} // closed when exit is set
+
+	gone       bool // adopted too late: no such process, and no record of its exit
+	destroying sync.Mutex
+	starting   bool
+}
+
+// output is what is needed of task.Output, and of the task's name, to open files.
+type output struct {
+	task.Output
+	Task string
+}
+
+func newProcess(id string) *process {
+	return &process{id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None}, done: make(chan struct{})}
+}
+
+// serve accepts clients until the listener is closed.
+func (s *server) serve() {
+	for {
+		c, err := s.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		w := newConn(c)
+		if uid, err := w.peerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
+			w.shut() // the directory's mode keeps others out already; this is the second lock
+			continue
+		}
+		cl := &client{conn: w, out: make(chan *reply, 1024)}
+		s.mu.Lock()
+		s.clients[cl] = true
+		s.mu.Unlock()
+		go s.converse(cl)
+	}
+}
+
+// client is one plugin's connection. What it is told goes through a queue, since
+// the event loop must not wait for a plugin that does not read.
+type client struct {
+	*conn
+	out chan *reply
+}
+
+// tell queues a message. A client that let the queue run full is hung up on: it
+// learns what it missed when it comes back.
+func (c *client) tell(r *reply) {
+	select {
+	case c.out <- r:
+	default:
+		c.Close()
+	}
+}
+
+// converse answers one client until it hangs up; then its exec sessions end.
+func (s *server) converse(c *client) {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case r := <-c.out:
+				if c.send(r) != nil {
+					c.Close()
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	var running sync.WaitGroup
+	for {
+		var req request
+		if err := c.receive(&req); err != nil {
+			break
+		}
+		req.files = c.take(req.FDs)
+		running.Go(func() {
+			r := s.answer(c, &req)
+			for _, f := range req.files {
+				f.Close()
+			}
+			r.Seq = req.Seq
+			c.tell(r)
+		})
+	}
+	s.mu.Lock()
+	delete(s.clients, c)
+	s.busySince = time.Now()
+	var orphans []*process
+	for _, p := range s.processes {
+		if p.owner == c {
+			orphans = append(orphans, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range orphans {
+		s.killSession(p)
+	}
+	running.Wait()
+	close(done)
+	c.shut()
+}
+
+func (s *server) answer(c *client, req *request) *reply {
+	r := &reply{}
+	var err error
+	switch req.Op {
+	case opHello:
+		r.Hello = &hello{Protocol: protocolVersion, Build: s.build, PID: os.Getpid()}
+	case opLaunch:
+		r.State, err = s.launch(req.State)
+	case opAdopt:
+		r.Stat, err = s.adopt(req.State, req.files)
+	case opStatus:
+		r.Stat, err = s.status(req.ID)
+	case opSignal:
+		err = s.signal(req.ID, req.Signal, req.Mode)
+	case opKill:
+		err = s.kill(req.ID)
+	case opDestroy:
+		err = s.destroyTask(req.ID)
+	case opExec:
+		err = s.exec(c, req)
+	case opUpgrade:
+		err = s.upgrade(req) // returns only if it failed
+	default:
+		err = fmt.Errorf("unknown request %q", req.Op)
+	}
+	r.Error = toRemote(err)
+	return r
+}
+
+func (s *server) find(id string) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.processes[id]; p != nil && !p.starting {
+		return p, nil
+	}
+	return nil, ErrUnknownTask
+}
+
+func (s *server) status(id string) (*Status, error) {
+	p, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.statusOf(p)
+}
+
+func (s *server) statusOf(p *process) (*Status, error) {
+	st, err := s.store.Load(p.id)
+	if err != nil && p.task == nil {
+		// the file was damaged under us: what is in memory is enough to go on
+		st = &task.State{ID: p.id, Identity: p.identity, Group: p.group, Output: p.output.Output}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Status{Running: p.exit == nil && !p.gone, State: st, Exit: p.exit}, nil
+}
+
+// event tells every client; where there is none nobody asks.
+func (s *server) event(id, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.clients {
+		c.tell(&reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
+	}
+}
+
+// publish makes a process's exit known: on disk first, then to the clients.
+// The exit of an exec session concerns its owner alone and is not kept.
+func (s *server) publish(p *process, e *task.Exit) {
+	if p.task == nil {
+		if err := s.store.SaveExit(p.id, e); err != nil {
+			s.event(p.id, "failed to record the exit: %v", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.exit != nil {
+		return
+	}
+	p.exit = e
+	close(p.done)
+	s.busySince = time.Now()
+	for c := range s.clients {
+		if p.owner == nil || p.owner == c {
+			c.tell(&reply{ID: p.id, Exit: e})
+		}
+	}
+	if p.task != nil {
+		delete(s.processes, p.id)
+	}
+}
+
+// idleFor says for how long there has been neither a client nor a running process.
+func (s *server) idleFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.clients) > 0 {
+		s.busySince = time.Now()
+		return 0
+	}
+	for _, p := range s.processes {
+		if p.exit == nil && !p.gone {
+			s.busySince = time.Now()
+			return 0
+		}
+	}
+	return time.Since(s.busySince)
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}

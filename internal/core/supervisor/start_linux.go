@@ -1,0 +1,204 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/launch"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// startTimeout bounds how long a program may take to be executed. Only a file
+// system that does not answer takes this long; other tasks do not notice.
+const startTimeout = 60 * time.Second
+
+// launch starts a task. On an error nothing of it is left.
+func (s *server) launch(st *task.State) (*task.State, error) {
+	s.launches.RLock()
+	defer s.launches.RUnlock()
+
+	p := newProcess(st.ID)
+	p.starting = true
+	s.mu.Lock()
+	if s.ending || s.processes[st.ID] != nil {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("task %s has been started already", st.ID)
+	}
+	s.processes[st.ID] = p
+	s.mu.Unlock()
+
+	err := s.launchProcess(p, st)
+	if err != nil {
+		s.abandon(p)
+		return nil, err
+	}
+	s.mu.Lock()
+	p.starting = false
+	s.mu.Unlock()
+	return st, nil
+}
+
+func (s *server) launchProcess(p *process, st *task.State) error {
+	// the intent is on disk before the process exists: whoever comes after a
+	// crash between the two finds the cgroup and clears it
+	if err := s.store.Save(st); err != nil {
+		return fmt.Errorf("failed to save the task's state: %w", err)
+	}
+	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
+		s.event(st.ID, "Limits are not enforced: %v", err)
+		st.Group = cgroup.Group{Mode: cgroup.None}
+	} else if err != nil {
+		return fmt.Errorf("failed to set up the cgroup: %w", err)
+	}
+	st.OOMKills, _ = st.Group.OOMKills()
+	p.group, p.oomKills, p.output = st.Group, st.OOMKills, output{st.Output, st.Task}
+
+	stdio, err := s.openOutput(p, st)
+	defer closeAll(stdio[:])
+	if err != nil {
+		return err
+	}
+	proc, err := s.fork(&st.Command, p.group, stdio, launch.Spec{Session: true})
+	if err != nil {
+		return err
+	}
+	st.Identity, err = task.Identify(proc.PID)
+	if err != nil {
+		proc.Kill()
+		return fmt.Errorf("failed to identify the task's process: %w", err)
+	}
+	p.identity = st.Identity
+	if err := s.store.Save(st); err != nil { // while the launcher is at work
+		proc.Kill()
+		return fmt.Errorf("failed to save the task's state: %w", err)
+	}
+	if err := s.started(proc); err != nil {
+		return err
+	}
+	p.pidfd, p.child = proc.TakePidFD(), true
+	for _, str := range p.streams {
+		s.loop.addStream(str)
+	}
+	return s.loop.addProcess(p)
+}
+
+// fork starts the launcher in the group.
+func (s *server) fork(cmd *task.Command, group cgroup.Group, stdio [3]*os.File, spec launch.Spec) (*launch.Process, error) {
+	spec.Command = *cmd
+	spec.TasksFiles = group.TasksFiles()
+	if group.Mode == cgroup.None {
+		spec.Subreaper = true
+		becomeSubreaper()
+	}
+	dir, err := group.OpenDir()
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	s.forks.Lock()
+	defer s.forks.Unlock()
+	proc, err := launch.Start(&spec, stdio, dir)
+	if err == nil {
+		s.mu.Lock()
+		s.launchers[proc.PID] = true
+		s.mu.Unlock()
+	}
+	return proc, err
+}
+
+func (s *server) started(proc *launch.Process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	defer func() {
+		s.mu.Lock()
+		delete(s.launchers, proc.PID)
+		s.mu.Unlock()
+	}()
+	return proc.Started(ctx)
+}
+
+// abandon clears a task that did not start.
+func (s *server) abandon(p *process) {
+	_ = s.killTree(p)
+	s.closeStreams(p)
+	_ = p.group.Remove()
+	_ = s.store.Remove(p.id)
+	s.mu.Lock()
+	delete(s.processes, p.id)
+	s.busySince = time.Now()
+	s.mu.Unlock()
+}
+
+// exec starts one more process in a running task.
+func (s *server) exec(c *client, req *request) error {
+	s.launches.RLock()
+	defer s.launches.RUnlock()
+	t, err := s.find(req.ID)
+	if err != nil {
+		return err
+	}
+	if t.ended() {
+		return ErrEnded
+	}
+	if len(req.files) != 3 {
+		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(req.files))
+	}
+	st, err := s.store.Load(req.ID)
+	if err != nil {
+		return err
+	}
+	cmd := st.Command
+	cmd.Path, cmd.Args = req.Exec.Path, req.Exec.Args
+	if req.Exec.Dir != "" {
+		cmd.Dir = req.Exec.Dir
+	}
+	p := newProcess(req.Exec.Session)
+	p.owner, p.task, p.group, p.starting = c, t, t.group, true
+	proc, err := s.fork(&cmd, t.group, [3]*os.File(req.files), launch.Spec{Session: true, TTY: req.Exec.TTY})
+	if err != nil {
+		return err
+	}
+	closeAll(req.files) // or the session's end would not be seen at the other end
+	if p.identity, err = task.Identify(proc.PID); err != nil {
+		proc.Kill()
+		return err
+	}
+	s.mu.Lock()
+	s.processes[p.id] = p
+	s.mu.Unlock()
+	if err := s.started(proc); err != nil {
+		s.mu.Lock()
+		delete(s.processes, p.id)
+		s.mu.Unlock()
+		return err
+	}
+	s.mu.Lock()
+	p.pidfd, p.child, p.starting = proc.TakePidFD(), true, false
+	gone := !s.clients[c]
+	s.mu.Unlock()
+	if err := s.loop.addProcess(p); err != nil {
+		return err
+	}
+	if gone {
+		s.killSession(p)
+	}
+	return nil
+}
+
+func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+)
+
+// startSupervisor starts the process and returns when it listens, or when it
+// turned out that another one does.
+func (c *Client) startSupervisor(ctx context.Context) error {
+	binary, err := openBinary()
+	if err != nil {
+		return err
+	}
+	defer binary.Close()
+	err = c.startBinary(ctx, binary)
+	if errors.Is(err, os.ErrPermission) && embedded != nil {
+		// a kernel that executes no memfd (vm.memfd_noexec=2): this very program can do it too
+		self, serr := os.Open("/proc/self/exe")
+		if serr != nil {
+			return err
+		}
+		defer self.Close()
+		err = c.startBinary(ctx, self)
+	}
+	return err
+}
+
+func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
+	if err := os.MkdirAll(c.cfg.Store.Dir, 0o700); err != nil {
+		return fmt.Errorf("failed to make the state directory: %w", err)
+	}
+	logPath := filepath.Join(c.cfg.Store.Dir, "supervisor.log")
+	stderr, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+
+	leaf := c.cfg.Leaf
+	if err := leaf.Create(cgroup.Limits{}); err != nil {
+		c.cfg.Log("supervisor gets no cgroup of its own: %v", err)
+		leaf = cgroup.Group{Mode: cgroup.None}
+	}
+	dir, err := leaf.OpenDir()
+	if err != nil {
+		dir = nil
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	arg, err := json.Marshal(options{Dir: c.cfg.Store.Dir, Build: buildID(), Idle: c.cfg.Idle, Leaf: leaf})
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", binary.Fd()))
+	cmd.Args = []string{argv0, roleSupervise, string(arg)}
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	cmd.Stderr = stderr
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Ctrl-C of the agent's terminal reaches it
+	if dir != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		_ = leaf.Remove()
+		return fmt.Errorf("failed to start the supervisor: %w", err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		_ = leaf.Remove() // what it could not remove of itself; refused while another one is in it
+	}()
+	if err := leaf.Join(cmd.Process.Pid); err != nil { // the v1 hierarchies, where clone can't put it
+		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
+	}
+
+	_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	said, err := bufio.NewReader(r).ReadString('\n')
+	switch said = strings.TrimSpace(said); {
+	case said == "ready":
+		c.cfg.Log("supervisor %d started", cmd.Process.Pid)
+		return nil
+	case said == "busy":
+		return nil
+	case said != "":
+		return fmt.Errorf("failed to start the supervisor: %s", said)
+	default:
+		_ = cmd.Process.Kill()
+		return fmt.Errorf("failed to start the supervisor: it said nothing (%v); see %s", err, logPath)
+	}
+}
+
+// openBinary returns the program that the supervisor is: the small one that was
+// embedded at build time, in a memfd (memfd_create(2)), since there may be no
+// directory that is both writable and executable; or this very program.
+func openBinary() (*os.File, error) {
+	if embedded == nil {
+		return os.Open("/proc/self/exe")
+	}
+	fd, err := unix.MemfdCreate(argv0, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return os.Open("/proc/self/exe")
+	}
+	f := os.NewFile(uintptr(fd), argv0)
+	if _, err := f.Write(embedded); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("failed to unpack the supervisor: %w", err)
+	}
+	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	defer f.Close()
+	// reopened read-only, since a file open for writing is not executed (ETXTBSY),
+	// and away from the numbers that the child's own descriptors get
+	ro, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	defer ro.Close()
+	high, err := unix.FcntlInt(ro.Fd(), unix.F_DUPFD_CLOEXEC, 64)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(high), argv0), nil
+}
+
+// buildID tells one build of the supervisor from another.
+var buildID = sync.OnceValue(func() string {
+	if embedded != nil {
+		sum := sha256.Sum256(embedded)
+		return hex.EncodeToString(sum[:12])
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/exe", &st); err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("self-%d-%d-%d-%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano())
+})
+
+// Embedded says whether the small binary is built in.
+func Embedded() bool { return embedded != nil }

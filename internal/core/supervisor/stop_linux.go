@@ -1,0 +1,123 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// killTimeout bounds how long a killed tree may take to be gone: a process in an
+// uninterruptible sleep does not die of SIGKILL before it wakes.
+const killTimeout = 10 * time.Second
+
+// signal sends a signal to the process, to its process group, or to the whole
+// task. The main process is not reaped while this runs, so that neither its pid
+// nor its group can be somebody else's.
+func (s *server) signal(id string, sig int, mode task.KillMode) error {
+	p, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.pidfd < 0 {
+		return ErrEnded
+	}
+	num := unix.Signal(sig)
+	switch mode {
+	case task.KillGroup:
+		err = unix.Kill(-p.identity.PID, num)
+	case task.KillAll:
+		if p.group.Mode == cgroup.None {
+			err = signalTree(p.identity.PID, num)
+		} else {
+			err = p.group.Signal(num)
+		}
+	default:
+		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return ErrEnded
+	}
+	return err
+}
+
+// kill ends every process of a task and returns when none is left.
+func (s *server) kill(id string) error {
+	p, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if p.task != nil {
+		s.killSession(p)
+		return nil
+	}
+	if err := s.killTree(p); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(killTimeout):
+		return fmt.Errorf("task's process %d does not end", p.identity.PID)
+	}
+}
+
+func (s *server) killTree(p *process) error {
+	if p.group.Mode != cgroup.None {
+		return p.group.Kill()
+	}
+	if p.identity.PID == 0 {
+		return nil
+	}
+	return killTree(p.identity, killTimeout)
+}
+
+// killSession ends an exec session: its process group, which it leads.
+func (s *server) killSession(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.pidfd >= 0 {
+		_ = unix.Kill(-p.identity.PID, unix.SIGKILL)
+	}
+}
+
+// destroyTask kills what is left of a task and removes everything of it. It is
+// idempotent, and needs nothing but what is on disk.
+func (s *server) destroyTask(id string) error {
+	p, err := s.find(id)
+	if err != nil {
+		// adopt() has read everything at the start, so what it does not know is gone
+		return s.store.Remove(id)
+	}
+	if p.task != nil {
+		s.killSession(p)
+		return nil
+	}
+	p.destroying.Lock()
+	defer p.destroying.Unlock()
+	if !p.gone {
+		if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
+			return err
+		}
+	} else if err := s.killTree(p); err != nil {
+		return err
+	}
+	s.closeStreams(p)
+	if err := p.group.Remove(); err != nil {
+		return fmt.Errorf("failed to remove the cgroup: %w", err)
+	}
+	if err := s.store.Remove(id); err != nil {
+		return fmt.Errorf("failed to remove the task's state: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.processes, id)
+	s.busySince = time.Now()
+	return nil
+}

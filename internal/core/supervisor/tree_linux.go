@@ -1,0 +1,104 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Where no cgroup can hold a task together, its main process does: it is made a
+// subreaper (PR_SET_CHILD_SUBREAPER survives exec, prctl(2)), so that whatever
+// forks away stays below it for as long as it lives. When it ends, what is left
+// of the tree becomes the supervisor's own children, and is killed.
+
+// signalTree sends a signal to a process and everything below it.
+func signalTree(pid int, sig unix.Signal) error {
+	table, err := task.Processes()
+	if err != nil {
+		return err
+	}
+	err = unix.Kill(pid, sig)
+	for _, st := range task.Descendants(table, pid) {
+		signalOne(st, sig)
+	}
+	return err
+}
+
+// signalOne signals the very process that was seen, never one that got its pid since.
+func signalOne(seen task.Stat, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(seen.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if now, err := task.ReadStat(seen.PID); err == nil && now.Start == seen.Start {
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+	}
+}
+
+// killTree ends a process and everything below it: stopped first, so that
+// nothing forks away while the tree is walked.
+func killTree(id task.Identity, timeout time.Duration) error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
+		table, err := task.Processes()
+		if err != nil {
+			return err
+		}
+		root, here := table[id.PID]
+		if !here || root.Start != id.Start {
+			return nil // what was below it is the supervisor's now: killOrphans
+		}
+		signalOne(root, unix.SIGSTOP)
+		below := task.Descendants(table, id.PID)
+		alive := 0
+		for _, st := range below {
+			if st.State != 'Z' {
+				alive++
+				signalOne(st, unix.SIGKILL)
+			}
+		}
+		if alive == 0 {
+			signalOne(root, unix.SIGKILL)
+			if root.State == 'Z' {
+				return nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes of the task do not end", alive+1)
+		}
+	}
+}
+
+// killOrphans kills and reaps the children of this process that are in nobody's
+// list, with all that is below them: they are what ended tasks left behind.
+func killOrphans(known map[int]bool) error {
+	self := os.Getpid()
+	for range 200 {
+		table, err := task.Processes()
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, st := range table {
+			if st.Parent != self || known[st.PID] {
+				continue
+			}
+			left++
+			for _, below := range task.Descendants(table, st.PID) {
+				signalOne(below, unix.SIGKILL)
+			}
+			signalOne(st, unix.SIGKILL)
+			_, _ = unix.Wait4(st.PID, nil, unix.WNOHANG, nil)
+		}
+		if left == 0 {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("processes that a task left behind do not end")
+}

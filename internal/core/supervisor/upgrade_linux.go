@@ -1,0 +1,82 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// upgrade replaces this process's program in place (execve(2)): same pid, so the
+// tasks stay its children; the listener and the lock are kept. Everything else is
+// read from disk by the new program, just as after a crash.
+func (s *server) upgrade(req *request) error {
+	if len(req.files) != 1 {
+		return errors.New("upgrade needs the new binary's file descriptor")
+	}
+	if !s.lockLaunches(2 * time.Second) {
+		return errors.New("a task is being started: upgrade later")
+	}
+	defer s.launches.Unlock()
+	s.mu.Lock()
+	for _, p := range s.processes {
+		if p.owner != nil && p.pidfd >= 0 { // the connection it belongs to ends now
+			_ = unix.Kill(-p.identity.PID, unix.SIGKILL)
+			_, _ = reap(p.identity.PID)
+		}
+	}
+	s.mu.Unlock()
+
+	l, err := s.listener.File() // a duplicate, and blocking: made anew below
+	if err != nil {
+		return err
+	}
+	binary := int(req.files[0].Fd())
+	o := options{Dir: s.store.Dir, Build: req.Build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()), Lock: int(s.lock.Fd())}
+	arg, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	keep := []int{o.Listener, o.Lock}
+	syscall.ForkLock.Lock() // or a concurrent fork would inherit them
+	defer syscall.ForkLock.Unlock()
+	for _, fd := range keep {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	}
+	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", binary), append(req.Argv, string(arg)), os.Environ())
+	for _, fd := range keep {
+		unix.CloseOnExec(fd)
+	}
+	l.Close()
+	return fmt.Errorf("failed to execute the new supervisor: %w", err)
+}
+
+func (s *server) lockLaunches(wait time.Duration) bool {
+	for deadline := time.Now().Add(wait); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if s.launches.TryLock() {
+			return true
+		}
+	}
+	return false
+}
+
+// inherit takes the listener and the lock over from the program before.
+func (s *server) inherit(o options) error {
+	unix.CloseOnExec(o.Listener)
+	unix.CloseOnExec(o.Lock)
+	s.lock = os.NewFile(uintptr(o.Lock), o.Dir)
+	f := os.NewFile(uintptr(o.Listener), s.store.Socket())
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	s.listener = l.(*net.UnixListener)
+	s.listener.SetUnlinkOnClose(true)
+	return nil
+}

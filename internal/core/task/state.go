@@ -1,0 +1,181 @@
+package task
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+)
+
+// StateVersion is written into every State. A reader takes any version up to its
+// own; fields are only ever added.
+const StateVersion = 1
+
+// State is everything that is needed to find a task again, to tell how it ended
+// and to clean up after it, by a process that has never seen it. The supervisor
+// keeps it on disk (Store); the driver keeps a copy in Nomad's task handle.
+type State struct {
+	Version int `json:"version"`
+
+	// ID is Nomad's, new for each start of a task: <alloc id>/<task>/<8 hex>.
+	ID      string `json:"id"`
+	AllocID string `json:"alloc_id"`
+	Task    string `json:"task"`
+
+	Command Command       `json:"command"`
+	Limits  cgroup.Limits `json:"limits"`
+	Group   cgroup.Group  `json:"group"`
+	Output  Output        `json:"output"`
+
+	// Identity is the main process; its PID is 0 until it was forked.
+	Identity Identity `json:"identity"`
+
+	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one
+	// cgroup for all runs of a task in an allocation.
+	OOMKills uint64 `json:"oom_kills,omitempty"`
+}
+
+// Output says where a task's stdout and stderr go.
+type Output struct {
+	// Collector is who moves the output to the log files.
+	Collector Collector `json:"collector"`
+
+	// AllocDir is the allocation's directory: the files are <AllocDir>/alloc/logs/<Task>.stdout.N
+	// (and .stderr.N). Used by CollectorDriver.
+	AllocDir    string `json:"alloc_dir,omitempty"`
+	MaxFiles    int    `json:"max_files,omitempty"`
+	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
+
+	// Stdout and Stderr are the FIFOs of Nomad's logmon, or os.DevNull. Used by CollectorNomad.
+	Stdout string `json:"stdout,omitempty"`
+	Stderr string `json:"stderr,omitempty"`
+}
+
+// Collector names who collects a task's output.
+type Collector string
+
+const (
+	CollectorDriver Collector = "driver" // the supervisor
+	CollectorNomad  Collector = "nomad"  // Nomad's logmon
+	CollectorNone   Collector = "none"   // nobody: the job says logs { disabled = true }
+)
+
+// ErrNoState is returned for a task of which nothing is on disk.
+var ErrNoState = errors.New("no state of this task on disk")
+
+// ErrBadState is returned where the file is there but is not a State: truncated,
+// or written by a newer version.
+var ErrBadState = errors.New("state of this task is unreadable")
+
+// Store is the directory in which one supervisor keeps the states of its tasks:
+// <state_dir>/<plugin>/<node id>. Everything in it belongs to its owner alone
+// (mode 0700), since environments hold secrets.
+type Store struct{ Dir string }
+
+// Socket is the path of the supervisor's listening socket.
+func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") }
+
+// TaskDir is where the files of one task are: task.json, exit.json, and the FIFOs
+// stdout and stderr. The name is a hash since an id has slashes and no length limit.
+func (s Store) TaskDir(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum[:10]))
+}
+
+// FIFO is the path of a task's stdout or stderr, as stream says.
+func (s Store) FIFO(id, stream string) string { return filepath.Join(s.TaskDir(id), stream) }
+
+// Save writes a state by atomic rename, and makes the directory if need be.
+func (s Store) Save(st *State) error {
+	if err := os.MkdirAll(s.TaskDir(st.ID), 0o700); err != nil {
+		return err
+	}
+	st.Version = StateVersion
+	return writeJSON(filepath.Join(s.TaskDir(st.ID), "task.json"), st)
+}
+
+// Load reads a task's state: ErrNoState where there is none, ErrBadState where
+// it can't be read.
+func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
+
+// SaveExit records how a task ended, by atomic rename: there is never half a record.
+func (s Store) SaveExit(id string, e *Exit) error {
+	if err := os.MkdirAll(s.TaskDir(id), 0o700); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(s.TaskDir(id), "exit.json"), e)
+}
+
+// LoadExit returns how a task ended, nil where no exit is recorded (or the
+// record is unreadable, which is the same: nothing is known).
+func (s Store) LoadExit(id string) *Exit {
+	var e Exit
+	if err := readJSON(filepath.Join(s.TaskDir(id), "exit.json"), &e); err != nil {
+		return nil
+	}
+	return &e
+}
+
+// List returns the states of all tasks, and apart from them the directories
+// whose state can't be read.
+func (s Store) List() (states []*State, unreadable []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(s.Dir, "tasks"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		dir := filepath.Join(s.Dir, "tasks", e.Name())
+		if st, err := loadState(dir); err == nil {
+			states = append(states, st)
+		} else {
+			unreadable = append(unreadable, dir)
+		}
+	}
+	return states, unreadable, nil
+}
+
+// Remove deletes all that is on disk of a task. It is no error if nothing is.
+func (s Store) Remove(id string) error { return os.RemoveAll(s.TaskDir(id)) }
+
+func loadState(dir string) (*State, error) {
+	var st State
+	err := readJSON(filepath.Join(dir, "task.json"), &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, ErrNoState
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrBadState, err)
+	case st.Version > StateVersion || st.ID == "":
+		return nil, fmt.Errorf("%w: version %d", ErrBadState, st.Version)
+	}
+	return &st, nil
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	// no fsync: what it describes does not outlive the kernel that runs it
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

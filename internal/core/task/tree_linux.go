@@ -1,0 +1,58 @@
+package task
+
+import (
+	"os"
+	"strconv"
+)
+
+// Processes reads all of /proc once.
+func Processes() (map[int]Stat, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	table := make(map[int]Stat, len(names))
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			if st, err := ReadStat(pid); err == nil { // one that has ended meanwhile is none
+				table[pid] = st
+			}
+		}
+	}
+	return table, nil
+}
+
+// Descendants are the processes below pid, itself not among them, children
+// before grandchildren.
+func Descendants(table map[int]Stat, pid int) []Stat {
+	children := make(map[int][]Stat, len(table))
+	for _, st := range table {
+		children[st.Parent] = append(children[st.Parent], st)
+	}
+	var found []Stat
+	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+		for _, st := range children[queue[0]] {
+			found = append(found, st)
+			queue = append(queue, st.PID)
+		}
+	}
+	return found
+}
+
+// Tree is a process and all below it, none where the process is gone.
+func Tree(root Identity) []Stat {
+	table, err := Processes()
+	if err != nil {
+		return nil
+	}
+	st, here := table[root.PID]
+	if !here || st.Start != root.Start {
+		return nil
+	}
+	return append([]Stat{st}, Descendants(table, root.PID)...)
+}

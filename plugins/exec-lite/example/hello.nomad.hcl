@@ -1,0 +1,21 @@
+# A first job: prints a few lines and ends.
+#   nomad job run hello.nomad.hcl     (or: mage lab:run plugins/exec-lite/example/hello.nomad.hcl)
+job "hello" {
+  type = "batch"
+
+  group "hello" {
+    task "hello" {
+      driver = "exec-lite"
+
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo \"Hello from $NOMAD_TASK_NAME, pid $$\"; echo 'No helper process stands behind me.'"]
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}

@@ -1,0 +1,32 @@
+// Command nomad-driver-exec-lite runs processes under Nomad without a helper
+// process for each.
+package main
+
+import (
+	"context"
+
+	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Config is the agent's plugin block.
+type Config struct {
+	driver.PluginOptions
+}
+
+// TaskConfig is the config block of a task.
+type TaskConfig struct {
+	Command string   `codec:"command" required:"true" doc:"The program: a path, or a name that is looked for in the task's local directory, the task directory, and PATH."`
+	Args    []string `codec:"args" doc:"Its arguments."`
+	driver.TaskOptions
+}
+
+func main() {
+	driver.Main(driver.Workload[Config, TaskConfig]{
+		Name:    "exec-lite",
+		Summary: "runs processes without a helper process for each",
+		Command: func(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
+			return r.Run(r.Config.Command, r.Config.Args...), nil
+		},
+	})
+}
