@@ -19,6 +19,7 @@ func TestLeafIsJoinedLeftAndRemoved(t *testing.T) {
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
 	}
+	defer func() { g.Leave(); g.Remove() }()
 	home := string(mustRead(t, "/proc/self/cgroup"))
 	if err := g.Join(0); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,8 @@ func TestLeafIsJoinedLeftAndRemoved(t *testing.T) {
 
 func TestLeafOfASupervisorThatWasKilledIsMadeAnew(t *testing.T) {
 	s := Detect("")
-	g := Leaf(s, "", fmt.Sprintf("outrider-test-%d", os.Getpid()))
+	name := fmt.Sprintf("outrider-test-%d", os.Getpid())
+	g := Leaf(s, filepath.Join(s.Root, "cpuset", name, "share"), name)
 	if g.cgroup2() == "" {
 		t.Skipf("needs a writable cgroup2 hierarchy; here the mode is %s. %s", s.Mode, s.Missing)
 	}
