@@ -158,16 +158,14 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
 	h := newHandle(th.Config, d.executor(saved.StoreDir), st, saved)
+	d.keep(h)
 	status, err := h.executor.Adopt(d.ctx, st)
 	if err != nil {
+		d.forget(th.Config.ID)
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
-	if status.State != nil && status.State.Identity == st.Identity {
-		h.state = status.State
-	}
-	d.keep(h)
 	if status.Running {
-		d.event(h.config, "Re-attached to the running task (pid %d)", st.Identity.PID)
+		d.event(h, "Re-attached to the running task (pid %d)", st.Identity.PID)
 	}
 	return nil
 }
@@ -221,6 +219,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	result := make(chan *drivers.ExitResult, 1)
 	go func() {
 		defer close(result)
+		d.waitedFor(h)
 		select {
 		case <-exited:
 			result <- exitResult(h.executor.Exit(id))

@@ -17,20 +17,45 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 	return d.eventer.TaskEvents(ctx)
 }
 
-// event shows a sentence among the task's events.
-func (d *Driver) event(cfg *drivers.TaskConfig, format string, args ...any) {
-	err := d.eventer.EmitEvent(&drivers.TaskEvent{
-		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(),
+// event shows a sentence among the task's events. It is kept until Nomad waits
+// for the task for the first time: while an agent recovers its tasks it listens
+// to events already, and throws them away.
+func (d *Driver) event(h *handle, format string, args ...any) {
+	e := &drivers.TaskEvent{
+		TaskID: h.config.ID, TaskName: h.config.Name, AllocID: h.config.AllocID, Timestamp: time.Now(),
 		Message: fmt.Sprintf(format, args...),
-	})
-	if err != nil {
-		d.logger.Warn("failed to emit task event", "task", cfg.ID, "error", err)
+	}
+	h.mu.Lock()
+	if !h.waitedFor {
+		h.early = append(h.early, e)
+		e = nil
+	}
+	h.mu.Unlock()
+	if e != nil {
+		d.emit(e)
+	}
+}
+
+// waitedFor tells what was kept.
+func (d *Driver) waitedFor(h *handle) {
+	h.mu.Lock()
+	early := h.early
+	h.waitedFor, h.early = true, nil
+	h.mu.Unlock()
+	for _, e := range early {
+		d.emit(e)
+	}
+}
+
+func (d *Driver) emit(e *drivers.TaskEvent) {
+	if err := d.eventer.EmitEvent(e); err != nil {
+		d.logger.Warn("failed to emit task event", "task", e.TaskID, "error", err)
 	}
 }
 
 func (d *Driver) supervisorEvent(e supervisor.Event) {
 	if h, err := d.handle(e.ID); err == nil {
-		d.event(h.config, "%s", e.Message)
+		d.event(h, "%s", e.Message)
 	}
 }
 
@@ -42,14 +67,14 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	}
 	switch {
 	case e.Lost:
-		d.event(h.config, "Lost: it is not known how the task ended: %s", e.Reason)
+		d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
 	case e.OOMKilled:
 		if limit := h.state.Limits.MemoryMax; limit > 0 {
-			d.event(h.config, "OOM: killed at %d MiB of memory", limit>>20)
+			d.event(h, "OOM: killed at %d MiB of memory", limit>>20)
 		} else {
-			d.event(h.config, "OOM: killed since the host is out of memory")
+			d.event(h, "OOM: killed since the host is out of memory")
 		}
 	case e.Signal != 0:
-		d.event(h.config, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
+		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -18,6 +19,10 @@ type handle struct {
 	executor executor
 	state    *task.State
 	saved    savedHandle
+
+	mu        sync.Mutex
+	waitedFor bool                 // WaitTask was called
+	early     []*drivers.TaskEvent // what happened before
 }
 
 // savedHandle is what Nomad keeps for us between StartTask and RecoverTask

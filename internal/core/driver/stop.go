@@ -23,7 +23,7 @@ func (d *Driver) stop(h *handle, timeout time.Duration, signal string) error {
 		if sig, err = parseSignal(signal); err != nil {
 			// an error would only make Nomad ask the same again
 			sig = defaultSignal
-			d.event(h.config, "Stopping with %s: %v", unix.SignalName(sig), err)
+			d.event(h, "Stopping with %s: %v", unix.SignalName(sig), err)
 		}
 	}
 	id := h.config.ID

@@ -60,6 +60,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 // cleared up, for a task that was never really started.
 func (s *server) takeOver(st *task.State) *process {
 	p := newProcess(st.ID)
+	p.run = runOf(st)
 	p.identity, p.group, p.oomKills, p.output = st.Identity, st.Group, st.OOMKills, output{st.Output, st.Task}
 	s.mu.Lock()
 	s.processes[p.id] = p

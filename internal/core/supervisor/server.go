@@ -39,6 +39,7 @@ type server struct {
 // process is a task's main process, or an exec session's.
 type process struct {
 	id    string
+	run   string  // <alloc>/<task>: runs of it follow each other in one cgroup
 	owner *client // of an exec session: it dies with the connection that asked for it
 	task  *process
 

@@ -24,7 +24,9 @@ func (s *server) launch(st *task.State) (*task.State, error) {
 	defer s.launches.RUnlock()
 
 	p := newProcess(st.ID)
+	p.run = runOf(st)
 	p.starting = true
+	s.destroyEarlierRuns(p)
 	s.mu.Lock()
 	if s.ending || s.processes[st.ID] != nil {
 		s.mu.Unlock()
@@ -86,6 +88,27 @@ func (s *server) launchProcess(p *process, st *task.State) error {
 		s.loop.addStream(str)
 	}
 	return s.loop.addProcess(p)
+}
+
+func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
+
+// destroyEarlierRuns clears what Nomad lost track of: it saves a task's id only
+// after the start, so that a crash in between leaves a run that nobody asks for.
+// The new run takes its cgroup, so this is also the last chance to tell them apart.
+func (s *server) destroyEarlierRuns(p *process) {
+	s.mu.Lock()
+	var earlier []string
+	for id, other := range s.processes {
+		if other.task == nil && other.run == p.run && id != p.id && !other.starting {
+			earlier = append(earlier, id)
+		}
+	}
+	s.mu.Unlock()
+	for _, id := range earlier {
+		if err := s.destroyTask(id); err != nil {
+			s.event(p.id, "An earlier run of this task can't be removed: %v", err)
+		}
+	}
 }
 
 // fork starts the launcher in the group.
