@@ -22,8 +22,9 @@ var Default = Launcher{
 	Path: "/proc/self/exe",
 	Args: []string{"outrider-supervisor", "launch"},
 	Env: []string{
-		// one thread is enough for plain sequence, and each more costs a clone
+		// plain sequence needs one thread: each more is a clone, 4 % of a start
 		"GOMAXPROCS=1",
+		// a collection would start more, in a process that lives for a millisecond
 		"GOGC=off",
 		// the runtime's own signals would interrupt a system call that takes long
 		"GODEBUG=asyncpreemptoff=1",

@@ -1,0 +1,178 @@
+package launch
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// tiny is a program of two system calls, write(1, "x", 1) and exit(0), so that
+// what is measured is the way to its first instruction. Where it is not known,
+// /bin/echo stands in, whose own start then counts too.
+func tiny(b *testing.B, dir string) string {
+	if runtime.GOARCH != "amd64" {
+		return "/bin/echo"
+	}
+	code := []byte{
+		0xb8, 1, 0, 0, 0, // mov eax, SYS_write
+		0xbf, 1, 0, 0, 0, // mov edi, 1
+		0xbe, 0xa6, 0, 0x40, 0, // mov esi, the x: 0x400000 + 120 + 46 bytes of code
+		0xba, 1, 0, 0, 0, // mov edx, 1
+		0x0f, 0x05, // syscall
+		0xb8, 60, 0, 0, 0, // mov eax, SYS_exit
+		0x31, 0xff, // xor edi, edi
+		0x0f, 0x05, // syscall
+	}
+	for len(code) < 46 {
+		code = append(code, 0x90)
+	}
+	code = append(code, 'x')
+	le := binary.LittleEndian
+	size := uint64(120 + len(code))
+	elf := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 9)...)
+	elf = le.AppendUint16(elf, 2)        // ET_EXEC
+	elf = le.AppendUint16(elf, 62)       // EM_X86_64
+	elf = le.AppendUint32(elf, 1)        // version
+	elf = le.AppendUint64(elf, 0x400078) // entry
+	elf = le.AppendUint64(elf, 64)       // phoff
+	elf = le.AppendUint64(elf, 0)        // shoff
+	elf = le.AppendUint32(elf, 0)        // flags
+	for _, v := range []uint16{64, 56, 1, 0, 0, 0} {
+		elf = le.AppendUint16(elf, v)
+	}
+	elf = le.AppendUint32(elf, 1) // PT_LOAD
+	elf = le.AppendUint32(elf, 5) // r-x
+	for _, v := range []uint64{0, 0x400000, 0x400000, size, size, 0x1000} {
+		elf = le.AppendUint64(elf, v)
+	}
+	path := filepath.Join(dir, "tiny")
+	if err := os.WriteFile(path, append(elf, code...), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+// small is a launcher without a test binary's weight, as the supervisor's is.
+func small(b *testing.B, dir string) Launcher {
+	l := Default
+	l.Path = filepath.Join(dir, "small")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", l.Path, "./testdata/small")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Skipf("no small launcher can be built here: %s", out)
+	}
+	return l
+}
+
+// BenchmarkStart compares the time from a start to the program's first
+// instruction, taken in turns, since a machine is never the same twice. The
+// ratio to os/exec is its metric; -v prints all. Most of a launcher's time is the
+// Go runtime's own start: an empty Go program takes two thirds of it.
+func BenchmarkStart(b *testing.B) {
+	dir := filepath.Dir(self) // TestMain's, which every user can reach
+	program := tiny(b, dir)
+	launcher := small(b, dir)
+	devNull, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer devNull.Close()
+	env := os.Environ()
+	for i := range 40 {
+		env = append(env, "NOMAD_VARIABLE_"+string(rune('A'+i))+"=some value of a usual length")
+	}
+	umask := uint32(0o027)
+	plain := Spec{Session: true, Command: task.Command{Path: program, Env: env, Dir: "/"}}
+	full := plain
+	full.Command.User = &task.User{UID: 65534, GID: 65534, Groups: []uint32{1, 2}}
+	full.Command.Umask = &umask
+	full.Command.Nice = 5
+	full.Command.OOMScoreAdj = 100
+	full.Command.Lookup = []string{dir + "/none", "/tmp"}
+	full.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 4096}, {Resource: unix.RLIMIT_CORE}}
+	byLauncher := func(spec *Spec, l Launcher) func(w *os.File) func() {
+		return func(w *os.File) func() {
+			p, err := l.Start(spec, [3]*os.File{devNull, w, devNull}, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := p.Started(context.Background()); err != nil {
+				b.Fatal(err)
+			}
+			return func() {
+				_, _ = unix.Wait4(p.PID, nil, 0, nil)
+				unix.Close(p.TakePidFD())
+			}
+		}
+	}
+	variants := []struct {
+		name  string
+		start func(w *os.File) (wait func())
+	}{
+		{"fork+exec", func(w *os.File) func() {
+			pid, err := syscall.ForkExec(program, []string{program}, &syscall.ProcAttr{Env: env, Files: []uintptr{devNull.Fd(), w.Fd(), devNull.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return func() { _, _ = unix.Wait4(pid, nil, 0, nil) }
+		}},
+		{"os/exec", func(w *os.File) func() {
+			cmd := exec.Command(program)
+			cmd.Env, cmd.Stdout = env, w
+			if err := cmd.Start(); err != nil {
+				b.Fatal(err)
+			}
+			return func() { _ = cmd.Wait() }
+		}},
+		{"launcher", byLauncher(&plain, launcher)},
+		{"launcher-everything", byLauncher(&full, launcher)},
+		{"launcher-of-test-binary", byLauncher(&plain, Default)},
+	}
+	times := make([][]time.Duration, len(variants))
+	for b.Loop() {
+		for i, v := range variants {
+			r, w, err := os.Pipe()
+			if err != nil {
+				b.Fatal(err)
+			}
+			rfd := int(r.Fd())
+			w.Fd()
+			begin := time.Now()
+			first := make(chan time.Duration, 1)
+			go func() {
+				var c [1]byte
+				_, _ = unix.Read(rfd, c[:])
+				first <- time.Since(begin)
+			}()
+			wait := v.start(w)
+			times[i] = append(times[i], <-first)
+			wait()
+			w.Close()
+			r.Close()
+			time.Sleep(500 * time.Microsecond)
+		}
+	}
+	for i := range times {
+		slices.Sort(times[i])
+	}
+	base := times[1][len(times[1])/2]
+	for i, v := range variants {
+		n := len(times[i])
+		p50, p99 := times[i][n/2], times[i][n*99/100]
+		b.Logf("%-24s p50 %7.0f us  p99 %7.0f us  %.2f of os/exec", v.name, us(p50), us(p99), float64(p50)/float64(base))
+	}
+	b.ReportMetric(float64(times[2][len(times[2])/2])/float64(base), "launcher/os-exec")
+}
+
+func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

@@ -1,0 +1,32 @@
+// Small is the least program that has the launcher's role, for the benchmark: a
+// test binary's own start would be most of what is measured.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/launch"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "launch" {
+		launch.Main()
+	}
+	// not run: a supervisor links at least this much
+	var spec launch.Spec
+	if err := json.NewDecoder(os.Stdin).Decode(&spec); err != nil {
+		os.Exit(1)
+	}
+	p, err := launch.Start(&spec, [3]*os.File{}, nil)
+	if err != nil {
+		os.Exit(1)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := p.Started(ctx); err != nil {
+		os.Exit(1)
+	}
+}
