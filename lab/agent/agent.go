@@ -151,6 +151,8 @@ type Agent interface {
 	// Close stops all jobs, ends the agent and everything that it started, and
 	// removes its directory. Closing what is closed is not an error.
 	Close(ctx context.Context) error
+
+	settle() error // see settled
 }
 
 // Run starts an agent and waits until it and its plugins are healthy. On failure

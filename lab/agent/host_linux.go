@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +56,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	a := &hostAgent{info: Info{
 		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash,
 		HTTP: o.HTTPPort, Started: time.Now(), Parents: absent(nomadCgroups()),
+		Sums: map[string]string{},
 	}}
 	defer func() {
 		if err != nil {
@@ -69,7 +72,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	}
 	for _, p := range o.Plugins {
 		a.info.Plugins = append(a.info.Plugins, p.Name())
-		if err := install(p.Binary, filepath.Join(a.pluginDir(), p.Name())); err != nil {
+		if err := a.install(p.Binary); err != nil {
 			return nil, err
 		}
 	}
@@ -246,7 +249,23 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 
 // ReplacePlugin implements Agent.
 func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
-	return install(binary, filepath.Join(a.pluginDir(), filepath.Base(binary)))
+	if err := a.install(binary); err != nil {
+		return err
+	}
+	return a.info.write()
+}
+
+func (a *hostAgent) install(binary string) error {
+	name := filepath.Base(binary)
+	if err := install(binary, filepath.Join(a.pluginDir(), name)); err != nil {
+		return err
+	}
+	sum, err := Sum(binary)
+	if err != nil {
+		return err
+	}
+	a.info.Sums[name] = sum
+	return nil
 }
 
 // Logs implements Agent.
@@ -315,36 +334,17 @@ func (a *hostAgent) Close(ctx context.Context) error {
 func clean(ctx context.Context, i Info, allocs map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return errors.Join(
-		settle(ctx, i.Dir),
-		killAll(ctx, i.Dir),
-		removeCgroups(ctx, taskCgroups(allocs)),
-		func() error { removeParents(i.Parents); return nil }(),
-		unmountBelow(i.Dir),
-		os.RemoveAll(i.Dir),
-	)
+	leaves, err := killAll(ctx, i.Dir)
+	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
+	removeParents(i.Parents)
+	return errors.Join(err, unmountBelow(i.Dir), os.RemoveAll(i.Dir))
 }
 
-// settle asks the plugins and supervisors that are left to end, and gives them a
-// moment: they remove their own traces better than we can.
-func settle(ctx context.Context, dir string) error {
-	ps, err := processes(dir)
-	if err != nil {
-		return err
-	}
-	for _, p := range ps {
-		if err := p.signal(unix.SIGTERM); err != nil {
-			return err
-		}
-	}
-	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	for _, p := range ps {
-		if p.gone(wait) != nil {
-			break // killAll is next
-		}
-	}
-	return nil
+func (a *hostAgent) settle() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.info.Settled = true
+	return a.info.write()
 }
 
 // allocs are the allocations that the agent ever had a directory or a record for.
@@ -401,6 +401,20 @@ func install(src, dst string) error {
 		return fmt.Errorf("failed to install plugin: %w", err)
 	}
 	return os.Rename(tmp, dst)
+}
+
+// Sum is the SHA-256 sum of a file, in hexadecimal.
+func Sum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("failed to sum file: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("failed to sum file: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // freePorts returns n loopback ports that nobody listens on now.

@@ -13,20 +13,27 @@ import (
 // Info is what is written down about an agent, in agent.json of its directory,
 // so that a later process can find, restart and remove it.
 type Info struct {
-	Runtime   Runtime   `json:"runtime"`
-	Dir       string    `json:"dir"`
-	Name      string    `json:"name"`
-	Binary    string    `json:"binary,omitempty"`
-	Image     string    `json:"image,omitempty"`
-	Container string    `json:"container,omitempty"` // container id
-	Mode      string    `json:"mode,omitempty"`      // how the container got its rights
-	Process   Process   `json:"process,omitzero"`    // the agent's process on the host
-	HTTP      int       `json:"http_port"`
-	RPC       int       `json:"rpc_port"`
-	Serf      int       `json:"serf_port"`
-	Plugins   []string  `json:"plugins"` // names
-	Hash      string    `json:"hash,omitempty"`
-	Started   time.Time `json:"started"`
+	Runtime   Runtime  `json:"runtime"`
+	Dir       string   `json:"dir"`
+	Name      string   `json:"name"`
+	Binary    string   `json:"binary,omitempty"`
+	Image     string   `json:"image,omitempty"`
+	Container string   `json:"container,omitempty"` // container id
+	Mode      string   `json:"mode,omitempty"`      // how the container got its rights
+	Process   Process  `json:"process,omitzero"`    // the agent's process on the host
+	HTTP      int      `json:"http_port"`
+	RPC       int      `json:"rpc_port"`
+	Serf      int      `json:"serf_port"`
+	Plugins   []string `json:"plugins"` // names
+	Hash      string   `json:"hash,omitempty"`
+
+	// Sums are the SHA-256 sums of the plugins' binaries, by name.
+	Sums map[string]string `json:"plugin_sums"`
+
+	Started time.Time `json:"started"`
+
+	// Settled says that the agent was healthy once.
+	Settled bool `json:"settled"`
 
 	// Parents are the cgroups that the agent made beside those of its tasks and
 	// that were not there before: only these are removed with it.

@@ -19,15 +19,17 @@ type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`   // field 22 of /proc/<pid>/stat, proc_pid_stat(5)
 	Boot  string `json:"boot_id"` // start times count from boot
+
+	parent int // when identified
 }
 
 // identify returns the identity of a process that exists now.
 func identify(pid int) (Process, error) {
-	start, _, err := stat(pid)
+	st, err := stat(pid)
 	if err != nil {
 		return Process{}, fmt.Errorf("failed to identify process %d: %w", pid, err)
 	}
-	return Process{PID: pid, Start: start, Boot: bootID()}, nil
+	return Process{PID: pid, Start: st.start, Boot: bootID(), parent: st.parent}, nil
 }
 
 func bootID() string {
@@ -35,19 +37,31 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// stat returns the start time and the state letter of a process.
-func stat(pid int) (start uint64, state byte, err error) {
+// status is what is needed of /proc/<pid>/stat.
+type status struct {
+	state  byte
+	parent int
+	start  uint64
+}
+
+func stat(pid int) (status, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, err
+		return status{}, err
 	}
 	// the command name is in parentheses and may contain any of " ()"
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 20 {
-		return 0, 0, fmt.Errorf("malformed /proc/%d/stat", pid)
+		return status{}, fmt.Errorf("malformed /proc/%d/stat", pid)
 	}
-	start, err = strconv.ParseUint(f[19], 10, 64)
-	return start, f[0][0], err
+	st := status{state: f[0][0]}
+	if st.parent, err = strconv.Atoi(f[1]); err != nil {
+		return status{}, fmt.Errorf("malformed /proc/%d/stat: %w", pid, err)
+	}
+	if st.start, err = strconv.ParseUint(f[19], 10, 64); err != nil {
+		return status{}, fmt.Errorf("malformed /proc/%d/stat: %w", pid, err)
+	}
+	return st, nil
 }
 
 // alive says whether this very process runs. A zombie does not.
@@ -55,8 +69,8 @@ func (p Process) alive() bool {
 	if p.PID <= 0 || p.Boot != bootID() {
 		return false
 	}
-	start, state, err := stat(p.PID)
-	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+	st, err := stat(p.PID)
+	return err == nil && st.start == p.Start && st.state != 'Z' && st.state != 'X'
 }
 
 // signal sends sig to this very process, through a pidfd so that a reused pid is
@@ -91,29 +105,51 @@ func (p Process) gone(ctx context.Context) error {
 	return nil
 }
 
-// processes returns what was started by the agent of dir: whoever has its mark in
-// the environment, or runs a program below dir.
+// processes returns what was started by the agent of dir, with all descendants:
+// who has its mark in the environment, runs a program below dir, or is a supervisor
+// that keeps its state there.
 func processes(dir string) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	mark := []byte(markVar + "=" + dir)
-	var found []Process
+	all := map[int]Process{}
+	children := map[int][]int{}
+	var roots []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+		if err != nil {
 			continue
 		}
 		p, err := identify(pid)
-		if err != nil {
+		if err != nil || !p.alive() {
 			continue // ended meanwhile
 		}
-		if (marked(pid, mark) || runsBelow(pid, dir)) && p.alive() {
-			found = append(found, p)
+		all[pid] = p
+		children[p.parent] = append(children[p.parent], pid)
+		if marked(pid, mark) || runsBelow(pid, dir) || supervises(pid, dir) {
+			roots = append(roots, pid)
 		}
 	}
+	var found []Process
+	for len(roots) > 0 {
+		pid := roots[0]
+		roots = append(roots[1:], children[pid]...)
+		if p, ok := all[pid]; ok && pid != os.Getpid() {
+			found = append(found, p)
+		}
+		delete(all, pid) // each once
+	}
 	return found, nil
+}
+
+// supervises recognizes a plugin's supervisor, which has an environment of its own
+// and may run from memory: its one argument names its state directory.
+func supervises(pid int, dir string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.HasPrefix(b, []byte("outrider-supervisor\x00")) &&
+		bytes.Contains(b, []byte(`"`+dir+`/state/`))
 }
 
 // marked reads the environment a process was started with. What may not be read
@@ -145,23 +181,60 @@ func (p Process) command() string {
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
 }
 
-// killAll ends every process that processes finds, until none is left: one may
-// start another while it is being killed.
-func killAll(ctx context.Context, dir string) error {
+// killAll ends every process of the agent, until none is left: one may start
+// another while it is being killed. It returns the cgroups that supervisors had
+// made for themselves.
+func killAll(ctx context.Context, dir string) (leaves []string, err error) {
+	known := map[int]Process{} // an orphan cannot be found a second time
 	for {
 		found, err := processes(dir)
-		if err != nil || len(found) == 0 {
-			return err
+		if err != nil {
+			return leaves, err
 		}
 		for _, p := range found {
-			if err := p.signal(unix.SIGKILL); err != nil {
-				return err
+			leaves = append(leaves, p.ownCgroups()...)
+			known[p.PID] = p
+		}
+		left := 0
+		for _, p := range known {
+			if !p.alive() {
+				continue
 			}
+			left++
+			if err := p.signal(unix.SIGKILL); err != nil {
+				return leaves, err
+			}
+		}
+		if left == 0 {
+			return leaves, nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d processes do not end, the first is %d (%s): %w", len(found), found[0].PID, found[0].command(), ctx.Err())
+			return leaves, fmt.Errorf("%d processes do not end: %w", left, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// ownCgroups are the cgroups of the process that are named after us.
+func (p Process) ownCgroups() []string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
+	var dirs []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || !strings.HasPrefix(filepath.Base(f[2]), "outrider-") {
+			continue
+		}
+		hierarchies := []string{strings.TrimPrefix(f[1], "name=")}
+		if f[1] == "" { // cgroup2, alone or beside v1
+			hierarchies = []string{"", "unified"}
+		}
+		for _, h := range hierarchies {
+			dir := filepath.Join(cgroupRoot, h, f[2])
+			if _, err := os.Stat(dir); err == nil {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs
 }

@@ -27,6 +27,10 @@ type NotHealthyError struct {
 	Drivers []Driver // those that are wanted and not healthy
 }
 
+// ErrNotRegistered is a *NotHealthyError: the client half of the agent has not
+// registered since its start.
+var ErrNotRegistered error = &NotHealthyError{Node: "the node is not registered yet"}
+
 func (e *NotHealthyError) Error() string {
 	if e.Node != "" {
 		return e.Node
@@ -80,7 +84,7 @@ func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
 		return nil, fmt.Errorf("failed to list nodes: %w", err)
 	}
 	if len(nodes) == 0 {
-		return nil, &NotHealthyError{Node: "the node is not registered yet"}
+		return nil, ErrNotRegistered
 	}
 	if len(nodes) > 1 {
 		return nil, errors.New("more than one node: this is not a private agent")
@@ -126,7 +130,7 @@ func registered(c *api.Client) error {
 	}
 	ago, err := time.ParseDuration(self.Stats["client"]["last_heartbeat"])
 	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
-		return &NotHealthyError{Node: "the node is not registered yet"}
+		return ErrNotRegistered
 	}
 	return nil
 }

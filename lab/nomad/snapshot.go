@@ -2,6 +2,8 @@ package nomad
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -23,6 +25,24 @@ func Snapshot(ctx context.Context, c *api.Client) error {
 	defer s.Close()
 	if _, err := io.Copy(io.Discard, s); err != nil {
 		return fmt.Errorf("failed to take a snapshot: %w", err)
+	}
+	return nil
+}
+
+// Signs returns nil once the server has its keyring and so can register clients:
+// it then publishes its keys.
+func Signs(ctx context.Context, c *api.Client) error {
+	body, err := c.Raw().Response("/.well-known/jwks.json", (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("the server has no keyring yet: %w", err)
+	}
+	defer body.Close()
+	var set struct{ Keys []json.RawMessage }
+	if err := json.NewDecoder(io.LimitReader(body, 1<<20)).Decode(&set); err != nil {
+		return fmt.Errorf("failed to read the server's keys: %w", err)
+	}
+	if len(set.Keys) == 0 {
+		return errors.New("the server has no keyring yet")
 	}
 	return nil
 }

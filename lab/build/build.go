@@ -1,0 +1,140 @@
+// Package build makes the plugin binaries: first the supervisor, which is
+// embedded, then each plugin. What is up to date is left to the go command.
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+const (
+	supervisorPackage = "cmd/outrider-supervisor"                               // in internal/core
+	supervisorBinary  = "internal/core/supervisor/embedded/outrider-supervisor" // in the repository
+)
+
+// Builder builds for one target.
+type Builder struct {
+	Root string // of the repository
+	Arch string // GOARCH; empty is this machine's. The system is always Linux.
+	Bin  string // directory of the plugin binaries; empty is Root/bin
+}
+
+// Root finds the repository from a directory in it: where go.work lies.
+func Root(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.work")); err == nil {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("no go.work in %s or above: not in a checkout of outrider", dir)
+		}
+	}
+}
+
+// Supervisor builds the static binary that plugins embed. The go command embeds
+// files only from the module's own folder, so it is put there (and git-ignored).
+func (b Builder) Supervisor(ctx context.Context) error {
+	out := filepath.Join(b.Root, supervisorBinary)
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return fmt.Errorf("failed to build the supervisor: %w", err)
+	}
+	core := filepath.Join(b.Root, "internal", "core")
+	// no version control stamp: the same source must be the same bytes, or each
+	// commit would make plugins that want to replace a running supervisor
+	err := b.goBuild(ctx, core, false, "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./"+supervisorPackage)
+	if err != nil {
+		return fmt.Errorf("failed to build the supervisor: %w", err)
+	}
+	return nil
+}
+
+// Plugin builds one plugin and returns its path. Supervisor comes before.
+func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
+	out := filepath.Join(b.bin(), p.Binary)
+	if err := os.MkdirAll(b.bin(), 0o755); err != nil {
+		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
+	}
+	err := b.goBuild(ctx, p.Dir, p.Cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
+	if err != nil {
+		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
+	}
+	return out, nil
+}
+
+// All builds the named plugins, or every plugin, and returns their paths.
+func (b Builder) All(ctx context.Context, names ...string) ([]string, error) {
+	plugins, err := Plugins(b.Root)
+	if err != nil {
+		return nil, err
+	}
+	if plugins, err = Select(plugins, names...); err != nil {
+		return nil, err
+	}
+	if len(plugins) == 0 {
+		return nil, nil
+	}
+	if err := b.Supervisor(ctx); err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, p := range plugins {
+		path, err := b.Plugin(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+func (b Builder) bin() string {
+	if b.Bin != "" {
+		return b.Bin
+	}
+	return filepath.Join(b.Root, "bin")
+}
+
+// vcs asks for the version control stamp, from which a plugin learns its version,
+// also where GOFLAGS turns it off; and turns it off where git cannot tell (no
+// checkout, no git, or one that belongs to another user): go build would fail.
+func (b Builder) vcs(ctx context.Context) string {
+	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
+	cmd.Dir = b.Root
+	if cmd.Run() != nil {
+		return "-buildvcs=false"
+	}
+	return "-buildvcs=true"
+}
+
+func (b Builder) goBuild(ctx context.Context, dir string, cgo bool, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+b.arch())
+	if !cgo {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return errors.Join(err, errors.New(strings.TrimSpace(out.String())))
+	}
+	return nil
+}
+
+func (b Builder) arch() string {
+	if b.Arch != "" {
+		return b.Arch
+	}
+	return runtime.GOARCH
+}

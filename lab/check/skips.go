@@ -1,0 +1,79 @@
+package check
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+//go:embed skips.txt
+var skipList string
+
+// skip is a test that may be skipped where its condition holds.
+type skip struct {
+	pkg  string         // end of the package path
+	test *regexp.Regexp // of the whole test name
+	when func() bool
+}
+
+// conditions are what a machine may lack for a test.
+var conditions = map[string]func() bool{
+	"not-root":     func() bool { return os.Geteuid() != 0 },
+	"no-cgroup-v1": func() bool { return !exists("/sys/fs/cgroup/*/cgroup.clone_children", "/sys/fs/cgroup/memory/tasks") },
+	"no-cgroup-v2": func() bool { return !exists("/sys/fs/cgroup/cgroup.controllers") },
+	"no-docker":    func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
+	"no-fuse":      func() bool { return !exists("/dev/fuse") },
+	"any":          func() bool { return true },
+}
+
+func exists(globs ...string) bool {
+	for _, g := range globs {
+		if found, err := filepath.Glob(g); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// skips reads skips.txt.
+func skips() ([]skip, error) { return parseSkips(skipList) }
+
+// parseSkips reads lines of "package test condition # reason".
+func parseSkips(text string) ([]skip, error) {
+	var list []skip
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		spec, why, _ := strings.Cut(line, "#")
+		f := strings.Fields(spec)
+		if len(f) != 3 || strings.TrimSpace(why) == "" {
+			return nil, fmt.Errorf("skips.txt line %d: want: package test condition # reason", n)
+		}
+		re, err := regexp.Compile("^(?:" + f[1] + ")$")
+		if err != nil {
+			return nil, fmt.Errorf("skips.txt line %d: %w", n, err)
+		}
+		when, ok := conditions[f[2]]
+		if !ok {
+			return nil, fmt.Errorf("skips.txt line %d: unknown condition %q", n, f[2])
+		}
+		list = append(list, skip{pkg: f[0], test: re, when: when})
+	}
+	return list, nil
+}
+
+func allows(list []skip, pkg, test string) bool {
+	for _, s := range list {
+		if (pkg == s.pkg || strings.HasSuffix(pkg, "/"+s.pkg)) && s.test.MatchString(test) && s.when() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,85 @@
+// Package lab is the developer's Nomad with every plugin of this repository
+// loaded, in one command: what `mage lab:up` and its companions do.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+// defaultPort is Nomad's own, which every tool tries without being told.
+const defaultPort = 4646
+
+// Lab is the lab of one checkout.
+type Lab struct {
+	root    string
+	dir     string // of the agent
+	runtime agent.Runtime
+	port    int // 0: defaultPort, or a free one
+	steps   *term.Printer
+	out     io.Writer
+	errOut  io.Writer
+	docker  func(context.Context) error // nil where Docker answers
+}
+
+// New returns the lab of the checkout that the working directory is in. The
+// environment may say LAB_RUNTIME (auto, host, container), LAB_DIR and LAB_PORT;
+// runtime, where not empty, wins over LAB_RUNTIME.
+func New(runtime string) (*Lab, error) {
+	root, err := build.Root(".")
+	if err != nil {
+		return nil, err
+	}
+	if runtime == "" {
+		runtime = os.Getenv("LAB_RUNTIME")
+	}
+	r, err := agent.ParseRuntime(runtime)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{
+		root: root, dir: filepath.Join(root, ".lab"), runtime: r,
+		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
+		docker: agent.DockerAnswers,
+	}
+	if dir := os.Getenv("LAB_DIR"); dir != "" {
+		if l.dir, err = filepath.Abs(dir); err != nil {
+			return nil, err
+		}
+	}
+	if port := os.Getenv("LAB_PORT"); port != "" {
+		if l.port, err = strconv.Atoi(port); err != nil || l.port < 1 || l.port > 65535 {
+			return nil, fmt.Errorf("LAB_PORT is %q: want a port number", port)
+		}
+	}
+	return l, nil
+}
+
+var errDown = errors.New("the lab is not up; start it with: mage lab:up")
+
+// open returns the running lab's agent, or an error that says what to do.
+func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
+	a, err := agent.Open(ctx, l.dir)
+	if errors.Is(err, agent.ErrNone) {
+		return nil, errDown
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.Alive(ctx) != nil {
+		return nil, errors.New("the lab's agent has ended; start it again with: mage lab:up")
+	}
+	return a, nil
+}
+
+// say prints a line of result.
+func (l *Lab) say(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) }

@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+// Reload builds a plugin anew (or all, where the name is empty), restarts the
+// agent with it, and tells which running tasks lived on. It fails if one did not.
+func (l *Lab) Reload(ctx context.Context, plugin string) error {
+	a, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	var which []string
+	if plugin != "" {
+		which = []string{plugin}
+	}
+	end := l.steps.Step("Building the plugins")
+	paths, err := build.Builder{Root: l.root}.All(ctx, which...)
+	end(err, "%s", names(paths))
+	if err != nil {
+		return err
+	}
+	return l.restart(ctx, a, paths)
+}
+
+// restart puts the plugins in place and restarts the agent under its tasks.
+func (l *Lab) restart(ctx context.Context, a agent.Agent, plugins []string) error {
+	before, err := tasks(ctx, a.Client())
+	if err != nil {
+		return err
+	}
+	end := l.steps.Step("Restarting the agent with %s", names(plugins))
+	err = func() error {
+		if err := a.Stop(ctx); err != nil {
+			return err
+		}
+		for _, p := range plugins {
+			if err := a.ReplacePlugin(ctx, p); err != nil {
+				return err
+			}
+		}
+		return a.Start(ctx)
+	}()
+	end(err, "")
+	if err != nil {
+		return err
+	}
+	if _, err := l.healthy(ctx, a, false); err != nil {
+		return err
+	}
+	if len(before) == 0 {
+		l.say("No task was running.")
+		return nil
+	}
+	return l.survivors(ctx, a, before)
+}
+
+// task is a running task as the servers know it.
+type task struct {
+	Job, Alloc, Name, Driver string
+	State                    string
+	Started                  time.Time
+	Restarts                 uint64
+}
+
+// same says whether it is still the same run of the task.
+func (t task) same(o task) bool {
+	return o.State == "running" && t.Started.Equal(o.Started) && t.Restarts == o.Restarts
+}
+
+// tasks returns the tasks of all allocations that are meant to run, by
+// allocation and name.
+func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
+	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
+	list, _, err := c.Allocations().List(q)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list allocations: %w", err)
+	}
+	found := map[string]task{}
+	for _, a := range list {
+		for name, s := range a.TaskStates {
+			if s.State == "running" {
+				found[a.ID+"/"+name] = task{Job: a.JobID, Alloc: a.ID, Name: name, State: s.State, Started: s.StartedAt, Restarts: s.Restarts}
+			}
+		}
+	}
+	return found, nil
+}
+
+// survivors compares the tasks from before a restart with those of now. The
+// client tells its servers of a task that ended within about a second.
+func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]task) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+	}
+	now, err := tasks(ctx, a.Client())
+	if err != nil {
+		return err
+	}
+	table, lost := compare(before, now)
+	l.say("")
+	if err := term.Table(l.out, table...); err != nil {
+		return err
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d of %d running tasks did not live through the restart", lost, len(before))
+	}
+	l.say("\nAll %d running tasks lived on.", len(before))
+	return nil
+}
+
+func compare(before, now map[string]task) (rows [][]string, lost int) {
+	rows = [][]string{{"JOB", "TASK", "ALLOCATION", "AFTER THE RESTART"}}
+	var keys []string
+	for k := range before {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		b, n := before[k], now[k]
+		verdict := "lived on"
+		switch {
+		case b.same(n):
+		case n.State == "running":
+			verdict = "was started again"
+			lost++
+		default:
+			verdict = "ended"
+			lost++
+		}
+		rows = append(rows, []string{b.Job, b.Name, fmt.Sprintf("%.8s", b.Alloc), verdict})
+	}
+	return rows, lost
+}

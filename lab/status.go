@@ -1,0 +1,111 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// Status prints the agent, the plugins with their health, and the jobs. A lab
+// that is not up is not an error.
+func (l *Lab) Status(ctx context.Context) error {
+	a, err := agent.Open(ctx, l.dir)
+	if errors.Is(err, agent.ErrNone) {
+		l.say("The lab is not up. Start it with: mage lab:up")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.Alive(ctx); err != nil {
+		l.say("The lab's agent has ended: start it again with mage lab:up, or remove it with mage lab:down.")
+		return err
+	}
+	i := a.Info()
+	pid, err := a.PID(ctx)
+	if err != nil {
+		return err
+	}
+	l.say("Agent    %s, pid %d, %s", a.Address(), pid, where(i))
+	l.say("Web UI   %s/ui\n", a.Address())
+	if err := l.table(ctx, a); err != nil {
+		return err
+	}
+	return l.jobs(ctx, a.Client())
+}
+
+func where(i agent.Info) string {
+	if i.Runtime == agent.Container {
+		return fmt.Sprintf("container %.12s (%s)", i.Container, i.Mode)
+	}
+	return "host process, state in " + i.Dir
+}
+
+// table prints the plugins with version and health.
+func (l *Lab) table(ctx context.Context, a agent.Agent) error {
+	wanted := append(a.Info().Drivers(), "raw_exec")
+	got, err := nomad.Health(ctx, a.Client(), wanted...)
+	var unhealthy *nomad.NotHealthyError
+	if err != nil && !errors.As(err, &unhealthy) {
+		return err
+	}
+	return term.Table(l.out, rows(got)...)
+}
+
+func rows(drivers []nomad.Driver) [][]string {
+	rows := [][]string{{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}}
+	for _, d := range drivers {
+		version := d.Version
+		if d.Name == "raw_exec" {
+			version = "built in"
+		}
+		rows = append(rows, []string{d.Name, version, health(d), d.Description})
+	}
+	return rows
+}
+
+func health(d nomad.Driver) string {
+	switch {
+	case d.Healthy:
+		return "healthy"
+	case d.Detected:
+		return "unhealthy"
+	case d.Description != "":
+		return "undetected"
+	default:
+		return "missing"
+	}
+}
+
+// jobs prints the jobs, if there are any.
+func (l *Lab) jobs(ctx context.Context, c *api.Client) error {
+	list, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("failed to list jobs: %w", err)
+	}
+	if len(list) == 0 {
+		l.say("\nNo jobs. Run one with: %s", l.next())
+		return nil
+	}
+	l.say("")
+	rows := [][]string{{"JOB", "TYPE", "STATUS", "RUNNING"}}
+	for _, j := range list {
+		running := 0
+		if j.JobSummary != nil {
+			for _, g := range j.JobSummary.Summary {
+				running += g.Running
+			}
+		}
+		rows = append(rows, []string{j.ID, j.Type, j.Status, fmt.Sprint(running)})
+	}
+	return term.Table(l.out, rows...)
+}
+
+func joined(s []string) string { return strings.Join(s, ", ") }

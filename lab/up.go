@@ -1,0 +1,277 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// Up starts the lab, or brings a running one up to date, and prints what it is.
+// It returns when every plugin is healthy. A failed start leaves nothing behind.
+func (l *Lab) Up(ctx context.Context) error {
+	start := time.Now()
+	o, err := l.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := agent.Open(ctx, l.dir)
+	switch {
+	case errors.Is(err, agent.ErrNone):
+		a, err = l.create(ctx, o)
+	case err == nil:
+		a, err = l.update(ctx, a, o)
+	}
+	if err != nil {
+		return err
+	}
+	return l.summary(ctx, a, time.Since(start))
+}
+
+// prepare finds Nomad, builds the plugins, and describes the agent to run.
+func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
+	o := agent.Options{Dir: l.dir, Name: "outrider-lab", HTTPPort: l.port, Progress: l.steps.Progress}
+
+	end := l.steps.Step("Choosing the runtime")
+	runtime, why, err := l.choose(ctx)
+	end(err, "%s", why)
+	if err != nil {
+		return o, err
+	}
+	o.Runtime = runtime
+
+	end = l.steps.Step("Finding Nomad")
+	prog, err := nomad.Binary(ctx, l.steps.Progress)
+	end(err, "%s (%s)", prog.Version, prog.Origin)
+	if err != nil {
+		return o, err
+	}
+	o.Binary = prog.Path
+
+	end = l.steps.Step("Building the plugins")
+	paths, err := build.Builder{Root: l.root}.All(ctx)
+	end(err, "%s", names(paths))
+	if err != nil {
+		return o, err
+	}
+	for _, p := range paths {
+		o.Plugins = append(o.Plugins, labPlugin(p))
+	}
+	o.Hash, err = hash(o)
+	return o, err
+}
+
+// labPlugin is a plugin with its configuration in the lab.
+func labPlugin(binary string) agent.Plugin {
+	p := agent.Plugin{Binary: binary}
+	if p.Driver() != "" {
+		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
+	}
+	return p
+}
+
+// choose decides between a container and the host.
+func (l *Lab) choose(ctx context.Context) (r agent.Runtime, why string, err error) {
+	docker := l.docker(ctx)
+	switch {
+	case l.runtime == agent.Container && docker != nil:
+		return "", "", fmt.Errorf("a container was asked for, but Docker does not answer: %w", docker)
+	case l.runtime == agent.Container, l.runtime == agent.Auto && docker == nil:
+		return agent.Container, "container", nil
+	case l.runtime == agent.Host:
+		why = "host process"
+	default:
+		why = "host process, since Docker does not answer"
+	}
+	if os.Geteuid() != 0 {
+		why += ", not as root"
+	}
+	return agent.Host, why, nil
+}
+
+// create starts a new lab.
+func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err error) {
+	if o.HTTPPort == 0 && free(defaultPort) {
+		o.HTTPPort = defaultPort
+	}
+	end := l.steps.Step("Starting the agent")
+	a, err := agent.Start(ctx, o)
+	if err != nil {
+		end(err, "")
+		return nil, err
+	}
+	end(nil, "%s", a.Address())
+	return l.healthy(ctx, a, true)
+}
+
+// healthy waits for the plugins; on failure it removes the lab if it is new.
+func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Agent, error) {
+	end := l.steps.Step("Waiting for the plugins")
+	_, err := agent.WaitHealthy(ctx, a)
+	end(err, "healthy")
+	if err == nil || !isNew {
+		return a, err
+	}
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	end = l.steps.Step("Removing what was started")
+	cerr := a.Close(cctx)
+	end(cerr, "")
+	return nil, errors.Join(err, cerr)
+}
+
+// update makes a lab that exists like o: it starts one that has ended, restarts
+// one whose plugins were built anew, and refuses to touch one that differs more.
+func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
+	info := a.Info()
+	if info.Hash != o.Hash {
+		return nil, fmt.Errorf("the lab is up, but %s; to change that: mage lab:down lab:up", difference(info, o))
+	}
+	changed, err := l.changed(info, o)
+	if err != nil {
+		return nil, err
+	}
+	alive := a.Alive(ctx) == nil
+	if alive && len(changed) == 0 {
+		l.say("The lab is up already, and its plugins are as built.")
+		return l.healthy(ctx, a, false)
+	}
+	if len(changed) > 0 && alive {
+		return a, l.restart(ctx, a, changed)
+	}
+	end := l.steps.Step("Starting the agent again")
+	for _, p := range changed {
+		if err := a.ReplacePlugin(ctx, p); err != nil {
+			end(err, "")
+			return nil, err
+		}
+	}
+	err = a.Start(ctx)
+	end(err, "%s", a.Address())
+	if err != nil {
+		return nil, err
+	}
+	return l.healthy(ctx, a, false)
+}
+
+// changed lists the plugins whose binary differs from what the agent has.
+func (l *Lab) changed(info agent.Info, o agent.Options) ([]string, error) {
+	var paths []string
+	for _, p := range o.Plugins {
+		sum, err := agent.Sum(p.Binary)
+		if err != nil {
+			return nil, err
+		}
+		if info.Sums[p.Name()] != sum {
+			paths = append(paths, p.Binary)
+		}
+	}
+	return paths, nil
+}
+
+// difference says in what the running agent is not the wanted one.
+func difference(i agent.Info, o agent.Options) string {
+	var have, want []string
+	for _, p := range i.Plugins {
+		have = append(have, filepath.Base(p))
+	}
+	for _, p := range o.Plugins {
+		want = append(want, p.Name())
+	}
+	switch {
+	case i.Runtime != o.Runtime:
+		return fmt.Sprintf("its runtime is %s and not %s", i.Runtime, o.Runtime)
+	case i.Binary != o.Binary:
+		return fmt.Sprintf("it runs %s and not %s", i.Binary, o.Binary)
+	case joined(have) != joined(want):
+		return fmt.Sprintf("with other plugins (%s and not %s)", joined(have), joined(want))
+	default:
+		return "with another nomad binary or configuration"
+	}
+}
+
+// hash stands for all that takes a new agent to change.
+func hash(o agent.Options) (string, error) {
+	st, err := os.Stat(o.Binary)
+	if err != nil {
+		return "", fmt.Errorf("failed to look at nomad: %w", err)
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, o.Runtime, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
+	for _, p := range o.Plugins {
+		fmt.Fprintln(h, p.Name(), p.Config)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
+}
+
+// free says whether nobody listens on a loopback port.
+func free(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+func names(paths []string) string {
+	if len(paths) == 0 {
+		return "none yet"
+	}
+	var n []string
+	for _, p := range paths {
+		n = append(n, filepath.Base(p))
+	}
+	slices.Sort(n)
+	return joined(n)
+}
+
+// summary prints what is up and what to do next.
+func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) error {
+	l.say("")
+	if err := l.table(ctx, a); err != nil {
+		return err
+	}
+	l.say("\nWeb UI   %s/ui", a.Address())
+	l.say("Ready in %s. You can now use it like this:\n", term.Short(took))
+	l.say("  export NOMAD_ADDR=%s", a.Address())
+	l.say("  %s", l.next())
+	for _, line := range limits(a.Info()) {
+		l.say("%s", line)
+	}
+	return nil
+}
+
+// next is the command that a newcomer wants next.
+func (l *Lab) next() string {
+	const hello = "plugins/exec-lite/example/hello.nomad.hcl"
+	if _, err := os.Stat(filepath.Join(l.root, hello)); err != nil {
+		return "mage lab:status"
+	}
+	return "mage lab:run " + hello
+}
+
+// limits says in plain lines what this lab cannot do.
+func limits(i agent.Info) []string {
+	if i.Runtime == agent.Host && os.Geteuid() != 0 {
+		return []string{
+			"",
+			"The agent runs as you and not as root. It cannot:",
+			"  - run a task as another user",
+			"  - limit or measure tasks by cgroup, unless your cgroup is delegated to you",
+			"  - mount a tmpfs for a task's secrets (they are in a directory of mode 0700)",
+			"  - isolate Nomad's own exec driver; raw_exec and exec-lite run",
+		}
+	}
+	return nil
+}

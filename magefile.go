@@ -1,0 +1,114 @@
+//go:build mage
+
+// Outrider: small plugins for HashiCorp Nomad, and a lab that runs them. Start with: mage lab:up
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/magefile/mage/mg"
+
+	"github.com/outrider-dev/outrider/lab"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/check"
+)
+
+// Lab is a Nomad agent of this checkout with every plugin loaded.
+type Lab mg.Namespace
+
+// Starts Nomad with every plugin, or brings the running lab up to date.
+func (Lab) Up(ctx context.Context, runtime *string) error {
+	return withLab(runtime, func(l *lab.Lab) error { return l.Up(ctx) })
+}
+
+// Shows the agent, the plugins with version and health, and the jobs.
+func (Lab) Status(ctx context.Context) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.Status(ctx) })
+}
+
+// Runs a job file in the lab and shows its output.
+func (Lab) Run(ctx context.Context, job string) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.Run(ctx, job) })
+}
+
+// Follows the agent's log.
+func (Lab) Logs(ctx context.Context) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.Logs(ctx) })
+}
+
+// Opens a shell where the tasks run, with NOMAD_ADDR set.
+func (Lab) Shell(ctx context.Context) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.Shell(ctx) })
+}
+
+// Builds the plugins anew (or one: -plugin=NAME) and restarts the agent; tasks live on.
+func (Lab) Reload(ctx context.Context, plugin *string) error {
+	name := ""
+	if plugin != nil {
+		name = *plugin
+	}
+	return withLab(nil, func(l *lab.Lab) error { return l.Reload(ctx, name) })
+}
+
+// Stops the jobs and the agent, and removes everything of the lab.
+func (Lab) Down(ctx context.Context) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.Down(ctx) })
+}
+
+func withLab(runtime *string, do func(*lab.Lab) error) error {
+	r := ""
+	if runtime != nil {
+		r = *runtime
+	}
+	l, err := lab.New(r)
+	if err != nil {
+		return err
+	}
+	return do(l)
+}
+
+// Builds every plugin into bin/, with the supervisor embedded.
+func Build(ctx context.Context) error {
+	paths, err := build.Builder{Root: "."}.All(ctx)
+	for _, p := range paths {
+		fmt.Println(p)
+	}
+	return err
+}
+
+// Checks formatting and vets every module.
+func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
+
+// Runs the unit tests of every module, then the end-to-end tests on a real agent.
+func Test(ctx context.Context) error {
+	mg.SerialCtxDeps(ctx, Lint, Build)
+	return check.Test(ctx, ".")
+}
+
+// Compares exec-lite with raw_exec and prints the ratios.
+func Bench(ctx context.Context) error {
+	mg.CtxDeps(ctx, Build)
+	return run(ctx, "./lab/bench")
+}
+
+// Demo shows one plugin in under a minute.
+type Demo mg.Namespace
+
+// Shows exec-lite's processes while tasks start and the plugin is killed.
+func (Demo) ExecLite(ctx context.Context) error {
+	mg.CtxDeps(ctx, Build)
+	return run(ctx, "./lab/demo/exec-lite")
+}
+
+// run runs a program of this repository on the caller's terminal.
+func run(ctx context.Context, pkg string) error {
+	cmd := exec.CommandContext(ctx, "go", "run", pkg)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("failed to run %s: %w", pkg, err)
+	}
+	return nil
+}
