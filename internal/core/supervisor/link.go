@@ -209,7 +209,7 @@ func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
 		return err
 	}
 	defer binary.Close()
-	req := &request{Op: opUpgrade, Build: buildID(), Argv: []string{argv0, roleSupervise}, FDs: 1}
+	req := &request{Op: opUpgrade, Build: buildID(), FDs: 1}
 	_, err = l.roundTrip(ctx, req, int(binary.Fd()))
 	if errors.Is(err, errLinkLost) {
 		c.upgraded = true

@@ -30,7 +30,11 @@ const (
 	roleLaunch    = "launch"
 )
 
-// options are how a supervisor is started: as one JSON argument.
+// optionsVar is the environment variable that holds a supervisor's options. The
+// arguments are left to what a reader of ps wants to know.
+const optionsVar = "OUTRIDER_SUPERVISOR"
+
+// options are how a supervisor is started.
 type options struct {
 	Dir   string        `json:"dir"`   // of the Store
 	Build string        `json:"build"` // which binary this is
@@ -57,16 +61,12 @@ func Main() {
 	case roleLaunch:
 		launch.Main()
 	case roleSupervise:
-		if len(os.Args) != 3 {
-			fmt.Fprintln(os.Stderr, "usage: outrider-supervisor supervise OPTIONS")
-			os.Exit(2)
-		}
-		os.Exit(supervise(os.Args[2]))
+		os.Exit(supervise(os.Getenv(optionsVar)))
 	}
 	os.Exit(0)
 }
 
-func supervise(arg string) int {
+func supervise(with string) int {
 	debug.SetGCPercent(20) // small and idle: memory counts, collection time does not
 	setName("outrider-superv")
 	// no signal that is meant for somebody else ends it; Notify and not Ignore,
@@ -75,7 +75,7 @@ func supervise(arg string) int {
 
 	var o options
 	var err error
-	if err = json.Unmarshal([]byte(arg), &o); err != nil {
+	if err = json.Unmarshal([]byte(with), &o); err != nil {
 		fmt.Fprintln(os.Stderr, "outrider-supervisor:", err)
 		return 2
 	}
@@ -110,6 +110,14 @@ func supervise(arg string) int {
 	say("ready")
 	s.run()
 	return 0
+}
+
+// arguments and environment are how a supervisor with these options is executed.
+func (o options) arguments() []string { return []string{argv0, roleSupervise, o.Dir} }
+
+func (o options) environment() ([]string, error) {
+	b, err := json.Marshal(o)
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", optionsVar + "=" + string(b)}, err
 }
 
 var errBusy = errors.New("another supervisor serves this directory")

@@ -35,7 +35,6 @@ type request struct {
 	Signal int           `json:"signal,omitempty"` // signal
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
-	Argv   []string      `json:"argv,omitempty"`   // upgrade
 
 	files []*os.File // received; the handler closes them
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -70,13 +69,12 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	if dir != nil {
 		defer dir.Close()
 	}
-	arg, err := json.Marshal(options{Dir: c.cfg.Store.Dir, Build: buildID(), Idle: c.cfg.Idle, Leaf: leaf})
-	if err != nil {
+	o := options{Dir: c.cfg.Store.Dir, Build: buildID(), Idle: c.cfg.Idle, Leaf: leaf}
+	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", binary.Fd()))
+	cmd.Args = o.arguments()
+	if cmd.Env, err = o.environment(); err != nil {
 		return err
 	}
-	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", binary.Fd()))
-	cmd.Args = []string{argv0, roleSupervise, string(arg)}
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{w}

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -38,7 +37,7 @@ func (s *server) upgrade(req *request) error {
 	}
 	binary := int(req.files[0].Fd())
 	o := options{Dir: s.store.Dir, Build: req.Build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()), Lock: int(s.lock.Fd())}
-	arg, err := json.Marshal(o)
+	env, err := o.environment()
 	if err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func (s *server) upgrade(req *request) error {
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
 	}
-	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", binary), append(req.Argv, string(arg)), os.Environ())
+	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", binary), o.arguments(), env)
 	for _, fd := range keep {
 		unix.CloseOnExec(fd)
 	}
