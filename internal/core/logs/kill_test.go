@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -45,13 +46,18 @@ func TestNothingIsLostOrRepeatedWhenThePumpIsKilled(t *testing.T) {
 					during++
 				}
 			}
-			p := helper(t, "pump", path, alloc, c.size)
-			must(t, p.Start())
+			fd, err := OpenReadEnd(path) // before the last writer goes
+			must(t, err)
+			held.Close()
+			size, err := strconv.ParseInt(c.size, 10, 64)
+			must(t, err)
+			last, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", MaxFiles: 100000, MaxFileSize: size})
+			must(t, err)
+			defer last.Close()
+			pump(last)
 			if err := <-ended; err != nil {
 				t.Error("the writer: ", err)
 			}
-			held.Close()
-			must(t, p.Wait())
 			all, names := concatenation(t, logs)
 			numbered(t, all, c.count)
 			for _, n := range names {

@@ -4,7 +4,7 @@ import "time"
 
 // A stream is emptied when enoughQueued bytes wait, or some time after the first:
 // a program that writes line by line would otherwise cost a splice(2) a line, at
-// five times the processor time (BenchmarkPump).
+// eight times the processor time (BenchmarkPump).
 //
 // The time adapts to how much comes. It is longest for a program that writes
 // little, for which nothing is lost by waiting; a program that could fill the pipe
