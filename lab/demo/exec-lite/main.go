@@ -1,0 +1,296 @@
+// Command exec-lite shows what stands behind tasks of exec-lite, and that they
+// live and tell the truth whoever is killed. It runs a Nomad agent of its own and
+// removes everything at the end: mage demo:exec-lite.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/demo/forest"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// jobs are a pair: the same three tasks with raw_exec and with exec-lite.
+//
+//go:embed demo.nomad.hcl
+var jobs string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+type demo struct {
+	agent agent.Agent
+	start time.Time
+}
+
+func run(ctx context.Context) (err error) {
+	d := &demo{start: time.Now()}
+	d.say("Starting a Nomad agent of the demo's own")
+	dir, err := os.MkdirTemp("", "outrider-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	root, err := build.Root(".")
+	if err != nil {
+		return err
+	}
+	prog, err := nomad.Binary(ctx, func(f string, a ...any) { fmt.Printf("  "+f+"\n", a...) })
+	if err != nil {
+		return err
+	}
+	runtime, err := agent.ParseRuntime(os.Getenv("LAB_RUNTIME"))
+	if err != nil {
+		return err
+	}
+	d.agent, err = agent.Run(ctx, agent.Options{
+		Dir: filepath.Join(dir, "a"), Runtime: runtime, Binary: prog.Path, Name: "demo",
+		Plugins: []agent.Plugin{{Binary: filepath.Join(root, "bin", "nomad-driver-exec-lite"), Config: `state_dir = "${state_dir}"`}},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		cerr := d.agent.Close(cctx)
+		if cerr == nil {
+			d.say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(d.start).Seconds())
+		}
+		err = errors.Join(err, cerr)
+	}()
+	return d.acts(ctx)
+}
+
+func (d *demo) acts(ctx context.Context) error {
+	d.say("Three tasks with raw_exec, Nomad's own driver")
+	raw, err := d.submit(ctx, "raw_exec", 3)
+	if err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	d.note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
+	if _, _, err := d.agent.Client().Jobs().Deregister(raw, true, nil); err != nil {
+		return err
+	}
+
+	d.say("The same three tasks with exec-lite")
+	lite, err := d.submit(ctx, "exec-lite", 3)
+	if err != nil {
+		return err
+	}
+	if err := d.gone(ctx, "nomad executor"); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	d.note("One plugin, one supervisor, and the tasks. A hundred tasks have the same two.")
+	tasks, err := d.taskPIDs(ctx)
+	if err != nil {
+		return err
+	}
+
+	d.say("kill -9 of the plugin and of the supervisor, at once")
+	plugin, supervisor, err := d.helpers(ctx)
+	if err != nil {
+		return err
+	}
+	d.note("killing plugin %d and supervisor %d; meanwhile the first task is told to exit with code 7", plugin, supervisor)
+	if _, err := d.agent.Exec(ctx, "kill", "-9", fmt.Sprint(plugin), fmt.Sprint(supervisor)); err != nil {
+		return err
+	}
+	if _, err := d.agent.Exec(ctx, "kill", "-TERM", fmt.Sprint(tasks[0])); err != nil {
+		return err
+	}
+	if err := d.recovered(ctx, plugin, supervisor); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	now, err := d.taskPIDs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pid := range tasks[1:] {
+		if !slices.Contains(now, pid) {
+			return fmt.Errorf("task %d did not live on", pid)
+		}
+	}
+	d.note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.", tasks[1], tasks[2])
+
+	d.say("What Nomad says of the task that ended while nobody was there")
+	return d.exitCode(ctx, lite, 7)
+}
+
+// submit runs the job with a driver and returns its id when all tasks run.
+func (d *demo) submit(ctx context.Context, driver string, count int) (string, error) {
+	c := d.agent.Client()
+	id := "demo-" + strings.ReplaceAll(driver, "_", "-")
+	job, err := c.Jobs().ParseHCL(strings.NewReplacer("DRIVER", driver, "JOB", id, "# demo task", mark, "COUNT", fmt.Sprint(count)).Replace(jobs), true)
+	if err != nil {
+		return "", fmt.Errorf("failed to parse the job: %w", err)
+	}
+	start := time.Now()
+	if _, _, err := c.Jobs().Register(job, nil); err != nil {
+		return "", fmt.Errorf("failed to submit the job: %w", err)
+	}
+	err = until(ctx, "tasks of "+id+" to run", func() (bool, error) {
+		allocs, _, err := c.Jobs().Allocations(id, false, nil)
+		running := 0
+		for _, a := range allocs {
+			if a.ClientStatus == api.AllocClientStatusRunning {
+				running++
+			}
+		}
+		return running == count, err
+	})
+	if err == nil {
+		d.note("%d tasks run after %.1f s", count, time.Since(start).Seconds())
+	}
+	return id, err
+}
+
+// mark is in the arguments of each of this demo's tasks.
+var mark = fmt.Sprintf("# demo %d", os.Getpid())
+
+// ours are the agent, all below it, and wherever they hang, since orphans have
+// init for a parent, the supervisor and the tasks.
+func (d *demo) ours(ctx context.Context) ([]forest.Process, error) {
+	all, err := forest.Read(ctx, d.agent.Exec)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := d.agent.PID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := forest.Below(all, pid)
+	for _, p := range all {
+		orphan := strings.HasPrefix(p.Args, "outrider-supervisor supervise "+d.agent.StateDir()) || strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
+		if orphan &&
+			!slices.ContainsFunc(found, func(q forest.Process) bool { return q.PID == p.PID }) {
+			found = append(found, forest.Below(all, p.PID)...)
+		}
+	}
+	return found, nil
+}
+
+func (d *demo) show(ctx context.Context) error {
+	ours, err := d.ours(ctx)
+	if err != nil {
+		return err
+	}
+	forest.Print(os.Stdout, ours, 110)
+	return nil
+}
+
+func (d *demo) taskPIDs(ctx context.Context) (pids []int, err error) {
+	ours, err := d.ours(ctx)
+	for _, p := range ours {
+		if strings.HasPrefix(p.Args, "/bin/sh -c "+mark) {
+			pids = append(pids, p.PID)
+		}
+	}
+	if err == nil && len(pids) == 0 {
+		err = errors.New("no task is running")
+	}
+	return pids, err
+}
+
+func (d *demo) helpers(ctx context.Context) (plugin, supervisor int, err error) {
+	ours, err := d.ours(ctx)
+	for _, p := range ours {
+		switch {
+		case strings.HasPrefix(p.Args, "outrider-supervisor supervise"):
+			supervisor = p.PID
+		case strings.HasSuffix(p.Args, "nomad-driver-exec-lite"):
+			plugin = p.PID
+		}
+	}
+	return plugin, supervisor, err
+}
+
+func (d *demo) recovered(ctx context.Context, plugin, supervisor int) error {
+	return until(ctx, "a new plugin and supervisor", func() (bool, error) {
+		p, s, err := d.helpers(ctx)
+		return p != 0 && p != plugin && s != 0 && s != supervisor, err
+	})
+}
+
+func (d *demo) gone(ctx context.Context, what string) error {
+	return until(ctx, what+" to end", func() (bool, error) {
+		ours, err := d.ours(ctx)
+		return !slices.ContainsFunc(ours, func(p forest.Process) bool { return strings.Contains(p.Args, what) }), err
+	})
+}
+
+// exitCode shows the terminated task's events, and fails if the code is another.
+func (d *demo) exitCode(ctx context.Context, job string, want int) error {
+	return until(ctx, "the exit code", func() (bool, error) {
+		allocs, _, err := d.agent.Client().Jobs().Allocations(job, false, nil)
+		if err != nil {
+			return false, err
+		}
+		for _, a := range allocs {
+			for _, state := range a.TaskStates {
+				for _, e := range state.Events {
+					if e.Type != api.TaskTerminated {
+						continue
+					}
+					d.note("allocation %s: %s: %s", a.ID[:8], e.Type, e.DisplayMessage)
+					if e.ExitCode != want {
+						return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
+					}
+					return true, nil
+				}
+			}
+		}
+		return false, nil
+	})
+}
+
+func until(ctx context.Context, what string, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	for {
+		ok, err := done()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited in vain for %s: %w", what, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (d *demo) say(format string, args ...any) {
+	fmt.Printf("\n== %s\n", fmt.Sprintf(format, args...))
+}
+
+func (d *demo) note(format string, args ...any) { fmt.Printf("   %s\n", fmt.Sprintf(format, args...)) }

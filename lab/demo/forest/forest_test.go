@@ -1,0 +1,43 @@
+package forest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestReadFindsThisVeryProcessAndItsParent(t *testing.T) {
+	all, err := Read(context.Background(), func(ctx context.Context, argv ...string) (string, error) {
+		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
+		return string(out), err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if p.PID == os.Getpid() {
+			if p.PPID != os.Getppid() || p.RSS == 0 || !strings.Contains(p.Args, ".test") {
+				t.Fatalf("read %+v", p)
+			}
+			return
+		}
+	}
+	t.Fatal("this process is not in the list")
+}
+
+func TestPrintDrawsChildrenBelowTheirParents(t *testing.T) {
+	all := parse("10 1 5 nomad agent\n12 11 7 sleep 600\n11 10 6 plugin\n13 11 7 sleep 600\n99 2 \nbad\n")
+	var b strings.Builder
+	Print(&b, Below(all, 10), 60)
+	want := `    PID    PPID  RSS KiB  COMMAND
+     10       1        5  nomad agent
+     11      10        6   \_ plugin
+     12      11        7       |_ sleep 600
+     13      11        7       \_ sleep 600
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
