@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/image"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -29,6 +30,7 @@ type Lab struct {
 	out     io.Writer
 	errOut  io.Writer
 	docker  func(context.Context) error // nil where Docker answers
+	image   func(ctx context.Context, progress func(string, ...any)) (string, error)
 }
 
 // New returns the lab of the checkout that the working directory is in. The
@@ -49,7 +51,7 @@ func New(runtime string) (*Lab, error) {
 	l := &Lab{
 		root: root, dir: filepath.Join(root, ".lab"), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
-		docker: agent.DockerAnswers,
+		docker: agent.DockerAnswers, image: image.Ensure,
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {

@@ -43,12 +43,13 @@ func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", HTTPPort: l.port, Progress: l.steps.Progress}
 
 	end := l.steps.Step("Choosing the runtime")
-	runtime, why, err := l.choose(ctx)
+	var why string
+	var err error
+	o.Runtime, o.Image, why, err = l.choose(ctx)
 	end(err, "%s", why)
 	if err != nil {
 		return o, err
 	}
-	o.Runtime = runtime
 
 	end = l.steps.Step("Finding Nomad")
 	prog, err := nomad.Binary(ctx, l.steps.Progress)
@@ -80,23 +81,31 @@ func labPlugin(binary string) agent.Plugin {
 	return p
 }
 
-// choose decides between a container and the host.
-func (l *Lab) choose(ctx context.Context) (r agent.Runtime, why string, err error) {
-	docker := l.docker(ctx)
-	switch {
-	case l.runtime == agent.Container && docker != nil:
-		return "", "", fmt.Errorf("a container was asked for, but Docker does not answer: %w", docker)
-	case l.runtime == agent.Container, l.runtime == agent.Auto && docker == nil:
-		return agent.Container, "container", nil
-	case l.runtime == agent.Host:
-		why = "host process"
-	default:
-		why = "host process, since Docker does not answer"
+// choose decides between a container, for which it finds the image, and the host.
+// A lab that is up decides for itself.
+func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err error) {
+	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == agent.Auto || l.runtime == a.Info().Runtime) {
+		return a.Info().Runtime, a.Info().Image, fmt.Sprintf("%s, as before", a.Info().Runtime), nil
 	}
+	host := "host process"
 	if os.Geteuid() != 0 {
-		why += ", not as root"
+		host += ", not as root"
 	}
-	return agent.Host, why, nil
+	if l.runtime == agent.Host {
+		return agent.Host, "", host, nil
+	}
+	err = l.docker(ctx)
+	if err == nil {
+		img, err = l.image(ctx, l.steps.Progress)
+	}
+	switch {
+	case err == nil:
+		return agent.Container, img, "container from " + img, nil
+	case l.runtime == agent.Container:
+		return "", "", "", fmt.Errorf("a container was asked for: %w", err)
+	default:
+		return agent.Host, "", fmt.Sprintf("%s, since %v", host, err), nil
+	}
 }
 
 // create starts a new lab.
@@ -108,10 +117,30 @@ func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err e
 	a, err := agent.Start(ctx, o)
 	if err != nil {
 		end(err, "")
+		if o.Runtime == agent.Container && l.runtime == agent.Auto && ctx.Err() == nil {
+			l.say("No container can run the agent: %v\nTrying as a host process.", err)
+			o.Runtime = agent.Host
+			if o.Hash, err = hash(o); err != nil {
+				return nil, err
+			}
+			return l.create(ctx, o)
+		}
 		return nil, err
 	}
-	end(nil, "%s", a.Address())
+	end(nil, "%s%s", a.Address(), mode(a.Info()))
 	return l.healthy(ctx, a, true)
+}
+
+// mode says how a container got its rights.
+func mode(i agent.Info) string {
+	switch i.Mode {
+	case "":
+		return ""
+	case "capabilities":
+		return ", in a container with a set of capabilities, since a privileged one is refused here"
+	default:
+		return ", in a " + i.Mode + " container"
+	}
 }
 
 // healthy waits for the plugins; on failure it removes the lab if it is new.

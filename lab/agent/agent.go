@@ -174,15 +174,21 @@ func start(ctx context.Context, o Options) (Agent, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	if o.Runtime == Auto {
-		o.Runtime = Host
-		if DockerAnswers(ctx) == nil {
-			o.Runtime = Container
-		}
-	}
-	if o.Runtime == Container {
+	switch o.Runtime {
+	case Container:
 		return startContainer(ctx, o)
+	case Auto:
+		if DockerAnswers(ctx) != nil {
+			break
+		}
+		o.Runtime = Container
+		a, err := startContainer(ctx, o)
+		if err == nil || ctx.Err() != nil {
+			return a, err
+		}
+		o.Progress("no container can run the agent, trying as a host process: %v", err)
 	}
+	o.Runtime = Host
 	return startHost(ctx, o)
 }
 

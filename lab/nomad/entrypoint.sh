@@ -1,0 +1,45 @@
+#!/bin/sh
+# Runs a Nomad agent that can be stopped, killed and started again while the
+# container, and the tasks in it, live on: while $HOLD exists the agent stays
+# down. An agent that ends by itself ends the container, as anywhere.
+# POSIX sh, since Nomad's official image has only busybox.
+set -u
+PIDFILE=/run/nomad-agent.pid
+HOLD=/run/nomad-agent.hold
+CG=/sys/fs/cgroup
+
+# A container may own its cgroups and still have them mounted read-only.
+for m in "$CG" "$CG"/*/; do
+	mount -o remount,bind,rw "${m%/}" 2>/dev/null
+done
+
+# cgroup v2: only a cgroup without processes can hand controllers down, so
+# everybody here moves into a leaf (as dind and k3d do). Failure shows in the
+# agent's own fingerprint.
+if [ -f "$CG/cgroup.controllers" ]; then
+	mkdir -p "$CG/init"
+	while read -r p; do echo "$p" >"$CG/init/cgroup.procs" 2>/dev/null; done <"$CG/cgroup.procs"
+	for c in $(cat "$CG/cgroup.controllers"); do
+		echo "+$c" >"$CG/cgroup.subtree_control" 2>/dev/null
+	done
+fi
+
+unset AWS_CA_BUNDLE
+export NOMAD_SKIP_DOCKER_IMAGE_WARN=1
+mkdir -p /var/lib/nomad /usr/local/lib/nomad/plugins
+rm -f "$HOLD"
+
+agent=
+trap 'touch "$HOLD"; [ -n "$agent" ] && kill -INT "$agent"; exit 0' TERM INT
+
+while :; do
+	nomad agent -config /etc/nomad.d "$@" &
+	agent=$!
+	echo "$agent" >"$PIDFILE"
+	wait "$agent"
+	code=$?
+	rm -f "$PIDFILE"
+	agent=
+	[ -e "$HOLD" ] || exit "$code"
+	while [ -e "$HOLD" ]; do sleep 0.05; done
+done

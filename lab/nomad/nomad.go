@@ -1,0 +1,331 @@
+// Package nomad is a testcontainers module for HashiCorp Nomad: one agent that is
+// server and client, and runs tasks inside its container. It also finds, downloads
+// or builds the nomad program itself (Binary).
+package nomad
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	tcexec "github.com/testcontainers/testcontainers-go/exec"
+)
+
+const (
+	configDir = "/etc/nomad.d"
+	dataDir   = "/var/lib/nomad"
+	pluginDir = "/usr/local/lib/nomad/plugins"
+	stateDir  = dataDir + "-plugins" // a volume too: plugins keep sockets and FIFOs there
+
+	pidFile  = "/run/nomad-agent.pid"
+	holdFile = "/run/nomad-agent.hold"
+
+	portLabel = "dev.outrider.nomad.port"
+	modeLabel = "dev.outrider.nomad.mode"
+)
+
+//go:embed entrypoint.sh
+var entrypoint string
+
+//go:embed agent.hcl
+var defaultConfig string
+
+// Container is a Nomad agent in a container.
+type Container struct {
+	testcontainers.Container
+
+	port int
+	mode string
+}
+
+// Run starts an agent from an image that has a shell, and a nomad program unless
+// WithBinary brings one. It returns when the container runs; add a wait strategy
+// such as NodeHealthy for more. The API is published on loopback only. The
+// container is returned with the error where it exists.
+//
+// Nomad wants far-reaching rights. Run asks for a privileged container first, and
+// where the daemon cannot give all capabilities (it may itself run with less), for
+// an explicit set of them.
+func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustomizer) (*Container, error) {
+	v2, err := cgroupV2(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("run nomad: %w", err)
+	}
+	var failed error
+	for _, r := range rights {
+		// asked with an empty container first: one with all its files takes seconds
+		if r.probe {
+			if err := probe(ctx, img, r); err != nil && refused(err) {
+				failed = errors.Join(failed, fmt.Errorf("%s container: %w", r.name, err))
+				continue
+			} else if err != nil {
+				return nil, fmt.Errorf("run nomad: %w", err)
+			}
+		}
+		ctr, err := runWith(ctx, img, r, v2, opts)
+		if err == nil {
+			return ctr, nil
+		}
+		err = fmt.Errorf("%s container: %w", r.name, err)
+		if !refused(err) {
+			return ctr, fmt.Errorf("run nomad: %w", err)
+		}
+		failed = errors.Join(failed, err)
+		if ctr != nil {
+			if err := testcontainers.TerminateContainer(ctr.Container); err != nil {
+				return ctr, fmt.Errorf("run nomad: %w", errors.Join(failed, err))
+			}
+		}
+	}
+	return nil, fmt.Errorf("run nomad: %w", failed)
+}
+
+// probe starts and removes a container with these rights that does nothing.
+func probe(ctx context.Context, img string, r right) error {
+	ctr, err := testcontainers.Run(ctx, img, testcontainers.WithEntrypoint("/bin/true"),
+		testcontainers.WithHostConfigModifier(r.apply))
+	return errors.Join(err, testcontainers.TerminateContainer(ctr, testcontainers.StopTimeout(0)))
+}
+
+func runWith(ctx context.Context, img string, r right, v2 bool, opts []testcontainers.ContainerCustomizer) (*Container, error) {
+	defaults := []testcontainers.ContainerCustomizer{
+		testcontainers.WithEntrypoint("/usr/local/bin/nomad-entrypoint"),
+		testcontainers.WithFiles(
+			testcontainers.ContainerFile{Reader: strings.NewReader(entrypoint), ContainerFilePath: "/usr/local/bin/nomad-entrypoint", FileMode: 0o755},
+			testcontainers.ContainerFile{Reader: strings.NewReader(defaultConfig), ContainerFilePath: configDir + "/00-default.hcl", FileMode: 0o644},
+		),
+		testcontainers.WithLabels(map[string]string{modeLabel: r.name}),
+		testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
+			init := true // plugins leave orphans behind for pid 1 to reap
+			hc.Init = &init
+			hc.CgroupnsMode = container.CgroupnsModePrivate   // does not litter the host's cgroups
+			for _, dir := range []string{dataDir, stateDir} { // not overlay: tasks' directories are bind mounted
+				hc.Mounts = append(hc.Mounts, mount.Mount{Type: mount.TypeVolume, Target: dir})
+			}
+			r.apply(hc)
+		}),
+		WithPort(4646),
+	}
+	ctr, err := testcontainers.Run(ctx, img, append(defaults, opts...)...)
+	if ctr == nil {
+		return nil, err
+	}
+	c := &Container{Container: ctr}
+	return c, errors.Join(err, c.learn(ctx))
+}
+
+// cgroupV2 asks the daemon, which may be on another kernel than we are.
+func cgroupV2(ctx context.Context) (bool, error) {
+	cli, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err != nil {
+		return false, fmt.Errorf("docker client: %w", err)
+	}
+	defer cli.Close()
+	info, err := cli.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return false, fmt.Errorf("docker info: %w", err)
+	}
+	return info.Info.CgroupVersion == "2", nil
+}
+
+// Open returns the running or stopped container that Run made, by its id.
+func Open(ctx context.Context, id string) (*Container, error) {
+	p, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return nil, fmt.Errorf("open nomad: %w", err)
+	}
+	list, err := p.Client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("id", id)})
+	if err != nil {
+		return nil, fmt.Errorf("open nomad: %w", err)
+	}
+	if len(list.Items) != 1 {
+		return nil, fmt.Errorf("open nomad: container %.12s: %w", id, ErrGone)
+	}
+	ctr, err := p.ContainerFromType(ctx, list.Items[0])
+	if err != nil {
+		return nil, fmt.Errorf("open nomad: %w", err)
+	}
+	c := &Container{Container: ctr}
+	return c, c.learn(ctx)
+}
+
+// ErrGone is returned by Open where the container does not exist any more.
+var ErrGone = errors.New("there is no such container")
+
+// learn reads back what the labels say.
+func (c *Container) learn(ctx context.Context) error {
+	info, err := c.Inspect(ctx)
+	if err != nil {
+		return fmt.Errorf("inspect nomad: %w", err)
+	}
+	c.mode = info.Config.Labels[modeLabel]
+	c.port, err = strconv.Atoi(info.Config.Labels[portLabel])
+	return err
+}
+
+// WithPort sets the port of the API, in the container and on the host's loopback.
+// Both are the same since Nomad tells clients, such as `nomad alloc logs`, the
+// address that it believes to have.
+func WithPort(port int) testcontainers.CustomizeRequestOption {
+	return func(req *testcontainers.GenericContainerRequest) error {
+		p, err := network.ParsePort(fmt.Sprintf("%d/tcp", port))
+		if err != nil {
+			return fmt.Errorf("nomad port: %w", err)
+		}
+		req.ExposedPorts = []string{p.String()}
+		for _, o := range []testcontainers.CustomizeRequestOption{
+			testcontainers.WithLabels(map[string]string{portLabel: strconv.Itoa(port)}),
+			testcontainers.WithFiles(testcontainers.ContainerFile{
+				Reader:            strings.NewReader(fmt.Sprintf("ports {\n  http = %d\n}\n", port)),
+				ContainerFilePath: configDir + "/10-port.hcl", FileMode: 0o644,
+			}),
+			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
+				hc.PortBindings = network.PortMap{p: {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port)}}}
+			}),
+		} {
+			if err := o(req); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// WithConfigString adds agent configuration, which wins over what was added before.
+func WithConfigString(hcl string) testcontainers.CustomizeRequestOption {
+	return func(req *testcontainers.GenericContainerRequest) error {
+		return testcontainers.WithFiles(testcontainers.ContainerFile{
+			Reader:            strings.NewReader(hcl),
+			ContainerFilePath: nextConfig(req), FileMode: 0o644,
+		})(req)
+	}
+}
+
+// WithConfigFile adds a file of agent configuration.
+func WithConfigFile(path string) testcontainers.CustomizeRequestOption {
+	return func(req *testcontainers.GenericContainerRequest) error {
+		return testcontainers.WithFiles(testcontainers.ContainerFile{
+			HostFilePath: path, ContainerFilePath: nextConfig(req), FileMode: 0o644,
+		})(req)
+	}
+}
+
+// nextConfig names files so that Nomad, which reads them in order of name, reads
+// them in the order they were added in.
+func nextConfig(req *testcontainers.GenericContainerRequest) string {
+	return fmt.Sprintf("%s/50-%03d.hcl", configDir, len(req.Files))
+}
+
+// WithBinary brings the nomad program, for an image without one.
+func WithBinary(path string) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithFiles(testcontainers.ContainerFile{
+		HostFilePath: path, ContainerFilePath: "/usr/local/bin/nomad", FileMode: 0o755,
+	})
+}
+
+// WithPlugin adds a plugin binary under a name. Its configuration, if it needs any,
+// comes with WithConfigString.
+func WithPlugin(path, name string) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithFiles(testcontainers.ContainerFile{
+		HostFilePath: path, ContainerFilePath: pluginDir + "/" + name, FileMode: 0o755,
+	})
+}
+
+// Address is the URL of the API and the web UI.
+func (c *Container) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", c.port) }
+
+// Mode says how the container got its rights: "privileged" or "capabilities".
+func (c *Container) Mode() string { return c.mode }
+
+// Client talks to the agent.
+func (c *Container) Client() (*api.Client, error) {
+	cl, err := api.NewClient(&api.Config{Address: c.Address(), Region: "global"})
+	if err != nil {
+		return nil, fmt.Errorf("nomad client: %w", err)
+	}
+	return cl, nil
+}
+
+// DataDir, PluginDir and StateDir are directories in the container: Nomad's
+// data_dir and plugin_dir, and one for plugins' own state.
+func (c *Container) DataDir() string   { return dataDir }
+func (c *Container) PluginDir() string { return pluginDir }
+func (c *Container) StateDir() string  { return stateDir }
+
+// Output runs a command in the container and returns what it prints. A command
+// that fails is an error.
+func (c *Container) Output(ctx context.Context, argv ...string) (string, error) {
+	code, r, err := c.Exec(ctx, argv, tcexec.Multiplexed())
+	if err != nil {
+		return "", fmt.Errorf("exec in nomad container: %w", err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		return string(out), fmt.Errorf("exec in nomad container: %w", err)
+	}
+	if code != 0 {
+		return string(out), fmt.Errorf("%s: exit code %d: %s", argv[0], code, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// AgentPID is the agent's process id in the container.
+func (c *Container) AgentPID(ctx context.Context) (int, error) {
+	out, err := c.Output(ctx, "sh", "-c", "p=$(cat "+pidFile+") && kill -0 $p && echo $p")
+	if err != nil {
+		return 0, fmt.Errorf("the nomad agent does not run: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(out))
+}
+
+// StopAgent stops the agent with SIGINT, and kills it after 15 s. Tasks live on.
+func (c *Container) StopAgent(ctx context.Context) error { return c.end(ctx, "INT", 15*time.Second) }
+
+// KillAgent kills the agent alone.
+func (c *Container) KillAgent(ctx context.Context) error { return c.end(ctx, "KILL", time.Second) }
+
+func (c *Container) end(ctx context.Context, signal string, patience time.Duration) error {
+	script := fmt.Sprintf(`touch %[1]s
+p=$(cat %[2]s 2>/dev/null) || exit 0
+kill -%[3]s $p 2>/dev/null
+for i in $(seq %[4]d); do [ -e %[2]s ] || exit 0; sleep 0.05; done
+kill -KILL $p 2>/dev/null
+for i in $(seq 100); do [ -e %[2]s ] || exit 0; sleep 0.05; done
+echo "agent $p does not end"; exit 1`, holdFile, pidFile, signal, patience/(50*time.Millisecond))
+	if _, err := c.Output(ctx, "sh", "-c", script); err != nil {
+		return fmt.Errorf("stop nomad agent: %w", err)
+	}
+	return nil
+}
+
+// StartAgent starts the agent again after StopAgent or KillAgent.
+func (c *Container) StartAgent(ctx context.Context) error {
+	script := fmt.Sprintf(`rm -f %s
+for i in $(seq 100); do [ -e %s ] && exit 0; sleep 0.05; done
+echo "agent does not start"; exit 1`, holdFile, pidFile)
+	if _, err := c.Output(ctx, "sh", "-c", script); err != nil {
+		return fmt.Errorf("start nomad agent: %w", err)
+	}
+	return nil
+}
+
+// PutPlugin puts a new binary in place of a plugin; the agent uses it from its next
+// start on. One that runs is not disturbed: the daemon replaces the file.
+func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
+	if err := c.CopyFileToContainer(ctx, path, pluginDir+"/"+name, 0o755); err != nil {
+		return fmt.Errorf("copy plugin: %w", err)
+	}
+	return nil
+}
