@@ -21,12 +21,12 @@ type TaskConfig struct {
 	driver.TaskOptions
 }
 
-func main() {
-	driver.Main(driver.Workload[Config, TaskConfig]{
-		Name:    "exec-lite",
-		Summary: "runs processes without a helper process for each",
-		Command: func(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
-			return r.Run(r.Config.Command, r.Config.Args...), nil
-		},
-	})
+var workload = driver.Workload[Config, TaskConfig]{
+	Name:    "exec-lite",
+	Summary: "runs processes without a helper process for each",
+	Command: func(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
+		return r.Run(r.Config.Command, r.Config.Args...), nil
+	},
 }
+
+func main() { driver.Main(workload) }

@@ -39,7 +39,11 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, 
 	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
 		return nil, fmt.Errorf("command has a NUL character, which no program can be given")
 	}
-	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: d.output(cfg, t.options.Logs)}
+	out, err := d.output(cfg, t.options.Logs)
+	if err != nil {
+		return nil, err
+	}
+	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: out}
 	var cpusetPath string
 	if r := cfg.Resources; r != nil {
 		if r.LinuxResources != nil {
@@ -113,8 +117,14 @@ func environment(env map[string]string, who *account) []string {
 
 // output says who collects. Nomad tells a driver of logs { disabled = true } by
 // the path of the null device, and of nothing else.
-func (d *Driver) output(cfg *drivers.TaskConfig, o LogOptions) task.Output {
+func (d *Driver) output(cfg *drivers.TaskConfig, o *LogOptions) (task.Output, error) {
 	out := task.Output{Collector: task.Collector(d.options.LogCollection)}
+	if o != nil && out.Collector == task.CollectorNomad {
+		return out, fmt.Errorf("logs in config has no effect on this node, where Nomad collects the output (log_collection = \"nomad\"): use the task's own logs block")
+	}
+	if o == nil {
+		o = &defaultLogOptions
+	}
 	switch {
 	case cfg.StdoutPath == os.DevNull && cfg.StderrPath == os.DevNull:
 		out.Collector = task.CollectorNone
@@ -124,7 +134,7 @@ func (d *Driver) output(cfg *drivers.TaskConfig, o LogOptions) task.Output {
 		out.AllocDir = cfg.AllocDir
 		out.MaxFiles, out.MaxFileSize = o.MaxFiles, int64(o.MaxFileSize)<<20
 	}
-	return out
+	return out, nil
 }
 
 // limits are the job's resources block. memory alone is a hard limit; with
