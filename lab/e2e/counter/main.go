@@ -1,0 +1,66 @@
+// Command counter is a task for the end-to-end tests: it prints numbered lines,
+// so that a missing one or one too many shows, until it is told to end.
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	every := flag.Duration("every", 5*time.Millisecond, "how often it prints a line")
+	burst := flag.Int("burst", 1, "how many lines it prints at a time")
+	lines := flag.Int("lines", 0, "end after so many; 0 is no end")
+	until := flag.String("until", "", "end when this file exists")
+	then := flag.String("then", "exit:0", "how to end: exit:CODE, signal:NUMBER or oom")
+	pad := flag.Int("pad", 0, "how many more characters a line has")
+	flag.Parse()
+
+	out, padding := bufio.NewWriter(os.Stdout), strings.Repeat("x", *pad)
+	n := 0
+	for *lines == 0 || n < *lines {
+		for range *burst {
+			fmt.Fprintln(out, "line", n, padding)
+			n++
+		}
+		if err := out.Flush(); err != nil {
+			fmt.Fprintln(os.Stderr, "failed to print:", err)
+			os.Exit(99)
+		}
+		if *until != "" {
+			if _, err := os.Stat(*until); err == nil {
+				break
+			}
+		}
+		time.Sleep(*every)
+	}
+	fmt.Println("last", n)
+	fmt.Fprintln(os.Stderr, "bye", n)
+	end(*then)
+}
+
+func end(how string) {
+	kind, number, _ := strings.Cut(how, ":")
+	n, _ := strconv.Atoi(number)
+	switch kind {
+	case "exit":
+		os.Exit(n)
+	case "signal":
+		syscall.Kill(os.Getpid(), syscall.Signal(n))
+	case "oom":
+		for hog := [][]byte(nil); ; {
+			b := make([]byte, 1<<20)
+			for i := 0; i < len(b); i += 4096 {
+				b[i] = 1
+			}
+			hog = append(hog, b)
+		}
+	}
+	select {}
+}

@@ -1,0 +1,280 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// conf is the config block of a task.
+type conf map[string]any
+
+func sh(script string) conf { return conf{"command": "/bin/sh", "args": []string{"-c", script}} }
+
+// with returns a configuration with more options.
+func (c conf) with(more conf) conf {
+	c = maps.Clone(c)
+	maps.Copy(c, more)
+	return c
+}
+
+var jobNumber atomic.Int64
+
+// job is a batch job with one task that is tried once.
+func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
+	short := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
+	id := fmt.Sprintf("%.40s-%d", strings.Map(func(r rune) rune {
+		if r == '-' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, short), jobNumber.Add(1))
+	task := api.NewTask("main", "exec-lite").Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
+	for name, value := range c {
+		task.SetConfig(name, value)
+	}
+	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	task.KillTimeout = new(3 * time.Second)
+	group := api.NewTaskGroup("g", 1).AddTask(task)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute), Delay: new(50 * time.Millisecond)}
+	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+	j := api.NewBatchJob(id, id, "global", 50).AddTaskGroup(group)
+	for _, e := range edit {
+		e(j, task)
+	}
+	return j
+}
+
+// alloc is the one allocation of a job.
+type alloc struct {
+	n   *node
+	id  string
+	job string
+}
+
+// submit registers a job and returns its allocation.
+func (n *node) submit(t testing.TB, j *api.Job) *alloc {
+	t.Helper()
+	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
+		t.Fatalf("failed to register job: %v", err)
+	}
+	a := &alloc{n: n, job: *j.ID}
+	eventually(t, 20*time.Second, func() error {
+		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fmt.Errorf("job %s has no allocation", a.job)
+		}
+		a.id = list[0].ID
+		return nil
+	})
+	return a
+}
+
+// start submits a job with this configuration and waits until it runs.
+func (n *node) start(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *alloc {
+	t.Helper()
+	a := n.submit(t, job(t, c, edit...))
+	a.running(t)
+	return a
+}
+
+func (a *alloc) info() (*api.Allocation, *api.TaskState, error) {
+	i, _, err := a.n.Client().Allocations().Info(a.id, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	st := i.TaskStates["main"]
+	if st == nil {
+		st = &api.TaskState{}
+	}
+	return i, st, nil
+}
+
+func (a *alloc) stub(t testing.TB) *api.Allocation {
+	t.Helper()
+	i, _, err := a.info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func (a *alloc) running(t testing.TB) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		i, st, err := a.info()
+		if err == nil && (i.ClientStatus != "running" || st.State != "running") {
+			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
+		}
+		return err
+	})
+}
+
+// ended waits for the end and returns how Nomad tells it.
+func (a *alloc) ended(t testing.TB) string {
+	t.Helper()
+	eventually(t, 40*time.Second, func() error {
+		i, st, err := a.info()
+		if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
+			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
+		}
+		return err
+	})
+	return a.outcome()
+}
+
+// outcome is the last exit that Nomad knows of: "exit 7", "signal 15", "oom",
+// "lost", or "" where there is none.
+func (a *alloc) outcome() string {
+	_, st, err := a.info()
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range slices.Backward(st.Events) {
+		if e.Type != api.TaskTerminated {
+			continue
+		}
+		switch {
+		case strings.Contains(e.DisplayMessage, "task is lost"):
+			return "lost"
+		case e.Details["oom_killed"] == "true":
+			return "oom"
+		case e.Details["signal"] != "0":
+			return "signal " + e.Details["signal"]
+		}
+		return "exit " + e.Details["exit_code"]
+	}
+	return ""
+}
+
+// story is what the task's events say.
+func (a *alloc) story() string {
+	_, st, err := a.info()
+	if err != nil {
+		return err.Error()
+	}
+	var s []string
+	for _, e := range st.Events {
+		s = append(s, e.Type+": "+e.DisplayMessage)
+	}
+	return strings.Join(s, " | ")
+}
+
+// stop stops the job and waits until the task is dead.
+func (a *alloc) stop(t testing.TB) {
+	t.Helper()
+	if _, _, err := a.n.Client().Jobs().Deregister(a.job, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.ended(t)
+}
+
+// dir is the allocation's directory on the host.
+func (a *alloc) dir() string { return filepath.Join(a.n.DataDir(), "alloc", a.id) }
+
+// output reads a stream through Nomad's API, from its oldest file to the newest.
+func (a *alloc) output(t testing.TB, stream string) string {
+	t.Helper()
+	b, err := a.read(stream)
+	if err != nil {
+		t.Fatalf("failed to read %s of %s: %v", stream, a.job, err)
+	}
+	return b
+}
+
+func (a *alloc) read(stream string) (string, error) {
+	i, _, err := a.info()
+	if err != nil {
+		return "", err
+	}
+	cancel := make(chan struct{})
+	defer close(cancel)
+	frames, errs := a.n.Client().AllocFS().Logs(i, false, "main", stream, api.OriginStart, 0, cancel, nil)
+	var b strings.Builder
+	for {
+		select {
+		case f, ok := <-frames:
+			if !ok {
+				return b.String(), nil
+			}
+			b.Write(f.Data)
+		case err := <-errs:
+			if err == io.EOF {
+				return b.String(), nil
+			}
+			return b.String(), err
+		}
+	}
+}
+
+// says waits until a stream has a text.
+func (a *alloc) says(t testing.TB, stream, text string) {
+	t.Helper()
+	eventually(t, 20*time.Second, func() error {
+		out, err := a.read(stream)
+		if err == nil && !strings.Contains(out, text) {
+			err = fmt.Errorf("%s is %q, want %q in it", stream, last(out, 500), text)
+		}
+		return err
+	})
+}
+
+func last(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// pid is the main process's, from the supervisor's state.
+func (a *alloc) pid(t testing.TB) proc {
+	t.Helper()
+	dir, st := a.n.state(t, a.id)
+	p, err := readProc(st.Identity.PID)
+	if err != nil {
+		t.Fatalf("the task of %s in %s does not run: %v", a.job, dir, err)
+	}
+	return p
+}
+
+// numbered counts the lines of a counter's output and finds what is missing,
+// doubled or torn. ended says whether the counter said its last line.
+func numbered(out string) (n int, ended bool, err error) {
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		switch {
+		case !strings.HasSuffix(line, "\n"):
+			return n, ended, nil // being written
+		case ended || len(f) < 2:
+			return n, ended, fmt.Errorf("line %q after %d lines", line, n)
+		case f[0] == "last":
+			ended = true
+		case f[0] != "line":
+			return n, ended, fmt.Errorf("line %q after %d lines", line, n)
+		}
+		if f[1] != strconv.Itoa(n) {
+			return n, ended, fmt.Errorf("line %q where number %d should be", strings.TrimSpace(line), n)
+		}
+		if !ended {
+			n++
+		}
+	}
+	return n, ended, nil
+}
+
+// touch makes the file that a counter waits for.
+func touch(t testing.TB, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,154 @@
+// Package e2e runs jobs on real Nomad agents, with the plugin binaries as they
+// are released.
+//
+// Each agent is private (package agent), and each test ends with a look at what
+// it left: processes, threads, descriptors, cgroups, mounts, files.
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+var (
+	scratch     string // readable by everybody, with a short path: unix sockets are below it
+	nomadBinary string
+	execLite    string // the plugin
+	counter     string // see counter/main.go
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// most of a test is waiting; more at once than there are processors is quicker
+	if !set("test.parallel") {
+		flag.Set("test.parallel", "5")
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func set(name string) (found bool) {
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
+func run(m *testing.M) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	var err error
+	if scratch, err = os.MkdirTemp("", "oe2e"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(scratch)
+	if err := os.Chmod(scratch, 0o755); err != nil {
+		return 1, err
+	}
+	root, err := build.Root(".")
+	if err != nil {
+		return 1, err
+	}
+	paths, err := build.Builder{Root: root}.All(ctx, "exec-lite")
+	if err != nil {
+		return 1, err
+	}
+	execLite = paths[0]
+	counter = filepath.Join(scratch, "counter")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("failed to build the counter: %w\n%s", err, out)
+	}
+	if err := os.Chmod(counter, 0o755); err != nil {
+		return 1, err
+	}
+	p, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	if err != nil {
+		return 1, err
+	}
+	nomadBinary = filepath.Join(scratch, "nomad")
+	if err := share(p.Path, nomadBinary); err != nil {
+		return 1, err
+	}
+	code := m.Run()
+	faultReport.print(os.Stdout)
+	if commonStarted.Load() {
+		if n, err := commonNode(); err == nil {
+			if err := n.end(); err != nil {
+				return 1, fmt.Errorf("the shared agent: %w", err)
+			}
+		}
+	}
+	return code, nil
+}
+
+// share makes a program available to every user, in a directory all can reach.
+func share(from, to string) error {
+	if os.Link(from, to) == nil {
+		return nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// eventually polls until f has no objection, and fails with the last one.
+func eventually(t testing.TB, within time.Duration, f func() error) {
+	t.Helper()
+	if err := poll(within, f); err != nil {
+		t.Fatalf("not within %v: %v", within, err)
+	}
+}
+
+func poll(within time.Duration, f func() error) error {
+	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		err := f()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+var (
+	commonStarted atomic.Bool
+	commonNode    = sync.OnceValues(func() (*node, error) {
+		commonStarted.Store(true)
+		return startNode("common", nodeOptions{})
+	})
+)
+
+// common is the agent that is shared by tests which do no harm to it. Each stops
+// its own jobs.
+func common(t testing.TB) *node {
+	t.Helper()
+	n, err := commonNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// node is a private agent with exec-lite.
+type node struct {
+	agent.Agent
+	dir string
+}
+
+type nodeOptions struct {
+	plugin string // the plugin's configuration
+	config string // more of the agent's
+
+	// shell is run before the agent, in its process, and may end in a command that
+	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
+	shell string
+
+	// prepare is called with the directory before anything else is in it.
+	prepare func(dir string) error
+}
+
+// newNode starts an agent, and at the end of the test asks that nothing is left.
+func newNode(t *testing.T, o nodeOptions) *node {
+	t.Helper()
+	n, err := startNode(t.Name(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			n.tellLog(t)
+		}
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func startNode(name string, o nodeOptions) (*node, error) {
+	dir, err := os.MkdirTemp(scratch, "n")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if o.prepare != nil {
+		if err := o.prepare(dir); err != nil {
+			return nil, err
+		}
+	}
+	binary := nomadBinary
+	if o.shell != "" {
+		binary = dir + ".nomad"
+		text := "#!/bin/sh\nset -e\nDIR=" + dir + "\nset -- " + nomadBinary + " \"$@\"\n" + o.shell + "\nexec \"$@\"\n"
+		if err := os.WriteFile(binary, []byte(text), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	a, err := agent.Run(ctx, agent.Options{
+		Runtime: agent.Host, Dir: dir, Binary: binary, Config: o.config,
+		Name:    "e2e-" + strings.ToLower(name),
+		Plugins: []agent.Plugin{{Binary: execLite, Config: "state_dir = \"${state_dir}\"\n" + o.plugin}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to start an agent for %s: %w", name, err)
+	}
+	return &node{a, a.Info().Dir}, nil
+}
+
+// end stops all jobs and says what is wrong with what is left then, and then what
+// is left when the agent is gone too. It removes all of it in any case.
+func (n *node) end() error {
+	var errs []error
+	jobs, _, err := n.Client().Jobs().List(nil)
+	errs = append(errs, err)
+	for _, j := range jobs {
+		_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
+		errs = append(errs, err)
+	}
+	if err := poll(20*time.Second, n.tasksLeft); err != nil {
+		errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	errs = append(errs, n.Stop(ctx))
+	if err := poll(20*time.Second, n.anythingLeft); err != nil {
+		errs = append(errs, fmt.Errorf("with the agent stopped: %w", err))
+	}
+	if err := n.Close(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// tasksLeft lists what exists of tasks.
+func (n *node) tasksLeft() error {
+	var left []string
+	for _, p := range n.processes() {
+		if !n.infrastructure(p) {
+			left = append(left, fmt.Sprintf("process %d %q", p.pid, p.args))
+		}
+	}
+	for _, dir := range n.taskDirs() {
+		left = append(left, "state "+dir)
+	}
+	return leftError(append(left, n.taskCgroups()...))
+}
+
+// anythingLeft lists what exists of an agent that does not run.
+func (n *node) anythingLeft() error {
+	var left []string
+	for _, p := range n.processes() {
+		left = append(left, fmt.Sprintf("process %d %q", p.pid, p.args))
+	}
+	filepath.WalkDir(n.StateDir(), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && path != n.StateDir() {
+			left = append(left, "file "+path)
+		}
+		return nil
+	})
+	left = append(left, n.taskCgroups()...)
+	left = append(left, n.leaves()...)
+	return leftError(left)
+}
+
+func leftError(left []string) error {
+	if len(left) == 0 {
+		return nil
+	}
+	return errors.New("left: " + strings.Join(left, ", "))
+}
+
+// infrastructure tells the processes that belong to the agent from tasks.
+func (n *node) infrastructure(p proc) bool {
+	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p)
+}
+
+func (n *node) isAgent(p proc) bool {
+	pid := n.Info().Process.PID
+	return p.pid == pid
+}
+
+func (n *node) isPlugin(p proc) bool {
+	return len(p.args) == 1 && strings.HasPrefix(p.args[0], n.dir+"/plugins/")
+}
+
+func (n *node) isSupervisor(p proc) bool {
+	return len(p.args) == 3 && p.args[0] == "outrider-supervisor" && p.args[1] == "supervise" &&
+		strings.HasPrefix(p.args[2], n.StateDir()+"/")
+}
+
+func isLogmon(p proc) bool { return len(p.args) >= 2 && p.args[len(p.args)-1] == "logmon" }
+
+// stores are the directories in which the plugin keeps its state: one, once a
+// task was started.
+func (n *node) stores() []string {
+	dirs, _ := filepath.Glob(filepath.Join(n.StateDir(), "*", "*"))
+	return dirs
+}
+
+func (n *node) taskDirs() []string {
+	dirs, _ := filepath.Glob(filepath.Join(n.StateDir(), "*", "*", "tasks", "*"))
+	return dirs
+}
+
+// log is the agent's log.
+func (n *node) log() string {
+	var b strings.Builder
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n.Logs(ctx, &b, false)
+	return b.String()
+}
+
+// tellLog shows the lines of the agent's log that may say why a test failed.
+func (n *node) tellLog(t *testing.T) {
+	var lines []string
+	for line := range strings.Lines(n.log()) {
+		if strings.Contains(line, "[WARN]") || strings.Contains(line, "[ERROR]") || strings.Contains(line, "exec-lite") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	t.Logf("the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-60):], "\n"))
+}
+
+// restart starts the agent again after Stop or Kill.
+func (n *node) restart(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := n.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agent.WaitHealthy(ctx, n.Agent); err != nil {
+		t.Fatal(err)
+	}
+}

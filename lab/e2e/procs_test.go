@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// proc is a process that exists; a zombie does not.
+type proc struct {
+	pid    int
+	parent int
+	start  string // with the pid an identity
+	args   []string
+}
+
+// readProc reads /proc/<pid>, proc_pid_stat(5).
+func readProc(pid int) (proc, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return proc{}, err
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return proc{}, fs.ErrNotExist
+	}
+	parent, _ := strconv.Atoi(f[1])
+	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	args := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
+	return proc{pid: pid, parent: parent, start: f[19], args: args}, nil
+}
+
+func (p proc) alive() bool {
+	now, err := readProc(p.pid)
+	return err == nil && now.start == p.start
+}
+
+func (p proc) kill(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := unix.Kill(p.pid, sig); err != nil {
+		t.Fatalf("failed to send %v to %q: %v", sig, p.args, err)
+	}
+}
+
+// end kills the process and waits for its end.
+func (p proc) end(t testing.TB) {
+	t.Helper()
+	p.kill(t, unix.SIGKILL)
+	eventually(t, 10*time.Second, func() error {
+		if p.alive() {
+			return fmt.Errorf("%q lives", p.args)
+		}
+		return nil
+	})
+}
+
+// pause stops a process; the result lets it go on, and may be called twice.
+func (p proc) pause(t testing.TB) (resume func()) {
+	t.Helper()
+	p.kill(t, unix.SIGSTOP)
+	return func() {
+		if p.alive() {
+			unix.Kill(p.pid, unix.SIGCONT)
+		}
+	}
+}
+
+// processes are those of the agent: with its mark in the environment, or a
+// supervisor's, which has an environment of its own.
+func (n *node) processes() []proc {
+	entries, _ := os.ReadDir("/proc")
+	mark := []byte("OUTRIDER_LAB_DIR=" + n.dir + "\x00")
+	var found []proc
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		p, err := readProc(pid)
+		if err != nil {
+			continue
+		}
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if bytes.Contains(env, mark) || n.isSupervisor(p) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func (n *node) find(what func(proc) bool) []proc {
+	var found []proc
+	for _, p := range n.processes() {
+		if what(p) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// one returns the only process of a kind, once there is exactly one.
+func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
+	t.Helper()
+	var p proc
+	eventually(t, 20*time.Second, func() error {
+		found := n.find(is)
+		if len(found) != 1 {
+			return fmt.Errorf("there are %d %ss, want 1: %v", len(found), kind, found)
+		}
+		p = found[0]
+		return nil
+	})
+	return p
+}
+
+func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin", n.isPlugin) }
+func (n *node) supervisor(t testing.TB) proc {
+	t.Helper()
+	return n.one(t, "supervisor", n.isSupervisor)
+}
+func (n *node) process(t testing.TB) proc { t.Helper(); return n.one(t, "agent", n.isAgent) }
+
+func descriptors(pid int) int {
+	e, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(e)
+}
+
+func threads(pid int) int {
+	e, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return len(e)
+}
+
+// cgroups lists the groups of any hierarchy whose name is accepted.
+func cgroups(accept func(name string) bool) []string {
+	var found []string
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && accept(e.Name()) {
+			found = append(found, "cgroup "+path)
+		}
+		return nil
+	})
+	return found
+}
+
+// taskCgroups are the groups of the agent's allocations.
+func (n *node) taskCgroups() []string {
+	entries, _ := os.ReadDir(filepath.Join(n.DataDir(), "alloc"))
+	ids := map[string]bool{}
+	for _, e := range entries {
+		ids[e.Name()] = true
+	}
+	return cgroups(func(name string) bool {
+		alloc, _, ok := strings.Cut(name, ".")
+		return ok && ids[alloc]
+	})
+}
+
+// leaves are the groups of the agent's supervisor.
+func (n *node) leaves() []string {
+	b, err := os.ReadFile(filepath.Join(n.DataDir(), "client", "client-id"))
+	if err != nil {
+		return nil
+	}
+	id, _, _ := strings.Cut(string(b), "-")
+	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-exec-lite-"+id) })
+}

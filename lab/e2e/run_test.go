@@ -1,0 +1,404 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestOutputIsReadThroughNomad(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, sh(`echo to stdout; echo to stderr >&2; for i in 1 2 3; do echo $i; done; exec sleep 600`))
+	defer a.stop(t)
+	a.says(t, "stdout", "3\n")
+	if got, want := a.output(t, "stdout"), "to stdout\n1\n2\n3\n"; got != want {
+		t.Errorf("stdout is %q, want %q", got, want)
+	}
+	if got, want := a.output(t, "stderr"), "to stderr\n"; got != want {
+		t.Errorf("stderr is %q, want %q", got, want)
+	}
+
+	fs, i := n.Client().AllocFS(), a.stub(t)
+	frames, _ := fs.Logs(i, false, "main", "stdout", api.OriginEnd, 4, make(chan struct{}), nil)
+	if f := <-frames; f == nil || string(f.Data) != "2\n3\n" {
+		t.Errorf("the last 4 bytes are %v", f)
+	}
+	files, _, err := fs.List(i, "/alloc/logs", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range files {
+		if strings.HasPrefix(f.Name, "main.") {
+			names = append(names, f.Name)
+		}
+	}
+	if fmt.Sprint(names) != "[main.stderr.0 main.stdout.0]" {
+		t.Errorf("alloc/logs has %q", names)
+	}
+}
+
+func TestFollowGoesOnThroughRotation(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	// three files of 1 MiB while somebody follows
+
+	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "5ms", "-lines", "24000", "-then", "exit:0"},
+		"logs": conf{"max_files": 10, "max_file_size": 1}})
+
+	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}), nil)
+	var b strings.Builder
+	timeout := time.After(40 * time.Second)
+	for !strings.Contains(last(b.String(), 20), "last") {
+		select {
+		case f, ok := <-frames:
+			if ok {
+				b.Write(f.Data)
+				continue
+			}
+			frames = nil
+		case err := <-errs:
+			t.Fatalf("following ended after %d bytes: %v", b.Len(), err)
+		case <-timeout:
+			t.Fatalf("after %d bytes no end of the output: %q", b.Len(), last(b.String(), 100))
+		}
+	}
+	if lines, ended, err := numbered(b.String()); err != nil || !ended || lines != 24000 {
+		t.Errorf("followed %d lines, end %v: %v", lines, ended, err)
+	}
+	if got := a.ended(t); got != "exit 0" {
+		t.Errorf("ended by %s", got)
+	}
+	if whole := a.output(t, "stdout"); whole != b.String() {
+		t.Errorf("the files have %d bytes, %d were followed", len(whole), b.Len())
+	}
+	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
+	if len(files) != 4 {
+		t.Errorf("%d log files, want 4: %q", len(files), files)
+	}
+}
+
+func TestOldLogFilesAreRemoved(t *testing.T) {
+	t.Parallel()
+	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every", "1ms", "-lines", "40000"},
+		"logs": conf{"max_files": 2, "max_file_size": 1}}))
+	if got := a.ended(t); got != "exit 0" {
+		t.Fatal(got)
+	}
+	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
+	if len(files) != 2 {
+		t.Errorf("kept %q, want 2 files", files)
+	}
+	if out := a.output(t, "stdout"); !strings.HasSuffix(out, "last 40000\n") {
+		t.Errorf("the newest line is %q", last(out, 40))
+	}
+}
+
+func TestExitCodesAndSignalsArrive(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	rows := map[string]struct {
+		c    conf
+		want string
+	}{
+		"success":                   {conf{"command": "/bin/true"}, "exit 0"},
+		"code":                      {sh("exit 7"), "exit 7"},
+		"highest code":              {sh("exit 255"), "exit 255"},
+		"code like that of a shell": {sh("exit 143"), "exit 143"},
+		"signal":                    {sh("kill -TERM $$"), "signal 15"},
+		"crash":                     {sh("kill -SEGV $$"), "signal 11"},
+	}
+	allocs := map[string]*alloc{}
+	for name, row := range rows {
+		allocs[name] = n.submit(t, job(t, row.c))
+	}
+	for name, row := range rows {
+		if got := allocs[name].ended(t); got != row.want {
+			t.Errorf("%s: got %s, want %s", name, got, row.want)
+		}
+	}
+}
+
+func TestEnvironmentIsTheTasksOwn(t *testing.T) {
+	t.Parallel()
+	a := common(t).submit(t, job(t, sh("env; pwd; id -u; umask; ulimit -Hn; nice").with(conf{
+		"umask": "0027", "ulimit": conf{"nofile": "512:1024"}, "nice": 5,
+	}), func(_ *api.Job, task *api.Task) {
+		task.Env = map[string]string{"GREETING": "hello there", "EMPTY": ""}
+	}))
+	if got := a.ended(t); got != "exit 0" {
+		t.Fatal(got, a.story())
+	}
+	out := a.output(t, "stdout")
+	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n", "NOMAD_TASK_NAME=main\n",
+		a.dir() + "/main\n", fmt.Sprint(os.Geteuid()) + "\n0027\n1024\n5\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestTaskRunsAsItsUser(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`), func(_ *api.Job, task *api.Task) {
+		task.User = "nobody"
+	}))
+	if got := a.ended(t); got != "exit 0" {
+		t.Fatal(got, a.story(), a.output(t, "stderr"))
+	}
+	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "nobody\nnobody nobody /") {
+		t.Errorf("got %q", out)
+	}
+	if a.output(t, "stderr") != "x\n" {
+		t.Error("it could not open its own stderr")
+	}
+}
+
+func TestTemplateInLocalIsExecuted(t *testing.T) {
+	t.Parallel()
+	a := common(t).submit(t, job(t, conf{"command": "local/script.sh", "args": []string{"there"}}, func(_ *api.Job, task *api.Task) {
+		task.Templates = []*api.Template{{
+			EmbeddedTmpl: new("#!/bin/sh\necho hello $1 from {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n"), DestPath: new("local/script.sh"),
+		}}
+	}))
+	if got := a.ended(t); got != "exit 3" {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	if out := a.output(t, "stdout"); out != "hello there from main\n" {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestDispatchedJobsTellTheirOwnExits(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	j := job(t, sh(`exit "$NOMAD_META_code"`), func(j *api.Job, _ *api.Task) {
+		j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"code"}}
+	})
+	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer n.Client().Jobs().Deregister(*j.ID, false, nil)
+	want := map[string]string{}
+	for _, code := range []string{"0", "1", "42"} {
+		r, _, err := n.Client().Jobs().Dispatch(*j.ID, map[string]string{"code": code}, nil, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[r.DispatchedJobID] = "exit " + code
+	}
+	for id, want := range want {
+		a := &alloc{n: n, job: id}
+		eventually(t, 20*time.Second, func() error {
+			list, _, err := n.Client().Jobs().Allocations(id, false, nil)
+			if err == nil && len(list) == 0 {
+				return fmt.Errorf("%s has no allocation", id)
+			}
+			if err == nil {
+				a.id = list[0].ID
+			}
+			return err
+		})
+		if got := a.ended(t); got != want {
+			t.Errorf("%s: got %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestStatisticsAreNotZero(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, sh(`while :; do :; done`))
+	defer a.stop(t)
+	eventually(t, 20*time.Second, func() error {
+		u, err := n.Client().Allocations().Stats(a.stub(t), nil)
+		if err != nil {
+			return err
+		}
+		task := u.Tasks["main"]
+		if task == nil || task.ResourceUsage == nil {
+			return fmt.Errorf("no usage of the task: %+v", u)
+		}
+		cpu, mem := task.ResourceUsage.CpuStats, task.ResourceUsage.MemoryStats
+		if cpu.Percent < 1 || cpu.TotalTicks < 1 || mem.RSS == 0 {
+			return fmt.Errorf("cpu %+v, memory %+v", cpu, mem)
+		}
+		if len(task.Pids) != 1 {
+			return fmt.Errorf("%d processes, want 1", len(task.Pids))
+		}
+		return nil
+	})
+}
+
+func TestSignalReachesTheTask(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, sh(`trap 'echo got HUP' HUP; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`))
+	defer a.stop(t)
+	a.says(t, "stdout", "ready")
+	for _, sig := range []string{"SIGHUP", "SIGUSR1"} {
+		if err := n.Client().Allocations().Signal(a.stub(t), nil, "main", sig); err != nil {
+			t.Fatal(err)
+		}
+		a.says(t, "stdout", "got "+strings.TrimPrefix(sig, "SIG"))
+	}
+	if err := n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGNONE"); err == nil {
+		t.Error("an unknown signal was accepted")
+	}
+}
+
+func TestRestartInPlaceKeepsTheLog(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, sh(`echo started; exec sleep 600`))
+	defer a.stop(t)
+	a.says(t, "stdout", "started")
+	before := a.pid(t)
+	if err := n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
+		t.Fatal(err)
+	}
+	a.says(t, "stdout", "started\nstarted\n")
+	if before.alive() {
+		t.Error("the process from before the restart lives")
+	}
+	eventually(t, 10*time.Second, func() error {
+		if dirs := n.tasksOf(a.id); len(dirs) != 1 {
+			return fmt.Errorf("state of %d runs", len(dirs))
+		}
+		return nil
+	})
+}
+
+func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	j := job(t, sh(`echo $GREETING; exec sleep 600`), func(j *api.Job, task *api.Task) {
+		j.Type = new("service")
+		task.Env = map[string]string{"GREETING": "one"}
+		g := j.TaskGroups[0]
+		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Duration(0)), HealthCheck: new("task_states"), Canary: new(0), MaxParallel: new(1)}
+	})
+	a := n.submit(t, j)
+	a.running(t)
+	a.says(t, "stdout", "one")
+	before := a.pid(t)
+
+	j.TaskGroups[0].Count = new(2) // in place for the first, a new one beside it
+	n.Client().Jobs().Register(j, nil)
+	eventually(t, 20*time.Second, func() error { return n.countRunning(*j.ID, 2) })
+	if !before.alive() {
+		t.Error("an update in place ended the task")
+	}
+
+	j.TaskGroups[0].Count = new(1)
+	j.TaskGroups[0].Tasks[0].Env["GREETING"] = "two" // destructive
+	n.Client().Jobs().Register(j, nil)
+	eventually(t, 30*time.Second, func() error {
+		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			b := &alloc{n: n, id: s.ID, job: *j.ID}
+			if out, _ := b.read("stdout"); s.ClientStatus == "running" && out == "two\n" {
+				return nil
+			}
+		}
+		return fmt.Errorf("no allocation says two")
+	})
+	if err := poll(10*time.Second, func() error {
+		if before.alive() {
+			return fmt.Errorf("the old task lives")
+		}
+		return n.countRunning(*j.ID, 1)
+	}); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := n.Client().Jobs().Deregister(*j.ID, false, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func (n *node) countRunning(job string, want int) error {
+	list, _, err := n.Client().Jobs().Allocations(job, false, nil)
+	if err != nil {
+		return err
+	}
+	running := 0
+	for _, s := range list {
+		if s.ClientStatus == "running" {
+			running++
+		}
+	}
+	if running != want {
+		return fmt.Errorf("%d allocations run, want %d", running, want)
+	}
+	return nil
+}
+
+func TestDisabledLogsAreNotCollected(t *testing.T) {
+	t.Parallel()
+	a := common(t).submit(t, job(t, sh(`echo nobody reads this; exit 4`), func(_ *api.Job, task *api.Task) {
+		task.LogConfig.Disabled = new(true)
+	}))
+	if got := a.ended(t); got != "exit 4" {
+		t.Errorf("got %s", got)
+	}
+	if files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.*"); len(files) != 0 {
+		t.Errorf("there are log files: %q", files)
+	}
+}
+
+func TestMemoryLimitKillsAndIsTold(t *testing.T) {
+	needMemoryCgroup(t)
+	t.Parallel()
+	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-lines", "3", "-then", "oom"}}))
+	if got := a.ended(t); got != "oom" {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	if s := a.story(); !strings.Contains(s, "OOM: killed at 32 MiB of memory") {
+		t.Errorf("no event says so: %s", s)
+	}
+	if _, ended, err := numbered(a.output(t, "stdout")); err != nil || !ended {
+		t.Errorf("output: %v", err)
+	}
+}
+
+// tasksOf lists the state directories of an allocation's runs.
+func (n *node) tasksOf(allocID string) []string {
+	var dirs []string
+	for _, d := range n.taskDirs() {
+		if b, err := os.ReadFile(filepath.Join(d, "task.json")); err == nil && strings.Contains(string(b), `"id":"`+allocID+`/`) {
+			dirs = append(dirs, d)
+		}
+	}
+	return dirs
+}
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+func needMemoryCgroup(t testing.TB) {
+	t.Helper()
+	needRoot(t)
+	for _, f := range []string{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/nomad.slice/memory.max"} {
+		if _, err := os.Stat(f); err == nil {
+			return
+		}
+	}
+	if b, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); strings.Contains(string(b), "memory") {
+		return
+	}
+	t.Skip("no memory cgroup here")
+}

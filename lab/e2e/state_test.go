@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// state is what the tests need of a supervisor's task.json.
+type state struct {
+	ID       string `json:"id"`
+	Identity struct {
+		PID int `json:"pid"`
+	} `json:"identity"`
+}
+
+// state finds the state of the running task of an allocation.
+func (n *node) state(t testing.TB, allocID string) (dir string, st state) {
+	t.Helper()
+	eventually(t, 10*time.Second, func() error {
+		for _, dir = range n.taskDirs() {
+			b, err := os.ReadFile(filepath.Join(dir, "task.json"))
+			if err != nil {
+				continue
+			}
+			st = state{}
+			if json.Unmarshal(b, &st) == nil && strings.HasPrefix(st.ID, allocID+"/") && st.Identity.PID != 0 {
+				return nil
+			}
+		}
+		return errors.New("no task.json of allocation " + allocID)
+	})
+	return dir, st
+}
+
+// editState changes fields of a task.json; nil removes one.
+func editState(t testing.TB, dir string, edit func(map[string]any)) {
+	t.Helper()
+	path := filepath.Join(dir, "task.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]any{}
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	edit(m)
+	if b, err = json.Marshal(m); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
