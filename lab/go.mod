@@ -4,7 +4,7 @@ go 1.26
 
 require (
 	github.com/hashicorp/nomad/api v0.0.0-20260205205048-8315996478d1
-	github.com/moby/moby/api v1.56.1
+	github.com/moby/moby/api v1.55.0
 	github.com/moby/moby/client v0.5.0
 	github.com/testcontainers/testcontainers-go v0.44.0
 	golang.org/x/sys v0.47.0
