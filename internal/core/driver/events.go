@@ -59,21 +59,39 @@ func (d *Driver) supervisorEvent(e supervisor.Event) {
 	}
 }
 
+// noticeOOM says that processes were killed while the task itself goes on, or
+// ended well all the same.
+func (d *Driver) noticeOOM(h *handle, kills uint64) {
+	h.mu.Lock()
+	more := kills > max(h.oomKills, h.state.OOMKills)
+	h.oomKills = max(h.oomKills, kills)
+	h.mu.Unlock()
+	if more {
+		d.event(h, "OOM: a process of the task was killed %s", h.memoryInWords())
+	}
+}
+
+func (h *handle) memoryInWords() string {
+	if limit := h.state.Limits.MemoryMax; limit > 0 {
+		return fmt.Sprintf("at %d MiB of memory", limit>>20)
+	}
+	return "since the host is out of memory"
+}
+
 // taskExited says what the exit code alone does not.
 func (d *Driver) taskExited(id string, e *task.Exit) {
 	h, err := d.handle(id)
 	if err != nil {
 		return
 	}
+	if !e.OOMKilled {
+		d.noticeOOM(h, e.OOMKills)
+	}
 	switch {
 	case e.Lost:
 		d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
 	case e.OOMKilled:
-		if limit := h.state.Limits.MemoryMax; limit > 0 {
-			d.event(h, "OOM: killed at %d MiB of memory", limit>>20)
-		} else {
-			d.event(h, "OOM: killed since the host is out of memory")
-		}
+		d.event(h, "OOM: killed %s", h.memoryInWords())
 	case e.Signal != 0:
 		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 	}

@@ -23,6 +23,7 @@ type handle struct {
 	mu        sync.Mutex
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
+	oomKills  uint64               // of which the user knows
 }
 
 // savedHandle is what Nomad keeps for us between StartTask and RecoverTask

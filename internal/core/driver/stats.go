@@ -41,6 +41,9 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
+			if kills, err := h.state.Group.OOMKills(); err == nil {
+				d.noticeOOM(h, kills)
+			}
 			if u, err := s.sample(); err == nil {
 				select {
 				case usages <- u:

@@ -153,6 +153,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 	if p.task == nil {
 		s.drainStreams(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
+			e.OOMKills = kills
 			e.OOMKilled = e.Signal != 0 || e.Code != 0
 		}
 	}

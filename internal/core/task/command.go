@@ -88,6 +88,10 @@ type Exit struct {
 	// the task failed.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 
+	// OOMKills counts the processes of the task's cgroup that were killed so, since
+	// the cgroup was made; State.OOMKills were before the task.
+	OOMKills uint64 `json:"oom_kills,omitempty"`
+
 	// Lost: the process is gone and nothing could tell how it ended. Code and
 	// Signal mean nothing then; Reason says why it is not known.
 	Lost   bool   `json:"lost,omitempty"`

@@ -1,0 +1,31 @@
+# A task that wants more memory than it may have. Its events say so:
+#   nomad alloc status <id>   ->   OOM: killed at 32 MiB of memory
+# (on a node with cgroups; without, it ends well)
+job "oom" {
+  type = "batch"
+
+  group "oom" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+
+    task "greedy" {
+      driver = "exec-lite"
+
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo 'taking 100 MB'; head -c 100000000 /dev/zero | tail -c 100000000 >/dev/null"]
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
