@@ -76,6 +76,10 @@ limits {
   http_max_conns_per_client = 0
 }
 
+telemetry {
+  publish_allocation_metrics = true # without it, Nomad asks no driver for statistics
+}
+
 # for comparison
 plugin "raw_exec" {
   config {
