@@ -94,6 +94,9 @@ func Bench(ctx context.Context) error {
 	return run(ctx, "./lab/bench")
 }
 
+// Aliases give a target the name of its plugin, which no Go method can have.
+var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite}
+
 // Demo shows one plugin in under a minute.
 type Demo mg.Namespace
 
