@@ -62,13 +62,13 @@ func (s *server) takeOver(st *task.State) *process {
 	p := newProcess(st.ID)
 	p.run = runOf(st)
 	p.identity, p.group, p.oomKills, p.output = st.Identity, st.Group, st.OOMKills, output{st.Output, st.Task}
+	if p.exit = s.store.LoadExit(st.ID); p.exit != nil {
+		close(p.done)
+	}
 	s.mu.Lock()
 	s.processes[p.id] = p
 	s.mu.Unlock()
-
-	if e := s.store.LoadExit(st.ID); e != nil {
-		p.exit = e
-		close(p.done)
+	if p.exit != nil {
 		return p
 	}
 	if st.Identity.PID == 0 {
@@ -136,7 +136,11 @@ func (s *server) processEnded(p *process) {
 		p.pidfd = -1
 		s.mu.Unlock()
 		if p.group.Mode == cgroup.None {
-			if err := s.killOrphans(); err != nil {
+			err := s.killOrphans()
+			if !p.child {
+				err = killMarked(p.run)
+			}
+			if err != nil {
 				s.event(p.id, "%v", err)
 			}
 		}

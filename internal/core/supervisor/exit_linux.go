@@ -120,6 +120,13 @@ func reaped(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
+// dead says whether the process of a pidfd has ended, reaped or not.
+func dead(pidfd int) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1 && p[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
+}
+
 // mayTrace says whether the exit code in /proc/<pid>/stat is true: it reads 0
 // without the permission (PTRACE_MODE_READ, ptrace(2)).
 func mayTrace(pid int) bool {

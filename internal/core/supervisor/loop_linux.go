@@ -77,6 +77,11 @@ func (l *loop) run() {
 			l.mu.Unlock()
 			switch w := what.(type) {
 			case *process:
+				// the event may be an earlier owner's of this descriptor number
+				if !dead(int(ev.Fd)) {
+					l.arm(int(ev.Fd))
+					continue
+				}
 				l.remove(int(ev.Fd))
 				l.server.processEnded(w)
 			case *stream:

@@ -84,8 +84,15 @@ func (s *server) serve() {
 		}
 		cl := &client{conn: w, out: make(chan *reply, 1024)}
 		s.mu.Lock()
-		s.clients[cl] = true
+		ending := s.ending
+		if !ending {
+			s.clients[cl] = true
+		}
 		s.mu.Unlock()
+		if ending { // the client starts another supervisor
+			w.shut()
+			return
+		}
 		go s.converse(cl)
 	}
 }

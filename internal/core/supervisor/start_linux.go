@@ -28,7 +28,7 @@ func (s *server) launch(st *task.State) (*task.State, error) {
 	p.starting = true
 	s.destroyEarlierRuns(p)
 	s.mu.Lock()
-	if s.ending || s.processes[st.ID] != nil {
+	if s.processes[st.ID] != nil {
 		s.mu.Unlock()
 		return nil, fmt.Errorf("task %s has been started already", st.ID)
 	}

@@ -1,9 +1,11 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +74,38 @@ func killTree(id task.Identity, timeout time.Duration) error {
 			return fmt.Errorf("%d processes of the task do not end", alive+1)
 		}
 	}
+}
+
+// killMarked kills the processes that a task left to init: one that was adopted,
+// so that this process is no ancestor of it. They are known by the environment that
+// Nomad gave the task, run being <alloc>/<task>; a process that cleared its
+// environment is not found.
+func killMarked(run string) error {
+	alloc, name, _ := strings.Cut(run, "/")
+	marks := [][]byte{[]byte("\x00NOMAD_ALLOC_ID=" + alloc + "\x00"), []byte("\x00NOMAD_TASK_NAME=" + name + "\x00")}
+	for range 200 {
+		table, err := task.Processes()
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, st := range table {
+			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
+			if err != nil || st.State == 'Z' || st.PID == os.Getpid() {
+				continue
+			}
+			env = append([]byte{0}, env...)
+			if bytes.Contains(env, marks[0]) && bytes.Contains(env, marks[1]) {
+				left++
+				signalOne(st, unix.SIGKILL)
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("processes that a task left behind do not end")
 }
 
 // killOrphans kills and reaps the children of this process that are in nobody's
