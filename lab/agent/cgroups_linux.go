@@ -107,11 +107,30 @@ func killCgroup(dir string) {
 }
 
 // removeParents removes the cgroups that Nomad made for itself, where they are
-// empty: another agent may have moved in since.
+// empty and no other agent runs: what is empty now may be about to be used.
 func removeParents(dirs []string) {
+	if agentsRun() {
+		return
+	}
 	for _, dir := range dirs {
 		for _, d := range subtree(dir) {
 			os.Remove(d)
 		}
 	}
+}
+
+// agentsRun says whether any Nomad agent runs on this machine.
+func agentsRun() bool {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		args := strings.Split(string(b), "\x00")
+		if len(args) > 1 && filepath.Base(args[0]) == "nomad" && args[1] == "agent" {
+			return true
+		}
+	}
+	return false
 }

@@ -50,6 +50,7 @@ type Client struct {
 	cancel context.CancelFunc
 
 	dialing sync.Mutex // one connection attempt at a time
+	leafing sync.Mutex // held while the leaf is made and entered, and while it is removed
 
 	mu       sync.Mutex
 	link     *link

@@ -29,6 +29,11 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 	}
 	defer binary.Close()
 	err = c.startBinary(ctx, binary)
+	for try := 0; errors.Is(err, unix.ENOENT) && try < 3; try++ {
+		// an empty leaf may go away before the clone: to whoever tidies up cgroups
+		// it looks like one that was left behind
+		err = c.startBinary(ctx, binary)
+	}
 	if errors.Is(err, os.ErrPermission) && embedded != nil {
 		// a kernel that executes no memfd (vm.memfd_noexec=2): this very program can do it too
 		self, serr := os.Open("/proc/self/exe")
@@ -57,6 +62,9 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 	defer r.Close()
 
+	c.leafing.Lock()
+	entered := sync.OnceFunc(c.leafing.Unlock)
+	defer entered()
 	leaf := c.cfg.Leaf
 	if err := leaf.Create(cgroup.Limits{}); err != nil {
 		c.cfg.Log("supervisor gets no cgroup of its own: %v", err)
@@ -90,11 +98,14 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 	go func() {
 		_ = cmd.Wait()
+		c.leafing.Lock()
+		defer c.leafing.Unlock()
 		_ = leaf.Remove() // what it could not remove of itself; refused while another one is in it
 	}()
 	if err := leaf.Join(cmd.Process.Pid); err != nil { // the v1 hierarchies, where clone can't put it
 		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
 	}
+	entered()
 
 	_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
 	said, err := bufio.NewReader(r).ReadString('\n')
