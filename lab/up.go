@@ -94,9 +94,10 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	if l.runtime == agent.Host {
 		return agent.Host, "", host, nil
 	}
-	err = l.docker(ctx)
-	if err == nil {
+	because := "Docker does not answer"
+	if err = l.docker(ctx); err == nil {
 		img, err = l.image(ctx, l.steps.Progress)
+		because = fmt.Sprint(err)
 	}
 	switch {
 	case err == nil:
@@ -104,7 +105,7 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	case l.runtime == agent.Container:
 		return "", "", "", fmt.Errorf("a container was asked for: %w", err)
 	default:
-		return agent.Host, "", fmt.Sprintf("%s, since %v", host, err), nil
+		return agent.Host, "", host + ", since " + because, nil
 	}
 }
 

@@ -2,8 +2,10 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,5 +131,90 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	if err := a.Close(t.Context()); err != nil {
 		t.Fatalf("the second close: %v", err)
+	}
+}
+
+func TestFailedStartLeavesNothingAndSaysWhy(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "nomad-driver-broken")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho my reason >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		o    agent.Options
+		want string
+	}{
+		{"a plugin that does not start", agent.Options{Plugins: []agent.Plugin{{Binary: broken}}}, "broken"},
+		{"configuration that Nomad refuses", agent.Options{Config: "client {"}, "extra.hcl"},
+		{"a plugin file that is missing", agent.Options{Plugins: []agent.Plugin{{Binary: "/nowhere/nomad-driver-x"}}}, "/nowhere/nomad-driver-x"},
+		{"a nomad that is none", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			defer cancel()
+			tc.o.Runtime, tc.o.Dir = agent.Host, filepath.Join(dir, "a")
+			a, err := agent.Run(ctx, tc.o)
+			if err == nil {
+				a.Close(t.Context())
+				t.Fatal("it started")
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+			if _, err := os.Stat(tc.o.Dir); !os.IsNotExist(err) {
+				t.Errorf("the directory is left: %v", err)
+			}
+			if err := agent.Remove(t.Context(), tc.o.Dir); !errors.Is(err, agent.ErrNone) {
+				t.Errorf("something was left to remove: %v", err)
+			}
+		})
+	}
+}
+
+func TestTwoAgentsDoNotMeet(t *testing.T) {
+	a, b := run(t), run(t)
+	if a.Address() == b.Address() {
+		t.Fatal("one address")
+	}
+	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
+		t.Fatal(err)
+	}
+	alloc := runningAlloc(t, a, "s")
+	if list, _, err := b.Client().Jobs().List(nil); err != nil || len(list) != 0 {
+		t.Errorf("the other agent has jobs %v, %v", list, err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := runningAlloc(t, a, "s"); now.ID != alloc.ID {
+		t.Error("the task did not outlive the other agent")
+	}
+}
+
+func TestAgentIsFoundAgainByItsDirectory(t *testing.T) {
+	a := run(t)
+	b, err := agent.Open(t.Context(), a.Info().Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Alive(t.Context()); err != nil || b.Address() != a.Address() {
+		t.Errorf("%v, %s", err, b.Address())
+	}
+	if _, err := agent.Run(t.Context(), agent.Options{Runtime: agent.Host, Dir: a.Info().Dir}); err == nil {
+		t.Error("a second agent in the same directory")
+	}
+	if err := a.Alive(t.Context()); err != nil {
+		t.Errorf("the refused second one has hurt the first: %v", err)
+	}
+	// the state file is lost: what runs is still found
+	if err := os.Remove(filepath.Join(a.Info().Dir, "agent.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Remove(t.Context(), a.Info().Dir); err != nil {
+		t.Fatal(err)
+	}
+	if a.Alive(t.Context()) == nil {
+		t.Error("it lives on")
 	}
 }

@@ -42,7 +42,8 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.name = fmt.Sprintf(format, args...)
-	p.came, p.last = time.Now(), time.Now()
+	p.came = time.Now()
+	p.last = p.came
 	if p.tty {
 		fmt.Fprintf(p.w, " %s %s …", p.paint("36", "•"), p.name)
 	}

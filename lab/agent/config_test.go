@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestConfigNamesEveryPluginWithItsOwnState(t *testing.T) {
+	got := config(Options{
+		Name: "n",
+		Plugins: []Plugin{
+			{Binary: "/x/bin/nomad-driver-exec-lite", Config: "state_dir = \"${state_dir}\"\nlog_collection = \"nomad\""},
+			{Binary: "nomad-device-usb"},
+		},
+	}, layout{data: "/d/${x}", plugins: "/p", state: "/s", bind: "127.0.0.1", iface: "lo", http: 1, rpc: 2, serf: 3})
+	for _, want := range []string{
+		"plugin \"nomad-driver-exec-lite\" {\n  config {\n    state_dir = \"/s\"\n    log_collection = \"nomad\"\n  }\n}",
+		"plugin \"nomad-device-usb\" {\n  config {\n  }\n}",
+		`data_dir   = "/d/$${x}"`, // no template
+		`bind_addr  = "127.0.0.1"`,
+		"http = 1\n  rpc  = 2\n  serf = 3",
+		`network_interface = "lo"`,
+		`"fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestPluginNamesItsDriver(t *testing.T) {
+	for binary, want := range map[string]string{
+		"/b/nomad-driver-exec-lite": "exec-lite", "nomad-driver-python": "python", "/b/nomad-device-usb": "",
+	} {
+		if got := (Plugin{Binary: binary}).Driver(); got != want {
+			t.Errorf("%s: got %q, want %q", binary, got, want)
+		}
+	}
+	i := Info{Plugins: []string{"nomad-driver-a", "nomad-device-b"}}
+	if got := i.Drivers(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("drivers %q", got)
+	}
+}
+
+func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
+	got := environment([]string{
+		"PATH=/bin", "NOMAD_ADDR=http://elsewhere", "NOMAD_TOKEN=x", "VAULT_ADDR=y", "CONSUL_HTTP_ADDR=z",
+		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
+	}, "/dir")
+	want := []string{"PATH=/bin", "NOMADIC=1", "OUTRIDER_LAB_DIR=/dir"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestMountsBelowAreFoundDeepestFirst(t *testing.T) {
+	const info = `22 1 8:1 / / rw - ext4 /dev/sda rw
+30 22 0:40 / /lab/data/alloc/1/t/secrets rw,noexec - tmpfs none rw
+31 22 0:41 / /lab/data\040two/x rw - tmpfs none rw
+32 22 0:42 / /laboratory rw - tmpfs none rw
+33 30 0:43 / /lab/data/alloc/1/t/secrets/deep rw - tmpfs none rw
+`
+	want := []string{"/lab/data/alloc/1/t/secrets/deep", "/lab/data two/x", "/lab/data/alloc/1/t/secrets"}
+	if got := mountsBelow(info, "/lab"); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
+	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\npanic: x\n"
+	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := interesting("  [INFO] a\n  [INFO] b\n", 1); got != "  [INFO] b" {
+		t.Errorf("without trouble: %q", got)
+	}
+}
+
+func TestStateFileSurvivesAndSaysWhenItIsBroken(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := readInfo(dir); err != ErrNone {
+		t.Errorf("an empty directory: %v", err)
+	}
+	in := Info{Runtime: Host, Dir: dir, HTTP: 4646, Plugins: []string{"p"}, Sums: map[string]string{"p": "1"}, Process: Process{PID: 7, Start: 8, Boot: "b"}}
+	if err := in.write(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := readInfo(dir)
+	if err != nil || out.HTTP != 4646 || out.Process != in.Process || out.Sums["p"] != "1" {
+		t.Errorf("got %+v, %v", out, err)
+	}
+	left, _ := os.ReadDir(dir)
+	if len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+	os.WriteFile(infoPath(dir), []byte(`{"runtime":`), 0o644)
+	if _, err := readInfo(dir); err == nil || !strings.Contains(err.Error(), filepath.Base(infoPath(dir))) {
+		t.Errorf("a broken file: %v", err)
+	}
+}
+
+func TestDirectoryIsResolvedAlsoWhereItDoesNotExistYet(t *testing.T) {
+	dir := t.TempDir()
+	os.Mkdir(filepath.Join(dir, "real"), 0o755)
+	os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link"))
+	got, err := resolve(filepath.Join(dir, "link", "new", "deep"))
+	if want := filepath.Join(dir, "real", "new", "deep"); err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestRuntimeIsOneOfThree(t *testing.T) {
+	for in, want := range map[string]Runtime{"": Auto, "AUTO": Auto, "host": Host, "container": Container} {
+		if got, err := ParseRuntime(in); err != nil || got != want {
+			t.Errorf("%q: got %q, %v", in, got, err)
+		}
+	}
+	if _, err := ParseRuntime("vm"); err == nil {
+		t.Error("vm is taken for a runtime")
+	}
+}

@@ -1,0 +1,71 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+func TestContainerKeepsItsTasksWhileTheAgentIsRestarted(t *testing.T) {
+	if err := agent.DockerAnswers(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	a, err := agent.Run(ctx, agent.Options{Runtime: agent.Container, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close(context.WithoutCancel(ctx))
+	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := runningAlloc(t, a, "s")
+	pid, err := a.PID(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(context.Context) error{"stop": a.Stop, "kill": a.Kill} {
+		if err := end(ctx); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if a.Alive(ctx) == nil {
+			t.Fatalf("alive after %s", name)
+		}
+		if err := a.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := agent.WaitHealthy(ctx, a); err != nil {
+			t.Fatal(err)
+		}
+		after := runningAlloc(t, a, "s")
+		if after.ID != before.ID || !after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt) {
+			t.Fatalf("after %s: the task was started again", name)
+		}
+	}
+	if now, err := a.PID(ctx); err != nil || now == pid {
+		t.Errorf("pid %d as before, %v", now, err)
+	}
+	if out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1"); err != nil || strings.TrimSpace(out) == "nomad" {
+		t.Errorf("pid 1 is %q, %v: want an init", out, err)
+	}
+	var log bytes.Buffer
+	if err := a.Logs(ctx, &log, false); err != nil || strings.Count(log.String(), "Nomad agent started!") < 3 {
+		t.Errorf("log: %v\n%s", err, log.String())
+	}
+
+	if err := a.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	if err := a.Close(ctx); err != nil {
+		t.Errorf("the second close: %v", err)
+	}
+}

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// started starts a command that ends with the test, and reaps it.
+func started(t *testing.T, env []string, argv ...string) Process {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	t.Cleanup(func() { cmd.Process.Kill(); <-done })
+	p, err := identify(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestOnlyProcessesOfThisDirectoryAreFoundAndKilled(t *testing.T) {
+	dir := t.TempDir()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	if err := install(sleep, program); err != nil {
+		t.Fatal(err)
+	}
+	marked := started(t, []string{markVar + "=" + dir}, "sleep", "100")
+	below := started(t, nil, program, "100")
+	parent := started(t, []string{markVar + "=" + dir}, "sh", "-c", "env -i "+sleep+" 101 & wait")
+	strangers := []Process{
+		started(t, []string{markVar + "=" + dir + "2"}, "sleep", "100"), // another lab
+		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // only names the directory
+	}
+
+	var found []Process
+	for end := time.Now().Add(5 * time.Second); len(found) < 4 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if found, err = processes(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := false
+	for _, p := range found {
+		child = child || strings.HasSuffix(p.command(), "sleep 101")
+		for _, s := range strangers {
+			if p.PID == s.PID {
+				t.Errorf("found a stranger: %s", p.command())
+			}
+		}
+	}
+	if !child || len(found) != 4 {
+		t.Errorf("found %v, want two sleeps, a shell and its child with an empty environment", found)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := killAll(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(found, marked, below, parent) {
+		if p.alive() {
+			t.Errorf("%d is alive", p.PID)
+		}
+	}
+	for _, s := range strangers {
+		if !s.alive() {
+			t.Errorf("a stranger was killed")
+		}
+	}
+}
+
+func TestReusedPidIsNotSignalled(t *testing.T) {
+	p := started(t, nil, "sleep", "100")
+	other := p
+	other.Start++ // the process that had this pid before
+	if other.alive() {
+		t.Error("another start time is taken for the same process")
+	}
+	if err := other.signal(unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	other = p
+	other.Boot = "before the reboot"
+	if err := other.signal(unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if !p.alive() {
+		t.Error("a process that has the pid now was killed")
+	}
+}
+
+func TestZombieIsNotAlive(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	p, err := identify(cmd.Process.Pid)
+	if err != nil || !p.alive() {
+		t.Fatal(p, err)
+	}
+	cmd.Process.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := p.gone(ctx); err != nil { // not reaped yet
+		t.Error(err)
+	}
+}
+
+func TestPluginIsReplacedWhileItRuns(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "plugin")
+	sleep, _ := exec.LookPath("sleep")
+	if err := install(sleep, path); err != nil {
+		t.Fatal(err)
+	}
+	p := started(t, nil, path, "100")
+	next := filepath.Join(dir, "next")
+	os.WriteFile(next, []byte("#!/bin/sh\necho new\n"), 0o644)
+	if err := install(next, path); err != nil {
+		t.Fatal(err) // text file busy
+	}
+	if out, err := exec.Command(path).Output(); err != nil || string(out) != "new\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	if !p.alive() {
+		t.Error("the running one was disturbed")
+	}
+}

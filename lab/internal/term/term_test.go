@@ -1,0 +1,120 @@
+package term
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var seconds = regexp.MustCompile(`\d+\.\d s`)
+
+// run makes a step of each kind and returns what was printed.
+func run(p *Printer, b *bytes.Buffer) string {
+	end := p.Step("Building %s", "it")
+	p.Progress("%d of 2", 1)
+	end(nil, "%d files", 2)
+	end = p.Step("Starting it")
+	end(errors.New("no"), "not shown")
+	p.Println("done")
+	return seconds.ReplaceAllString(b.String(), "N s")
+}
+
+func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
+	var b bytes.Buffer
+	got := run(New(&b), &b)
+	want := "...    Building it: 1 of 2\n" +
+		"ok     Building it: 2 files (N s)\n" +
+		"failed Starting it (N s)\n" +
+		"done\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestStepsOnATerminalEndInAMark(t *testing.T) {
+	var b bytes.Buffer
+	got := run(&Printer{w: &b, tty: true}, &b)
+	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n", "\r\033[K ✗ Starting it (N s)\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q in it", got, want)
+		}
+	}
+	if strings.Contains(got, "\033[3") {
+		t.Errorf("colour without being asked: %q", got)
+	}
+}
+
+func TestColourIsForTerminals(t *testing.T) {
+	var b bytes.Buffer
+	if got := run(&Printer{w: &b, tty: true, color: true}, &b); !strings.Contains(got, "\033[32m✓\033[0m") {
+		t.Errorf("no green mark in %q", got)
+	}
+}
+
+func TestLongStepGivesASignOfLifeNowAndThen(t *testing.T) {
+	var b bytes.Buffer
+	p := New(&b)
+	p.every = time.Hour
+	end := p.Step("Building")
+	for range 100 {
+		p.Progress("still at it")
+	}
+	end(nil, "")
+	if n := strings.Count(b.String(), "still at it"); n != 1 {
+		t.Errorf("%d lines, want 1: %s", n, b.String())
+	}
+}
+
+func TestDurationsAreForPeople(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		420 * time.Millisecond: "0.4 s", 12 * time.Second: "12 s", 185 * time.Second: "3 min 5 s",
+	} {
+		if got := Short(d); got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestTableKeepsOneLineARow(t *testing.T) {
+	var b bytes.Buffer
+	if err := Table(&b, []string{"NAME", "VERSION", "MESSAGE"}, []string{"exec-lite", "", "two\nlines"}); err != nil {
+		t.Fatal(err)
+	}
+	want := "NAME       VERSION  MESSAGE\nexec-lite  -        two lines\n"
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestWritersDoNotBreakEachOthersLines(t *testing.T) {
+	var b bytes.Buffer
+	l := NewLines(&b)
+	var wg sync.WaitGroup
+	for _, label := range []string{"a", "b"} {
+		wg.Go(func() {
+			w := l.Writer(label)
+			for range 100 {
+				w.Write([]byte("half "))
+				w.Write([]byte("line\nhalf "))
+				w.Write([]byte("again\n"))
+			}
+			w.Write([]byte("rest"))
+			w.Close()
+		})
+	}
+	wg.Wait()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	if len(lines) != 2*201 {
+		t.Errorf("%d lines, want %d", len(lines), 2*201)
+	}
+	ok := regexp.MustCompile(`^[ab] \| (half line|half again|rest)$`)
+	for _, line := range lines {
+		if !ok.MatchString(line) {
+			t.Errorf("broken line %q", line)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// quiet is a lab in a directory of its own that prints into a buffer.
+func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
+	var b bytes.Buffer
+	dir := t.TempDir()
+	return &Lab{
+		root: dir, dir: filepath.Join(dir, ".lab"), runtime: agent.Auto,
+		steps: term.New(&b), out: &b, errOut: &b,
+		docker: func(context.Context) error { return errors.New("no daemon") },
+		image:  func(context.Context, func(string, ...any)) (string, error) { return "img:1", nil },
+	}, &b
+}
+
+func TestRuntimeIsChosenByWhatIsThere(t *testing.T) {
+	no := errors.New("broken")
+	for _, tc := range []struct {
+		name          string
+		asked         agent.Runtime
+		docker, image error
+		want          agent.Runtime
+		why, err      string
+	}{
+		{name: "docker answers", asked: agent.Auto, want: agent.Container, why: "container from img:1"},
+		{name: "no docker", asked: agent.Auto, docker: no, want: agent.Host, why: "Docker does not answer"},
+		{name: "no image", asked: agent.Auto, image: no, want: agent.Host, why: "since broken"},
+		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "host process"},
+		{name: "a container was asked for without docker", asked: agent.Container, docker: no, err: "a container was asked for: broken"},
+		{name: "a container was asked for without an image", asked: agent.Container, image: no, err: "a container was asked for: broken"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, _ := quiet(t)
+			l.runtime = tc.asked
+			l.docker = func(context.Context) error { return tc.docker }
+			l.image = func(context.Context, func(string, ...any)) (string, error) { return "img:1", tc.image }
+			got, _, why, err := l.choose(t.Context())
+			if tc.err != "" {
+				if err == nil || err.Error() != tc.err {
+					t.Errorf("error %v, want %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil || got != tc.want || !strings.Contains(why, tc.why) {
+				t.Errorf("got %s, %q, %v", got, why, err)
+			}
+		})
+	}
+}
+
+func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
+	l, out := quiet(t)
+	if err := l.Down(t.Context()); err != nil || !strings.Contains(out.String(), "nothing to do") {
+		t.Errorf("down: %v, %s", err, out)
+	}
+	if err := l.Status(t.Context()); err != nil || !strings.Contains(out.String(), "mage lab:up") {
+		t.Errorf("status: %v, %s", err, out)
+	}
+	for name, f := range map[string]func(context.Context) error{
+		"logs": l.Logs, "shell": l.Shell,
+		"run":    func(ctx context.Context) error { return l.Run(ctx, "x") },
+		"reload": func(ctx context.Context) error { return l.Reload(ctx, "") },
+	} {
+		if err := f(t.Context()); !errors.Is(err, errDown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTableShowsEachPluginsHealth(t *testing.T) {
+	got := rows([]nomad.Driver{
+		{Name: "a", Version: "1.0.0", Detected: true, Healthy: true, Description: "Healthy"},
+		{Name: "b", Detected: true, Description: "no cgroup"},
+		{Name: "c", Description: "no kernel"},
+		{Name: "d"},
+		{Name: "raw_exec", Version: "1", Detected: true, Healthy: true},
+	})
+	var state []string
+	for _, r := range got[1:] {
+		state = append(state, r[0]+" "+r[1]+" "+r[2])
+	}
+	want := "a 1.0.0 healthy|b  unhealthy|c  undetected|d  missing|raw_exec built in healthy"
+	if s := strings.Join(state, "|"); s != want {
+		t.Errorf("got %s, want %s", s, want)
+	}
+}
+
+func TestReloadTellsWhichTasksLivedOn(t *testing.T) {
+	start := time.Unix(100, 0)
+	run := func(f func(*task)) task {
+		x := task{Job: "j", Alloc: "12345678-9", Name: "t", State: "running", Started: start}
+		if f != nil {
+			f(&x)
+		}
+		return x
+	}
+	before := map[string]task{"1": run(nil), "2": run(nil), "3": run(nil), "4": run(nil)}
+	now := map[string]task{
+		"1": run(nil),
+		"2": run(func(x *task) { x.Restarts = 1 }),
+		"3": run(func(x *task) { x.Started = start.Add(time.Second) }),
+		// 4 does not run any more
+		"5": run(nil), // is new
+	}
+	table, lost := compare(before, now)
+	var verdicts []string
+	for _, r := range table[1:] {
+		verdicts = append(verdicts, r[3])
+	}
+	if want := "lived on|was started again|was started again|ended"; strings.Join(verdicts, "|") != want || lost != 3 {
+		t.Errorf("got %v, %d lost", verdicts, lost)
+	}
+	if table[1][2] != "12345678" {
+		t.Errorf("allocation %q", table[1][2])
+	}
+}
+
+func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "nomad")
+	os.WriteFile(bin, []byte("1"), 0o755)
+	base := agent.Options{Runtime: agent.Host, Binary: bin, Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a")}}
+	first, err := hash(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := hash(base); again != first {
+		t.Error("the same is not the same")
+	}
+	info := agent.Info{Runtime: agent.Host, Binary: bin, Plugins: []string{"nomad-driver-a"}}
+	for _, tc := range []struct {
+		name string
+		f    func(*agent.Options)
+		want string
+	}{
+		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
+		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b")) },
+			"with other plugins (nomad-driver-a and not nomad-driver-a, nomad-device-b)"},
+		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) }, "it runs " + bin + " and not " + bin + "2"},
+		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) }, "with another nomad binary or configuration"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := base
+			o.Plugins = append([]agent.Plugin(nil), base.Plugins...)
+			tc.f(&o)
+			if h, err := hash(o); err != nil || h == first {
+				t.Errorf("the hash does not change: %v", err)
+			}
+			if got := difference(info, o); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestUnplacedJobSaysWhy(t *testing.T) {
+	got := reasons(map[string]*api.AllocationMetric{
+		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1}, DimensionExhausted: map[string]int{"memory": 1}},
+		"h": {},
+	})
+	if want := "group g: memory exhausted (1 node), missing drivers (1 node); group h: no node is ready"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,140 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fake writes a program that prints what `nomad version` prints.
+func fake(t *testing.T, path, version string) string {
+	t.Helper()
+	script := fmt.Sprintf("#!/bin/sh\necho 'Nomad v%s'\necho 'BuildDate 2026-01-01'\n", version)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBinaryIsLookedForInOrder(t *testing.T) {
+	unreachable := errors.New("no route to host")
+	for _, tc := range []struct {
+		name              string
+		env, path, cache  string // version of the binary there; empty: none
+		release, source   error
+		want              Origin
+		version, complain string
+	}{
+		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: FromEnv, version: "2.0.4"},
+		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: FromPath, version: "1.11.1"},
+		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: FromCache, version: "1.11.3", complain: "Nomad 1.7.2"},
+		{name: "a release is fetched where nothing is there", want: FromRelease, version: Version},
+		{name: "a broken file in the cache is replaced", cache: "broken", want: FromRelease, version: Version},
+		{name: "without a way out it is built", release: unreachable, want: FromSource, version: Version, complain: "no route to host"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			cached := filepath.Join(dir, "cache", "nomad-"+Version+"-"+runtime.GOARCH)
+			os.Mkdir(filepath.Dir(cached), 0o755)
+			var env, onPath string
+			if tc.env != "" {
+				env = fake(t, filepath.Join(dir, "env"), tc.env)
+			}
+			if tc.path != "" {
+				onPath = fake(t, filepath.Join(dir, "path"), tc.path)
+			}
+			if tc.cache != "" {
+				fake(t, cached, tc.cache)
+			}
+			get := func(err error) func(context.Context, string, Progress) error {
+				return func(_ context.Context, dst string, _ Progress) error {
+					if err == nil {
+						fake(t, dst, Version)
+					}
+					return err
+				}
+			}
+			f := finder{
+				getenv: func(string) string { return env },
+				lookPath: func(string) (string, error) {
+					if onPath == "" {
+						return "", os.ErrNotExist
+					}
+					return onPath, nil
+				},
+				version: programVersion, cache: filepath.Dir(cached),
+				release: get(tc.release), source: get(tc.source),
+			}
+			var said []string
+			got, err := f.find(t.Context(), func(s string, a ...any) { said = append(said, fmt.Sprintf(s, a...)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Origin != tc.want || got.Version != tc.version {
+				t.Errorf("got %+v, want %s %s", got, tc.want, tc.version)
+			}
+			if !filepath.IsAbs(got.Path) {
+				t.Errorf("path %q is not absolute", got.Path)
+			}
+			if tc.complain != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, tc.complain) }) {
+				t.Errorf("said %q, want something with %q", said, tc.complain)
+			}
+		})
+	}
+}
+
+func TestNomadBinThatDoesNotWorkIsAnErrorAndNotPassedOver(t *testing.T) {
+	dir := t.TempDir()
+	silent := filepath.Join(dir, "silent")
+	os.WriteFile(silent, []byte("#!/bin/sh\n"), 0o755)
+	for name, tc := range map[string]struct{ path, want string }{
+		"missing":   {filepath.Join(dir, "nothing"), "no such file"},
+		"directory": {dir, "is a directory"},
+		"not nomad": {silent, "Nomad vX.Y.Z"},
+		"too old":   {fake(t, filepath.Join(dir, "old"), "1.9.0"), "made for Nomad 1.11 and 2.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := finder{
+				getenv:   func(string) string { return tc.path },
+				lookPath: func(string) (string, error) { t.Error("PATH was asked"); return "", os.ErrNotExist },
+				version:  programVersion, cache: dir,
+			}
+			_, err := f.find(t.Context(), nil)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NOMAD_BIN") {
+				t.Errorf("error %v, want one about NOMAD_BIN with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestSecondBuildWaitsForTheFirst(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lock(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(chan string, 1)
+	done := make(chan error)
+	go func() {
+		_, err := lock(ctx, path, func(s string, _ ...any) { told <- s })
+		done <- err
+	}()
+	<-told // it waits, and says so
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the waiting lock ended with %v", err)
+	}
+	unlock()
+	again, err := lock(t.Context(), path, func(string, ...any) { t.Error("waits for nobody") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}

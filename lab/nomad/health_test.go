@@ -1,0 +1,48 @@
+package nomad
+
+import (
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestHealthSaysWhatIsMissingAndWhy(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  NotHealthyError
+		want string
+	}{
+		{"a driver that is not there", NotHealthyError{Drivers: []Driver{{Name: "a"}}},
+			"driver a is not there: the agent did not load its plugin"},
+		{"one that is not detected", NotHealthyError{Drivers: []Driver{{Name: "a", Description: "no kernel"}}},
+			"driver a is not detected: no kernel"},
+		{"one that is not healthy", NotHealthyError{Drivers: []Driver{{Name: "a", Detected: true, Description: "no cgroup"}}},
+			"driver a is not healthy: no cgroup"},
+		{"two", NotHealthyError{Drivers: []Driver{{Name: "a"}, {Name: "b", Detected: true, Description: "ill"}}},
+			"driver a is not there: the agent did not load its plugin; driver b is not healthy: ill"},
+		{"the node", NotHealthyError{Node: "the node is down"}, "the node is down"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.err.Error(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDriverIsReadFromTheNode(t *testing.T) {
+	node := &api.Node{
+		Drivers: map[string]*api.DriverInfo{"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"}},
+		Attributes: map[string]string{
+			"driver.exec-lite": "1", "driver.exec-lite.version": "0.2.0", "driver.exec-lite.cgroup": "v2",
+			"driver.exec": "1", "driver.exec.version": "no",
+		},
+	}
+	d := driverOf(node, "exec-lite")
+	if !d.Detected || !d.Healthy || d.Version != "0.2.0" || len(d.Attributes) != 2 || d.Attributes["cgroup"] != "v2" {
+		t.Errorf("got %+v", d)
+	}
+	if d := driverOf(node, "other"); d.Detected || d.Healthy || d.Description != "" {
+		t.Errorf("a driver that is not there: %+v", d)
+	}
+}
