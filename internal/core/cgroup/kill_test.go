@@ -34,7 +34,7 @@ func TestV1KillLeavesNothingOfATree(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := start(t, g, daemons)
-			eventually(t, "five processes are there", func() bool { return countProcs(t, g) == 5 })
+			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			pids, _ := g.Procs()
 			if strings.HasPrefix(c.name, "frozen") {
 				if err := writeFile(g.V1["freezer"]+"/freezer.state", "FROZEN"); err != nil {

@@ -143,6 +143,21 @@ func countProcs(t testing.TB, g Group) int {
 	return len(pids)
 }
 
+// countSleeps counts the processes that have become what they are to be: the shells
+// in between come and go.
+func countSleeps(t testing.TB, g Group) (n int) {
+	pids, err := g.Procs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(comm) == "sleep\n" {
+			n++
+		}
+	}
+	return n
+}
+
 // withoutUnified is the group of a machine that has v1 alone, hence no cgroup.kill.
 func withoutUnified(g Group) Group {
 	g.Owned = slices.DeleteFunc(slices.Clone(g.Owned), func(dir string) bool { return dir == g.Unified })

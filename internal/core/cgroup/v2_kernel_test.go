@@ -75,7 +75,7 @@ func TestV2KillLeavesNothingOfATree(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := start(t, g, daemons)
-			eventually(t, "five processes are there", func() bool { return countProcs(t, g) == 5 })
+			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			inner := filepath.Join(g.Path, "inner")
 			if err := os.Mkdir(inner, 0o755); err != nil {
 				t.Fatal(err)
