@@ -42,8 +42,9 @@ func ParseRuntime(s string) (Runtime, error) {
 // Options describe one agent.
 type Options struct {
 	// Dir holds everything of this agent on this machine: configuration, log,
-	// plugins and, on the host, data and plugin state. It is created, and removed
-	// by Close. Keep it short: Nomad and the plugins put unix sockets below it.
+	// plugins and, on the host, data. It is created, and removed by Close. The
+	// plugins' state is in it, too, unless it is too deep for the unix sockets
+	// there (see Agent.StateDir).
 	Dir string
 
 	// Runtime is Auto where empty.

@@ -122,3 +122,19 @@ func TestRuntimeIsOneOfThree(t *testing.T) {
 		t.Error("vm is taken for a runtime")
 	}
 }
+
+func TestDeepDirectoryHasItsPluginStateInTmp(t *testing.T) {
+	if got := stateDir("/srv/lab"); got != "/srv/lab/state" {
+		t.Errorf("a short one: %q", got)
+	}
+	deep := "/home/somebody/src/github.com/outrider-dev/outrider/.lab"
+	got := stateDir(deep)
+	if len(got) > longestState || !strings.HasPrefix(got, "/tmp/outrider-") || got != stateDir(deep) || got == stateDir(deep+"2") {
+		t.Errorf("a deep one: %q", got)
+	}
+	file := filepath.Join(t.TempDir(), "taken")
+	os.WriteFile(file, nil, 0o644)
+	if err := makeStateDir(file); err == nil || !strings.Contains(err.Error(), "not ours") {
+		t.Errorf("somebody else's: %v", err)
+	}
+}

@@ -65,10 +65,13 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 			err = errors.Join(err, a.Close(cctx))
 		}
 	}()
-	for _, dir := range []string{o.Dir, a.DataDir(), a.pluginDir(), a.StateDir()} {
+	for _, dir := range []string{o.Dir, a.DataDir(), a.pluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
 		}
+	}
+	if err := makeStateDir(a.StateDir()); err != nil {
+		return nil, err
 	}
 	for _, p := range o.Plugins {
 		a.info.Plugins = append(a.info.Plugins, p.Name())
@@ -337,7 +340,7 @@ func clean(ctx context.Context, i Info, allocs map[string]bool) error {
 	leaves, err := killAll(ctx, i.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
 	removeParents(i.Parents)
-	return errors.Join(err, unmountBelow(i.Dir), os.RemoveAll(i.Dir))
+	return errors.Join(err, unmountBelow(i.Dir), os.RemoveAll(i.Dir), os.RemoveAll(stateDir(i.Dir)))
 }
 
 func (a *hostAgent) settle() error {
@@ -373,7 +376,7 @@ func (a *hostAgent) Info() Info {
 func (a *hostAgent) Client() *api.Client { return a.client }
 func (a *hostAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
 func (a *hostAgent) DataDir() string     { return filepath.Join(a.info.Dir, "data") }
-func (a *hostAgent) StateDir() string    { return filepath.Join(a.info.Dir, "state") }
+func (a *hostAgent) StateDir() string    { return stateDir(a.info.Dir) }
 func (a *hostAgent) pluginDir() string   { return filepath.Join(a.info.Dir, "plugins") }
 func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }

@@ -149,7 +149,7 @@ func processes(dir string) ([]Process, error) {
 func supervises(pid int, dir string) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.HasPrefix(b, []byte("outrider-supervisor\x00")) &&
-		bytes.Contains(b, []byte(dir+"/state/"))
+		bytes.Contains(b, []byte(stateDir(dir)+"/"))
 }
 
 // marked reads the environment a process was started with. What may not be read

@@ -1,0 +1,186 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/image"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+// live is a lab of this checkout with a state directory of its own.
+func live(t *testing.T) (*Lab, *bytes.Buffer) {
+	t.Helper()
+	root, err := build.Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := 0
+	if free(defaultPort) {
+		// somebody may want the usual port for a lab of his own while tests run
+		ports = freePort(t)
+	}
+	var b bytes.Buffer
+	l := &Lab{
+		root: root, dir: filepath.Join(t.TempDir(), "lab"), runtime: agent.Host, port: ports,
+		steps: term.New(&b), out: &b, errOut: &b,
+		docker: agent.DockerAnswers, image: image.Ensure,
+	}
+	t.Cleanup(func() {
+		if err := l.Down(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, &b
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	for p := 14646; p < 14746; p++ {
+		if free(p) {
+			return p
+		}
+	}
+	t.Fatal("no free port")
+	return 0
+}
+
+func jobFile(t *testing.T, kind, name, driver, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".nomad.hcl")
+	text := `job "` + name + `" {
+  type = "` + kind + `"
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    task "t" {
+      driver = "` + driver + `"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "` + script + `"]
+      }
+      resources {
+        cpu    = 20
+        memory = 20
+      }
+    }
+  }
+}
+`
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestLabFromUpToDown walks the way that a developer goes.
+func TestLabFromUpToDown(t *testing.T) {
+	l, out := live(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	step := func(name string, want string, f func() error) {
+		t.Helper()
+		out.Reset()
+		if err := f(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Fatalf("%s: no %q in\n%s", name, want, out)
+		}
+	}
+
+	step("up", "export NOMAD_ADDR=http://127.0.0.1:", func() error { return l.Up(ctx) })
+	step("up again", "is up already", func() error { return l.Up(ctx) })
+	step("status", "raw_exec", func() error { return l.Status(ctx) })
+
+	a, err := l.open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	drivers := append(a.Info().Drivers(), "raw_exec")
+	for _, d := range drivers {
+		hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")
+		for range 2 { // Nomad alone would not run an unchanged job again
+			step("run "+d, "is complete", func() error { return l.Run(ctx, hello) })
+			for _, want := range []string{"to stdout\n", "to stderr\n", "unended\n"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%s: no %q in\n%s", d, want, out)
+				}
+			}
+		}
+
+		out.Reset()
+		err := l.Run(ctx, jobFile(t, "batch", "fail-"+d, d, "echo last words; exit 3"))
+		if err == nil || !strings.Contains(err.Error(), "Exit Code: 3") || !strings.Contains(out.String(), "last words") {
+			t.Errorf("%s: a failing job: %v\n%s", d, err, out)
+		}
+
+		step("service "+d, "nomad alloc logs -f", func() error {
+			return l.Run(ctx, jobFile(t, "service", "svc-"+d, d, "echo up; exec sleep 1000"))
+		})
+		if !strings.Contains(out.String(), "up\n") {
+			t.Errorf("%s: first lines of a service are missing:\n%s", d, out)
+		}
+	}
+
+	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers") {
+		t.Errorf("a job without a place: %v", err)
+	}
+
+	pid, err := a.PID(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step("reload", "running tasks lived on", func() error { return l.Reload(ctx, "") })
+	if b, err := l.open(ctx); err != nil {
+		t.Fatal(err)
+	} else if now, err := b.PID(ctx); err != nil || now == pid {
+		t.Errorf("the agent was not restarted: pid %d, %v", now, err)
+	} else {
+		a = b
+	}
+
+	if err := a.Kill(ctx); err != nil { // a crash
+		t.Fatal(err)
+	}
+	if err := l.Run(ctx, "x"); err == nil || !strings.Contains(err.Error(), "mage lab:up") {
+		t.Errorf("after a crash: %v", err)
+	}
+	step("up after a crash", "Starting the agent again", func() error { return l.Up(ctx) })
+
+	step("down", "nothing is left", func() error { return l.Down(ctx) })
+	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	if _, err := os.Stat(l.dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is left: %v", err)
+	}
+	step("down again", "nothing to do", func() error { return l.Down(ctx) })
+}
+
+func TestFailedUpLeavesNothing(t *testing.T) {
+	l, out := live(t)
+	// a nomad that says its version and then does not start
+	bad := filepath.Join(t.TempDir(), "nomad")
+	os.WriteFile(bad, []byte("#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\necho 'no luck today' >&2\nexit 1\n"), 0o755)
+	t.Setenv("NOMAD_BIN", bad)
+	err := l.Up(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "no luck today") {
+		t.Errorf("error %v", err)
+	}
+	if !strings.Contains(out.String(), "failed Starting the agent") {
+		t.Errorf("the step that failed is not shown:\n%s", out)
+	}
+	if _, err := os.Stat(l.dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is left: %v", err)
+	}
+}
