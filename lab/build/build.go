@@ -45,14 +45,17 @@ func Root(dir string) (string, error) {
 // Supervisor builds the static binary that plugins embed. The go command embeds
 // files only from the module's own folder, so it is put there (and git-ignored).
 func (b Builder) Supervisor(ctx context.Context) error {
-	out := filepath.Join(b.Root, supervisorBinary)
+	out, err := filepath.Abs(filepath.Join(b.Root, supervisorBinary))
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return fmt.Errorf("failed to build the supervisor: %w", err)
 	}
 	core := filepath.Join(b.Root, "internal", "core")
 	// no version control stamp: the same source must be the same bytes, or each
 	// commit would make plugins that want to replace a running supervisor
-	err := b.goBuild(ctx, core, false, "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./"+supervisorPackage)
+	err = b.goBuild(ctx, core, false, "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./"+supervisorPackage)
 	if err != nil {
 		return fmt.Errorf("failed to build the supervisor: %w", err)
 	}
@@ -61,11 +64,14 @@ func (b Builder) Supervisor(ctx context.Context) error {
 
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
-	out := filepath.Join(b.bin(), p.Binary)
-	if err := os.MkdirAll(b.bin(), 0o755); err != nil {
+	out, err := filepath.Abs(filepath.Join(b.bin(), p.Binary))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
 	}
-	err := b.goBuild(ctx, p.Dir, p.Cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
+	err = b.goBuild(ctx, p.Dir, p.Cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
 	}
@@ -117,6 +123,7 @@ func (b Builder) vcs(ctx context.Context) string {
 	return "-buildvcs=true"
 }
 
+// goBuild runs in dir, so that every path among the arguments has to be absolute.
 func (b Builder) goBuild(ctx context.Context, dir string, cgo bool, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
 	cmd.Dir = dir

@@ -82,3 +82,23 @@ func TestBuildFailureSaysWhatTheCompilerSaid(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestPluginGoesToBinOfTheRepositoryWhateverTheWorkingDirectory(t *testing.T) {
+	root := tree(t, map[string]string{
+		"plugins/tiny/go.mod":  "module x\n\ngo 1.26\n",
+		"plugins/tiny/main.go": "package main\nfunc main() {}\n",
+	})
+	t.Setenv("GOWORK", "off")
+	t.Chdir(root)
+	plugins, err := Plugins(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Builder{Root: "."}.Plugin(t.Context(), plugins[0])
+	if want := filepath.Join(root, "bin", "nomad-driver-tiny"); err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if _, err := os.Stat(filepath.Join(root, "bin", "nomad-driver-tiny")); err != nil {
+		t.Error(err)
+	}
+}

@@ -34,6 +34,11 @@ func Lint(ctx context.Context, root string) error {
 		return err
 	}
 	var errs []error
+	if _, err := os.Stat(filepath.Join(root, "magefile.go")); err == nil { // no package without its tag
+		if out, err := output(ctx, root, "go", "vet", "-tags", "mage", "."); err != nil {
+			errs = append(errs, fmt.Errorf("go vet of the magefile: %w\n%s", err, out))
+		}
+	}
 	for _, dir := range modules {
 		pkgs, err := packages(ctx, dir)
 		if err != nil {
@@ -99,15 +104,18 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 // a line a package, and at the end one with the counts. It fails where a test
 // failed, where none ran, and where one was skipped without a listed reason.
 func Test(ctx context.Context, root string) error {
-	modules, err := Modules(ctx, root)
-	if err != nil {
-		return err
-	}
 	allowed, err := skips()
 	if err != nil {
 		return err
 	}
-	unit := newReport(os.Stdout, allowed)
+	return test(ctx, root, newReport(os.Stdout, allowed))
+}
+
+func test(ctx context.Context, root string, r *report) error {
+	modules, err := Modules(ctx, root)
+	if err != nil {
+		return err
+	}
 	var e2e []string
 	var e2eDir string
 	for _, dir := range modules {
@@ -123,27 +131,23 @@ func Test(ctx context.Context, root string) error {
 			}
 			units = append(units, p)
 		}
-		if err := goTest(ctx, unit, dir, units, "-timeout=20m"); err != nil {
+		if err := goTest(ctx, r, dir, units, "-timeout=20m"); err != nil {
 			return err
 		}
 	}
-	if unit.passed+unit.failed == 0 {
-		unit.problem("no unit test ran")
+	before := r.ran()
+	if before == 0 {
+		r.problem("no unit test ran")
 	}
-	whole := unit
-	if len(e2e) == 0 {
-		whole.problem("there are no end-to-end tests in lab/e2e")
-	} else {
-		before := whole.passed + whole.failed
-		fmt.Println("\nend to end, on a real agent:")
-		if err := goTest(ctx, whole, e2eDir, e2e, "-count=1", "-p=1", "-timeout=40m"); err != nil {
-			return err
-		}
-		if whole.passed+whole.failed == before {
-			whole.problem("no end-to-end test ran")
-		}
+	fmt.Fprintln(r.w, "\nend to end, on a real agent:")
+	// one package at a time: each has agents of its own and is timed
+	if err := goTest(ctx, r, e2eDir, e2e, "-count=1", "-p=1", "-timeout=40m"); err != nil {
+		return err
 	}
-	return whole.finish()
+	if r.ran() == before {
+		r.problem("no end-to-end test ran")
+	}
+	return r.finish()
 }
 
 // goTest feeds `go test -json` to the report. A failing test is the report's

@@ -38,6 +38,9 @@ func (r *report) problem(format string, args ...any) {
 	r.problems = append(r.problems, fmt.Sprintf(format, args...))
 }
 
+// ran is how many tests ran to an end.
+func (r *report) ran() int { return r.passed + r.failed }
+
 func (r *report) healthy() bool { return r.failed == 0 && len(r.problems) == 0 }
 
 // read takes events until the end of in. A line that is not an event is shown.
