@@ -293,15 +293,19 @@ func (l *Lab) next() string {
 
 // limits says in plain lines what this lab cannot do.
 func limits(i agent.Info) []string {
-	if i.Runtime == agent.Host && os.Geteuid() != 0 {
-		return []string{
-			"",
-			"The agent runs as you and not as root. It cannot:",
-			"  - run a task as another user",
-			"  - limit or measure tasks by cgroup, unless your cgroup is delegated to you",
-			"  - mount a tmpfs for a task's secrets (they are in a directory of mode 0700)",
-			"  - isolate Nomad's own exec driver; raw_exec and exec-lite run",
-		}
+	if i.Runtime != agent.Host || !i.NotRoot {
+		return nil
 	}
-	return nil
+	why := "The agent runs as you and not as root."
+	if os.Geteuid() == 0 {
+		why = "The agent runs as nobody: /sys/fs/cgroup is read-only, where Nomad does not start as root."
+	}
+	return []string{
+		"",
+		why + " It cannot:",
+		"  - run a task as another user",
+		"  - limit or measure tasks by cgroup, unless one is delegated to it",
+		"  - mount a tmpfs for a task's secrets (they are in a directory of mode 0700)",
+		"  - isolate Nomad's own exec driver; raw_exec and exec-lite run",
+	}
 }

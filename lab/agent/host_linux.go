@@ -56,7 +56,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	a := &hostAgent{info: Info{
 		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash,
 		HTTP: o.HTTPPort, Started: time.Now(), Parents: absent(nomadCgroups()),
-		Sums: map[string]string{},
+		Sums: map[string]string{}, NotRoot: os.Geteuid() != 0 || cgroupsReadOnly(),
 	}}
 	defer func() {
 		if err != nil {
@@ -82,6 +82,12 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	if o.Config != "" {
 		if err := os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644); err != nil {
 			return nil, fmt.Errorf("failed to write the agent's configuration: %w", err)
+		}
+	}
+
+	if a.info.NotRoot {
+		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
+			return nil, fmt.Errorf("failed to hand the agent's directory over: %w", err)
 		}
 	}
 
@@ -171,6 +177,11 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	cmd.Env = environment(os.Environ(), a.info.Dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
+	if a.info.NotRoot && os.Geteuid() == 0 {
+		if err := asNobody(cmd.SysProcAttr); err != nil {
+			return err
+		}
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}

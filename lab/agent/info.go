@@ -35,6 +35,9 @@ type Info struct {
 	// Settled says that the agent was healthy once.
 	Settled bool `json:"settled"`
 
+	// NotRoot says that the agent is not root, though we may be: see cgroupsReadOnly.
+	NotRoot bool `json:"not_root"`
+
 	// Parents are the cgroups that the agent made beside those of its tasks and
 	// that were not there before: only these are removed with it.
 	Parents []string `json:"cgroup_parents,omitempty"`

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// nobody is the user that has nothing, on every distribution.
+const nobody = 65534
+
+// kept are the capabilities of an agent that may not be root: it and its plugins
+// still have to reach a checkout in root's home.
+var kept = []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_KILL}
+
+// cgroupsReadOnly says whether Nomad as root would refuse to start: it insists on
+// making cgroups where it sees them mounted, and only does without where it is not
+// root (client/lib/cgroupslib: detect and Init).
+func cgroupsReadOnly() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	for _, dir := range nomadCgroups() {
+		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
+			continue
+		}
+		if errors.Is(unix.Access(filepath.Dir(dir), unix.W_OK), unix.EROFS) {
+			return true
+		}
+	}
+	return false
+}
+
+// asNobody makes a process run as nobody, with what is left of kept here.
+func asNobody(attr *syscall.SysProcAttr) error {
+	attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	have, err := permitted()
+	if err != nil {
+		return err
+	}
+	for _, c := range kept {
+		if have&(1<<c) != 0 {
+			attr.AmbientCaps = append(attr.AmbientCaps, c)
+		}
+	}
+	return nil
+}
+
+// permitted reads this process's permitted capabilities, proc_pid_status(5).
+func permitted() (uint64, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, fmt.Errorf("failed to read capabilities: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "CapPrm:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+		}
+	}
+	return 0, errors.New("failed to read capabilities: no CapPrm in /proc/self/status")
+}
+
+// giveAway makes nobody the owner of a directory and what is in it.
+func giveAway(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, nobody, nobody)
+	})
+}
