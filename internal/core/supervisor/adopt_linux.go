@@ -2,7 +2,9 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,33 +28,50 @@ func (s *server) adoptAll() error {
 
 // adopt makes sure that a task is known, from what its driver remembers of it if
 // need be. A pidfd that the driver held tells the exit that nobody saw.
-func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
+func (s *server) adopt(st *task.State, files []*os.File, late bool) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
 	s.adoption.Lock()
 	defer s.adoption.Unlock()
-	p, err := s.find(st.ID)
-	if err != nil {
+	s.mu.Lock()
+	p := s.processes[st.ID]
+	s.mu.Unlock()
+	if p != nil && p.isStarting(s) {
+		<-p.begun
+		p, _ = s.find(st.ID)
+	}
+	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
-			if err := s.store.Save(st); err != nil {
-				return nil, err
+			if err := s.store.Save(st); err != nil { // it is watched all the same
+				s.event(st.ID, "failed to save the task's state: %v", err)
 			}
 		}
 		if p = s.takeOver(st); p == nil {
 			return nil, ErrUnknownTask
 		}
 	}
-	if p.gone && !p.ended() {
-		e := lost("it ended while neither its supervisor nor its driver was there to see it")
-		if p.identity.BootID != task.BootID() {
-			e = lost("the host was restarted while it ran")
-		} else if len(files) == 1 {
-			e = observeExit(p.identity, int(files[0].Fd()))
-		}
-		s.finish(p, e)
+	if p.late && late && p.output.Collector == task.CollectorDriver {
+		s.event(p.id, "Output: its end may be missing: the task ended while nobody held its output")
+		p.late = false
 	}
+	s.settle(p, files)
 	return s.statusOf(p)
+}
+
+// settle says of a task that was adopted too late how it ended, with the help of
+// a pidfd if somebody had one.
+func (s *server) settle(p *process, files []*os.File) {
+	if !p.gone || p.ended() {
+		return
+	}
+	e := lost("it ended while neither its supervisor nor its driver was there to see it")
+	if p.identity.BootID != task.BootID() {
+		e = lost("the host was restarted while it ran")
+	} else if len(files) == 1 {
+		e = observeExit(p.identity, int(files[0].Fd()))
+	}
+	s.finish(p, e)
 }
 
 // takeOver makes a process of what is on disk: one that runs, one that has
@@ -60,6 +79,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 // cleared up, for a task that was never really started.
 func (s *server) takeOver(st *task.State) *process {
 	p := newProcess(st.ID)
+	close(p.begun)
 	p.run = runOf(st)
 	p.identity, p.group, p.oomKills, p.output = st.Identity, st.Group, st.OOMKills, output{st.Output, st.Task}
 	if p.exit = s.store.LoadExit(st.ID); p.exit != nil {
@@ -69,9 +89,12 @@ func (s *server) takeOver(st *task.State) *process {
 	s.processes[p.id] = p
 	s.mu.Unlock()
 	if p.exit != nil {
+		if isChild(p.identity) { // recorded, but not reaped before the upgrade
+			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
+		}
 		return p
 	}
-	if st.Identity.PID == 0 {
+	if st.Identity.PID == 0 || isLauncher(st.Identity) {
 		s.abandon(p)
 		return nil
 	}
@@ -81,14 +104,13 @@ func (s *server) takeOver(st *task.State) *process {
 		err = unix.ESRCH
 	}
 	p.gone = err != nil
+	p.late = !runs(st.Identity)
 	s.reopenOutput(p, st.Output, st.Command.User) // also of one that is gone: its last words may still be in the pipe
 	if p.gone {
 		s.drainStreams(p)
 		return p
 	}
-	if now, err := task.ReadStat(st.Identity.PID); err == nil && now.Parent == os.Getpid() {
-		p.child = true
-	}
+	p.child = isChild(p.identity)
 	if p.group.Mode == cgroup.None {
 		becomeSubreaper()
 	}
@@ -102,69 +124,103 @@ func (s *server) takeOver(st *task.State) *process {
 	return p
 }
 
+// isChild says whether a process is this one's child: one that is there, as a
+// zombie perhaps.
+func isChild(id task.Identity) bool {
+	st, err := task.ReadStat(id.PID)
+	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
+}
+
+// isLauncher says that a process never became the task: it is the launcher of a
+// supervisor that was killed meanwhile, and ends, or hangs, as that. Its exit is
+// not the task's.
+func isLauncher(id task.Identity) bool {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
+	if err != nil || !strings.HasPrefix(string(comm), "launch:") || !id.Alive() {
+		return false
+	}
+	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id.PID)) // of a zombie: empty
+	return len(cmdline) == 0 || strings.HasPrefix(string(cmdline), argv0+"\x00"+roleLaunch+"\x00")
+}
+
+// runs says whether a process exists and is not a zombie.
+func runs(id task.Identity) bool {
+	st, err := task.ReadStat(id.PID)
+	return err == nil && id.Alive() && st.State != 'Z'
+}
+
 // processEnded is called by the event loop when a pidfd says that the process is
 // dead. It does not block.
 func (s *server) processEnded(p *process) {
-	if p.child && (p.task != nil || p.group.Mode != cgroup.None) {
-		s.mu.Lock()
-		e, err := reap(p.identity.PID)
-		unix.Close(p.pidfd)
-		p.pidfd = -1
-		s.mu.Unlock()
-		if err != nil {
-			e = lost("wait4: " + err.Error())
-		}
-		if len(p.held) > 0 {
-			go s.finish(p, e) // waits for Nomad's logmon to read the rest
-		} else {
+	if p.child && p.group.Mode != cgroup.None && len(p.held) == 0 {
+		if e := peek(p.identity.PID); e != nil {
 			s.finish(p, e)
+			return
 		}
-		return
 	}
-	go func() { // rare, and may take a while
-		var e *task.Exit
-		if p.child {
-			// before the main process is reaped its pid still keeps the tree's place
-			s.mu.Lock()
-			e, _ = reap(p.identity.PID)
-			s.mu.Unlock()
-		} else {
-			e = observeExit(p.identity, p.pidfd)
+	go s.conclude(p)
+}
+
+// conclude finds out how a dead process ended, where that may take a while: it is
+// not our child, a debugger has it, its orphans are to be killed, or Nomad's
+// logmon is to read the rest.
+func (s *server) conclude(p *process) {
+	var e *task.Exit
+	if p.child {
+		for end := time.Now().Add(100 * time.Millisecond); e == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			e = peek(p.identity.PID)
 		}
-		s.mu.Lock()
-		unix.Close(p.pidfd)
-		p.pidfd = -1
-		s.mu.Unlock()
-		if p.group.Mode == cgroup.None {
-			err := s.killOrphans()
-			if !p.child {
-				err = killMarked(p.run)
-			}
-			if err != nil {
-				s.event(p.id, "%v", err)
-			}
+	}
+	if e == nil {
+		e = observeExit(p.identity, p.pidfd)
+	}
+	if p.group.Mode == cgroup.None {
+		err := s.killOrphans()
+		if !p.child {
+			err = killMarked(p.run)
 		}
-		if e == nil {
-			e = lost("its exit status was taken by another")
+		if err != nil {
+			s.event(p.id, "%v", err)
 		}
-		s.finish(p, e)
-	}()
+	}
+	s.finish(p, e)
 }
 
 // finish completes what is known of an exit, once the output that was written
-// before it is in the log files, and tells.
+// before it is in the log files, records it, and tells. The process is reaped
+// after the record is on disk: whoever kills this supervisor in between leaves
+// the exit with the kernel.
 func (s *server) finish(p *process, e *task.Exit) {
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
 	if p.task == nil {
 		s.drainStreams(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
 			e.OOMKills = kills
 			e.OOMKilled = e.Signal != 0 || e.Code != 0
 		}
+		if err := s.store.SaveExit(p.id, e); err != nil {
+			s.event(p.id, "failed to record the exit: %v", err)
+		}
 	}
-	if e.At.IsZero() {
-		e.At = time.Now()
-	}
+	s.reap(p)
 	s.publish(p, e)
+}
+
+// reap lets the kernel forget a dead process.
+func (s *server) reap(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.child {
+		if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
+			go unix.Wait4(p.identity.PID, nil, 0, nil) // when the debugger lets it go
+		}
+	}
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+	}
+	p.pidfd = -1
 }
 
 // killOrphans kills what ended tasks without a cgroup left behind. No launcher

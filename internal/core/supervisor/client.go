@@ -56,8 +56,14 @@ type Client struct {
 	link     *link
 	upgraded bool // this client has had its say about the supervisor's build
 	holds    map[string]*hold
-	sessions map[string]chan *task.Exit
+	sessions map[string]*session
 	lastUse  time.Time
+}
+
+// session is a command that runs in a task for as long as a connection lasts.
+type session struct {
+	link  *link
+	ended chan *task.Exit
 }
 
 // hold is what a client keeps of a task between its start and its destruction.
@@ -65,6 +71,7 @@ type hold struct {
 	state *task.State
 	pidfd *os.File
 	fifos []*os.File
+	late  bool // taken when the task had ended already
 	exit  *task.Exit
 	done  chan struct{}
 }
@@ -83,7 +90,7 @@ func NewClient(cfg Config) *Client {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]chan *task.Exit{}}
+	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]*session{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -107,28 +114,23 @@ func (c *Client) Close() {
 // started; nothing is left of it then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
 	h := c.hold(st) // before the launch: the exit may be told before the reply is read
-	for try := 0; ; try++ {
-		r, err := c.call(ctx, &request{Op: opLaunch, State: st})
-		if errors.Is(err, errLinkLost) && try < 2 {
-			// did it start before the supervisor was lost?
-			stat, serr := c.status(ctx, st.ID)
-			if errors.Is(serr, ErrUnknownTask) {
-				continue
-			}
-			if serr == nil {
-				r, err = &reply{State: stat.State}, nil
-			}
-		}
-		if err != nil {
-			c.Forget(st.ID)
-			return nil, err
-		}
-		c.mu.Lock()
-		h.state = r.State
-		h.open(c.cfg.Store)
-		c.mu.Unlock()
-		return r.State, nil
+	// it may be asked twice: the supervisor starts an id once
+	r, err := c.repeat(ctx, &request{Op: opLaunch, State: st})
+	if err == nil && r.State == nil {
+		err = fmt.Errorf("supervisor gave no state of task %s", st.ID)
 	}
+	if err != nil {
+		c.Forget(st.ID)
+		return nil, err
+	}
+	if r.Stat != nil && r.Stat.Exit != nil {
+		c.ended(st.ID, r.Stat.Exit)
+	}
+	c.mu.Lock()
+	h.state = r.State
+	h.open(c.cfg.Store)
+	c.mu.Unlock()
+	return r.State, nil
 }
 
 // Adopt makes the supervisor know a task that an earlier plugin started, from the
@@ -139,6 +141,7 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Unlock()
 	if h == nil {
 		h = c.hold(st)
+		h.late = !runs(st.Identity)
 	}
 	c.mu.Lock()
 	h.open(c.cfg.Store)
@@ -204,12 +207,16 @@ func (c *Client) Destroy(ctx context.Context, id string) error {
 // streams; the caller closes them. The channel delivers its exit, once; it is
 // closed without a value when the connection was lost, with which the process dies.
 func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ended := make(chan *task.Exit, 1)
 	c.mu.Lock()
-	c.sessions[spec.Session] = ended
+	c.sessions[spec.Session] = &session{link: l, ended: ended}
 	c.mu.Unlock()
 	fds := []int{int(stdio[0].Fd()), int(stdio[1].Fd()), int(stdio[2].Fd())}
-	_, err := c.call(ctx, &request{Op: opExec, ID: id, Exec: spec, FDs: 3}, fds...)
+	_, err = l.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec, FDs: 3}, fds...)
 	if err != nil {
 		c.mu.Lock()
 		delete(c.sessions, spec.Session)
@@ -219,23 +226,20 @@ func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*
 	return ended, nil
 }
 
-// Forget drops what the client holds of a task.
+// Forget drops what the client holds of a task. Who still waits for its end is
+// told that the task is lost.
 func (c *Client) Forget(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.holds[id]; h != nil {
 		h.release()
 		delete(c.holds, id)
+		if h.exit == nil {
+			h.exit = lost("it was given up before its end was seen")
+			close(h.done)
+		}
 	}
 	c.lastUse = time.Now()
-}
-
-func (c *Client) status(ctx context.Context, id string) (*Status, error) {
-	r, err := c.repeat(ctx, &request{Op: opStatus, ID: id})
-	if err != nil {
-		return nil, err
-	}
-	return r.Stat, nil
 }
 
 // repeat makes a call that may be made twice.
@@ -308,15 +312,15 @@ func (c *Client) ended(id string, e *task.Exit) {
 		c.mu.Lock()
 		close(h.done)
 	}
-	if ch := c.sessions[id]; ch != nil {
-		ch <- e
-		close(ch)
+	if s := c.sessions[id]; s != nil {
+		s.ended <- e
+		close(s.ended)
 		delete(c.sessions, id)
 	}
 }
 
 func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
-	req := &request{Op: opAdopt, State: h.state}
+	req := &request{Op: opAdopt, State: h.state, Late: h.late}
 	l, err := c.connect(ctx)
 	if err != nil {
 		return nil, err

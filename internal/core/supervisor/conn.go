@@ -73,7 +73,7 @@ func (c *conn) readFDs(p []byte) (int, error) {
 			}
 		}
 	}
-	return n, err
+	return max(n, 0), err // it is -1 with a connection that was reset
 }
 
 // shut closes the connection and whatever descriptors nobody took.

@@ -13,25 +13,39 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exit status has three sources. wait4(2) tells a parent. The zombie's
+// An exit status has three sources. waitid(2) tells a parent. The zombie's
 // /proc/<pid>/stat tells anybody who may trace it, until it is reaped. And on
 // Linux 6.15 and later a pidfd tells anybody who held one, after it was reaped
 // (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). Where all
 // three are silent the exit is lost; none is ever made up.
 
-// reap returns how a child ended that is dead already.
-func reap(pid int) (*task.Exit, error) {
-	for {
-		var ws unix.WaitStatus
-		_, err := unix.Wait4(pid, &ws, 0, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return exitOf(ws), nil
+// childInfo is siginfo_t of waitid(2), on 64-bit machines.
+type childInfo struct {
+	Signo, Errno, Code, _ int32
+	PID                   int32
+	UID                   uint32
+	Status                int32
+	_                     [100]byte
+}
+
+const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
+
+// peek returns how a child ended, and leaves it a zombie; nil where wait4 would
+// not tell yet: it lives, or a debugger that traces it has not been told.
+func peek(pid int) *task.Exit {
+	var info childInfo
+	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
+		unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, 0, 0)
+	if errno != 0 || info.PID == 0 {
+		return nil
 	}
+	e := &task.Exit{At: time.Now()}
+	if info.Code == codeExited {
+		e.Code = int(info.Status)
+	} else {
+		e.Signal = int(info.Status)
+	}
+	return e
 }
 
 // observeExit returns how a process ended that is not our child. It blocks until
@@ -104,7 +118,9 @@ func TellsExit() bool {
 		return false
 	}
 	defer unix.Close(fd)
-	_, _ = reap(pid)
+	for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
+		_, err = unix.Wait4(pid, nil, 0, nil)
+	}
 	_, ok := pidfdExit(fd)
 	return ok
 }

@@ -90,9 +90,11 @@ func (c *Client) listen(l *link) {
 	if c.link == l {
 		c.link = nil
 	}
-	for id, ch := range c.sessions { // they died with the connection
-		close(ch)
-		delete(c.sessions, id)
+	for id, s := range c.sessions { // they died with the connection
+		if s.link == l {
+			close(s.ended)
+			delete(c.sessions, id)
+		}
 	}
 	running := c.running()
 	c.mu.Unlock()
@@ -154,13 +156,42 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		}
 	}
 	c.mu.Unlock()
-	for _, h := range held {
-		if _, err := c.adoptOver(ctx, l, h, &request{Op: opAdopt, State: h.state}); err != nil {
-			c.cfg.Log("failed to hand task %s to the supervisor: %v", h.state.ID, err)
-		}
-	}
+	c.handOver(ctx, l, held)
 	go c.hangUpWhenIdle(l)
 	return l, nil
+}
+
+// handOver makes a supervisor know tasks. What it does not take now (its disk is
+// full, say) it is asked to take again, for as long as the connection lasts.
+func (c *Client) handOver(ctx context.Context, l *link, held []*hold) {
+	var failed []*hold
+	for _, h := range held {
+		_, err := c.adoptOver(ctx, l, h, &request{Op: opAdopt, State: h.state})
+		switch {
+		case errors.Is(err, ErrUnknownTask):
+			c.ended(h.state.ID, lost("its supervisor was killed before the program ran"))
+		case errors.Is(err, errLinkLost):
+			return // the next supervisor gets them
+		case err != nil:
+			c.cfg.Log("failed to hand task %s to the supervisor: %v", h.state.ID, err)
+			failed = append(failed, h)
+		}
+	}
+	if len(failed) > 0 {
+		time.AfterFunc(time.Second, func() {
+			c.mu.Lock()
+			var left []*hold
+			for _, h := range failed {
+				if c.link == l && c.holds[h.state.ID] == h && h.exit == nil {
+					left = append(left, h)
+				}
+			}
+			c.mu.Unlock()
+			if len(left) > 0 && c.ctx.Err() == nil {
+				c.handOver(c.ctx, l, left)
+			}
+		})
+	}
 }
 
 // dial reaches a supervisor, started or upgraded if need be.
@@ -229,7 +260,9 @@ func (c *Client) hangUpWhenIdle(l *link) {
 		}
 		c.mu.Lock()
 		stale := c.link != l
-		idle := len(c.holds) == 0 && len(c.sessions) == 0 && time.Since(c.lastUse) > c.cfg.Idle
+		l.mu.Lock()
+		idle := len(c.holds) == 0 && len(c.sessions) == 0 && len(l.pending) == 0 && time.Since(c.lastUse) > c.cfg.Idle
+		l.mu.Unlock()
 		if idle && !stale {
 			c.link = nil // a call from now on dials anew
 		}
@@ -238,17 +271,6 @@ func (c *Client) hangUpWhenIdle(l *link) {
 			return
 		}
 		if idle {
-			l.mu.Lock()
-			busy := len(l.pending) > 0
-			l.mu.Unlock()
-			if busy {
-				c.mu.Lock()
-				if c.link == nil {
-					c.link = l
-				}
-				c.mu.Unlock()
-				continue
-			}
 			l.Close()
 			return
 		}

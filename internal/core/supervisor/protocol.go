@@ -34,6 +34,7 @@ type request struct {
 	Exec   *ExecSpec     `json:"exec,omitempty"`   // exec
 	Signal int           `json:"signal,omitempty"` // signal
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
+	Late   bool          `json:"late,omitempty"`   // adopt: the client did not hold the task while it lived
 	Build  string        `json:"build,omitempty"`  // upgrade
 
 	files []*os.File // received; the handler closes them

@@ -55,9 +55,13 @@ type process struct {
 	exit *task.Exit    // nil while it runs
 	done chan struct{} // closed when exit is set
 
-	gone       bool // adopted too late: no such process, and no record of its exit
-	destroying sync.Mutex
-	starting   bool
+	gone     bool          // adopted too late: no such process, and no record of its exit
+	late     bool          // adopted when it was dead, reaped or not
+	starting bool          // its launcher is at work
+	begun    chan struct{} // closed when that is over, well or not
+
+	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
+	destroyed bool
 }
 
 // output is what is needed of task.Output, and of the task's name, to open files.
@@ -67,7 +71,16 @@ type output struct {
 }
 
 func newProcess(id string) *process {
-	return &process{id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None}, done: make(chan struct{})}
+	return &process{
+		id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None},
+		done: make(chan struct{}), begun: make(chan struct{}),
+	}
+}
+
+func (p *process) isStarting(s *server) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.starting
 }
 
 // serve accepts clients until the listener is closed.
@@ -170,9 +183,9 @@ func (s *server) answer(c *client, req *request) *reply {
 	case opHello:
 		r.Hello = &hello{Protocol: protocolVersion, Build: s.build, PID: os.Getpid()}
 	case opLaunch:
-		r.State, err = s.launch(req.State)
+		r.State, r.Stat, err = s.launch(req.State)
 	case opAdopt:
-		r.Stat, err = s.adopt(req.State, req.files)
+		r.Stat, err = s.adopt(req.State, req.files, req.Late)
 	case opStatus:
 		r.Stat, err = s.status(req.ID)
 	case opSignal:
@@ -229,14 +242,8 @@ func (s *server) event(id, format string, args ...any) {
 	}
 }
 
-// publish makes a process's exit known: on disk first, then to the clients.
-// The exit of an exec session concerns its owner alone and is not kept.
+// publish tells an exit to the clients; that of an exec session to its owner alone.
 func (s *server) publish(p *process, e *task.Exit) {
-	if p.task == nil {
-		if err := s.store.SaveExit(p.id, e); err != nil {
-			s.event(p.id, "failed to record the exit: %v", err)
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.exit != nil {

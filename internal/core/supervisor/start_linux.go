@@ -18,32 +18,56 @@ import (
 // system that does not answer takes this long; other tasks do not notice.
 const startTimeout = 60 * time.Second
 
-// launch starts a task. On an error nothing of it is left.
-func (s *server) launch(st *task.State) (*task.State, error) {
+// launch starts a task. On an error nothing of it is left. An id names one start
+// for ever: asked again (by a client that lost its connection) it tells of the
+// first, with its Status.
+func (s *server) launch(st *task.State) (*task.State, *Status, error) {
+	if st == nil || st.ID == "" {
+		return nil, nil, errors.New("launch needs a state")
+	}
 	s.launches.RLock()
 	defer s.launches.RUnlock()
 
 	p := newProcess(st.ID)
 	p.run = runOf(st)
 	p.starting = true
-	s.destroyEarlierRuns(p)
-	s.mu.Lock()
-	if s.processes[st.ID] != nil {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("task %s has been started already", st.ID)
+	if known := s.enter(p); known != nil {
+		s.settle(known, nil)
+		stat, err := s.statusOf(known)
+		if err != nil {
+			return nil, nil, err
+		}
+		return stat.State, stat, nil
 	}
-	s.processes[st.ID] = p
-	s.mu.Unlock()
-
-	err := s.launchProcess(p, st)
-	if err != nil {
+	defer close(p.begun)
+	s.destroyEarlierRuns(p)
+	if err := s.launchProcess(p, st); err != nil {
 		s.abandon(p)
-		return nil, err
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	p.starting = false
 	s.mu.Unlock()
-	return st, nil
+	return st, nil, nil
+}
+
+// enter makes a new process known, unless one of its id is known and was started.
+func (s *server) enter(p *process) (known *process) {
+	for {
+		s.mu.Lock()
+		other := s.processes[p.id]
+		if other == nil {
+			s.processes[p.id] = p
+			s.mu.Unlock()
+			return nil
+		}
+		starting := other.starting
+		s.mu.Unlock()
+		if !starting {
+			return other
+		}
+		<-other.begun
+	}
 }
 
 func (s *server) launchProcess(p *process, st *task.State) error {
@@ -168,10 +192,15 @@ func (s *server) exec(c *client, req *request) error {
 	if err != nil {
 		return err
 	}
-	if t.ended() {
+	t.sessions.RLock()
+	defer t.sessions.RUnlock()
+	if t.destroyed {
+		return ErrUnknownTask
+	}
+	if t.ended() || t.gone || t.task != nil {
 		return ErrEnded
 	}
-	if len(req.files) != 3 {
+	if req.Exec == nil || len(req.files) != 3 {
 		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(req.files))
 	}
 	st, err := s.store.Load(req.ID)
@@ -185,6 +214,7 @@ func (s *server) exec(c *client, req *request) error {
 	}
 	p := newProcess(req.Exec.Session)
 	p.owner, p.task, p.group, p.starting = c, t, t.group, true
+	defer close(p.begun)
 	proc, err := s.fork(&cmd, t.group, [3]*os.File(req.files), launch.Spec{Session: true, TTY: req.Exec.TTY})
 	if err != nil {
 		return err
@@ -205,7 +235,7 @@ func (s *server) exec(c *client, req *request) error {
 	}
 	s.mu.Lock()
 	p.pidfd, p.child, p.starting = proc.TakePidFD(), true, false
-	gone := !s.clients[c]
+	gone := !s.clients[c] || t.exit != nil
 	s.mu.Unlock()
 	if err := s.loop.addProcess(p); err != nil {
 		return err

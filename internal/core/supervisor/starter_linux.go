@@ -128,11 +128,11 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 // directory that is both writable and executable; or this very program.
 func openBinary() (*os.File, error) {
 	if embedded == nil {
-		return os.Open("/proc/self/exe")
+		return openHigh("/proc/self/exe")
 	}
 	fd, err := unix.MemfdCreate(argv0, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return os.Open("/proc/self/exe")
+		return openHigh("/proc/self/exe")
 	}
 	f := os.NewFile(uintptr(fd), argv0)
 	if _, err := f.Write(embedded); err != nil {
@@ -141,9 +141,13 @@ func openBinary() (*os.File, error) {
 	}
 	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	defer f.Close()
-	// reopened read-only, since a file open for writing is not executed (ETXTBSY),
-	// and away from the numbers that the child's own descriptors get
-	ro, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	// reopened read-only, since a file open for writing is not executed (ETXTBSY)
+	return openHigh(fmt.Sprintf("/proc/self/fd/%d", fd))
+}
+
+// openHigh opens a file away from the numbers that a child's own descriptors get.
+func openHigh(path string) (*os.File, error) {
+	ro, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (s *server) signal(id string, sig int, mode task.KillMode) error {
 		err = unix.Kill(-p.identity.PID, num)
 	case task.KillAll:
 		if p.group.Mode == cgroup.None {
-			err = signalTree(p.identity.PID, num)
+			err = signalTree(p.identity, num)
 		} else {
 			err = p.group.Signal(num)
 		}
@@ -60,6 +60,9 @@ func (s *server) kill(id string) error {
 	if err := s.killTree(p); err != nil {
 		return err
 	}
+	if p.gone {
+		return nil
+	}
 	select {
 	case <-p.done:
 		return nil
@@ -72,10 +75,28 @@ func (s *server) killTree(p *process) error {
 	if p.group.Mode != cgroup.None {
 		return p.group.Kill()
 	}
-	if p.identity.PID == 0 {
-		return nil
+	// sessions are no descendants of the main process
+	for _, id := range append(s.sessionsOf(p), p.identity) {
+		if id.PID == 0 {
+			continue
+		}
+		if err := killTree(id, killTimeout); err != nil {
+			return err
+		}
 	}
-	return killTree(p.identity, killTimeout)
+	return nil
+}
+
+// sessionsOf are the exec sessions of a task that have not ended.
+func (s *server) sessionsOf(t *process) (ids []task.Identity) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.task == t && p.exit == nil {
+			ids = append(ids, p.identity)
+		}
+	}
+	return ids
 }
 
 // killSession ends an exec session: its process group, which it leads.
@@ -99,13 +120,16 @@ func (s *server) destroyTask(id string) error {
 		s.killSession(p)
 		return nil
 	}
-	p.destroying.Lock()
-	defer p.destroying.Unlock()
-	if !p.gone {
-		if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
-			return err
-		}
-	} else if err := s.killTree(p); err != nil {
+	if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
+		return err
+	}
+	// from here on no session is started, and what was started meanwhile is killed
+	p.sessions.Lock()
+	defer p.sessions.Unlock()
+	if p.destroyed {
+		return nil
+	}
+	if err := s.killTree(p); err != nil {
 		return err
 	}
 	s.closeStreams(p)
@@ -115,6 +139,7 @@ func (s *server) destroyTask(id string) error {
 	if err := s.store.Remove(id); err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
+	p.destroyed = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.processes, id)

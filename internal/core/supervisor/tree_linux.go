@@ -19,16 +19,15 @@ import (
 // of the tree becomes the supervisor's own children, and is killed.
 
 // signalTree sends a signal to a process and everything below it.
-func signalTree(pid int, sig unix.Signal) error {
-	table, err := task.Processes()
-	if err != nil {
-		return err
+func signalTree(root task.Identity, sig unix.Signal) error {
+	all := task.Tree(root)
+	if len(all) == 0 {
+		return unix.ESRCH
 	}
-	err = unix.Kill(pid, sig)
-	for _, st := range task.Descendants(table, pid) {
+	for _, st := range all {
 		signalOne(st, sig)
 	}
-	return err
+	return nil
 }
 
 // signalOne signals the very process that was seen, never one that got its pid since.
@@ -52,7 +51,7 @@ func killTree(id task.Identity, timeout time.Duration) error {
 			return err
 		}
 		root, here := table[id.PID]
-		if !here || root.Start != id.Start {
+		if !here || root.Start != id.Start || id.BootID != task.BootID() {
 			return nil // what was below it is the supervisor's now: killOrphans
 		}
 		signalOne(root, unix.SIGSTOP)

@@ -22,14 +22,7 @@ func (s *server) upgrade(req *request) error {
 		return errors.New("a task is being started: upgrade later")
 	}
 	defer s.launches.Unlock()
-	s.mu.Lock()
-	for _, p := range s.processes {
-		if p.owner != nil && p.pidfd >= 0 { // the connection it belongs to ends now
-			_ = unix.Kill(-p.identity.PID, unix.SIGKILL)
-			_, _ = reap(p.identity.PID)
-		}
-	}
-	s.mu.Unlock()
+	s.endSessions(2 * time.Second)
 
 	l, err := s.listener.File() // a duplicate, and blocking: made anew below
 	if err != nil {
@@ -53,6 +46,27 @@ func (s *server) upgrade(req *request) error {
 	}
 	l.Close()
 	return fmt.Errorf("failed to execute the new supervisor: %w", err)
+}
+
+// endSessions ends all exec sessions: the connections they belong to end now.
+func (s *server) endSessions(wait time.Duration) {
+	s.mu.Lock()
+	var sessions []*process
+	for _, p := range s.processes {
+		if p.task != nil {
+			sessions = append(sessions, p)
+		}
+	}
+	s.mu.Unlock()
+	timeout := time.After(wait)
+	for _, p := range sessions {
+		s.killSession(p)
+		select {
+		case <-p.done:
+		case <-timeout:
+			return
+		}
+	}
 }
 
 func (s *server) lockLaunches(wait time.Duration) bool {

@@ -47,7 +47,7 @@ func Descendants(table map[int]Stat, pid int) []Stat {
 // Tree is a process and all below it, none where the process is gone.
 func Tree(root Identity) []Stat {
 	table, err := Processes()
-	if err != nil {
+	if err != nil || root.BootID != BootID() {
 		return nil
 	}
 	st, here := table[root.PID]

@@ -1,0 +1,331 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// waits is a script that ends as then says when the file is there.
+func waits(file, then string) string {
+	return fmt.Sprintf("echo first; while [ ! -e %s ]; do sleep 0.005; done; echo last; %s", file, then)
+}
+
+// reapWhenDead plays an init that reaps at once: then only a pidfd tells the exit.
+func reapWhenDead(pid int) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
+			return
+		}
+	}
+}
+
+func TestExitIsExactThoughTheSupervisorIsKilled(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		for name, want := range map[string]struct {
+			then string
+			exit task.Exit
+		}{
+			"by code":   {"exit 7", task.Exit{Code: 7}},
+			"well":      {"exit 0", task.Exit{}},
+			"by signal": {"kill -SEGV $$", task.Exit{Signal: int(unix.SIGSEGV)}},
+		} {
+			for when, scene := range map[string]func(st *task.State, file string){
+				"it goes on": func(st *task.State, file string) {
+					h.kill(h.supervisor(), unix.SIGKILL)
+					eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0 })
+					must(t, os.WriteFile(file, nil, 0o600))
+				},
+				"it ends meanwhile": func(st *task.State, file string) {
+					pid := h.supervisor()
+					must(t, unix.Kill(pid, unix.SIGSTOP)) // it sees nothing from here on
+					must(t, os.WriteFile(file, nil, 0o600))
+					h.waitDead(st)
+					h.kill(pid, unix.SIGKILL)
+				},
+				"it ends meanwhile, and is reaped": func(st *task.State, file string) {
+					go reapWhenDead(st.Identity.PID)
+					pid := h.supervisor()
+					must(t, unix.Kill(pid, unix.SIGSTOP))
+					must(t, os.WriteFile(file, nil, 0o600))
+					h.waitDead(st)
+					h.kill(pid, unix.SIGKILL)
+				},
+			} {
+				if strings.HasSuffix(when, "reaped") && !TellsExit() {
+					continue // only Linux 6.15 can tell
+				}
+				file := filepath.Join(h.dir, "go")
+				st := h.launch(c, h.shell(waits(file, want.then)))
+				h.waitOutput(st, "first")
+				scene(st, file)
+				got := h.wait(c, st.ID)
+				if got.Code != want.exit.Code || got.Signal != want.exit.Signal || got.Lost {
+					t.Errorf("%s, %s: got %+v", name, when, got)
+				}
+				if out := h.output(st, "stdout"); out != "first\nlast\n" {
+					t.Errorf("%s, %s: output is %q", name, when, out)
+				}
+				if n := len(h.exits[st.ID]); n != 1 {
+					t.Errorf("%s, %s: its exit was told %d times", name, when, n)
+				}
+				h.destroy(c, st.ID)
+				reapOrphans()
+				os.Remove(file)
+			}
+		}
+	})
+}
+
+// waitDead waits until a task's process is a zombie or gone.
+func (h *host) waitDead(st *task.State) {
+	h.t.Helper()
+	eventually(h.t, "the process is dead", func() bool {
+		now, err := task.ReadStat(st.Identity.PID)
+		return err != nil || now.State == 'Z'
+	})
+}
+
+func TestNoLineIsLostThoughSupervisorsAreKilled(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	const lines = 40000
+	st := h.launch(c, h.shell(fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i; done; exit 5", lines), func(st *task.State) {
+		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 100
+	}))
+	kills := 0
+	for c.Exit(st.ID) == nil && kills < 25 {
+		if pids := h.supervisors(); len(pids) == 1 && c.SupervisorPID(ctx(t)) == pids[0] {
+			h.kill(pids[0], unix.SIGKILL)
+			kills++
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if got := h.wait(c, st.ID); got.Code != 5 || got.Lost {
+		t.Errorf("exit is %+v", got)
+	}
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i+1)
+	}
+	if got := h.output(st, "stdout"); got != want.String() {
+		t.Errorf("after %d kills the output has %d bytes, want %d", kills, len(got), want.Len())
+	}
+	if kills < 2 {
+		t.Errorf("only %d kills: the test proves nothing", kills)
+	}
+	h.destroy(c, st.ID)
+}
+
+func TestTaskSurvivesItsPlugin(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for name, c := range map[string]struct {
+			both, ends bool
+		}{
+			"plugin killed, task goes on":        {},
+			"plugin killed, task ends meanwhile": {ends: true},
+			"both killed, task goes on":          {both: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				h := newHost(t, cgroups)
+				first := h.plugin()
+				file := filepath.Join(h.dir, "go")
+				st := first.launch(h.shell(waits(file, "exit 7")))
+				h.waitOutput(st, "first")
+				pid := h.supervisor()
+				if c.both {
+					must(t, unix.Kill(pid, unix.SIGKILL))
+				}
+				first.kill()
+				if c.both {
+					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
+				}
+				if c.ends {
+					must(t, os.WriteFile(file, nil, 0o600))
+					h.waitDead(st)
+				}
+				second := h.client()
+				stat, err := second.Adopt(ctx(t), st)
+				must(t, err)
+				if !c.ends && !stat.Running {
+					t.Errorf("status is %+v", stat)
+				}
+				if !c.both && h.supervisor() != pid {
+					t.Error("the supervisor was replaced")
+				}
+				must(t, os.WriteFile(file, nil, 0o600))
+				if got := h.wait(second, st.ID); got.Code != 7 || got.Lost {
+					t.Errorf("exit is %+v", got)
+				}
+				if out := h.output(st, "stdout"); out != "first\nlast\n" {
+					t.Errorf("output is %q", out)
+				}
+				h.destroy(second, st.ID)
+			})
+		}
+	})
+}
+
+func TestExitNobodySawIsLostAndNotInvented(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		first := h.plugin()
+		file := filepath.Join(h.dir, "go")
+		m := mark()
+		st := first.launch(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
+		h.waitOutput(st, "first")
+		pid := h.supervisor()
+		must(t, unix.Kill(pid, unix.SIGKILL))
+		first.kill()
+		must(t, os.WriteFile(file, nil, 0o600))
+		h.waitDead(st)
+		reapOrphans()
+		eventually(t, "it is gone", func() bool { reapOrphans(); return !st.Identity.Alive() })
+		c := h.client()
+		stat, err := c.Adopt(ctx(t), st)
+		must(t, err)
+		if stat.Running || stat.Exit == nil || !stat.Exit.Lost || stat.Exit.Reason == "" {
+			t.Errorf("status is %+v", stat)
+		}
+		if got := h.wait(c, st.ID); !got.Lost {
+			t.Errorf("exit is %+v", got)
+		}
+		h.destroy(c, st.ID)
+		if left := sleepers(m); len(left) > 0 {
+			if cgroups {
+				t.Errorf("left behind %v", left)
+			}
+			// without a cgroup nothing can find it: its environment was not Nomad's
+			for _, pid := range left {
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	})
+}
+
+func TestSupervisorKilledDuringALaunchStartsItOnce(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	for i := range 30 {
+		m := mark()
+		st := h.shell("", func(st *task.State) { st.Command.Path, st.Command.Args = "sleep", []string{m} })
+		killed := make(chan bool)
+		go func() {
+			defer close(killed)
+			time.Sleep(time.Duration(i) * 150 * time.Microsecond)
+			for _, pid := range h.supervisors() {
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}()
+		got, err := c.Launch(ctx(t), st)
+		<-killed
+		if err != nil {
+			t.Errorf("kill after %d: %v", i, err)
+			continue
+		}
+		reapOrphans()
+		if n := len(sleepers(m)); n != 1 {
+			// the launch may have been told as done, and its process be lost with the supervisor
+			if e := h.wait(c, st.ID); !e.Lost {
+				t.Errorf("kill after %d: %d run, exit %+v", i, n, e)
+			}
+		} else if !got.Identity.Alive() {
+			t.Errorf("kill after %d: identity %+v is not alive", i, got.Identity)
+		}
+		h.destroy(c, st.ID)
+		if n := len(sleepers(m)); n != 0 {
+			t.Errorf("kill after %d: %d are left", i, n)
+		}
+	}
+}
+
+func TestReusedPidIsNotTheTask(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for name, change := range map[string]func(*task.Identity){
+			"other start time": func(id *task.Identity) { id.Start -= 100 },
+			"other boot":       func(id *task.Identity) { id.BootID = "00000000-0000-0000-0000-000000000000" },
+		} {
+			h := newHost(t, cgroups)
+			// somebody else's process, which has the pid that the task had
+			other := h.plugin()
+			id, err := task.Identify(other.cmd.Process.Pid)
+			must(t, err)
+			change(&id)
+			st := h.shell("exit 0")
+			st.Identity = id
+			for _, on := range []string{"handle", "disk"} {
+				if on == "disk" {
+					must(t, h.store.Save(st))
+				}
+				c := h.client()
+				stat, err := c.Adopt(ctx(t), st)
+				must(t, err)
+				if stat.Running || stat.Exit == nil || !stat.Exit.Lost {
+					t.Errorf("%s, from %s: status %+v", name, on, stat)
+				}
+				for _, mode := range []task.KillMode{task.KillProcess, task.KillGroup, task.KillAll} {
+					if err := c.Signal(ctx(t), st.ID, unix.SIGKILL, mode); err == nil {
+						t.Errorf("%s, from %s: signalled", name, on)
+					}
+				}
+				_ = c.Kill(ctx(t), st.ID)
+				h.destroy(c, st.ID)
+				c.Close()
+			}
+			if a := other.do(pluginOrder{Wait: "nothing"}); a.Error == "" {
+				t.Errorf("%s: the other process answers %+v", name, a)
+			}
+			other.kill()
+		}
+	})
+}
+
+func TestDamagedStateIsMadeGoodByTheHandle(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for name, damage := range map[string]func(path string) error{
+			"truncated": func(path string) error { return os.Truncate(path, 20) },
+			"empty":     func(path string) error { return os.Truncate(path, 0) },
+			"missing":   os.Remove,
+			"newer": func(path string) error {
+				return os.WriteFile(path, []byte(`{"version": 99, "id": "?", "command": {"future": true}}`), 0o600)
+			},
+			"all of it missing": func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
+		} {
+			for _, dead := range []bool{false, true} {
+				h := newHost(t, cgroups)
+				first := h.plugin()
+				m := mark()
+				st := first.launch(h.shell("sleep " + m + " & echo first; wait"))
+				h.waitOutput(st, "first")
+				pid := h.supervisor()
+				first.kill()
+				if dead {
+					h.kill(pid, unix.SIGKILL)
+				}
+				must(t, damage(filepath.Join(h.store.TaskDir(st.ID), "task.json")))
+				c := h.client()
+				stat, err := c.Adopt(ctx(t), st)
+				if err != nil || !stat.Running {
+					t.Fatalf("%s, supervisor dead: %v: status %+v, %v", name, dead, stat, err)
+				}
+				must(t, c.Signal(ctx(t), st.ID, unix.SIGTERM, task.KillAll))
+				if got := h.wait(c, st.ID); got.Signal != int(unix.SIGTERM) {
+					t.Errorf("%s, supervisor dead: %v: exit %+v", name, dead, got)
+				}
+				h.destroy(c, st.ID)
+				if left := sleepers(m); len(left) > 0 {
+					t.Errorf("%s: left behind %v", name, left)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,560 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// The launcher changes the thread it runs on: the main one, whose id is the process's.
+func init() { runtime.LockOSThread() }
+
+// clientVar makes the test binary a plugin process: see pluginMain.
+const clientVar = "OUTRIDER_TEST_CLIENT"
+
+// TestMain is also the supervisor, the launcher, and a plugin that can be killed.
+// It is a subreaper, so that what a killed supervisor leaves comes to the test and
+// not to an init of which nobody knows when it reaps.
+func TestMain(m *testing.M) {
+	Main()
+	if with := os.Getenv(clientVar); with != "" {
+		pluginMain(with)
+	}
+	becomeSubreaper()
+	if r, w, err := os.Pipe(); err == nil { // the runtime's own descriptors, before any are counted
+		r.SetReadDeadline(time.Now())
+		r.Close()
+		w.Close()
+	}
+	os.Exit(m.Run())
+}
+
+// host is a place in which supervisors, clients and tasks run. At the end of the
+// test nothing of it may be left.
+type host struct {
+	t       testing.TB
+	dir     string
+	store   task.Store
+	leaf    cgroup.Group
+	support cgroup.Support
+	share   string // v1: Nomad's shared cpuset; "" where tasks get no cgroup
+	made    []string
+	idle    time.Duration
+
+	mu      sync.Mutex
+	clients []*Client
+	events  []Event
+	exits   map[string][]*task.Exit
+	ids     int
+	states  []*task.State
+	over    bool
+}
+
+const (
+	withCgroup    = true
+	withoutCgroup = false
+)
+
+// newHost makes one whose tasks get a cgroup or not. The test is skipped where
+// there are none to be had.
+func newHost(t testing.TB, cgroups bool) *host {
+	t.Helper()
+	fds := openFDs(t)
+	dir, err := os.MkdirTemp("", "ots")
+	must(t, err)
+	h := &host{
+		t: t, dir: dir, store: task.Store{Dir: filepath.Join(dir, "state", "node")}, leaf: cgroup.Group{Mode: cgroup.None},
+		idle: 150 * time.Millisecond, exits: map[string][]*task.Exit{},
+	}
+	must(t, os.Chmod(dir, 0o755))
+	must(t, os.MkdirAll(filepath.Join(dir, "alloc", "alloc", "logs"), 0o777))
+	if cgroups {
+		h.planCgroups()
+	}
+	t.Cleanup(func() {
+		h.mu.Lock()
+		h.over = true
+		clients := h.clients
+		h.mu.Unlock()
+		if t.Failed() { // or one failure would be reported as many
+			for _, st := range h.states {
+				if now, err := h.store.Load(st.ID); err == nil {
+					_ = now.Group.Kill()
+					_ = killTree(now.Identity, time.Second)
+				}
+				_ = clients[0].Destroy(ctx(t), st.ID)
+			}
+		}
+		for _, c := range clients {
+			c.Close()
+		}
+		h.nothingLeft()
+		must(t, os.RemoveAll(dir))
+		eventually(t, "all descriptors of the test are closed", func() bool { return openFDs(t) <= fds })
+	})
+	return h
+}
+
+func (h *host) planCgroups() {
+	t := h.t
+	h.support = cgroup.Detect("")
+	parent := fmt.Sprintf("outrider-test-sup-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9)
+	switch h.support.Mode {
+	case cgroup.V1:
+		h.share = filepath.Join(h.support.Root, "cpuset", parent, "share")
+		for _, dir := range []string{filepath.Dir(h.share), h.share} {
+			h.mkdir(dir)
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				b, err := os.ReadFile(filepath.Join(h.support.Root, "cpuset", file))
+				must(t, err)
+				must(t, os.WriteFile(filepath.Join(dir, file), b, 0))
+			}
+		}
+		h.leaf = cgroup.Leaf(h.support, h.share, "supervisor")
+	case cgroup.V2:
+		h.share = filepath.Join(h.support.Root, parent, "share.slice")
+		h.mkdir(filepath.Dir(h.share))
+		h.mkdir(h.share)
+		h.leaf = cgroup.Leaf(h.support, filepath.Join(h.share, "x.scope"), "supervisor")
+	default:
+		os.RemoveAll(h.dir)
+		t.Skip("no cgroup can be used: " + h.support.Missing)
+	}
+	t.Cleanup(func() {
+		for _, dir := range slices.Backward(h.made) {
+			err := unix.Rmdir(dir)
+			for end := time.Now().Add(3 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
+				time.Sleep(5 * time.Millisecond)
+			}
+			if err != nil {
+				b, _ := os.ReadFile(dir + "/cgroup.procs")
+				t.Errorf("cgroup %s can't be removed: %v; in it: %q", dir, err, b)
+			}
+		}
+	})
+}
+
+func (h *host) mkdir(dir string) {
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		h.made = append(h.made, dir)
+	} else if !os.IsExist(err) {
+		h.t.Fatal(err)
+	}
+}
+
+// group is the task's, with what Nomad makes of it before it calls the driver.
+func (h *host) group(alloc, name string) cgroup.Group {
+	if h.share == "" {
+		return cgroup.Group{Mode: cgroup.None}
+	}
+	path := h.share
+	if h.support.Mode == cgroup.V2 {
+		path = filepath.Join(h.share, alloc+"."+name+".scope")
+		h.mkdir(path)
+	}
+	g := cgroup.Plan(h.support, path, alloc, name)
+	for _, controller := range []string{"freezer", "memory", "cpu"} {
+		if dir := g.V1[controller]; dir != "" {
+			h.mkdir(filepath.Dir(dir))
+			h.mkdir(dir)
+		}
+	}
+	return g
+}
+
+// client is a plugin's in this process.
+func (h *host) client(change ...func(*Config)) *Client {
+	cfg := Config{
+		Store: h.store, Leaf: h.leaf, Idle: h.idle,
+		OnEvent: func(e Event) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.events = append(h.events, e)
+		},
+		OnExit: func(id string, e *task.Exit) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.exits[id] = append(h.exits[id], e)
+		},
+		Log: func(format string, args ...any) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if !h.over {
+				h.t.Logf("client: "+format, args...)
+			}
+		},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c := NewClient(cfg)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clients = append(h.clients, c)
+	return c
+}
+
+// shell is a task that runs a script of sh, in an allocation of its own.
+func (h *host) shell(script string, change ...func(*task.State)) *task.State {
+	h.mu.Lock()
+	h.ids++
+	alloc := fmt.Sprintf("alloc%d", h.ids)
+	h.mu.Unlock()
+	st := &task.State{
+		ID: alloc + "/t/" + fmt.Sprintf("%08x", h.ids), AllocID: alloc, Task: "t" + strconv.Itoa(h.ids),
+		Command: task.Command{
+			Path: "/bin/sh", Args: []string{"-c", script}, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"},
+		},
+		Output: task.Output{Collector: task.CollectorDriver, AllocDir: filepath.Join(h.dir, "alloc")},
+		Group:  h.group(alloc, "t"+strconv.Itoa(h.ids)),
+	}
+	for _, f := range change {
+		f(st)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.states = append(h.states, st)
+	return st
+}
+
+// launch starts a task and destroys it at the end of the test.
+func (h *host) launch(c *Client, st *task.State) *task.State {
+	h.t.Helper()
+	got, err := c.Launch(ctx(h.t), st)
+	if err != nil {
+		h.t.Fatalf("launch of %s: %v", st.ID, err)
+	}
+	return got
+}
+
+func (h *host) destroy(c *Client, id string) {
+	h.t.Helper()
+	if err := c.Destroy(ctx(h.t), id); err != nil {
+		h.t.Errorf("destroy of %s: %v", id, err)
+	}
+}
+
+// wait returns how a task ended.
+func (h *host) wait(c *Client, id string) *task.Exit {
+	h.t.Helper()
+	ended, err := c.Exited(id)
+	if err != nil {
+		h.t.Fatalf("wait for %s: %v", id, err)
+	}
+	select {
+	case <-ended:
+		return c.Exit(id)
+	case <-time.After(15 * time.Second):
+		h.t.Fatalf("task %s did not end", id)
+		return nil
+	}
+}
+
+// output is what is in a task's files of one stream, of all rotated ones.
+func (h *host) output(st *task.State, stream string) string {
+	h.t.Helper()
+	var all strings.Builder
+	for i := range 1000 {
+		b, err := os.ReadFile(filepath.Join(st.Output.AllocDir, "alloc", "logs", fmt.Sprintf("%s.%s.%d", st.Task, stream, i)))
+		if err != nil {
+			break
+		}
+		all.Write(b)
+	}
+	return all.String()
+}
+
+// waitOutput returns when the output has that text in it.
+func (h *host) waitOutput(st *task.State, text string) string {
+	h.t.Helper()
+	var out string
+	eventually(h.t, fmt.Sprintf("%q is in the output", text), func() bool {
+		out = h.output(st, "stdout")
+		return strings.Contains(out, text)
+	})
+	return out
+}
+
+// supervisors are the pids of those that serve this host's store.
+func (h *host) supervisors() (pids []int) {
+	return find(func(args []string) bool {
+		return len(args) == 3 && args[0] == argv0 && args[1] == roleSupervise && args[2] == h.store.Dir
+	})
+}
+
+func (h *host) supervisor() int {
+	h.t.Helper()
+	pids := h.supervisors()
+	if len(pids) != 1 {
+		h.t.Fatalf("%d supervisors run, want 1: %v", len(pids), pids)
+	}
+	return pids[0]
+}
+
+// kill ends a process and returns when it is dead.
+func (h *host) kill(pid int, sig unix.Signal) {
+	h.t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	must(h.t, err)
+	defer unix.Close(fd)
+	must(h.t, unix.Kill(pid, sig))
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+		if n, _ := unix.Poll(p, 1000); n == 1 {
+			return
+		}
+	}
+	h.t.Fatalf("process %d did not die", pid)
+}
+
+// nothingLeft checks that the supervisor ends by itself, and what is there after it.
+func (h *host) nothingLeft() {
+	t := h.t
+	t.Helper()
+	reapOrphans()
+	h.eventuallyOr("the idle supervisor ends", func() bool { reapOrphans(); return len(h.supervisors()) == 0 }, func() {
+		for _, pid := range h.supervisors() {
+			t.Errorf("supervisor %d is left, with %v", pid, tree(h.store.Dir))
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	})
+	h.eventuallyOr("no child is left", func() bool { reapOrphans(); return len(children()) == 0 }, func() {
+		for _, pid := range children() {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			t.Errorf("process %d is left: %q", pid, strings.ReplaceAll(string(b), "\x00", " "))
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	})
+	h.eventuallyOr("the state directory is removed", func() bool { return len(tree(h.store.Dir)) == 0 }, func() {
+		t.Errorf("files are left: %v", tree(h.store.Dir))
+	})
+	for _, dir := range h.leaf.Owned {
+		h.eventuallyOr("the supervisor's cgroup is removed", func() bool { _, err := os.Stat(dir); return err != nil }, func() {
+			t.Errorf("cgroup %s is left", dir)
+		})
+	}
+	if h.share != "" && h.support.Unified != "" {
+		parent := filepath.Join(h.support.Unified, filepath.Base(filepath.Dir(h.share)))
+		if _, err := os.Stat(parent); err == nil {
+			t.Errorf("cgroups are left: %v", tree(parent))
+		}
+	}
+}
+
+func (h *host) eventuallyOr(what string, ok func() bool, failed func()) {
+	for end := time.Now().Add(6 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Errorf("never happened: %s", what)
+			failed()
+			return
+		}
+	}
+}
+
+// plugin is a client in a process of its own, which can be killed.
+type plugin struct {
+	h     *host
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   *json.Decoder
+}
+
+// pluginOrder is one line to a plugin process, answered by one.
+type pluginOrder struct {
+	Launch *task.State
+	Adopt  *task.State
+	Wait   string
+}
+
+type pluginAnswer struct {
+	State *task.State
+	Stat  *Status
+	Exit  *task.Exit
+	Error string
+}
+
+type pluginConfig struct {
+	Store task.Store
+	Leaf  cgroup.Group
+	Idle  time.Duration
+}
+
+func (h *host) plugin() *plugin {
+	h.t.Helper()
+	with, err := json.Marshal(pluginConfig{h.store, h.leaf, h.idle})
+	must(h.t, err)
+	p := &plugin{h: h, cmd: exec.Command("/proc/self/exe")}
+	p.cmd.Env = append(os.Environ(), clientVar+"="+string(with))
+	p.cmd.Stderr = os.Stderr
+	p.stdin, err = p.cmd.StdinPipe()
+	must(h.t, err)
+	out, err := p.cmd.StdoutPipe()
+	must(h.t, err)
+	p.out = json.NewDecoder(out)
+	must(h.t, p.cmd.Start())
+	h.t.Cleanup(p.kill)
+	return p
+}
+
+func (p *plugin) kill() {
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	p.stdin.Close()
+}
+
+func (p *plugin) do(o pluginOrder) pluginAnswer {
+	p.h.t.Helper()
+	must(p.h.t, json.NewEncoder(p.stdin).Encode(o))
+	var a pluginAnswer
+	must(p.h.t, p.out.Decode(&a))
+	return a
+}
+
+func (p *plugin) launch(st *task.State) *task.State {
+	p.h.t.Helper()
+	a := p.do(pluginOrder{Launch: st})
+	if a.Error != "" {
+		p.h.t.Fatal(a.Error)
+	}
+	return a.State
+}
+
+func pluginMain(with string) {
+	var cfg pluginConfig
+	if err := json.Unmarshal([]byte(with), &cfg); err != nil {
+		panic(err)
+	}
+	c := NewClient(Config{Store: cfg.Store, Leaf: cfg.Leaf, Idle: cfg.Idle})
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var o pluginOrder
+		if in.Decode(&o) != nil {
+			os.Exit(0)
+		}
+		var a pluginAnswer
+		var err error
+		switch {
+		case o.Launch != nil:
+			a.State, err = c.Launch(context.Background(), o.Launch)
+		case o.Adopt != nil:
+			a.Stat, err = c.Adopt(context.Background(), o.Adopt)
+		default:
+			var ended <-chan struct{}
+			if ended, err = c.Exited(o.Wait); err == nil {
+				<-ended
+				a.Exit = c.Exit(o.Wait)
+			}
+		}
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if out.Encode(a) != nil {
+			os.Exit(0)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ctx(t testing.TB) context.Context {
+	c, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return c
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(8 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// find returns the processes, zombies not among them, whose arguments fit.
+func find(fits func(args []string) bool) (pids []int) {
+	table, err := task.Processes()
+	if err != nil {
+		panic(err)
+	}
+	for pid := range table {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if len(b) > 0 && fits(strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// sleepers are the processes of `sleep <mark>`.
+func sleepers(mark string) []int {
+	return find(func(args []string) bool { return len(args) == 2 && args[0] == "sleep" && args[1] == mark })
+}
+
+// mark is a number of seconds that no other test sleeps.
+func mark() string { return fmt.Sprintf("9%d.%d", os.Getpid(), time.Now().UnixNano()%1e9) }
+
+// children are this process's own, zombies included.
+func children() (pids []int) {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range threads {
+		b, _ := os.ReadFile("/proc/self/task/" + e.Name() + "/children")
+		for _, f := range strings.Fields(string(b)) {
+			pid, _ := strconv.Atoi(f)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// reapOrphans reaps what came to this process dead.
+func reapOrphans() {
+	for _, pid := range children() {
+		if st, err := task.ReadStat(pid); err == nil && st.State == 'Z' {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+	}
+}
+
+func openFDs(t testing.TB) int {
+	t.Helper()
+	e, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(e)
+}
+
+// tree is every path below dir, and dir itself.
+func tree(dir string) (paths []string) {
+	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && (d.IsDir() || !strings.HasPrefix(path, "/sys/")) {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	return paths
+}

@@ -1,0 +1,262 @@
+package supervisor
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/launch"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// eachHolding runs a test with tasks in cgroups, and with tasks that only their
+// main process holds together.
+func eachHolding(t *testing.T, test func(t *testing.T, cgroups bool)) {
+	for name, cgroups := range map[string]bool{"in a cgroup": withCgroup, "without cgroup": withoutCgroup} {
+		t.Run(name, func(t *testing.T) { test(t, cgroups) })
+	}
+}
+
+func TestExitIsTold(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		for script, want := range map[string]task.Exit{
+			"exit 0":                {},
+			"exit 7":                {Code: 7},
+			"exit 255":              {Code: 255},
+			"kill -TERM $$":         {Signal: int(unix.SIGTERM)},
+			"kill -SEGV $$":         {Signal: int(unix.SIGSEGV)},
+			"kill -KILL $$":         {Signal: int(unix.SIGKILL)},
+			"(sleep 60 & ); exit 3": {Code: 3},
+		} {
+			st := h.launch(c, h.shell(script))
+			got := h.wait(c, st.ID)
+			if got.Code != want.Code || got.Signal != want.Signal || got.Lost || got.OOMKilled || got.At.IsZero() {
+				t.Errorf("%s: got %+v, want %+v", script, got, want)
+			}
+			h.destroy(c, st.ID)
+		}
+	})
+}
+
+func TestOutputIsCompleteWhenTheExitIsTold(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		for range 20 {
+			st := h.launch(c, h.shell("seq 1 3000; echo last >&2"))
+			h.wait(c, st.ID)
+			if lines := strings.Split(h.output(st, "stdout"), "\n"); len(lines) != 3001 || lines[2999] != "3000" {
+				t.Errorf("%d lines in stdout", len(lines)-1)
+			}
+			if got := h.output(st, "stderr"); got != "last\n" {
+				t.Errorf("stderr is %q", got)
+			}
+			h.destroy(c, st.ID)
+		}
+	})
+}
+
+func TestProgramThatCantBeStartedLeavesNothing(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		for _, path := range []string{"/nowhere/prog", "/etc/passwd", "no-such-program", ""} {
+			_, err := c.Launch(ctx(t), h.shell("", func(st *task.State) { st.Command.Path = path }))
+			var e *launch.Error
+			if !errors.As(err, &e) || e.Message == "" || strings.Contains(e.Message, "\n") {
+				t.Errorf("%q: got %v, want a sentence", path, err)
+			}
+		}
+		if left := tree(h.store.Dir + "/tasks"); len(left) > 1 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+}
+
+func TestSignalReachesWhomItIsFor(t *testing.T) {
+	const script = `trap 'echo main; got=1' USR1
+		sh -c 'trap "echo child; exit" USR1; echo ready; while :; do sleep 0.05; done' &
+		setsid sh -c 'trap "echo daemon; exit" USR1; echo ready; while :; do sleep 0.05; done' &
+		while :; do sleep 0.05; [ -n "$got" ] && sleep 0.5 && exit; done`
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for mode, want := range map[task.KillMode]string{
+			task.KillProcess: "main", "": "main",
+			task.KillGroup: "child main", task.KillAll: "child daemon main",
+		} {
+			h := newHost(t, cgroups)
+			c := h.client()
+			st := h.launch(c, h.shell(script))
+			eventually(t, "all three run", func() bool { return strings.Count(h.output(st, "stdout"), "ready") == 2 })
+			must(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode))
+			h.wait(c, st.ID)
+			var got []string
+			for _, who := range []string{"child", "daemon", "main"} {
+				if strings.Contains(h.output(st, "stdout"), who+"\n") {
+					got = append(got, who)
+				}
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("kill mode %q reached %v, want %s", mode, got, want)
+			}
+			if err := c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode); !errors.Is(err, ErrEnded) {
+				t.Errorf("signal after the end: got %v", err)
+			}
+			h.destroy(c, st.ID)
+			if err := c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode); !errors.Is(err, ErrUnknownTask) {
+				t.Errorf("signal after destroy: got %v", err)
+			}
+		}
+	})
+}
+
+// daemons are ways to get away: from the process group, the session, the
+// environment, the standard streams and the parent.
+var daemons = map[string]string{
+	"in the background":        "sleep MARK & ",
+	"double fork":              "(sleep MARK & ) ; ",
+	"own session":              "setsid -f sleep MARK; ",
+	"own session, double fork": "(setsid sh -c '(setsid sleep MARK & )' & ) ; ",
+	"no environment, no stdio": "(env -i setsid -f sleep MARK <&- >&- 2>&- & ) ; ",
+	"deaf to signals":          "(trap '' HUP INT TERM; setsid -f sleep MARK) ; ",
+	"stopped":                  "setsid -f sh -c 'sleep MARK & sleep 0.05; kill -STOP $!; kill -STOP $$'; ",
+	"away from its directory":  "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
+}
+
+func TestDaemonsAreKilledWithTheTask(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		for name, script := range daemons {
+			for _, how := range []string{"kill", "destroy", "exit and destroy"} {
+				m := mark()
+				then := "exec sleep 1000"
+				if how == "exit and destroy" {
+					then = "while [ ! -e " + h.dir + "/" + m + " ]; do sleep 0.01; done; exit 4"
+				}
+				st := h.launch(c, h.shell(strings.ReplaceAll(script, "MARK", m)+then))
+				eventually(t, name+" runs", func() bool { return len(sleepers(m)) == 1 })
+				switch how {
+				case "kill":
+					must(t, c.Kill(ctx(t), st.ID))
+				case "destroy":
+					h.destroy(c, st.ID)
+				default:
+					must(t, os.WriteFile(h.dir+"/"+m, nil, 0o600))
+					if e := h.wait(c, st.ID); e.Code != 4 {
+						t.Errorf("%s: exit %+v", name, e)
+					}
+					h.destroy(c, st.ID)
+				}
+				if left := sleepers(m); len(left) > 0 {
+					t.Errorf("%s, %s: left behind %v", name, how, left)
+					for _, pid := range left {
+						unix.Kill(pid, unix.SIGKILL)
+					}
+				}
+				h.destroy(c, st.ID)
+			}
+		}
+	})
+}
+
+func TestKillEndsATreeThatForksAllTheTime(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		m := mark()
+		st := h.launch(c, h.shell("while :; do setsid -f sleep "+m+"; sleep 0.005; done"))
+		eventually(t, "some run", func() bool { return len(sleepers(m)) > 20 })
+		must(t, c.Kill(ctx(t), st.ID))
+		if left := sleepers(m); len(left) > 0 {
+			t.Errorf("%d are left", len(left))
+		}
+		if e := c.Exit(st.ID); e == nil || e.Signal != int(unix.SIGKILL) {
+			t.Errorf("exit is %+v", e)
+		}
+		h.destroy(c, st.ID)
+	})
+}
+
+func TestDestroyIsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		first := h.client()
+		m := mark()
+		st := h.launch(first, h.shell("setsid -f sleep "+m+"; exec sleep "+m))
+		eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+		first.Close()
+
+		stranger := h.client()
+		h.destroy(stranger, st.ID)
+		if left := sleepers(m); len(left) > 0 {
+			t.Errorf("left behind %v", left)
+		}
+		if _, err := os.Stat(h.store.TaskDir(st.ID)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("its directory: %v", err)
+		}
+		h.destroy(stranger, st.ID)
+		h.destroy(stranger, "never/heard/of")
+	})
+}
+
+func TestWaitersOfADestroyedTaskAreTold(t *testing.T) {
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	st := h.launch(c, h.shell("exec sleep 1000"))
+	ended, err := c.Exited(st.ID)
+	must(t, err)
+	h.destroy(c, st.ID)
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("still waiting")
+	}
+	if got := h.exits[st.ID]; len(got) != 1 || got[0].Signal != int(unix.SIGKILL) {
+		t.Errorf("told %+v", got)
+	}
+}
+
+func TestEarlierRunIsClearedBeforeTheNext(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	m := mark()
+	st := h.shell("setsid -f sleep " + m + "; exec sleep " + m)
+	h.launch(c, st)
+	eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+	next := *st
+	next.ID += "-next"
+	next.Command.Args = []string{"-c", "exec sleep 1000"}
+	h.launch(c, &next)
+	if left := sleepers(m); len(left) > 0 {
+		t.Errorf("the earlier run goes on: %v", left)
+	}
+	if e := c.Exit(next.ID); e != nil {
+		t.Errorf("the next run ended: %+v", e)
+	}
+	h.destroy(c, st.ID) // must not touch the run that has its cgroup now
+	if e := c.Exit(next.ID); e != nil {
+		t.Errorf("the next run ended: %+v", e)
+	}
+	h.destroy(c, next.ID)
+}
+
+func TestLaunchedTwiceIsOneTask(t *testing.T) {
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	m := mark()
+	st := h.shell("exec sleep " + m)
+	first := h.launch(c, st)
+	again, err := c.Launch(ctx(t), st)
+	if err != nil || again.Identity != first.Identity {
+		t.Errorf("got %+v, %v", again, err)
+	}
+	eventually(t, "one runs", func() bool { return len(sleepers(m)) == 1 })
+	h.destroy(c, st.ID)
+}
