@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -172,4 +173,17 @@ func (n *node) leaves() []string {
 	}
 	id, _, _ := strings.Cut(string(b), "-")
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-exec-lite-"+id) })
+}
+
+// startSleep starts a process of the test's own, which ends with the test.
+func startSleep(t testing.TB) (int, error) {
+	cmd := exec.Command("sleep", "600")
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid, nil
 }

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// session runs a command in a task through Nomad's API.
+func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan api.TerminalSize, argv ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	if stdin == nil {
+		stdin = strings.NewReader("")
+	}
+	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", tty, argv, stdin, &out, &errOut, sizes, nil)
+	if err != nil {
+		t.Errorf("failed to run %q: %v; stdout %q, stderr %q", argv, err, out.String(), errOut.String())
+	}
+	return code, out.String(), errOut.String()
+}
+
+func TestExecRunsACommandInTheTask(t *testing.T) {
+	t.Parallel()
+	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}}, func(_ *api.Job, task *api.Task) {
+		task.Env = map[string]string{"GREETING": "hello"}
+	})
+	defer a.stop(t)
+	for _, row := range []struct {
+		name, script   string
+		tty            bool
+		stdin          string
+		code           int
+		stdout, stderr string
+	}{
+		{name: "both streams", script: "echo out; echo err >&2", stdout: "out\n", stderr: "err\n"},
+		{name: "exit code", script: "exit 42", code: 42},
+		{name: "signal", script: "kill -TERM $$", code: 143},
+		{name: "stdin to its end", script: "cat; echo end", stdin: "one\ntwo\n", stdout: "one\ntwo\nend\n"},
+		{name: "the task's environment", script: "echo $GREETING $NOMAD_TASK_NAME", stdout: "hello main\n"},
+		{name: "the task's directory", script: "pwd", stdout: a.dir() + "/main\n"},
+		{name: "no terminal", script: "test -t 0 || test -t 1 || echo none", stdout: "none\n"},
+		{name: "much output", script: "seq 1 20000 | tail -n 1; seq 1 20000 | wc -c", stdout: "20000\n108894\n"},
+		{name: "exit code on a terminal", tty: true, script: "exit 42", code: 42},
+		{name: "a terminal", tty: true, script: "test -t 0 && test -t 1 && test -t 2 && echo yes", stdout: "yes\r\n"},
+	} {
+		code, stdout, stderr := a.session(t, row.tty, strings.NewReader(row.stdin), nil, "/bin/sh", "-c", row.script)
+		if code != row.code || stdout != row.stdout || stderr != row.stderr {
+			t.Errorf("%s: got %d, %q, %q; want %d, %q, %q", row.name, code, stdout, stderr, row.code, row.stdout, row.stderr)
+		}
+	}
+}
+
+func TestExecIsInTheTasksCgroup(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
+	defer a.stop(t)
+	_, stdout, _ := a.session(t, false, nil, nil, "cat", "/proc/self/cgroup")
+	if !strings.Contains(stdout, a.id+".main") {
+		t.Errorf("the cgroups of the session are\n%s", stdout)
+	}
+}
+
+func TestExecOnATerminalFollowsItsSize(t *testing.T) {
+	t.Parallel()
+	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
+	defer a.stop(t)
+	sizes := make(chan api.TerminalSize, 1)
+	sizes <- api.TerminalSize{Height: 33, Width: 77}
+	_, out, _ := a.session(t, true, nil, sizes, "/bin/sh", "-c",
+		`for i in $(seq 1 100); do s=$(stty size); [ "$s" = "33 77" ] && break; sleep 0.05; done; echo size $s`)
+	if !strings.Contains(out, "size 33 77") {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestExecTellsThatACommandDoesNotExist(t *testing.T) {
+	t.Parallel()
+	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
+	defer a.stop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, []string{"/no/such/program"}, strings.NewReader(""), &out, &errOut, nil, nil)
+	said := fmt.Sprint(err, out.String(), errOut.String())
+	if !strings.Contains(said, `"/no/such/program" not found`) || err == nil && code == 0 {
+		t.Errorf("got %d, %q", code, said)
+	}
+}
+
+func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
+	run := func(ctx context.Context, tag string) chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, ticks(tag), strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+			ended <- err
+		}()
+		eventually(t, 20*time.Second, func() error {
+			if len(n.find(isTicking(tag))) != 1 {
+				return fmt.Errorf("%s does not run", tag)
+			}
+			return nil
+		})
+		return ended
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := run(ctx, "one")
+	cancel()
+	<-ended
+	eventually(t, 20*time.Second, func() error {
+		if p := n.find(isTicking("one")); len(p) > 0 {
+			return fmt.Errorf("lives without its client: %v", p)
+		}
+		return nil
+	})
+	ended = run(t.Context(), "two")
+	a.stop(t)
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the session goes on without its task")
+	}
+	if p := n.find(isTicking("two")); len(p) > 0 {
+		t.Errorf("lives without its task: %v", p)
+	}
+}
+
+// ticks is a command that says something now and then: Nomad does not look for a
+// client that has hung up while there is nothing to send to it.
+func ticks(tag string) []string {
+	return []string{"/bin/sh", "-c", "while :; do echo tick; sleep 0.05; done", tag}
+}
+
+func isTicking(tag string) func(proc) bool {
+	return func(p proc) bool { return slices.Equal(p.args, ticks(tag)) }
+}

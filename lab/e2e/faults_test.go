@@ -1,0 +1,447 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fault is one row of the table: something breaks while four tasks run, three of
+// them end before anybody can put it right, and then it is put right. Whatever
+// Nomad tells of the exits has to be true.
+type fault struct {
+	name string
+
+	// strike breaks it, and returns what puts it right.
+	strike func(t *testing.T, r *round) (heal func())
+
+	// loses says who is lost that could have seen the exits. Where it is everybody,
+	// "lost" is a true answer besides the exact one.
+	loses witness
+
+	// logsByNomad: what is written while no logmon runs has nobody to go to.
+	logsByNomad bool
+}
+
+type witness int
+
+const (
+	nobody     witness = iota // somebody saw it
+	supervisor                // a kernel before 6.15 tells nobody but the supervisor
+	everybody
+)
+
+// round is a run of four tasks.
+type round struct {
+	n                 *node
+	goesOn, code, sig *alloc
+	oom               *alloc            // nil where there is no memory cgroup
+	trigger           string            // the file that ends the three
+	dirs              map[*alloc]string // the tasks' state
+	procs             map[*alloc]proc
+	bystander         proc // of nobody's
+}
+
+func (r *round) ending() []*alloc {
+	list := []*alloc{r.code, r.sig}
+	if r.oom != nil {
+		list = append(list, r.oom)
+	}
+	return list
+}
+
+// The faults of one agent, one after the other.
+var generalFaults = []fault{
+	{name: "none", strike: func(*testing.T, *round) func() { return func() {} }},
+	{name: "plugin killed", strike: func(t *testing.T, r *round) func() {
+		resume := r.n.process(t).pause(t)
+		r.n.plugin(t).end(t)
+		return resume
+	}},
+	{name: "supervisor killed", loses: supervisor, strike: func(t *testing.T, r *round) func() {
+		resume := r.n.plugin(t).pause(t)
+		r.n.supervisor(t).end(t)
+		return resume
+	}},
+	{name: "agent killed", strike: func(t *testing.T, r *round) func() {
+		kill(t, r.n)
+		return func() { r.n.restart(t) }
+	}},
+	{name: "agent restarted", strike: func(t *testing.T, r *round) func() {
+		stop(t, r.n)
+		return func() { r.n.restart(t) }
+	}},
+	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor},
+	{name: "agent, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
+		plugin, supervisor := r.n.plugin(t), r.n.supervisor(t)
+		kill(t, r.n)
+		plugin.end(t)
+		supervisor.end(t)
+		return func() { r.n.restart(t) }
+	}},
+}
+
+var stateFaults = []fault{
+	{name: "state file missing, supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
+		return os.Remove(filepath.Join(dir, "task.json"))
+	})},
+	{name: "state file truncated, supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
+		return os.Truncate(filepath.Join(dir, "task.json"), 100)
+	})},
+	{name: "state file of an older version, supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
+		editState(t, dir, func(m map[string]any) { delete(m, "version"); delete(m, "oom_kills") })
+		return nil
+	})},
+	{name: "state file of a newer version, supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
+		editState(t, dir, func(m map[string]any) { m["version"] = 99; m["identity"] = "moved" })
+		return nil
+	})},
+	{name: "exit record truncated, supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
+		resume := r.n.process(t).pause(t)
+		r.n.plugin(t).end(t)
+		return func() {
+			eventually(t, 10*time.Second, func() error {
+				for _, a := range r.ending() {
+					if _, err := os.Stat(filepath.Join(r.dirs[a], "exit.json")); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			r.n.supervisor(t).end(t)
+			for _, a := range r.ending() {
+				if err := os.Truncate(filepath.Join(r.dirs[a], "exit.json"), 5); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resume()
+		}
+	}},
+	{name: "pid reused, supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
+		resume := killPluginAndSupervisor(t, r)
+		return func() {
+			for _, a := range r.ending() {
+				editState(t, r.dirs[a], func(m map[string]any) { m["identity"].(map[string]any)["pid"] = r.bystander.pid })
+			}
+			resume()
+		}
+	}},
+}
+
+func killPluginAndSupervisor(t *testing.T, r *round) func() {
+	resume := r.n.process(t).pause(t)
+	r.n.plugin(t).end(t)
+	r.n.supervisor(t).end(t)
+	return resume
+}
+
+// damaged does something to the state of every task while nobody reads it.
+func damaged(damage func(t *testing.T, dir string) error) func(*testing.T, *round) func() {
+	return func(t *testing.T, r *round) func() {
+		resume := killPluginAndSupervisor(t, r)
+		for _, dir := range r.dirs {
+			if err := damage(t, dir); err != nil {
+				t.Error(err)
+			}
+		}
+		return resume
+	}
+}
+
+var fullDiskFaults = []fault{
+	{name: "disk of the logs full", strike: func(t *testing.T, r *round) func() {
+		free := fill(t, filepath.Join(r.n.DataDir(), "alloc"))
+		eventually(t, 20*time.Second, func() error {
+			if s := r.goesOn.story(); !strings.Contains(s, "no space left on device") {
+				return fmt.Errorf("no event tells of the full disk: %s", s)
+			}
+			return nil
+		})
+		return free
+	}},
+	{name: "disk of the state full, plugin killed", strike: func(t *testing.T, r *round) func() {
+		free := fill(t, r.n.StateDir())
+		resume := r.n.process(t).pause(t)
+		r.n.plugin(t).end(t)
+		return func() { resume(); free() }
+	}},
+}
+
+var logmonFaults = []fault{
+	{name: "Nomad's logmon killed, agent restarted", logsByNomad: true, strike: func(t *testing.T, r *round) func() {
+		// what logmon has read and not written dies with it: nothing may be under way
+		var resume []func()
+		for _, p := range r.procs {
+			resume = append(resume, p.pause(t))
+		}
+		for _, a := range append(r.ending(), r.goesOn) {
+			a.quiet(t)
+		}
+		for _, p := range r.n.find(isLogmon) {
+			p.end(t)
+		}
+		for _, f := range resume {
+			f()
+		}
+		return func() { stop(t, r.n); r.n.restart(t) }
+	}},
+	{name: "plugin and supervisor killed, logs by Nomad", loses: everybody, strike: killPluginAndSupervisor, logsByNomad: true},
+}
+
+func TestFaultTable(t *testing.T) {
+	for _, group := range []struct {
+		name   string
+		o      nodeOptions
+		faults []fault
+		root   bool
+	}{
+		{"processes", nodeOptions{}, generalFaults, false},
+		{"state", nodeOptions{}, stateFaults, false},
+		{"disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
+		{"logmon", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			if group.root {
+				needRoot(t)
+			}
+			t.Parallel()
+			n := newNode(t, group.o)
+			for _, f := range group.faults {
+				t.Run(f.name, func(t *testing.T) { f.run(t, n) })
+			}
+		})
+	}
+}
+
+func (f fault) run(t *testing.T, n *node) {
+	r := newRound(t, n)
+	defer r.end(t)
+	before, _ := r.goesOn.read("stdout")
+	heal := f.strike(t, r)
+	defer func() { heal() }() // should the test end early
+	touch(t, r.trigger)
+	eventually(t, 20*time.Second, func() error {
+		for _, a := range r.ending() {
+			if r.procs[a].alive() {
+				return fmt.Errorf("%q does not end", r.procs[a].args)
+			}
+		}
+		return nil
+	})
+	heal()
+	heal = func() {}
+
+	row := []string{f.name, f.wentOn(t, r, len(before))}
+	output := "complete"
+	if f.logsByNomad {
+		output = "as Nomad took it"
+	}
+	for i, a := range []*alloc{r.code, r.sig, r.oom} {
+		if a == nil {
+			row = append(row, "no memory cgroup")
+			continue
+		}
+		want := []string{"exit 7", "signal 15", "oom"}[i]
+		got := a.ended(t)
+		row = append(row, got)
+		if !slices.Contains(f.truths(want, n), got) {
+			t.Errorf("Nomad tells %q, want %q: %s", got, want, a.story())
+		}
+		lines, ended, err := numbered(a.output(t, "stdout"))
+		switch {
+		case err != nil:
+			t.Errorf("output of the task that ended by %s, after %d lines: %v", want, lines, err)
+			output = "WRONG"
+		case ended || f.logsByNomad:
+		case f.loses == everybody && strings.Contains(a.story(), "its end may be missing"):
+			output = "end missing, as told"
+		default:
+			t.Errorf("the task that ended by %s: nobody says that after %d lines output is missing: %s", want, lines, a.story())
+			output = "MISSING"
+		}
+	}
+	if t.Failed() {
+		row[0] = "FAILED: " + row[0]
+	}
+	faultReport.add(append(row, output)...)
+}
+
+// truths are the answers that are right.
+func (f fault) truths(want string, n *node) []string {
+	if f.loses == everybody || f.loses == supervisor && !n.tellsExit() {
+		return []string{want, "lost"}
+	}
+	return []string{want}
+}
+
+// wentOn checks that the task that was not told to end is the same as before and
+// that its output goes on without a gap.
+func (f fault) wentOn(t *testing.T, r *round, before int) string {
+	t.Helper()
+	if !r.procs[r.goesOn].alive() {
+		t.Errorf("the task that should go on is dead: %s", r.goesOn.story())
+		return "died"
+	}
+
+	if err := poll(20*time.Second, func() error {
+		out, err := r.goesOn.read("stdout")
+		if err != nil {
+			return err
+		}
+		if len(out) < before+2000 {
+			return fmt.Errorf("%d bytes of output after %d", len(out), before)
+		}
+		_, _, err = numbered(out)
+		return err
+	}); err != nil {
+		t.Errorf("the output of the task that goes on: %v: %s", err, r.goesOn.story())
+		return "output lost"
+	}
+	i, st, err := r.goesOn.info()
+	if err != nil || i.ClientStatus != "running" || st.State != "running" || st.Restarts != 0 {
+		t.Errorf("the task that goes on is %s for Nomad, %d restarts: %v: %s", st.State, st.Restarts, err, r.goesOn.story())
+		return "taken for dead"
+	}
+	return "yes"
+}
+
+func newRound(t *testing.T, n *node) *round {
+	r := &round{n: n, trigger: filepath.Join(n.dir, fmt.Sprintf("go-%d", jobNumber.Add(1))), dirs: map[*alloc]string{}, procs: map[*alloc]proc{}}
+	count := func(args ...string) *alloc {
+		return n.submit(t, job(t, conf{"command": counter, "args": args}))
+	}
+	r.goesOn = count()
+	r.code = count("-until", r.trigger, "-then", "exit:7")
+	r.sig = count("-until", r.trigger, "-then", "signal:15")
+	if hasMemoryCgroup() {
+		r.oom = count("-until", r.trigger, "-then", "oom")
+	}
+	for _, a := range append(r.ending(), r.goesOn) {
+		a.running(t)
+		a.says(t, "stdout", "line 20")
+		r.dirs[a], _ = n.state(t, a.id)
+		r.procs[a] = a.pid(t)
+	}
+	r.bystander = bystander(t)
+	return r
+}
+
+// end stops what goes on and asks that nothing of the round is left.
+func (r *round) end(t *testing.T) {
+	p := r.procs[r.goesOn]
+	if got := r.stop(t); !t.Failed() && got != "signal 2" {
+		t.Errorf("the task that goes on was stopped; Nomad tells %q: %s", got, r.goesOn.story())
+	}
+	if p.alive() {
+		t.Error("the task that goes on lives after its end")
+	}
+	if !r.bystander.alive() {
+		t.Error("a process that is not the task's was killed")
+	}
+	if err := poll(20*time.Second, r.n.tasksLeft); err != nil {
+		t.Error(err)
+	}
+}
+
+func (r *round) stop(t *testing.T) string {
+	for _, a := range append(r.ending(), r.goesOn) {
+		if _, _, err := r.n.Client().Jobs().Deregister(a.job, false, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	return r.goesOn.ended(t)
+}
+
+// bystander is a process of the test's own that nobody may touch.
+func bystander(t *testing.T) proc {
+	t.Helper()
+	pid, err := startSleep(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := readProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func kill(t testing.TB, n *node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := n.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stop(t testing.TB, n *node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// smallDisks puts the allocations and the plugin's state on little file systems.
+func smallDisks(dir string) error {
+	for sub, size := range map[string]string{"data/alloc": "150m", "state": "4m"} {
+		path := filepath.Join(dir, sub)
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("outrider-e2e", path, "tmpfs", 0, "size="+size+",mode=755"); err != nil {
+			return fmt.Errorf("failed to mount a small file system: %w", err)
+		}
+	}
+	return nil
+}
+
+// fill takes all the space of a file system.
+func fill(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	path := filepath.Join(dir, "filler")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 20; size >= 1; size /= 4 {
+		for err = nil; err == nil; _, err = f.Write(make([]byte, size)) {
+		}
+	}
+	return func() { os.Remove(path) }
+}
+
+// tellsExit says whether the kernel tells an exit to others than the parent.
+func (n *node) tellsExit() bool {
+	nodes, _, err := n.Client().Nodes().List(nil)
+	if err != nil || len(nodes) == 0 {
+		return false
+	}
+	i, _, err := n.Client().Nodes().Info(nodes[0].ID, nil)
+	return err == nil && i.Attributes["driver.exec-lite.pidfd_exit_info"] == "true"
+}
+
+// quiet waits until no more output comes.
+func (a *alloc) quiet(t testing.TB) {
+	t.Helper()
+	before, _ := a.read("stdout")
+	eventually(t, 10*time.Second, func() error {
+		time.Sleep(200 * time.Millisecond) // twice as long as logmon holds it
+		now, err := a.read("stdout")
+		if err == nil && now != before {
+			err = fmt.Errorf("output still comes")
+		}
+		before = now
+		return err
+	})
+}

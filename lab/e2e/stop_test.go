@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// family is a shell whose main process starts a child in its process group and a
+// daemon that has left group, session and parent behind. Each says which signals
+// it gets; the daemon, and with deaf all of them, do not end by any.
+func family(deaf string) conf {
+	return sh(`
+loop() { while :; do sleep 0.05; done; }
+( trap 'echo child got INT; ` + deaf + `' INT; trap 'echo child got TERM; ` + deaf + `' TERM; echo child $(exec sh -c 'echo $PPID'); loop ) &
+setsid sh -c '
+  ( trap "echo daemon got INT" INT; trap "echo daemon got TERM" TERM; echo daemon $(exec sh -c "echo \$PPID"); while :; do sleep 0.05; done ) &
+' 
+trap 'echo main got INT; ` + deaf + `' INT; trap 'echo main got TERM; ` + deaf + `' TERM
+echo main $$
+loop`)
+}
+
+// members waits for the processes of a family and returns them.
+func members(t *testing.T, a *alloc) map[string]proc {
+	t.Helper()
+	found := map[string]proc{}
+	eventually(t, 20*time.Second, func() error {
+		out, err := a.read("stdout")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			f := strings.Fields(line)
+			if len(f) != 2 {
+				continue
+			}
+			if pid, err := strconv.Atoi(f[1]); err == nil {
+				if found[f[0]], err = readProc(pid); err != nil {
+					return fmt.Errorf("%s: %w", f[0], err)
+				}
+			}
+		}
+		if len(found) != 3 {
+			return fmt.Errorf("%d processes have reported: %q %q", len(found), out, a.output(t, "stderr"))
+		}
+		return nil
+	})
+	return found
+}
+
+func TestStopSignalsWhomKillModeNamesAndLeavesNobody(t *testing.T) {
+	for _, row := range []struct {
+		mode string
+		hear []string
+		want string
+	}{
+		{"process", []string{"main"}, "exit 4"},
+		{"group", []string{"main", "child"}, "exit 4"},
+		{"all", []string{"main", "child", "daemon"}, "exit 4"},
+	} {
+		t.Run(row.mode, func(t *testing.T) {
+			t.Parallel()
+			a := common(t).start(t, family("exit 4").with(conf{"kill_mode": row.mode}), func(_ *api.Job, task *api.Task) {
+				task.KillSignal = "SIGTERM"
+				task.KillTimeout = new(time.Second)
+			})
+			procs := members(t, a)
+			a.stop(t)
+			if got := a.outcome(); got != row.want {
+				t.Errorf("got %s, want %s", got, row.want)
+			}
+			gone(t, procs)
+			out := a.output(t, "stdout")
+			for name := range procs {
+				want := false
+				for _, h := range row.hear {
+					want = want || h == name
+				}
+				if strings.Contains(out, name+" got TERM") != want {
+					t.Errorf("%s got the signal: %v, want %v:\n%s", name, !want, want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestStopKillsADeafFamilyAtTheTimeout(t *testing.T) {
+	t.Parallel()
+	a := common(t).start(t, family(":").with(conf{"kill_mode": "all"}), func(_ *api.Job, task *api.Task) {
+		task.KillSignal = "SIGTERM"
+		task.KillTimeout = new(700 * time.Millisecond)
+	})
+	procs := members(t, a)
+	start := time.Now()
+	a.stop(t)
+	if took := time.Since(start); took < 700*time.Millisecond {
+		t.Errorf("stopped after %v: the timeout was not kept", took)
+	}
+	if got := a.outcome(); got != "signal 9" {
+		t.Errorf("got %s, want signal 9", got)
+	}
+	gone(t, procs)
+	if out := a.output(t, "stdout"); strings.Count(out, "got TERM") != 3 {
+		t.Errorf("the signal was not told to all: %q", out)
+	}
+}
+
+func TestNothingOfAFamilyOutlivesItsMainProcess(t *testing.T) {
+	t.Parallel()
+	a := common(t).start(t, family("exit 4"))
+	procs := members(t, a)
+	procs["main"].kill(t, 15)
+	if got := a.ended(t); got != "exit 4" {
+		t.Errorf("got %s", got)
+	}
+	gone(t, procs)
+}
+
+// gone asks that the processes have ended: Nomad has told so already, or is about to.
+func gone(t *testing.T, procs map[string]proc) {
+	t.Helper()
+	eventually(t, 5*time.Second, func() error {
+		for name, p := range procs {
+			if p.alive() {
+				return fmt.Errorf("%s (%d) lives", name, p.pid)
+			}
+		}
+		return nil
+	})
+}
