@@ -46,7 +46,7 @@ func buildSource(ctx context.Context, dst string, progress Progress) error {
 
 	out := filepath.Join(dir, "nomad")
 	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-buildvcs=false",
-		"-tags", "release ui", "-o", out, "github.com/hashicorp/nomad")
+		"-tags", "release ui", "-ldflags", "-s -w", "-o", out, "github.com/hashicorp/nomad")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "GOOS=", "GOARCH=")
 	stderr, err := cmd.StderrPipe() // -v names each package on stderr as it is compiled
