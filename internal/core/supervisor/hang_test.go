@@ -1,0 +1,267 @@
+package supervisor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+var noLimits cgroup.Limits
+
+// hungMount is a FUSE file system that nobody serves.
+func hungMount(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no FUSE here: %v", err)
+	}
+	dir := t.TempDir()
+	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
+	if err := unix.Mount("outrider-test", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		fuse.Close()
+		t.Skipf("FUSE can't be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		fuse.Close() // ends all that still waits
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("failed to unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// waitLauncher waits for a launcher in that step.
+func (h *host) waitLauncher(step string) (pid int) {
+	h.t.Helper()
+	eventually(h.t, "a launcher hangs in "+step, func() bool {
+		table, _ := task.Processes()
+		for _, st := range task.Descendants(table, h.supervisor()) {
+			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", st.PID)); strings.TrimSpace(string(b)) == step {
+				pid = st.PID
+			}
+		}
+		return pid != 0
+	})
+	return pid
+}
+
+// endHung ends a launch that hangs, as the timeout would.
+func (h *host) endHung(st *task.State) {
+	now, err := h.store.Load(st.ID)
+	must(h.t, err)
+	must(h.t, unix.Kill(now.Identity.PID, unix.SIGKILL))
+}
+
+func TestLaunchThatHangsHarmsNobodyElse(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		dir := hungMount(t)
+		c := h.client()
+		var talkers []*task.State
+		for range 20 {
+			talkers = append(talkers, h.launch(c, h.shell("while :; do echo tick; sleep 0.02; done")))
+		}
+		for step, change := range map[string]func(*task.State){
+			"launch:exec":     func(st *task.State) { st.Command.Path = dir + "/prog" },
+			"launch:work_dir": func(st *task.State) { st.Command.Dir = dir + "/dir" },
+		} {
+			hung := h.shell("exit 0", change)
+			failed := make(chan error, 1)
+			go func() {
+				_, err := c.Launch(ctx(t), hung)
+				failed <- err
+			}()
+			h.waitLauncher(step)
+			for _, st := range talkers {
+				before := len(h.output(st, "stdout"))
+				eventually(t, "a task's output goes on", func() bool { return len(h.output(st, "stdout")) > before })
+			}
+			for i := range 20 {
+				st := h.launch(c, h.shell(fmt.Sprint("echo hello; exit ", i)))
+				if e := h.wait(c, st.ID); e.Code != i || h.output(st, "stdout") != "hello\n" {
+					t.Errorf("%s: another task: exit %+v", step, e)
+				}
+				h.destroy(c, st.ID)
+			}
+			select {
+			case err := <-failed:
+				t.Fatalf("%s: it did not hang: %v", step, err)
+			default:
+			}
+			h.endHung(hung)
+			if err := <-failed; err == nil {
+				t.Errorf("%s: it started", step)
+			}
+			h.destroy(c, hung.ID)
+		}
+		for _, st := range talkers {
+			h.destroy(c, st.ID)
+		}
+	})
+}
+
+func TestSupervisorKilledWhileALaunchHangsLeavesNoLauncher(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		dir := hungMount(t)
+		first := h.plugin()
+		hung := h.shell("", func(st *task.State) { st.Command.Path = dir + "/prog" })
+		must(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: hung}))
+		eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
+		pid := h.waitLauncher("launch:exec")
+		sup := h.supervisor()
+		must(t, unix.Kill(sup, unix.SIGKILL))
+		first.kill()
+		c := h.client()
+		h.destroy(c, "anything") // starts a supervisor, which clears up
+		eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
+		if _, err := c.Adopt(ctx(t), &task.State{ID: hung.ID}); !errors.Is(err, ErrUnknownTask) {
+			t.Errorf("adopt: got %v", err)
+		}
+		h.destroy(c, hung.ID)
+	})
+}
+
+func TestStoppedClientDoesNotHoldTheOthersUp(t *testing.T) {
+	h := newHost(t, withCgroup)
+	stopped := h.plugin()
+	st := stopped.launch(h.shell("exec sleep 1000"))
+	must(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGSTOP))
+	// and one that asks and asks and never reads an answer
+	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
+	must(t, err)
+	defer deaf.Close()
+	ask, err := encode(&request{Op: opHello})
+	must(t, err)
+	for range 100 {
+		if _, err := deaf.Write(bytes.Repeat(ask, 100)); err != nil {
+			break // it was hung up on
+		}
+	}
+	c := h.client()
+	for i := range 20 {
+		next := h.launch(c, h.shell(fmt.Sprint("exit ", i)))
+		if e := h.wait(c, next.ID); e.Code != i || e.Lost {
+			t.Fatalf("exit %+v", e)
+		}
+		h.destroy(c, next.ID)
+	}
+	must(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
+	// it missed nothing that concerns it
+	must(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
+	if a := stopped.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Signal != int(unix.SIGTERM) {
+		t.Errorf("told %+v", a)
+	}
+	h.destroy(c, st.ID)
+}
+
+func TestDebuggedTaskDoesNotHoldTheOthersUp(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		st := h.launch(c, h.shell("exec sleep 1000"))
+		attached, release := make(chan error), make(chan bool)
+		go func() { // ptrace belongs to a thread
+			runtime.LockOSThread()
+			defer close(attached)
+			err := unix.PtraceSeize(st.Identity.PID)
+			attached <- err
+			<-release
+			var ws unix.WaitStatus
+			_, _ = unix.Wait4(st.Identity.PID, &ws, unix.WALL, nil)
+		}()
+		if err := <-attached; err != nil {
+			close(release)
+			t.Skipf("no process can be traced here: %v", err)
+		}
+		must(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // now wait4 tells the tracer first
+		other := h.launch(c, h.shell("exit 3"))
+		if e := h.wait(c, other.ID); e.Code != 3 {
+			t.Errorf("exit %+v", e)
+		}
+		if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) {
+			t.Errorf("exit %+v", e)
+		}
+		close(release)
+		<-attached
+		h.destroy(c, other.ID)
+		h.destroy(c, st.ID)
+	})
+}
+
+// session starts a command in a task with a pipe as its output.
+func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.File) {
+	h.t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	must(h.t, err)
+	defer null.Close()
+	r, w, err := os.Pipe()
+	must(h.t, err)
+	defer w.Close()
+	h.mu.Lock()
+	h.ids++
+	name := fmt.Sprint("session", h.ids)
+	h.mu.Unlock()
+	ended, err := c.Exec(ctx(h.t), id, &ExecSpec{Session: name, Path: "/bin/sh", Args: []string{"-c", script}}, [3]*os.File{null, w, w})
+	must(h.t, err)
+	return ended, r
+}
+
+func TestSessionsLiveAndDieWithWhatTheyBelongTo(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		st := h.launch(c, h.shell("exec sleep 1000"))
+		ended, out := h.session(c, st.ID, "echo hi; exit 6")
+		if e := <-ended; e == nil || e.Code != 6 {
+			t.Errorf("exit %+v", e)
+		}
+		if b, _ := io.ReadAll(out); string(b) != "hi\n" {
+			t.Errorf("output %q", b)
+		}
+		out.Close()
+
+		m := mark()
+		_, out = h.session(c, st.ID, "setsid -f sleep "+m+"; exec sleep "+m)
+		eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+		must(t, c.Kill(ctx(t), st.ID))
+		eventually(t, "they end with the task", func() bool { return len(sleepers(m)) == 0 })
+		out.Close()
+		h.destroy(c, st.ID)
+
+		st = h.launch(c, h.shell("exec sleep 1000"))
+		other := h.client()
+		ended, out = h.session(other, st.ID, "exec sleep "+m)
+		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		other.Close()
+		eventually(t, "it ends with its connection", func() bool { return len(sleepers(m)) == 0 })
+		if e, ok := <-ended; ok {
+			t.Errorf("told %+v", e)
+		}
+		out.Close()
+
+		ended, out = h.session(c, st.ID, "exec sleep "+m)
+		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		h.destroy(c, st.ID)
+		<-ended
+		out.Close()
+		if left := sleepers(m); len(left) > 0 {
+			t.Errorf("left behind %v", left)
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// small is the supervisor's own binary, another build than the test's.
+var small = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "outrider-small-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "outrider-supervisor")
+	cmd := exec.Command("go", "build", "-o", path, "../cmd/outrider-supervisor")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+// startOld starts a supervisor of an older build.
+func (h *host) startOld() {
+	h.t.Helper()
+	path, err := small()
+	if err != nil {
+		h.t.Skipf("the supervisor's binary can't be built here: %v", err)
+	}
+	o := options{Dir: h.store.Dir, Build: "old", Idle: h.idle, Leaf: h.leaf}
+	if h.share != "" {
+		must(h.t, h.leaf.Create(noLimits))
+	}
+	r, w, err := os.Pipe()
+	must(h.t, err)
+	defer r.Close()
+	cmd := exec.Command(path)
+	cmd.Args = o.arguments()
+	cmd.Env, err = o.environment()
+	must(h.t, err)
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.Stderr = os.Stderr
+	must(h.t, cmd.Start())
+	w.Close()
+	must(h.t, h.leaf.Join(cmd.Process.Pid))
+	said, _ := bufio.NewReader(r).ReadString('\n')
+	if said != "ready\n" {
+		h.t.Fatalf("the old supervisor said %q", said)
+	}
+	go cmd.Wait()
+}
+
+// old is a client that leaves the supervisor as it is.
+func (h *host) old() *Client {
+	c := h.client()
+	c.upgraded = true
+	return c
+}
+
+func TestUpgradeInPlaceKeepsTheTasks(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		h.startOld()
+		pid := h.supervisor()
+		first := h.old()
+		file := filepath.Join(h.dir, "go")
+		var tasks []*task.State
+		for i := range 10 {
+			tasks = append(tasks, h.launch(first, h.shell(waits(file, fmt.Sprint("exit ", i)))))
+		}
+		talker := h.launch(first, h.shell("i=0; while [ ! -e "+file+" ]; do i=$((i+1)); echo line $i; done; echo $i >&2"))
+		ended := h.launch(first, h.shell("exit 44"))
+		h.wait(first, ended.ID)
+		h.waitOutput(talker, "line 100\n")
+		fds := count(t, pid, "fd")
+
+		second := h.client()
+		if got := second.buildOf(t); got != buildID() {
+			t.Fatalf("the supervisor's build is %q", got)
+		}
+		if h.supervisor() != pid {
+			t.Error("its pid changed")
+		}
+		if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); strings.Contains(exe, "outrider-small") {
+			t.Errorf("it still runs %s", exe)
+		}
+		for _, c := range []*Client{first, second} { // both come back
+			if stat, err := c.Adopt(ctx(t), ended); err != nil || stat.Exit == nil || stat.Exit.Code != 44 {
+				t.Errorf("a task that had ended: %+v, %v", stat, err)
+			}
+		}
+		eventually(t, "it has no more descriptors than before", func() bool { return count(t, pid, "fd") <= fds+1 })
+		must(t, os.WriteFile(file, nil, 0o600))
+		for i, st := range tasks {
+			if e := h.wait(first, st.ID); e.Code != i || e.Lost {
+				t.Errorf("task %d: exit %+v", i, e)
+			}
+			if out := h.output(st, "stdout"); out != "first\nlast\n" {
+				t.Errorf("task %d: output %q", i, out)
+			}
+			h.destroy(first, st.ID)
+		}
+		h.wait(first, talker.ID)
+		lines := strings.Split(h.output(talker, "stdout"), "\n")
+		for i, line := range lines[:len(lines)-1] {
+			if line != fmt.Sprint("line ", i+1) {
+				t.Fatalf("line %d of the output is %q", i+1, line)
+			}
+		}
+		if n := strings.TrimSpace(h.output(talker, "stderr")); n != fmt.Sprint(len(lines)-1) {
+			t.Errorf("it wrote %s lines, %d arrived", n, len(lines)-1)
+		}
+		h.destroy(first, talker.ID)
+		h.destroy(first, ended.ID)
+	})
+}
+
+func (c *Client) buildOf(t *testing.T) string {
+	t.Helper()
+	r, err := c.repeat(ctx(t), &request{Op: opHello})
+	must(t, err)
+	return r.Hello.Build
+}
+
+func TestExitDuringAnUpgradeIsExact(t *testing.T) {
+	h := newHost(t, withCgroup)
+	for round := range 6 {
+		h.startOld()
+		first := h.old()
+		var tasks []*task.State
+		for i := range 12 {
+			tasks = append(tasks, h.launch(first, h.shell(fmt.Sprintf("sleep 0.0%d; exit %d", 10+i*3, i+1))))
+		}
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond)
+		second := h.client()
+		second.buildOf(t)
+		for i, st := range tasks {
+			if e := h.wait(first, st.ID); e.Code != i+1 || e.Lost {
+				t.Errorf("task %d: exit %+v", i, e)
+			}
+			h.destroy(first, st.ID)
+		}
+		first.Close()
+		second.Close()
+		eventually(t, "the supervisor ends", func() bool { return len(h.supervisors()) == 0 })
+	}
+}
+
+func TestUpgradeWaitsForNoLaunchThatHangs(t *testing.T) {
+	h := newHost(t, withCgroup)
+	dir := hungMount(t)
+	h.startOld()
+	first := h.old()
+	st := h.launch(first, h.shell("echo ready; exec sleep 1000"))
+	hung := h.shell("", func(st *task.State) { st.Command.Path = dir + "/prog" })
+	failed := make(chan error)
+	go func() {
+		_, err := first.Launch(ctx(t), hung)
+		failed <- err
+	}()
+	h.waitLauncher("launch:exec")
+	second := h.client() // it would upgrade, and does with the old one
+	if got := second.buildOf(t); got != "old" {
+		t.Errorf("the supervisor's build is %q", got)
+	}
+	if _, err := second.Adopt(ctx(t), st); err != nil {
+		t.Error(err)
+	}
+	h.endHung(hung)
+	if err := <-failed; err == nil {
+		t.Error("the hung launch succeeded")
+	}
+	h.destroy(second, st.ID)
+}
+
+func TestUpgradeToWhatIsNoProgramChangesNothing(t *testing.T) {
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	st := h.launch(c, h.shell("exec sleep 1000"))
+	pid := h.supervisor()
+	f, err := os.Open("/etc/passwd")
+	must(t, err)
+	defer f.Close()
+	l, err := c.connect(ctx(t))
+	must(t, err)
+	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x", FDs: 1}, int(f.Fd())); err == nil || errors.Is(err, errLinkLost) {
+		t.Errorf("got %v", err)
+	}
+	if h.supervisor() != pid || c.Exit(st.ID) != nil {
+		t.Error("something ended")
+	}
+	h.launch(c, h.shell("exit 0"))
+	h.destroy(c, st.ID)
+	for _, st := range h.states {
+		h.destroy(c, st.ID)
+	}
+}
