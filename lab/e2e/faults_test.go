@@ -167,7 +167,7 @@ var fullDiskFaults = []fault{
 		return free
 	}},
 	{name: "disk of the state full, plugin killed", strike: func(t *testing.T, r *round) func() {
-		free := fill(t, r.n.StateDir())
+		free := fill(t, r.n.state)
 		resume := r.n.process(t).pause(t)
 		r.n.plugin(t).end(t)
 		return func() { resume(); free() }
@@ -320,13 +320,13 @@ func newRound(t *testing.T, n *node) *round {
 	r.goesOn = count()
 	r.code = count("-until", r.trigger, "-then", "exit:7")
 	r.sig = count("-until", r.trigger, "-then", "signal:15")
-	if hasMemoryCgroup() {
+	if hasMemoryCgroup() && !n.bare {
 		r.oom = count("-until", r.trigger, "-then", "oom")
 	}
 	for _, a := range append(r.ending(), r.goesOn) {
 		a.running(t)
 		a.says(t, "stdout", "line 20")
-		r.dirs[a], _ = n.state(t, a.id)
+		r.dirs[a], _ = n.stateOf(t, a.id)
 		r.procs[a] = a.pid(t)
 	}
 	r.bystander = bystander(t)

@@ -238,7 +238,7 @@ func last(s string, n int) string { return s[max(0, len(s)-n):] }
 // pid is the main process's, from the supervisor's state.
 func (a *alloc) pid(t testing.TB) proc {
 	t.Helper()
-	dir, st := a.n.state(t, a.id)
+	dir, st := a.n.stateOf(t, a.id)
 	p, err := readProc(st.Identity.PID)
 	if err != nil {
 		t.Fatalf("the task of %s in %s does not run: %v", a.job, dir, err)

@@ -52,7 +52,7 @@ func run(m *testing.M) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
 	var err error
-	if scratch, err = os.MkdirTemp("", "oe2e"); err != nil {
+	if scratch, err = os.MkdirTemp("/tmp", "oe2e"); err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(scratch)

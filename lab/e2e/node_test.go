@@ -17,12 +17,16 @@ import (
 // node is a private agent with exec-lite.
 type node struct {
 	agent.Agent
-	dir string
+	dir   string
+	state string // the plugin's state_dir
+	bare  bool   // no cgroups to be had
 }
 
 type nodeOptions struct {
-	plugin string // the plugin's configuration
-	config string // more of the agent's
+	plugin string // the plugin's configuration, but for state_dir
+	state  string // its state_dir; empty is one of the agent's own
+	config string // more of the agent's configuration
+	bare   bool   // the agent has no cgroups
 
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
@@ -63,6 +67,9 @@ func startNode(name string, o nodeOptions) (*node, error) {
 			return nil, err
 		}
 	}
+	if o.state == "" {
+		o.state = "${state_dir}"
+	}
 	binary := nomadBinary
 	if o.shell != "" {
 		binary = dir + ".nomad"
@@ -76,12 +83,15 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Host, Dir: dir, Binary: binary, Config: o.config,
 		Name:    "e2e-" + strings.ToLower(name),
-		Plugins: []agent.Plugin{{Binary: execLite, Config: "state_dir = \"${state_dir}\"\n" + o.plugin}},
+		Plugins: []agent.Plugin{{Binary: execLite, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to start an agent for %s: %w", name, err)
 	}
-	return &node{a, a.Info().Dir}, nil
+	if o.state == "${state_dir}" {
+		o.state = a.StateDir()
+	}
+	return &node{Agent: a, dir: a.Info().Dir, state: o.state, bare: o.bare}, nil
 }
 
 // end stops all jobs and says what is wrong with what is left then, and then what
@@ -129,15 +139,14 @@ func (n *node) anythingLeft() error {
 	for _, p := range n.processes() {
 		left = append(left, fmt.Sprintf("process %d %q", p.pid, p.args))
 	}
-	filepath.WalkDir(n.StateDir(), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && path != n.StateDir() {
+	filepath.WalkDir(n.store(), func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
 			left = append(left, "file "+path)
 		}
 		return nil
 	})
 	left = append(left, n.taskCgroups()...)
-	left = append(left, n.leaves()...)
-	return leftError(left)
+	return leftError(append(left, n.leaves()...))
 }
 
 func leftError(left []string) error {
@@ -163,20 +172,22 @@ func (n *node) isPlugin(p proc) bool {
 
 func (n *node) isSupervisor(p proc) bool {
 	return len(p.args) == 3 && p.args[0] == "outrider-supervisor" && p.args[1] == "supervise" &&
-		strings.HasPrefix(p.args[2], n.StateDir()+"/")
+		p.args[2] == n.store()
 }
 
 func isLogmon(p proc) bool { return len(p.args) >= 2 && p.args[len(p.args)-1] == "logmon" }
 
-// stores are the directories in which the plugin keeps its state: one, once a
-// task was started.
-func (n *node) stores() []string {
-	dirs, _ := filepath.Glob(filepath.Join(n.StateDir(), "*", "*"))
-	return dirs
+// id is the node's.
+func (n *node) id() string {
+	b, _ := os.ReadFile(filepath.Join(n.DataDir(), "client", "client-id"))
+	return string(b)
 }
 
+// store is where the plugin and its supervisor keep their state of this agent.
+func (n *node) store() string { return filepath.Join(n.state, "exec-lite", n.id()) }
+
 func (n *node) taskDirs() []string {
-	dirs, _ := filepath.Glob(filepath.Join(n.StateDir(), "*", "*", "tasks", "*"))
+	dirs, _ := filepath.Glob(filepath.Join(n.store(), "tasks", "*"))
 	return dirs
 }
 

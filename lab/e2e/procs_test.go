@@ -167,11 +167,10 @@ func (n *node) taskCgroups() []string {
 
 // leaves are the groups of the agent's supervisor.
 func (n *node) leaves() []string {
-	b, err := os.ReadFile(filepath.Join(n.DataDir(), "client", "client-id"))
-	if err != nil {
+	id, _, _ := strings.Cut(n.id(), "-")
+	if id == "" {
 		return nil
 	}
-	id, _, _ := strings.Cut(string(b), "-")
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-exec-lite-"+id) })
 }
 

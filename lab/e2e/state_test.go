@@ -18,8 +18,8 @@ type state struct {
 	} `json:"identity"`
 }
 
-// state finds the state of the running task of an allocation.
-func (n *node) state(t testing.TB, allocID string) (dir string, st state) {
+// stateOf finds the state of the running task of an allocation.
+func (n *node) stateOf(t testing.TB, allocID string) (dir string, st state) {
 	t.Helper()
 	eventually(t, 10*time.Second, func() error {
 		for _, dir = range n.taskDirs() {

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestTwoAgentsNeverMeet(t *testing.T) {
+	t.Parallel()
+	state, err := os.MkdirTemp(scratch, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// even with the same state_dir, as by default
+	a, b := newNode(t, nodeOptions{state: state}), newNode(t, nodeOptions{state: state})
+	if a.store() == b.store() {
+		t.Fatal("they share a directory")
+	}
+	inA, inB := a.start(t, conf{"command": counter}), b.start(t, conf{"command": counter})
+	superA, superB := a.supervisor(t), b.supervisor(t)
+	if superA.pid == superB.pid {
+		t.Fatal("they share a supervisor")
+	}
+	if os.Geteuid() == 0 && fmt.Sprint(a.leaves()) == fmt.Sprint(b.leaves()) {
+		t.Errorf("they share a cgroup: %q", a.leaves())
+	}
+	for alloc, own := range map[*alloc]proc{inA: superA, inB: superB} {
+		if p := alloc.pid(t); p.parent != own.pid {
+			t.Errorf("task %d is not a child of its agent's supervisor %d", p.pid, own.pid)
+		}
+	}
+	procA, procB := inA.pid(t), inB.pid(t)
+	pluginB := b.plugin(t)
+
+	superA.end(t)
+	a.plugin(t).end(t)
+	eventually(t, 20*time.Second, func() error {
+		if p := a.find(a.isSupervisor); len(p) != 1 || p[0].pid == superA.pid {
+			return fmt.Errorf("no new supervisor: %v", p)
+		}
+		return nil
+	})
+	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB, "task of the other": procA} {
+		if !p.alive() {
+			t.Errorf("the %s did not survive the other agent's trouble", name)
+		}
+	}
+	inA.stop(t)
+	kill(t, a)
+	before := len(inB.output(t, "stdout"))
+	eventually(t, 20*time.Second, func() error {
+		out := inB.output(t, "stdout")
+		if _, _, err := numbered(out); err != nil {
+			return err
+		}
+		if len(out) < before+500 {
+			return errors.New("the other agent's task is silent")
+		}
+		return nil
+	})
+	if p := b.supervisor(t); p.pid != superB.pid {
+		t.Error("the other agent has another supervisor")
+	}
+	a.restart(t)
+}
+
+func TestPluginEndsWithoutItsAgentAndTheExitIsToldLater(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nodeOptions{shell: "export OUTRIDER_ORPHAN_GRACE=1s"})
+	trigger := filepath.Join(n.dir, "go")
+	a := n.start(t, conf{"command": counter, "args": []string{"-until", trigger, "-then", "exit:7"}})
+	p, plugin, supervisor := a.pid(t), n.plugin(t), n.supervisor(t)
+	kill(t, n)
+	eventually(t, 15*time.Second, func() error {
+		if plugin.alive() {
+			return errors.New("the plugin lives without an agent")
+		}
+		return nil
+	})
+	if !p.alive() || !supervisor.alive() {
+		t.Fatal("the task ended with the plugin")
+	}
+	touch(t, trigger)
+	eventually(t, 30*time.Second, func() error {
+		if left := n.processes(); len(left) > 0 {
+			return fmt.Errorf("processes live without agent and task: %v", left)
+		}
+		return nil
+	})
+	n.restart(t)
+	if got := a.ended(t); got != "exit 7" {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	if _, ended, err := numbered(a.output(t, "stdout")); err != nil || !ended {
+		t.Errorf("output: %v, end %v", err, ended)
+	}
+}

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestBadInputGetsOneSentence(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	asNobody := func(_ *api.Job, task *api.Task) { task.User = "nobody" }
+	type row struct {
+		name string
+		c    conf
+		edit func(*api.Job, *api.Task)
+		want string
+
+		byNomad bool // refused before a driver sees it, in Nomad's words
+	}
+	rows := []row{
+		{name: "empty command", c: conf{"command": ""}, want: `command is empty`},
+		{name: "no command", c: conf{"args": []string{"x"}}, want: `"command" is required`, byNomad: true},
+		{name: "missing program", c: conf{"command": "/no/such/program"}, want: `command "/no/such/program" not found`},
+		{name: "missing program in PATH", c: conf{"command": "no-such-program"}, want: `command "no-such-program" not found`},
+		{name: "not executable", c: conf{"command": "/etc/passwd"}, want: `command "/etc/passwd" is not executable`},
+		{name: "a directory", c: conf{"command": "/usr/bin/"}, want: `is a directory`},
+		{name: "no such user", c: sh("true"), edit: func(_ *api.Job, task *api.Task) { task.User = "nobody-here" }, want: `user "nobody-here" does not exist on this node`},
+		{name: "negative limit", c: sh("true").with(conf{"pids_limit": -1}), want: `pids_limit`},
+		{name: "unknown option", c: sh("true").with(conf{"comand": "x"}), want: `No argument or block type is named "comand"`, byNomad: true},
+		{name: "missing work_dir", c: sh("true").with(conf{"work_dir": "/no/such/dir"}), want: `work_dir "/no/such/dir"`},
+		{name: "kill_mode of no meaning", c: sh("true").with(conf{"kill_mode": "everyone"}), want: `kill_mode`},
+		{name: "umask not octal", c: sh("true").with(conf{"umask": "0999"}), want: `umask "0999"`},
+		{name: "nice out of range", c: sh("true").with(conf{"nice": 40}), want: `nice`},
+		{name: "soft limit above the hard one", c: sh("true").with(conf{"ulimit": conf{"nofile": "20:10"}}), want: `ulimit nofile = "20:10" has a soft limit above the hard one`},
+		{name: "limit of nothing", c: sh("true").with(conf{"ulimit": conf{"fun": "1"}}), want: `ulimit "fun" is not known`},
+		{name: "no log files", c: sh("true").with(conf{"logs": conf{"max_files": 0}}), want: `max_files`},
+	}
+	if hasMemoryCgroup() { // root
+		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}), edit: asNobody, want: `work_dir "/root"`})
+	}
+	allocs := make([]*alloc, len(rows))
+	for i, r := range rows {
+		edit := r.edit
+		if edit == nil {
+			edit = func(*api.Job, *api.Task) {}
+		}
+		allocs[i] = n.submit(t, job(t, r.c, edit))
+	}
+	for i, r := range rows {
+		a := allocs[i]
+		a.ended(t)
+		if i, _, _ := a.info(); i.ClientStatus != "failed" {
+			t.Errorf("%s: the allocation is %s", r.name, i.ClientStatus)
+		}
+		var said []string
+		_, st, _ := a.info()
+		for _, e := range st.Events {
+			if e.Type == api.TaskDriverFailure || e.Type == api.TaskFailedValidation {
+				said = append(said, e.DisplayMessage)
+			}
+		}
+		if len(said) != 1 || !strings.Contains(said[0], r.want) || strings.Contains(said[0], "\n") && !r.byNomad {
+			t.Errorf("%s: got %q, want one sentence with %q", r.name, said, r.want)
+		}
+		if dirs := n.tasksOf(a.id); len(dirs) != 0 {
+			t.Errorf("%s: state is left: %q", r.name, dirs)
+		}
+	}
+}
+
+func TestBadPluginConfigurationIsToldByTheAgent(t *testing.T) {
+	for _, row := range []struct{ name, state, plugin, want string }{
+		{"state_dir not absolute", "run/outrider", "", `state_dir "run/outrider" is not absolute`},
+		{"state_dir too long", "/run/" + strings.Repeat("x", 90), "", `bytes too long for a unix socket in it`},
+		{"unknown collector", "", `log_collection = "nobody"`, `log_collection`},
+		{"unknown option", "", `log_colection = "driver"`, `log_colection`},
+		{"range of no ids", "", `denied_host_uids = "5-1"`, `denied_host_uids has "5-1"`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			n, err := startNode(t.Name(), nodeOptions{state: row.state, plugin: row.plugin})
+			if err == nil {
+				n.end()
+				t.Fatal("the agent runs")
+			}
+			if !strings.Contains(err.Error(), row.want) {
+				t.Errorf("the agent does not say %q:\n%v", row.want, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// small lets many tasks fit on a small node.
+func small(count int) func(*api.Job, *api.Task) {
+	return func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Count = &count
+		task.Resources = &api.Resources{CPU: new(5), MemoryMB: new(10)}
+	}
+}
+
+func TestManyTasksHaveOnePluginAndOneSupervisor(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nodeOptions{config: `client { gc_max_allocs = 500 }`}) // 50 by default
+	n.submit(t, job(t, conf{"command": "/bin/true"}, small(1))).ended(t)
+	supervisor, plugin := n.supervisor(t), n.plugin(t)
+	eventually(t, 20*time.Second, n.tasksLeft)
+	before := map[string]int{"supervisor": descriptors(supervisor.pid), "plugin": descriptors(plugin.pid)}
+
+	const crowd = 50
+	j := job(t, conf{"command": "/bin/sleep", "args": []string{"600"}}, small(crowd))
+	n.submit(t, j)
+	eventually(t, 60*time.Second, func() error { return n.countRunning(*j.ID, crowd) })
+	kinds := map[string]int{}
+	for _, p := range n.processes() {
+		switch {
+		case n.isAgent(p):
+			kinds["agent"]++
+		case n.isPlugin(p):
+			kinds["plugin"]++
+		case n.isSupervisor(p):
+			kinds["supervisor"]++
+		case len(p.args) == 2 && strings.HasSuffix(p.args[0], "sleep"):
+			kinds["task"]++
+			if p.parent != supervisor.pid {
+				t.Errorf("task %d is a child of %d, not of the supervisor", p.pid, p.parent)
+			}
+		default:
+			t.Errorf("process %d %q is one too many", p.pid, p.args)
+		}
+	}
+	if want := fmt.Sprint(map[string]int{"agent": 1, "plugin": 1, "supervisor": 1, "task": crowd}); fmt.Sprint(kinds) != want {
+		t.Errorf("got %v, want %v", kinds, want)
+	}
+	if got := threads(supervisor.pid); got > 16 {
+		t.Errorf("the supervisor has %d threads for %d tasks", got, crowd)
+	}
+	n.Client().Jobs().Deregister(*j.ID, false, nil)
+	eventually(t, 60*time.Second, n.tasksLeft)
+
+	// many short ones: each with an exit of its own
+	const short = 100
+	j = job(t, sh(`echo said; exit $((NOMAD_ALLOC_INDEX % 5))`), small(short))
+	n.submit(t, j)
+	eventually(t, 120*time.Second, func() error {
+		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
+		if err != nil {
+			return err
+		}
+		ended := 0
+		for _, s := range list {
+			if s.ClientStatus == "complete" || s.ClientStatus == "failed" {
+				ended++
+			}
+		}
+		if ended != short {
+			return fmt.Errorf("%d of %d have ended", ended, short)
+		}
+		return nil
+	})
+	list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		var index int
+		fmt.Sscanf(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "%d", &index)
+		a := &alloc{n: n, id: s.ID, job: *j.ID}
+		if got, want := a.outcome(), fmt.Sprintf("exit %d", index%5); got != want {
+			t.Errorf("%s: got %s, want %s: %s", s.Name, got, want, a.story())
+		}
+		if out := a.output(t, "stdout"); out != "said\n" {
+			t.Errorf("%s: output %q", s.Name, out)
+		}
+	}
+
+	eventually(t, 30*time.Second, n.tasksLeft)
+	if now := n.supervisor(t); now.pid != supervisor.pid {
+		t.Errorf("the supervisor is %d, it was %d", now.pid, supervisor.pid)
+	}
+	if now := n.plugin(t); now.pid != plugin.pid {
+		t.Errorf("the plugin is %d, it was %d", now.pid, plugin.pid)
+	}
+	for name, pid := range map[string]int{"supervisor": supervisor.pid, "plugin": plugin.pid} {
+		eventually(t, 20*time.Second, func() error {
+			if now := descriptors(pid); now > before[name] {
+				return fmt.Errorf("the %s has %d open files, it had %d before", name, now, before[name])
+			}
+			return nil
+		})
+	}
+	if got := threads(supervisor.pid); got > 16 {
+		t.Errorf("the supervisor has %d threads after %d tasks", got, crowd+short)
+	}
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hungMount is a FUSE file system that nobody serves: whoever touches it waits
+// until release.
+func hungMount(t *testing.T) (dir string, release func()) {
+	t.Helper()
+	needRoot(t)
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no FUSE here: %v", err)
+	}
+	if dir, err = os.MkdirTemp(scratch, "fuse"); err != nil {
+		t.Fatal(err)
+	}
+	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
+	if err := unix.Mount("outrider-e2e", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		fuse.Close()
+		t.Fatalf("failed to mount FUSE: %v", err)
+	}
+	t.Cleanup(func() {
+		fuse.Close()
+		unix.Unmount(dir, unix.MNT_DETACH)
+		os.Remove(dir)
+	})
+	return dir, func() { fuse.Close() }
+}
+
+func TestHungFileSystemHarmsNoOtherTask(t *testing.T) {
+	dir, release := hungMount(t)
+	t.Parallel()
+	n := common(t)
+	talker := n.start(t, conf{"command": counter})
+	defer talker.stop(t)
+
+	hung := []*alloc{
+		n.submit(t, job(t, conf{"command": dir + "/program"})),
+		n.submit(t, job(t, sh("true").with(conf{"work_dir": dir + "/below"}))),
+	}
+	for _, a := range hung {
+		eventually(t, 20*time.Second, func() error {
+			if len(n.tasksOf(a.id)) == 0 {
+				return fmt.Errorf("the start of %s has not begun", a.job)
+			}
+			return nil
+		})
+	}
+	before := talker.output(t, "stdout")
+	var others []*alloc
+	for range 20 {
+		others = append(others, n.submit(t, job(t, sh("echo said; exit 3"))))
+	}
+	for _, a := range others {
+		if got := a.ended(t); got != "exit 3" {
+			t.Errorf("another task: got %s: %s", got, a.story())
+		}
+		if out := a.output(t, "stdout"); out != "said\n" {
+			t.Errorf("another task: output %q", out)
+		}
+	}
+	now := talker.output(t, "stdout")
+	if lines, _, err := numbered(now); err != nil || len(now) < len(before)+500 {
+		t.Errorf("a running task has said %d lines, %d bytes after %d: %v", lines, len(now), len(before), err)
+	}
+	for _, a := range hung {
+		if _, st, err := a.info(); err != nil || st.State != "pending" {
+			t.Errorf("the hung task is %s, %v: %s", st.State, err, a.story())
+		}
+	}
+	release()
+	for _, a := range hung {
+		a.ended(t)
+		if s := a.story(); !strings.Contains(s, dir) {
+			t.Errorf("no event says what failed: %s", s)
+		}
+		if len(n.tasksOf(a.id)) != 0 {
+			t.Errorf("state is left of %s", a.job)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// unprivileged makes the agent a process without any rights, that sees
+// /sys/fs/cgroup as in a container.
+const unprivileged = `
+mkdir -p "$DIR/alloc_mounts"
+chown -R 65534:65534 "$DIR/alloc_mounts" "$DIR/data" "$DIR/state"
+export HOME=/nonexistent
+set -- unshare --mount --propagation private sh -c '
+set -e
+for m in $(cut -d" " -f5 /proc/self/mountinfo | grep ^/sys/fs/cgroup); do mount -o remount,bind,ro "$m"; done
+exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all "$@"' sh "$@"`
+
+// noCgroups makes the agent one of a machine without cgroups.
+const noCgroups = `
+set -- unshare --mount --propagation private sh -c 'umount -R -l /sys/fs/cgroup && exec "$@"' sh "$@"`
+
+func TestAgentThatIsNotRoot(t *testing.T) {
+	o := nodeOptions{bare: true, shell: unprivileged}
+	if os.Geteuid() != 0 {
+		o.shell = ""
+	}
+	testBareAgent(t, o, "the agent is not root")
+}
+
+func TestAgentWithoutCgroups(t *testing.T) {
+	needRoot(t)
+	testBareAgent(t, nodeOptions{bare: true, shell: noCgroups}, "cgroup")
+}
+
+// testBareAgent is what has to work without cgroups.
+func testBareAgent(t *testing.T, o nodeOptions, missing string) {
+	t.Parallel()
+	n := newNode(t, o)
+
+	nodes, _, err := n.Client().Nodes().List(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := nodes[0].Drivers["exec-lite"]
+	t.Logf("exec-lite: %s", d.HealthDescription)
+	if !d.Healthy || !strings.Contains(d.HealthDescription, missing) {
+		t.Errorf("the driver is healthy: %v, %q; want %q in it", d.Healthy, d.HealthDescription, missing)
+	}
+
+	t.Run("output and exit", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("echo said; exit 7")))
+		if got, out := a.ended(t), a.output(t, "stdout"); got != "exit 7" || out != "said\n" {
+			t.Errorf("got %s, %q: %s", got, out, a.story())
+		}
+	})
+	t.Run("stop", func(t *testing.T) {
+		a := n.start(t, family("exit 4").with(conf{"kill_mode": "all"}), func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
+		procs := members(t, a)
+		a.stop(t)
+		gone(t, procs)
+		if out := a.output(t, "stdout"); a.outcome() != "exit 4" || strings.Count(out, "got TERM") != 3 {
+			t.Errorf("got %s, %q", a.outcome(), out)
+		}
+	})
+	t.Run("main process ends", func(t *testing.T) {
+		a := n.start(t, family("exit 4"))
+		procs := members(t, a)
+		procs["main"].kill(t, 15)
+		if got := a.ended(t); got != "exit 4" {
+			t.Errorf("got %s", got)
+		}
+		gone(t, procs)
+	})
+	for _, f := range generalFaults {
+		f.name += ", " + strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "Agent", "agent ")
+		t.Run(f.name, func(t *testing.T) { f.run(t, n) })
+	}
+}
