@@ -158,7 +158,9 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
 	h := newHandle(th.Config, d.executor(saved.StoreDir), st, saved)
-	d.keep(h)
+	if !d.keep(h) {
+		return nil // another call was quicker
+	}
 	status, err := h.executor.Adopt(d.ctx, st)
 	if err != nil {
 		d.forget(th.Config.ID)
@@ -173,9 +175,6 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 // StartTask is part of drivers.DriverPlugin. It returns when the program itself
 // runs; on an error nothing of the task is left.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	if _, err := d.handle(cfg.ID); err == nil {
-		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
-	}
 	decoded, err := d.workload.decode(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -189,11 +188,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
 	// kept first: what the supervisor has to say of the start is about this task
-	d.keep(h)
-	if h.state, err = h.executor.Launch(d.ctx, st); err != nil {
+	if !d.keep(h) {
+		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
+	}
+	if st, err = h.executor.Launch(d.ctx, st); err != nil {
 		d.forget(cfg.ID)
 		return nil, nil, err
 	}
+	h.started(st)
 	th := drivers.NewTaskHandle(1)
 	th.Config = cfg
 	th.State = drivers.TaskStateRunning
@@ -222,7 +224,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 		d.waitedFor(h)
 		select {
 		case <-exited:
-			result <- exitResult(h.executor.Exit(id))
+			result <- exitResult(h.result())
 		case <-ctx.Done():
 			result <- &drivers.ExitResult{Err: ctx.Err()}
 		}
@@ -248,7 +250,7 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 	if err != nil {
 		return d.destroyUnknown(id)
 	}
-	if h.executor.Exit(id) == nil && !force {
+	if h.result() == nil && !force {
 		return fmt.Errorf("task %q still runs: stop it first", id)
 	}
 	if err := h.executor.Destroy(d.ctx, id); err != nil {
@@ -289,10 +291,15 @@ func (d *Driver) handle(id string) (*handle, error) {
 	return nil, drivers.ErrTaskNotFound
 }
 
-func (d *Driver) keep(h *handle) {
+// keep makes a task known, unless one of that id is.
+func (d *Driver) keep(h *handle) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.handles[h.config.ID] != nil {
+		return false
+	}
 	d.handles[h.config.ID] = h
+	return true
 }
 
 func (d *Driver) forget(id string) {

@@ -72,7 +72,7 @@ func (d *Driver) noticeOOM(h *handle, kills uint64) {
 }
 
 func (h *handle) memoryInWords() string {
-	if limit := h.state.Limits.MemoryMax; limit > 0 {
+	if limit := h.current().Limits.MemoryMax; limit > 0 {
 		return fmt.Sprintf("at %d MiB of memory", limit>>20)
 	}
 	return "since the host is out of memory"
@@ -84,6 +84,7 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	if err != nil {
 		return
 	}
+	h.ended(e)
 	if !e.OOMKilled {
 		d.noticeOOM(h, e.OOMKills)
 	}

@@ -17,10 +17,11 @@ import (
 type handle struct {
 	config   *drivers.TaskConfig
 	executor executor
-	state    *task.State
 	saved    savedHandle
 
 	mu        sync.Mutex
+	state     *task.State // as planned, until it was started
+	exit      *task.Exit  // kept here too: one waiter may destroy the task before another has read it
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
 	oomKills  uint64               // of which the user knows
@@ -40,8 +41,36 @@ func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedH
 	return &handle{config: cfg, executor: e, state: st, saved: saved}
 }
 
+func (h *handle) current() *task.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state
+}
+
+func (h *handle) started(st *task.State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state = st
+}
+
+func (h *handle) ended(e *task.Exit) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.exit = e
+}
+
+// result is how the task ended, nil while it runs.
+func (h *handle) result() *task.Exit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.exit != nil {
+		return h.exit
+	}
+	return h.executor.Exit(h.config.ID)
+}
+
 func (h *handle) save(th *drivers.TaskHandle) (err error) {
-	if h.saved.State, err = json.Marshal(h.state); err != nil {
+	if h.saved.State, err = json.Marshal(h.current()); err != nil {
 		return err
 	}
 	return th.SetDriverState(&h.saved)
@@ -69,9 +98,9 @@ func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err 
 func (h *handle) status() *drivers.TaskStatus {
 	s := &drivers.TaskStatus{
 		ID: h.config.ID, Name: h.config.Name, State: drivers.TaskStateRunning, StartedAt: h.saved.StartedAt,
-		DriverAttributes: map[string]string{"pid": fmt.Sprint(h.state.Identity.PID)},
+		DriverAttributes: map[string]string{"pid": fmt.Sprint(h.current().Identity.PID)},
 	}
-	if e := h.executor.Exit(h.config.ID); e != nil {
+	if e := h.result(); e != nil {
 		s.State, s.CompletedAt, s.ExitResult = drivers.TaskStateExited, e.At, exitResult(e)
 	}
 	return s

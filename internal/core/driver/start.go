@@ -7,12 +7,33 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
+
+// cgroups is what the kernel offers. It is the same for every task of a while,
+// and to look takes a hundred system calls: a tenth of a start's time.
+var cgroups detected
+
+type detected struct {
+	mu      sync.Mutex
+	support cgroup.Support // its slices and maps are not changed
+	until   time.Time
+}
+
+func (d *detected) now() cgroup.Support {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); now.After(d.until) {
+		d.support, d.until = cgroup.Detect(""), now.Add(10*time.Second)
+	}
+	return d.support
+}
 
 // newState says how a task is to run. It has no effect; whatever is wrong with
 // the task's configuration is found here or by the launcher.
@@ -52,7 +73,7 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, 
 		st.Limits = limits(r)
 	}
 	st.Limits.PidsMax = t.options.PidsLimit
-	st.Group = cgroup.Plan(cgroup.Detect(""), cpusetPath, cfg.AllocID, cfg.Name)
+	st.Group = cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
 	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
 		return nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}

@@ -41,7 +41,7 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
-			if kills, err := h.state.Group.OOMKills(); err == nil {
+			if kills, err := h.current().Group.OOMKills(); err == nil {
 				d.noticeOOM(h, kills)
 			}
 			if u, err := s.sample(); err == nil {
@@ -91,7 +91,7 @@ func newSampler(h *handle, c cpustats.Compute) *sampler {
 const clockTick = 100
 
 func (s *sampler) sample() (*drivers.TaskResourceUsage, error) {
-	group := s.handle.state.Group
+	group := s.handle.current().Group
 	stats, err := group.Stats()
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (s *sampler) perPID(group cgroup.Group) (map[string]*drivers.ResourceUsage,
 // what is below it.
 func (s *sampler) processes(group cgroup.Group) []task.Stat {
 	if group.Mode != cgroup.V1 && group.Mode != cgroup.V2 {
-		return task.Tree(s.handle.state.Identity)
+		return task.Tree(s.handle.current().Identity)
 	}
 	pids, err := group.Procs()
 	if err != nil {

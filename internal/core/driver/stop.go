@@ -54,7 +54,7 @@ func (d *Driver) waitForTree(h *handle, deadline time.Time) {
 		return
 	}
 	for time.Now().Before(deadline) {
-		empty, err := h.state.Group.Empty()
+		empty, err := h.current().Group.Empty()
 		if empty || err != nil {
 			return
 		}
