@@ -27,7 +27,8 @@ var Default = Launcher{
 		// a collection would start more, in a process that lives for a millisecond
 		"GOGC=off",
 		// the runtime's own signals would interrupt a system call that takes long
-		"GODEBUG=asyncpreemptoff=1",
+		// Nor is the list of all mounts read, for a number of threads that is given.
+		"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
 	},
 }
 
