@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+// cpu is the processor time of what is not the task, a second of a job in which
+// each task prints a line a second.
+type cpu struct {
+	tasks          int
+	helpers, agent map[string]float64 // fractions of one core
+}
+
+// clockTick is USER_HZ, which is 100 on every architecture that Nomad knows.
+const clockTick = time.Second / 100
+
+func measureCPU(ctx context.Context, steps *term.Printer, c *cluster, o options) (*cpu, error) {
+	r := &cpu{tasks: o.tasks, helpers: map[string]float64{}, agent: map[string]float64{}}
+	command, args := c.talker()
+	for _, driver := range both {
+		end := steps.Step("Processor time while %d tasks of %s print a line a second", o.tasks, driver)
+		err := func() error {
+			job := c.job(driver, o.tasks, command, args)
+			if _, err := c.start(ctx, job); err != nil {
+				return err
+			}
+			if err := pause(ctx, settle); err != nil {
+				return err
+			}
+			begin := time.Now()
+			before, err := c.ticks(ctx, driver)
+			if err != nil {
+				return err
+			}
+			if err := pause(ctx, o.cpu); err != nil {
+				return err
+			}
+			after, err := c.ticks(ctx, driver)
+			if err != nil {
+				return err
+			}
+			took := time.Since(begin)
+			for p, t := range after {
+				used := (time.Duration(t-before[p]) * clockTick).Seconds() / took.Seconds()
+				if p.role == isAgent {
+					r.agent[driver] += used
+				} else {
+					r.helpers[driver] += used
+				}
+			}
+			return c.stop(ctx, job)
+		}()
+		end(err, "")
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// ticks is the processor time so far of each process that is not a task's.
+func (c *cluster) ticks(ctx context.Context, driver string) (map[process]int, error) {
+	ps, err := c.processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ticks := map[process]int{}
+	for _, p := range ps {
+		if p.role != isAgent && !p.role.helps(driver) {
+			continue
+		}
+		t, err := cpuTicks(p.pid)
+		if err != nil {
+			return nil, err
+		}
+		ticks[p] = t
+	}
+	return ticks, nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// role is what a process is to a task.
+type role string
+
+const (
+	isTask       role = "task"
+	isAgent      role = "agent"
+	isPlugin     role = "plugin"
+	isSupervisor role = "supervisor"
+	isExecutor   role = "executor"
+	isLogmon     role = "logmon"
+	isOther      role = "other"
+)
+
+// process is one process of the agent's tree.
+type process struct {
+	pid  int
+	role role
+}
+
+// tree lists the agent (0 for none), all its descendants, and the supervisors that keep their
+// state below dir, which are nobody's descendants once their plugin has ended.
+// Tasks are known by marker, which is among their arguments.
+func tree(agent int, dir, marker string) ([]process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	args := map[int][][]byte{}
+	var roots []int
+	if agent != 0 {
+		roots = append(roots, agent)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		parent, err := parentOf(pid)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		children[parent] = append(children[parent], pid)
+		b, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		args[pid] = bytes.Split(bytes.TrimRight(b, "\x00"), []byte{0})
+		if string(args[pid][0]) == "outrider-supervisor" && bytes.Contains(b, []byte(dir+"/")) {
+			roots = append(roots, pid)
+		}
+	}
+	var found []process
+	seen := map[int]bool{}
+	var visit func(pid int, parent role)
+	visit = func(pid int, parent role) {
+		if seen[pid] {
+			return
+		}
+		seen[pid] = true
+		r := parent
+		if len(args[pid]) > 0 && len(args[pid][0]) > 0 { // a zombie has no arguments
+			if parent != isTask { // what a task starts belongs to it
+				r = roleOf(pid, agent, args[pid], marker)
+			}
+			found = append(found, process{pid, r})
+		}
+		for _, child := range children[pid] {
+			visit(child, r)
+		}
+	}
+	for _, pid := range roots {
+		visit(pid, "")
+	}
+	return found, nil
+}
+
+// helps says whether a process of this role is there for the tasks of a driver.
+// exec-lite's plugin stays while jobs of raw_exec run, and is not raw_exec's.
+func (r role) helps(driver string) bool {
+	switch r {
+	case isTask, isAgent:
+		return false
+	case isPlugin, isSupervisor:
+		return driver != raw
+	}
+	return true
+}
+
+func roleOf(pid, agent int, args [][]byte, marker string) role {
+	for _, a := range args {
+		if bytes.Contains(a, []byte(marker)) {
+			return isTask
+		}
+	}
+	second := ""
+	if len(args) > 1 {
+		second = string(args[1])
+	}
+	switch {
+	case pid == agent:
+		return isAgent
+	case string(args[0]) == "outrider-supervisor":
+		return isSupervisor
+	case strings.HasPrefix(filepath.Base(string(args[0])), "nomad-driver-"):
+		return isPlugin
+	case second == "executor":
+		return isExecutor
+	case second == "logmon":
+		return isLogmon
+	}
+	return isOther
+}
+
+func parentOf(pid int) (int, error) {
+	f, err := statFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(f[1])
+}
+
+// statFields are the fields of proc_pid_stat(5) from the third on.
+func statFields(pid int) ([]string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	// the command name is in parentheses and may contain any of " ()"
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 20 {
+		return nil, fmt.Errorf("malformed /proc/%d/stat", pid)
+	}
+	return f, nil
+}
+
+// memory is what processes use, in kB.
+type memory struct {
+	PSS     int // each page divided by the number of its users
+	Anon    int // of it what no file backs: heaps and stacks
+	Private int // written to, and nobody else's; a program that was just built counts until it is on disk
+	Tables  int // page tables, which no PSS counts
+	Threads int // each has a kernel stack, which no PSS counts
+}
+
+func (m memory) add(n memory) memory {
+	return memory{m.PSS + n.PSS, m.Anon + n.Anon, m.Private + n.Private, m.Tables + n.Tables, m.Threads + n.Threads}
+}
+
+// memoryOf reads smaps_rollup and status of one process (proc(5)).
+func memoryOf(pid int) (memory, error) {
+	rollup, err := fields(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return memory{}, err
+	}
+	status, err := fields(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return memory{}, err
+	}
+	return memory{rollup["Pss"], rollup["Pss_Anon"], rollup["Private_Dirty"], status["VmPTE"], status["Threads"]}, nil
+}
+
+// fields reads the "Name: number" lines of a file of proc.
+func fields(path string) (map[string]int, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]int{}
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		name, rest, _ := strings.Cut(s.Text(), ":")
+		if f := strings.Fields(rest); len(f) > 0 {
+			if n, err := strconv.Atoi(f[0]); err == nil {
+				m[name] = n
+			}
+		}
+	}
+	return m, nil
+}
+
+// cpuTicks is the user and system time of a process, in clock ticks.
+func cpuTicks(pid int) (int, error) {
+	f, err := statFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	user, err := strconv.Atoi(f[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(f[12])
+	return user + system, err
+}
