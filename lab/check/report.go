@@ -112,8 +112,10 @@ func (r *report) test(e event, out string) {
 func (r *report) pkg(e event, out string) {
 	switch e.Action {
 	case "pass":
+		fmt.Fprint(r.w, own(out))
 		fmt.Fprintf(r.w, "ok   %s  %d tests  %.1f s\n", e.Package, r.counts[e.Package], e.Elapsed)
 	case "fail":
+		fmt.Fprint(r.w, own(out))
 		fmt.Fprintf(r.w, "FAIL %s\n", e.Package)
 		if !strings.HasPrefix(strings.TrimSpace(out), "FAIL") || strings.Contains(out, "panic") || strings.Contains(out, "build failed") {
 			fmt.Fprint(r.w, out)
@@ -126,6 +128,23 @@ func (r *report) pkg(e event, out string) {
 		}
 		r.problem("package %s failed", e.Package)
 	}
+}
+
+// own is what a package says beside its tests, such as a table of results, when it
+// has passed or failed them.
+func own(out string) string {
+	_, said, _ := strings.Cut("\n"+out, "\nPASS\n")
+	if said == "" {
+		_, said, _ = strings.Cut("\n"+out, "\nFAIL\n")
+	}
+	var b strings.Builder
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "FAIL\t") || line == "FAIL\n" || strings.HasPrefix(line, "exit status ") {
+			continue // the go command's
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 // reason is the message of a skip: the last line that the test printed itself.

@@ -89,21 +89,21 @@ var generalFaults = []fault{
 }
 
 var stateFaults = []fault{
-	{name: "state file missing, supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
+	{name: "state file missing, plugin and supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
 		return os.Remove(filepath.Join(dir, "task.json"))
 	})},
-	{name: "state file truncated, supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
+	{name: "state file truncated, plugin and supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
 		return os.Truncate(filepath.Join(dir, "task.json"), 100)
 	})},
-	{name: "state file of an older version, supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
+	{name: "state file of an older version, plugin and supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
 		editState(t, dir, func(m map[string]any) { delete(m, "version"); delete(m, "oom_kills") })
 		return nil
 	})},
-	{name: "state file of a newer version, supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
+	{name: "state file of a newer version, plugin and supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
 		editState(t, dir, func(m map[string]any) { m["version"] = 99; m["identity"] = "moved" })
 		return nil
 	})},
-	{name: "exit record truncated, supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
+	{name: "exit record truncated, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
 		resume := r.n.process(t).pause(t)
 		r.n.plugin(t).end(t)
 		return func() {
@@ -124,7 +124,7 @@ var stateFaults = []fault{
 			resume()
 		}
 	}},
-	{name: "pid reused, supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
+	{name: "pid reused, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
 		resume := killPluginAndSupervisor(t, r)
 		return func() {
 			for _, a := range r.ending() {
@@ -175,7 +175,7 @@ var fullDiskFaults = []fault{
 }
 
 var logmonFaults = []fault{
-	{name: "Nomad's logmon killed, agent restarted", logsByNomad: true, strike: func(t *testing.T, r *round) func() {
+	{name: "logmon killed, agent restarted", logsByNomad: true, strike: func(t *testing.T, r *round) func() {
 		// what logmon has read and not written dies with it: nothing may be under way
 		var resume []func()
 		for _, p := range r.procs {
@@ -192,20 +192,21 @@ var logmonFaults = []fault{
 		}
 		return func() { stop(t, r.n); r.n.restart(t) }
 	}},
-	{name: "plugin and supervisor killed, logs by Nomad", loses: everybody, strike: killPluginAndSupervisor, logsByNomad: true},
+	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor, logsByNomad: true},
 }
 
 func TestFaultTable(t *testing.T) {
 	for _, group := range []struct {
-		name   string
+		name   string // of the subtest
+		agent  string // in the table
 		o      nodeOptions
 		faults []fault
 		root   bool
 	}{
-		{"processes", nodeOptions{}, generalFaults, false},
-		{"state", nodeOptions{}, stateFaults, false},
-		{"disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
-		{"logmon", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
+		{"processes", "root", nodeOptions{}, generalFaults, false},
+		{"state", "root, state files", nodeOptions{}, stateFaults, false},
+		{"disks", "root, small disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
+		{"logmon", "root, logs by Nomad", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			if group.root {
@@ -214,13 +215,13 @@ func TestFaultTable(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, group.o)
 			for _, f := range group.faults {
-				t.Run(f.name, func(t *testing.T) { f.run(t, n) })
+				t.Run(f.name, func(t *testing.T) { f.run(t, n, group.agent) })
 			}
 		})
 	}
 }
 
-func (f fault) run(t *testing.T, n *node) {
+func (f fault) run(t *testing.T, n *node, agent string) {
 	r := newRound(t, n)
 	defer r.end(t)
 	before, _ := r.goesOn.read("stdout")
@@ -238,7 +239,7 @@ func (f fault) run(t *testing.T, n *node) {
 	heal()
 	heal = func() {}
 
-	row := []string{f.name, f.wentOn(t, r, len(before))}
+	row := []string{agent, f.name, f.wentOn(t, r, len(before))}
 	output := "complete"
 	if f.logsByNomad {
 		output = "as Nomad took it"
@@ -268,7 +269,7 @@ func (f fault) run(t *testing.T, n *node) {
 		}
 	}
 	if t.Failed() {
-		row[0] = "FAILED: " + row[0]
+		row[1] = "FAILED: " + row[1]
 	}
 	faultReport.add(append(row, output)...)
 }

@@ -28,16 +28,16 @@ func TestAgentThatIsNotRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		o.shell = ""
 	}
-	testBareAgent(t, o, "the agent is not root")
+	testBareAgent(t, "not root", o, "the agent is not root")
 }
 
 func TestAgentWithoutCgroups(t *testing.T) {
 	needRoot(t)
-	testBareAgent(t, nodeOptions{bare: true, shell: noCgroups}, "cgroup")
+	testBareAgent(t, "root, no cgroups", nodeOptions{bare: true, shell: noCgroups}, "cgroup")
 }
 
 // testBareAgent is what has to work without cgroups.
-func testBareAgent(t *testing.T, o nodeOptions, missing string) {
+func testBareAgent(t *testing.T, agent string, o nodeOptions, missing string) {
 	t.Parallel()
 	n := newNode(t, o)
 
@@ -75,8 +75,29 @@ func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 		}
 		gone(t, procs)
 	})
+	t.Run("main process ends without a supervisor", func(t *testing.T) { orphans(t, n) })
 	for _, f := range generalFaults {
-		f.name += ", " + strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "Agent", "agent ")
-		t.Run(f.name, func(t *testing.T) { f.run(t, n) })
+		t.Run(f.name, func(t *testing.T) { f.run(t, n, agent) })
 	}
+}
+
+func TestNothingOfAFamilyOutlivesAMainProcessThatEndedWithoutASupervisor(t *testing.T) {
+	t.Parallel()
+	orphans(t, newNode(t, nodeOptions{}))
+}
+
+// orphans asks that a task's daemon is killed whose main process ended while
+// there was no supervisor to notice.
+func orphans(t *testing.T, n *node) {
+	a := n.start(t, family("exit 4"))
+	procs := members(t, a)
+	resume := n.plugin(t).pause(t)
+	defer resume()
+	n.supervisor(t).end(t)
+	procs["main"].end(t)
+	resume()
+	if got := a.ended(t); got != "signal 9" && (got != "lost" || n.tellsExit()) {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	gone(t, procs)
 }
