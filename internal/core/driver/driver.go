@@ -39,6 +39,8 @@ type Driver struct {
 	compute   cpustats.Compute
 	handles   map[string]*handle
 	executors map[string]*supervisor.Client // by store directory: in practice one
+	listeners int                           // streams of TaskEvents
+	unheard   []*drivers.TaskEvent          // what happened while there were none
 }
 
 var (

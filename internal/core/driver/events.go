@@ -14,8 +14,30 @@ import (
 
 // TaskEvents is part of drivers.DriverPlugin.
 func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, error) {
-	return d.eventer.TaskEvents(ctx)
+	events, err := d.eventer.TaskEvents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	d.listeners++
+	unheard := d.unheard
+	d.unheard = nil
+	d.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.listeners--
+	})
+	go func() { // ends when they are taken, or with ctx
+		for _, e := range unheard {
+			d.emit(e)
+		}
+	}()
+	return events, nil
 }
+
+// maxUnheard bounds what is kept for a Nomad that does not listen.
+const maxUnheard = 1000
 
 // event shows a sentence among the task's events. It is kept until Nomad waits
 // for the task for the first time: while an agent recovers its tasks it listens
@@ -47,7 +69,18 @@ func (d *Driver) waitedFor(h *handle) {
 	}
 }
 
+// emit tells Nomad, or keeps it until Nomad listens: after a start of the plugin
+// it recovers tasks before it does, and the eventer drops what nobody hears.
 func (d *Driver) emit(e *drivers.TaskEvent) {
+	d.mu.Lock()
+	if d.listeners == 0 {
+		if len(d.unheard) < maxUnheard {
+			d.unheard = append(d.unheard, e)
+		}
+		d.mu.Unlock()
+		return
+	}
+	d.mu.Unlock()
 	if err := d.eventer.EmitEvent(e); err != nil {
 		d.logger.Warn("failed to emit task event", "task", e.TaskID, "error", err)
 	}

@@ -65,7 +65,7 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 			r.Close()
 			<-read
 		}
-		return &drivers.ExecTaskResult{Stdout: out.Bytes(), ExitResult: exitResult(e)}, nil
+		return &drivers.ExecTaskResult{Stdout: out.buf.Bytes(), ExitResult: exitResult(e)}, nil
 	case <-timer.C:
 		s.kill()
 		return nil, fmt.Errorf("command did not end within %v: %w", timeout, context.DeadlineExceeded)
@@ -250,13 +250,14 @@ func stderrMessage(op *proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStre
 	return &drivers.ExecTaskStreamingResponseMsg{Stderr: op}
 }
 
-// tail keeps the last drivers.CheckBufSize bytes.
-type tail struct{ bytes.Buffer }
+// tail keeps the last drivers.CheckBufSize bytes. (It embeds no bytes.Buffer,
+// whose ReadFrom would take everything.)
+type tail struct{ buf bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {
-	n, err := t.Buffer.Write(p)
-	if over := t.Len() - drivers.CheckBufSize; over > 0 {
-		t.Next(over)
+	n, err := t.buf.Write(p)
+	if over := t.buf.Len() - drivers.CheckBufSize; over > 0 {
+		t.buf.Next(over)
 	}
 	return n, err
 }

@@ -20,8 +20,8 @@ type handle struct {
 	saved    savedHandle
 
 	mu        sync.Mutex
-	state     *task.State // as planned, until it was started
-	exit      *task.Exit  // kept here too: one waiter may destroy the task before another has read it
+	state     *task.State          // as planned, until it was started
+	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
 	oomKills  uint64               // of which the user knows

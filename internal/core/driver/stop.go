@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,13 +54,23 @@ func (d *Driver) waitForTree(h *handle, deadline time.Time) {
 	if h.saved.KillMode == task.KillProcess || h.saved.KillMode == "" {
 		return
 	}
-	for time.Now().Before(deadline) {
-		empty, err := h.current().Group.Empty()
-		if empty || err != nil {
-			return
-		}
+	for time.Now().Before(deadline) && h.signalledLeft() {
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// signalledLeft says whether a process is left of those that the stop signal was for.
+func (h *handle) signalledLeft() bool {
+	st := h.current()
+	if h.saved.KillMode == task.KillAll {
+		empty, err := st.Group.Empty()
+		return err == nil && !empty
+	}
+	pids, err := st.Group.Procs()
+	return err == nil && slices.ContainsFunc(pids, func(pid int) bool {
+		p, err := task.ReadStat(pid)
+		return err == nil && p.Group == st.Identity.PID && p.State != 'Z'
+	})
 }
 
 // parseSignal takes the names of signal(7), with or without SIG.

@@ -1,0 +1,334 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/numalib"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/testlog"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// TestMain is also the supervisor and the launcher.
+func TestMain(m *testing.M) {
+	supervisor.Main()
+	os.Exit(m.Run())
+}
+
+type testConfig struct{ PluginOptions }
+
+type testTask struct {
+	Command string   `codec:"command" doc:"The program."`
+	Args    []string `codec:"args" doc:"Its arguments."`
+	TaskOptions
+}
+
+var testWorkload = Workload[testConfig, testTask]{
+	Name: "test-driver", Summary: "runs what a test says",
+	Command: func(_ context.Context, r Request[testTask]) (*task.Command, error) {
+		return r.Run(r.Config.Command, r.Config.Args...), nil
+	},
+}
+
+// agent is what Nomad is to a driver. At the end of the test nothing of the
+// driver's may be left.
+type agent struct {
+	t      *testing.T
+	state  string // state_dir
+	node   string
+	share  string // v1: Nomad's shared cpuset; empty where tasks get no cgroup
+	made   []string
+	cgroup cgroup.Support
+
+	*testutils.DriverHarness
+	driver *Driver
+}
+
+// start makes a driver with these plugin options, such as log_collection.
+func start(t *testing.T, options map[string]any) *agent {
+	t.Helper()
+	state, err := os.MkdirTemp("", "otd")
+	must(t, err)
+	a := &agent{t: t, state: state, node: uuid.Generate(), cgroup: cgroup.Detect("")}
+	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
+		a.makeShare()
+	}
+	t.Cleanup(func() {
+		a.stopDriver()
+		a.nothingLeft()
+		os.RemoveAll(state)
+	})
+	a.startDriver(options)
+	return a
+}
+
+func (a *agent) startDriver(options map[string]any) {
+	a.t.Helper()
+	if options == nil {
+		options = map[string]any{}
+	}
+	config := defaultPluginOptions()
+	config.StateDir = a.state
+	if v, ok := options["log_collection"].(string); ok {
+		config.LogCollection = v
+	}
+	config.DeniedHostUIDs, _ = options["denied_host_uids"].(string)
+	config.DeniedHostGIDs, _ = options["denied_host_gids"].(string)
+	config.DeniedEnvvars, _ = options["denied_envvars"].([]string)
+	ctx, cancel := context.WithCancel(context.Background())
+	a.t.Cleanup(cancel)
+	a.driver = New(ctx, testlog.HCLogger(a.t), testWorkload)
+	a.DriverHarness = testutils.NewDriverHarness(a.t, a.driver)
+	var packed []byte
+	must(a.t, base.MsgPackEncode(&packed, &testConfig{config}))
+	must(a.t, a.SetConfig(&base.Config{
+		PluginConfig: packed,
+		AgentConfig:  &base.AgentConfig{Driver: &base.ClientDriverConfig{Topology: topology}},
+	}))
+}
+
+var topology = numalib.Scan(numalib.PlatformScanners(false))
+
+// stopDriver ends the plugin; tasks go on.
+func (a *agent) stopDriver() {
+	a.Kill()
+	a.driver.Close()
+}
+
+// restart is another plugin process, that knows nothing.
+func (a *agent) restart() {
+	a.stopDriver()
+	a.startDriver(nil)
+}
+
+func (a *agent) makeShare() {
+	parent := "nomad-outrider-test-" + uuid.Short()
+	a.share = filepath.Join(a.cgroup.Root, "cpuset", parent, "share")
+	for _, dir := range []string{filepath.Dir(a.share), a.share} {
+		a.mkdir(dir)
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			b, err := os.ReadFile(filepath.Join(a.cgroup.Root, "cpuset", file))
+			must(a.t, err)
+			must(a.t, os.WriteFile(filepath.Join(dir, file), b, 0))
+		}
+	}
+}
+
+func (a *agent) mkdir(dir string) {
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		a.made = append(a.made, dir)
+	} else if !os.IsExist(err) {
+		a.t.Fatal(err)
+	}
+}
+
+// task is one as Nomad hands it to a driver: with an allocation directory, its
+// control groups, and its config block from HCL.
+func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	a.t.Helper()
+	alloc := uuid.Generate()
+	cfg := &drivers.TaskConfig{
+		ID: alloc + "/web/" + uuid.Short(), AllocID: alloc, Name: "web", NodeID: a.node, JobName: "job",
+		Env: map[string]string{"PATH": os.Getenv("PATH"), "NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": "web"},
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 128}, Cpu: structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20, PercentTicks: 0.1},
+		},
+	}
+	for _, f := range change {
+		f(cfg)
+	}
+	spec, err := a.TaskConfigSchema()
+	must(a.t, err)
+	var decoded map[string]any
+	hclutils.NewConfigParser(spec).ParseHCL(a.t, "config {\n"+config+"\n}", &decoded)
+	must(a.t, cfg.EncodeConcreteDriverConfig(decoded))
+	if a.share != "" {
+		cfg.Resources.LinuxResources.CpusetCgroupPath = a.share
+		g := cgroup.Plan(a.cgroup, a.share, cfg.AllocID, cfg.Name)
+		for _, controller := range []string{"freezer", "memory", "cpu"} {
+			a.mkdir(filepath.Dir(g.V1[controller]))
+			a.mkdir(g.V1[controller])
+		}
+	}
+	if cfg.AllocDir == "" {
+		a.t.Cleanup(a.MkAllocDir(cfg, cfg.StdoutPath == "logmon"))
+		if cfg.StdoutPath == "" {
+			cfg.StdoutPath = filepath.Join(cfg.AllocDir, "alloc/logs/.web.stdout.fifo")
+			cfg.StderrPath = filepath.Join(cfg.AllocDir, "alloc/logs/.web.stderr.fifo")
+		}
+		for dir := cfg.AllocDir; strings.Contains(dir, "nomad_driver_harness"); dir = filepath.Dir(dir) {
+			must(a.t, os.Chmod(dir, 0o755))
+		}
+	}
+	return cfg
+}
+
+// shell is a task that runs a script of sh; more is more of its config block.
+func (a *agent) shell(script, more string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	a.t.Helper()
+	return a.task(fmt.Sprintf("command = \"/bin/sh\"\nargs = [\"-c\", %q]\n%s", script, more), change...)
+}
+
+func (a *agent) run(cfg *drivers.TaskConfig) *drivers.TaskHandle {
+	a.t.Helper()
+	th, _, err := a.StartTask(cfg)
+	must(a.t, err)
+	return th
+}
+
+func (a *agent) wait(id string) *drivers.ExitResult {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	ch, err := a.WaitTask(ctx, id)
+	must(a.t, err)
+	r, ok := <-ch
+	if !ok || r == nil {
+		a.t.Fatal("WaitTask brought nothing")
+	}
+	return r
+}
+
+func (a *agent) destroy(id string) {
+	a.t.Helper()
+	if err := a.DestroyTask(id, true); err != nil {
+		a.t.Errorf("destroy: %v", err)
+	}
+}
+
+// result runs a task to its end, and returns its output and how it ended.
+func (a *agent) result(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
+	a.t.Helper()
+	a.run(cfg)
+	r := a.wait(cfg.ID)
+	a.destroy(cfg.ID)
+	return a.output(cfg), r
+}
+
+func (a *agent) output(cfg *drivers.TaskConfig) string {
+	b, _ := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stdout.0"))
+	return string(b)
+}
+
+func (a *agent) nothingLeft() {
+	t := a.t
+	t.Helper()
+	stores, _ := filepath.Glob(filepath.Join(a.state, "*", "*"))
+	for _, dir := range stores {
+		tasks, _ := os.ReadDir(filepath.Join(dir, "tasks"))
+		if len(tasks) > 0 && !t.Failed() {
+			t.Errorf("state of %d tasks is left", len(tasks))
+		}
+		for _, pid := range supervisors(dir) { // idle now; it would end by itself in some seconds
+			if n := descendants(pid); n > 0 {
+				t.Errorf("%d processes of tasks are left", n)
+			}
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	if a.share == "" {
+		return
+	}
+	parent := filepath.Base(filepath.Dir(a.share))
+	for _, dir := range []string{filepath.Join(a.cgroup.Unified, parent), filepath.Join(a.cgroup.Root, "systemd", parent)} {
+		if _, err := os.Stat(dir); err == nil && a.cgroup.Unified != "" {
+			t.Errorf("cgroup %s is left", dir)
+		}
+	}
+	for _, dir := range slices.Backward(a.made) {
+		err := unix.Rmdir(dir)
+		for end := time.Now().Add(3 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if err != nil {
+			t.Errorf("cgroup %s can't be removed: %v", dir, err)
+		}
+	}
+}
+
+func supervisors(store string) (pids []int) {
+	return find(func(args []string) bool {
+		return len(args) == 3 && args[0] == "outrider-supervisor" && args[2] == store
+	})
+}
+
+func descendants(pid int) int {
+	table, _ := task.Processes()
+	n := 0
+	for _, st := range task.Descendants(table, pid) {
+		if st.State != 'Z' {
+			n++
+		}
+	}
+	return n
+}
+
+func find(fits func(args []string) bool) (pids []int) {
+	table, err := task.Processes()
+	if err != nil {
+		panic(err)
+	}
+	for pid := range table {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if len(b) > 0 && fits(strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// sleepers are the processes of `sleep <mark>`.
+func sleepers(mark string) []int {
+	return find(func(args []string) bool { return len(args) == 2 && args[0] == "sleep" && args[1] == mark })
+}
+
+func mark() string { return fmt.Sprintf("8%d.%d", os.Getpid(), time.Now().UnixNano()%1e9) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(8 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// wire is a task handle as it comes back after the agent wrote it to its disk.
+func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
+	t.Helper()
+	b, err := json.Marshal(th)
+	must(t, err)
+	var back drivers.TaskHandle
+	must(t, json.Unmarshal(b, &back))
+	return &back
+}
+
+var nullLogger = hclog.NewNullLogger()

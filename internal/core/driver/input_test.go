@@ -1,0 +1,276 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+func TestBadInputIsOneSentenceAndLeavesNothing(t *testing.T) {
+	a := start(t, nil)
+	file := filepath.Join(t.TempDir(), "plain")
+	must(t, os.WriteFile(file, []byte("text"), 0o644))
+	locked := filepath.Join(t.TempDir(), "locked")
+	must(t, os.Mkdir(locked, 0o700))
+	user := func(name string) func(*drivers.TaskConfig) { return func(c *drivers.TaskConfig) { c.User = name } }
+	for name, c := range map[string]struct {
+		config string
+		change func(*drivers.TaskConfig)
+		want   string
+	}{
+		"empty command":           {`command = ""`, nil, "command is empty"},
+		"no command":              {``, nil, "command is empty"},
+		"missing binary":          {`command = "/no/such/program"`, nil, "/no/such/program"},
+		"binary not in PATH":      {`command = "no-such-program"`, nil, "no-such-program"},
+		"not executable":          {fmt.Sprintf("command = %q", file), nil, "plain"},
+		"a directory":             {`command = "/tmp"`, nil, "/tmp"},
+		"no such user":            {`command = "/bin/true"`, user("nobody-here"), `user "nobody-here" does not exist on this node`},
+		"no such group":           {`command = "/bin/true"`, user("nobody:no-group-here"), `group "no-group-here" does not exist on this node`},
+		"no such extra group":     {"command = \"/bin/true\"\ngroups = [\"no-group-here\"]", nil, `group "no-group-here" does not exist on this node`},
+		"user id out of range":    {`command = "/bin/true"`, user("4294967295"), "4294967295"},
+		"missing work_dir":        {"command = \"/bin/true\"\nwork_dir = \"/no/such/dir\"", nil, "/no/such/dir"},
+		"relative work_dir":       {"command = \"/bin/true\"\nwork_dir = \"nodir\"", nil, "nodir"},
+		"work_dir is a file":      {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", file), nil, "plain"},
+		"unreadable work_dir":     {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", locked), user("nobody"), "locked"},
+		"unknown ulimit":          {"command = \"/bin/true\"\nulimit { nofiles = \"10\" }", nil, `ulimit "nofiles" is not known`},
+		"ulimit is no number":     {"command = \"/bin/true\"\nulimit { nofile = \"many\" }", nil, `nofile = "many"`},
+		"negative ulimit":         {"command = \"/bin/true\"\nulimit { nofile = \"-5\" }", nil, `nofile = "-5"`},
+		"ulimit soft above hard":  {"command = \"/bin/true\"\nulimit { nofile = \"10:5\" }", nil, "soft limit above the hard one"},
+		"umask is not octal":      {"command = \"/bin/true\"\numask = \"0999\"", nil, `umask "0999"`},
+		"umask is a word":         {"command = \"/bin/true\"\numask = \"none\"", nil, `umask "none"`},
+		"kill_mode":               {"command = \"/bin/true\"\nkill_mode = \"some\"", nil, "kill_mode"},
+		"negative pids_limit":     {"command = \"/bin/true\"\npids_limit = -1", nil, "pids_limit"},
+		"nice out of range":       {"command = \"/bin/true\"\nnice = 20", nil, "nice"},
+		"oom_score_adj too small": {"command = \"/bin/true\"\noom_score_adj = -1", nil, "oom_score_adj"},
+		"oom_score_adj too big":   {"command = \"/bin/true\"\noom_score_adj = 1001", nil, "oom_score_adj"},
+		"no files at all":         {"command = \"/bin/true\"\nlogs { max_files = 0 }", nil, "max_files"},
+		"negative memory": {`command = "/bin/true"`, func(c *drivers.TaskConfig) {
+			c.Resources.NomadResources.Memory.MemoryMB = -5
+		}, "memory"},
+		"no log directory": {`command = "/bin/true"`, func(c *drivers.TaskConfig) {
+			c.AllocDir, c.StdoutPath = "/no/such/alloc", "/no/such/alloc/x"
+		}, "/no/such/alloc"},
+	} {
+		change := c.change
+		if change == nil {
+			change = func(*drivers.TaskConfig) {}
+		}
+		cfg := a.task(c.config, change)
+		_, _, err := a.StartTask(cfg)
+		if err == nil {
+			t.Errorf("%s: it started", name)
+			a.destroy(cfg.ID)
+			continue
+		}
+		text := strings.TrimPrefix(err.Error(), "rpc error: code = Unknown desc = ")
+		if !strings.Contains(text, c.want) || strings.Contains(text, "\n") || len(text) > 300 {
+			t.Errorf("%s: got %q, want %q in it", name, text, c.want)
+		}
+		if _, err := a.InspectTask(cfg.ID); err == nil {
+			t.Errorf("%s: the task is known", name)
+		}
+		if _, err := os.Stat(filepath.Join(a.cgroup.Unified, filepath.Base(filepath.Dir(a.share)), cfg.AllocID+".web")); err == nil && a.cgroup.Unified != "" {
+			t.Errorf("%s: its cgroup is left", name)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(a.state, "*/*/tasks/*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestBadPluginConfigIsOneSentence(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*PluginOptions)
+		want   string
+	}{
+		"relative state_dir": {func(o *PluginOptions) { o.StateDir = "run" }, `state_dir "run" is not absolute`},
+		"too long a path":    {func(o *PluginOptions) { o.StateDir = "/" + strings.Repeat("x", 100) }, "too long"},
+		"log_collection":     {func(o *PluginOptions) { o.LogCollection = "both" }, "log_collection"},
+		"no range":           {func(o *PluginOptions) { o.DeniedHostUIDs = "0,x" }, `"x"`},
+		"range backwards":    {func(o *PluginOptions) { o.DeniedHostGIDs = "9-1" }, `"9-1"`},
+	} {
+		o := defaultPluginOptions()
+		c.change(&o)
+		var packed []byte
+		must(t, base.MsgPackEncode(&packed, &testConfig{o}))
+		err := New(t.Context(), nullLogger, testWorkload).SetConfig(&base.Config{PluginConfig: packed})
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestDeniedUsersAndVariables(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to run tasks as others")
+	}
+	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4", "denied_envvars": []string{"SECRET*", "TOKEN"}})
+	for user, want := range map[string]string{
+		"": "user id 0 is not allowed", "root": "user id 0 is not allowed", "5": "user id 5 is not allowed",
+		"nobody:4": "group id 4 is not allowed", "nobody": "",
+	} {
+		cfg := a.shell("echo $SECRET_KEY,$TOKEN,$TOKENS,$OTHER", "", func(c *drivers.TaskConfig) {
+			c.User = user
+			for _, name := range []string{"SECRET_KEY", "TOKEN", "TOKENS", "OTHER"} {
+				c.Env[name] = "x"
+			}
+		})
+		_, _, err := a.StartTask(cfg)
+		if want == "" {
+			must(t, err)
+			a.wait(cfg.ID)
+			if out := a.output(cfg); out != ",,x,x\n" {
+				t.Errorf("variables: %q", out)
+			}
+			a.destroy(cfg.ID)
+		} else if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("user %q: got %v, want %q", user, err, want)
+		}
+	}
+}
+
+func TestUserAndItsEnvironment(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to run tasks as others")
+	}
+	a := start(t, nil)
+	const script = "echo $(id -u):$(id -g):$(id -G | tr ' ' ,) $HOME $USER $LOGNAME"
+	for user, c := range map[string]struct{ options, want string }{
+		"nobody":        {"", "65534:65534:65534 /nonexistent nobody nobody"},
+		"nobody:daemon": {"", "65534:1:1,65534 /nonexistent nobody nobody"},
+		"65534:7":       {"", "65534:7:7,65534 /nonexistent nobody nobody"},
+		"daemon":        {`groups = ["sys", "9"]`, "1:1:1,3,9 /usr/sbin daemon daemon"},
+		"12345":         {"", "12345:12345:12345 /"},
+	} {
+		out, r := a.result(a.shell(script, c.options, func(cfg *drivers.TaskConfig) {
+			cfg.User = user
+			for _, name := range []string{"HOME", "USER", "LOGNAME"} { // as Nomad without isolation: the agent's own
+				if v, set := os.LookupEnv(name); set {
+					cfg.Env[name] = v
+				}
+			}
+		}))
+		if strings.TrimSpace(out) != c.want || r.ExitCode != 0 {
+			t.Errorf("user %q: got %q, %+v, want %q", user, strings.TrimSpace(out), r, c.want)
+		}
+	}
+	out, _ := a.result(a.shell("echo $HOME", "", func(cfg *drivers.TaskConfig) {
+		cfg.User, cfg.Env["HOME"] = "nobody", "/what/the/job/says"
+	}))
+	if out != "/what/the/job/says\n" {
+		t.Errorf("HOME of the job: %q", out)
+	}
+}
+
+func TestOptionsReachTheProcess(t *testing.T) {
+	a := start(t, nil)
+	out, r := a.result(a.shell("pwd; umask; ulimit -Sn; ulimit -Hn; nice; cat /proc/self/oom_score_adj", `
+		work_dir = "local"
+		umask = "0027"
+		nice = 5
+		oom_score_adj = 300
+		ulimit { nofile = "100:200" }`))
+	lines := strings.Fields(out)
+	if r.ExitCode != 0 || len(lines) != 6 || !strings.HasSuffix(lines[0], "/web/local") || strings.Join(lines[1:], " ") != "0027 100 200 5 300" {
+		t.Errorf("got %q, %+v", lines, r)
+	}
+}
+
+func TestOutputThroughNomadsLogmon(t *testing.T) {
+	a := start(t, map[string]any{"log_collection": "nomad"})
+	cfg := a.shell("seq 1 5000; echo last >&2; exit 3", "", func(c *drivers.TaskConfig) { c.StdoutPath = "logmon" })
+	a.run(cfg)
+	if r := a.wait(cfg.ID); r.ExitCode != 3 {
+		t.Errorf("got %+v", r)
+	}
+	eventually(t, "all lines are in the file", func() bool { return strings.HasSuffix(a.output(cfg), "\n5000\n") })
+	if n := strings.Count(a.output(cfg), "\n"); n != 5000 {
+		t.Errorf("%d lines", n)
+	}
+	b, err := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.0"))
+	if err != nil || string(b) != "last\n" {
+		t.Errorf("stderr: %q, %v", b, err)
+	}
+	a.destroy(cfg.ID)
+	if _, _, err := a.StartTask(a.shell("exit 0", "logs { max_files = 3 }")); err == nil || !strings.Contains(err.Error(), "logs") {
+		t.Errorf("logs in config: got %v", err)
+	}
+}
+
+func TestOutputDisabled(t *testing.T) {
+	for _, collection := range []string{"driver", "nomad"} {
+		a := start(t, map[string]any{"log_collection": collection})
+		cfg := a.shell("readlink /proc/self/fd/1 > $NOMAD_TASK_DIR/x; exit 4", "", func(c *drivers.TaskConfig) {
+			c.StdoutPath, c.StderrPath = os.DevNull, os.DevNull
+			c.Env["NOMAD_TASK_DIR"] = t.TempDir()
+		})
+		cfg2 := *cfg
+		a.run(&cfg2)
+		if r := a.wait(cfg.ID); r.ExitCode != 4 {
+			t.Errorf("%s: got %+v", collection, r)
+		}
+		if logs, _ := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs/*")); len(logs) > 0 {
+			t.Errorf("%s: %v", collection, logs)
+		}
+		a.destroy(cfg.ID)
+	}
+}
+
+// nonRootVar tells the test binary that it is the non-root part of a test.
+const nonRootVar = "OUTRIDER_TEST_NONROOT"
+
+func TestWithoutRootTasksRunAndTheTreeIsKilledWhole(t *testing.T) {
+	if os.Getenv(nonRootVar) == "" {
+		if os.Geteuid() != 0 {
+			t.Skip("the parent part needs root to become another user")
+		}
+		dir, err := os.MkdirTemp("", "otn") // short, for a socket
+		must(t, err)
+		defer os.RemoveAll(dir)
+		must(t, os.Chmod(dir, 0o777))
+		b, err := os.ReadFile("/proc/self/exe")
+		must(t, err)
+		binary := filepath.Join(dir, "driver.test")
+		must(t, os.WriteFile(binary, b, 0o755))
+		setpriv, err := exec.LookPath("setpriv")
+		if err != nil {
+			t.Skip("needs setpriv(1)")
+		}
+		cmd := exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary,
+			"-test.run=^TestWithoutRoot", "-test.v")
+		cmd.Dir = dir
+		cmd.Env = []string{nonRootVar + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Errorf("as user 65534: %v\n%s", err, out)
+		}
+		return
+	}
+	a := start(t, nil)
+	if _, _, err := a.StartTask(a.shell("exit 0", "pids_limit = 5")); err == nil || !strings.Contains(err.Error(), "pids_limit") {
+		t.Errorf("pids_limit: got %v", err)
+	}
+	if _, _, err := a.StartTask(a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.User = "root" })); err == nil {
+		t.Error("a task runs as root")
+	}
+	out, r := a.result(a.shell("echo hello; exit 3", ""))
+	if out != "hello\n" || r.ExitCode != 3 {
+		t.Errorf("got %q, %+v", out, r)
+	}
+	m := mark()
+	cfg := a.shell("setsid -f sleep "+m+"; (env -i setsid -f sleep "+m+" <&- >&- 2>&- &); exec sleep "+m, "")
+	a.run(cfg)
+	eventually(t, "all three run", func() bool { return len(sleepers(m)) == 3 })
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	if left := sleepers(m); len(left) > 0 {
+		t.Errorf("left behind %v", left)
+	}
+	a.destroy(cfg.ID)
+}

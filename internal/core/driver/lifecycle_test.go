@@ -1,0 +1,397 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"golang.org/x/sys/unix"
+)
+
+func TestExitsAreTold(t *testing.T) {
+	a := start(t, nil)
+	for script, want := range map[string]drivers.ExitResult{
+		"exit 0":        {},
+		"exit 7":        {ExitCode: 7},
+		"kill -TERM $$": {ExitCode: 143, Signal: 15},
+		"kill -KILL $$": {ExitCode: 137, Signal: 9},
+	} {
+		_, r := a.result(a.shell(script, ""))
+		if *r != want {
+			t.Errorf("%s: got %+v", script, r)
+		}
+	}
+}
+
+func TestWaitersAllGetTheExit(t *testing.T) {
+	a := start(t, nil)
+	for range 5 {
+		cfg := a.shell("sleep 0.1; exit 5", "")
+		a.run(cfg)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if r := a.wait(cfg.ID); r.ExitCode != 5 || r.Err != nil {
+					t.Errorf("got %+v", r)
+				}
+				_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
+			})
+			time.Sleep(time.Millisecond)
+		}
+		all.Wait()
+		a.destroy(cfg.ID)
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	ch, err := a.driver.WaitTask(ctx, cfg.ID)
+	must(t, err)
+	cancel()
+	select {
+	case r := <-ch:
+		if r == nil || !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("got %+v", r)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("still waiting")
+	}
+	if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
+		t.Errorf("the task: %+v, %v", s, err)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestUnknownTask(t *testing.T) {
+	a := start(t, nil)
+	ctx := context.Background()
+	for name, call := range map[string]func() error{
+		"wait":    func() error { _, err := a.driver.WaitTask(ctx, "x"); return err },
+		"inspect": func() error { _, err := a.driver.InspectTask("x"); return err },
+		"stats":   func() error { _, err := a.driver.TaskStats(ctx, "x", time.Second); return err },
+		"signal":  func() error { return a.driver.SignalTask("x", "SIGHUP") },
+		"exec":    func() error { _, err := a.driver.ExecTask("x", []string{"true"}, time.Second); return err },
+		"stream":  func() error { return a.driver.ExecTaskStreamingRaw(ctx, "x", []string{"true"}, false, nil) },
+	} {
+		if err := call(); !errors.Is(err, drivers.ErrTaskNotFound) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	// an error would make Nomad ask again for minutes
+	if err := a.StopTask("x", time.Second, "SIGTERM"); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if err := a.DestroyTask("x", true); err != nil {
+		t.Errorf("destroy: %v", err)
+	}
+}
+
+func TestStopEscalatesAtTheTimeout(t *testing.T) {
+	a := start(t, nil)
+	for name, c := range map[string]struct {
+		script, signal, options string
+		timeout                 time.Duration
+		least, most             time.Duration
+		code                    int
+	}{
+		"default signal is SIGINT": {"trap 'exit 3' INT; echo r; while :; do sleep 0.02; done", "", "", 5 * time.Second, 0, 2 * time.Second, 3},
+		"the job's signal":         {"trap 'exit 4' USR2; echo r; while :; do sleep 0.02; done", "SIGUSR2", "", 5 * time.Second, 0, 2 * time.Second, 4},
+		"deaf to it":               {"trap '' TERM; echo r; while :; do sleep 0.02; done", "SIGTERM", "", 300 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second, 137},
+		"no time at all":           {"trap '' TERM; echo r; while :; do sleep 0.02; done", "SIGTERM", "", 0, 0, 2 * time.Second, 137},
+		"unknown signal":           {"trap 'exit 3' INT; echo r; while :; do sleep 0.02; done", "SIGWHAT", "", 5 * time.Second, 0, 2 * time.Second, 3},
+		"stopped process":          {"echo r; kill -STOP $$", "SIGTERM", "", 200 * time.Millisecond, 0, 3 * time.Second, 137},
+		"whole group":              {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; while :; do sleep 0.02; done) & echo r; wait", "SIGTERM", `kill_mode = "group"`, 5 * time.Second, 0, 3 * time.Second, 6},
+	} {
+		cfg := a.shell("setsid -f sleep 87654; "+c.script, c.options)
+		a.run(cfg)
+		eventually(t, name+" is ready", func() bool { return strings.Contains(a.output(cfg), "r") })
+		time.Sleep(20 * time.Millisecond)
+		began := time.Now()
+		must(t, a.StopTask(cfg.ID, c.timeout, c.signal))
+		if took := time.Since(began); took < c.least || took > c.most {
+			t.Errorf("%s: took %v", name, took)
+		}
+		if r := a.wait(cfg.ID); r.ExitCode != c.code {
+			t.Errorf("%s: got %+v", name, r)
+		}
+		if left := sleepers("87654"); len(left) > 0 {
+			t.Errorf("%s: left behind %v", name, left)
+		}
+		if err := a.StopTask(cfg.ID, time.Second, ""); err != nil {
+			t.Errorf("%s: again: %v", name, err)
+		}
+		a.destroy(cfg.ID)
+	}
+}
+
+func TestDestroyWithoutForceSparesARunningTask(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	if err := a.DestroyTask(cfg.ID, false); err == nil || !strings.Contains(err.Error(), "still runs") {
+		t.Errorf("got %v", err)
+	}
+	a.destroy(cfg.ID)
+	if _, err := a.InspectTask(cfg.ID); err == nil {
+		t.Error("it is known after destroy")
+	}
+}
+
+func TestRecoveredTaskIsTheSame(t *testing.T) {
+	a := start(t, nil)
+	file := filepath.Join(t.TempDir(), "go")
+	cfg := a.shell("echo first; while [ ! -e "+file+" ]; do sleep 0.01; done; echo last; exit 9", "")
+	th := wire(t, a.run(cfg))
+	before, err := a.InspectTask(cfg.ID)
+	must(t, err)
+	a.restart()
+	must(t, a.RecoverTask(th))
+	must(t, a.RecoverTask(th)) // known already
+	after, err := a.InspectTask(cfg.ID)
+	must(t, err)
+	if after.State != before.State || !after.StartedAt.Equal(before.StartedAt) || after.DriverAttributes["pid"] != before.DriverAttributes["pid"] {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	must(t, os.WriteFile(file, nil, 0o600))
+	if r := a.wait(cfg.ID); r.ExitCode != 9 || r.Err != nil {
+		t.Errorf("got %+v", r)
+	}
+	if out := a.output(cfg); out != "first\nlast\n" {
+		t.Errorf("output %q", out)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestTaskThatEndedMeanwhileIsRecoveredWithItsExit(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("sleep 0.1; kill -USR1 $$", "")
+	th := wire(t, a.run(cfg))
+	a.stopDriver()
+	time.Sleep(200 * time.Millisecond)
+	a.startDriver(nil)
+	must(t, a.RecoverTask(th))
+	if r := a.wait(cfg.ID); r.Signal != int(unix.SIGUSR1) || r.Err != nil {
+		t.Errorf("got %+v", r)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestDestroyOfATaskThatOnlyTheDiskKnows(t *testing.T) {
+	a := start(t, nil)
+	m := mark()
+	cfg := a.shell("setsid -f sleep "+m+"; exec sleep "+m, "")
+	a.run(cfg)
+	eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+	a.restart()
+	a.destroy(cfg.ID)
+	if left := sleepers(m); len(left) > 0 {
+		t.Errorf("left behind %v", left)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestHandleThatSaysNothingIsRefused(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	th := a.run(cfg)
+	good := wire(t, th)
+	a.restart()
+	for name, change := range map[string]func(*drivers.TaskHandle){
+		"empty":   func(h *drivers.TaskHandle) { h.DriverState = nil },
+		"garbage": func(h *drivers.TaskHandle) { h.DriverState = []byte("garbage") },
+		"another": func(h *drivers.TaskHandle) { h.Config.ID = "another/task/id" },
+	} {
+		bad := wire(t, good)
+		change(bad)
+		if err := a.RecoverTask(bad); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	must(t, a.RecoverTask(good))
+	a.destroy(cfg.ID)
+}
+
+func TestSignalGoesToTheMainProcess(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("trap 'echo hup' HUP; trap 'exit 2' TERM; echo r; while :; do sleep 0.02; done", "")
+	a.run(cfg)
+	eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
+	must(t, a.SignalTask(cfg.ID, "SIGHUP"))
+	eventually(t, "it got the signal", func() bool { return strings.Contains(a.output(cfg), "hup") })
+	if err := a.SignalTask(cfg.ID, "SIGNONSENSE"); err == nil || !strings.Contains(err.Error(), "SIGNONSENSE") {
+		t.Errorf("got %v", err)
+	}
+	must(t, a.SignalTask(cfg.ID, "term"))
+	if r := a.wait(cfg.ID); r.ExitCode != 2 {
+		t.Errorf("got %+v", r)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestExecInATask(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "", func(c *drivers.TaskConfig) { c.Env["COLOUR"] = "blue" })
+	a.run(cfg)
+	defer a.destroy(cfg.ID)
+	testutils.ExecTaskStreamingConformanceTests(t, a.DriverHarness, cfg.ID)
+
+	r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo out $COLOUR; echo err >&2; exit 3"}, 5*time.Second)
+	if err != nil || string(r.Stdout) != "out blue\nerr\n" || r.ExitResult.ExitCode != 3 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	r, err = a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "seq 1 20000"}, 5*time.Second)
+	if err != nil || len(r.Stdout) != drivers.CheckBufSize || !strings.HasSuffix(string(r.Stdout), "\n20000\n") {
+		t.Errorf("of much output: %d bytes, %v", len(r.Stdout), err)
+	}
+	m := mark()
+	if _, err = a.ExecTask(cfg.ID, []string{"sleep", m}, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "did not end within") {
+		t.Errorf("timeout: got %v", err)
+	}
+	eventually(t, "what took too long is gone", func() bool { return len(sleepers(m)) == 0 })
+	for _, cmd := range [][]string{nil, {""}, {"/no/such/program"}} {
+		if _, err := a.driver.ExecTask(cfg.ID, cmd, time.Second); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: got %v", cmd, err)
+		}
+	}
+	if r := a.driver.handles[cfg.ID].result(); r != nil {
+		t.Errorf("the task ended: %+v", r)
+	}
+}
+
+func TestStatsAreComplete(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("while :; do :; done & wait", "")
+	a.run(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ch, err := a.TaskStats(ctx, cfg.ID, 100*time.Millisecond)
+	must(t, err)
+	var last *drivers.TaskResourceUsage
+	for range 4 {
+		select {
+		case last = <-ch:
+		case <-time.After(5 * time.Second):
+			t.Fatal("no statistics")
+		}
+	}
+	cpu, mem := last.ResourceUsage.CpuStats, last.ResourceUsage.MemoryStats
+	if cpu.Percent < 20 || cpu.TotalTicks <= 0 || mem.RSS == 0 && mem.Usage == 0 || len(last.Pids) != 2 {
+		t.Errorf("cpu %+v, memory %+v, pids %v", cpu, mem, last.Pids)
+	}
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	eventually(t, "the channel is closed", func() bool {
+		select {
+		case _, ok := <-ch:
+			return !ok
+		default:
+			return false
+		}
+	})
+	a.destroy(cfg.ID)
+}
+
+func TestEventsWaitUntilSomebodyListens(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	th := wire(t, a.run(cfg))
+	a.restart()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	events, err := a.TaskEvents(ctx)
+	must(t, err)
+	must(t, a.RecoverTask(th))
+	select {
+	case e := <-events:
+		t.Fatalf("told before WaitTask: %+v", e)
+	case <-time.After(100 * time.Millisecond):
+	}
+	_, err = a.WaitTask(ctx, cfg.ID)
+	must(t, err)
+	next := func() *drivers.TaskEvent {
+		select {
+		case e := <-events:
+			return e
+		case <-time.After(5 * time.Second):
+			t.Fatal("no event")
+			return nil
+		}
+	}
+	if e := next(); !strings.HasPrefix(e.Message, "Re-attached") || e.TaskID != cfg.ID || e.AllocID != cfg.AllocID || e.TaskName != "web" || e.Timestamp.IsZero() {
+		t.Errorf("got %+v", e)
+	}
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	if e := next(); !strings.Contains(e.Message, "SIG") {
+		t.Errorf("got %+v", e)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestOOMKillIsToldWithTheLimit(t *testing.T) {
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
+	}
+	events, err := a.TaskEvents(context.Background())
+	must(t, err)
+	cfg := a.shell("head -c 200M /dev/zero | tail", "", func(c *drivers.TaskConfig) {
+		c.Resources.NomadResources.Memory.MemoryMB = 30
+	})
+	a.run(cfg)
+	r := a.wait(cfg.ID)
+	if !r.OOMKilled || r.ExitCode == 0 {
+		t.Errorf("got %+v", r)
+	}
+	var told string
+	for end := time.After(3 * time.Second); !strings.Contains(told, "30 MiB"); {
+		select {
+		case e := <-events:
+			told += e.Message + "; "
+		case <-end:
+			t.Fatalf("events: %s", told)
+		}
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestMemoryLimitsReachTheCgroup(t *testing.T) {
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
+	}
+	for name, c := range map[string]struct {
+		memory, max int64
+		soft, hard  string
+	}{
+		"hard alone":    {64, 0, "", "67108864"},
+		"a pair":        {64, 128, "67108864", "134217728"},
+		"no hard limit": {64, -1, "67108864", "9223372036854771712"},
+	} {
+		cfg := a.shell("exec sleep 1000", "", func(t *drivers.TaskConfig) {
+			t.Resources.NomadResources.Memory.MemoryMB, t.Resources.NomadResources.Memory.MemoryMaxMB = c.memory, c.max
+		})
+		a.run(cfg)
+		dir := filepath.Join(a.cgroup.Mounts["memory"], filepath.Base(filepath.Dir(a.share)), cfg.AllocID+".web")
+		read := func(file string) string {
+			b, err := os.ReadFile(filepath.Join(dir, file))
+			must(t, err)
+			return strings.TrimSpace(string(b))
+		}
+		if got := read("memory.limit_in_bytes"); got != c.hard {
+			t.Errorf("%s: hard limit %s, want %s", name, got, c.hard)
+		}
+		if got := read("memory.soft_limit_in_bytes"); c.soft != "" && got != c.soft {
+			t.Errorf("%s: soft limit %s, want %s", name, got, c.soft)
+		}
+		a.destroy(cfg.ID)
+	}
+}
