@@ -113,7 +113,7 @@ func (c *Client) Close() {
 // once the program itself runs. A *launch.Error says why a program could not be
 // started; nothing is left of it then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
-	h := c.hold(st) // before the launch: the exit may be told before the reply is read
+	h := c.hold(st, false) // before the launch: the exit may be told before the reply is read
 	// it may be asked twice: the supervisor starts an id once
 	r, err := c.repeat(ctx, &request{Op: opLaunch, State: st})
 	if err == nil && r.State == nil {
@@ -140,8 +140,7 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	h := c.holds[st.ID]
 	c.mu.Unlock()
 	if h == nil {
-		h = c.hold(st)
-		h.late = !runs(st.Identity)
+		h = c.hold(st, !runs(st.Identity))
 	}
 	c.mu.Lock()
 	h.open(c.cfg.Store)
@@ -260,8 +259,8 @@ func (c *Client) call(ctx context.Context, req *request, fds ...int) (*reply, er
 	return l.roundTrip(ctx, req, fds...)
 }
 
-func (c *Client) hold(st *task.State) *hold {
-	h := &hold{state: st, done: make(chan struct{})}
+func (c *Client) hold(st *task.State, late bool) *hold {
+	h := &hold{state: st, late: late, done: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holds[st.ID] = h
@@ -320,7 +319,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 }
 
 func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
-	req := &request{Op: opAdopt, State: h.state, Late: h.late}
+	req := &request{Op: opAdopt, State: h.state}
 	l, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -330,6 +329,7 @@ func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
 
 func (c *Client) adoptOver(ctx context.Context, l *link, h *hold, req *request) (*Status, error) {
 	var fds []int
+	req.Late = h.late
 	c.mu.Lock()
 	if h.pidfd != nil {
 		if fd, err := unix.FcntlInt(h.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
