@@ -174,6 +174,17 @@ func (a *alloc) story() string {
 	return strings.Join(s, " | ")
 }
 
+// tells waits for an event of the task: Nomad's client sends them to its server in
+// batches, and the driver's may come after the one of the exit.
+func (a *alloc) tells(text string) error {
+	return poll(5*time.Second, func() error {
+		if s := a.story(); !strings.Contains(s, text) {
+			return fmt.Errorf("no event says %q: %s", text, s)
+		}
+		return nil
+	})
+}
+
 // stop stops the job and waits until the task is dead.
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
