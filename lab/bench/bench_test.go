@@ -1,0 +1,131 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestTheProbeTellsWhenItBegan(t *testing.T) {
+	s := &starter{probe: filepath.Join(t.TempDir(), "probe"), fifo: filepath.Join(t.TempDir(), "time")}
+	if err := writeProbe(s.probe); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(s.fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.times, err = os.OpenFile(s.fifo, os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer s.times.Close()
+	for range 3 {
+		before := monotonic()
+		first, _, err := s.fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first <= 0 || first > monotonic()-before {
+			t.Fatalf("the first instruction was %v after the start, in a run of %v", first, monotonic()-before)
+		}
+	}
+}
+
+func TestATreeTellsTasksFromHelpers(t *testing.T) {
+	const marker = "1234567.5"
+	task := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
+	helper := exec.Command("/bin/sleep", "1000")
+	for _, c := range []*exec.Cmd{task, helper} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Wait()
+		defer c.Process.Kill()
+	}
+	want := map[int]role{os.Getpid(): isAgent, task.Process.Pid: isTask, helper.Process.Pid: isOther}
+	var child int // of the task: it belongs to it
+	for end := time.Now().Add(10 * time.Second); child == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the task's own process does not appear")
+		}
+		ps, err := tree(os.Getpid(), t.TempDir(), marker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range ps {
+			if parent, err := parentOf(p.pid); err == nil && parent == task.Process.Pid {
+				child = p.pid
+				if p.role != isTask {
+					t.Errorf("a process of a task is taken for %s", p.role)
+				}
+			}
+			if r, ok := want[p.pid]; ok && p.role != r {
+				t.Errorf("process %d is taken for %s, want %s", p.pid, p.role, r)
+			}
+		}
+	}
+	_ = unix.Kill(child, unix.SIGKILL)
+}
+
+func TestRolesByCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want role
+	}{
+		{[]string{"/opt/plugins/nomad-driver-exec-lite"}, isPlugin},
+		{[]string{"outrider-supervisor", "supervise", "/x"}, isSupervisor},
+		{[]string{"/usr/bin/nomad", "executor", "{}"}, isExecutor},
+		{[]string{"/usr/bin/nomad", "logmon"}, isLogmon},
+		{[]string{"/bin/sleep", "MARK"}, isTask},
+		{[]string{"/bin/sleep", "1"}, isOther},
+	} {
+		var args [][]byte
+		for _, a := range c.args {
+			args = append(args, []byte(a))
+		}
+		if got := roleOf(2, 1, args, "MARK"); got != c.want {
+			t.Errorf("%q is taken for %s, want %s", c.args, got, c.want)
+		}
+	}
+}
+
+func TestWhatIsComparedWithABar(t *testing.T) {
+	for _, c := range []struct {
+		l, r, bar      float64
+		ratio, verdict string
+	}{
+		{10, 6000, 300, "1/600", "PASS (1/300)"},
+		{10, 3000, 300, "1/300", "PASS (1/300)"},
+		{10, 2999, 300, "1/300", "FAIL (1/300)"},
+		{2, 5, 2.5, "1/2.5", "PASS (1/2.5)"},
+		{-3, 5, 300, "~0", "PASS (1/300)"}, // within the noise
+		{3, 5, 0, "1/1.7", ""},
+	} {
+		if got := ratio(c.l, c.r); got != c.ratio {
+			t.Errorf("ratio(%g, %g) is %q, want %q", c.l, c.r, got, c.ratio)
+		}
+		if got := verdict(c.l, c.r, c.bar); got != c.verdict {
+			t.Errorf("verdict(%g, %g, %g) is %q, want %q", c.l, c.r, c.bar, got, c.verdict)
+		}
+	}
+}
+
+func TestPercentiles(t *testing.T) {
+	var list []time.Duration
+	for i := range 200 {
+		list = append(list, time.Duration(200-i))
+	}
+	if got := percentile(list, 99); got != 198 {
+		t.Errorf("the 99th percentile of 1 to 200 is %d, want 198", got)
+	}
+	if got := median(list, self); got != 100 {
+		t.Errorf("the median of 1 to 200 is %d, want 100", got)
+	}
+	if got := percentile(list[:1], 99); got != 200 {
+		t.Errorf("the 99th percentile of one value is %d, want that value", got)
+	}
+}
