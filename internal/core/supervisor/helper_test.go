@@ -293,8 +293,12 @@ func (h *host) waitOutput(st *task.State, text string) string {
 
 // supervisors are the pids of those that serve this host's store.
 func (h *host) supervisors() (pids []int) {
-	return find(func(args []string) bool {
+	pids = find(func(args []string) bool {
 		return len(args) == 3 && args[0] == argv0 && args[1] == roleSupervise && args[2] == h.store.Dir
+	})
+	return slices.DeleteFunc(pids, func(pid int) bool { // what it is just forking looks like it
+		st, err := task.ReadStat(pid)
+		return err != nil || slices.Contains(pids, st.Parent)
 	})
 }
 
