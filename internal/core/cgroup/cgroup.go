@@ -70,6 +70,10 @@ type Group struct {
 	// Leaf marks a group planned by [Leaf]: the caller's own home, so that Create
 	// never kills what is in it.
 	Leaf bool `json:"leaf,omitempty"`
+
+	// Home is, of a Leaf on v2, the group of the process that planned it. An agent
+	// without root may go back there, and nowhere else, when it leaves its leaf.
+	Home string `json:"home,omitempty"`
 }
 
 // Has says whether the group can limit and measure with this controller:

@@ -26,6 +26,9 @@ type Support struct {
 	// Unified is a writable cgroup2 hierarchy beside v1, empty where there is none.
 	Unified string
 
+	// Own is the group on v2 that the caller is in.
+	Own string
+
 	// Kill: the kernel has cgroup.kill (Linux 5.14) and there is a cgroup2
 	// hierarchy to use it in. Without it a group is killed in a loop.
 	Kill bool
@@ -72,7 +75,7 @@ func detect(root string, self []byte, euid int) Support {
 }
 
 func detectV2(root string, self []byte, euid int, none func(string, ...any) Support) Support {
-	s := Support{Mode: V2, Root: root}
+	s := Support{Mode: V2, Root: root, Own: filepath.Join(root, ownV2(self))}
 	slice := filepath.Join(root, s.parent(""))
 	switch {
 	case exists(slice):

@@ -28,7 +28,8 @@ func (g Group) Join(pid int) error {
 // Leave moves the calling process out of the group, so that it can remove it as
 // its last act. In each hierarchy it goes to the root or, since the root of a
 // cgroup namespace takes no process while it hands controllers down, to where
-// process 1 is: a group that holds a process can hold another.
+// process 1 is: a group that holds a process can hold another. In what an agent
+// without root was delegated, neither can be written to, and it goes Home.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error
@@ -37,6 +38,9 @@ func (g Group) Leave() error {
 		homes := []string{root}
 		if dir == g.cgroup2() {
 			homes = append(homes, filepath.Join(root, ownV2(one)))
+			if g.Home != "" && g.Home != dir {
+				homes = append(homes, g.Home)
+			}
 		}
 		var err error
 		for _, home := range slices.Compact(homes) {

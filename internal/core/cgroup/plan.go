@@ -81,6 +81,7 @@ func Leaf(s Support, cpusetPath, name string) Group {
 	case V2:
 		g.Path = filepath.Join(s.Root, parent, name+".scope")
 		g.Owned = []string{g.Path}
+		g.Home = s.Own
 	case V1:
 		if mount := s.Mounts[systemd]; mount != "" {
 			dir := filepath.Join(mount, parent, name)

@@ -67,8 +67,8 @@ func TestLeaf(t *testing.T) {
 		cpuset string
 		want   Group
 	}{
-		{"v2: beside share.slice", Support{Mode: V2, Root: "/cg"}, "/cg/n.slice/share.slice/a.web.scope",
-			Group{Mode: V2, Leaf: true, Path: "/cg/n.slice/outrider.scope", Owned: []string{"/cg/n.slice/outrider.scope"}}},
+		{"v2: beside share.slice", Support{Mode: V2, Root: "/cg", Own: "/cg/n.slice/agent"}, "/cg/n.slice/share.slice/a.web.scope",
+			Group{Mode: V2, Leaf: true, Home: "/cg/n.slice/agent", Path: "/cg/n.slice/outrider.scope", Owned: []string{"/cg/n.slice/outrider.scope"}}},
 		{"v2: no task known yet", Support{Mode: V2, Root: "/cg"}, "",
 			Group{Mode: V2, Leaf: true, Path: "/cg/nomad.slice/outrider.scope", Owned: []string{"/cg/nomad.slice/outrider.scope"}}},
 		{"hybrid: where systemd looks", v1Support("/cg/unified"), "/cg/cpuset/nomad/share",
