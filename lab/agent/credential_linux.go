@@ -38,6 +38,9 @@ func cgroupsReadOnly() bool {
 	return false
 }
 
+// Privileged says whether an agent that this process starts on the host is root.
+func Privileged() bool { return os.Geteuid() == 0 && !cgroupsReadOnly() }
+
 // asNobody makes a process run as nobody, with what is left of kept here.
 func asNobody(attr *syscall.SysProcAttr) error {
 	attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}

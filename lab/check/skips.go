@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 //go:embed skips.txt
@@ -21,7 +23,11 @@ type skip struct {
 
 // conditions are what a machine may lack for a test.
 var conditions = map[string]func() bool{
-	"not-root":     func() bool { return os.Geteuid() != 0 },
+	"not-root":       func() bool { return os.Geteuid() != 0 },
+	"agent-not-root": func() bool { return !agent.Privileged() },
+	"no-memory-cgroup": func() bool {
+		return !agent.Privileged() || !exists("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cgroup.controllers")
+	},
 	"no-cgroup-v1": func() bool { return !exists("/sys/fs/cgroup/*/cgroup.clone_children", "/sys/fs/cgroup/memory/tasks") },
 	"no-cgroup-v2": func() bool { return !exists("/sys/fs/cgroup/cgroup.controllers") },
 	"no-docker":    func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },

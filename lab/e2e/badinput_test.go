@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func TestBadInputGetsOneSentence(t *testing.T) {
@@ -37,7 +39,7 @@ func TestBadInputGetsOneSentence(t *testing.T) {
 		{name: "limit of nothing", c: sh("true").with(conf{"ulimit": conf{"fun": "1"}}), want: `ulimit "fun" is not known`},
 		{name: "no log files", c: sh("true").with(conf{"logs": conf{"max_files": 0}}), want: `max_files`},
 	}
-	if hasMemoryCgroup() { // root
+	if agent.Privileged() {
 		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}), edit: asNobody, want: `work_dir "/root"`})
 	}
 	allocs := make([]*alloc, len(rows))

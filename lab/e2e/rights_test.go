@@ -1,11 +1,12 @@
 package e2e
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // unprivileged makes the agent a process without any rights, that sees
@@ -25,7 +26,7 @@ set -- unshare --mount --propagation private sh -c 'umount -R -l /sys/fs/cgroup 
 
 func TestAgentThatIsNotRoot(t *testing.T) {
 	o := nodeOptions{bare: true, shell: unprivileged}
-	if os.Geteuid() != 0 {
+	if !agent.Privileged() {
 		o.shell = ""
 	}
 	testBareAgent(t, "not root", o, "the agent is not root")
@@ -37,7 +38,7 @@ func TestAgentWithoutCgroups(t *testing.T) {
 }
 
 // testBareAgent is what has to work without cgroups.
-func testBareAgent(t *testing.T, agent string, o nodeOptions, missing string) {
+func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	t.Parallel()
 	n := newNode(t, o)
 
@@ -77,7 +78,7 @@ func testBareAgent(t *testing.T, agent string, o nodeOptions, missing string) {
 	})
 	t.Run("main process ends without a supervisor", func(t *testing.T) { orphans(t, n) })
 	for _, f := range generalFaults {
-		t.Run(f.name, func(t *testing.T) { f.run(t, n, agent) })
+		t.Run(f.name, func(t *testing.T) { f.run(t, n, label) })
 	}
 }
 

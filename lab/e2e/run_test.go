@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func TestOutputIsReadThroughNomad(t *testing.T) {
@@ -137,7 +139,7 @@ func TestEnvironmentIsTheTasksOwn(t *testing.T) {
 	}
 	out := a.output(t, "stdout")
 	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n", "NOMAD_TASK_NAME=main\n",
-		a.dir() + "/main\n", fmt.Sprint(os.Geteuid()) + "\n0027\n1024\n5\n"} {
+		a.dir() + "/main\n", agentUser() + "\n0027\n1024\n5\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -382,10 +384,19 @@ func (n *node) tasksOf(allocID string) []string {
 	return dirs
 }
 
+// agentUser is the id of the user that the agent, and a task without a user, runs as.
+func agentUser() string {
+	if os.Geteuid() == 0 && !agent.Privileged() {
+		return "65534"
+	}
+	return fmt.Sprint(os.Geteuid())
+}
+
+// needRoot skips where the agent is not root: see lab/check/skips.txt.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+	if !agent.Privileged() {
+		t.Skip("needs an agent that is root")
 	}
 }
 
@@ -397,7 +408,7 @@ func needMemoryCgroup(t testing.TB) {
 }
 
 func hasMemoryCgroup() bool {
-	if os.Geteuid() != 0 {
+	if !agent.Privileged() {
 		return false
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {
