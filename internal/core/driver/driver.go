@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
@@ -193,11 +194,15 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if !d.keep(h) {
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
+	planned := st.Group.Mode
 	if st, err = h.executor.Launch(d.ctx, st); err != nil {
 		d.forget(cfg.ID)
 		return nil, nil, err
 	}
 	h.started(st)
+	if planned == cgroup.None {
+		d.event(h, "Limits are not enforced: %s", whyNoCgroup(cgroups.now()))
+	}
 	th := drivers.NewTaskHandle(1)
 	th.Config = cfg
 	th.State = drivers.TaskStateRunning

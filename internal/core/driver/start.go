@@ -80,6 +80,14 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, 
 	return st, nil
 }
 
+// whyNoCgroup says why a task was planned without one.
+func whyNoCgroup(s cgroup.Support) string {
+	if s.Mode == cgroup.None && s.Missing != "" {
+		return s.Missing
+	}
+	return "Nomad names no cgroup for the task"
+}
+
 // baseCommand is what does not depend on the driver.
 func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account) (task.Command, error) {
 	dir := cfg.TaskDir()

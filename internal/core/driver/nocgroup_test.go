@@ -1,0 +1,30 @@
+package driver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTaskWithoutACgroupSaysThatLimitsAreNotEnforced(t *testing.T) {
+	a := start(t, nil)
+	a.share = "" // Nomad, not being root, names none
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	events, err := a.TaskEvents(ctx)
+	must(t, err)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	_, err = a.WaitTask(ctx, cfg.ID)
+	must(t, err)
+	select {
+	case e := <-events:
+		if e.TaskID != cfg.ID || !strings.HasPrefix(e.Message, "Limits are not enforced: ") || len(e.Message) < 40 {
+			t.Errorf("got %+v", e)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no event")
+	}
+	a.destroy(cfg.ID)
+}
