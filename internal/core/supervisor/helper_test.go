@@ -42,7 +42,9 @@ func TestMain(m *testing.M) {
 		r.Close()
 		w.Close()
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(smallDir)
+	os.Exit(code)
 }
 
 // host is a place in which supervisors, clients and tasks run. At the end of the
@@ -106,7 +108,14 @@ func newHost(t testing.TB, cgroups bool) *host {
 		}
 		h.nothingLeft()
 		must(t, os.RemoveAll(dir))
-		eventually(t, "all descriptors of the test are closed", func() bool { return openFDs(t) <= fds })
+		eventually(t, "all descriptors of the test are closed", func() bool {
+			if openFDs(t) <= fds {
+				return true
+			}
+			runtime.GC() // os/exec keeps the pidfd of a process that reapOrphans took from it
+			time.Sleep(10 * time.Millisecond)
+			return false
+		})
 	})
 	return h
 }

@@ -16,12 +16,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
+var smallDir string
+
 // small is the supervisor's own binary, another build than the test's.
 var small = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "outrider-small-")
 	if err != nil {
 		return "", err
 	}
+	smallDir = dir
 	path := filepath.Join(dir, "outrider-supervisor")
 	cmd := exec.Command("go", "build", "-o", path, "../cmd/outrider-supervisor")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
