@@ -17,7 +17,7 @@ var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
 // systemd keeps the processes of its units. Only a Leaf uses it.
 const systemd = "systemd"
 
-// Plan says which groups the task gets. It has no side effects; the result is to
+// Plan says which groups the task gets. It changes nothing; the result is to
 // be saved before [Group.Create] makes anything, so that what was made can be
 // removed whatever happens.
 //
@@ -35,7 +35,7 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 	}
 	switch s.Mode {
 	case V2:
-		return Group{Mode: V2, Path: cpusetPath, Controllers: slices.Clone(s.Controllers)}
+		return Group{Mode: V2, Path: cpusetPath, Controllers: s.controllers(cpusetPath)}
 	case V1:
 		g := Group{Mode: V1, V1: make(map[string]string)}
 		parent := s.parent(cpusetPath)
@@ -62,6 +62,16 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 		return g
 	}
 	return Group{Mode: None}
+}
+
+// controllers are those that a scope on v2 really has. Support knows those below
+// nomad.slice; an agent may have its scopes elsewhere.
+func (s Support) controllers(scope string) []string {
+	if !exists(filepath.Join(scope, "cgroup.controllers")) {
+		return slices.Clone(s.Controllers)
+	}
+	has := words(filepath.Join(scope, "cgroup.controllers"))
+	return slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(has, c) })
 }
 
 // Leaf plans a group for a supervisor: beside the groups of the tasks, so that a

@@ -2,7 +2,9 @@ package cgroup
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -83,5 +85,18 @@ func TestLeaf(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestPlanTakesTheControllersThatTheScopeHas(t *testing.T) {
+	root := fixture(t, map[string]string{
+		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",
+		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // only our leaf is there
+		"other.slice/share.slice/a.web.scope/cgroup.controllers": "io memory pids\n",
+	})
+	s := detect(root, []byte("0::/\n"), 0)
+	g := Plan(s, filepath.Join(root, "other.slice/share.slice/a.web.scope"), "a", "web")
+	if want := []string{"memory", "pids"}; !slices.Equal(g.Controllers, want) {
+		t.Errorf("got %v, want %v", g.Controllers, want)
 	}
 }

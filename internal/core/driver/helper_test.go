@@ -54,7 +54,7 @@ type agent struct {
 	t      *testing.T
 	state  string // state_dir
 	node   string
-	share  string // v1: Nomad's shared cpuset; empty where tasks get no cgroup
+	share  string // v1: Nomad's shared cpuset, v2: its share.slice; empty where tasks get no cgroup
 	made   []string
 	cgroup cgroup.Support
 
@@ -70,6 +70,9 @@ func start(t *testing.T, options map[string]any) *agent {
 	a := &agent{t: t, state: state, node: uuid.Generate(), cgroup: cgroup.Detect("")}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
 		a.makeShare()
+	}
+	if a.cgroup.Mode == cgroup.V2 {
+		a.makeSlice()
 	}
 	t.Cleanup(func() {
 		a.stopDriver()
@@ -132,6 +135,23 @@ func (a *agent) makeShare() {
 	}
 }
 
+// makeSlice is what makeShare is, on v2: where scopes get all controllers.
+func (a *agent) makeSlice() {
+	const all = "+cpuset +cpu +memory +pids"
+	given, err := os.ReadFile(filepath.Join(a.cgroup.Root, "cgroup.subtree_control"))
+	must(a.t, err)
+	for _, controller := range strings.Fields(all) {
+		if !slices.Contains(strings.Fields(string(given)), controller[1:]) {
+			return // tasks get no cgroup: what the root hands down is not a test's to change
+		}
+	}
+	a.share = filepath.Join(a.cgroup.Root, "nomad-outrider-test-"+uuid.Short()+".slice", "share.slice")
+	for _, dir := range []string{filepath.Dir(a.share), a.share} {
+		a.mkdir(dir)
+		must(a.t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(all), 0))
+	}
+}
+
 func (a *agent) mkdir(dir string) {
 	if err := os.Mkdir(dir, 0o755); err == nil {
 		a.made = append(a.made, dir)
@@ -163,7 +183,11 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 	var decoded map[string]any
 	hclutils.NewConfigParser(spec).ParseHCL(a.t, "config {\n"+config+"\n}", &decoded)
 	must(a.t, cfg.EncodeConcreteDriverConfig(decoded))
-	if a.share != "" {
+	if a.share != "" && a.cgroup.Mode == cgroup.V2 {
+		scope := filepath.Join(a.share, cfg.AllocID+"."+cfg.Name+".scope")
+		a.mkdir(scope)
+		cfg.Resources.LinuxResources.CpusetCgroupPath = scope
+	} else if a.share != "" {
 		cfg.Resources.LinuxResources.CpusetCgroupPath = a.share
 		g := cgroup.Plan(a.cgroup, a.share, cfg.AllocID, cfg.Name)
 		for _, controller := range []string{"freezer", "memory", "cpu"} {

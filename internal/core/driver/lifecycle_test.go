@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
 func TestExitsAreTold(t *testing.T) {
@@ -382,11 +384,15 @@ func TestMemoryLimitsReachTheCgroup(t *testing.T) {
 		a.run(cfg)
 		dir := filepath.Join(a.cgroup.Mounts["memory"], filepath.Base(filepath.Dir(a.share)), cfg.AllocID+".web")
 		read := func(file string) string {
+			if a.cgroup.Mode == cgroup.V2 {
+				dir = cfg.Resources.LinuxResources.CpusetCgroupPath
+				file = map[string]string{"memory.limit_in_bytes": "memory.max", "memory.soft_limit_in_bytes": "memory.low"}[file]
+			}
 			b, err := os.ReadFile(filepath.Join(dir, file))
 			must(t, err)
 			return strings.TrimSpace(string(b))
 		}
-		if got := read("memory.limit_in_bytes"); got != c.hard {
+		if got := read("memory.limit_in_bytes"); got != c.hard && !(got == "max" && c.max == -1) {
 			t.Errorf("%s: hard limit %s, want %s", name, got, c.hard)
 		}
 		if got := read("memory.soft_limit_in_bytes"); c.soft != "" && got != c.soft {

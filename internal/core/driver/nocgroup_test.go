@@ -9,12 +9,12 @@ import (
 
 func TestTaskWithoutACgroupSaysThatLimitsAreNotEnforced(t *testing.T) {
 	a := start(t, nil)
-	a.share = "" // Nomad, not being root, names none
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	events, err := a.TaskEvents(ctx)
 	must(t, err)
 	cfg := a.shell("exec sleep 1000", "")
+	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as of an agent that is not root
 	a.run(cfg)
 	_, err = a.WaitTask(ctx, cfg.ID)
 	must(t, err)
