@@ -198,15 +198,15 @@ var logmonFaults = []fault{
 func TestFaultTable(t *testing.T) {
 	for _, group := range []struct {
 		name   string // of the subtest
-		agent  string // in the table
+		agent  string // in the table, after its user
 		o      nodeOptions
 		faults []fault
 		root   bool
 	}{
-		{"processes", "root", nodeOptions{}, generalFaults, false},
-		{"state", "root, state files", nodeOptions{}, stateFaults, false},
-		{"disks", "root, small disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
-		{"logmon", "root, logs by Nomad", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
+		{"processes", "", nodeOptions{}, generalFaults, false},
+		{"state", "state files", nodeOptions{}, stateFaults, false},
+		{"disks", "small disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
+		{"logmon", "logs by Nomad", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			if group.root {
@@ -214,8 +214,15 @@ func TestFaultTable(t *testing.T) {
 			}
 			t.Parallel()
 			n := newNode(t, group.o)
+			agent := "root"
+			if agentUser() != "0" {
+				agent = "not root"
+			}
+			if group.agent != "" {
+				agent += ", " + group.agent
+			}
 			for _, f := range group.faults {
-				t.Run(f.name, func(t *testing.T) { f.run(t, n, group.agent) })
+				t.Run(f.name, func(t *testing.T) { f.run(t, n, agent) })
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func TestAgentThatIsNotRoot(t *testing.T) {
 	if !agent.Privileged() {
 		o.shell = ""
 	}
-	testBareAgent(t, "not root", o, "the agent is not root")
+	testBareAgent(t, "not root, no rights", o, "the agent is not root")
 }
 
 func TestAgentWithoutCgroups(t *testing.T) {

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// The other tests look into /proc, which they can where the agent is a process of
+// the host. This one sees that the same holds in the lab's container.
+func TestAgentInAContainer(t *testing.T) {
+	if err := agent.DockerAnswers(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	dir, err := os.MkdirTemp(scratch, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	a, err := agent.Run(ctx, agent.Options{
+		Runtime: agent.Container, Dir: dir, Binary: nomadBinary, Progress: t.Logf,
+		Plugins: []agent.Plugin{{Binary: execLite, Config: `state_dir = "${state_dir}"`}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{Agent: a, dir: dir}
+	defer func() {
+		if t.Failed() {
+			n.tellLog(t)
+		}
+		if err := a.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if left, err := a.Leftovers(ctx); err != nil || len(left) > 0 {
+			t.Errorf("left: %q, %v", left, err)
+		}
+	}()
+	inside := func(script string) string {
+		t.Helper()
+		out, err := a.Exec(ctx, "sh", "-c", script)
+		if err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+		return strings.TrimSpace(out)
+	}
+
+	counting := n.start(t, sh(`i=0; while [ ! -e local/go ]; do echo line $i; i=$((i+1)); sleep 0.05; done; echo last $i; exit 7`))
+	tree := n.start(t, family(":"))
+	tree.says(t, "stdout", "daemon ")
+	for _, fault := range []struct {
+		name   string
+		strike func()
+	}{
+		{"supervisor killed", func() { inside("kill -9 $(pgrep -x outrider-superv)") }},
+		{"plugin killed", func() { inside("kill -9 $(pgrep -x nomad-driver-ex)") }},
+		{"agent killed", func() { kill(t, n); n.restart(t) }},
+		{"agent restarted", func() { stop(t, n); n.restart(t) }},
+	} {
+		before := len(counting.output(t, "stdout"))
+		fault.strike()
+		eventually(t, 30*time.Second, func() error {
+			out, err := counting.read("stdout")
+			if err != nil {
+				return err
+			}
+			if len(out) < before+50 {
+				return fmt.Errorf("%s: no more output", fault.name)
+			}
+			_, _, err = numbered(out)
+			return err
+		})
+		if _, st, err := counting.info(); err != nil || st.State != "running" || st.Restarts != 0 {
+			t.Errorf("%s: the task is %s, %d restarts, %v", fault.name, st.State, st.Restarts, err)
+		}
+	}
+	if code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "touch local/go; echo done; exit 3"); code != 3 || out != "done\r\n" {
+		t.Errorf("exec: %d, %q", code, out)
+	}
+	if got := counting.ended(t); got != "exit 7" {
+		t.Errorf("got %s: %s", got, counting.story())
+	}
+	if _, ended, err := numbered(counting.output(t, "stdout")); err != nil || !ended {
+		t.Errorf("output: %v, end %v", err, ended)
+	}
+	tree.stop(t)
+	if got := tree.outcome(); got != "signal 9" {
+		t.Errorf("a deaf task: got %s", got)
+	}
+	if left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep || true"); left != "" {
+		t.Errorf("left of the tasks:\n%s", left)
+	}
+	if left := inside("ls " + a.StateDir() + "/exec-lite/*/tasks"); left != "" {
+		t.Errorf("state is left: %s", left)
+	}
+}
