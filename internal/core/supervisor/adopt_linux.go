@@ -135,12 +135,23 @@ func isChild(id task.Identity) bool {
 // supervisor that was killed meanwhile, and ends, or hangs, as that. Its exit is
 // not the task's.
 func isLauncher(id task.Identity) bool {
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
-	if err != nil || !strings.HasPrefix(string(comm), "launch:") || !id.Alive() {
-		return false
+	for range 20 {
+		st, err := task.ReadStat(id.PID)
+		if err != nil || !id.Alive() {
+			return false
+		}
+		if st.State == 'Z' { // keeps its name, and loses its arguments
+			comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
+			return err == nil && strings.HasPrefix(string(comm), "launch:")
+		}
+		// until its own first execve it has the arguments of the supervisor
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id.PID))
+		if len(cmdline) > 0 {
+			return strings.HasPrefix(string(cmdline), argv0+"\x00")
+		}
+		time.Sleep(time.Millisecond) // in the middle of an execve
 	}
-	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id.PID)) // of a zombie: empty
-	return len(cmdline) == 0 || strings.HasPrefix(string(cmdline), argv0+"\x00"+roleLaunch+"\x00")
+	return false
 }
 
 // runs says whether a process exists and is not a zombie.

@@ -256,7 +256,11 @@ func (c *Client) call(ctx context.Context, req *request, fds ...int) (*reply, er
 	if err != nil {
 		return nil, err
 	}
-	return l.roundTrip(ctx, req, fds...)
+	r, err := l.roundTrip(ctx, req, fds...)
+	if errors.Is(err, errLinkLost) {
+		c.drop(l)
+	}
+	return r, err
 }
 
 func (c *Client) hold(st *task.State, late bool) *hold {

@@ -161,6 +161,8 @@ func (h *host) planCgroups() {
 
 func (h *host) mkdir(dir string) {
 	if err := os.Mkdir(dir, 0o755); err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.made = append(h.made, dir)
 	} else if !os.IsExist(err) {
 		h.t.Fatal(err)
@@ -223,15 +225,16 @@ func (h *host) client(change ...func(*Config)) *Client {
 func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
-	alloc := fmt.Sprintf("alloc%d", h.ids)
+	n := h.ids
+	alloc := fmt.Sprintf("alloc%d", n)
 	h.mu.Unlock()
 	st := &task.State{
-		ID: alloc + "/t/" + fmt.Sprintf("%08x", h.ids), AllocID: alloc, Task: "t" + strconv.Itoa(h.ids),
+		ID: alloc + "/t/" + fmt.Sprintf("%08x", n), AllocID: alloc, Task: "t" + strconv.Itoa(n),
 		Command: task.Command{
 			Path: "/bin/sh", Args: []string{"-c", script}, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"},
 		},
 		Output: task.Output{Collector: task.CollectorDriver, AllocDir: filepath.Join(h.dir, "alloc")},
-		Group:  h.group(alloc, "t"+strconv.Itoa(h.ids)),
+		Group:  h.group(alloc, "t"+strconv.Itoa(n)),
 	}
 	for _, f := range change {
 		f(st)
@@ -314,6 +317,10 @@ func (h *host) supervisors() (pids []int) {
 func (h *host) supervisor() int {
 	h.t.Helper()
 	pids := h.supervisors()
+	// one that finds the place taken is there for a moment
+	for end := time.Now().Add(2 * time.Second); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
+		time.Sleep(time.Millisecond)
+	}
 	if len(pids) != 1 {
 		h.t.Fatalf("%d supervisors run, want 1: %v", len(pids), pids)
 	}

@@ -77,6 +77,7 @@ func (c *Client) listen(l *link) {
 			l.mu.Unlock()
 		}
 	}
+	c.drop(l) // first: who is told that it is lost calls again at once
 	l.mu.Lock()
 	l.lost = true
 	for seq, answer := range l.pending {
@@ -87,9 +88,6 @@ func (c *Client) listen(l *link) {
 	l.shut()
 
 	c.mu.Lock()
-	if c.link == l {
-		c.link = nil
-	}
 	for id, s := range c.sessions { // they died with the connection
 		if s.link == l {
 			close(s.ended)
@@ -101,6 +99,15 @@ func (c *Client) listen(l *link) {
 	if running > 0 && c.ctx.Err() == nil {
 		c.cfg.Log("supervisor is gone while %d tasks run: starting another", running)
 		c.rewatch()
+	}
+}
+
+// drop makes the next call dial anew.
+func (c *Client) drop(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l {
+		c.link = nil
 	}
 }
 
