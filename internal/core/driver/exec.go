@@ -14,6 +14,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -179,6 +180,16 @@ func (t *terminal) close() {
 	closeFiles([]*os.File{t.stdin, t.stdout, t.stderr})
 }
 
+// resize is not pty.Setsize, whose Fd() makes the file blocking and may be asked
+// of one that is being closed: its number could be another session's by then.
+func (t *terminal) resize(rows, columns uint16) {
+	if raw, err := t.stdin.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+		})
+	}
+}
+
 // closeFiles closes each; twice is harmless.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
@@ -210,7 +221,7 @@ func receive(stream drivers.ExecTaskStream, t *terminal) {
 			}
 		}
 		if size := m.TtySize; size != nil && t.tty {
-			_ = pty.Setsize(t.stdin, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
+			t.resize(uint16(size.Height), uint16(size.Width))
 		}
 	}
 }

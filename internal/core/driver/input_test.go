@@ -194,10 +194,10 @@ func TestOutputThroughNomadsLogmon(t *testing.T) {
 	if n := strings.Count(a.output(cfg), "\n"); n != 5000 {
 		t.Errorf("%d lines", n)
 	}
-	b, err := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.0"))
-	if err != nil || string(b) != "last\n" {
-		t.Errorf("stderr: %q, %v", b, err)
-	}
+	eventually(t, "stderr is in its file", func() bool {
+		b, _ := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.0"))
+		return string(b) == "last\n"
+	})
 	a.destroy(cfg.ID)
 	if _, _, err := a.StartTask(a.shell("exit 0", "logs { max_files = 3 }")); err == nil || !strings.Contains(err.Error(), "logs") {
 		t.Errorf("logs in config: got %v", err)
