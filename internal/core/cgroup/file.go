@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,21 +22,24 @@ func readFile(path string) ([]byte, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, 0, 4096)
+	page := pages.Get().(*[4096]byte)
+	defer pages.Put(page)
+	var content []byte
 	for {
-		n, err := retry(func() (int, error) { return unix.Read(fd, buf[len(buf):cap(buf)]) })
+		n, err := retry(func() (int, error) { return unix.Read(fd, page[:]) })
 		if err != nil {
 			return nil, &os.PathError{Op: "read", Path: path, Err: err}
 		}
 		if n == 0 {
-			return buf, nil
+			return content, nil
 		}
-		buf = buf[:len(buf)+n]
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
+		content = append(content, page[:n]...)
 	}
 }
+
+// pages are what files are read into: most have a few bytes, and some hundred are
+// read each second where many tasks run.
+var pages = sync.Pool{New: func() any { return new([4096]byte) }}
 
 // writeFile writes one value to an interface file, in one write as the kernel
 // demands. The error names the file and the value.

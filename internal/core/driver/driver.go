@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type Driver struct {
 	name     string
 	logger   hclog.Logger
 	eventer  *eventer.Eventer
+	sampling worker      // reads all statistics
+	calm     *time.Timer // fires when the last start is a while ago
 	ctx      context.Context
 
 	mu        sync.Mutex
@@ -72,7 +75,10 @@ func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
 	logger = logger.Named(name)
 	return &Driver{
 		workload: w, name: name, logger: logger, ctx: ctx,
-		eventer:   eventer.NewEventer(ctx, logger),
+		eventer:  eventer.NewEventer(ctx, logger),
+		sampling: newWorker(ctx),
+		// a burst of starts leaves many times the garbage of what is kept of it
+		calm:      time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		options:   defaultPluginOptions(),
 		handles:   map[string]*handle{},
 		executors: map[string]*supervisor.Client{},
@@ -81,6 +87,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
 
 // Close lets go of the supervisor. Tasks go on.
 func (d *Driver) Close() error {
+	d.calm.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for dir, e := range d.executors {
@@ -200,6 +207,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, err
 	}
 	h.started(st)
+	d.calm.Reset(2 * time.Second)
 	if planned == cgroup.None {
 		d.event(h, "Limits are not enforced: %s", whyNoCgroup(cgroups.now()))
 	}
@@ -225,12 +233,13 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	if err != nil {
 		return nil, drivers.ErrTaskNotFound
 	}
+	d.waitedFor(h)
 	result := make(chan *drivers.ExitResult, 1)
 	go func() {
 		defer close(result)
-		d.waitedFor(h)
 		select {
 		case <-exited:
+			d.heard(ctx, h)
 			result <- exitResult(h.result())
 		case <-ctx.Done():
 			result <- &drivers.ExitResult{Err: ctx.Err()}

@@ -15,7 +15,7 @@ import (
 
 // handle is a task that this plugin process knows.
 type handle struct {
-	config   *drivers.TaskConfig
+	config   *drivers.TaskConfig // without the environment, which nobody needs again
 	executor executor
 	saved    savedHandle
 
@@ -24,6 +24,7 @@ type handle struct {
 	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
+	told      time.Time            // when an event was last
 	oomKills  uint64               // of which the user knows
 }
 
@@ -38,7 +39,11 @@ type savedHandle struct {
 }
 
 func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedHandle) *handle {
-	return &handle{config: cfg, executor: e, state: st, saved: saved}
+	saved.State = nil
+	return &handle{
+		config:   &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID},
+		executor: e, state: st, saved: saved,
+	}
 }
 
 func (h *handle) current() *task.State {
@@ -70,10 +75,11 @@ func (h *handle) result() *task.Exit {
 }
 
 func (h *handle) save(th *drivers.TaskHandle) (err error) {
-	if h.saved.State, err = json.Marshal(h.current()); err != nil {
+	saved := h.saved // a copy: the encoded state is as large as the task's environment
+	if saved.State, err = json.Marshal(h.current()); err != nil {
 		return err
 	}
-	return th.SetDriverState(&h.saved)
+	return th.SetDriverState(&saved)
 }
 
 func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err error) {

@@ -41,17 +41,14 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
-			if kills, err := h.current().Group.OOMKills(); err == nil {
-				d.noticeOOM(h, kills)
-			}
-			if u, err := s.sample(); err == nil {
+			var u *drivers.TaskResourceUsage
+			d.sampling.run(func() { u = d.measure(s) })
+			if u != nil {
 				select {
 				case usages <- u:
 				case <-ctx.Done():
 					return
 				}
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				d.logger.Warn("failed to read statistics", "task", id, "error", err)
 			}
 			select {
 			case <-tick.C:
@@ -63,6 +60,54 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 		}
 	}()
 	return usages, nil
+}
+
+// measure takes one sample, nil where there is nothing to be had.
+func (d *Driver) measure(s *sampler) *drivers.TaskResourceUsage {
+	if kills, err := s.handle.current().Group.OOMKills(); err == nil {
+		d.noticeOOM(s.handle, kills)
+	}
+	u, err := s.sample()
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			d.logger.Warn("failed to read statistics", "task", s.handle.config.ID, "error", err)
+		}
+		return nil
+	}
+	return u
+}
+
+// worker is one goroutine that does the work of many: their stacks stay small,
+// and a thousand tasks are not measured all at the same time.
+type worker struct {
+	ctx  context.Context
+	work chan func()
+}
+
+// newWorker starts the goroutine; ctx ends it.
+func newWorker(ctx context.Context) worker {
+	w := worker{ctx: ctx, work: make(chan func())}
+	go func() {
+		for {
+			select {
+			case f := <-w.work:
+				f()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// run returns when f has, or without it when the worker has ended.
+func (w worker) run(f func()) {
+	done := make(chan struct{})
+	select {
+	case w.work <- func() { defer close(done); f() }:
+		<-done
+	case <-w.ctx.Done():
+	}
 }
 
 // sampler turns the kernel's counters into Nomad's percentages, which need two

@@ -174,7 +174,14 @@ func lockDir(dir string) (*os.File, error) {
 func (s *server) run() {
 	go s.loop.run()
 	every := min(s.idle/4+time.Millisecond, time.Second)
+	var freed int64
 	for range time.Tick(every) {
+		// after a burst of requests the heap is mostly garbage; it is small, so that
+		// collecting it and giving the pages back costs next to nothing
+		if last := s.lastRequest.Load(); last != freed && time.Since(time.Unix(0, last)) > every {
+			freed = last
+			debug.FreeOSMemory()
+		}
 		if s.idleFor() < s.idle {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -27,6 +28,8 @@ type server struct {
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	adoption sync.Mutex   // one adoption at a time
 	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
+
+	lastRequest atomic.Int64 // when it was answered, ns since 1970
 
 	mu        sync.Mutex
 	processes map[string]*process // tasks and exec sessions by id
@@ -177,6 +180,7 @@ func (s *server) converse(c *client) {
 }
 
 func (s *server) answer(c *client, req *request) *reply {
+	defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
 	r := &reply{}
 	var err error
 	switch req.Op {
