@@ -168,6 +168,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
 	h := newHandle(th.Config, d.executor(saved.StoreDir), st, saved)
+	h.recovered = true
 	if !d.keep(h) {
 		return nil // another call was quicker
 	}
@@ -198,6 +199,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
 	// kept first: what the supervisor has to say of the start is about this task
+	h.recovered = true
 	if !d.keep(h) {
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}

@@ -51,6 +51,8 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 	if !h.waitedFor {
 		h.early = append(h.early, e)
 		e = nil
+	} else {
+		h.told = time.Now()
 	}
 	h.mu.Unlock()
 	if e != nil {
@@ -63,10 +65,47 @@ func (d *Driver) waitedFor(h *handle) {
 	h.mu.Lock()
 	early := h.early
 	h.waitedFor, h.early = true, nil
+	if len(early) > 0 {
+		h.told = time.Now()
+	}
 	h.mu.Unlock()
 	for _, e := range early {
 		d.emit(e)
 	}
+}
+
+// How long an exit waits for the events before it, and after a start of the plugin
+// for Nomad to listen to any.
+const (
+	hearing   = 100 * time.Millisecond
+	listening = time.Second
+)
+
+// heard gives Nomad the time to take what was told just now: events travel apart
+// from the exit, and Nomad drops those that come after the end of an allocation.
+func (d *Driver) heard(ctx context.Context, h *handle) {
+	h.mu.Lock()
+	told := h.told
+	h.mu.Unlock()
+	if time.Since(told) > hearing {
+		return
+	}
+	for end := time.Now().Add(listening); !d.listened(); time.Sleep(10 * time.Millisecond) {
+		if !h.recovered || time.Now().After(end) || ctx.Err() != nil {
+			return
+		}
+		told = time.Now()
+	}
+	select {
+	case <-time.After(hearing - time.Since(told)):
+	case <-ctx.Done():
+	}
+}
+
+func (d *Driver) listened() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.listeners > 0
 }
 
 // emit tells Nomad, or keeps it until Nomad listens: after a start of the plugin

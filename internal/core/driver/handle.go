@@ -15,9 +15,10 @@ import (
 
 // handle is a task that this plugin process knows.
 type handle struct {
-	config   *drivers.TaskConfig // without the environment, which nobody needs again
-	executor executor
-	saved    savedHandle
+	config    *drivers.TaskConfig // without the environment, which nobody needs again
+	executor  executor
+	saved     savedHandle
+	recovered bool // started by an earlier plugin process
 
 	mu        sync.Mutex
 	state     *task.State          // as planned, until it was started
