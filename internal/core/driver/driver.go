@@ -199,7 +199,6 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
 	// kept first: what the supervisor has to say of the start is about this task
-	h.recovered = true
 	if !d.keep(h) {
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
