@@ -25,7 +25,6 @@ type node struct {
 type nodeOptions struct {
 	plugin string // the plugin's configuration, but for state_dir
 	state  string // its state_dir; empty is one of the agent's own
-	config string // more of the agent's configuration
 	bare   bool   // the agent has no cgroups
 
 	// shell is run before the agent, in its process, and may end in a command that
@@ -35,6 +34,9 @@ type nodeOptions struct {
 	// prepare is called with the directory before anything else is in it.
 	prepare func(dir string) error
 }
+
+// keepAllocations keeps ended ones for a look at them: 50 by default.
+const keepAllocations = `client { gc_max_allocs = 1000 }`
 
 // newNode starts an agent, and at the end of the test asks that nothing is left.
 func newNode(t *testing.T, o nodeOptions) *node {
@@ -81,7 +83,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: dir, Binary: binary, Config: o.config,
+		Runtime: agent.Host, Dir: dir, Binary: binary, Config: keepAllocations,
 		Name:    "e2e-" + strings.ToLower(name),
 		Plugins: []agent.Plugin{{Binary: execLite, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}},
 	})
