@@ -67,7 +67,6 @@ func Main() {
 }
 
 func supervise(with string) int {
-	debug.SetGCPercent(20) // small and idle: memory counts, collection time does not
 	setName("outrider-superv")
 	// no signal that is meant for somebody else ends it; Notify and not Ignore,
 	// since ignored signals are inherited by tasks

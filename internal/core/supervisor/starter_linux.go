@@ -3,10 +3,10 @@ package supervisor
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,8 +162,9 @@ func openHigh(path string) (*os.File, error) {
 // buildID tells one build of the supervisor from another.
 var buildID = sync.OnceValue(func() string {
 	if embedded != nil {
-		sum := sha256.Sum256(embedded)
-		return hex.EncodeToString(sum[:12])
+		sum := fnv.New128a()
+		sum.Write(embedded)
+		return hex.EncodeToString(sum.Sum(nil))
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/exe", &st); err != nil {

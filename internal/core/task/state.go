@@ -1,11 +1,11 @@
 package task
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -84,8 +84,10 @@ func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") 
 // TaskDir is where the files of one task are: task.json, exit.json, and the FIFOs
 // stdout and stderr. The name is a hash since an id has slashes and no length limit.
 func (s Store) TaskDir(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum[:10]))
+	// not a cryptographic hash: that package's start-up would be part of every launch
+	sum := fnv.New128a()
+	sum.Write([]byte(id))
+	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum.Sum(nil)))
 }
 
 // FIFO is the path of a task's stdout or stderr, as stream says.
