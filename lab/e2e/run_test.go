@@ -51,7 +51,7 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 	n := common(t)
 	// three files of 1 MiB while somebody follows
 
-	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "5ms", "-lines", "24000", "-then", "exit:0"},
+	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines", "24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
 
 	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}), nil)
