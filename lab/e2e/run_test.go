@@ -50,7 +50,6 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	// three files of 1 MiB while somebody follows
-
 	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines", "24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
 
