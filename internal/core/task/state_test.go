@@ -1,0 +1,94 @@
+package task
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestStoreGivesBackWhatWasSaved(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	id := "9d0e6a3c/" + strings.Repeat("long/", 100) + "web/01234567"
+	if _, err := s.Load(id); !errors.Is(err, ErrNoState) {
+		t.Fatalf("before: %v", err)
+	}
+	saved := &State{ID: id, AllocID: "9d0e6a3c", Task: "web", Command: Command{Path: "sleep", Env: []string{"A=", "B=c=d"}}}
+	if err := s.Save(saved); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Load(id)
+	if err != nil || got.ID != id || got.Command.Env[0] != "A=" || got.Version != StateVersion {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if s.LoadExit(id) != nil {
+		t.Error("an exit, though none was saved")
+	}
+	at := time.Now().Truncate(time.Second)
+	if err := s.SaveExit(id, &Exit{Code: 7, At: at}); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.LoadExit(id); e == nil || e.Code != 7 || !e.At.Equal(at) {
+		t.Errorf("exit: %+v", e)
+	}
+	for _, f := range []string{"task.json", "exit.json"} {
+		fi, err := os.Stat(filepath.Join(s.TaskDir(id), f))
+		if err != nil || fi.Mode().Perm() != 0o600 { // environments hold secrets
+			t.Errorf("%s: %v, %v", f, fi.Mode(), err)
+		}
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Errorf("twice: %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(s.Dir, "tasks")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestStoreTellsAnUnreadableStateFromAMissingOne(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":               "",
+		"truncated":           `{"version":1,"id":"a/b`,
+		"of a newer version":  `{"version":999,"id":"a/b/c"}`,
+		"of something else":   `{"version":1}`,
+		"not even an object":  `[]`,
+		"filled with NULs":    strings.Repeat("\x00", 64),
+		"wrong type of field": `{"version":1,"id":"a/b/c","identity":"x"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Store{Dir: t.TempDir()}
+			if err := s.Save(&State{ID: "a/b/c"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Load("a/b/c"); !errors.Is(err, ErrBadState) {
+				t.Errorf("got %v", err)
+			}
+			states, unreadable, err := s.List()
+			if err != nil || len(states) != 0 || len(unreadable) != 1 {
+				t.Errorf("list: %v, %v, %v", states, unreadable, err)
+			}
+		})
+	}
+}
+
+func TestStoreReadsAStateOfAnOlderVersion(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if err := os.MkdirAll(s.TaskDir("a/b/c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := `{"version":0,"id":"a/b/c","a_field_that_went":1}`
+	if err := os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.Load("a/b/c"); err != nil || st.ID != "a/b/c" {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
