@@ -329,3 +329,23 @@ func TestDamagedStateIsMadeGoodByTheHandle(t *testing.T) {
 		}
 	})
 }
+
+func TestOutputGoesOnThoughTheStateDirectoryWasRemoved(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	file := filepath.Join(h.dir, "go")
+	// more than a pipe holds: unless somebody reads, it never ends
+	st := h.launch(c, h.shell(waits(file, "head -c 200000 /dev/zero | tr '\\0' x; exit 7")))
+	h.waitOutput(st, "first")
+	must(t, os.RemoveAll(h.store.Dir))
+	h.kill(h.supervisor(), unix.SIGKILL)
+	must(t, os.WriteFile(file, nil, 0o600))
+	if got := h.wait(c, st.ID); got.Code != 7 || got.Lost {
+		t.Errorf("exit is %+v", got)
+	}
+	if out := h.output(st, "stdout"); out != "first\nlast\n"+strings.Repeat("x", 200000) {
+		t.Errorf("output has %d bytes", len(out))
+	}
+	h.destroy(c, st.ID)
+	reapOrphans()
+}

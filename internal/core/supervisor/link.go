@@ -207,7 +207,7 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.cfg.Store.Socket(), Net: "unix"})
 		if err != nil {
-			if last = c.startSupervisor(ctx); last != nil {
+			if last = c.startSupervisor(ctx); last != nil && !errors.Is(last, errDiedStarting) {
 				return nil, last
 			}
 			continue

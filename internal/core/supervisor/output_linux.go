@@ -1,9 +1,15 @@
 package supervisor
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -70,6 +76,9 @@ func (p *process) hold(path string, uid, gid int) error {
 // openStream opens the supervisor's end of a FIFO, and the log file.
 func (s *server) openStream(p *process, name string) error {
 	fd, err := logs.OpenReadEnd(s.store.FIFO(p.id, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		fd, err = p.readEndOfTask(name, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -81,6 +90,18 @@ func (s *server) openStream(p *process, name string) error {
 		p.streams = append(p.streams, &stream{p: p, logs: l})
 	}
 	return err
+}
+
+// readEndOfTask finds a FIFO whose name is gone, because somebody removed the
+// state directory, at the task that still writes to it. notFound is returned where
+// the task has put something else in its place.
+func (p *process) readEndOfTask(name string, notFound error) (int, error) {
+	path := fmt.Sprintf("/proc/%d/fd/%d", p.identity.PID, 1+slices.Index(streamNames[:], name))
+	var st unix.Stat_t
+	if !p.identity.Alive() || unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO || st.Nlink != 0 {
+		return -1, notFound
+	}
+	return logs.OpenReadEnd(path)
 }
 
 // reopenOutput opens what a supervisor before this one had open. Errors are the

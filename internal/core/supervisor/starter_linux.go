@@ -20,6 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
+// errDiedStarting: killed, most likely, before it could serve or complain.
+var errDiedStarting = errors.New("failed to start the supervisor: it said nothing")
+
 // startSupervisor starts the process and returns when it listens, or when it
 // turned out that another one does.
 func (c *Client) startSupervisor(ctx context.Context) error {
@@ -36,7 +39,7 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 	}
 	if errors.Is(err, os.ErrPermission) && embedded != nil {
 		// a kernel that executes no memfd (vm.memfd_noexec=2): this very program can do it too
-		self, serr := os.Open("/proc/self/exe")
+		self, serr := openHigh("/proc/self/exe")
 		if serr != nil {
 			return err
 		}
@@ -119,7 +122,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		return fmt.Errorf("failed to start the supervisor: %s", said)
 	default:
 		_ = cmd.Process.Kill()
-		return fmt.Errorf("failed to start the supervisor: it said nothing (%v); see %s", err, logPath)
+		return fmt.Errorf("%w (%w); see %s", errDiedStarting, err, logPath)
 	}
 }
 
