@@ -167,6 +167,14 @@ func TestUserAndItsEnvironment(t *testing.T) {
 	if out != "/what/the/job/says\n" {
 		t.Errorf("HOME of the job: %q", out)
 	}
+	out, _ = a.result(a.shell("echo $HOME $USER $LOGNAME", "", func(cfg *drivers.TaskConfig) {
+		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // an agent of which its service manager told nothing
+			delete(cfg.Env, name)
+		}
+	}))
+	if out != "/root root root\n" {
+		t.Errorf("without a user: %q", out)
+	}
 }
 
 func TestOptionsReachTheProcess(t *testing.T) {

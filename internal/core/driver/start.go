@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -111,6 +112,8 @@ func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *accoun
 	}
 	if who != nil {
 		cmd.User = &who.User
+	} else {
+		who = self()
 	}
 	if n := cfg.NetworkIsolation; n != nil {
 		cmd.NetworkNamespace = n.Path
@@ -118,6 +121,16 @@ func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *accoun
 	cmd.Env = environment(d.denied.filter(cfg.Env), who)
 	return cmd, nil
 }
+
+// self is whoever runs the agent, nil where that can't be found out: tasks without
+// a user run as it. A service manager may not have told its name and home.
+var self = sync.OnceValue(func() *account {
+	a, err := resolveUser(strconv.Itoa(os.Geteuid()), nil)
+	if err != nil {
+		return nil
+	}
+	return a
+})
 
 // environment is the task's as Nomad made it, which without file system
 // isolation has the agent's own in it; what that says of the agent's user is
