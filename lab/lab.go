@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -66,7 +67,15 @@ func New(runtime string) (*Lab, error) {
 	return l, nil
 }
 
-var errDown = errors.New("the lab is not up; start it with: mage lab:up")
+var errDown = errors.New("the lab is not up; start it with: " + mage + " lab:up")
+
+// mage is how the user of this machine calls it: a clean clone has it only as a tool.
+var mage = func() string {
+	if _, err := exec.LookPath("mage"); err == nil {
+		return "mage"
+	}
+	return "go tool mage"
+}()
 
 // open returns the running lab's agent, or an error that says what to do.
 func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
@@ -78,7 +87,7 @@ func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
 		return nil, err
 	}
 	if a.Alive(ctx) != nil {
-		return nil, errors.New("the lab's agent has ended; start it again with: mage lab:up")
+		return nil, errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 	}
 	return a, nil
 }

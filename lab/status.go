@@ -18,14 +18,14 @@ import (
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := agent.Open(ctx, l.dir)
 	if errors.Is(err, agent.ErrNone) {
-		l.say("The lab is not up. Start it with: mage lab:up")
+		l.say("The lab is not up. Start it with: %s lab:up", mage)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if err := a.Alive(ctx); err != nil {
-		l.say("The lab's agent has ended: start it again with mage lab:up, or remove it with mage lab:down.")
+		l.say("The lab's agent has ended: start it again with %[1]s lab:up, or remove it with %[1]s lab:down.", mage)
 		return err
 	}
 	i := a.Info()

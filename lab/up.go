@@ -165,7 +165,7 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Age
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
 	info := a.Info()
 	if info.Hash != o.Hash {
-		return nil, fmt.Errorf("the lab is up, but %s; to change that: mage lab:down lab:up", difference(info, o))
+		return nil, fmt.Errorf("the lab is up, but %s; to change that: %s lab:down lab:up", difference(info, o), mage)
 	}
 	changed, err := l.changed(info, o)
 	if err != nil {
@@ -286,9 +286,9 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 func (l *Lab) next() string {
 	const hello = "plugins/exec-lite/example/hello.nomad.hcl"
 	if _, err := os.Stat(filepath.Join(l.root, hello)); err != nil {
-		return "mage lab:status"
+		return mage + " lab:status"
 	}
-	return "mage lab:run " + hello
+	return mage + " lab:run " + hello
 }
 
 // limits says in plain lines what this lab cannot do.
