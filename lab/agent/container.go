@@ -143,6 +143,9 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 	if err != nil {
 		return a, err
 	}
+	// the container runs, the agent in it perhaps not yet; one that has ended
+	// already is for WaitHealthy to explain, with its log
+	_ = a.ctr.StartAgent(ctx)
 	if a.client, err = newClient(a.Address()); err != nil {
 		return a, err
 	}
@@ -174,7 +177,6 @@ func (a *containerAgent) Start(ctx context.Context) error {
 		if err := a.ctr.Start(ctx); err != nil {
 			return fmt.Errorf("failed to start the container: %w", err)
 		}
-		return nil
 	}
 	return a.ctr.StartAgent(ctx)
 }

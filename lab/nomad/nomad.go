@@ -313,7 +313,7 @@ echo "agent $p does not end"; exit 1`, holdFile, pidFile, signal, patience/(50*t
 // StartAgent starts the agent again after StopAgent or KillAgent.
 func (c *Container) StartAgent(ctx context.Context) error {
 	script := fmt.Sprintf(`rm -f %s
-for i in $(seq 100); do [ -e %s ] && exit 0; sleep 0.05; done
+for i in $(seq 400); do [ -e %s ] && exit 0; sleep 0.05; done
 echo "agent does not start"; exit 1`, holdFile, pidFile)
 	if _, err := c.Output(ctx, "sh", "-c", script); err != nil {
 		return fmt.Errorf("start nomad agent: %w", err)
