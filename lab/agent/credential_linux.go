@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,19 +42,27 @@ func cgroupsReadOnly() bool {
 // Privileged says whether an agent that this process starts on the host is root.
 func Privileged() bool { return os.Geteuid() == 0 && !cgroupsReadOnly() }
 
-// asNobody makes a process run as nobody, with what is left of kept here.
-func asNobody(attr *syscall.SysProcAttr) error {
-	attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+// asNobody makes a command run as nobody, with what is left of kept here. The
+// capabilities are its own only once it has been executed, so that neither its
+// directory nor its file may be found by a path that nobody can't walk, such as
+// one in root's home: the file is opened here, for the caller to close after Start.
+func asNobody(cmd *exec.Cmd) (binary *os.File, err error) {
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	have, err := permitted()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, c := range kept {
 		if have&(1<<c) != 0 {
-			attr.AmbientCaps = append(attr.AmbientCaps, c)
+			cmd.SysProcAttr.AmbientCaps = append(cmd.SysProcAttr.AmbientCaps, c)
 		}
 	}
-	return nil
+	if binary, err = os.Open(cmd.Path); err != nil {
+		return nil, err
+	}
+	cmd.Path = fmt.Sprintf("/proc/self/fd/%d", binary.Fd())
+	cmd.Dir = "/"
+	return binary, nil
 }
 
 // permitted reads this process's permitted capabilities, proc_pid_status(5).

@@ -178,9 +178,11 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
 	if a.info.NotRoot && os.Geteuid() == 0 {
-		if err := asNobody(cmd.SysProcAttr); err != nil {
+		binary, err := asNobody(cmd)
+		if err != nil {
 			return err
 		}
+		defer binary.Close()
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
