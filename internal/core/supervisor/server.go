@@ -27,6 +27,8 @@ type server struct {
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	adoption sync.Mutex   // one adoption at a time
+	starters gate         // through which launches go until they wait for their launcher
+	enders   gate         // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
 
 	lastRequest atomic.Int64 // when it was answered, ns since 1970

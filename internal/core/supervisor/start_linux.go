@@ -41,7 +41,11 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	}
 	defer close(p.begun)
 	s.destroyEarlierRuns(p)
-	if err := s.launchProcess(p, st); err != nil {
+	proc, err := s.prepare(p, st)
+	if err == nil {
+		err = s.follow(p, proc)
+	}
+	if err != nil {
 		s.abandon(p)
 		return nil, nil, err
 	}
@@ -70,17 +74,21 @@ func (s *server) enter(p *process) (known *process) {
 	}
 }
 
-func (s *server) launchProcess(p *process, st *task.State) error {
+// prepare does all that comes before the program's own file system is touched,
+// up to a launcher that waits.
+func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
+	s.starters.enter()
+	defer s.starters.leave()
 	// the intent is on disk before the process exists: whoever comes after a
 	// crash between the two finds the cgroup and clears it
 	if err := s.store.Save(st); err != nil {
-		return fmt.Errorf("failed to save the task's state: %w", err)
+		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
 	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
 		s.event(st.ID, "Limits are not enforced: %v", err)
 		st.Group = cgroup.Group{Mode: cgroup.None}
 	} else if err != nil {
-		return fmt.Errorf("failed to set up the cgroup: %w", err)
+		return nil, fmt.Errorf("failed to set up the cgroup: %w", err)
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
 	p.group, p.oomKills, p.output = st.Group, st.OOMKills, output{st.Output, st.Task}
@@ -88,22 +96,27 @@ func (s *server) launchProcess(p *process, st *task.State) error {
 	stdio, err := s.openOutput(p, st)
 	defer closeAll(stdio[:])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	proc, err := s.fork(&st.Command, p.group, stdio, launch.Spec{Session: true})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	st.Identity, err = task.Identify(proc.PID)
 	if err != nil {
-		proc.Kill()
-		return fmt.Errorf("failed to identify the task's process: %w", err)
+		s.drop(proc)
+		return nil, fmt.Errorf("failed to identify the task's process: %w", err)
 	}
 	p.identity = st.Identity
 	if err := s.store.Save(st); err != nil { // while the launcher is at work
-		proc.Kill()
-		return fmt.Errorf("failed to save the task's state: %w", err)
+		s.drop(proc)
+		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
+	return proc, nil
+}
+
+// follow waits until the launcher has become the program, and watches that.
+func (s *server) follow(p *process, proc *launch.Process) error {
 	if err := s.started(proc); err != nil {
 		return err
 	}
@@ -164,12 +177,20 @@ func (s *server) fork(cmd *task.Command, group cgroup.Group, stdio [3]*os.File, 
 func (s *server) started(proc *launch.Process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	defer func() {
-		s.mu.Lock()
-		delete(s.launchers, proc.PID)
-		s.mu.Unlock()
-	}()
+	defer s.noLauncher(proc.PID)
 	return proc.Started(ctx)
+}
+
+// drop ends a launcher that is not to become anything.
+func (s *server) drop(proc *launch.Process) {
+	proc.Kill()
+	s.noLauncher(proc.PID)
+}
+
+func (s *server) noLauncher(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.launchers, pid)
 }
 
 // abandon clears a task that did not start.
@@ -221,7 +242,7 @@ func (s *server) exec(c *client, req *request) error {
 	}
 	closeAll(req.files) // or the session's end would not be seen at the other end
 	if p.identity, err = task.Identify(proc.PID); err != nil {
-		proc.Kill()
+		s.drop(proc)
 		return err
 	}
 	s.mu.Lock()

@@ -73,7 +73,7 @@ func (s *server) kill(id string) error {
 
 func (s *server) killTree(p *process) error {
 	if p.group.Mode != cgroup.None {
-		return p.group.Kill()
+		return s.killGroup(p.group)
 	}
 	// sessions are no descendants of the main process
 	for _, id := range append(s.sessionsOf(p), p.identity) {
@@ -97,6 +97,25 @@ func (s *server) sessionsOf(t *process) (ids []task.Identity) {
 		}
 	}
 	return ids
+}
+
+// killGroup kills a cgroup and waits until it is empty. Nearly all are at once;
+// those that are not wait without keeping others from it.
+func (s *server) killGroup(g cgroup.Group) error {
+	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
+		s.enders.enter()
+		err := g.KillOnce()
+		var empty bool
+		if err == nil {
+			empty, err = g.Empty()
+		}
+		s.enders.leave()
+		if empty || err != nil {
+			return err
+		}
+		time.Sleep(wait)
+	}
+	return g.Kill()
 }
 
 // killSession ends an exec session: its process group, which it leads.
@@ -133,6 +152,8 @@ func (s *server) destroyTask(id string) error {
 		return err
 	}
 	s.closeStreams(p)
+	s.enders.enter()
+	defer s.enders.leave()
 	if err := p.group.Remove(); err != nil {
 		return fmt.Errorf("failed to remove the cgroup: %w", err)
 	}
