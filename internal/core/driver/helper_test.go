@@ -30,7 +30,54 @@ import (
 // TestMain is also the supervisor and the launcher.
 func TestMain(m *testing.M) {
 	supervisor.Main()
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	if os.Getenv(nonRootVar) != "" { // run by a test of this very binary
+		return m.Run()
+	}
+	// Nomad's harness leaves directories behind; short, since sockets are in it too
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("o%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	defer removeLeaves()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	os.Setenv("TMPDIR", dir)
+	return m.Run()
+}
+
+// removeLeaves ends the supervisors that no test needs any more, which would go by
+// themselves when they have been idle for a while, and removes their cgroups.
+func removeLeaves() {
+	table, err := task.Processes()
+	if err != nil {
+		return
+	}
+	for _, p := range task.Descendants(table, os.Getpid()) {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); strings.HasPrefix(string(line), "outrider-supervisor\x00supervise\x00") {
+			_ = unix.Kill(p.PID, unix.SIGKILL)
+		}
+	}
+	s := cgroup.Detect("")
+	for _, parent := range []string{
+		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
+	} {
+		for _, driver := range []string{"test-driver", "script"} {
+			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-"+driver+"-*"))
+			for _, leaf := range leaves {
+				for end := time.Now().Add(5 * time.Second); unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end); {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+		}
+	}
 }
 
 type testConfig struct{ PluginOptions }
