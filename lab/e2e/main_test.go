@@ -59,6 +59,15 @@ func run(m *testing.M) (int, error) {
 	if err := os.Chmod(scratch, 0o755); err != nil {
 		return 1, err
 	}
+	// the sockets of plugins, executors and logmons that tests kill go with it
+	tmp := filepath.Join(scratch, "tmp")
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return 1, err
+	}
+	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
+		return 1, err
+	}
+	os.Setenv("TMPDIR", tmp)
 	root, err := build.Root(".")
 	if err != nil {
 		return 1, err
