@@ -39,10 +39,9 @@ func (d *Driver) executor(storeDir string) *supervisor.Client {
 	if e := d.executors[storeDir]; e != nil {
 		return e
 	}
-	support := cgroup.Detect("")
 	e := supervisor.NewClient(supervisor.Config{
 		Store:   task.Store{Dir: storeDir},
-		Leaf:    cgroup.Leaf(support, "", fmt.Sprintf("outrider-%s-%s", d.name, shortID(filepath.Base(storeDir)))),
+		Leaf:    cgroup.Leaf(cgroups.now(), "", fmt.Sprintf("outrider-%s-%s", d.name, shortID(filepath.Base(storeDir)))),
 		OnEvent: d.supervisorEvent,
 		OnExit:  d.taskExited,
 		Log:     func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },

@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 	"strconv"
+	"sync"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
@@ -39,13 +40,14 @@ type LogOptions struct {
 	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"At what size a file is rotated, at the end of a line, in MiB."`
 }
 
-var defaultLogOptions = schema.Of[LogOptions]().Default()
+// The defaults, read from the structs once: a task's are asked for at each start.
+var (
+	defaultPluginOptions = sync.OnceValue(func() PluginOptions { return schema.Of[PluginOptions]().Default() })
+	defaultTaskOptions   = sync.OnceValue(func() TaskOptions { return schema.Of[TaskOptions]().Default() })
+	defaultLogOptions    = sync.OnceValue(func() LogOptions { return schema.Of[LogOptions]().Default() })
+)
 
 func (o *TaskOptions) taskOptions() *TaskOptions { return o }
-
-func defaultPluginOptions() PluginOptions { return schema.Of[PluginOptions]().Default() }
-
-func defaultTaskOptions() TaskOptions { return schema.Of[TaskOptions]().Default() }
 
 // umask parses the option of that name.
 func (o *TaskOptions) umask() (*uint32, error) {

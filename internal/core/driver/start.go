@@ -165,7 +165,8 @@ func (d *Driver) output(cfg *drivers.TaskConfig, o *LogOptions) (task.Output, er
 		return out, fmt.Errorf("logs in config has no effect on this node, where Nomad collects the output (log_collection = \"nomad\"): use the task's own logs block")
 	}
 	if o == nil {
-		o = &defaultLogOptions
+		defaults := defaultLogOptions()
+		o = &defaults
 	}
 	switch {
 	case cfg.StdoutPath == os.DevNull && cfg.StderrPath == os.DevNull:

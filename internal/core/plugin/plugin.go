@@ -55,13 +55,6 @@ type Command struct {
 	Run func(args []string) error
 }
 
-func (p Plugin) kind() string {
-	if p.Device != nil {
-		return base.PluginTypeDevice
-	}
-	return base.PluginTypeDriver
-}
-
 // DriverInfo is the answer to PluginInfo of a driver with this name.
 func DriverInfo(name string) *base.PluginInfoResponse {
 	return &base.PluginInfoResponse{

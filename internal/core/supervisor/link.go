@@ -283,18 +283,3 @@ func (c *Client) hangUpWhenIdle(l *link) {
 		}
 	}
 }
-
-// SupervisorPID returns the pid of the connected supervisor, 0 where there is none.
-func (c *Client) SupervisorPID(ctx context.Context) int {
-	c.mu.Lock()
-	l := c.link
-	c.mu.Unlock()
-	if l == nil {
-		return 0
-	}
-	r, err := l.roundTrip(ctx, &request{Op: opHello})
-	if err != nil || r.Hello == nil {
-		return 0
-	}
-	return r.Hello.PID
-}

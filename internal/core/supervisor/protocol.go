@@ -44,7 +44,6 @@ const (
 	opHello   = "hello"   // -> Hello
 	opLaunch  = "launch"  // State -> State with Identity; answers when the program runs
 	opAdopt   = "adopt"   // State, perhaps a pidfd -> Status
-	opStatus  = "status"  // ID -> Status
 	opSignal  = "signal"  // ID, Signal, Mode
 	opKill    = "kill"    // ID: the whole tree, answers when it is gone
 	opDestroy = "destroy" // ID: kill, and remove all that is left

@@ -156,9 +156,7 @@ func (s *server) converse(c *client) {
 		req.files = c.take(req.FDs)
 		running.Go(func() {
 			r := s.answer(c, &req)
-			for _, f := range req.files {
-				f.Close()
-			}
+			closeAll(req.files)
 			r.Seq = req.Seq
 			c.tell(r)
 		})
@@ -192,8 +190,6 @@ func (s *server) answer(c *client, req *request) *reply {
 		r.State, r.Stat, err = s.launch(req.State)
 	case opAdopt:
 		r.Stat, err = s.adopt(req.State, req.files, req.Late)
-	case opStatus:
-		r.Stat, err = s.status(req.ID)
 	case opSignal:
 		err = s.signal(req.ID, req.Signal, req.Mode)
 	case opKill:
@@ -218,14 +214,6 @@ func (s *server) find(id string) (*process, error) {
 		return p, nil
 	}
 	return nil, ErrUnknownTask
-}
-
-func (s *server) status(id string) (*Status, error) {
-	p, err := s.find(id)
-	if err != nil {
-		return nil, err
-	}
-	return s.statusOf(p)
 }
 
 func (s *server) statusOf(p *process) (*Status, error) {

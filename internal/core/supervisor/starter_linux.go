@@ -175,6 +175,3 @@ var buildID = sync.OnceValue(func() string {
 	}
 	return fmt.Sprintf("self-%d-%d-%d-%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano())
 })
-
-// Embedded says whether the small binary is built in.
-func Embedded() bool { return embedded != nil }
