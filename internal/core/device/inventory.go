@@ -1,0 +1,116 @@
+// Package device is the one implementation of Nomad's device plugin contract
+// (plugins/device/device.go, device.DevicePlugin). A plugin supplies an
+// Inventory: what is there; a Reserver: what a task gets of it; and, where it can,
+// a Meter and a Lessor. The streams that never end, the grace for what is plugged
+// in again, the checks of what is reserved, and the order of everything are here,
+// the same for all.
+package device
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// Inventory enumerates. It knows nothing of who has what.
+type Inventory interface {
+	// Scan lists every device that is there now, in any order. It is called from
+	// one goroutine at a time. An error or a panic leaves the last list standing and
+	// is tried again, more and more slowly; it never reaches Nomad, which would
+	// drop the plugin for good (client/devicemanager/instance.go, fingerprint).
+	Scan(context.Context) ([]Group, error)
+}
+
+// Group are devices of which any is as good as another: what a job asks for as
+// device "<vendor>/<type>/<name>", device "<type>" and so on.
+type Group struct {
+	Vendor, Type, Name string // none empty; no slash in Vendor and Type
+
+	// Attributes are what constraints compare, and what tells the nodes of a
+	// cluster apart for the scheduler (structs.Node.ComputeClass). The core adds
+	// "ids", the healthy devices' ids with commas between.
+	Attributes map[string]*structs.Attribute
+
+	Devices []Device
+}
+
+// Device is one of a group.
+type Device struct {
+	// ID is the same after a re-plug and a restart of the host, and has a character
+	// that is not a digit: set_contains never finds what reads as a number.
+	ID string
+
+	// Problem says why no task can use it now, in words for the operator; empty is
+	// healthy.
+	Problem string
+
+	// PCIBusID is the PCI address ("0000:00:14.0") that NUMA placement asks for,
+	// empty where there is none.
+	PCIBusID string
+}
+
+// Reserver gives devices to tasks.
+type Reserver interface {
+	// Reserve says what a task gets. Each id is of the last Scan, healthy then, and
+	// given once. Nomad calls it once for each device block of an allocation's task,
+	// not again when the task is restarted (client/allocrunner/taskrunner,
+	// device_hook.go): what is given must stay right over a re-plug. It may be called
+	// from several goroutines. An error fails the allocation, in these words.
+	Reserve(ctx context.Context, ids []string) (*device.ContainerReservation, error)
+}
+
+// Meter measures. It is optional.
+type Meter interface {
+	// Stats measures these devices; one that is missing from the answer is left out.
+	Stats(ctx context.Context, ids []string) (map[string]*device.DeviceStats, error)
+}
+
+// Lessor is a Reserver that must know when a device is free again. It is
+// optional. Nomad never says so (its contract has Reserve and no release): the core
+// releases what is reserved a second time, since Nomad gives nothing away that is
+// still in use, and what its holder has left for good.
+type Lessor interface {
+	Reserver
+
+	// Leases lists who holds what, from a record that outlives this process (such
+	// as a property of the device itself).
+	Leases(context.Context) ([]Lease, error)
+
+	// Release takes a device back. It is idempotent.
+	Release(ctx context.Context, id string) error
+}
+
+// Lease is a device that somebody has.
+type Lease struct {
+	ID    string
+	Since time.Time
+
+	// Left: its holder has been seen to be gone for good.
+	Left bool
+}
+
+// Supply is what a configuration amounts to.
+type Supply struct {
+	Inventory Inventory
+	Reserver  Reserver // may be a Lessor
+	Meter     Meter    // may be nil
+
+	// Events calls kick whenever a scan is worth while, until ctx ends; it is
+	// called again, later and later, after an error. It may be nil.
+	Events func(ctx context.Context, kick func()) error
+
+	// Period is the time between scans without a kick, above zero.
+	Period time.Duration
+
+	// Settle is how long after a kick further ones are waited for.
+	Settle time.Duration
+
+	// Grace is how long a device that has vanished stays listed, as unhealthy, and
+	// how long Reserve waits for it to come back.
+	Grace time.Duration
+
+	// Disabled publishes nothing and never scans.
+	Disabled bool
+}

@@ -1,0 +1,52 @@
+package main
+
+import "github.com/outrider-dev/outrider/internal/core/schema"
+
+// Config is the agent's plugin block.
+type Config struct {
+	Enabled  bool             `codec:"enabled" default:"true" doc:"Whether devices are published at all."`
+	Devices  map[string]Block `codec:"device" label:"type" doc:"Devices to publish under a name of their own, which is the type that a job asks for: device \"zigbee\" {}. A device belongs to the first block that matches it, in the order of the names."`
+	MatchAll bool             `codec:"match_all" default:"false" doc:"Publish every other device too, hubs excepted, as type \"usb\"."`
+	Exclude  map[string]Match `codec:"exclude" doc:"Devices that are never published, whatever matches them."`
+
+	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"How often to look without being told by the kernel that something was plugged."`
+	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed, as unhealthy, and how long a reservation waits for it."`
+	ShadowDir string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Where the plugin makes device nodes for tasks, absolute, on a file system mounted without nodev. They outlive a re-plug, which the kernel's own do not."`
+	Root      string          `codec:"root" default:"/" doc:"Below which directory /sys and /dev are looked for. Any other than / is a simulation, such as \"nomad-device-usb simulate\" makes."`
+}
+
+// Match says which devices are meant: those for which every option that is set
+// has a pattern that fits. In patterns * stands for any characters and ? for one.
+type Match struct {
+	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
+	Serial schema.Strings `codec:"serial" doc:"Serial number."`
+	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
+	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\")."`
+	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
+}
+
+// Block is a device that jobs ask for by name, and what a task gets of it.
+type Block struct {
+	Match
+
+	Nodes []string          `codec:"nodes" doc:"Kinds of device nodes to give: usb, tty, hidraw, input, video, media, sound, printer, storage, other. A device without one of them is unhealthy; one with a question mark (\"hidraw?\") may be missing. By default all that are there, but no storage."`
+	Path  string            `codec:"path" doc:"The directory in the task with the nodes, absolute: by default /dev/<type>, so that a serial port is /dev/<type>/tty. A second device of the same block in one task has -2 added."`
+	Names map[string]string `codec:"names" doc:"Further paths in the task for a node: tty = \"/dev/ttyACM0\", \"tty-if01\" = \"/dev/radio\"."`
+
+	Mode        string `codec:"mode" default:"0660" doc:"Permissions of the nodes, octal."`
+	User        string `codec:"user" doc:"Owner of the nodes, by name or id; by default root."`
+	Group       string `codec:"group" doc:"Group of the nodes, by name or id; by default that of the kernel's node (udev's dialout, for example)."`
+	Permissions string `codec:"cgroup_permissions" default:"rw" enum:"r,w,rw,rm,wm,rwm" doc:"What the task's device cgroup allows, where the driver has one: read, write, mknod."`
+	ByID        bool   `codec:"by_id" default:"true" doc:"Also give the nodes under udev's names, such as /dev/serial/by-id/usb-...-if00."`
+	Libusb      bool   `codec:"libusb" default:"true" doc:"With the usb node, mount /dev/bus/usb and /sys/bus/usb/devices with this device alone, where libusb looks. Only one device block of a task can have it."`
+	Count       int    `codec:"count" default:"1" min:"1" max:"1000" doc:"How many tasks may have the device at the same time."`
+
+	Mounts []Mount `codec:"mount" doc:"Files and directories of the host that tasks with the device need too."`
+}
+
+// Mount is a bind mount.
+type Mount struct {
+	HostPath string `codec:"host_path" required:"true" doc:"On the host, absolute."`
+	TaskPath string `codec:"task_path" doc:"In the task, absolute; by default the same."`
+	ReadOnly bool   `codec:"read_only" default:"true" doc:"Whether the task may only read it."`
+}

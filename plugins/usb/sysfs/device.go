@@ -1,0 +1,85 @@
+// Package sysfs reads what the kernel says of USB devices in /sys, and of the
+// nodes that their drivers made in /dev. It opens no device.
+package sysfs
+
+import "fmt"
+
+// Device is a USB device as it is now. Two scans of an unchanged machine return
+// equal values.
+type Device struct {
+	Name    string // the kernel's, and the way through the hubs: "1-1.4" is port 4 of the hub in port 1 of bus 1
+	Bus     int
+	Address int // changes with each plug
+
+	// Path says where it is plugged in, and stays the same over a restart that
+	// numbers the buses anew: "pci-0000:00:14.0-usbv2-0:1.4", as udev's ID_PATH
+	// with the USB revision.
+	Path string
+
+	// PCIBusID is the address of its controller ("0000:00:14.0"), empty where that
+	// is none on a PCI bus.
+	PCIBusID string
+
+	ID      ID
+	Release uint16 // bcdDevice
+	Class   Class  // of the device; zero where each interface has its own
+
+	Manufacturer, Product, Serial string // its strings, empty where it has none
+
+	Speed    string // in Mbit/s, as the kernel writes it: "1.5", "480", "10000"
+	MaxPower int    // in mA
+
+	Interfaces []Interface // of the active configuration, by number
+	Nodes      []Node      // in a fixed order: its own first, then by kind, interface and name
+}
+
+// ID is vendor and product.
+type ID struct{ Vendor, Product uint16 }
+
+// String is the usual form, such as "10c4:ea60".
+func (id ID) String() string { return fmt.Sprintf("%04x:%04x", id.Vendor, id.Product) }
+
+// Class is class, subclass and protocol of a device or an interface
+// (https://www.usb.org/defined-class-codes).
+type Class struct{ Class, Subclass, Protocol uint8 }
+
+// String is such as "03/01/02".
+func (c Class) String() string { return fmt.Sprintf("%02x/%02x/%02x", c.Class, c.Subclass, c.Protocol) }
+
+// Interface is one function of a device.
+type Interface struct {
+	Number int
+	Class  Class
+	Driver string // the kernel's, empty where none is bound
+}
+
+// Kind says what a node is for.
+type Kind string
+
+// The kinds of nodes.
+const (
+	USB     Kind = "usb"     // the device itself, for libusb: /dev/bus/usb/001/004
+	TTY     Kind = "tty"     // ttyUSB0, ttyACM0
+	HIDRaw  Kind = "hidraw"  // hidraw0
+	Input   Kind = "input"   // input/event3, input/mouse0, input/js0
+	Video   Kind = "video"   // video0
+	Media   Kind = "media"   // media0
+	Sound   Kind = "sound"   // snd/controlC1, snd/pcmC1D0p, snd/midiC1D0
+	Storage Kind = "storage" // sda, sda1, sg0, bsg: the host's data
+	Printer Kind = "printer" // usb/lp0
+	Other   Kind = "other"   // any other
+)
+
+// Node is a device node of a device or of one of its interfaces.
+type Node struct {
+	Kind      Kind
+	Path      string // below the root, without a leading slash: "dev/ttyUSB0"
+	Interface int    // -1 for the device's own
+	Block     bool
+	Major     uint32
+	Minor     uint32
+
+	// Links are the names that udev gave it, such as
+	// "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0", sorted.
+	Links []string
+}
