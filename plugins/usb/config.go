@@ -1,13 +1,17 @@
 package main
 
-import "github.com/outrider-dev/outrider/internal/core/schema"
+import (
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+)
 
 // Config is the agent's plugin block.
 type Config struct {
-	Enabled  bool             `codec:"enabled" default:"true" doc:"Whether devices are published at all."`
-	Devices  map[string]Block `codec:"device" label:"type" doc:"Devices to publish under a name of their own, which is the type that a job asks for: device \"zigbee\" {}. A device belongs to the first block that matches it, in the order of the names."`
-	MatchAll bool             `codec:"match_all" default:"false" doc:"Publish every other device too, hubs excepted, as type \"usb\"."`
-	Exclude  map[string]Match `codec:"exclude" doc:"Devices that are never published, whatever matches them."`
+	Enabled  bool                   `codec:"enabled" default:"true" doc:"Whether devices are published at all."`
+	Devices  map[string]Block       `codec:"device" label:"type" doc:"Devices to publish under a name of their own, which is the type that a job asks for: device \"zigbee\" {}. A device belongs to the first block that matches it, in the order of the names."`
+	MatchAll bool                   `codec:"match_all" default:"false" doc:"Publish every other device too, hubs excepted, as type \"usb\"."`
+	Exclude  map[string]match.Match `codec:"exclude" doc:"Devices that are never published, whatever matches them."`
 
 	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"How often to look without being told by the kernel that something was plugged."`
 	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed, as unhealthy, and how long a reservation waits for it."`
@@ -15,19 +19,9 @@ type Config struct {
 	Root      string          `codec:"root" default:"/" doc:"Below which directory /sys and /dev are looked for. Any other than / is a simulation, such as \"nomad-device-usb simulate\" makes."`
 }
 
-// Match says which devices are meant: those for which every option that is set
-// has a pattern that fits. In patterns * stands for any characters and ? for one.
-type Match struct {
-	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
-	Serial schema.Strings `codec:"serial" doc:"Serial number."`
-	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
-	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\")."`
-	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
-}
-
 // Block is a device that jobs ask for by name, and what a task gets of it.
 type Block struct {
-	Match
+	match.Match
 
 	Nodes []string          `codec:"nodes" doc:"Kinds of device nodes to give: usb, tty, hidraw, input, video, media, sound, printer, storage, other. A device without one of them is unhealthy; one with a question mark (\"hidraw?\") may be missing. By default all that are there, but no storage."`
 	Path  string            `codec:"path" doc:"The directory in the task with the nodes, absolute: by default /dev/<type>, so that a serial port is /dev/<type>/tty. A second device of the same block in one task has -2 added."`

@@ -1,0 +1,25 @@
+// Package match decides which device belongs to which block of the
+// configuration, and under which id it is published.
+package match
+
+import (
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// Match says which devices are meant: those for which every option that is set
+// has a pattern that fits. In patterns * stands for any characters and ? for one.
+type Match struct {
+	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
+	Serial schema.Strings `codec:"serial" doc:"Serial number."`
+	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
+	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\")."`
+	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
+}
+
+// Validate is nil, or says in one sentence what is wrong with the first pattern
+// that can fit nothing. One that sets no option is an error too: it would fit
+// everything.
+func (m Match) Validate() error {
+	_, err := compile(m)
+	return err
+}
