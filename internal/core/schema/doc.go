@@ -56,6 +56,9 @@ func (o *option) typeName() string {
 	case kindDuration:
 		return "duration"
 	case kindList:
+		if o.typ == stringsType {
+			return "string or list of strings"
+		}
 		e := option{kind: o.elem}
 		return "list of " + e.typeName() + "s"
 	case kindMap:
@@ -138,7 +141,7 @@ func (o *option) sample() string {
 	if o.enum != nil {
 		text = quote(o.enum[0])
 	}
-	if o.kind == kindList {
+	if o.kind == kindList && o.typ != stringsType {
 		return "[" + text + "]"
 	}
 	return text

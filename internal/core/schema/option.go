@@ -118,6 +118,9 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 		bad("a pointer to %s is not supported", o.typ)
 	case o.typ.Kind() == reflect.Slice && o.typ.Elem().Kind() == reflect.Struct:
 		o.kind, o.nested = kindBlocks, optionsOf(o.typ.Elem())
+		if hasFree(o.nested) {
+			bad("a Strings in a repeated block is not supported: use a labelled one")
+		}
 	case o.typ.Kind() == reflect.Slice:
 		if o.elem, ok = scalar(o.typ.Elem()); !ok {
 			bad("a list of %s is not supported", o.typ.Elem())

@@ -14,6 +14,7 @@
 //	*string, *bool, *int…               attribute; unset is nil
 //	Size, Duration                      attribute, a string such as "10MiB" or "30s"
 //	[]string, []int                     attribute, a list
+//	Strings                             attribute, a string or a list of strings
 //	map[string]string                   block or attribute: env { A = "b" } and env = { A = "b" }
 //	struct                              block; its defaults hold where the block is not written
 //	*struct                             block; nil where it is not written
@@ -97,16 +98,25 @@ func (s *Schema[T]) DecodeTask(src interface{ DecodeDriverConfig(any) error }) (
 }
 
 func (s *Schema[T]) decode(into func(any) error) (T, error) {
-	var t T
+	var t, none T
+	var raw map[string]any
+	if hasLabels(s.options) || hasFree(s.options) {
+		if err := into(&raw); err != nil {
+			return none, fmt.Errorf("failed to decode configuration: %w", err)
+		}
+		if p := settle("", s.options, raw); len(p) > 0 {
+			return none, p
+		}
+		into = func(any) error { return fill(reflect.ValueOf(&t).Elem(), s.options, raw) }
+	}
 	if err := into(&t); err != nil {
 		// the decoder names neither the option nor its value: look for both
-		var raw map[string]any
-		if into(&raw) == nil {
+		if raw != nil || into(&raw) == nil {
 			if p := misfits("", reflect.TypeFor[T](), s.options, raw); len(p) > 0 {
-				return t, p
+				return none, p
 			}
 		}
-		return t, fmt.Errorf("failed to decode configuration: %w", err)
+		return none, fmt.Errorf("failed to decode configuration: %w", err)
 	}
 	return t, s.Validate(&t)
 }

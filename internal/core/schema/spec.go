@@ -17,6 +17,9 @@ func specOf(options []*option) *hclspec.Spec {
 }
 
 func (o *option) spec() *hclspec.Spec {
+	if o.free() && o.kind == kindLabels {
+		return hclspec.NewAttr(o.name, "any", o.required)
+	}
 	switch o.kind {
 	case kindBlock:
 		block := hclspec.NewBlock(o.name, o.required, specOf(o.nested))
@@ -42,6 +45,9 @@ func (o *option) spec() *hclspec.Spec {
 }
 
 func (o *option) hclType() string {
+	if o.free() {
+		return "any"
+	}
 	if o.kind == kindList {
 		return "list(" + hclTypes[o.elem] + ")"
 	}
