@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
 // Version is the Nomad release that the lab downloads or builds. Any 1.11 or
@@ -50,7 +52,7 @@ func (p Progress) say(format string, args ...any) {
 // builds the pinned module with the web UI. A NOMAD_BIN that does not work is
 // an error and not passed over: the user named it.
 func Binary(ctx context.Context, progress Progress) (Program, error) {
-	cache, err := cacheDir()
+	dir, err := cache.Dir()
 	if err != nil {
 		return Program{}, err
 	}
@@ -58,20 +60,11 @@ func Binary(ctx context.Context, progress Progress) (Program, error) {
 		getenv:   os.Getenv,
 		lookPath: exec.LookPath,
 		version:  programVersion,
-		cache:    cache,
+		cache:    dir,
 		release:  fetchRelease,
 		source:   buildSource,
 	}
 	return f.find(ctx, progress)
-}
-
-// cacheDir is where downloaded and built binaries stay between runs.
-func cacheDir() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("failed to find the user's cache directory (set HOME or XDG_CACHE_HOME): %w", err)
-	}
-	return filepath.Join(dir, "outrider"), nil
 }
 
 // finder holds what Binary asks of the outside, so that tests can answer.
@@ -106,7 +99,9 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 	}
 
 	cached := filepath.Join(f.cache, fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH))
-	unlock, err := lock(ctx, cached+".lock", progress) // two labs must not build the same file at once
+	unlock, err := cache.Lock(ctx, cached+".lock", func() { // two labs must not build the same file at once
+		progress.say("waiting for another process that is making the same binary")
+	})
 	if err != nil {
 		return Program{}, err
 	}

@@ -112,29 +112,3 @@ func TestNomadBinThatDoesNotWorkIsAnErrorAndNotPassedOver(t *testing.T) {
 		})
 	}
 }
-
-func TestSecondBuildWaitsForTheFirst(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan string, 1)
-	done := make(chan error)
-	go func() {
-		_, err := lock(ctx, path, func(s string, _ ...any) { told <- s })
-		done <- err
-	}()
-	<-told // it waits, and says so
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatalf("the waiting lock ended with %v", err)
-	}
-	unlock()
-	again, err := lock(t.Context(), path, func(string, ...any) { t.Error("waits for nobody") })
-	if err != nil {
-		t.Fatal(err)
-	}
-	again()
-}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package nomad
+package cache
 
 import (
 	"context"
@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// lock takes an exclusive flock(2) on path, waiting for another holder until
-// the context ends. The kernel drops the lock when the holder dies.
-func lock(ctx context.Context, path string, progress Progress) (unlock func(), err error) {
+// Lock takes an exclusive flock(2) on path, waiting for another holder until
+// the context ends; waits is called once if there is one, and may be nil. The
+// kernel drops the lock when the holder dies.
+func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
 	}
@@ -31,8 +32,8 @@ func lock(ctx context.Context, path string, progress Progress) (unlock func(), e
 			f.Close()
 			return nil, fmt.Errorf("failed to take the cache lock: %w", err)
 		}
-		if !told {
-			progress.say("waiting for another process that is making the same binary")
+		if !told && waits != nil {
+			waits()
 		}
 		select {
 		case <-ctx.Done():
