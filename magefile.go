@@ -19,9 +19,9 @@ import (
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts Nomad with every plugin, or brings the running lab up to date.
-func (Lab) Up(ctx context.Context, runtime *string) error {
-	return withLab(runtime, func(l *lab.Lab) error { return l.Up(ctx) })
+// Starts Nomad with every plugin, or brings the running lab up to date (-usb=sim: with a simulated USB stick).
+func (Lab) Up(ctx context.Context, runtime, usb *string) error {
+	return withLab(runtime, func(l *lab.Lab) error { return l.Up(ctx, value(usb)) })
 }
 
 // Shows the agent, the plugins with version and health, and the jobs.
@@ -46,11 +46,7 @@ func (Lab) Shell(ctx context.Context) error {
 
 // Builds the plugins anew (or one: -plugin=NAME) and restarts the agent; tasks live on.
 func (Lab) Reload(ctx context.Context, plugin *string) error {
-	name := ""
-	if plugin != nil {
-		name = *plugin
-	}
-	return withLab(nil, func(l *lab.Lab) error { return l.Reload(ctx, name) })
+	return withLab(nil, func(l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
 // Stops the jobs and the agent, and removes everything of the lab.
@@ -59,22 +55,30 @@ func (Lab) Down(ctx context.Context) error {
 }
 
 func withLab(runtime *string, do func(*lab.Lab) error) error {
-	r := ""
-	if runtime != nil {
-		r = *runtime
-	}
-	l, err := lab.New(r)
+	l, err := lab.New(value(runtime))
 	if err != nil {
 		return err
 	}
 	return do(l)
 }
 
+// value is that of a flag, empty where it was not given.
+func value(flag *string) string {
+	if flag == nil {
+		return ""
+	}
+	return *flag
+}
+
 // Builds every plugin into bin/, with the supervisor embedded.
 func Build(ctx context.Context) error {
-	paths, err := build.Builder{Root: "."}.All(ctx)
+	b := build.Builder{Root: "."}
+	paths, err := b.All(ctx)
 	for _, p := range paths {
 		fmt.Println(p)
+	}
+	if why := b.Libusb(ctx); why != nil && err == nil {
+		fmt.Fprintln(os.Stderr, "without libusb:", why)
 	}
 	return err
 }

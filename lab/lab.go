@@ -26,6 +26,7 @@ type Lab struct {
 	root    string
 	dir     string // of the agent
 	runtime agent.Runtime
+	usb     usb
 	port    int // 0: defaultPort, or a free one
 	steps   *term.Printer
 	out     io.Writer

@@ -134,7 +134,8 @@ func TestReloadTellsWhichTasksLivedOn(t *testing.T) {
 func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bin, []byte("1"), 0o755)
-	base := agent.Options{Runtime: agent.Host, Binary: bin, Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a")}}
+	none := map[string]string{usbLabel: "none"}
+	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a", usbNone), labPlugin("/b/"+usbPlugin, usbNone)}}
 	first, err := hash(base)
 	if err != nil {
 		t.Fatal(err)
@@ -142,15 +143,19 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 	if again, _ := hash(base); again != first {
 		t.Error("the same is not the same")
 	}
-	info := agent.Info{Runtime: agent.Host, Binary: bin, Plugins: []string{"nomad-driver-a"}}
+	info := agent.Info{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []string{"nomad-driver-a", usbPlugin}}
 	for _, tc := range []struct {
 		name string
 		f    func(*agent.Options)
 		want string
 	}{
 		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
-		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b")) },
-			"with other plugins (nomad-driver-a and not nomad-driver-a, nomad-device-b)"},
+		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b", usbNone)) },
+			"with other plugins (nomad-driver-a, nomad-device-usb and not nomad-driver-a, nomad-device-usb, nomad-device-b)"},
+		{"usb", func(o *agent.Options) {
+			o.Labels = map[string]string{usbLabel: "sim"}
+			o.Plugins[1] = labPlugin("/b/"+usbPlugin, usbSim)
+		}, "it was started with -usb=none and not -usb=sim"},
 		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) }, "it runs " + bin + " and not " + bin + "2"},
 		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) }, "with another nomad binary or configuration"},
 	} {
@@ -165,6 +170,38 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestUSBIsWhatWasAskedForOrAsBefore(t *testing.T) {
+	for in, want := range map[string]usb{"": usbAsBefore, "none": usbNone, "sim": usbSim} {
+		if got, err := parseUSB(in); err != nil || got != want {
+			t.Errorf("%q: got %q, %v", in, got, err)
+		}
+	}
+	if _, err := parseUSB("simulated"); err == nil || !strings.Contains(err.Error(), "want none") {
+		t.Errorf("a wrong one: %v", err)
+	}
+	if got := usbAsBefore.chosen(t.Context(), t.TempDir()); got != usbNone {
+		t.Errorf("a new lab has %q", got)
+	}
+	if c := usbNone.config(); strings.Contains(c, "device") || strings.Contains(c, "match_all") {
+		t.Errorf("without being asked it publishes something: %s", c)
+	}
+}
+
+func TestDeviceTableSaysWhoHasWhatAndWhy(t *testing.T) {
+	got := deviceRows([]nomad.Device{
+		{Group: "10c4/zigbee/ea60", ID: "10c4:ea60:1", Healthy: true, Users: []string{"a/t", "b/t"}},
+		{Group: "10c4/zigbee/ea60 (unhealthy)", ID: "10c4:ea60:2", Description: "unplugged"},
+	})
+	var lines []string
+	for _, r := range got[1:] {
+		lines = append(lines, strings.Join(r, ";"))
+	}
+	want := "10c4/zigbee/ea60;10c4:ea60:1;healthy;a/t, b/t;|10c4/zigbee/ea60 (unhealthy);10c4:ea60:2;unhealthy;;unplugged"
+	if s := strings.Join(lines, "|"); s != want {
+		t.Errorf("got %s, want %s", s, want)
 	}
 }
 

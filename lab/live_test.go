@@ -98,8 +98,8 @@ func TestLabFromUpToDown(t *testing.T) {
 		}
 	}
 
-	step("up", "export NOMAD_ADDR=http://127.0.0.1:", func() error { return l.Up(ctx) })
-	step("up again", "is up already", func() error { return l.Up(ctx) })
+	step("up", "export NOMAD_ADDR=http://127.0.0.1:", func() error { return l.Up(ctx, "") })
+	step("up again", "is up already", func() error { return l.Up(ctx, "") })
 	step("status", "raw_exec", func() error { return l.Status(ctx) })
 
 	a, err := l.open(ctx)
@@ -155,7 +155,7 @@ func TestLabFromUpToDown(t *testing.T) {
 	if err := l.Run(ctx, "x"); err == nil || !strings.Contains(err.Error(), "mage lab:up") {
 		t.Errorf("after a crash: %v", err)
 	}
-	step("up after a crash", "Starting the agent again", func() error { return l.Up(ctx) })
+	step("up after a crash", "Starting the agent again", func() error { return l.Up(ctx, "") })
 
 	step("down", "nothing is left", func() error { return l.Down(ctx) })
 	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
@@ -173,7 +173,7 @@ func TestFailedUpLeavesNothing(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bad, []byte("#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\necho 'no luck today' >&2\nexit 1\n"), 0o755)
 	t.Setenv("NOMAD_BIN", bad)
-	err := l.Up(t.Context())
+	err := l.Up(t.Context(), "")
 	if err == nil || !strings.Contains(err.Error(), "no luck today") {
 		t.Errorf("error %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -24,9 +23,7 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	if plugin != "" {
 		which = []string{plugin}
 	}
-	end := l.steps.Step("Building the plugins")
-	paths, err := build.Builder{Root: l.root}.All(ctx, which...)
-	end(err, "%s", names(paths))
+	paths, err := l.build(ctx, a.Info().Runtime, which...)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -48,7 +49,7 @@ func where(i agent.Info) string {
 	return "host process, state in " + i.Dir
 }
 
-// table prints the plugins with version and health.
+// table prints the plugins with version and health, and the devices.
 func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	wanted := append(a.Info().Drivers(), "raw_exec")
 	got, err := nomad.Health(ctx, a.Client(), wanted...)
@@ -56,7 +57,25 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	if err != nil && !errors.As(err, &unhealthy) {
 		return err
 	}
-	return term.Table(l.out, rows(got)...)
+	plugins, err := devicePlugins(ctx, a)
+	if err != nil {
+		return err
+	}
+	all := rows(got)
+	all = slices.Insert(all, len(all)-1, plugins...) // before raw_exec
+	if err := term.Table(l.out, all...); err != nil || len(plugins) == 0 {
+		return err
+	}
+	devices, err := nomad.Devices(ctx, a.Client())
+	if err != nil && !errors.As(err, &unhealthy) {
+		return err
+	}
+	l.say("")
+	if len(devices) == 0 {
+		l.say("No devices.")
+		return nil
+	}
+	return term.Table(l.out, deviceRows(devices)...)
 }
 
 func rows(drivers []nomad.Driver) [][]string {

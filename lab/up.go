@@ -8,19 +8,25 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Up starts the lab, or brings a running one up to date, and prints what it is.
 // It returns when every plugin is healthy. A failed start leaves nothing behind.
-func (l *Lab) Up(ctx context.Context) error {
+//
+// usb says which USB devices there are: "none", "sim" for a simulated stick, or empty
+// for what the running lab has, and none in a new one.
+func (l *Lab) Up(ctx context.Context, usb string) error {
 	start := time.Now()
+	var err error
+	if l.usb, err = parseUSB(usb); err != nil {
+		return err
+	}
+	l.usb = l.usb.chosen(ctx, l.dir)
 	o, err := l.prepare(ctx)
 	if err != nil {
 		return err
@@ -34,6 +40,11 @@ func (l *Lab) Up(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if l.usb == usbSim {
+		if err := l.plug(ctx, a); err != nil {
+			return err
+		}
 	}
 	return l.summary(ctx, a, time.Since(start))
 }
@@ -59,26 +70,16 @@ func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 	}
 	o.Binary = prog.Path
 
-	end = l.steps.Step("Building the plugins")
-	paths, err := build.Builder{Root: l.root}.All(ctx)
-	end(err, "%s", names(paths))
+	paths, err := l.build(ctx, o.Runtime)
 	if err != nil {
 		return o, err
 	}
+	o.Labels = map[string]string{usbLabel: string(l.usb)}
 	for _, p := range paths {
-		o.Plugins = append(o.Plugins, labPlugin(p))
+		o.Plugins = append(o.Plugins, labPlugin(p, l.usb))
 	}
 	o.Hash, err = hash(o)
 	return o, err
-}
-
-// labPlugin is a plugin with its configuration in the lab.
-func labPlugin(binary string) agent.Plugin {
-	p := agent.Plugin{Binary: binary}
-	if p.Driver() != "" {
-		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
-	}
-	return p
 }
 
 // choose decides between a container, for which it finds the image, and the host.
@@ -225,6 +226,8 @@ func difference(i agent.Info, o agent.Options) string {
 		return fmt.Sprintf("it runs %s and not %s", i.Binary, o.Binary)
 	case joined(have) != joined(want):
 		return fmt.Sprintf("with other plugins (%s and not %s)", joined(have), joined(want))
+	case i.Labels[usbLabel] != o.Labels[usbLabel]:
+		return fmt.Sprintf("it was started with -usb=%s and not -usb=%s", i.Labels[usbLabel], o.Labels[usbLabel])
 	default:
 		return "with another nomad binary or configuration"
 	}
@@ -252,18 +255,6 @@ func free(port int) bool {
 	}
 	l.Close()
 	return true
-}
-
-func names(paths []string) string {
-	if len(paths) == 0 {
-		return "none yet"
-	}
-	var n []string
-	for _, p := range paths {
-		n = append(n, filepath.Base(p))
-	}
-	slices.Sort(n)
-	return joined(n)
 }
 
 // summary prints what is up and what to do next.

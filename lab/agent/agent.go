@@ -73,6 +73,12 @@ type Options struct {
 	// wants to know later whether it would start the same agent again.
 	Hash string
 
+	// Labels are kept in the same way, for whatever the caller wants to know again.
+	Labels map[string]string
+
+	// Env is added to the agent's environment, which its plugins inherit.
+	Env map[string]string
+
 	// Progress hears what takes long. May be nil.
 	Progress func(format string, args ...any)
 }
@@ -86,17 +92,26 @@ type Plugin struct {
 	Config string
 }
 
+// A plugin's kind is in its binary's name.
+const (
+	DriverPrefix = "nomad-driver-"
+	DevicePrefix = "nomad-device-"
+)
+
 // Name is the plugin's name in agent configuration and log.
 func (p Plugin) Name() string { return filepath.Base(p.Binary) }
 
 // Driver is the task driver that the plugin serves, empty for a device plugin.
 func (p Plugin) Driver() string {
-	d, ok := strings.CutPrefix(p.Name(), "nomad-driver-")
+	d, ok := strings.CutPrefix(p.Name(), DriverPrefix)
 	if !ok {
 		return ""
 	}
 	return d
 }
+
+// Device says whether it serves devices.
+func (p Plugin) Device() bool { return strings.HasPrefix(p.Name(), DevicePrefix) }
 
 // Agent is one private agent. Its methods are not safe for concurrent use,
 // except Client, Address and Logs.
@@ -136,6 +151,10 @@ type Agent interface {
 	// Logs copies the agent's log to w; with follow until the context ends.
 	Logs(ctx context.Context, w io.Writer, follow bool) error
 
+	// PluginPIDs are the process ids of the plugins that run, by name, in the pid
+	// namespace that Exec runs in.
+	PluginPIDs(ctx context.Context) (map[string]int, error)
+
 	// ReplacePlugin puts a new binary in place of the one with the same name. The
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
@@ -145,6 +164,9 @@ type Agent interface {
 
 	// DataDir is Nomad's data_dir, as Exec sees it.
 	DataDir() string
+
+	// PluginDir is Nomad's plugin_dir, as Exec sees it.
+	PluginDir() string
 
 	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
 	Leftovers(ctx context.Context) ([]string, error)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,14 +44,28 @@ func TestPluginNamesItsDriver(t *testing.T) {
 	if got := i.Drivers(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("drivers %q", got)
 	}
+	if got := i.DevicePlugins(); !slices.Equal(got, []string{"nomad-device-b"}) {
+		t.Errorf("device plugins %q", got)
+	}
+}
+
+func TestPluginsAreFoundAmongProcesses(t *testing.T) {
+	got := pluginPIDs(map[int]string{
+		7: "/p/nomad-device-usb", 8: "/p/nomad-driver-x",
+		9:  "/p/nomad-device-usb simulate /tmp/x", // a task
+		10: "/other/nomad-device-usb", 11: "/p/deep/nomad-device-usb", 12: "",
+	}, "/p")
+	if want := map[string]int{"nomad-device-usb": 7, "nomad-driver-x": 8}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
 
 func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
 	got := environment([]string{
 		"PATH=/bin", "NOMAD_ADDR=http://elsewhere", "NOMAD_TOKEN=x", "VAULT_ADDR=y", "CONSUL_HTTP_ADDR=z",
 		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
-	}, "/dir")
-	want := []string{"PATH=/bin", "NOMADIC=1", "OUTRIDER_LAB_DIR=/dir"}
+	}, "/dir", map[string]string{"LD_PRELOAD": "x.so", "A": "1"})
+	want := []string{"PATH=/bin", "NOMADIC=1", "A=1", "LD_PRELOAD=x.so", "OUTRIDER_LAB_DIR=/dir"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

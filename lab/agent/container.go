@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -109,12 +110,13 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 		ports[0] = o.HTTPPort
 	}
 	a := &containerAgent{info: Info{
-		Runtime: Container, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Image: o.Image, Hash: o.Hash,
+		Runtime: Container, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Image: o.Image, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
 		HTTP: ports[0], RPC: 4647, Serf: 4648, Started: time.Now(), Sums: map[string]string{},
 	}}
 	opts := []testcontainers.ContainerCustomizer{
 		nomad.WithPort(ports[0]),
 		nomad.WithBinary(o.Binary),
+		testcontainers.WithEnv(o.Env),
 		testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
 		// a name that says whose it is, in `docker ps`
 		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
@@ -246,6 +248,22 @@ func (a *containerAgent) Logs(ctx context.Context, w io.Writer, follow bool) err
 	return nil
 }
 
+// PluginPIDs implements Agent. The image may have no ps.
+func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error) {
+	out, err := a.Exec(ctx, "sh", "-c", `cd /proc && for p in [0-9]*; do echo "$p $(tr '\0' ' ' 2>/dev/null <$p/cmdline)"; done 2>/dev/null`)
+	if err != nil {
+		return nil, err
+	}
+	commands := map[int]string{}
+	for line := range strings.Lines(out) {
+		pid, command, _ := strings.Cut(line, " ")
+		if n, err := strconv.Atoi(pid); err == nil {
+			commands[n] = strings.TrimSpace(command)
+		}
+	}
+	return pluginPIDs(commands, a.PluginDir()), nil
+}
+
 // ReplacePlugin implements Agent.
 func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error {
 	if err := a.there(); err != nil {
@@ -328,4 +346,5 @@ func (a *containerAgent) Info() Info {
 func (a *containerAgent) Client() *api.Client { return a.client }
 func (a *containerAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
 func (a *containerAgent) DataDir() string     { return (*nomad.Container)(nil).DataDir() }
+func (a *containerAgent) PluginDir() string   { return (*nomad.Container)(nil).PluginDir() }
 func (a *containerAgent) StateDir() string    { return (*nomad.Container)(nil).StateDir() }

@@ -10,9 +10,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// WaitHealthy waits until the agent leads itself, its node is ready, and every
-// expected driver is fingerprinted healthy; it returns them. At the context's end,
-// or when the agent has ended, the error says what was missing, and why.
+// WaitHealthy waits until the agent leads itself, its node is ready, every
+// expected driver is fingerprinted healthy, and every device plugin runs; it returns
+// the drivers. What a device plugin publishes is not waited for, beyond its first
+// list, which Nomad itself waits for before it registers the node. At the context's
+// end, or when the agent has ended, the error says what was missing, and why.
 func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -22,11 +24,15 @@ func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 	want := a.Info().Drivers()
 	last := error(nil)
 	var ready time.Time // when the server was first seen to be ready for its client
+	var before map[string]int
 	for {
 		if err := a.Alive(ctx); err != nil {
 			return nil, err
 		}
 		got, err := nomad.Health(ctx, a.Client(), want...)
+		if err == nil {
+			before, err = devicePlugins(ctx, a, before)
+		}
 		if err == nil {
 			return got, settled(ctx, a)
 		}
@@ -54,6 +60,38 @@ func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// devicePlugins returns the processes of the device plugins, and an error unless
+// each is the same as before: Nomad starts one that crashes again at once, for ever.
+func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[string]int, error) {
+	names := a.Info().DevicePlugins()
+	if len(names) == 0 {
+		return nil, nil
+	}
+	now, err := a.PluginPIDs(ctx)
+	for _, n := range names {
+		switch {
+		case err != nil:
+		case now[n] == 0:
+			err = fmt.Errorf("plugin %s does not run: the agent did not load it, or has given it up", n)
+		case now[n] != before[n]:
+			err = fmt.Errorf("plugin %s has only just started", n)
+		}
+	}
+	return now, err
+}
+
+// pluginPIDs finds the plugins among commands, by process id. Nomad runs a plugin by
+// its path and without arguments.
+func pluginPIDs(commands map[int]string, dir string) map[string]int {
+	found := map[string]int{}
+	for pid, command := range commands {
+		if name, ok := strings.CutPrefix(command, dir+"/"); ok && !strings.ContainsAny(name, " /") {
+			found[name] = pid
+		}
+	}
+	return found
 }
 
 // settled notes that the agent was healthy once, with a snapshot on its disk: its

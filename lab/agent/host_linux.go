@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,7 +56,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	}
 
 	a := &hostAgent{info: Info{
-		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash,
+		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
 		HTTP: o.HTTPPort, Started: time.Now(), Parents: absent(nomadCgroups()),
 		Sums: map[string]string{}, NotRoot: os.Geteuid() != 0 || cgroupsReadOnly(),
 	}}
@@ -65,7 +67,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 			err = errors.Join(err, a.Close(cctx))
 		}
 	}()
-	for _, dir := range []string{o.Dir, a.DataDir(), a.pluginDir()} {
+	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
 		}
@@ -123,7 +125,7 @@ func (a *hostAgent) listen(o Options) error {
 	}
 	a.info.HTTP, a.info.RPC, a.info.Serf = ports[0], ports[1], ports[2]
 	text := config(o, layout{
-		data: a.DataDir(), plugins: a.pluginDir(), state: a.StateDir(),
+		data: a.DataDir(), plugins: a.PluginDir(), state: a.StateDir(),
 		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
 		http: ports[0], rpc: ports[1], serf: ports[2],
 	})
@@ -174,7 +176,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	}
 	cmd := exec.Command(a.info.Binary, args...)
 	cmd.Dir = a.info.Dir
-	cmd.Env = environment(os.Environ(), a.info.Dir)
+	cmd.Env = environment(os.Environ(), a.info.Dir, a.info.Env)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
 	if a.info.NotRoot && os.Geteuid() == 0 {
@@ -199,8 +201,8 @@ func (a *hostAgent) Start(ctx context.Context) error {
 }
 
 // environment is that of the caller, without what would make the agent differ
-// from machine to machine.
-func environment(env []string, dir string) []string {
+// from machine to machine, and with more.
+func environment(env []string, dir string, more map[string]string) []string {
 	var out []string
 	for _, v := range env {
 		name, _, _ := strings.Cut(v, "=")
@@ -211,6 +213,9 @@ func environment(env []string, dir string) []string {
 		default:
 			out = append(out, v)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		out = append(out, name+"="+more[name])
 	}
 	return append(out, markVar+"="+dir)
 }
@@ -263,6 +268,19 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
+// PluginPIDs implements Agent.
+func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
+	ps, err := processes(a.info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	commands := map[int]string{}
+	for _, p := range ps {
+		commands[p.PID] = p.command()
+	}
+	return pluginPIDs(commands, a.PluginDir()), nil
+}
+
 // ReplacePlugin implements Agent.
 func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
 	if err := a.install(binary); err != nil {
@@ -273,7 +291,7 @@ func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
 
 func (a *hostAgent) install(binary string) error {
 	name := filepath.Base(binary)
-	if err := install(binary, filepath.Join(a.pluginDir(), name)); err != nil {
+	if err := install(binary, filepath.Join(a.PluginDir(), name)); err != nil {
 		return err
 	}
 	sum, err := Sum(binary)
@@ -390,7 +408,7 @@ func (a *hostAgent) Client() *api.Client { return a.client }
 func (a *hostAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
 func (a *hostAgent) DataDir() string     { return filepath.Join(a.info.Dir, "data") }
 func (a *hostAgent) StateDir() string    { return stateDir(a.info.Dir) }
-func (a *hostAgent) pluginDir() string   { return filepath.Join(a.info.Dir, "plugins") }
+func (a *hostAgent) PluginDir() string   { return filepath.Join(a.info.Dir, "plugins") }
 func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
 func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }

@@ -27,6 +27,9 @@ type Info struct {
 	Plugins   []string `json:"plugins"` // names
 	Hash      string   `json:"hash,omitempty"`
 
+	Labels map[string]string `json:"labels,omitempty"` // see Options
+	Env    map[string]string `json:"env,omitempty"`
+
 	// Sums are the SHA-256 sums of the plugins' binaries, by name.
 	Sums map[string]string `json:"plugin_sums"`
 
@@ -49,6 +52,17 @@ func (i Info) Drivers() []string {
 	for _, p := range i.Plugins {
 		if d := (Plugin{Binary: p}).Driver(); d != "" {
 			names = append(names, d)
+		}
+	}
+	return names
+}
+
+// DevicePlugins are the names of the device plugins among the agent's plugins.
+func (i Info) DevicePlugins() []string {
+	var names []string
+	for _, p := range i.Plugins {
+		if (Plugin{Binary: p}).Device() {
+			names = append(names, p)
 		}
 	}
 	return names

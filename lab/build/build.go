@@ -24,6 +24,10 @@ type Builder struct {
 	Root string // of the repository
 	Arch string // GOARCH; empty is this machine's. The system is always Linux.
 	Bin  string // directory of the plugin binaries; empty is Root/bin
+
+	// Static makes programs that need no library of the machine they run on, also
+	// where device plugins could have libusb.
+	Static bool
 }
 
 // Root finds the repository from a directory in it: where go.work lies.
@@ -71,7 +75,8 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
 	}
-	err = b.goBuild(ctx, p.Dir, p.Cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
+	cgo := p.Device && b.Libusb(ctx) == nil
+	err = b.goBuild(ctx, p.Dir, cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
 	}

@@ -17,7 +17,7 @@ type Plugin struct {
 	Name   string // the folder's: "exec-lite"
 	Dir    string
 	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
-	Cgo    bool   // device plugins talk to C libraries; drivers are static
+	Device bool   // a device plugin, which has libusb where it can; a driver is static
 }
 
 // Plugins lists the plugins of a checkout, in order of name. A folder without a
@@ -45,7 +45,7 @@ func Plugins(root string) ([]Plugin, error) {
 			kind = "device"
 		}
 		plugins = append(plugins, Plugin{
-			Name: d.Name(), Dir: dir, Binary: "nomad-" + kind + "-" + d.Name(), Cgo: device,
+			Name: d.Name(), Dir: dir, Binary: "nomad-" + kind + "-" + d.Name(), Device: device,
 		})
 	}
 	return plugins, nil

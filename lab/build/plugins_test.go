@@ -37,7 +37,7 @@ func TestPluginsAreTheFoldersWithAProgram(t *testing.T) {
 	}
 	want := []Plugin{
 		{Name: "exec-lite", Dir: filepath.Join(root, "plugins/exec-lite"), Binary: "nomad-driver-exec-lite"},
-		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Cgo: true},
+		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Device: true},
 	}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %+v, want %+v", got, want)

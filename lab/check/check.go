@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/outrider-dev/outrider/lab/build"
 )
 
 // Modules lists the folders of the workspace's modules. `./...` in the root does
@@ -47,7 +49,7 @@ func Lint(ctx context.Context, root string) error {
 		if len(pkgs) == 0 {
 			continue
 		}
-		if out, err := output(ctx, dir, "go", "vet", "./..."); err != nil {
+		if out, err := outputWith(ctx, goEnv(ctx, root), dir, "go", "vet", "./..."); err != nil {
 			errs = append(errs, fmt.Errorf("go vet in %s: %w\n%s", dir, err, out))
 		}
 	}
@@ -92,10 +94,24 @@ func packages(ctx context.Context, dir string) ([]string, error) {
 	return strings.Fields(out.String()), nil
 }
 
+// goEnv is the environment in which everything compiles, as the plugins are built:
+// without cgo where a C library is missing.
+func goEnv(ctx context.Context, root string) []string {
+	if (build.Builder{Root: root}).Libusb(ctx) != nil {
+		return append(os.Environ(), "CGO_ENABLED=0")
+	}
+	return os.Environ()
+}
+
 // output runs a command and returns its output, both streams, also with an error.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	return outputWith(ctx, nil, dir, name, args...)
+}
+
+// outputWith runs it in an environment; nil is ours.
+func outputWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, env
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -116,6 +132,7 @@ func test(ctx context.Context, root string, r *report) error {
 	if err != nil {
 		return err
 	}
+	env := goEnv(ctx, root)
 	var e2e []string
 	var e2eDir string
 	for _, dir := range modules {
@@ -131,7 +148,7 @@ func test(ctx context.Context, root string, r *report) error {
 			}
 			units = append(units, p)
 		}
-		if err := goTest(ctx, r, dir, units, "-timeout=20m"); err != nil {
+		if err := goTest(ctx, r, env, dir, units, "-timeout=20m"); err != nil {
 			return err
 		}
 	}
@@ -141,7 +158,7 @@ func test(ctx context.Context, root string, r *report) error {
 	}
 	fmt.Fprintln(r.w, "\nend to end, on a real agent:")
 	// one package at a time: each has agents of its own and is timed
-	if err := goTest(ctx, r, e2eDir, e2e, "-count=1", "-p=1", "-timeout=40m"); err != nil {
+	if err := goTest(ctx, r, env, e2eDir, e2e, "-count=1", "-p=1", "-timeout=40m"); err != nil {
 		return err
 	}
 	if r.ran() == before {
@@ -152,13 +169,13 @@ func test(ctx context.Context, root string, r *report) error {
 
 // goTest feeds `go test -json` to the report. A failing test is the report's
 // affair; the error is for a go command that cannot run.
-func goTest(ctx context.Context, r *report, dir string, pkgs []string, flags ...string) error {
+func goTest(ctx context.Context, r *report, env []string, dir string, pkgs []string, flags ...string) error {
 	if len(pkgs) == 0 {
 		return nil
 	}
 	args := append([]string{"test", "-json"}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkgs...)...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, env
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -1,0 +1,57 @@
+package build
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+func TestLibusbIsUsedWhereItCanBe(t *testing.T) {
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	for _, tc := range []struct {
+		name  string
+		tools map[string]string // on the PATH, beside go
+		b     Builder
+		cgo   string
+		want  string // empty: it is used
+	}{
+		{name: "headers and compiler", tools: map[string]string{"gcc": "exit 0", "pkg-config": `[ "$*" = "--exists libusb-1.0" ]`}},
+		{name: "no headers", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 1"}, want: "libusb-1.0's headers are not installed"},
+		{name: "no pkg-config", tools: map[string]string{"gcc": "exit 0"}, want: "there is no pkg-config"},
+		{name: "no compiler", tools: map[string]string{"pkg-config": "exit 0"}, want: "cgo is off"},
+		{name: "no compiler, cgo insisted on", tools: map[string]string{"pkg-config": "exit 0"}, cgo: "1", want: "there is no C compiler"},
+		{name: "cgo turned off", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, cgo: "0", want: "cgo is off"},
+		{name: "a static one", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true}, want: "built to run on any Linux"},
+		{name: "another architecture", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Arch: other},
+			want: "built on " + runtime.GOARCH + " for " + other},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := t.TempDir()
+			if err := os.Symlink(goTool, filepath.Join(path, "go")); err != nil {
+				t.Fatal(err)
+			}
+			for name, script := range tc.tools {
+				if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Setenv("PATH", path)
+			t.Setenv("CC", "")
+			t.Setenv("CGO_ENABLED", tc.cgo)
+			tc.b.Root = t.TempDir()
+			got := ""
+			if err := tc.b.Libusb(t.Context()); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

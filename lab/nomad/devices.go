@@ -1,0 +1,68 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Device is one instance of a group of devices on the node.
+type Device struct {
+	Group       string // vendor/type/name
+	ID          string
+	Healthy     bool
+	Description string   // the plugin's own words, where it is not healthy
+	Users       []string // jobs that have it, with the task: "job/task"
+}
+
+// Devices lists the devices of the agent's own node, in order of group and id, as the
+// server knows them: the agent tells it of a change within 5 to 10 s
+// (client/client.go, watchNodeUpdates).
+func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
+	node, err := selfNode(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	q := (&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true"}}).WithContext(ctx)
+	allocs, _, err := c.Allocations().List(q)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list allocations: %w", err)
+	}
+	return devicesOf(node, allocs), nil
+}
+
+func devicesOf(node *api.Node, allocs []*api.AllocationListStub) []Device {
+	if node.NodeResources == nil {
+		return nil
+	}
+	users := map[string][]string{}
+	for _, a := range allocs {
+		if a.ClientStatus == api.AllocClientStatusComplete || a.ClientStatus == api.AllocClientStatusFailed ||
+			a.ClientStatus == api.AllocClientStatusLost || a.AllocatedResources == nil {
+			continue
+		}
+		for name, task := range a.AllocatedResources.Tasks {
+			for _, d := range task.Devices {
+				for _, id := range d.DeviceIDs {
+					users[id] = append(users[id], a.JobID+"/"+name)
+				}
+			}
+		}
+	}
+	var found []Device
+	for _, g := range node.NodeResources.Devices {
+		for _, d := range g.Instances {
+			slices.Sort(users[d.ID])
+			found = append(found, Device{
+				Group: g.ID(), ID: d.ID, Healthy: d.Healthy, Description: d.HealthDescription, Users: users[d.ID],
+			})
+		}
+	}
+	slices.SortFunc(found, func(a, b Device) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID))
+	})
+	return found
+}

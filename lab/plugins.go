@@ -1,0 +1,53 @@
+package lab
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+)
+
+// build builds the named plugins, or all, for an agent of this runtime. A container
+// gets programs that need nothing of its image, in a folder of their own.
+func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]string, error) {
+	b := build.Builder{Root: l.root}
+	if r == agent.Container {
+		b.Static, b.Bin = true, filepath.Join(l.root, "bin", "static")
+	}
+	end := l.steps.Step("Building the plugins")
+	paths, err := b.All(ctx, which...)
+	note := ""
+	if slices.ContainsFunc(paths, func(p string) bool { return agent.Plugin{Binary: p}.Device() }) {
+		if why := b.Libusb(ctx); why != nil {
+			note = " (without libusb: " + why.Error() + ")"
+		}
+	}
+	end(err, "%s%s", names(paths), note)
+	return paths, err
+}
+
+func names(paths []string) string {
+	if len(paths) == 0 {
+		return "none yet"
+	}
+	var n []string
+	for _, p := range paths {
+		n = append(n, filepath.Base(p))
+	}
+	slices.Sort(n)
+	return joined(n)
+}
+
+// labPlugin is a plugin with its configuration in the lab.
+func labPlugin(binary string, u usb) agent.Plugin {
+	p := agent.Plugin{Binary: binary}
+	switch {
+	case p.Name() == usbPlugin:
+		p.Config = u.config()
+	case p.Driver() != "":
+		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
+	}
+	return p
+}

@@ -1,0 +1,102 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+const (
+	usbPlugin = agent.DevicePrefix + "usb"
+	usbLabel  = "usb" // of the agent: with which USB devices it was started
+
+	simRoot = "/usb"      // of the simulation, below the state directory
+	simJob  = "usb-sim"   // the job that is the stick
+	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
+)
+
+// usb says which USB devices the lab publishes. A stick of the person whose machine
+// this is does not get into it unasked.
+type usb string
+
+const (
+	usbAsBefore usb = ""
+	usbNone     usb = "none"
+	usbSim      usb = "sim" // a simulated stick
+)
+
+// parseUSB reads the value of a flag; empty is as before.
+func parseUSB(s string) (usb, error) {
+	switch u := usb(s); u {
+	case usbAsBefore, usbNone, usbSim:
+		return u, nil
+	}
+	return "", fmt.Errorf("-usb=%s: want none (no USB devices) or sim (a simulated serial stick)", s)
+}
+
+// chosen is what the lab that is up was started with, where nothing is asked for.
+func (u usb) chosen(ctx context.Context, dir string) usb {
+	if u != usbAsBefore {
+		return u
+	}
+	if a, err := agent.Open(ctx, dir); err == nil && a.Info().Labels[usbLabel] != "" {
+		return usb(a.Info().Labels[usbLabel])
+	}
+	return usbNone
+}
+
+// config is the usb plugin's. Its device nodes are the lab's own, too: the default
+// place is one for a machine.
+func (u usb) config() string {
+	if u != usbSim {
+		return `shadow_dir = "${state_dir}/usb-nodes"`
+	}
+	return `shadow_dir = "${state_dir}/usb-nodes"
+root       = "${state_dir}` + simRoot + `"
+rescan     = "500ms" # no kernel tells of a simulated stick
+
+device "zigbee" {
+  id = "` + simID + `"
+}`
+}
+
+// plug runs the job that is the simulated stick, and waits until the node has it:
+// while it runs the stick is plugged in.
+func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
+	end := l.steps.Step("Plugging in the simulated stick")
+	defer func() { end(err, "job %s", simJob) }()
+	if _, _, err := a.Client().Jobs().Register(stick(a), (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return fmt.Errorf("failed to submit job %s: %w", simJob, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		devices, err := nomad.Devices(ctx, a.Client())
+		for _, d := range devices {
+			if err == nil && d.Healthy {
+				return nil
+			}
+		}
+		if pause(ctx, 100*time.Millisecond) != nil {
+			return fmt.Errorf("the node has no such device yet: see the output of job %s: %w", simJob, ctx.Err())
+		}
+	}
+}
+
+// stick is the job of the simulated stick.
+func stick(a agent.Agent) *api.Job {
+	task := api.NewTask("stick", "exec-lite").
+		SetConfig("command", path.Join(a.PluginDir(), usbPlugin)).
+		SetConfig("args", []string{"simulate", a.StateDir() + simRoot, "-id", simID}).
+		Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
+	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	group := api.NewTaskGroup("stick", 1).AddTask(task)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	return api.NewServiceJob(simJob, simJob, "global", 50).AddTaskGroup(group)
+}
