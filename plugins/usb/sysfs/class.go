@@ -1,5 +1,42 @@
 package sysfs
 
+import "fmt"
+
+// classes are the names of https://www.usb.org/defined-class-codes, those that
+// libusb knows in the words of gousb, whatever the binary is built with.
+var classes = map[uint8]string{
+	0x00: "per-interface",
+	0x01: "audio",
+	0x02: "communications",
+	0x03: "human interface device",
+	0x05: "physical",
+	0x06: "image",
+	0x07: "printer",
+	0x08: "mass storage",
+	0x09: "hub",
+	0x0a: "data",
+	0x0b: "smart card",
+	0x0d: "content security",
+	0x0e: "video",
+	0x0f: "personal healthcare",
+	0x10: "audio/video",
+	0x11: "billboard",
+	0x12: "USB type-C bridge",
+	0x13: "bulk display",
+	0x14: "MCTP",
+	0x3c: "I3C",
+	0xdc: "diagnostic device",
+	0xe0: "wireless",
+	0xef: "miscellaneous",
+	0xfe: "application-specific",
+	0xff: "vendor-specific",
+}
+
 // Name is the class in words, without subclass and protocol: "human interface
-// device", "vendor-specific"; the code in hex where it has no name.
-func (c Class) Name() string { panic("to come") }
+// device", "vendor-specific"; "class 4b" where it has no name.
+func (c Class) Name() string {
+	if name, ok := classes[c.Class]; ok {
+		return name
+	}
+	return fmt.Sprintf("class %02x", c.Class)
+}

@@ -1,8 +1,130 @@
 package sysfs
 
-import "io/fs"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// devices is where the kernel lists devices and interfaces of every bus, as
+// links into sys/devices.
+const devices = "sys/bus/usb/devices"
+
+// hub is the class of what others are plugged into.
+const hub = 0x09
 
 // Scan lists the devices that are plugged in, hubs left out, in the order of their
 // buses and ports. root has sys and dev (os.DirFS("/")). A device that vanishes
-// meanwhile is left out.
-func Scan(root fs.FS) ([]Device, error) { panic("to come") }
+// meanwhile is left out; a kernel without USB has none.
+func Scan(root fs.FS) ([]Device, error) {
+	entries, err := fs.ReadDir(root, devices)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err = fs.Stat(root, "sys"); err == nil {
+			return nil, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to list USB devices: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if ports(e.Name()) != nil {
+			names = append(names, e.Name())
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return slices.Compare(ports(a), ports(b)) })
+
+	var found []Device
+	links := udevLinks(root)
+	for _, name := range names {
+		if d, ok := read(root, name); ok && d.Class.Class != hub {
+			for i := range d.Nodes {
+				d.Nodes[i].Links = links[d.Nodes[i].Path]
+			}
+			found = append(found, d)
+		}
+	}
+	return found, nil
+}
+
+// ports are the bus and the ports on the way to a device, of "1-1.4"; nil where it
+// is not the name of one, but of a root hub ("usb1") or an interface ("1-1:1.0").
+func ports(name string) []int {
+	bus, way, ok := strings.Cut(name, "-")
+	if !ok {
+		return nil
+	}
+	var numbers []int
+	for _, part := range append([]string{bus}, strings.Split(way, ".")...) {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil {
+			return nil
+		}
+		numbers = append(numbers, int(n))
+	}
+	return numbers
+}
+
+// read is false where the device has vanished, or another has taken its place
+// meanwhile.
+func read(root fs.FS, name string) (Device, bool) {
+	dir, err := target(root, path.Join(devices, name))
+	if err != nil {
+		return Device{}, false
+	}
+	a := attributes{root: root, dir: dir}
+	d := Device{
+		Name:         name,
+		Bus:          int(a.number("busnum", 10, 16)),
+		Address:      int(a.number("devnum", 10, 16)),
+		ID:           ID{Vendor: uint16(a.number("idVendor", 16, 16)), Product: uint16(a.number("idProduct", 16, 16))},
+		Release:      uint16(a.optional("bcdDevice", 16, 16)),
+		Class:        a.class("bDevice"),
+		Manufacturer: a.text("manufacturer"),
+		Product:      a.text("product"),
+		Serial:       a.text("serial"),
+		Speed:        a.text("speed"),
+		Interfaces:   a.interfaces(name),
+		Nodes:        nodes(root, dir),
+	}
+	d.MaxPower, _ = strconv.Atoi(strings.TrimSuffix(a.text("bMaxPower"), "mA"))
+	d.Path, d.PCIBusID = location(root, dir, name)
+	same := int(a.number("devnum", 10, 16)) == d.Address // it changes with each plug
+	return d, a.err == nil && same
+}
+
+// interfaces are those of the active configuration, which alone have a directory.
+func (a *attributes) interfaces(name string) []Interface {
+	entries, _ := fs.ReadDir(a.root, a.dir)
+	var all []Interface
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), name+":") {
+			continue
+		}
+		of := attributes{root: a.root, dir: path.Join(a.dir, e.Name())}
+		i := Interface{Number: int(of.number("bInterfaceNumber", 16, 8)), Class: of.class("bInterface")}
+		if driver, err := fs.ReadLink(a.root, path.Join(of.dir, "driver")); err == nil {
+			i.Driver = path.Base(driver)
+		}
+		if of.err == nil {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(x, y Interface) int { return cmp.Compare(x.Number, y.Number) })
+	return all
+}
+
+// target is where a link of sysfs leads to. The directories on the way are none
+// themselves.
+func target(root fs.FS, name string) (string, error) {
+	to, err := fs.ReadLink(root, name)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(path.Dir(name), to), nil
+}

@@ -1,0 +1,74 @@
+package sysfs
+
+import (
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// location says where a device is plugged in by its controller, the revision of
+// the bus and the ports, in the form of udev's ID_PATH_WITH_USB_REVISION
+// (systemd, src/udev/udev-builtin-path_id.c): none of them depends on the order
+// in which controllers were found. A controller has a bus for USB 2 and another for
+// USB 3, and their ports have the same numbers.
+func location(root fs.FS, dir, name string) (where, pci string) {
+	bus, way, _ := strings.Cut(name, "-")
+	parts := strings.Split(dir, "/")
+	at := len(parts) - len(ports(name)) // of the root hub: a port for each directory below
+	if at < 0 || parts[at] != "usb"+bus {
+		return "usb-" + name, "" // not a tree of the kernel's
+	}
+	hub := strings.Join(parts[:at+1], "/")
+	var chain []string
+	for last := ""; at > 2; at-- { // without sys/devices
+		object := strings.Join(parts[:at], "/")
+		subsystem := ""
+		if link, err := fs.ReadLink(root, path.Join(object, "subsystem")); err == nil {
+			subsystem = path.Base(link)
+		} else if pciAddress.MatchString(path.Base(object)) {
+			subsystem = "pci"
+		}
+		// of a chain of bridges the last one tells all; of what is further up, only
+		// what a controller of a small board is found by
+		add := subsystem != last && (subsystem == "pci" || subsystem == "platform") || len(chain) == 0 && subsystem != ""
+		if add {
+			chain = append(chain, subsystem+"-"+plain(path.Base(object)))
+		}
+		if add && subsystem == "pci" && pci == "" {
+			pci = path.Base(object)
+		}
+		last = subsystem
+	}
+	slices.Reverse(chain)
+	return strings.Join(append(chain, "usbv"+revision(root, hub)+"-0:"+way), "-"), pci
+}
+
+// revision is that of a bus, which its root hub tells (USB 2.0, 11.23.1, and USB
+// 3.2, 10.15.1: bDeviceProtocol).
+func revision(root fs.FS, hub string) string {
+	a := attributes{root: root, dir: hub}
+	switch a.optional("bDeviceProtocol", 16, 8) {
+	case 3:
+		return "3"
+	case 0:
+		if a.text("speed") == "12" {
+			return "1"
+		}
+	}
+	return "2"
+}
+
+// plain keeps what separates the parts of an id and the ids of a list out of a name.
+func plain(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', strings.ContainsRune("._:-", r):
+			return r
+		}
+		return '_'
+	}, name)
+}

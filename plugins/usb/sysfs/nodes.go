@@ -1,0 +1,134 @@
+package sysfs
+
+import (
+	"cmp"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// kinds says what the nodes of a kernel subsystem are for.
+var kinds = map[string]Kind{
+	"usb": USB, "tty": TTY, "hidraw": HIDRaw, "input": Input, "video4linux": Video, "media": Media, "sound": Sound,
+	"block": Storage, "scsi_generic": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "bsg": Storage,
+}
+
+// order is the order of kinds in which nodes are listed.
+var order = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Storage, Printer, Other}
+
+// nodes finds what a device and the drivers of its interfaces made in /dev: each
+// has a directory somewhere below the device's, with a file uevent that names it.
+func nodes(root fs.FS, dir string) []Node {
+	var found []Node
+	var walk func(at string, of int)
+	walk = func(at string, of int) {
+		event := readUevent(root, at)
+		if at != dir && event["DEVTYPE"] == "usb_device" {
+			return // plugged into this one
+		}
+		if event["DEVTYPE"] == "usb_interface" {
+			// the name is that of the device, ":", configuration, ".", interface
+			if n, err := strconv.Atoi(at[strings.LastIndexByte(at, '.')+1:]); err == nil {
+				of = n
+			}
+		}
+		if name := event["DEVNAME"]; fs.ValidPath(name) {
+			found = append(found, node(root, at, of, name, event))
+		}
+		entries, _ := fs.ReadDir(root, at)
+		for _, e := range entries {
+			if e.IsDir() && e.Name() != "power" && !strings.HasPrefix(e.Name(), "ep_") {
+				walk(path.Join(at, e.Name()), of)
+			}
+		}
+	}
+	walk(dir, -1)
+	slices.SortFunc(found, func(a, b Node) int {
+		return cmp.Or(
+			cmp.Compare(min(a.Interface, 0), min(b.Interface, 0)),
+			cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind)),
+			cmp.Compare(a.Interface, b.Interface),
+			compareNumbered(a.Path, b.Path),
+		)
+	})
+	return found
+}
+
+func node(root fs.FS, dir string, of int, name string, event map[string]string) Node {
+	link, _ := fs.ReadLink(root, path.Join(dir, "subsystem"))
+	subsystem := path.Base(link)
+	kind, known := kinds[subsystem]
+	switch {
+	case subsystem == "usbmisc" && strings.HasPrefix(path.Base(name), "lp"):
+		kind = Printer
+	case !known:
+		kind = Other
+	}
+	major, _ := strconv.ParseUint(event["MAJOR"], 10, 32)
+	minor, _ := strconv.ParseUint(event["MINOR"], 10, 32)
+	return Node{Kind: kind, Path: path.Join("dev", name), Interface: of, Block: subsystem == "block", Major: uint32(major), Minor: uint32(minor)}
+}
+
+// readUevent is what the kernel said when it made the directory's object; nil where
+// the directory is none's.
+func readUevent(root fs.FS, dir string) map[string]string {
+	b, err := fs.ReadFile(root, path.Join(dir, "uevent"))
+	if err != nil {
+		return nil
+	}
+	event := make(map[string]string)
+	for line := range strings.Lines(string(b)) {
+		if key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+			event[key] = value
+		}
+	}
+	return event
+}
+
+// udevLinks are the names that udev gave to nodes after what they belong to, by
+// node, sorted.
+func udevLinks(root fs.FS) map[string][]string {
+	links := make(map[string][]string)
+	for _, class := range []string{"disk", "input", "serial", "snd", "v4l"} {
+		dir := path.Join("dev", class, "by-id")
+		entries, _ := fs.ReadDir(root, dir) // sorted
+		for _, e := range entries {
+			name := path.Join(dir, e.Name())
+			if to, err := target(root, name); err == nil {
+				links[to] = append(links[to], name)
+			}
+		}
+	}
+	return links
+}
+
+// compareNumbered puts event9 before event10, which was made later.
+func compareNumbered(a, b string) int {
+	for a != "" && b != "" {
+		numberA, restA := number(a)
+		numberB, restB := number(b)
+		if numberA == "" || numberB == "" {
+			if a[0] != b[0] {
+				return cmp.Compare(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		if c := cmp.Or(cmp.Compare(len(numberA), len(numberB)), cmp.Compare(numberA, numberB)); c != 0 {
+			return c
+		}
+		a, b = restA, restB
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// number cuts the digits off that s begins with.
+func number(s string) (digits, rest string) {
+	i := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
+	if i < 0 {
+		i = len(s)
+	}
+	return s[:i], s[i:]
+}
