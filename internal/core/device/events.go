@@ -1,0 +1,39 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The waits between calls of a supply's Events that failed.
+const (
+	firstListen = time.Second
+	lastListen  = time.Minute
+)
+
+// listen runs a supply's Events until ctx ends.
+func (p *Plugin) listen(ctx context.Context, events func(context.Context, func()) error) {
+	failing := once{log: p.logger.Error}
+	wait := firstListen
+	for {
+		started := time.Now()
+		err := guard(func() error { return events(ctx, p.kick.Kick) })
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("it ended")
+		}
+		failing.failed("failed to listen for events, devices are found by the next scan", err)
+		if time.Since(started) > lastListen {
+			wait = firstListen
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastListen)
+	}
+}

@@ -1,0 +1,130 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+)
+
+// firstWait is how long the first message waits for the first scan, so that an
+// agent's start is one update of its node. Without a message the agent itself
+// waits for 50 s (client/node_updater.go).
+const firstWait = 2 * time.Second
+
+// Fingerprint is part of device.DevicePlugin. The stream ends with its context and
+// never before, and has no errors: Nomad answers either by dropping the plugin for
+// good. The first message comes at once, an empty one if the first scan fails or
+// takes long; further ones when anything has changed. A new stream takes the scans
+// over from the last, which is silent from then on.
+func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
+	supply, err := p.configuredSupply()
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *device.FingerprintResponse)
+	if supply.Disabled {
+		go deliver(ctx, nil, 0, out)
+		return out, nil
+	}
+	scanning, cancel := context.WithCancel(ctx)
+	p.mu.Lock()
+	if p.supersede != nil {
+		p.supersede()
+	}
+	p.supersede = cancel
+	p.mu.Unlock()
+
+	s := &scanner{Plugin: p, supply: supply, invalid: once{log: p.logger.Warn}, failing: once{log: p.logger.Error}}
+	groups := fingerprint.Loop[[]*device.DeviceGroup]{
+		Probe: s.look, Failed: s.failed, Period: supply.Period, Kick: p.kick, Settle: supply.Settle,
+	}.Run(scanning)
+	if supply.Events != nil {
+		go p.listen(scanning, supply.Events)
+	}
+	if lessor, ok := supply.Reserver.(Lessor); ok {
+		go p.sweep(scanning, lessor, supply.Period)
+	}
+	go deliver(ctx, groups, firstWait, out)
+	return out, nil
+}
+
+// scanner is what scans for one stream.
+type scanner struct {
+	*Plugin
+	supply           Supply
+	invalid, failing once
+}
+
+func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
+	if err := s.scanning.enter(ctx); err != nil { // a superseded stream's last scan
+		return nil, err
+	}
+	defer s.scanning.leave()
+	found, err := s.supply.Inventory.Scan(ctx)
+	if err != nil || ctx.Err() != nil {
+		return nil, err
+	}
+	valid, left := inspect(found)
+	s.invalid.say(left...)
+	if s.failing.over() {
+		s.logger.Info("scanning for devices works again")
+	}
+	now, next := s.ledger.enter(valid, s.supply.Grace, time.Now())
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	if !next.IsZero() {
+		s.expiry = time.AfterFunc(time.Until(next), s.kick.Kick)
+	}
+	s.publish(now)
+	return now.groups, nil
+}
+
+// failed leaves the last list standing.
+func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.DeviceGroup {
+	s.failing.failed("failed to scan for devices, the last list stands", err)
+	last := s.current.Load()
+	if !last.scanned {
+		now := newSnapshot()
+		now.failure = errors.New(inWords(err))
+		s.publish(now)
+	}
+	return last.groups
+}
+
+// deliver sends the newest groups, each time that they differ from what was sent
+// before, until ctx ends. After firstWait it sends an empty list if there was
+// nothing else to send.
+func deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, firstWait time.Duration, out chan<- *device.FingerprintResponse) {
+	defer close(out)
+	first := time.NewTimer(firstWait)
+	defer first.Stop()
+	var now, told []*device.DeviceGroup
+	toldOnce := false
+	var to chan<- *device.FingerprintResponse // out while there is something to tell
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-first.C:
+			if !toldOnce {
+				to = out
+			}
+		case g, open := <-groups:
+			if !open {
+				groups = nil // superseded
+				continue
+			}
+			if now, to = g, out; toldOnce && reflect.DeepEqual(told, now) {
+				to = nil
+			}
+		case to <- device.NewFingerprint(now...):
+			told, toldOnce, to = now, true, nil
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// unhealthySuffix ends the name of the group of those that no task can use. They
+// have a group of their own since a constraint on ${device.ids} that names an
+// unhealthy device in a group with healthy ones is placed with no device at all
+// (scheduler/feasible/device.go, createOffer).
+const unhealthySuffix = " (unhealthy)"
+
+// scan is what an inventory said, without what Nomad can't take: one group that it
+// finds invalid, or text that is not UTF-8, and it drops the plugin with all of its
+// devices until the agent is restarted.
+type scan struct {
+	devices    map[string]scanned
+	attributes map[tuple]attributes
+}
+
+type scanned struct {
+	Device
+	group tuple
+}
+
+type attributes map[string]*structs.Attribute
+
+// inspect takes the groups in any order, and groups of the same name as one. It
+// also returns a sentence about each thing that it left out.
+func inspect(groups []Group) (scan, []string) {
+	s := scan{map[string]scanned{}, map[tuple]attributes{}}
+	var left []string
+	leave := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
+
+	groups = slices.Clone(groups)
+	slices.SortStableFunc(groups, func(a, b Group) int { return a.tuple().compare(b.tuple()) })
+	differ := map[tuple]map[string]bool{}
+	for _, g := range groups {
+		name := g.tuple()
+		if err := checkTuple(name); err != nil {
+			leave("device group %q is left out: %v", name.String(), err)
+			continue
+		}
+		if s.attributes[name] == nil {
+			s.attributes[name], differ[name] = attributes{}, map[string]bool{}
+		}
+		for _, key := range slices.Sorted(maps.Keys(g.Attributes)) {
+			a, err := cleanAttribute(key, g.Attributes[key])
+			if err != nil {
+				leave("attribute %q of device group %q is left out: %v", key, name.String(), err)
+				continue
+			}
+			if other, there := s.attributes[name][key]; differ[name][key] || there && !reflect.DeepEqual(a, other) {
+				leave("attribute %q of device group %q is left out: its devices differ in it", key, name.String())
+				differ[name][key] = true
+				delete(s.attributes[name], key)
+				continue
+			}
+			s.attributes[name][key] = a
+		}
+		devices := slices.Clone(g.Devices)
+		slices.SortStableFunc(devices, func(a, b Device) int {
+			return slices.Compare([]string{a.ID, a.Problem, a.PCIBusID}, []string{b.ID, b.Problem, b.PCIBusID})
+		})
+		for _, d := range devices {
+			err := checkID(d.ID)
+			if other, twice := s.devices[d.ID]; err == nil && twice {
+				err = fmt.Errorf("there is one with this id in %q already", other.group.String())
+			}
+			if err != nil {
+				leave("device %q of group %q is left out: %v", d.ID, name.String(), err)
+				continue
+			}
+			d.Problem, d.PCIBusID = text(d.Problem), text(d.PCIBusID)
+			s.devices[d.ID] = scanned{d, name}
+		}
+	}
+	for id, d := range s.devices {
+		if d.Problem == "" {
+			continue
+		}
+		all := s.attributes[d.group]
+		d.group.name += unhealthySuffix
+		s.devices[id] = d
+		if s.attributes[d.group] == nil {
+			s.attributes[d.group] = all
+		}
+	}
+	return s, left
+}
+
+func (g Group) tuple() tuple { return tuple{g.Vendor, g.Type, g.Name} }
+
+func checkTuple(t tuple) error {
+	for _, part := range []struct{ what, text string }{{"vendor", t.vendor}, {"type", t.kind}, {"name", t.name}} {
+		switch {
+		case part.text == "":
+			return fmt.Errorf("its %s is empty", part.what)
+		case !printable(part.text):
+			return fmt.Errorf("its %s is not printable text", part.what)
+		case part.what != "name" && strings.Contains(part.text, "/"):
+			return fmt.Errorf("its %s has a slash, which divides vendor, type and name in a job", part.what)
+		}
+	}
+	return nil
+}
+
+func checkID(id string) error {
+	switch {
+	case id == "":
+		return errors.New("its id is empty")
+	case !printable(id):
+		return errors.New("its id is not printable text")
+	case strings.Contains(id, ","):
+		return errors.New("its id has a comma, which divides ids in a constraint")
+	case strings.TrimSpace(id) != id:
+		return errors.New("its id begins or ends with a space, which a constraint ignores")
+	case structs.ParseAttribute(id).String == nil:
+		return errors.New("its id reads as a number or truth value, which a constraint never finds")
+	}
+	return nil
+}
+
+func cleanAttribute(key string, a *structs.Attribute) (*structs.Attribute, error) {
+	switch {
+	case key == "" || !printable(key):
+		return nil, errors.New("its name is not printable text")
+	case a == nil:
+		return nil, errors.New("it has no value")
+	case a.Float != nil && (math.IsNaN(*a.Float) || math.IsInf(*a.Float, 0)):
+		return nil, errors.New("its value is not a number that can be compared") // Nomad's servers panic on it
+	}
+	if err := a.Validate(); err != nil {
+		return nil, err
+	}
+	a = a.Copy()
+	if a.String != nil {
+		*a.String = text(*a.String)
+	}
+	return a, nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// text is a string that crosses the wire: gRPC ends the stream at any other.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

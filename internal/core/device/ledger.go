@@ -1,0 +1,98 @@
+package device
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// unplugged is the problem of a device that has vanished.
+const unplugged = "unplugged"
+
+// ledger remembers the devices from one scan to the next.
+type ledger map[string]entry
+
+type entry struct {
+	scanned
+	attributes attributes // of its group when it was last seen
+	gone       time.Time  // since when it is not there, or not whole again; zero is there
+}
+
+// enter takes a scan into account and returns what to publish, and when to look
+// again because a grace period ends, which may be never (zero).
+func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, time.Time) {
+	for id, d := range s.devices {
+		old := l[id]
+		e := entry{scanned: d, attributes: s.attributes[d.group]}
+		if d.Problem != "" && !old.gone.IsZero() && now.Before(old.gone.Add(grace)) {
+			// a re-plug that is not done: its group, by which Nomad knows it, is the same
+			e.group, e.attributes, e.gone = old.group, old.attributes, old.gone
+		}
+		l[id] = e
+	}
+	var next time.Time
+	for id, e := range l {
+		if _, there := s.devices[id]; !there {
+			if e.gone.IsZero() {
+				e.gone = now
+			}
+			if e.Problem = unplugged; !now.Before(e.gone.Add(grace)) {
+				delete(l, id)
+				continue
+			}
+			l[id] = e
+		}
+		if end := e.gone.Add(grace); !e.gone.IsZero() && (next.IsZero() || end.Before(next)) {
+			next = end
+		}
+	}
+	return l.snapshot(s.attributes), next
+}
+
+// snapshot has everything in a fixed order, so that equal is equal.
+func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
+	s := newSnapshot()
+	s.scanned, s.devices = true, make(map[string]listed, len(l))
+	groups := map[tuple]*device.DeviceGroup{}
+	healthy := map[tuple][]string{}
+	for _, id := range slices.Sorted(maps.Keys(l)) {
+		e := l[id]
+		s.devices[id] = listed{group: e.group, problem: e.Problem, gone: !e.gone.IsZero()}
+		g := groups[e.group]
+		if g == nil {
+			about := current[e.group]
+			if about == nil {
+				about = e.attributes
+			}
+			g = &device.DeviceGroup{Vendor: e.group.vendor, Type: e.group.kind, Name: e.group.name, Attributes: maps.Clone(about)}
+			groups[e.group] = g
+			s.groups = append(s.groups, g)
+		}
+		d := &device.Device{ID: id, Healthy: e.Problem == "", HealthDesc: e.Problem}
+		if e.PCIBusID != "" {
+			d.HwLocality = &device.DeviceLocality{PciBusID: e.PCIBusID}
+		}
+		if g.Devices = append(g.Devices, d); d.Healthy {
+			healthy[e.group] = append(healthy[e.group], id)
+		}
+	}
+	for name, g := range groups {
+		delete(g.Attributes, idsAttribute)
+		if ids := healthy[name]; ids != nil {
+			g.Attributes[idsAttribute] = structs.NewStringAttribute(strings.Join(ids, ","))
+		}
+	}
+	slices.SortFunc(s.groups, func(a, b *device.DeviceGroup) int {
+		return tuple{a.Vendor, a.Type, a.Name}.compare(tuple{b.Vendor, b.Type, b.Name})
+	})
+	return s
+}
+
+// idsAttribute tells nodes with the same kind of device apart, which the scheduler
+// otherwise takes for one class and judges by any one of them
+// (nomad/structs/node_class.go). A group without a healthy device has none.
+const idsAttribute = "ids"

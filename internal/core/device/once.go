@@ -1,0 +1,63 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+)
+
+// once logs what is wrong when it begins to be so, and not again at each look.
+type once struct {
+	log  func(msg string, args ...any)
+	said []string
+}
+
+// say takes all that is wrong now, which may be nothing.
+func (o *once) say(sentences ...string) {
+	for _, s := range sentences {
+		if !slices.Contains(o.said, s) {
+			o.log(s)
+		}
+	}
+	o.said = sentences
+}
+
+// failed takes the one error that there is now.
+func (o *once) failed(what string, err error) {
+	sentence := what + ": " + inWords(err)
+	var p *fingerprint.PanicError
+	if errors.As(err, &p) && !slices.Contains(o.said, sentence) {
+		o.log(sentence, "stack", string(p.Stack))
+		o.said = []string{sentence}
+	}
+	o.say(sentence)
+}
+
+// over forgets what was wrong, and tells whether anything was.
+func (o *once) over() bool {
+	was := len(o.said) > 0
+	o.said = nil
+	return was
+}
+
+// guard makes a *fingerprint.PanicError of a panic in the plugin's own code, which
+// would otherwise end every stream and be met again in the next process, at once.
+func guard(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &fingerprint.PanicError{Value: r, Stack: debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+func inWords(err error) string {
+	var p *fingerprint.PanicError
+	if errors.As(err, &p) {
+		return fmt.Sprintf("panic: %v", p.Value)
+	}
+	return err.Error()
+}

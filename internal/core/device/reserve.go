@@ -1,0 +1,111 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+	"github.com/outrider-dev/outrider/internal/core/reservation"
+)
+
+const (
+	// maxWait bounds the wait for a device that is on its way back: a task that
+	// waits for its device can't be stopped (the call has no context).
+	maxWait = 30 * time.Second
+
+	// scanWait is how long a reservation waits for the first scan at least.
+	scanWait = 10 * time.Second
+
+	// grantTime is what a Reserver may take.
+	grantTime = time.Minute
+)
+
+// Reserve is part of device.DevicePlugin. It waits for a device that is being
+// re-plugged as long as the grace period, but not longer than half a minute.
+func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
+	supply, err := p.configuredSupply()
+	switch {
+	case err != nil:
+		return nil, err
+	case supply.Disabled:
+		return nil, errors.New("the plugin is disabled in the agent's configuration")
+	case len(ids) == 0:
+		// what the scheduler makes of a constraint that no healthy device meets
+		return nil, errors.New("no device was asked for: a constraint of the job names one that is not healthy or not there")
+	}
+	ids = slices.Sorted(slices.Values(ids))
+	for i := range ids[1:] {
+		if ids[i] == ids[i+1] {
+			return nil, fmt.Errorf("device %q was asked for twice", ids[i])
+		}
+	}
+	if err := p.await(ids, min(supply.Grace, maxWait)); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
+	defer cancel()
+	var r *device.ContainerReservation
+	err = guard(func() (err error) {
+		if lessor, ok := supply.Reserver.(Lessor); ok {
+			r, err = p.lease(ctx, lessor, ids)
+		} else {
+			r, err = supply.Reserver.Reserve(ctx, ids)
+		}
+		return err
+	})
+	var panicked *fingerprint.PanicError
+	switch {
+	case errors.As(err, &panicked):
+		p.logger.Error("failed to reserve", "panic", panicked.Value, "stack", string(panicked.Stack))
+		return nil, errors.New("failed to reserve: " + inWords(err))
+	case err != nil:
+		return nil, err
+	}
+	return complete(r)
+}
+
+// await returns when all of these are healthy, or an error if they are not or do
+// not become so within limit.
+func (p *Plugin) await(ids []string, limit time.Duration) error {
+	if !p.current.Load().scanned {
+		limit = max(limit, scanWait)
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, limit)
+	defer cancel()
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		s := p.current.Load()
+		err := s.refusal(ids)
+		if !errors.As(err, new(passing)) {
+			return err
+		}
+		p.kick.Kick()
+		select {
+		case <-s.newer:
+		case <-again.C:
+		case <-ctx.Done():
+			if p.ctx.Err() != nil {
+				return fmt.Errorf("%w, and the plugin ends", err)
+			}
+			return fmt.Errorf("%w, and it was waited for %s", err, limit)
+		}
+	}
+}
+
+// complete is the reservation as Nomad gets it: its agent panics on none at all.
+func complete(r *device.ContainerReservation) (*device.ContainerReservation, error) {
+	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
+		return nil, errors.New("the plugin gave an empty reservation: this is a mistake in the plugin")
+	}
+	whole := *r
+	if err := reservation.Remember(&whole); err != nil {
+		return nil, fmt.Errorf("the plugin gave a reservation that no driver can use: %w", err)
+	}
+	return &whole, nil
+}

@@ -1,0 +1,84 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/device"
+)
+
+// snapshot is what is published. It never changes: a newer one takes its place.
+type snapshot struct {
+	scanned bool  // whether any scan has succeeded
+	failure error // of the scans until then
+
+	groups  []*device.DeviceGroup // as Nomad gets them
+	devices map[string]listed     // by id
+
+	newer chan struct{} // closed when there is a newer snapshot
+}
+
+// listed is one device of a snapshot.
+type listed struct {
+	group   tuple
+	problem string // empty is healthy
+	gone    bool   // may come back within the grace period
+}
+
+// tuple is the name of a group.
+type tuple struct{ vendor, kind, name string }
+
+func (t tuple) String() string { return t.vendor + "/" + t.kind + "/" + t.name }
+
+func (t tuple) compare(o tuple) int {
+	return slices.Compare([]string{t.vendor, t.kind, t.name}, []string{o.vendor, o.kind, o.name})
+}
+
+func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
+
+// publish is called by the goroutine that scans, and by no other.
+func (p *Plugin) publish(s *snapshot) { close(p.current.Swap(s).newer) }
+
+// passing is a reason not to reserve now that a wait may remove.
+type passing struct{ error }
+
+// refusal is why these devices can't be reserved, nil if they can: a passing
+// reason only where there is no other.
+func (s *snapshot) refusal(ids []string) error {
+	if !s.scanned && s.failure != nil {
+		return passing{fmt.Errorf("devices have not been listed yet: %w", s.failure)}
+	}
+	if !s.scanned {
+		return passing{errors.New("devices have not been listed yet")}
+	}
+	var wait error
+	for _, id := range ids {
+		d, known := s.devices[id]
+		switch {
+		case !known:
+			return fmt.Errorf("device %q is not there (there is %s)", id, s.known())
+		case d.problem == "":
+		case d.gone:
+			wait = passing{fmt.Errorf("device %q is not ready: %s", id, d.problem)}
+		default:
+			return fmt.Errorf("device %q can't be used: %s", id, d.problem)
+		}
+	}
+	return wait
+}
+
+// known is a sentence's list of the devices.
+func (s *snapshot) known() string {
+	const some = 10
+	ids := slices.Sorted(maps.Keys(s.devices))
+	switch {
+	case len(ids) == 0:
+		return "none"
+	case len(ids) > some:
+		return fmt.Sprintf("%s and %d more", strings.Join(ids[:some], ", "), len(ids)-some)
+	}
+	return strings.Join(ids, ", ")
+}

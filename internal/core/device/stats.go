@@ -1,0 +1,153 @@
+package device
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/helper/pointer"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// Stats is part of device.DevicePlugin. The stream ends with its context and never
+// before. A period in which nothing could be measured is left out.
+func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
+	supply, err := p.configuredSupply()
+	if err != nil {
+		return nil, err
+	}
+	if interval <= 0 {
+		interval = time.Second
+	}
+	out := make(chan *device.StatsResponse)
+	go func() {
+		defer close(out)
+		if supply.Disabled || supply.Meter == nil {
+			<-ctx.Done()
+			return
+		}
+		p.measureEach(ctx, supply.Meter, interval, out)
+	}()
+	return out, nil
+}
+
+func (p *Plugin) measureEach(ctx context.Context, m Meter, interval time.Duration, out chan<- *device.StatsResponse) {
+	failing := once{log: p.logger.Error}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		groups, err := p.measure(ctx, m)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			failing.failed("failed to measure devices", err)
+		} else if failing.over() {
+			p.logger.Info("measuring devices works again")
+		}
+		if len(groups) > 0 {
+			select {
+			case out <- &device.StatsResponse{Groups: groups}:
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// measure answers under exactly the names that are published, by which Nomad
+// finds the statistics of a task's devices.
+func (p *Plugin) measure(ctx context.Context, m Meter) (groups []*device.DeviceGroupStats, err error) {
+	now := p.current.Load()
+	var ids []string
+	for _, g := range now.groups {
+		for _, d := range g.Devices {
+			ids = append(ids, d.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var measured map[string]*device.DeviceStats
+	err = guard(func() (err error) {
+		measured, err = m.Stats(ctx, slices.Clone(ids))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range now.groups {
+		answer := map[string]*device.DeviceStats{}
+		for _, d := range g.Devices {
+			if s := measured[d.ID]; s != nil {
+				answer[d.ID] = completeStats(s, d)
+			}
+		}
+		if len(answer) > 0 {
+			groups = append(groups, &device.DeviceGroupStats{Vendor: g.Vendor, Type: g.Type, Name: g.Name, InstanceStats: answer})
+		}
+	}
+	return groups, nil
+}
+
+// completeStats has neither what Nomad's commands panic on, which is a nil
+// (command/helper_devices.go), nor what its API or gRPC can't write.
+func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
+	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
+	if c.Summary == nil {
+		health := "healthy"
+		if !d.Healthy {
+			health = d.HealthDesc
+		}
+		c.Summary = &structs.StatValue{StringVal: &health, Desc: "Health"}
+	}
+	if c.Stats == nil {
+		c.Stats = &structs.StatObject{}
+	}
+	if c.Timestamp.IsZero() {
+		c.Timestamp = time.Now()
+	}
+	return c
+}
+
+func cleanObject(o *structs.StatObject) *structs.StatObject {
+	if o == nil {
+		return nil
+	}
+	c := &structs.StatObject{Nested: map[string]*structs.StatObject{}, Attributes: map[string]*structs.StatValue{}}
+	for name, v := range o.Attributes {
+		if v = cleanValue(v); v != nil {
+			c.Attributes[text(name)] = v
+		}
+	}
+	for name, n := range o.Nested {
+		if n = cleanObject(n); n != nil {
+			c.Nested[text(name)] = n
+		}
+	}
+	return c
+}
+
+func cleanValue(v *structs.StatValue) *structs.StatValue {
+	if v == nil {
+		return nil
+	}
+	c := *v
+	for _, f := range []*float64{c.FloatNumeratorVal, c.FloatDenominatorVal} {
+		if f != nil && (math.IsNaN(*f) || math.IsInf(*f, 0)) {
+			return nil
+		}
+	}
+	if c.StringVal != nil {
+		c.StringVal = pointer.Of(text(*c.StringVal))
+	}
+	c.Unit, c.Desc = text(c.Unit), text(c.Desc)
+	return &c
+}

@@ -1,0 +1,134 @@
+// Package reservation keeps what a device plugin gave to a task where Nomad does
+// not lose it: in the task's environment. Nomad asks a device plugin once for each
+// task of an allocation, saves the environment of the answer, and forgets its
+// devices and mounts when the agent is restarted (client/allocrunner/taskrunner,
+// device_hook.go and task_runner_hooks.go; hashicorp/nomad#9473).
+package reservation
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// Prefix is what the names of the variables begin with. A hash of the value
+// follows, so that the reservations of one task do not replace each other.
+const Prefix = "OUTRIDER_RESERVATION_"
+
+type remembered struct {
+	Devices []rememberedDevice `json:"devices,omitempty"`
+	Mounts  []rememberedMount  `json:"mounts,omitempty"`
+}
+
+type rememberedDevice struct {
+	Host        string `json:"host"`
+	Task        string `json:"task"`
+	Permissions string `json:"permissions"`
+}
+
+type rememberedMount struct {
+	Host     string `json:"host"`
+	Task     string `json:"task"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Remember adds a variable to the environment of a reservation from which Recall
+// makes its devices and mounts again. A reservation with neither gets none. It is
+// an error to give what Recall would refuse; nothing is added then.
+func Remember(r *device.ContainerReservation) error {
+	var m remembered
+	for _, d := range r.Devices {
+		m.Devices = append(m.Devices, rememberedDevice{d.HostPath, d.TaskPath, d.CgroupPerms})
+	}
+	for _, b := range r.Mounts {
+		m.Mounts = append(m.Mounts, rememberedMount{b.HostPath, b.TaskPath, b.ReadOnly})
+	}
+	if m.Devices == nil && m.Mounts == nil {
+		return nil
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	value, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	// Nomad interpolates ${...} in it (client/taskenv/env.go, buildEnv)
+	text := strings.ReplaceAll(string(value), "$", `\u0024`)
+	sum := sha256.Sum256([]byte(text))
+	envs := maps.Clone(r.Envs) // which may be the plugin's own
+	if envs == nil {
+		envs = map[string]string{}
+	}
+	envs[Prefix+hex.EncodeToString(sum[:4])] = text
+	r.Envs = envs
+	return nil
+}
+
+// Recall makes the devices and mounts of every reservation that is remembered in
+// an environment, in an order that is always the same. It is for a driver that got
+// none though the task has reservations.
+//
+// The environment must be drivers.TaskConfig's DeviceEnv, not its Env. A job's
+// author writes variables and templates into Env, and could so have the driver
+// mount any directory of the host. DeviceEnv has what the device plugins said and
+// nothing else, also after a restart of the agent, so its paths may lead anywhere,
+// as those that come by Nomad do. What is refused is what no plugin says: a path
+// that is not absolute or has "..", or permissions that no device cgroup has.
+func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.MountConfig, error) {
+	var devices []*drivers.DeviceConfig
+	var mounts []*drivers.MountConfig
+	for _, name := range slices.Sorted(maps.Keys(deviceEnv)) {
+		if !strings.HasPrefix(name, Prefix) {
+			continue
+		}
+		var m remembered
+		if err := json.Unmarshal([]byte(deviceEnv[name]), &m); err != nil {
+			return nil, nil, fmt.Errorf("environment variable %s is not a reservation: %w", name, err)
+		}
+		if err := m.check(); err != nil {
+			return nil, nil, fmt.Errorf("environment variable %s: %w", name, err)
+		}
+		for _, d := range m.Devices {
+			devices = append(devices, &drivers.DeviceConfig{HostPath: d.Host, TaskPath: d.Task, Permissions: d.Permissions})
+		}
+		for _, b := range m.Mounts {
+			mounts = append(mounts, &drivers.MountConfig{HostPath: b.Host, TaskPath: b.Task, Readonly: b.ReadOnly})
+		}
+	}
+	return devices, mounts, nil
+}
+
+func (m remembered) check() error {
+	for _, d := range m.Devices {
+		if err := checkPaths("device", d.Host, d.Task); err != nil {
+			return err
+		}
+		if strings.Trim(d.Permissions, "rwm") != "" || d.Permissions == "" {
+			return fmt.Errorf("device %s has permissions %q: use letters of \"rwm\"", d.Host, d.Permissions)
+		}
+	}
+	for _, b := range m.Mounts {
+		if err := checkPaths("mount", b.Host, b.Task); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkPaths(what, host, task string) error {
+	for _, p := range []struct{ where, path string }{{"host", host}, {"task", task}} {
+		if !filepath.IsAbs(p.path) || slices.Contains(strings.Split(p.path, "/"), "..") || strings.ContainsRune(p.path, 0) {
+			return fmt.Errorf("%s path %q of a %s is not allowed: write it from /, without \"..\"", p.where, p.path, what)
+		}
+	}
+	return nil
+}

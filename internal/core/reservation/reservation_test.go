@@ -1,0 +1,192 @@
+package reservation
+
+import (
+	"maps"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+func stick(name string) *device.ContainerReservation {
+	return &device.ContainerReservation{
+		Envs:    map[string]string{"USB_" + name: "/dev/" + name},
+		Devices: []*device.DeviceSpec{{HostPath: "/dev/nomad-usb/" + name, TaskPath: "/dev/" + name, CgroupPerms: "rw"}},
+		Mounts: []*device.Mount{
+			{HostPath: "/dev/nomad-usb/bus", TaskPath: "/dev/bus/usb", ReadOnly: true},
+			{HostPath: "/srv/" + name, TaskPath: "/data"},
+		},
+	}
+}
+
+func TestWhatIsRememberedIsRecalled(t *testing.T) {
+	a, b := stick("zigbee"), stick("ups")
+	for _, r := range []*device.ContainerReservation{a, b} {
+		if err := Remember(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := map[string]string{"PATH": "/bin"}
+	maps.Copy(env, a.Envs)
+	maps.Copy(env, b.Envs) // as Nomad merges them, the last of a name wins
+	if len(env) != 5 {
+		t.Fatalf("got %v", env)
+	}
+	devices, mounts, err := Recall(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"zigbee", "ups"} {
+		want := &drivers.DeviceConfig{HostPath: "/dev/nomad-usb/" + name, TaskPath: "/dev/" + name, Permissions: "rw"}
+		if !containsDeep(devices, want) {
+			t.Errorf("no %+v in %+v", want, devices)
+		}
+		for _, want := range []*drivers.MountConfig{
+			{HostPath: "/dev/nomad-usb/bus", TaskPath: "/dev/bus/usb", Readonly: true}, {HostPath: "/srv/" + name, TaskPath: "/data"},
+		} {
+			if !containsDeep(mounts, want) {
+				t.Errorf("no %+v in %+v", want, mounts)
+			}
+		}
+	}
+	if len(devices) != 2 || len(mounts) != 4 {
+		t.Errorf("got %d devices and %d mounts", len(devices), len(mounts))
+	}
+	for range 20 {
+		if again, _, _ := Recall(env); !reflect.DeepEqual(devices, again) {
+			t.Fatal("another order the second time")
+		}
+	}
+}
+
+func containsDeep[T any](all []T, want T) bool {
+	for _, a := range all {
+		if reflect.DeepEqual(a, want) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTheVariableIsNamedAfterWhatIsInIt(t *testing.T) {
+	a, same, other := stick("a"), stick("a"), stick("b")
+	for _, r := range []*device.ContainerReservation{a, same, other} {
+		if err := Remember(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !maps.Equal(a.Envs, same.Envs) {
+		t.Errorf("%v and %v differ", a.Envs, same.Envs)
+	}
+	names := map[string]bool{}
+	for _, r := range []*device.ContainerReservation{a, other} {
+		for name := range r.Envs {
+			if strings.HasPrefix(name, Prefix) {
+				names[name] = true
+				if !regexp.MustCompile(`^OUTRIDER_RESERVATION_[0-9a-f]{8}$`).MatchString(name) {
+					t.Errorf("got %s", name)
+				}
+			}
+		}
+	}
+	if len(names) != 2 {
+		t.Errorf("got %v", names)
+	}
+}
+
+func TestThePluginsOwnMapIsNotChanged(t *testing.T) {
+	r := stick("a")
+	own := r.Envs
+	if err := Remember(r); err != nil {
+		t.Fatal(err)
+	}
+	if len(own) != 1 || len(r.Envs) != 2 {
+		t.Errorf("got %v and %v", own, r.Envs)
+	}
+}
+
+func TestNothingToRememberAddsNothing(t *testing.T) {
+	r := &device.ContainerReservation{Envs: map[string]string{"A": "b"}}
+	if err := Remember(r); err != nil || len(r.Envs) != 1 {
+		t.Errorf("got %v, %v", r.Envs, err)
+	}
+	devices, mounts, err := Recall(r.Envs)
+	if err != nil || devices != nil || mounts != nil {
+		t.Errorf("got %v, %v, %v", devices, mounts, err)
+	}
+}
+
+// Nomad replaces ${...} in what a device plugin says by the task's variables,
+// which are the job author's.
+func TestNothingInTheValueIsInterpolatedByNomad(t *testing.T) {
+	r := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/srv/${EVIL}", TaskPath: "/$a"}}}
+	if err := Remember(r); err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range r.Envs {
+		if strings.Contains(value, "$") {
+			t.Errorf("got %s", value)
+		}
+	}
+	_, mounts, err := Recall(r.Envs)
+	if err != nil || len(mounts) != 1 || mounts[0].HostPath != "/srv/${EVIL}" || mounts[0].TaskPath != "/$a" {
+		t.Errorf("got %+v, %v", mounts, err)
+	}
+}
+
+func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
+	for name, c := range map[string]struct {
+		r     *device.ContainerReservation
+		value string
+		want  string
+	}{
+		"a relative host path": {
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "ttyUSB0", TaskPath: "/dev/a", CgroupPerms: "rw"}}},
+			`{"devices":[{"host":"ttyUSB0","task":"/dev/a","permissions":"rw"}]}`,
+			`host path "ttyUSB0" of a device is not allowed: write it from /, without ".."`},
+		"a way up": {
+			&device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/dev/../etc", TaskPath: "/x"}}},
+			`{"mounts":[{"host":"/dev/../etc","task":"/x"}]}`,
+			`host path "/dev/../etc" of a mount is not allowed`},
+		"a way up in the task": {
+			&device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/dev", TaskPath: "/.."}}},
+			`{"mounts":[{"host":"/dev","task":"/.."}]}`,
+			`task path "/.." of a mount is not allowed`},
+		"no path": {
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", CgroupPerms: "rw"}}},
+			`{"devices":[{"host":"/dev/a","permissions":"rw"}]}`,
+			`task path "" of a device is not allowed`},
+		"permissions that there are not": {
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", TaskPath: "/dev/a", CgroupPerms: "rwx"}}},
+			`{"devices":[{"host":"/dev/a","task":"/dev/a","permissions":"rwx"}]}`,
+			`device /dev/a has permissions "rwx": use letters of "rwm"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := Remember(c.r); err == nil || !strings.Contains(err.Error(), c.want) || len(c.r.Envs) > 0 {
+				t.Errorf("remembered as %v, %v", c.r.Envs, err)
+			}
+			devices, mounts, err := Recall(map[string]string{Prefix + "0000000a": c.value})
+			if err == nil || !strings.Contains(err.Error(), "environment variable "+Prefix+"0000000a: "+c.want) || devices != nil || mounts != nil {
+				t.Errorf("recalled %v, %v, %v", devices, mounts, err)
+			}
+		})
+	}
+}
+
+func TestGarbageIsAnErrorThatNamesTheVariable(t *testing.T) {
+	good := stick("a")
+	if err := Remember(good); err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"", "x", "[]", `{"devices":`, `{} {}`, `{"devices":[{"host":1}]}`} {
+		env := maps.Clone(good.Envs)
+		env[Prefix+"deadbeef"] = value
+		devices, mounts, err := Recall(env)
+		if err == nil || !strings.Contains(err.Error(), Prefix+"deadbeef is not a reservation") || devices != nil || mounts != nil {
+			t.Errorf("%q: got %v, %v, %v", value, devices, mounts, err)
+		}
+	}
+}
