@@ -1,0 +1,88 @@
+package shadow
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Clear removes every device that a former run left and that is not to be kept. It
+// does nothing where there is no directory yet.
+func (d *Dir) Clear(keep map[string]bool) error {
+	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
+		return nil // not ours, or not there
+	}
+	wanted := map[string]bool{mark: true}
+	for name := range keep {
+		wanted[name] = true
+	}
+	return retain(d.path, wanted)
+}
+
+// Remove removes a device with its directory.
+func (d *Dir) Remove(device string) error {
+	if !plain(device) {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(d.path, device))
+}
+
+// Empty removes a device's nodes and leaves the directories, which a running task
+// may have mounted: what is made in them later is there for it, too.
+func (d *Dir) Empty(device string) error {
+	if !plain(device) {
+		return nil
+	}
+	return filepath.WalkDir(filepath.Join(d.path, device), func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil || e.IsDir():
+			return err
+		}
+		return os.Remove(path)
+	})
+}
+
+// Yield removes those nodes of a device that is not plugged in whose numbers are
+// others' now: the kernel gives them to whatever is plugged in next.
+func (d *Dir) Yield(device string, taken func(block bool, major, minor uint32) bool) error {
+	if !plain(device) {
+		return nil
+	}
+	return filepath.WalkDir(filepath.Join(d.path, device), func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil || e.Type()&fs.ModeDevice == 0:
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if major, minor := number(info); taken(info.Mode()&fs.ModeCharDevice == 0, major, minor) {
+			return os.Remove(path)
+		}
+		return nil
+	})
+}
+
+// retain removes everything from a directory but what is wanted.
+func retain(dir string, wanted map[string]bool) error {
+	there, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range there {
+		if !wanted[e.Name()] {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,207 @@
+// Package shadow makes device nodes for tasks. The kernel's own come and go with
+// each plug, have another number then, and belong to root; these stay where they
+// are, follow the numbers, and have the owner and the mode that a task needs.
+//
+//	/dev/nomad-usb/10c4-ea60-0001/tty          as /dev/ttyUSB0 now
+//	/dev/nomad-usb/10c4-ea60-0001/usb          as /dev/bus/usb/001/004 now
+//	/dev/nomad-usb/10c4-ea60-0001/bus/001/004  the same, where libusb looks, in a directory to mount
+//	/dev/nomad-usb/10c4-ea60-0001/sys/1-1      a link to the device, likewise
+package shadow
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Device is what the directory of one device is to hold.
+type Device struct {
+	Name  string // of its directory
+	Nodes []Node
+
+	Bus []Node // in bus/, with names such as "001/004"
+	Sys []Link // in sys/
+}
+
+// Node is one device node.
+type Node struct {
+	Name   string // in the directory: "tty"
+	Source string // the kernel's node, absolute; whatever else is there (a simulation's pty) is linked to
+	Block  bool
+	Major  uint32
+	Minor  uint32
+
+	Mode     fs.FileMode // permission bits
+	UID, GID int         // -1 is the source's
+}
+
+// Link is a symlink.
+type Link struct{ Name, Target string }
+
+// ErrRefused is for what this process has no right to do: there are no shadow
+// nodes then, and the kernel's own must do.
+var ErrRefused = errors.New("no right to make device nodes")
+
+// Dir is the directory of all devices. Its methods are called from one goroutine.
+type Dir struct {
+	path  string
+	ready bool
+}
+
+// New has no effect yet.
+func New(path string) *Dir { return &Dir{path: path} }
+
+// Path is where a device's node is, or its directory, where node is empty.
+func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
+
+// mark is a file that says whose the directory is, since what is in it and unknown is
+// removed.
+const mark = ".nomad-device-usb"
+
+// prepare makes the directory.
+func (d *Dir) prepare() error {
+	if d.ready {
+		return nil
+	}
+	if err := makeDir(d.path); err != nil {
+		return refused(err)
+	}
+	there, err := os.ReadDir(d.path)
+	if err != nil {
+		return refused(err)
+	}
+	ours := slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == mark })
+	if len(there) > 0 && !ours {
+		return fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
+	}
+	if !ours {
+		if err := os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by nomad-device-usb.\n"), 0o644); err != nil {
+			return refused(err)
+		}
+	}
+	d.ready = true
+	return nil
+}
+
+// Make gives a device the directory that it is to have. What is right already is not
+// touched, so that tasks that have it open or mounted go on; what is another now is
+// replaced in one step; what is no longer wanted is removed.
+func (d *Dir) Make(dev Device) error {
+	if !plain(dev.Name) {
+		return fmt.Errorf("%q is not the name of a directory", dev.Name)
+	}
+	if err := d.prepare(); err != nil {
+		return err
+	}
+	dir := filepath.Join(d.path, dev.Name)
+	if err := makeDir(dir); err != nil {
+		return refused(err)
+	}
+	wanted := map[string]bool{}
+	for _, n := range dev.Nodes {
+		if !plain(n.Name) {
+			return fmt.Errorf("%q is not the name of a node", n.Name)
+		}
+		wanted[n.Name] = true
+		if err := n.make(filepath.Join(dir, n.Name)); err != nil {
+			return refused(err)
+		}
+	}
+	if len(dev.Bus) > 0 {
+		wanted["bus"] = true
+		if err := makeBus(filepath.Join(dir, "bus"), dev.Bus); err != nil {
+			return refused(err)
+		}
+	}
+	if len(dev.Sys) > 0 {
+		wanted["sys"] = true
+		if err := makeSys(filepath.Join(dir, "sys"), dev.Sys); err != nil {
+			return refused(err)
+		}
+	}
+	return retain(dir, wanted)
+}
+
+func makeBus(dir string, nodes []Node) error {
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	wanted := map[string]map[string]bool{}
+	buses := map[string]bool{}
+	for _, n := range nodes {
+		bus, address, _ := strings.Cut(n.Name, "/")
+		if !plain(bus) || !plain(address) {
+			return fmt.Errorf("%q is not a bus and an address", n.Name)
+		}
+		at := filepath.Join(dir, bus)
+		if err := makeDir(at); err != nil {
+			return err
+		}
+		if wanted[bus] == nil {
+			wanted[bus], buses[bus] = map[string]bool{}, true
+		}
+		wanted[bus][address] = true
+		if err := n.make(filepath.Join(at, address)); err != nil {
+			return err
+		}
+	}
+	for bus, addresses := range wanted {
+		if err := retain(filepath.Join(dir, bus), addresses); err != nil {
+			return err
+		}
+	}
+	return retain(dir, buses)
+}
+
+func makeSys(dir string, links []Link) error {
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, l := range links {
+		if !plain(l.Name) {
+			return fmt.Errorf("%q is not the name of a link", l.Name)
+		}
+		wanted[l.Name] = true
+		if err := link(l.Target, filepath.Join(dir, l.Name)); err != nil {
+			return err
+		}
+	}
+	return retain(dir, wanted)
+}
+
+// makeDir makes a directory that everybody may look into, whatever the umask.
+func makeDir(path string) error {
+	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		if err := os.Remove(path); err != nil { // of a node that had this name
+			return err
+		}
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() == 0o755 {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}
+
+// plain says whether a name stays within its directory, and is none of this
+// package's own.
+func plain(name string) bool {
+	return name != "" && !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, "/\x00")
+}
+
+func refused(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return err
+}

@@ -1,0 +1,338 @@
+package shadow
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// null is a device that every machine has, in the place of a stick.
+func null(name string) Node {
+	return Node{Name: name, Source: "/dev/null", Major: 1, Minor: 3, Mode: 0o660, UID: 0, GID: -1}
+}
+
+func newDir(t *testing.T) *Dir { return New(filepath.Join(t.TempDir(), "nomad-usb")) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make device nodes")
+	}
+}
+
+// tree lists what is in the directory, sorted, without the mark.
+func tree(t *testing.T, d *Dir) (all []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(d.path, path)
+		if err != nil || name == "." || name == mark {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		stat := info.Sys().(*syscall.Stat_t)
+		switch mode := info.Mode(); {
+		case mode.IsDir():
+			name += "/"
+		case mode&fs.ModeSymlink != 0:
+			target, _ := os.Readlink(path)
+			name += " -> " + target
+		default:
+			major, minor := number(info)
+			name += fmt.Sprintf(" %v %d:%d %d %d", mode, major, minor, stat.Uid, stat.Gid)
+		}
+		all = append(all, name)
+		return nil
+	}))
+	slices.Sort(all)
+	return all
+}
+
+func wantTree(t *testing.T, d *Dir, want ...string) {
+	t.Helper()
+	if got := tree(t, d); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must(t, err)
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+func TestADeviceHasItsNodesWithOwnerAndMode(t *testing.T) {
+	needRoot(t)
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	d := newDir(t)
+	tty, raw := null("tty"), null("hidraw-if01")
+	tty.UID, tty.GID, tty.Mode = 1000, 20, 0o666
+	usb := Node{Name: "001/004", Source: "/dev/null", Major: 189, Minor: 3, Mode: 0o640, UID: -1, GID: -1}
+	disk := Node{Name: "storage", Source: "/nonexistent/sda", Block: true, Major: 8, Minor: 1, Mode: 0o600, UID: -1, GID: -1}
+	must(t, d.Make(Device{Name: "a-b-1", Nodes: []Node{tty, raw, disk}, Bus: []Node{usb}, Sys: []Link{{"1-1.4", "../../../devices/x/1-1.4"}}}))
+	wantTree(t, d,
+		"a-b-1/",
+		"a-b-1/bus/",
+		"a-b-1/bus/001/",
+		"a-b-1/bus/001/004 Dcrw-r----- 189:3 0 0",
+		"a-b-1/hidraw-if01 Dcrw-rw---- 1:3 0 0",
+		"a-b-1/storage Drw------- 8:1 0 0",
+		"a-b-1/sys/",
+		"a-b-1/sys/1-1.4 -> ../../../devices/x/1-1.4",
+		"a-b-1/tty Dcrw-rw-rw- 1:3 1000 20",
+	)
+	for _, dir := range []string{"", "a-b-1", "a-b-1/bus", "a-b-1/bus/001", "a-b-1/sys"} {
+		if info, err := os.Stat(filepath.Join(d.path, dir)); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%q can't be entered by everybody: %v, %v", dir, info.Mode(), err)
+		}
+	}
+	f, err := os.OpenFile(d.Path("a-b-1", "tty"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	if n, err := f.WriteString("x"); n != 1 || err != nil {
+		t.Errorf("the node is none: %v", err)
+	}
+}
+
+func TestWhatIsRightIsLeftAlone(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	dev := Device{Name: "d", Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
+	must(t, d.Make(dev))
+	paths := []string{"tty", "bus", "bus/001", "bus/001/004", "sys", "sys/1-1"}
+	var before []uint64
+	for _, p := range paths {
+		before = append(before, inode(t, d.Path("d", p)))
+	}
+	again := New(d.path) // as after a restart
+	must(t, again.Clear(map[string]bool{"d": true}))
+	must(t, again.Make(dev))
+	for i, p := range paths {
+		if inode(t, d.Path("d", p)) != before[i] {
+			t.Errorf("%s was made again", p)
+		}
+	}
+	dev.Nodes[0].Mode, dev.Nodes[0].GID = 0o600, 5
+	must(t, again.Make(dev))
+	if inode(t, d.Path("d", "tty")) != before[0] {
+		t.Error("the node was made again for its mode")
+	}
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/sys/", "d/sys/1-1 -> ../x", "d/tty Dcrw------- 1:3 0 5")
+}
+
+func TestAReplugReplacesNodesInOneStep(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
+	must(t, d.Make(dev))
+	bus := inode(t, d.Path("d", "bus"))
+
+	stop, seen := make(chan struct{}), make(chan error, 1)
+	go func() { // what a task does meanwhile
+		for {
+			select {
+			case <-stop:
+				seen <- nil
+				return
+			default:
+			}
+			if _, err := os.Stat(d.Path("d", "tty")); err != nil {
+				seen <- err
+				return
+			}
+		}
+	}()
+	for minor := range uint32(200) {
+		tty, usb := null("tty"), null(fmt.Sprintf("001/%03d", minor+1))
+		tty.Minor, usb.Minor = 3+minor%5, 100+minor
+		must(t, d.Make(Device{Name: "d", Nodes: []Node{tty}, Bus: []Node{usb}, Sys: []Link{{"2-1", "../y"}}}))
+	}
+	close(stop)
+	if err := <-seen; err != nil {
+		t.Errorf("there was a moment without a node: %v", err)
+	}
+	if inode(t, d.Path("d", "bus")) != bus {
+		t.Error("the directory that a task may have mounted is another")
+	}
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/200 Dcrw-rw---- 1:299 0 0", "d/sys/", "d/sys/2-1 -> ../y", "d/tty Dcrw-rw---- 1:7 0 0")
+}
+
+func TestANumberIsNotCutToAByte(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	fourth := Node{Name: "usb", Source: "/nonexistent", Major: 189, Minor: 3*128 + 5, Mode: 0o660}
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{fourth}}))
+	wantTree(t, d, "d/", "d/usb Dcrw-rw---- 189:389 0 0")
+}
+
+func TestAKindThatChangedIsReplaced(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
+	block := null("x")
+	block.Block = true
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Bus: []Node{null("001/001")}}))
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{block, null("sys")}}))
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Sys: []Link{{"1-1", "x"}}}))
+	wantTree(t, d, "d/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
+}
+
+func TestASimulatedNodeIsLinkedToAndGetsTheMode(t *testing.T) {
+	d := newDir(t)
+	host := t.TempDir()
+	pty, source := filepath.Join(host, "pts5"), filepath.Join(host, "ttyUSB0")
+	must(t, os.WriteFile(pty, nil, 0o600))
+	must(t, os.Symlink(pty, source))
+	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1}
+	for range 2 {
+		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
+		wantTree(t, d, "d/", "d/tty -> "+source)
+		if info, err := os.Stat(pty); err != nil || info.Mode().Perm() != 0o666 {
+			t.Errorf("mode is %v, %v", info.Mode(), err)
+		}
+		must(t, os.Chmod(pty, 0o600)) // as a new one has
+	}
+	must(t, os.Remove(pty))
+	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a link to nothing: got %v", err)
+	}
+}
+
+func TestDevicesAreRemovedAndEmptied(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	for _, name := range []string{"a", "b", "c"} {
+		must(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "x"}}}))
+	}
+	must(t, os.Mkdir(d.Path("a", "odd"), 0o755))
+	for range 2 {
+		must(t, d.Remove("a"))
+		must(t, d.Empty("b"))
+		must(t, d.Empty("never"))
+		must(t, d.Remove("never"))
+	}
+	wantTree(t, d, "b/", "b/bus/", "b/bus/001/", "b/sys/", "c/", "c/bus/", "c/bus/001/", "c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
+}
+
+func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	tty, usb := null("tty"), null("001/004")
+	tty.Minor = 5
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb")}, Bus: []Node{usb}}))
+	must(t, d.Yield("d", func(block bool, major, minor uint32) bool { return !block && major == 1 && minor == 5 }))
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/usb Dcrw-rw---- 1:3 0 0")
+	must(t, d.Yield("never", func(bool, uint32, uint32) bool { return true }))
+}
+
+func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
+	needRoot(t)
+	d, other := newDir(t), newDir(t)
+	for _, dir := range []*Dir{d, other} {
+		must(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
+		must(t, dir.Make(Device{Name: "still", Nodes: []Node{null("tty")}}))
+	}
+	must(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // killed in between
+	must(t, New(d.path).Clear(map[string]bool{"still": true}))
+	wantTree(t, d, "still/", "still/tty Dcrw-rw---- 1:3 0 0")
+	wantTree(t, other, "old/", "old/tty Dcrw-rw---- 1:3 0 0", "still/", "still/tty Dcrw-rw---- 1:3 0 0")
+	must(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
+}
+
+func TestADirectoryOfOthersIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "passwd")
+	must(t, os.WriteFile(file, nil, 0o600))
+	d := New(dir)
+	must(t, d.Clear(nil))
+	err := d.Make(Device{Name: "d"})
+	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has files of others") {
+		t.Errorf("got %v", err)
+	}
+	if names, _ := os.ReadDir(dir); len(names) != 1 {
+		t.Errorf("now there are %v", names)
+	}
+}
+
+func TestNoNameLeavesTheDirectory(t *testing.T) {
+	base := t.TempDir()
+	d := New(filepath.Join(base, "x", "nomad-usb"))
+	precious := filepath.Join(base, "precious")
+	must(t, os.WriteFile(precious, nil, 0o600))
+	for _, name := range []string{"", ".", "..", "../..", "../../precious", "a/b", "/etc", ".nomad-device-usb", "a\x00b"} {
+		if err := d.Make(Device{Name: name}); err == nil {
+			t.Errorf("device %q accepted", name)
+		}
+		if err := d.Make(Device{Name: "d", Nodes: []Node{null(name)}}); err == nil {
+			t.Errorf("node %q accepted", name)
+		}
+		if err := d.Make(Device{Name: "d", Sys: []Link{{name, "x"}}}); err == nil {
+			t.Errorf("link %q accepted", name)
+		}
+		for _, bus := range []string{name + "/001", "001/" + name} {
+			if err := d.Make(Device{Name: "d", Bus: []Node{null(bus)}}); err == nil {
+				t.Errorf("bus %q accepted", bus)
+			}
+		}
+		must(t, d.Remove(name))
+		must(t, d.Empty(name))
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, ""))
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	err := New(dir).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
+	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "mounted nodev") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWithoutTheRightThereIsACleanRefusal(t *testing.T) {
+	open := t.TempDir()
+	must(t, os.Chmod(open, 0o777))
+	for _, parent := range []string{open, "/"} {
+		errs := make(chan error)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			if os.Geteuid() == 0 {
+				if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
+					errs <- e
+					return
+				}
+			}
+			errs <- New(filepath.Join(parent, "nomad-usb")).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
+		}()
+		if err := <-errs; !errors.Is(err, ErrRefused) {
+			t.Errorf("below %s: got %v", parent, err)
+		}
+	}
+	if names, _ := os.ReadDir(filepath.Join(open, "nomad-usb", "d")); len(names) > 0 {
+		t.Errorf("left: %v", names)
+	}
+}
