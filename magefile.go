@@ -105,10 +105,7 @@ var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite}
 type Demo mg.Namespace
 
 // Shows exec-lite's processes while tasks start and the plugin is killed.
-func (Demo) ExecLite(ctx context.Context) error {
-	mg.CtxDeps(ctx, Build)
-	return run(ctx, "./lab/demo/exec-lite")
-}
+func (Demo) ExecLite(ctx context.Context) error { return run(ctx, "./lab/demo/exec-lite") }
 
 // run runs a program of this repository on the caller's terminal.
 func run(ctx context.Context, pkg string) error {

@@ -9,12 +9,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// build builds the named plugins, or all, for an agent of this runtime. A container
-// gets programs that need nothing of its image, in a folder of their own.
+// build builds the named plugins, or all, for an agent of this runtime.
 func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]string, error) {
 	b := build.Builder{Root: l.root}
 	if r == agent.Container {
-		b.Static, b.Bin = true, filepath.Join(l.root, "bin", "static")
+		b = b.ForContainer()
 	}
 	end := l.steps.Step("Building the plugins")
 	paths, err := b.All(ctx, which...)

@@ -46,6 +46,13 @@ func Root(dir string) (string, error) {
 	}
 }
 
+// ForContainer is b for programs that need nothing of the image they run in, in a
+// folder of their own.
+func (b Builder) ForContainer() Builder {
+	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
+	return b
+}
+
 // Supervisor builds the static binary that plugins embed. The go command embeds
 // files only from the module's own folder, so it is put there (and git-ignored).
 func (b Builder) Supervisor(ctx context.Context) error {

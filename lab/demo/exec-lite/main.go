@@ -9,19 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/demo/forest"
-	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
 )
 
 // jobs are a pair: the same three tasks with raw_exec and with exec-lite.
@@ -30,60 +26,18 @@ import (
 var jobs string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
+	stage.Demo{
+		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
+		Play:    func(ctx context.Context, a agent.Agent) error { return (&demo{agent: a}).acts(ctx) },
+	}.Main()
 }
 
 type demo struct {
 	agent agent.Agent
-	start time.Time
-}
-
-func run(ctx context.Context) (err error) {
-	d := &demo{start: time.Now()}
-	d.say("Starting a Nomad agent of the demo's own")
-	dir, err := os.MkdirTemp("", "outrider-demo-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	root, err := build.Root(".")
-	if err != nil {
-		return err
-	}
-	prog, err := nomad.Binary(ctx, func(f string, a ...any) { fmt.Printf("  "+f+"\n", a...) })
-	if err != nil {
-		return err
-	}
-	runtime, err := agent.ParseRuntime(os.Getenv("LAB_RUNTIME"))
-	if err != nil {
-		return err
-	}
-	d.agent, err = agent.Run(ctx, agent.Options{
-		Dir: filepath.Join(dir, "a"), Runtime: runtime, Binary: prog.Path, Name: "demo",
-		Plugins: []agent.Plugin{{Binary: filepath.Join(root, "bin", "nomad-driver-exec-lite"), Config: `state_dir = "${state_dir}"`}},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		cerr := d.agent.Close(cctx)
-		if cerr == nil {
-			d.say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(d.start).Seconds())
-		}
-		err = errors.Join(err, cerr)
-	}()
-	return d.acts(ctx)
 }
 
 func (d *demo) acts(ctx context.Context) error {
-	d.say("Three tasks with raw_exec, Nomad's own driver")
+	stage.Say("Three tasks with raw_exec, Nomad's own driver")
 	raw, err := d.submit(ctx, "raw_exec", 3)
 	if err != nil {
 		return err
@@ -91,12 +45,12 @@ func (d *demo) acts(ctx context.Context) error {
 	if err := d.show(ctx); err != nil {
 		return err
 	}
-	d.note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
+	stage.Note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
 	if _, _, err := d.agent.Client().Jobs().Deregister(raw, true, nil); err != nil {
 		return err
 	}
 
-	d.say("The same three tasks with exec-lite")
+	stage.Say("The same three tasks with exec-lite")
 	lite, err := d.submit(ctx, "exec-lite", 3)
 	if err != nil {
 		return err
@@ -107,18 +61,18 @@ func (d *demo) acts(ctx context.Context) error {
 	if err := d.show(ctx); err != nil {
 		return err
 	}
-	d.note("One plugin, one supervisor, and the tasks. A hundred tasks have the same two.")
+	stage.Note("One plugin, one supervisor, and the tasks. A hundred tasks have the same two.")
 	tasks, err := d.taskPIDs(ctx)
 	if err != nil {
 		return err
 	}
 
-	d.say("kill -9 of the plugin and of the supervisor, at once")
+	stage.Say("kill -9 of the plugin and of the supervisor, at once")
 	plugin, supervisor, err := d.helpers(ctx)
 	if err != nil {
 		return err
 	}
-	d.note("killing plugin %d and supervisor %d; meanwhile the first task is told to exit with code 7", plugin, supervisor)
+	stage.Note("killing plugin %d and supervisor %d; meanwhile the first task is told to exit with code 7", plugin, supervisor)
 	if _, err := d.agent.Exec(ctx, "kill", "-9", fmt.Sprint(plugin), fmt.Sprint(supervisor)); err != nil {
 		return err
 	}
@@ -140,9 +94,9 @@ func (d *demo) acts(ctx context.Context) error {
 			return fmt.Errorf("task %d did not live on", pid)
 		}
 	}
-	d.note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.", tasks[1], tasks[2])
+	stage.Note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.", tasks[1], tasks[2])
 
-	d.say("What Nomad says of the task that ended while nobody was there")
+	stage.Say("What Nomad says of the task that ended while nobody was there")
 	return d.exitCode(ctx, lite, 7)
 }
 
@@ -158,7 +112,7 @@ func (d *demo) submit(ctx context.Context, driver string, count int) (string, er
 	if _, _, err := c.Jobs().Register(job, nil); err != nil {
 		return "", fmt.Errorf("failed to submit the job: %w", err)
 	}
-	err = until(ctx, "tasks of "+id+" to run", func() (bool, error) {
+	err = stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
 		allocs, _, err := c.Jobs().Allocations(id, false, nil)
 		running := 0
 		for _, a := range allocs {
@@ -169,7 +123,7 @@ func (d *demo) submit(ctx context.Context, driver string, count int) (string, er
 		return running == count, err
 	})
 	if err == nil {
-		d.note("%d tasks run after %.1f s", count, time.Since(start).Seconds())
+		stage.Note("%d tasks run after %.1f s", count, time.Since(start).Seconds())
 	}
 	return id, err
 }
@@ -235,14 +189,14 @@ func (d *demo) helpers(ctx context.Context) (plugin, supervisor int, err error) 
 }
 
 func (d *demo) recovered(ctx context.Context, plugin, supervisor int) error {
-	return until(ctx, "a new plugin and supervisor", func() (bool, error) {
+	return stage.Until(ctx, "a new plugin and supervisor", func() (bool, error) {
 		p, s, err := d.helpers(ctx)
 		return p != 0 && p != plugin && s != 0 && s != supervisor, err
 	})
 }
 
 func (d *demo) gone(ctx context.Context, what string) error {
-	return until(ctx, what+" to end", func() (bool, error) {
+	return stage.Until(ctx, what+" to end", func() (bool, error) {
 		ours, err := d.ours(ctx)
 		return !slices.ContainsFunc(ours, func(p forest.Process) bool { return strings.Contains(p.Args, what) }), err
 	})
@@ -250,7 +204,7 @@ func (d *demo) gone(ctx context.Context, what string) error {
 
 // exitCode shows the terminated task's events, and fails if the code is another.
 func (d *demo) exitCode(ctx context.Context, job string, want int) error {
-	return until(ctx, "the exit code", func() (bool, error) {
+	return stage.Until(ctx, "the exit code", func() (bool, error) {
 		allocs, _, err := d.agent.Client().Jobs().Allocations(job, false, nil)
 		if err != nil {
 			return false, err
@@ -261,7 +215,7 @@ func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 					if e.Type != api.TaskTerminated {
 						continue
 					}
-					d.note("allocation %s: %s: %s", a.ID[:8], e.Type, e.DisplayMessage)
+					stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, e.DisplayMessage)
 					if e.ExitCode != want {
 						return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
 					}
@@ -272,25 +226,3 @@ func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 		return false, nil
 	})
 }
-
-func until(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
-	defer cancel()
-	for {
-		ok, err := done()
-		if ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s: %w", what, ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func (d *demo) say(format string, args ...any) {
-	fmt.Printf("\n== %s\n", fmt.Sprintf(format, args...))
-}
-
-func (d *demo) note(format string, args ...any) { fmt.Printf("   %s\n", fmt.Sprintf(format, args...)) }
