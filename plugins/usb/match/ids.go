@@ -1,6 +1,8 @@
 package match
 
 import (
+	"strings"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -14,16 +16,63 @@ import (
 // the one that stays does not change its name again when the other is unplugged;
 // IDs remembers it. The zero value knows of none. It is used from one goroutine.
 type IDs struct {
+	shared map[serial]bool
 }
 
+type serial struct {
+	id   sysfs.ID
+	text string
+}
+
+// maxSerial is what a USB string can hold (USB 2.0, 9.6.7), and what fits the name
+// of a directory.
+const maxSerial = 126
+
 // Name returns the id of each of the devices, which are all that are plugged in
-// now, in their order. No two are equal.
+// now, in their order. No two are equal. An id has letters, digits and ".:@_-".
 func (ids *IDs) Name(devices []sysfs.Device) []string {
-	panic("to come")
+	seen := make(map[serial]bool)
+	for _, d := range devices {
+		s := serial{d.ID, plainSerial(d.Serial)}
+		if seen[s] && s.text != "" {
+			if ids.shared == nil {
+				ids.shared = make(map[serial]bool)
+			}
+			ids.shared[s] = true
+		}
+		seen[s] = true
+	}
+	names := make([]string, len(devices))
+	uses := make(map[string]int)
+	for i, d := range devices {
+		s := serial{d.ID, plainSerial(d.Serial)}
+		if s.text == "" || len(s.text) > maxSerial || ids.shared[s] {
+			names[i] = d.ID.String() + "@" + d.Path
+		} else {
+			names[i] = d.ID.String() + ":" + s.text
+		}
+		uses[names[i]]++
+	}
+	for i, d := range devices {
+		if uses[names[i]] > 1 { // two buses of one controller with the same revision
+			names[i] += "-" + d.Name
+		}
+	}
+	return names
+}
+
+// plainSerial keeps what separates the parts of an id and the ids of a list out of
+// it.
+func plainSerial(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '.', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, s)
 }
 
 // Directory is the id as the name of a directory: without a colon, which many
-// programs take for the end of a path.
-func Directory(id string) string {
-	panic("to come")
-}
+// programs take for the end of a path. Of two ids of IDs, no two have the same.
+func Directory(id string) string { return strings.ReplaceAll(id, ":", "-") }

@@ -12,7 +12,7 @@ type Match struct {
 	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
 	Serial schema.Strings `codec:"serial" doc:"Serial number."`
 	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
-	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\")."`
+	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
 	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
 }
 

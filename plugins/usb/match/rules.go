@@ -1,6 +1,10 @@
 package match
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -10,12 +14,39 @@ const AnyType = "usb"
 // Rules are a configuration's blocks, ready to be asked. They don't change and
 // may be asked from several goroutines.
 type Rules struct {
+	blocks, excludes []named
+	all              bool
+}
+
+type named struct {
+	name string
+	patterns
 }
 
 // Compile reads the blocks' and the excludes' patterns, by name. With all, what no
 // block matches is of AnyType.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
-	panic("to come")
+	r := &Rules{all: all}
+	var err error
+	if r.blocks, err = inOrder("device", blocks); err != nil {
+		return nil, err
+	}
+	if r.excludes, err = inOrder("exclude", exclude); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func inOrder(what string, matches map[string]Match) ([]named, error) {
+	var list []named
+	for _, name := range slices.Sorted(maps.Keys(matches)) {
+		p, err := compile(matches[name])
+		if err != nil {
+			return nil, fmt.Errorf("%s %q: %w", what, name, err)
+		}
+		list = append(list, named{name, p})
+	}
+	return list, nil
 }
 
 // Assigned is what is to be done with a device.
@@ -24,7 +55,7 @@ type Assigned struct {
 	ID     string // as published, see IDs
 
 	// Type is the name of the block that it belongs to, the first in the order of
-	// names that matches it, or AnyType; empty where it is not published.
+	// names that matches it, or AnyType; empty where nothing matches it.
 	Type string
 
 	// Also are the further blocks that match it, in order: a mistake, mostly, since
@@ -40,7 +71,32 @@ type Assigned struct {
 func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 
 // Assign says of every device what is to be done with it, in the order of the
-// devices.
+// devices, which are all that are plugged in now.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
-	panic("to come")
+	names := ids.Name(devices)
+	all := make([]Assigned, len(devices))
+	for i, d := range devices {
+		all[i] = Assigned{Device: d, ID: names[i]}
+		matching := fitting(r.blocks, d)
+		switch {
+		case len(matching) > 0:
+			all[i].Type, all[i].Also = matching[0], matching[1:]
+		case r.all:
+			all[i].Type = AnyType
+		}
+		if excludes := fitting(r.excludes, d); len(excludes) > 0 {
+			all[i].Excluded = excludes[0]
+		}
+	}
+	return all
+}
+
+func fitting(list []named, d sysfs.Device) []string {
+	var names []string
+	for _, n := range list {
+		if n.fits(d) {
+			names = append(names, n.name)
+		}
+	}
+	return names
 }

@@ -1,6 +1,9 @@
 package sysfs
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // classes are the names of https://www.usb.org/defined-class-codes, those that
 // libusb knows in the words of gousb, whatever the binary is built with.
@@ -32,6 +35,9 @@ var classes = map[uint8]string{
 	0xff: "vendor-specific",
 }
 
+// shortNames are what people write.
+var shortNames = map[uint8]string{0x02: "cdc", 0x03: "hid", 0x0a: "cdc-data"}
+
 // Name is the class in words, without subclass and protocol: "human interface
 // device", "vendor-specific"; "class 4b" where it has no name.
 func (c Class) Name() string {
@@ -39,4 +45,17 @@ func (c Class) Name() string {
 		return name
 	}
 	return fmt.Sprintf("class %02x", c.Class)
+}
+
+// ClassNames are names that a configuration may use, and their codes: "hid",
+// "mass-storage", "vendor-specific".
+func ClassNames() map[string]uint8 {
+	names := make(map[string]uint8, len(classes)+len(shortNames))
+	for code, name := range classes {
+		names[strings.ToLower(strings.NewReplacer(" ", "-", "/", "-").Replace(name))] = code
+	}
+	for code, name := range shortNames {
+		names[name] = code
+	}
+	return names
 }

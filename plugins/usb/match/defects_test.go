@@ -1,0 +1,44 @@
+package match
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// The numbers are those of the defects of a well-known example plugin, which
+// these tests keep out of this one.
+
+func TestDefect06AnIDIsNoBusAddress(t *testing.T) {
+	on := func(bus, address int, name, path string) sysfs.Device {
+		return sysfs.Device{Name: name, Bus: bus, Address: address, Path: path, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}}
+	}
+	ids := func(devices ...sysfs.Device) []string { return new(IDs).Name(devices) }
+
+	// the same address on two buses
+	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
+	if first[0] == first[1] {
+		t.Errorf("both are %s", first[0])
+	}
+	// plugged again after a restart: another address, another number of the bus
+	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
+	if again[0] != first[0] {
+		t.Errorf("%s has become %s", first[0], again[0])
+	}
+}
+
+func TestDefect13NothingConfiguredIsSaidAndNotSilentlyNothing(t *testing.T) {
+	if err := (Match{}).Validate(); err == nil {
+		t.Error("a block that says of no device that it is meant is taken")
+	}
+	if err := (Match{ID: schema.Strings{"4292"}}).Validate(); err == nil {
+		t.Error("an id in decimal is taken")
+	}
+	// several pairs, each of vendor and product
+	m := Match{ID: schema.Strings{"10c4:ea60", "1a86:7523"}}
+	p, err := compile(m)
+	if err != nil || !p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0x7523}}) || p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0xea60}}) {
+		t.Errorf("pairs of vendor and product don't fit as pairs: %v", err)
+	}
+}

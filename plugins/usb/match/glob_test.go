@@ -1,0 +1,55 @@
+package match
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestGlob(t *testing.T) {
+	for _, test := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"10c4:ea60", "10c4:ea60", true},
+		{"10c4:*", "10c4:ea60", true},
+		{"10c4:*", "10c5:ea60", false},
+		{"*", "", true},
+		{"?", "", false},
+		{"?*", "x", true},
+		{"a*b*c", "a/b/bc", true}, // a slash is nothing special
+		{"[a]", "a", false},       // nor is a bracket
+		{`\*`, "*", false},        // nor a backslash
+		{"Z?rich*", "Zürich ☃", true},
+		{"*-if0?", "x-if01", true},
+		{"ab", "abc", false},
+		{"abc", "ab", false},
+	} {
+		if got := glob(test.pattern, test.text); got != test.want {
+			t.Errorf("glob(%q, %q) is %t", test.pattern, test.text, got)
+		}
+	}
+}
+
+func TestAGlobOfManyStarsIsQuick(t *testing.T) {
+	start := time.Now()
+	if glob(strings.Repeat("a*", 50)+"b", strings.Repeat("a", 10000)) {
+		t.Error("it fits")
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func FuzzGlobIsTheSameAsARegularExpression(f *testing.F) {
+	f.Add("a*b?c", "axxbyc")
+	f.Add("**?", "ü")
+	f.Fuzz(func(t *testing.T, pattern, text string) {
+		pattern, text = strings.ToValidUTF8(pattern, ""), strings.ToValidUTF8(text, "")
+		expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
+		if want := regexp.MustCompile(`(?s)^(?:` + expression + `)$`).MatchString(text); glob(pattern, text) != want {
+			t.Errorf("glob(%q, %q) is %t", pattern, text, !want)
+		}
+	})
+}

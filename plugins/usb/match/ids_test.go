@@ -1,0 +1,97 @@
+package match
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// stick is one of a kind that is sold with serial numbers or without.
+func stick(port, serial string) sysfs.Device {
+	return sysfs.Device{Name: "1-" + port, Path: "pci-0000:00:14.0-usbv2-0:" + port, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Serial: serial}
+}
+
+func TestAnIDIsTheSerialWhereThatTellsDevicesApartAndThePortWhereNot(t *testing.T) {
+	other := stick("9", "A")
+	other.ID.Product = 0xea61
+	long := strings.Repeat("x", 127)
+	for name, test := range map[string]struct {
+		devices []sysfs.Device
+		want    []string
+	}{
+		"a serial":                         {[]sysfs.Device{stick("1", "0001")}, []string{"10c4:ea60:0001"}},
+		"two serials":                      {[]sysfs.Device{stick("1", "A"), stick("2", "B")}, []string{"10c4:ea60:A", "10c4:ea60:B"}},
+		"no serials":                       {[]sysfs.Device{stick("1", ""), stick("1.2", "")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:1.2"}},
+		"equal serials":                    {[]sysfs.Device{stick("1", "A"), stick("2", "A"), stick("3", "B")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2", "10c4:ea60:B"}},
+		"equal serials of two products":    {[]sysfs.Device{stick("1", "A"), other}, []string{"10c4:ea60:A", "10c4:ea61:A"}},
+		"serials equal but for separators": {[]sysfs.Device{stick("1", "a,b"), stick("2", "a b")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"}},
+		"a serial of anything":             {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
+		"a serial too long":                {[]sysfs.Device{stick("1", long)}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1"}},
+		"one port for two, if there were":  {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1", ID: stick("", "").ID}}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-1-1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:1-2-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := new(IDs).Name(test.devices); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestASerialThatWasSharedIsOfNoUseAnyMore(t *testing.T) {
+	var ids IDs
+	name := func(devices ...sysfs.Device) string { return strings.Join(ids.Name(devices), " ") }
+	const one, two = "10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
+	if got := name(stick("1", "A")); got != "10c4:ea60:A" {
+		t.Errorf("alone it is %s", got)
+	}
+	if got := name(stick("1", "A"), stick("2", "A")); got != one+" "+two {
+		t.Errorf("with its twin it is %s", got)
+	}
+	for port, want := range map[string]string{"1": one, "2": two} {
+		if got := name(stick(port, "A")); got != want {
+			t.Errorf("alone again it is %s, want %s", got, want)
+		}
+	}
+	if got := name(stick("1", "B")); got != "10c4:ea60:B" {
+		t.Errorf("another is %s", got)
+	}
+	if got := new(IDs).Name([]sysfs.Device{stick("1", "A")}); got[0] != "10c4:ea60:A" {
+		t.Errorf("after a restart it is %s", got)
+	}
+}
+
+var plainID = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}[:@][A-Za-z0-9.:@_-]+$`)
+
+func FuzzIDsAndTheirDirectoriesDiffer(f *testing.F) {
+	f.Add("0001", "0001", uint16(1), uint16(1), uint8(1), uint8(2))
+	f.Add("a,b", "a b", uint16(1), uint16(1), uint8(1), uint8(2))
+	f.Add("", "@pci-0000:00:14.0-usbv2-0:1", uint16(1), uint16(1), uint8(1), uint8(2))
+	f.Add("1-2", "1:2", uint16(0x10c4), uint16(0xea60), uint8(12), uint8(120))
+	f.Fuzz(func(t *testing.T, serialA, serialB string, vendorA, vendorB uint16, portA, portB uint8) {
+		device := func(serial string, vendor uint16, port uint8) sysfs.Device {
+			d := stick(fmt.Sprintf("%d.%d", 1+port%4, 1+port/4), serial)
+			d.ID.Vendor = vendor
+			return d
+		}
+		a, b := device(serialA, vendorA, portA), device(serialB, vendorB, portB)
+		if a.Name == b.Name {
+			return // two devices are not in one port
+		}
+		got := new(IDs).Name([]sysfs.Device{a, b})
+		if got[0] == got[1] || Directory(got[0]) == Directory(got[1]) {
+			t.Errorf("both are %q, in %q", got[0], Directory(got[0]))
+		}
+		for _, id := range got {
+			if !plainID.MatchString(id) || strings.ContainsAny(Directory(id), ":/, ") || len(Directory(id)) > 200 {
+				t.Errorf("id %q, directory %q", id, Directory(id))
+			}
+		}
+		if back := new(IDs).Name([]sysfs.Device{b, a}); back[0] != got[1] || back[1] != got[0] {
+			t.Errorf("in the other order they are %q, not %q", back, got)
+		}
+	})
+}

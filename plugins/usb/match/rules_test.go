@@ -1,0 +1,64 @@
+package match
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// verdicts are type, also and exclude of each.
+func verdicts(t *testing.T, blocks, exclude map[string]Match, all bool) [][]string {
+	t.Helper()
+	r, err := Compile(blocks, exclude, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got [][]string
+	for _, a := range r.Assign([]sysfs.Device{zigbee, key}, &IDs{}) {
+		if want := a.Type != "" && a.Excluded == ""; a.Published() != want {
+			t.Errorf("published: %t", a.Published())
+		}
+		got = append(got, append([]string{a.Type, a.Excluded}, a.Also...))
+	}
+	return got
+}
+
+func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
+	id := func(id string) Match { return Match{ID: schema.Strings{id}} }
+	for name, test := range map[string]struct {
+		blocks, exclude map[string]Match
+		all             bool
+		want            [][]string
+	}{
+		"no block":                  {nil, nil, false, [][]string{{"", ""}, {"", ""}}},
+		"no block but all":          {nil, nil, true, [][]string{{"usb", ""}, {"usb", ""}}},
+		"a block":                   {map[string]Match{"zigbee": id("10c4:*")}, nil, false, [][]string{{"zigbee", ""}, {"", ""}}},
+		"a block and all others":    {map[string]Match{"zigbee": id("10c4:*")}, nil, true, [][]string{{"zigbee", ""}, {"usb", ""}}},
+		"overlapping blocks":        {map[string]Match{"b": id("*:*"), "a": id("10c4:*"), "c": id("10c4:ea60")}, nil, false, [][]string{{"a", "", "b", "c"}, {"b", ""}}},
+		"an exclude beats a block":  {map[string]Match{"zigbee": id("10c4:*")}, map[string]Match{"x": id("10c4:*"), "w": id("10c4:ea60")}, false, [][]string{{"zigbee", "w"}, {"", ""}}},
+		"an exclude of all the hid": {nil, map[string]Match{"keys": {Class: schema.Strings{"hid"}}}, true, [][]string{{"usb", ""}, {"usb", "keys"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := verdicts(t, test.blocks, test.exclude, test.all); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAMistakeNamesItsBlock(t *testing.T) {
+	for want, compile := range map[string]func() (*Rules, error){
+		`device "zigbee": id "10c4" has no product: write "10c4:*" for every one of this vendor`: func() (*Rules, error) {
+			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)
+		},
+		`exclude "mine": nothing says which devices are meant: set id, serial, class, port or driver`: func() (*Rules, error) {
+			return Compile(nil, map[string]Match{"mine": {}}, true)
+		},
+	} {
+		if _, err := compile(); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
