@@ -28,7 +28,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	}
 	out := make(chan *device.FingerprintResponse)
 	if supply.Disabled {
-		go deliver(ctx, nil, 0, out)
+		go p.deliver(ctx, nil, out)
 		return out, nil
 	}
 	scanning, cancel := context.WithCancel(ctx)
@@ -49,7 +49,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	if lessor, ok := supply.Reserver.(Lessor); ok {
 		go p.sweep(scanning, lessor, supply.Period)
 	}
-	go deliver(ctx, groups, firstWait, out)
+	go p.deliver(ctx, groups, out)
 	return out, nil
 }
 
@@ -99,20 +99,24 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 
 // deliver sends the newest groups, each time that they differ from what was sent
 // before, until ctx ends. After firstWait it sends an empty list if there was
-// nothing else to send.
-func deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, firstWait time.Duration, out chan<- *device.FingerprintResponse) {
+// nothing else to send, and at once where groups is nil.
+func (p *Plugin) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, out chan<- *device.FingerprintResponse) {
 	defer close(out)
 	first := time.NewTimer(firstWait)
 	defer first.Stop()
 	var now, told []*device.DeviceGroup
 	toldOnce := false
 	var to chan<- *device.FingerprintResponse // out while there is something to tell
+	if groups == nil {
+		to = out
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-first.C:
-			if !toldOnce {
+			if !toldOnce && to == nil {
+				p.logger.Warn("the first scan takes long: no device is published until it ends")
 				to = out
 			}
 		case g, open := <-groups:

@@ -91,9 +91,9 @@ func (p *Plugin) await(ids []string, limit time.Duration) error {
 		case <-again.C:
 		case <-ctx.Done():
 			if p.ctx.Err() != nil {
-				return fmt.Errorf("%w, and the plugin ends", err)
+				return fmt.Errorf("%w (and the plugin ends)", err)
 			}
-			return fmt.Errorf("%w, and it was waited for %s", err, limit)
+			return fmt.Errorf("%w (after a wait of %s)", err, limit)
 		}
 	}
 }

@@ -1,0 +1,465 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+func TestTheFirstListComesAtOnceAndThenChangesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "b:1", "a:1"), sticks("ea61", "c:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		want(t, next(t, ch), "ea60[a:1 b:1]=a:1,b:1 ea61[c:1]=c:1")
+
+		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // another order, other pointers
+		time.Sleep(10 * time.Minute)
+		silent(t, ch)
+		if n := w.scanned(); n < 10 {
+			t.Errorf("%d scans in ten minutes", n)
+		}
+
+		changed := sticks("ea61", "c:1")
+		changed.Attributes["speed"] = structs.NewIntAttribute(12, "")
+		w.plug(sticks("ea60", "a:1", "b:1"), changed)
+		time.Sleep(time.Minute)
+		if g := nextGroups(t, ch); len(g) != 2 || *g[1].Attributes["speed"].Int != 12 {
+			t.Errorf("got %s", listing(g))
+		}
+	})
+}
+
+func TestNothingPluggedIsAnEmptyList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := start(t, supplied(&world{}))
+		ch := stream(t, p)
+		want(t, next(t, ch), "")
+		time.Sleep(time.Hour)
+		silent(t, ch)
+	})
+}
+
+func TestAFirstScanThatFailsIsAnEmptyListAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{err: errors.New("no such file")}
+		p, log := start(t, supplied(w))
+		ch := stream(t, p)
+		want(t, next(t, ch), "")
+		time.Sleep(time.Hour)
+		silent(t, ch)
+		if n := log.count("the last list stands: no such file"); n != 1 {
+			t.Errorf("%d lines in\n%s", n, log)
+		}
+		w.set(func(w *world) { w.err, w.groups = nil, []Group{sticks("ea60", "a:1")} })
+		time.Sleep(time.Minute)
+		want(t, next(t, ch), "ea60[a:1]=a:1")
+		if log.count("scanning for devices works again") != 1 {
+			t.Errorf("got\n%s", log)
+		}
+	})
+}
+
+func TestAFirstScanThatHangsIsAnEmptyListSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		p, log := start(t, supplied(w))
+		ch := stream(t, p)
+		silent(t, ch)
+		time.Sleep(firstWait)
+		want(t, next(t, ch), "")
+		if log.count("the first scan takes long") != 1 {
+			t.Errorf("got\n%s", log)
+		}
+		time.Sleep(time.Minute)
+		silent(t, ch)
+		close(w.hang)
+		want(t, next(t, ch), "ea60[a:1]=a:1")
+	})
+}
+
+func TestAFirstScanThatHangsAndFindsNothingSaysSoOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		time.Sleep(firstWait)
+		want(t, next(t, ch), "")
+		close(w.hang)
+		time.Sleep(time.Hour)
+		silent(t, ch)
+	})
+}
+
+func TestAScanThatFailsLeavesTheListStanding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, log := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+		for _, broken := range []func(*world){
+			func(w *world) { w.err = errors.New("libusb: no device [code -4]") },
+			func(w *world) { w.err, w.broken = nil, "libusb: unknown error" },
+		} {
+			w.set(broken)
+			time.Sleep(time.Hour)
+			silent(t, ch)
+			if _, err := p.Reserve([]string{"a:1"}); err != nil {
+				t.Errorf("what is listed can't be reserved: %v", err)
+			}
+		}
+		if log.count("code -4") != 1 || log.count("panic: libusb") != 1 || log.count("stack=") != 1 {
+			t.Errorf("got\n%s", log)
+		}
+	})
+}
+
+func TestPanicsInScansAreMetMoreAndMoreSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{broken: "bad firmware"}
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		want(t, next(t, ch), "")
+		for range 600 { // a minute of kicks
+			p.kick.Kick()
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := w.scanned(); n > 10 {
+			t.Errorf("%d scans that panic in a minute", n)
+		}
+	})
+}
+
+func TestADeviceThatIsRePluggedKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+
+		w.plug(sticks("ea60", "b:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1!unplugged b:1]=b:1")
+
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1 b:1]=a:1,b:1")
+		time.Sleep(time.Hour)
+		silent(t, ch)
+	})
+}
+
+func TestADeviceThatStaysAwayIsDroppedAfterTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"), sticks("ea61", "b:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+
+		w.plug(sticks("ea61", "b:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		groups := nextGroups(t, ch)
+		want(t, listing(groups), "ea60[a:1!unplugged]=- ea61[b:1]=b:1")
+		if a := groups[0].Attributes["usb_id"]; a == nil || *a.String != "10c4:ea60" {
+			t.Errorf("the attributes of a group are lost with its last device: %v", groups[0].Attributes)
+		}
+		time.Sleep(10*time.Second - time.Millisecond)
+		silent(t, ch)
+		time.Sleep(301 * time.Millisecond) // no period has passed
+		want(t, next(t, ch), "ea61[b:1]=b:1")
+	})
+}
+
+func TestOneVanishesAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug(sticks("ea60", "a:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1 b:1!unplugged]=a:1")
+		time.Sleep(5 * time.Second)
+		w.plug()
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1!unplugged b:1!unplugged]=-")
+		time.Sleep(5 * time.Second)
+		want(t, next(t, ch), "ea60[a:1!unplugged]=-")
+		time.Sleep(5*time.Second + 300*time.Millisecond)
+		want(t, next(t, ch), "")
+	})
+}
+
+func TestWithoutGraceADeviceIsDroppedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		s := supplied(w)
+		s.Grace = 0
+		p, _ := start(t, s)
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug()
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "")
+	})
+}
+
+func TestADeviceWithAProblemIsInAGroupOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+
+		w.plug(sticks("ea60", "a:1"), ill(sticks("ea60", "b:1"), "there is no tty"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		groups := nextGroups(t, ch)
+		want(t, listing(groups), "ea60[a:1]=a:1 ea60 (unhealthy)[b:1!there is no tty]=-")
+		if *groups[1].Attributes["usb_id"].String != "10c4:ea60" {
+			t.Errorf("got attributes %v", groups[1].Attributes)
+		}
+
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1 b:1]=a:1,b:1")
+	})
+}
+
+// Its tty comes later than the device, or not before the driver has been loaded.
+func TestARePlugThatIsNotDoneKeepsItsPlaceWithinTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug()
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1!unplugged]=-")
+
+		w.plug(ill(sticks("ea60", "a:1"), "there is no tty"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1!there is no tty]=-")
+		time.Sleep(10 * time.Second)
+		want(t, next(t, ch), "ea60 (unhealthy)[a:1!there is no tty]=-")
+		w.plug(sticks("ea60", "a:1"))
+		p.kick.Kick()
+		time.Sleep(300 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1]=a:1")
+	})
+}
+
+func TestThePCIAddressIsPublishedWhereThereIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		g := sticks("ea60", "a:1", "b:1")
+		g.Devices[1].PCIBusID = "0000:00:14.0"
+		w.plug(g)
+		p, _ := start(t, supplied(w))
+		groups := nextGroups(t, stream(t, p))
+		if d := groups[0].Devices; d[0].HwLocality != nil || d[1].HwLocality.PciBusID != "0000:00:14.0" {
+			t.Errorf("got %+v, %+v", d[0], d[1])
+		}
+	})
+}
+
+func TestADisabledPluginSaysSoOnceAndNeverScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, Supply{Disabled: true})
+		ch := stream(t, p)
+		want(t, next(t, ch), "")
+		time.Sleep(time.Hour)
+		silent(t, ch)
+		if n := w.scanned(); n != 0 {
+			t.Errorf("%d scans", n)
+		}
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "the plugin is disabled in the agent's configuration")
+	})
+}
+
+func TestTheStreamEndsWithItsContextAlone(t *testing.T) {
+	for name, supply := range map[string]func(*world) Supply{
+		"enabled":  supplied,
+		"disabled": func(*world) Supply { return Supply{Disabled: true} },
+	} {
+		for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
+			t.Run(name+", with an agent "+reader, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+					w := &world{}
+					w.plug(sticks("ea60", "a:1"))
+					p, _ := start(t, supply(w))
+					ctx, cancel := context.WithCancel(t.Context())
+					ch, err := p.Fingerprint(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if take {
+						next(t, ch)
+					}
+					time.Sleep(time.Hour)
+					cancel()
+					synctest.Wait()
+					if r, open := <-ch; open {
+						t.Errorf("got %+v from an ended stream", r)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAStreamEndsThoughAScanHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		p, _ := start(t, supplied(w))
+		ctx, cancel := context.WithCancel(t.Context())
+		ch, err := p.Fingerprint(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		synctest.Wait()
+		if _, open := <-ch; open {
+			t.Error("got a list")
+		}
+		close(w.hang)
+	})
+}
+
+func TestASecondStreamTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		first := stream(t, p)
+		next(t, first)
+		second := stream(t, p)
+		want(t, next(t, second), "ea60[a:1]=a:1")
+
+		w.plug()
+		p.kick.Kick()
+		time.Sleep(time.Second)
+		want(t, next(t, second), "ea60[a:1!unplugged]=-")
+		silent(t, first) // and has not ended
+	})
+}
+
+func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		calls := 0
+		var kick func()
+		s := supplied(w)
+		s.Period = time.Hour
+		s.Events = func(ctx context.Context, k func()) error {
+			calls++
+			switch calls {
+			case 1:
+				return errors.New("no buffer space available")
+			case 2:
+				return errors.New("no buffer space available")
+			case 3:
+				panic("short read")
+			case 4:
+				return nil
+			}
+			kick = k
+			<-ctx.Done()
+			return nil
+		}
+		p, log := start(t, s)
+		ch := stream(t, p)
+		next(t, ch)
+		time.Sleep(2500 * time.Millisecond) // 1 s, then 2 s
+		synctest.Wait()
+		if calls != 2 {
+			t.Errorf("%d calls after 2.5 s", calls)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls != 5 {
+			t.Errorf("%d calls", calls)
+		}
+		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "it ended": 1} {
+			if log.count(text) != n {
+				t.Errorf("%q is not there %d times in\n%s", text, n, log)
+			}
+		}
+		w.plug(sticks("ea60", "a:1"))
+		for range 3 {
+			kick()
+			time.Sleep(50 * time.Millisecond)
+		}
+		silent(t, ch)
+		before := w.scanned()
+		time.Sleep(150 * time.Millisecond)
+		want(t, next(t, ch), "ea60[a:1]=a:1")
+		if n := w.scanned() - before; n != 1 {
+			t.Errorf("%d scans of three kicks", n)
+		}
+	})
+}
+
+func TestConfigurationHasNoEffectAndMayBeRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		configured := 0
+		p := New(t.Context(), hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) {
+			configured++
+			s := supplied(w)
+			s.Events = func(context.Context, func()) error { t.Error("listens already"); return nil }
+			return s, nil
+		}})
+		for range 3 {
+			if err := p.SetConfig(&base.Config{PluginConfig: []byte{0x80}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if configured != 1 || w.scanned() != 0 {
+			t.Errorf("configured %d times, %d scans", configured, w.scanned())
+		}
+	})
+}
+
+func TestAConfigurationThatCantWorkIsRefused(t *testing.T) {
+	w := &world{}
+	for text, s := range map[string]Supply{
+		"no inventory or no reserver":                      {Period: time.Minute, Inventory: w},
+		"the time between scans is 0s: use 50ms or more":   {Inventory: w, Reserver: w},
+		"the time between scans is -1s: use 50ms or more":  {Inventory: w, Reserver: w, Period: -time.Second},
+		"settle time 0s or grace -1s is negative: use 0s ": {Inventory: w, Reserver: w, Period: time.Second, Grace: -time.Second},
+	} {
+		p := New(t.Context(), hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) { return s, nil }})
+		wantError(t, p.SetConfig(&base.Config{}), text)
+		_, err := p.Fingerprint(t.Context())
+		wantError(t, err, "no configuration yet")
+	}
+}

@@ -1,0 +1,213 @@
+package device
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// world is an inventory that a test changes, and gives what it has.
+type world struct {
+	mu     sync.Mutex
+	groups []Group
+	err    error
+	broken any           // what a scan panics with
+	hang   chan struct{} // what a scan waits for, whatever its context says
+	scans  int
+	given  [][]string
+	refuse error
+	envs   map[string]string
+}
+
+func (w *world) set(change func(*world)) { w.mu.Lock(); defer w.mu.Unlock(); change(w) }
+
+func (w *world) plug(groups ...Group) { w.set(func(w *world) { w.groups = groups }) }
+
+func (w *world) scanned() int { w.mu.Lock(); defer w.mu.Unlock(); return w.scans }
+
+func (w *world) reserved() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.given) }
+
+func (w *world) Scan(context.Context) ([]Group, error) {
+	w.mu.Lock()
+	w.scans++
+	groups, err, broken, hang := slices.Clone(w.groups), w.err, w.broken, w.hang
+	w.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	if broken != nil {
+		panic(broken)
+	}
+	return groups, err
+}
+
+func (w *world) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.given = append(w.given, ids)
+	if w.refuse != nil {
+		return nil, w.refuse
+	}
+	envs := map[string]string{"IDS": strings.Join(ids, ",")}
+	maps.Copy(envs, w.envs)
+	r := &device.ContainerReservation{Envs: envs}
+	for _, id := range ids {
+		r.Devices = append(r.Devices, &device.DeviceSpec{HostPath: "/dev/" + id, TaskPath: "/dev/" + id, CgroupPerms: "rw"})
+	}
+	return r, nil
+}
+
+// sticks is a group of devices without problems.
+func sticks(name string, ids ...string) Group {
+	g := Group{Vendor: "10c4", Type: "zigbee", Name: name, Attributes: map[string]*structs.Attribute{"usb_id": structs.NewStringAttribute("10c4:" + name)}}
+	for _, id := range ids {
+		g.Devices = append(g.Devices, Device{ID: id})
+	}
+	return g
+}
+
+func ill(g Group, problem string) Group {
+	for i := range g.Devices {
+		g.Devices[i].Problem = problem
+	}
+	return g
+}
+
+// log is what a plugin logs, as lines.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(b []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.text.Write(b) }
+func (l *log) String() string              { l.mu.Lock(); defer l.mu.Unlock(); return l.text.String() }
+
+// count is the number of lines with this text.
+func (l *log) count(text string) int {
+	n := 0
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+type noConfig struct{}
+
+// supplied is what a test's plugin has unless the test says otherwise.
+func supplied(w *world) Supply {
+	return Supply{Inventory: w, Reserver: w, Period: time.Minute, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}
+}
+
+// start makes a configured plugin.
+func start(t *testing.T, s Supply) (*Plugin, *log) {
+	t.Helper()
+	l := &log{}
+	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Trace}), Kind[noConfig]{
+		Name: "test", Summary: "gives what a test says", Configure: func(noConfig, hclog.Logger) (Supply, error) { return s, nil },
+	})
+	if err := p.SetConfig(&base.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	return p, l
+}
+
+// stream asks for the fingerprint stream, which ends with the test.
+func stream(t *testing.T, p *Plugin) <-chan *device.FingerprintResponse {
+	t.Helper()
+	ch, err := p.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// next takes what must be there without time passing; the list is in one line.
+func next(t *testing.T, ch <-chan *device.FingerprintResponse) string {
+	t.Helper()
+	return listing(nextGroups(t, ch))
+}
+
+func nextGroups(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.DeviceGroup {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case r, open := <-ch:
+		if !open || r.Error != nil {
+			t.Fatalf("the stream ended: %+v", r)
+		}
+		for _, g := range r.Devices {
+			if err := g.Validate(); err != nil {
+				t.Errorf("Nomad would drop the plugin: %v", err)
+			}
+		}
+		return r.Devices
+	default:
+		t.Fatal("nothing was sent")
+		panic("unreachable")
+	}
+}
+
+// silent fails if anything is sent without time passing.
+func silent(t *testing.T, ch <-chan *device.FingerprintResponse) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case r, open := <-ch:
+		if !open {
+			t.Fatal("the stream ended")
+		}
+		t.Fatalf("got %s", listing(r.Devices))
+	default:
+	}
+}
+
+func listing(groups []*device.DeviceGroup) string {
+	var all []string
+	for _, g := range groups {
+		var devices []string
+		for _, d := range g.Devices {
+			text := d.ID
+			if !d.Healthy {
+				text += "!" + d.HealthDesc
+			}
+			devices = append(devices, text)
+		}
+		ids := "-"
+		if a := g.Attributes["ids"]; a != nil {
+			ids = *a.String
+		}
+		all = append(all, g.Name+"["+strings.Join(devices, " ")+"]="+ids)
+	}
+	return strings.Join(all, " ")
+}
+
+func want(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func wantError(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("got error %v, want %q", err, text)
+	}
+}
+
+func toConfig(d *device.DeviceSpec) *drivers.DeviceConfig {
+	return &drivers.DeviceConfig{HostPath: d.HostPath, TaskPath: d.TaskPath, Permissions: d.CgroupPerms}
+}

@@ -1,0 +1,119 @@
+package device
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/helper/pointer"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+func named(vendor, kind, name string, ids ...string) Group {
+	g := sticks(name, ids...)
+	g.Vendor, g.Type = vendor, kind
+	return g
+}
+
+func with(g Group, key string, a *structs.Attribute) Group {
+	g.Attributes[key] = a
+	return g
+}
+
+// The good device beside it stays: Nomad would drop the whole plugin.
+func TestWhatNomadWouldRefuseIsLeftOutWithOneLine(t *testing.T) {
+	const good = "good[good:1]=good:1"
+	for name, c := range map[string]struct {
+		groups []Group
+		want   string // beside good
+		line   string
+	}{
+		"no vendor":               {[]Group{named("", "zigbee", "x", "a:1")}, "", "its vendor is empty"},
+		"no type":                 {[]Group{named("10c4", "", "x", "a:1")}, "", "its type is empty"},
+		"no name":                 {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "its name is empty"},
+		"a slash in the vendor":   {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash, which divides"},
+		"a slash in the type":     {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash, which divides"},
+		"a slash in the name":     {[]Group{named("10c4", "zigbee", "x/y", "a:1")}, "x/y[a:1]=a:1", ""},
+		"text that is no UTF-8":   {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "its name is not printable text"},
+		"no id":                   {[]Group{sticks("x", "")}, "", "its id is empty"},
+		"a comma in the id":       {[]Group{sticks("x", "a:1,b:1", "c:1")}, "x[c:1]=c:1", "its id has a comma"},
+		"a space behind the id":   {[]Group{sticks("x", "a:1 ")}, "", "begins or ends with a space"},
+		"a line break in the id":  {[]Group{sticks("x", "a\n1")}, "", "its id is not printable text"},
+		"an id that is no UTF-8":  {[]Group{sticks("x", "a:\xff")}, "", "its id is not printable text"},
+		"an id of digits":         {[]Group{sticks("x", "0001")}, "", "its id reads as a number"},
+		"an id with an exponent":  {[]Group{sticks("x", "7E5")}, "", "its id reads as a number"},
+		"an id with a unit":       {[]Group{sticks("x", "12W")}, "", "its id reads as a number"},
+		"an id that is nan":       {[]Group{sticks("x", "nan")}, "", "its id reads as a number"},
+		"an id that is true":      {[]Group{sticks("x", "t")}, "", "its id reads as a number or truth value"},
+		"an id twice in a group":  {[]Group{sticks("x", "a:1", "a:1")}, "x[a:1]=a:1", `there is one with this id in "10c4/zigbee/x" already`},
+		"an id in two groups":     {[]Group{sticks("x", "a:1"), sticks("w", "a:1")}, "w[a:1]=a:1", `device "a:1" of group "10c4/zigbee/x" is left out: there is one with this id in "10c4/zigbee/w" already`},
+		"an attribute of nothing": {[]Group{with(sticks("x", "a:1"), "speed", nil)}, "x[a:1]=a:1", `attribute "speed" of device group "10c4/zigbee/x" is left out: it has no value`},
+		"an attribute of zero":    {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{})}, "x[a:1]=a:1", "no attribute value set"},
+		"an attribute of two":     {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{Int: pointer.Of(int64(1)), Bool: pointer.Of(true)})}, "x[a:1]=a:1", "only one attribute value may be set"},
+		"an unknown unit":         {[]Group{with(sticks("x", "a:1"), "speed", structs.NewIntAttribute(12, "Mbaud"))}, "x[a:1]=a:1", `unrecognized unit "Mbaud"`},
+		"not a number":            {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.NaN(), ""))}, "x[a:1]=a:1", "not a number that can be compared"},
+		"endless":                 {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.Inf(1), ""))}, "x[a:1]=a:1", "not a number that can be compared"},
+		"an attribute's name":     {[]Group{with(sticks("x", "a:1"), "a\xff", structs.NewBoolAttribute(true))}, "x[a:1]=a:1", "its name is not printable text"},
+		"a group of no device":    {[]Group{sticks("x")}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				w.plug(append(c.groups, sticks("good", "good:1"))...)
+				p, log := start(t, supplied(w))
+				got := next(t, stream(t, p))
+				all := strings.Fields(c.want + " " + good)
+				slices.Sort(all)
+				want(t, got, strings.Join(all, " "))
+				time.Sleep(10 * time.Minute)
+				lines := 0
+				if c.line != "" {
+					lines = 1
+				}
+				if n := log.count("is left out"); n != lines || c.line != "" && log.count(c.line) != 1 {
+					t.Errorf("no single %q in\n%s", c.line, log)
+				}
+			})
+		})
+	}
+}
+
+func TestTextThatIsNotUTF8IsRepairedWhereItIsOnlyShown(t *testing.T) {
+	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("Caf\xe9")), "bad\xff")})
+	d := s.devices["a:1"]
+	if len(left) > 0 || d.Problem != "bad\uFFFD" || *s.attributes[d.group]["product"].String != "Caf\uFFFD" {
+		t.Errorf("got %+v, %v", s, left)
+	}
+}
+
+func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := sticks("x", "a:1")
+		w := &world{}
+		w.plug(g)
+		p, _ := start(t, supplied(w))
+		next(t, stream(t, p))
+		if len(g.Attributes) != 1 {
+			t.Errorf("got %v", g.Attributes)
+		}
+	})
+}
+
+func TestGroupsOfOneNameAreOne(t *testing.T) {
+	a, b, c := with(sticks("x", "a:1"), "port", structs.NewStringAttribute("1-1")), with(sticks("x", "b:1"), "port", structs.NewStringAttribute("1-2")), sticks("x", "c:1")
+	for _, order := range [][]Group{{a, b, c}, {c, b, a}, {b, a, c}} {
+		s, left := inspect(order)
+		l := ledger{}
+		now, _ := l.enter(s, 0, time.Now())
+		want(t, listing(now.groups), "x[a:1 b:1 c:1]=a:1,b:1,c:1")
+		if len(left) != 1 || left[0] != `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ in it` {
+			t.Errorf("got %q", left)
+		}
+		if at := now.groups[0].Attributes; at["port"] != nil || at["usb_id"] == nil {
+			t.Errorf("got %v", at)
+		}
+	}
+}

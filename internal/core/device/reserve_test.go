@@ -1,0 +1,224 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/reservation"
+)
+
+func TestReserveGivesAndRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p, _ := start(t, supplied(w))
+		next(t, stream(t, p))
+		r, err := p.Reserve([]string{"b:1", "a:1"})
+		if err != nil || r.Envs["IDS"] != "a:1,b:1" || len(r.Devices) != 2 {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		devices, _, err := reservation.Recall(r.Envs)
+		if err != nil || len(devices) != 2 || *devices[1] != *toConfig(r.Devices[1]) {
+			t.Errorf("recalled %+v, %v", devices, err)
+		}
+	})
+}
+
+func TestReserveRefusesAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		ids  []string
+		want string
+	}{
+		"nothing":            {nil, "no device was asked for: a constraint of the job names one that is not healthy or not there"},
+		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there (there is a:1, b:1, c:1)`},
+		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" is not there`},
+		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
+		"one beside another": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},
+		"the same twice":     {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was asked for twice`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				w.plug(sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"), "there is no tty"))
+				p, _ := start(t, supplied(w))
+				next(t, stream(t, p))
+				before := time.Now()
+				r, err := p.Reserve(c.ids)
+				wantError(t, err, c.want)
+				if r != nil || w.reserved() > 0 || time.Since(before) > 0 {
+					t.Errorf("got %+v after %s", r, time.Since(before))
+				}
+			})
+		})
+	}
+}
+
+func TestManyDevicesAreNotAllNamed(t *testing.T) {
+	s := newSnapshot()
+	s.scanned, s.devices = true, map[string]listed{}
+	for i := range 12 {
+		s.devices[string(rune('a'+i))+":1"] = listed{}
+	}
+	wantError(t, s.refusal([]string{"z:1"}), `j:1 and 2 more)`)
+	s.devices = nil
+	wantError(t, s.refusal([]string{"z:1"}), `(there is none)`)
+}
+
+func TestReserveWaitsForARePlug(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		s := supplied(w)
+		s.Period = time.Hour // Reserve kicks by itself
+		p, _ := start(t, s)
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug()
+		p.kick.Kick()
+		time.Sleep(time.Second)
+		want(t, next(t, ch), "ea60[a:1!unplugged]=-")
+
+		go func() {
+			time.Sleep(3 * time.Second)
+			w.plug(ill(sticks("ea60", "a:1"), "there is no tty"))
+			time.Sleep(2 * time.Second)
+			w.plug(sticks("ea60", "a:1"))
+		}()
+		before := time.Now()
+		r, err := p.Reserve([]string{"a:1"})
+		if err != nil || r.Envs["IDS"] != "a:1" {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		if took := time.Since(before); took < 5*time.Second || took > 6500*time.Millisecond {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestReserveDoesNotWaitForEver(t *testing.T) {
+	for name, c := range map[string]struct {
+		grace, wait time.Duration
+		want        string
+	}{
+		"no longer than the grace":    {10 * time.Second, 10 * time.Second, `device "a:1" is not ready: unplugged (after a wait of 10s)`},
+		"no longer than half minute":  {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of 30s)`},
+		"not at all without a grace ": {0, 0, `device "a:1" is not there`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				w.plug(sticks("ea60", "a:1"))
+				s := supplied(w)
+				s.Grace = c.grace
+				p, _ := start(t, s)
+				next(t, stream(t, p))
+				w.plug()
+				p.kick.Kick()
+				time.Sleep(300 * time.Millisecond)
+				synctest.Wait()
+				before := time.Now()
+				_, err := p.Reserve([]string{"a:1"})
+				wantError(t, err, c.want)
+				if took := time.Since(before); took < c.wait-time.Second || took > c.wait+time.Second {
+					t.Errorf("it took %s, want %s", took, c.wait)
+				}
+			})
+		})
+	}
+}
+
+func TestReserveWaitsForTheFirstScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		s := supplied(w)
+		s.Grace = 0
+		p, _ := start(t, s)
+		stream(t, p)
+		go func() { time.Sleep(5 * time.Second); close(w.hang) }()
+		if _, err := p.Reserve([]string{"a:1"}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReserveSaysWhyThereIsNoListYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{err: errors.New("no such file")}
+		p, _ := start(t, supplied(w))
+		stream(t, p)
+		before := time.Now()
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "devices have not been listed yet: no such file (after a wait of 10s)")
+		if took := time.Since(before); took != scanWait {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &world{hang: make(chan struct{})}
+		p := New(ctx, hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) { return supplied(w), nil }})
+		if err := p.SetConfig(&base.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, cancel)
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "devices have not been listed yet (and the plugin ends)")
+	})
+}
+
+// An agent panics on a reservation that is nil (taskrunner/device_hook.go).
+func TestAReserverCanHarmItsTaskOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		reserve func() (*device.ContainerReservation, error)
+		want    string
+	}{
+		"an error": {func() (*device.ContainerReservation, error) { return nil, errors.New("mknod: not permitted") }, "mknod: not permitted"},
+		"a panic":  {func() (*device.ContainerReservation, error) { panic("no node") }, "failed to reserve: panic: no node"},
+		"nothing":  {func() (*device.ContainerReservation, error) { return nil, nil }, "empty reservation"},
+		"a nil device": {func() (*device.ContainerReservation, error) {
+			return &device.ContainerReservation{Devices: []*device.DeviceSpec{nil}}, nil
+		}, "empty reservation"},
+		"a nil mount": {func() (*device.ContainerReservation, error) {
+			return &device.ContainerReservation{Mounts: []*device.Mount{nil}}, nil
+		}, "empty reservation"},
+		"a path nowhere": {func() (*device.ContainerReservation, error) {
+			return &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "lib"}}}, nil
+		}, `no driver can use: host path "lib" of a mount`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				w.plug(sticks("ea60", "a:1"))
+				s := supplied(w)
+				s.Reserver = reserverFunc(c.reserve)
+				p, _ := start(t, s)
+				ch := stream(t, p)
+				next(t, ch)
+				r, err := p.Reserve([]string{"a:1"})
+				wantError(t, err, c.want)
+				if r != nil {
+					t.Errorf("got %+v", r)
+				}
+				time.Sleep(time.Minute)
+				silent(t, ch)
+			})
+		})
+	}
+}
+
+type reserverFunc func() (*device.ContainerReservation, error)
+
+func (f reserverFunc) Reserve(context.Context, []string) (*device.ContainerReservation, error) {
+	return f()
+}
