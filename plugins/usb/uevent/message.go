@@ -1,0 +1,51 @@
+package uevent
+
+import (
+	"bytes"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// receive waits for a message. It is empty where a process sent it, and not the
+// kernel.
+func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
+	var from unix.Sockaddr
+	var n int
+	waited := conn.Read(func(fd uintptr) bool {
+		n, from, err = unix.Recvfrom(int(fd), buffer, 0)
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	if waited != nil {
+		return nil, waited
+	}
+	if err != nil {
+		return nil, err
+	}
+	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+		return nil, nil
+	}
+	return buffer[:n], nil
+}
+
+// ofUSB says whether a message is about a USB device, or what its drivers made of
+// it: everything of that kind is below the directory of a bus ("usb1").
+//
+//	add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00DEVPATH=/devices/…
+func ofUSB(message []byte) bool {
+	header, _, ok := bytes.Cut(message, []byte{0})
+	if !ok {
+		return false
+	}
+	_, path, ok := bytes.Cut(header, []byte("@/"))
+	if !ok {
+		return false
+	}
+	for part := range bytes.SplitSeq(path, []byte("/")) {
+		number, isBus := bytes.CutPrefix(part, []byte("usb"))
+		if isBus && len(number) > 0 && len(bytes.Trim(number, "0123456789")) == 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,181 @@
+package uevent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
+	for message, want := range map[string]bool{
+		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 SUBSYSTEM=usb MAJOR=189 MINOR=3 DEVNAME=bus/usb/001/004 DEVTYPE=usb_device PRODUCT=10c4/ea60/100 TYPE=0/0/0 BUSNUM=001 DEVNUM=004 SEQNUM=2214 ": true,
+		"bind@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 ACTION=bind DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 SUBSYSTEM=usb DEVTYPE=usb_interface DRIVER=cp210x SEQNUM=2220 ":                                                               true,
+		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=2217 ":                                                                                                         true,
+		"remove@/devices/platform/dummy_hcd.0/usb3/3-1/3-1:1.2/0003:1D6B:0104.0001/hidraw/hidraw1 ACTION=remove SUBSYSTEM=hidraw MAJOR=245 MINOR=1 DEVNAME=hidraw1 SEQNUM=2300 ":                                                                                    true,
+		"add@/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0/usb12/12-1/12-1.4/12-1.4:1.0/sound/card1/pcmC1D0p ACTION=add SUBSYSTEM=sound ":                                                                                                true,
+		"change@/devices/virtual/mem/null ACTION=change DEVPATH=/devices/virtual/mem/null SUBSYSTEM=mem SYNTH_UUID=0 MAJOR=1 MINOR=3 DEVNAME=null DEVMODE=0666 SEQNUM=2803 ":                                                                                        false,
+		"add@/devices/virtual/block/loop0 ACTION=add SUBSYSTEM=block DEVNAME=loop0 ":                                                                                                                                                                                false,
+		"add@/module/usbserial ACTION=add DEVPATH=/module/usbserial SUBSYSTEM=module ":                                                                                                                                                                              false,
+		"add@/bus/usb/drivers/cp210x ACTION=add SUBSYSTEM=drivers ":                                                                                                                                                                                                 false,
+		"add@/devices/platform/soc/fe800000.usb ACTION=add SUBSYSTEM=platform ":                                                                                                                                                                                     false,
+		"libudev \xfe\xed\xca\xfe ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 ":                                                                                                                                                                    false,
+		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1": false, // cut short
+		"": false,
+	} {
+		if got := ofUSB([]byte(strings.ReplaceAll(message, " ", "\x00"))); got != want {
+			t.Errorf("%q is a kick: %t", message, got)
+		}
+	}
+}
+
+// saySo makes the kernel tell of something harmless. Only root may.
+func saySo(t *testing.T) bool {
+	t.Helper()
+	err := os.WriteFile("/sys/class/mem/null/uevent", []byte("change"), 0)
+	if err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EROFS) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func ofNull(message []byte) bool {
+	return bytes.HasPrefix(message, []byte("change@/devices/virtual/mem/null"))
+}
+
+func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
+	opened(t).SetReadDeadline(time.Time{}) // the runtime's own descriptors, once
+	descriptors := openDescriptors(t)
+	goroutines := runtime.NumGoroutine()
+	for range 10 {
+		ctx, cancel := context.WithCancel(t.Context())
+		kicks, ended := make(chan struct{}, 100), make(chan error, 1)
+		go func() { ended <- Listen(ctx, func() { kicks <- struct{}{} }) }()
+		within(t, "the first kick", kicks)
+		if saySo(t) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if len(kicks) > 0 {
+			t.Error("what is not of USB was a kick")
+		}
+		cancel()
+		select {
+		case err := <-ended:
+			if err != context.Canceled {
+				t.Errorf("it ended with %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("it goes on without its context")
+		}
+	}
+	if now := openDescriptors(t); now != descriptors {
+		t.Errorf("%d descriptors have become %d", descriptors, now)
+	}
+	for range 100 { // a goroutine that has sent its last takes a moment to end
+		if runtime.NumGoroutine() <= goroutines {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d goroutines have become %d", goroutines, runtime.NumGoroutine())
+}
+
+func TestAKickForEachMessageOfInterest(t *testing.T) {
+	socket := opened(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
+	go func() { ended <- hear(ctx, socket, ofNull, func() { kicks <- struct{}{} }) }()
+	defer func() { cancel(); <-ended }()
+	within(t, "the first kick", kicks)
+	for range 3 {
+		if saySo(t) {
+			within(t, "the kernel's kick", kicks)
+		}
+	}
+}
+
+func TestLostMessagesAreAKick(t *testing.T) {
+	socket := opened(t)
+	conn, _ := socket.SyscallConn()
+	conn.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
+	lost := false
+	for range 100 {
+		lost = saySo(t)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
+	go func() { ended <- hear(ctx, socket, func([]byte) bool { return false }, func() { kicks <- struct{}{} }) }()
+	defer func() { cancel(); <-ended }()
+	within(t, "the first kick", kicks)
+	if lost {
+		within(t, "the kick for what was lost", kicks)
+	}
+}
+
+func TestAMessageOfAnotherProcessIsNone(t *testing.T) {
+	socket := opened(t)
+	conn, _ := socket.SyscallConn()
+	var to unix.Sockaddr
+	conn.Control(func(fd uintptr) { to, _ = unix.Getsockname(int(fd)) })
+	liar := opened(t)
+	liarConn, _ := liar.SyscallConn()
+	text := []byte("add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00")
+	var sent error
+	liarConn.Control(func(fd uintptr) {
+		sent = unix.Sendto(int(fd), text, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: to.(*unix.SockaddrNetlink).Pid})
+	})
+	if sent != nil {
+		if os.Geteuid() == 0 {
+			t.Fatal(sent)
+		}
+		return // the kernel lets nobody but root try
+	}
+	socket.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for range 100 { // others of the kernel may come in between
+		message, err := receive(conn, make([]byte, messageSize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ofUSB(message) {
+			t.Fatalf("taken for the kernel's: %q", message)
+		}
+		if message == nil {
+			return
+		}
+	}
+	t.Error("it did not arrive")
+}
+
+func opened(t *testing.T) *os.File {
+	t.Helper()
+	socket, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	return socket
+}
+
+func within(t *testing.T, what string, kicks <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-kicks:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s did not come", what)
+	}
+}
+
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
