@@ -91,7 +91,13 @@ func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 // decodeAgent takes the way of a plugin's config block in an agent's file: HCL1.
 func decodeAgent[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
-	return decodeInterface(t, s, hclutils.HclConfigToInterface(t, "config { "+config+" }"))
+	written := hclutils.HclConfigToInterface(t, "config { "+config+" }")
+	got, err := decodeInterface(t, s, written)
+	again, againErr := s.DecodeAgent(written)
+	if !reflect.DeepEqual(got, again) || fmt.Sprint(err) != fmt.Sprint(againErr) {
+		t.Fatalf("DecodeAgent differs from what an agent does: %+v, %v and %+v, %v", again, againErr, got, err)
+	}
+	return got, err
 }
 
 func decodeInterface[T any](t *testing.T, s *Schema[T], config any) (T, error) {

@@ -7,10 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/base"
-	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
 // Strings is a list that may be written as one string: id = "10c4:ea60" and
@@ -160,24 +157,15 @@ func (o *option) bodies(path string, value any) (map[string]any, Problems) {
 
 func (o *option) body(path string, written map[string]any) (map[string]any, Problems) {
 	var p Problems
-	spec, diags := hclspecutils.Convert(specOf(o.nested))
-	if diags.HasErrors() {
-		p.addf("%sfailed to convert specification: %w", path, diags)
-		return nil, p
-	}
-	value, _, errs := hclutils.ParseHclInterface(escape(written), spec, nil)
+	data, errs := encode(o.nested, escape(written))
 	for _, err := range errs {
 		p.addf("%s%w", path, err)
 	}
 	if len(p) > 0 {
 		return nil, p
 	}
-	data, err := msgpack.Marshal(value, value.Type()) // as Nomad does, so that numbers are of the same types
 	var body map[string]any
-	if err == nil {
-		err = base.MsgPackDecode(data, &body)
-	}
-	if err != nil {
+	if err := base.MsgPackDecode(data, &body); err != nil {
 		p.addf("%sfailed to decode: %w", path, err)
 		return nil, p
 	}

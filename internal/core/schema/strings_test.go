@@ -136,7 +136,7 @@ func TestAMistakeInALabelledBlockIsOneClearSentence(t *testing.T) {
 		"no label":             {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
 		"no block":             {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
 		"a label twice":        {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }", `device "a" is there twice: give each a type of its own`},
-		"two at once":          {"device \"a\" { id = 1 }\ndevice \"b\" { ids = \"2\" }", `device "a": id 1 is a number: put it in quotes, without which 0x0001 arrives as 1; device "b": Invalid label: No argument or block type is named "ids". Did you mean "id"?`},
+		"two at once":          {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }", `device "a": id 1 is a number: put it in quotes, without which 0x0001 arrives as 1; device "b": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
 		"an unknown top level": {`devise "a" { id = "1" }`, `Invalid label: No argument or block type is named "devise". Did you mean "device"?`},
 	} {
 		t.Run(name, func(t *testing.T) {
