@@ -1,0 +1,318 @@
+// Package conformance has what every plugin on this core must pass, and Nomad's own
+// parts to try it with. It is for tests alone.
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/devicemanager"
+	"github.com/hashicorp/nomad/client/devicemanager/state"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/loader"
+	"github.com/hashicorp/nomad/helper/pluginutils/singleton"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/nomad/structs/config"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+)
+
+// Binary is a plugin as a file that an agent finds.
+type Binary struct {
+	// Name is the file's, by which the agent's configuration calls the plugin.
+	Name string
+
+	// Exe is the program, and Env what it needs besides the test's own environment:
+	// a test binary can so be the plugin too.
+	Exe string
+	Env map[string]string
+
+	// Config is HCL: what is in the plugin's config block.
+	Config string
+}
+
+// Manager is the part of a Nomad agent that has to do with devices: its plugin
+// loader and its device manager.
+type Manager struct {
+	t       *testing.T
+	manager devicemanager.Manager
+	log     lockedBuffer
+	short   string // what plugins make their sockets in, and where no other process does
+	killed  int    // plugins, each of which leaves its socket
+
+	mu      sync.Mutex
+	devices []*structs.NodeDeviceResource
+	updates int
+	state   *state.PluginState
+	changed chan struct{} // closed at an update
+}
+
+// StartManager starts one, with one plugin. When the test ends it is shut down as
+// an agent does it, and no process and no socket may be left.
+func StartManager(t *testing.T, b Binary) *Manager {
+	t.Helper()
+	m, err := newManager(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// RefuseManager returns the words with which an agent refuses to start with this
+// plugin.
+func RefuseManager(t *testing.T, b Binary) string {
+	t.Helper()
+	m, err := newManager(t, b)
+	if err == nil {
+		t.Fatal("the agent starts")
+	}
+	for _, pid := range m.processes() { // an agent ends here, and its plugins with it
+		m.kill(pid)
+	}
+	return err.Error()
+}
+
+func newManager(t *testing.T, b Binary) (*Manager, error) {
+	t.Helper()
+	m := &Manager{t: t, changed: make(chan struct{})}
+	dir := t.TempDir()
+	env := ""
+	for k, v := range b.Env {
+		env += fmt.Sprintf("export %s='%s'\n", k, v)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%sexec '%s'\n", env, b.Exe)
+	if err := os.WriteFile(filepath.Join(dir, b.Name), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if m.short, err = os.MkdirTemp("", "oc"); err != nil { // a socket's path may have 107 bytes (unix(7))
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", m.short)
+	t.Cleanup(func() {
+		for _, pid := range m.processes() {
+			t.Errorf("process %d is left", pid)
+			m.kill(pid)
+		}
+		if left, _ := os.ReadDir(m.short); len(left) > m.killed {
+			t.Errorf("left in the temporary directory: %v", left)
+		}
+		os.RemoveAll(m.short)
+		if t.Failed() {
+			t.Logf("the agent's log:\n%s", m.Log())
+		}
+	})
+	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log, Level: hclog.Trace})
+	given, _ := hclutils.HclConfigToInterface(t, "config {\n"+b.Config+"\n}").([]map[string]any)
+	merged := map[string]any{}
+	for _, part := range given {
+		maps.Copy(merged, part)
+	}
+	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
+		Logger: logger, PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
+		Configs: []*config.PluginConfig{{Name: b.Name, Config: merged}},
+	})
+	if err != nil {
+		return m, err
+	}
+	manager := devicemanager.New(&devicemanager.Config{
+		Logger: logger, Loader: singleton.NewSingletonLoader(logger, catalog), PluginConfig: &base.AgentConfig{},
+		Updater: m.update, StatsInterval: 200 * time.Millisecond, State: m,
+	})
+	m.manager = manager
+	manager.Run()
+	t.Cleanup(func() {
+		pid := m.PID()
+		manager.Shutdown()
+		WantEnd(t, pid, 5*time.Second)
+	})
+	return m, nil
+}
+
+func (m *Manager) update(devices []*structs.NodeDeviceResource) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.devices = devices
+	m.updates++
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// GetDevicePluginState is part of devicemanager.StateStorage.
+func (m *Manager) GetDevicePluginState() (*state.PluginState, error) { return nil, nil }
+
+// PutDevicePluginState is part of devicemanager.StateStorage.
+func (m *Manager) PutDevicePluginState(s *state.PluginState) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+	return nil
+}
+
+// PID is the plugin's process, 0 where there is none.
+func (m *Manager) PID() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == nil {
+		return 0
+	}
+	for _, c := range m.state.ReattachConfigs {
+		if c != nil {
+			return c.Pid
+		}
+	}
+	return 0
+}
+
+// Updates is how often the node was told of devices. Each is an update of the node
+// on the servers.
+func (m *Manager) Updates() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.updates
+}
+
+// Devices are what the node has, one line for a group:
+// "10c4/zigbee/ea60: healthy:1 sick:1(why it is)".
+func (m *Manager) Devices() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return nodeDevices(m.devices)
+}
+
+// Resources are the same as the node has it.
+func (m *Manager) Resources() []*structs.NodeDeviceResource {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.devices
+}
+
+func nodeDevices(groups []*structs.NodeDeviceResource) string {
+	var lines []string
+	for _, g := range groups {
+		line := g.ID().String() + ":"
+		for _, d := range g.Instances {
+			line += " " + d.ID
+			if !d.Healthy {
+				line += "(" + d.HealthDescription + ")"
+			}
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Want waits for the node to have these devices, in the words of Devices, and
+// returns how long that took.
+func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
+	m.t.Helper()
+	began := time.Now()
+	end := time.After(limit)
+	for {
+		m.mu.Lock()
+		got, changed, updates := nodeDevices(m.devices), m.changed, m.updates
+		m.mu.Unlock()
+		if got == devices && updates > 0 {
+			return time.Since(began)
+		}
+		select {
+		case <-changed:
+		case <-end:
+			m.t.Fatalf("after %s the node has\n%s\nwant\n%s", limit, got, devices)
+		}
+	}
+}
+
+// Reserve is what an agent does before it starts a task. group is
+// "<vendor>/<type>/<name>".
+func (m *Manager) Reserve(group string, ids ...string) (*device.ContainerReservation, error) {
+	part := strings.SplitN(group, "/", 3)
+	return m.manager.Reserve(&structs.AllocatedDeviceResource{Vendor: part[0], Type: part[1], Name: part[2], DeviceIDs: ids})
+}
+
+// Stats are the statistics that the agent has now.
+func (m *Manager) Stats() []*device.DeviceGroupStats { return m.manager.AllStats() }
+
+// Log is what agent and plugin have logged.
+func (m *Manager) Log() string { return m.log.String() }
+
+// KillPlugin kills the plugin's process, and returns its id.
+func (m *Manager) KillPlugin() int {
+	m.t.Helper()
+	pid := m.PID()
+	if pid == 0 {
+		m.t.Fatal("there is no plugin")
+	}
+	m.kill(pid)
+	return pid
+}
+
+func (m *Manager) kill(pid int) {
+	m.t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		m.t.Error(err)
+	}
+	m.killed++
+	WantEnd(m.t, pid, 5*time.Second)
+}
+
+// processes are those that have been started with this manager's environment, the
+// test itself excepted.
+func (m *Manager) processes() (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range all {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		b, err := os.ReadFile(file)
+		if err == nil && pid != os.Getpid() && alive(pid) && slices.Contains(strings.Split(string(b), "\x00"), "TMPDIR="+m.short) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// WantEnd waits for a process to be gone.
+func WantEnd(t *testing.T, pid int, limit time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(limit); pid > 0 && alive(pid); {
+		if time.Now().After(end) {
+			t.Errorf("process %d is left", pid)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// alive counts a zombie as gone.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, _ := strings.Cut(string(b), ") ")
+	return err == nil && !strings.HasPrefix(after, "Z")
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

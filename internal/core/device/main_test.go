@@ -1,0 +1,162 @@
+package device
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/pointer"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// roleVar says what the test binary is, so that real processes meet.
+const (
+	roleVar  = "OUTRIDER_DEVICE_TEST_ROLE"  // plugin, example or agent
+	worldVar = "OUTRIDER_DEVICE_TEST_WORLD" // the directory of the agent's world
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleVar) {
+	case "plugin":
+		Main(fileKind)
+	case "example":
+		exampleMain()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// exampleMain is set by example_test.go, which is in another package.
+var exampleMain func()
+
+// fileWorld is what a plugin in another process has: the test writes it to a file.
+type fileWorld struct {
+	Groups []Group
+	Err    string // of a scan
+	Panic  string
+	Kill   bool // the process, in a scan
+}
+
+type fileConfig struct {
+	Dir    string          `codec:"dir" required:"true" doc:"Where the world is."`
+	Period schema.Duration `codec:"period" default:"50ms" doc:"Time between scans."`
+	Grace  schema.Duration `codec:"grace" default:"1s" doc:"Grace."`
+}
+
+var fileKind = Kind[fileConfig]{
+	Name: "files", Summary: "gives what a file says",
+	Configure: func(c fileConfig, logger hclog.Logger) (Supply, error) {
+		if strings.Contains(c.Dir, "*") {
+			return Supply{}, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
+		}
+		f := &fileInventory{c.Dir}
+		return Supply{Inventory: f, Reserver: f, Meter: f, Period: c.Period.Duration(), Grace: c.Grace.Duration()}, nil
+	},
+}
+
+type fileInventory struct{ dir string }
+
+func (f *fileInventory) Scan(context.Context) ([]Group, error) {
+	if err := os.WriteFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())), nil, 0o600); err != nil {
+		return nil, err
+	}
+	var w fileWorld
+	b, err := os.ReadFile(filepath.Join(f.dir, "world.json"))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return nil, err
+	}
+	switch {
+	case w.Kill:
+		os.Exit(3)
+	case w.Panic != "":
+		panic(w.Panic)
+	case w.Err != "":
+		return nil, errors.New(w.Err)
+	}
+	return w.Groups, nil
+}
+
+func (f *fileInventory) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
+	return &device.ContainerReservation{
+		Envs:    map[string]string{"IDS": strings.Join(ids, ",")},
+		Devices: []*device.DeviceSpec{{HostPath: "/dev/null", TaskPath: "/dev/" + ids[0], CgroupPerms: "rw"}},
+	}, nil
+}
+
+func (f *fileInventory) Stats(_ context.Context, ids []string) (map[string]*device.DeviceStats, error) {
+	all := map[string]*device.DeviceStats{}
+	for _, id := range ids {
+		all[id] = &device.DeviceStats{Summary: &structs.StatValue{IntNumeratorVal: pointer.Of(int64(len(id)))}}
+	}
+	return all, nil
+}
+
+// rig is Nomad's device manager with the plugin and its world.
+type rig struct {
+	*conformance.Manager
+	t   *testing.T
+	dir string
+}
+
+func binary(t *testing.T, role, config string) conformance.Binary {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conformance.Binary{Name: "nomad-device-" + role, Exe: exe, Env: map[string]string{roleVar: role}, Config: config}
+}
+
+func startRig(t *testing.T, w fileWorld) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir()}
+	r.set(w)
+	r.Manager = conformance.StartManager(t, binary(t, "plugin", fmt.Sprintf("dir = %q", r.dir)))
+	return r
+}
+
+// set replaces the world at once.
+func (r *rig) set(w fileWorld) {
+	r.t.Helper()
+	b, err := json.Marshal(w)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	temp := filepath.Join(r.dir, "world.json.new")
+	if err := os.WriteFile(temp, b, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(temp, filepath.Join(r.dir, "world.json")); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// processes is how many plugins have scanned.
+func (r *rig) processes() int {
+	all, _ := filepath.Glob(filepath.Join(r.dir, "scanned-by-*"))
+	return len(all)
+}
+
+// quiet fails if the node is updated within a second of 20 scans.
+func (r *rig) quiet() {
+	r.t.Helper()
+	before := r.Updates()
+	time.Sleep(time.Second)
+	if n := r.Updates() - before; n > 0 {
+		r.t.Errorf("%d updates of the node without a change", n)
+	}
+}

@@ -1,0 +1,250 @@
+package device
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/reservation"
+)
+
+// The other end of these tests is Nomad's device manager and this binary as the
+// plugin, over a real socket.
+
+const (
+	soon = 10 * time.Second // on a busy machine
+	a1   = "10c4/zigbee/ea60: a:1"
+)
+
+func one() fileWorld { return fileWorld{Groups: []Group{sticks("ea60", "a:1")}} }
+
+func TestNomadIsToldOfChangesAndOfNothingElse(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	if n := r.Updates(); n != 1 {
+		t.Errorf("%d updates for the first list", n)
+	}
+	r.quiet()
+	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1", "a:1")}})
+	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
+	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
+	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
+	r.Want("10c4/zigbee/ea60: b:1", soon)
+	if a := r.Resources()[0].Attributes["ids"]; a == nil || *a.String != "b:1" {
+		t.Errorf("got attribute %v", a)
+	}
+	if n := r.Updates(); n != 4 {
+		t.Errorf("%d updates for a list and three changes", n)
+	}
+	r.quiet()
+	if n := r.processes(); n != 1 {
+		t.Errorf("%d processes have scanned: only the one that serves may", n)
+	}
+}
+
+func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	before := r.KillPlugin()
+	var err error
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err = r.Reserve("10c4/zigbee/ea60", "a:1"); err == nil && r.PID() != before {
+			break
+		}
+	}
+	if err != nil || r.PID() == before || r.Devices() != a1 {
+		t.Fatalf("after a kill: %v, process %d, devices\n%s", err, r.PID(), r.Devices())
+	}
+	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
+	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
+}
+
+func TestNothingInAScanEndsThePlugin(t *testing.T) {
+	bad := sticks("ea61", "0001")
+	bad.Vendor = ""
+	foreign := sticks("ea62", "c:1")
+	foreign.Devices[0].Problem = "bad \xff byte"
+	for name, w := range map[string]fileWorld{
+		"an error":            {Err: "libusb: no device [code -4]"},
+		"a panic":             {Panic: "libusb: unknown error [code -99]"},
+		"an invalid group":    {Groups: []Group{sticks("ea60", "a:1"), bad, sticks("ea63", "0001")}},
+		"nothing there":       {Groups: []Group{}},
+		"a byte out of range": {Groups: []Group{sticks("ea60", "a:1"), foreign}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startRig(t, one())
+			r.Want(a1, soon)
+			pid := r.PID()
+			r.set(w)
+			time.Sleep(500 * time.Millisecond)
+			r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
+			r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
+			if r.PID() != pid || r.processes() != 1 {
+				t.Errorf("it was started %d times", r.processes())
+			}
+		})
+	}
+}
+
+func TestAnAgentIsNotHeldUpByAFirstScanThatFails(t *testing.T) {
+	for name, w := range map[string]fileWorld{"by an error": {Err: "no such file"}, "by a panic": {Panic: "no such file"}} {
+		t.Run(name, func(t *testing.T) {
+			r := startRig(t, w)
+			r.Want("", soon) // Nomad would wait for 50 s
+			if n := r.Updates(); n != 1 {
+				t.Errorf("%d updates", n)
+			}
+			r.quiet()
+			r.set(one())
+			r.Want(a1, soon)
+		})
+	}
+}
+
+func TestReserveThroughNomad(t *testing.T) {
+	r := startRig(t, fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"), "there is no tty")}})
+	r.Want("10c4/zigbee/ea60: a:1 b:1\n10c4/zigbee/ea60 (unhealthy): c:1(there is no tty)", soon)
+
+	got, err := r.Reserve("10c4/zigbee/ea60", "b:1", "a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, _, err := reservation.Recall(got.Envs)
+	if err != nil || len(devices) != 1 || *devices[0] != *toConfig(got.Devices[0]) || got.Envs["IDS"] != "a:1,b:1" {
+		t.Errorf("got %+v, recalled %v, %v", got, devices, err)
+	}
+	for _, c := range []struct {
+		group, id, want string
+	}{
+		{"10c4/zigbee/ea60", "", "no device was asked for"},
+		{"10c4/zigbee/ea60", "z:1", "operation on unknown device(s)"}, // Nomad's own words
+		{"10c4/zigbee/ea60 (unhealthy)", "c:1", `device "c:1" can't be used: there is no tty`},
+	} {
+		var ids []string
+		if c.id != "" {
+			ids = []string{c.id}
+		}
+		_, err := r.Reserve(c.group, ids...)
+		wantError(t, err, c.want)
+	}
+}
+
+func TestReserveThroughNomadWaitsForARePlug(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	r.set(fileWorld{})
+	r.Want(a1+"(unplugged)", soon)
+	time.AfterFunc(300*time.Millisecond, func() { r.set(one()) })
+	if _, err := r.Reserve("10c4/zigbee/ea60", "a:1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStatsThroughNomad(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	end := time.Now().Add(soon)
+	for len(r.Stats()) == 0 && time.Now().Before(end) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	s := r.Stats()
+	if len(s) != 1 || s[0].Name != "ea60" || s[0].InstanceStats["a:1"] == nil {
+		t.Fatalf("got %+v", s)
+	}
+	if i := s[0].InstanceStats["a:1"]; *i.Summary.IntNumeratorVal != 3 || i.Stats == nil || time.Since(i.Timestamp) > soon {
+		t.Errorf("got %+v", i)
+	}
+}
+
+func TestAnAgentDoesNotStartWithAConfigurationThatIsWrong(t *testing.T) {
+	for config, want := range map[string]string{
+		`dir = "/sys/*"`:                `dir "/sys/*" has a *: name one directory`,
+		``:                              `dir`,
+		"dir = \"/x\"\nperiod = \"0s\"": "the time between scans is 0s: use 50ms or more",
+	} {
+		if got := conformance.RefuseManager(t, binary(t, "plugin", config)); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// What a scan and its streams take of the system is given back.
+func TestScansLeaveNothingInTheProcess(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	cycle := func() {
+		r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
+		r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
+		r.set(fileWorld{Panic: "bad firmware"})
+		time.Sleep(100 * time.Millisecond)
+		r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
+		r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
+		r.set(one())
+		r.Want("10c4/zigbee/ea60: a:1 b:1(unplugged)", soon)
+	}
+	cycle()
+	fds := func() int {
+		all, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.PID()))
+		return len(all)
+	}
+	before := fds()
+	for range 5 {
+		cycle()
+	}
+	if n := fds(); n > before {
+		t.Errorf("%d file descriptors, %d before", n, before)
+	}
+}
+
+// agentMain is an agent with the plugin until it is killed. It tells the plugin's
+// process id, once the plugin serves.
+func agentMain(t *testing.T) {
+	m := conformance.StartManager(t, binary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
+	m.Want(a1, soon)
+	fmt.Printf("plugin %d\n", m.PID())
+	time.Sleep(time.Minute) // bounds what a killed test leaves
+}
+
+func TestAPluginEndsWhenItsAgentIsGone(t *testing.T) {
+	if os.Getenv(roleVar) == "agent" {
+		agentMain(t)
+		return
+	}
+	r := &rig{t: t, dir: t.TempDir()}
+	r.set(one())
+	temp, err := os.MkdirTemp("", "oa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(temp)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPluginEndsWhenItsAgentIsGone$")
+	cmd.Env = append(os.Environ(), roleVar+"=agent", worldVar+"="+r.dir, "TMPDIR="+temp, "OUTRIDER_ORPHAN_GRACE=500ms")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	for lines := bufio.NewScanner(out); pid == 0 && lines.Scan(); {
+		fmt.Sscanf(lines.Text(), "plugin %d", &pid)
+	}
+	if pid == 0 {
+		t.Fatalf("no plugin was started: %v", cmd.Wait())
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // "signal: killed"
+	conformance.WantEnd(t, pid, soon)
+	if sockets, _ := filepath.Glob(filepath.Join(temp, "*", "plugin*")); len(sockets) > 0 {
+		t.Errorf("left: %v", sockets)
+	}
+}
