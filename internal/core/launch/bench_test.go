@@ -101,6 +101,8 @@ func BenchmarkStart(b *testing.B) {
 	full.Command.OOMScoreAdj = 100
 	full.Command.Lookup = []string{dir + "/none", "/tmp"}
 	full.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 4096}, {Resource: unix.RLIMIT_CORE}}
+	devices := plain
+	devices.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 	byLauncher := func(spec *Spec, l Launcher) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			p, err := l.Start(spec, [3]*os.File{devNull, w, devNull}, nil)
@@ -137,6 +139,7 @@ func BenchmarkStart(b *testing.B) {
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
 		{"launcher-everything", byLauncher(&full, launcher)},
+		{"launcher-device", byLauncher(&devices, launcher)},
 		{"launcher-of-test-binary", byLauncher(&plain, Default)},
 	}
 	times := make([][]time.Duration, len(variants))

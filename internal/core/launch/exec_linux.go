@@ -94,22 +94,16 @@ func closeOnExec() *Error {
 		return failed("list open files", e)
 	}
 	defer closeFD(dir)
-	buf := make([]byte, 4096)
-	for {
-		n, _, e := unix.RawSyscall(unix.SYS_GETDENTS64, uintptr(dir), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
-		if e != 0 {
-			return failed("list open files", e)
-		}
-		if n == 0 {
-			return nil
-		}
-		_, _, names := syscall.ParseDirent(buf[:n], -1, nil)
-		for _, name := range names {
-			if fd, err := strconv.Atoi(name); err == nil && fd >= first {
-				_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
-			}
+	names, e := list(dir)
+	if e != 0 {
+		return failed("list open files", e)
+	}
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name); err == nil && fd >= first {
+			_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
 		}
 	}
+	return nil
 }
 
 // sigaction is struct kernel_sigaction, of which only the handler matters here.

@@ -69,6 +69,10 @@ func TestHungFileSystemHarmsOneStartAlone(t *testing.T) {
 			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", NetworkNamespace: dir + "/ns"}},
 			"network namespace " + quote(dir+"/ns") + " does not answer", StageNetwork,
 		},
+		"device": {
+			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", Devices: []task.Device{{HostPath: dir + "/tty", TaskPath: "/dev/tty"}}}},
+			`devices of command "/bin/true" do not answer: a file system hangs`, StageDevices,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nothingLeft(t)

@@ -3,17 +3,21 @@ package launch
 import "golang.org/x/sys/unix"
 
 // isolate is the place of everything that hides the host from the program, as
-// root, before limits and user. The order for what is to come:
+// root, before limits and user. The order, also for what is to come:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
-//  2. mount namespace: unshare(CLONE_NEWNS), / made private, then the mounts
+//  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
 //  3. Landlock: the ruleset and its O_PATH fds are opened here, as root and in
 //     the new namespaces; landlock_restrict_self comes in exec, after umask
 //  4. capabilities: bounding set here; ambient set after the change of user
 //
-// Steps for one thread are right, since only this one survives execve.
+// Steps for one thread are right, since only this one survives execve. The mount
+// namespace of a task that runs already is entered later: see enterMounts.
 func (l *launcher) isolate() *Error {
-	return l.enterNetwork()
+	if err := l.enterNetwork(); err != nil {
+		return err
+	}
+	return l.giveDevices()
 }
 
 // enterNetwork joins the network namespace that Nomad (or a CNI plugin) made.

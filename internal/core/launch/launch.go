@@ -29,6 +29,11 @@ type Spec struct {
 	// is joined by being cloned into it: the last argument of Start.)
 	TasksFiles []string
 
+	// MountNamespace is the path of a mount namespace to enter (setns(2),
+	// CLONE_NEWNS): that of a running task, for one more process in it. It has the
+	// task's devices and mounts, so that Command must have none.
+	MountNamespace string
+
 	// Subreaper makes the process adopt the orphans below it (prctl(2),
 	// PR_SET_CHILD_SUBREAPER, which survives exec). For tasks that no cgroup holds.
 	Subreaper bool
@@ -49,7 +54,8 @@ type Stage string
 const (
 	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
 	StageCgroup  Stage = "cgroup"   // cgroup v1
-	StageNetwork Stage = "network"  // and what isolation will come
+	StageNetwork Stage = "network"  // network namespace
+	StageDevices Stage = "devices"  // mount namespace: devices and mounts
 	StageLimits  Stage = "limits"   // oom_score_adj, nice, ulimit
 	StageUser    Stage = "user"     // user and groups
 	StageWorkDir Stage = "work_dir" // chdir
@@ -63,6 +69,9 @@ type Error struct {
 	Stage   Stage         `json:"stage"`
 	Message string        `json:"message"` // one sentence for the job's author
 	Errno   syscall.Errno `json:"errno,omitempty"`
+
+	// Temporary: the same start may succeed later, since what is missing comes and goes.
+	Temporary bool `json:"temporary,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -72,6 +72,9 @@ func (l *launcher) run() *Error {
 		return err
 	}
 	l.enter(StageUser)
+	if err := l.enterMounts(); err != nil {
+		return err
+	}
 	if err := become(c.User); err != nil {
 		return err
 	}

@@ -126,6 +126,8 @@ func (p *Process) hung(ctx context.Context) *Error {
 	switch e.Stage {
 	case StageNetwork:
 		e.Message = fmt.Sprintf("network namespace %q does not answer", p.netns)
+	case StageDevices:
+		e.Message = fmt.Sprintf("devices of command %q do not answer: a file system hangs", p.program)
 	case StageWorkDir:
 		e.Message = fmt.Sprintf("work_dir %q does not answer: its file system hangs", p.dir)
 	case StageProgram, StageExec:

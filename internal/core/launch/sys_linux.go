@@ -89,6 +89,15 @@ func stat(path string, st *unix.Stat_t) syscall.Errno {
 	})
 }
 
+// lstatAt is stat of an entry of a directory, which is not followed where it is a link.
+func lstatAt(dir int, name string, st *unix.Stat_t) syscall.Errno {
+	p := cstr(name)
+	return retry(func() syscall.Errno {
+		_, _, e := unix.RawSyscall6(sysFstatat, uintptr(dir), uintptr(p), uintptr(unsafe.Pointer(st)), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, 0)
+		return e
+	})
+}
+
 func fstat(fd int, st *unix.Stat_t) syscall.Errno {
 	_, _, e := unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(st)), 0)
 	return e

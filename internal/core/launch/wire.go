@@ -94,6 +94,18 @@ func encodeSpec(s *Spec) ([]byte, error) {
 		e.num(r.Hard)
 	}
 	e.str(c.NetworkNamespace)
+	e.num(uint64(len(c.Devices)))
+	for _, d := range c.Devices {
+		e.str(d.HostPath)
+		e.str(d.TaskPath)
+	}
+	e.num(uint64(len(c.Mounts)))
+	for _, m := range c.Mounts {
+		e.str(m.Source)
+		e.str(m.Target)
+		e.bool(m.ReadOnly)
+	}
+	e.str(s.MountNamespace)
 	e.strs(s.TasksFiles)
 	e.bool(s.Subreaper)
 	e.bool(s.Session)
@@ -188,6 +200,19 @@ func (d *decoder) spec(s *Spec) bool {
 		}
 	}
 	c.NetworkNamespace = d.str()
+	if n := d.count(); n > 0 {
+		c.Devices = make([]task.Device, n)
+		for i := range c.Devices {
+			c.Devices[i] = task.Device{HostPath: d.str(), TaskPath: d.str()}
+		}
+	}
+	if n := d.count(); n > 0 {
+		c.Mounts = make([]task.Mount, n)
+		for i := range c.Mounts {
+			c.Mounts[i] = task.Mount{Source: d.str(), Target: d.str(), ReadOnly: d.bool()}
+		}
+	}
+	s.MountNamespace = d.str()
 	s.TasksFiles = d.strs()
 	s.Subreaper = d.bool()
 	s.Session = d.bool()
@@ -200,6 +225,7 @@ func encodeError(err *Error) []byte {
 	e.str(string(err.Stage))
 	e.str(err.Message)
 	e.num(uint64(err.Errno))
+	e.bool(err.Temporary)
 	return e.b
 }
 
@@ -209,7 +235,7 @@ func decodeError(b []byte) *Error {
 		return nil
 	}
 	d := &decoder{b: b[1:]}
-	err := &Error{Stage: Stage(d.str()), Message: d.str(), Errno: syscall.Errno(d.num())}
+	err := &Error{Stage: Stage(d.str()), Message: d.str(), Errno: syscall.Errno(d.num()), Temporary: d.bool()}
 	if d.bad {
 		return nil
 	}

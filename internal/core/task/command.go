@@ -49,6 +49,40 @@ type Command struct {
 	// NetworkNamespace is the path of a network namespace to enter
 	// (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
+
+	// Devices and Mounts are what the task has of the host besides what is at its
+	// own path: see OwnMounts.
+	Devices []Device `json:"devices,omitempty"`
+	Mounts  []Mount  `json:"mounts,omitempty"`
+}
+
+// Device is a device node (or a directory of them) of the host that is at
+// TaskPath in the task. The program is not started without it. Below /dev it is a
+// link to HostPath, so that a node which is made anew there is seen by a task that
+// runs; elsewhere TaskPath must exist. Both are absolute.
+type Device struct {
+	HostPath string `json:"host_path"`
+	TaskPath string `json:"task_path"`
+}
+
+// Mount is a file or a directory of the host that is bound to Target in the task
+// (mount(2), MS_BIND: without what is mounted below it). Target must exist, but
+// below /dev it is made. Both are absolute.
+type Mount struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// OwnMounts says whether the process needs a mount namespace of its own: something
+// is at another path than on the host.
+func (c *Command) OwnMounts() bool {
+	for _, d := range c.Devices {
+		if d.TaskPath != d.HostPath {
+			return true
+		}
+	}
+	return len(c.Mounts) > 0
 }
 
 // User is a resolved identity: no name service is asked after this.

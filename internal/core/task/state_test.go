@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,35 @@ func TestStoreTellsAnUnreadableStateFromAMissingOne(t *testing.T) {
 				t.Errorf("list: %v, %v, %v", states, unreadable, err)
 			}
 		})
+	}
+}
+
+func TestStoreKeepsDevices(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	c := Command{
+		Devices: []Device{{HostPath: "/dev/nomad-usb/1/tty", TaskPath: "/dev/zigbee/tty"}},
+		Mounts:  []Mount{{Source: "/dev/nomad-usb/1/bus", Target: "/dev/bus/usb", ReadOnly: true}},
+	}
+	if err := s.Save(&State{ID: "a/b/c", Command: c}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Load("a/b/c")
+	if err != nil || !slices.Equal(got.Command.Devices, c.Devices) || !slices.Equal(got.Command.Mounts, c.Mounts) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestOwnMountsAreForWhatIsSomewhereElse(t *testing.T) {
+	here, there := Device{"/dev/null", "/dev/null"}, Device{"/dev/null", "/dev/zigbee/tty"}
+	for want, list := range map[bool][]Command{
+		false: {{}, {Devices: []Device{here}}},
+		true:  {{Devices: []Device{here, there}}, {Mounts: []Mount{{Source: "/a", Target: "/b"}}}},
+	} {
+		for _, c := range list {
+			if c.OwnMounts() != want {
+				t.Errorf("%+v: want %v", c, want)
+			}
+		}
 	}
 }
 

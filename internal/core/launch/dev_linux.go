@@ -1,0 +1,150 @@
+package launch
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// dev makes a /dev that has everything of the host's, and room for what the
+// program has besides.
+//
+// Nodes and links are made anew, as they were at the start. Directories are the
+// host's own, mounted, so that what comes and goes in them is seen (pts, shm, bus,
+// and those in which a device plugin keeps its nodes). Only those on the way to a
+// path of the program's own are made anew too.
+type dev struct {
+	host uint64 // st_dev of the host's
+
+	// own are the directories that are made anew, skip the names in them that are
+	// not the host's.
+	own, skip map[string]bool
+}
+
+func makeDev(all []given) *Error {
+	d := dev{own: map[string]bool{}, skip: map[string]bool{}}
+	for _, g := range all {
+		if !g.made {
+			continue
+		}
+		d.skip[g.target] = true
+		for i := len("/dev/"); i < len(g.target); i++ {
+			if g.target[i] == '/' {
+				d.own[g.target[:i]] = true
+			}
+		}
+	}
+	host, e := open(unix.AT_FDCWD, "/dev", unix.O_RDONLY|unix.O_DIRECTORY)
+	if e != 0 {
+		return failed("open /dev", e)
+	}
+	defer closeFD(host)
+	var st unix.Stat_t
+	if e := fstat(host, &st); e != 0 {
+		return failed("look at /dev", e)
+	}
+	d.host = st.Dev
+	// small: it is for nodes and links, and its pages are the task's memory
+	if e := mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=0755,size=1m"); e != 0 {
+		return failed("mount a /dev of the task's own", e)
+	}
+	return d.copy(host, "/dev")
+}
+
+// copy fills the directory at path from the host's. It leaves the host's as the
+// working directory; enterDir comes later.
+func (d *dev) copy(host int, path string) *Error {
+	to, e := open(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if e != 0 {
+		return failed("open "+quote(path), e)
+	}
+	defer closeFD(to)
+	names, e := list(host)
+	if e == 0 {
+		e = fchdir(host)
+	}
+	if e != 0 {
+		return failed("read "+quote(path), e)
+	}
+	var inside []string
+	for _, name := range names {
+		p := path + "/" + name
+		if d.skip[p] {
+			continue
+		}
+		var st unix.Stat_t
+		e := lstatAt(host, name, &st)
+		switch kind := st.Mode & unix.S_IFMT; {
+		case e != 0:
+		case d.own[p] && kind != unix.S_IFDIR: // makes way for a directory
+		case d.own[p] && st.Dev != d.host:
+			return &Error{Message: "no device or mount can be made inside of " + quote(p) + ", which is a file system of its own", Errno: unix.EINVAL}
+		case d.own[p]:
+			if e = mkdirAt(to, name, st.Mode&0o7777); e == 0 {
+				e = chownAt(to, name, st.Uid, st.Gid)
+			}
+			inside = append(inside, name)
+		default:
+			e = d.copyEntry(to, name, p, &st)
+		}
+		if e != 0 && e != unix.ENOENT { // it went meanwhile
+			return failed("copy "+quote(p), e)
+		}
+	}
+	for _, name := range inside {
+		dir, e := open(host, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		if e == unix.ENOENT {
+			continue
+		}
+		if e != 0 {
+			return failed("open "+quote(path+"/"+name), e)
+		}
+		err := d.copy(dir, path+"/"+name)
+		closeFD(dir)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyEntry makes what the working directory has under the name.
+func (d *dev) copyEntry(to int, name, path string, st *unix.Stat_t) syscall.Errno {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		content, e := readlinkAt(unix.AT_FDCWD, name)
+		if e != 0 {
+			return e
+		}
+		return symlinkAt(content, to, name)
+	case unix.S_IFDIR:
+		if e := mkdirAt(to, name, 0o755); e != 0 {
+			return e
+		}
+		e := bind(name, path, unix.MS_REC)
+		if e == unix.ENOENT {
+			unlinkAt(to, name, unix.AT_REMOVEDIR)
+		}
+		return e
+	case unix.S_IFCHR, unix.S_IFBLK:
+		if st.Dev != d.host || hasACL(name) {
+			break // something mounted over a node, or a node with permissions that can't be copied
+		}
+		e := mknodAt(to, name, st.Mode, st.Rdev)
+		if e == unix.EPERM {
+			break // as in a container that may mount but not make nodes
+		}
+		if e != 0 {
+			return e
+		}
+		return chownAt(to, name, st.Uid, st.Gid)
+	}
+	if e := mknodAt(to, name, unix.S_IFREG, 0); e != 0 {
+		return e
+	}
+	e := bind(name, path, 0)
+	if e == unix.ENOENT {
+		unlinkAt(to, name, 0)
+	}
+	return e
+}

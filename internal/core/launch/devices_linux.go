@@ -1,0 +1,258 @@
+package launch
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// given is one thing of the host that the program has at another path.
+type given struct {
+	source, target string
+	device         bool
+	readOnly       bool
+
+	file int    // the source (O_PATH), which is not opened itself
+	mode uint32 // its type, as in st_mode
+
+	// made: the target is the launcher's to make, in the private /dev. Else it must exist.
+	made bool
+}
+
+// giveDevices makes the program's devices and mounts, in a mount namespace of its
+// own: nothing of it is seen outside, and it goes with its last process. Without
+// any at another path than on the host there is no such namespace.
+func (l *launcher) giveDevices() *Error {
+	c := &l.spec.Command
+	if len(c.Devices) == 0 && len(c.Mounts) == 0 {
+		return nil
+	}
+	l.enter(StageDevices)
+	all, err := allGiven(c)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	if err := ownMounts(); err != nil {
+		return err
+	}
+	for i := range all {
+		if err := all[i].open(); err != nil {
+			return err
+		}
+		defer closeFD(all[i].file)
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_UMASK, 0, 0, 0) // modes are as they are given; exec sets the program's
+	if slices.ContainsFunc(all, func(g given) bool { return g.made }) {
+		if err := makeDev(all); err != nil {
+			return err
+		}
+	}
+	for _, g := range all {
+		if err := g.give(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allGiven lists what is to be at another path, parents before what is inside of
+// them; a device that is used where it is must be there, and that is all. What a
+// device plugin must not ask for is refused: the launcher writes nothing that the
+// host sees, and no device hides another.
+func allGiven(c *task.Command) ([]given, *Error) {
+	var all []given
+	for _, d := range c.Devices {
+		all = append(all, given{source: d.HostPath, target: d.TaskPath, device: true})
+	}
+	for _, m := range c.Mounts {
+		all = append(all, given{source: m.Source, target: m.Target, readOnly: m.ReadOnly})
+	}
+	for i := range all {
+		g := &all[i]
+		for _, p := range []*string{&g.source, &g.target} {
+			if !strings.HasPrefix(*p, "/") || slices.Contains(strings.Split(*p, "/"), "..") {
+				return nil, g.refused("the path " + quote(*p) + " is not absolute or has \"..\" in it")
+			}
+			*p = path.Clean(*p)
+		}
+		if g.target == "/" || g.target == "/dev" || g.target == "/proc" {
+			return nil, g.refused("choose a path inside of it")
+		}
+		if g.device && g.source == g.target {
+			if err := isThere(g.source); err != nil {
+				return nil, err
+			}
+		}
+	}
+	all = slices.DeleteFunc(all, func(g given) bool { return g.device && g.source == g.target })
+	slices.SortStableFunc(all, func(a, b given) int { return strings.Compare(a.target, b.target) })
+	for i := range all {
+		g := &all[i]
+		g.made = below(g.target, "/dev")
+		for j := range all {
+			other := &all[j]
+			switch {
+			case i == j:
+			case g.target == other.target:
+				return nil, g.refused(quote(other.source) + " is to be there too")
+			case other.device && below(g.target, other.target):
+				return nil, g.refused("the device " + quote(other.source) + " is to be at " + quote(other.target))
+			case g.device && (g.source == other.target || below(g.source, other.target)):
+				return nil, g.refused(quote(other.source) + " is to be at " + quote(other.target) + ", which hides it")
+			case !other.device && below(g.target, other.target):
+				g.made = false // it is the mount that says what is there
+			}
+		}
+	}
+	return all, nil
+}
+
+func (g *given) String() string {
+	if g.device {
+		return "device " + quote(g.source)
+	}
+	return "mount of " + quote(g.source)
+}
+
+func (g *given) refused(why string) *Error {
+	return &Error{Message: g.String() + " cannot be at " + quote(g.target) + ": " + why, Errno: unix.EINVAL}
+}
+
+// open finds the source before anything is mounted that could hide it.
+func (g *given) open() *Error {
+	fd, e := open(unix.AT_FDCWD, g.source, unix.O_PATH)
+	if e == unix.ENOENT || e == unix.ENOTDIR {
+		if g.device {
+			return missing("device "+quote(g.source), e)
+		}
+		return missing("a device's "+quote(g.source)+", to be mounted at "+quote(g.target)+",", e)
+	}
+	if e != 0 {
+		return failed("look at "+quote(g.source), e)
+	}
+	g.file = fd
+	var st unix.Stat_t
+	if e := fstat(fd, &st); e != 0 {
+		return failed("look at "+quote(g.source), e)
+	}
+	g.mode = st.Mode & unix.S_IFMT
+	return nil
+}
+
+// isThere is open for a device that is used where it is; one that the agent may
+// not reach is the program's to try.
+func isThere(device string) *Error {
+	var st unix.Stat_t
+	if e := stat(device, &st); e == unix.ENOENT || e == unix.ENOTDIR {
+		return missing("device "+quote(device), e)
+	}
+	return nil
+}
+
+func missing(what string, e syscall.Errno) *Error {
+	return &Error{Message: what + " is not there: is it plugged?", Errno: e, Temporary: true}
+}
+
+// give puts it where the program expects it.
+func (g *given) give() *Error {
+	if g.made {
+		if e := g.makeParents(); e != 0 {
+			return failed("make a directory for "+quote(g.target), e)
+		}
+		var e syscall.Errno
+		switch {
+		case g.device:
+			e = symlinkAt(g.source, unix.AT_FDCWD, g.target)
+		case g.mode == unix.S_IFDIR:
+			e = mkdirAt(unix.AT_FDCWD, g.target, 0o755)
+		default:
+			e = mknodAt(unix.AT_FDCWD, g.target, unix.S_IFREG|0o644, 0)
+		}
+		if e != 0 {
+			return failed("make "+quote(g.target), e)
+		}
+		if g.device {
+			return nil
+		}
+	}
+	e := bind("/proc/self/fd/"+strconv.Itoa(g.file), g.target, 0)
+	switch {
+	case e == unix.ENOENT:
+		return g.refused("it does not exist, and only below /dev it is made")
+	case e == unix.ENOTDIR && g.mode == unix.S_IFDIR:
+		return g.refused("that is not a directory")
+	case e == unix.ENOTDIR:
+		return g.refused("that is a directory")
+	case e != 0:
+		return failed("mount "+quote(g.source)+" at "+quote(g.target), e)
+	}
+	if g.readOnly {
+		if e := remountReadOnly(g.target); e != 0 {
+			return failed("make the mount at "+quote(g.target)+" read-only", e)
+		}
+	}
+	return nil
+}
+
+// makeParents makes the directories above a target in the private /dev. None of
+// them is a link: makeDev has put no other entry there.
+func (g *given) makeParents() syscall.Errno {
+	for i := len("/dev/"); i < len(g.target); i++ {
+		if g.target[i] != '/' {
+			continue
+		}
+		if e := mkdirAt(unix.AT_FDCWD, g.target[:i], 0o755); e != 0 && e != unix.EEXIST {
+			return e
+		}
+	}
+	return 0
+}
+
+// ownMounts takes leave of the host's mount namespace. What the host mounts and
+// unmounts later is seen here too, but not the other way round.
+func ownMounts() *Error {
+	e := unshare(unix.CLONE_NEWNS)
+	if e == 0 {
+		e = mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
+	}
+	switch e {
+	case 0:
+		return nil
+	case unix.EPERM, unix.EACCES:
+		return &Error{Message: "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)", Errno: e}
+	default:
+		return failed("make a mount namespace", e)
+	}
+}
+
+// enterMounts joins the mount namespace of a task that runs. The task may have
+// changed it, so that from here on no path means anything to root: it is for the
+// moment before the change of user.
+func (l *launcher) enterMounts() *Error {
+	ns := l.spec.MountNamespace
+	if ns == "" {
+		return nil
+	}
+	fd, e := open(unix.AT_FDCWD, ns, unix.O_RDONLY)
+	if e == 0 {
+		defer closeFD(fd)
+		e = unshare(unix.CLONE_FS) // setns refuses one that shares its working directory with other threads
+	}
+	if e == 0 {
+		_, _, e = unix.RawSyscall(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNS, 0)
+	}
+	switch e {
+	case 0:
+		return nil
+	case unix.ENOENT, unix.ESRCH:
+		return &Error{Stage: StageDevices, Message: "the task has ended", Errno: e}
+	default:
+		return &Error{Stage: StageDevices, Message: "failed to enter the task's mount namespace: " + e.Error(), Errno: e}
+	}
+}

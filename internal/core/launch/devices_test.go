@@ -1,0 +1,503 @@
+package launch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+const stick = "/dev/nomad-usb/stick/tty" // of smallDev
+
+// with makes a Spec of sh with devices and mounts.
+func with(script string, given ...any) *Spec {
+	s := shell(script)
+	for _, g := range given {
+		switch g := g.(type) {
+		case task.Device:
+			s.Command.Devices = append(s.Command.Devices, g)
+		case task.Mount:
+			s.Command.Mounts = append(s.Command.Mounts, g)
+		}
+	}
+	return s
+}
+
+// running starts a program that waits, and returns its pid. What it sees is below
+// /proc/<pid>/root, for whoever looks there without following links.
+func running(t *testing.T, spec *Spec) int {
+	t.Helper()
+	p, r, err := start(spec, nil)
+	must(t, err)
+	r.Close()
+	must(t, p.Started(t.Context()))
+	t.Cleanup(func() {
+		_ = unix.Kill(p.PID, unix.SIGKILL)
+		_, _ = unix.Wait4(p.PID, nil, 0, nil)
+		unix.Close(p.TakePidFD())
+	})
+	return p.PID
+}
+
+func rootOf(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
+
+func TestProgramWithoutDevicesOfItsOwnHasTheHostsMounts(t *testing.T) {
+	ownHost(t, smallDev)
+	host, err := os.Readlink("/proc/thread-self/ns/mnt")
+	must(t, err)
+	for name, given := range map[string][]any{
+		"none":                             nil,
+		"a device at its path on the host": {task.Device{HostPath: stick, TaskPath: stick}},
+	} {
+		if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", given...)).out); got != host {
+			t.Errorf("%s: mount namespace is %s, want %s", name, got, host)
+		}
+	}
+	if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", task.Device{HostPath: stick, TaskPath: "/dev/x"})).out); got == host {
+		t.Error("a device at another path is in the host's mount namespace")
+	}
+}
+
+func TestOwnDevHasWhatTheHostsHas(t *testing.T) {
+	for name, change := range map[string][]func(*testing.T){"this machine's": nil, "one of each": {smallDev}} {
+		t.Run(name, func(t *testing.T) {
+			ownHost(t, change...)
+			var host, its string
+			for range 3 { // a machine's may change meanwhile
+				pid := running(t, with("sleep 600", task.Device{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}))
+				if host, its = top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host == its {
+					return
+				}
+			}
+			t.Errorf("the host has\n%s\nand the task\n%s", host, its)
+		})
+	}
+}
+
+func TestOwnDevWorks(t *testing.T) {
+	ownHost(t, smallDev)
+	must(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
+	must(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
+	e := mustRun(t, with(`
+set -e
+head -c 3 /dev/zero | od -An -tx1
+echo gone > /dev/null
+cat /dev/file
+echo through | cat /dev/fd/0
+ls /dev/bus/usb
+touch /dev/shm/made-by-the-task
+[ -p /dev/initctl ] && echo fifo
+stat -f -c %T /dev/pts
+touch /dev/mine && mknod /dev/node c 1 3 && echo > /dev/node && echo free`, task.Device{HostPath: stick, TaskPath: "/dev/x"}))
+	want := " 00 00 00\ncontentthrough\ninside\nfifo\ndevpts\nfree\n"
+	if e.out != want {
+		t.Errorf("got %q, want %q", e.out, want)
+	}
+	if _, err := os.Stat("/dev/shm/made-by-the-task"); err != nil {
+		t.Errorf("a directory is not the host's: %v", err)
+	}
+	must(t, os.Remove("/dev/shm/made-by-the-task"))
+	must(t, unix.Unmount("/dev/bus/usb", 0))
+}
+
+func TestDeviceIsWhereTheTaskExpectsIt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o644))
+	for _, row := range []struct{ name, path, beside string }{
+		{"new directory", "/dev/zigbee/tty", ""},
+		{"deep", "/dev/a/b/c/d", ""},
+		{"of the host's own name", "/dev/ttyUSB0", ""},
+		{"a link on the host", "/dev/radio", ""},
+		{"a directory on the host", "/dev/bus", ""},
+		{"something mounted on the host", "/dev/console", ""},
+		{"a file on the host", "/dev/file", ""},
+		{"beside others in a directory of the host's", "/dev/serial/by-id/usb-stick-if00", "usb-radio-if00"},
+		{"instead of another in a directory of the host's", "/dev/serial/by-id/usb-radio-if00", ""},
+		{"the directory is a node on the host", "/dev/ttyUSB0/tty", ""},
+		{"the directory is a link on the host", "/dev/radio/tty", ""},
+		{"the directory is a link out of /dev on the host", "/dev/fd/9", ""},
+		{"not in /dev", file, ""},
+		{"written in a roundabout way", "//dev/./zigbee//tty/", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ownHost(t, smallDev)
+			e := mustRun(t, with(`stat -L -c "%t:%T %a %u:%g" "$0"; head -c 1 "$0" | od -An -tx1; ls -C "${0%/*}"`,
+				task.Device{HostPath: stick, TaskPath: row.path}, task.Device{HostPath: "/dev/null", TaskPath: "/dev/other"}).arg0(filepath.Clean(row.path)))
+			if !strings.HasPrefix(e.out, "1:5 660 0:4242\n 00\n") || !strings.Contains(e.out, row.beside) {
+				t.Errorf("got %s", e.out)
+			}
+		})
+	}
+}
+
+// arg0 is what a shell's script has as $0.
+func (s *Spec) arg0(v string) *Spec {
+	s.Command.Args[2] = v
+	return s
+}
+
+func TestRunningProgramSeesADeviceThatWasPluggedAgain(t *testing.T) {
+	ownHost(t, smallDev)
+	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
+	look := func() string {
+		e := mustRun(t, with(`stat -L -c %t:%T /dev/zigbee/tty 2>&1`).in(pid))
+		return strings.TrimSpace(e.out)
+	}
+	if got := look(); got != "1:5" {
+		t.Errorf("at first it is %s", got)
+	}
+	must(t, os.Remove(stick))
+	if got := look(); !strings.Contains(got, "No such file") {
+		t.Errorf("unplugged, it is %s", got)
+	}
+	node(t, stick, 0o660, 1, 9)
+	if got := look(); got != "1:9" {
+		t.Errorf("plugged in again it is %s", got)
+	}
+	must(t, os.Remove(stick))
+	node(t, stick, 0o660, 1, 5)
+	must(t, os.Lchown(stick, 0, 4242))
+}
+
+// in makes a Spec one more process of a program that runs.
+func (s *Spec) in(pid int) *Spec {
+	s.MountNamespace = fmt.Sprintf("/proc/%d/ns/mnt", pid)
+	return s
+}
+
+func TestMountsGoOneWay(t *testing.T) {
+	dir := t.TempDir()
+	ownHost(t, smallDev)
+	for _, sub := range []string{"/source", "/target", "/later", "/theirs"} {
+		must(t, os.Mkdir(dir+sub, 0o755))
+	}
+	must(t, os.WriteFile(dir+"/source/file", nil, 0o644))
+	pid := running(t, with("mount -t tmpfs theirs "+dir+"/theirs && touch "+dir+"/theirs/ready && sleep 600",
+		task.Mount{Source: dir + "/source", Target: dir + "/target"}))
+	root := rootOf(pid)
+	eventually(t, "the program has mounted", func() bool { return exists(root + dir + "/theirs/ready") })
+	if !exists(root + dir + "/target/file") {
+		t.Error("its mount is not there")
+	}
+	if exists(dir+"/target/file") || exists(dir+"/theirs/ready") {
+		t.Error("the host sees the program's mounts")
+	}
+	must(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
+	must(t, os.WriteFile(dir+"/later/file", nil, 0o644))
+	must(t, unix.Mount("later", "/dev/bus/usb", "tmpfs", 0, ""))
+	must(t, os.WriteFile("/dev/bus/usb/file", nil, 0o644))
+	if !exists(root+dir+"/later/file") || !exists(root+"/dev/bus/usb/file") {
+		t.Error("what the host mounts later is not seen")
+	}
+	must(t, unix.Unmount("/dev/bus/usb", 0))
+	must(t, unix.Unmount(dir+"/later", 0))
+	if exists(root+dir+"/later/file") || exists(root+"/dev/bus/usb/file") {
+		t.Error("what the host unmounts is still there")
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func TestMounts(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"/source/sub", "/target", "/careful"} {
+		must(t, os.MkdirAll(dir+sub, 0o755))
+	}
+	must(t, os.WriteFile(dir+"/source/file", []byte("of the source"), 0o644))
+	must(t, os.WriteFile(dir+"/empty", nil, 0o644))
+	must(t, os.Symlink(dir+"/target", dir+"/link"))
+	for _, row := range []struct {
+		name   string
+		given  []any
+		script string
+		want   string
+	}{
+		{"a directory", []any{task.Mount{Source: dir + "/source", Target: dir + "/target"}},
+			"cd " + dir + "/target && cat file && touch new && rm new", "of the source"},
+		{"a file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty"}},
+			"cat " + dir + "/empty", "of the source"},
+		{"a read-only directory", []any{task.Mount{Source: dir + "/source", Target: dir + "/target", ReadOnly: true}},
+			"cd " + dir + "/target && cat file; touch new; echo x > file", "of the sourcetouch: cannot touch 'new': Read-only file system\nsh: 1: cannot create file: Read-only file system\n"},
+		{"a read-only file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty", ReadOnly: true}},
+			"echo x > " + dir + "/empty", "sh: 1: cannot create " + dir + "/empty: Read-only file system\n"},
+		{"read-only, and the file system's own restrictions", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target", ReadOnly: true}},
+			"grep -o ' " + dir + "/target [^ ]*' /proc/self/mountinfo", " " + dir + "/target ro,nosuid,nodev,noexec,noatime\n"},
+		{"read-only leaves the source writable", []any{task.Mount{Source: dir + "/source", Target: dir + "/target", ReadOnly: true}},
+			"cd " + dir + "/source && touch new && rm new && echo written", "written\n"},
+		{"a target that is a link", []any{task.Mount{Source: dir + "/source", Target: dir + "/link"}},
+			"cat " + dir + "/target/file", "of the source"},
+		{"in /dev a target is made", []any{task.Mount{Source: dir + "/source", Target: "/dev/some/where"}, task.Mount{Source: dir + "/source/file", Target: "/dev/some/file"}},
+			"cat /dev/some/where/file /dev/some/file", "of the sourceof the source"},
+		{"in /dev instead of a directory of the host's", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb", ReadOnly: true}},
+			"ls /dev/bus /dev/bus/usb; touch /dev/bus/usb/x", "/dev/bus:\nusb\n\n/dev/bus/usb:\nfile\nsub\ntouch: cannot touch '/dev/bus/usb/x': Read-only file system\n"},
+		{"in /dev instead of a link of the host's", []any{task.Mount{Source: dir + "/source/file", Target: "/dev/fd"}},
+			"cat /dev/fd", "of the source"},
+		{"one inside of the other, in any order", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target/sub"}, task.Mount{Source: dir + "/source", Target: dir + "/target"}},
+			"cd " + dir + "/target && cat file && stat -f -c %T sub", "of the sourcetmpfs\n"},
+		{"a source that another one hides", []any{task.Mount{Source: dir + "/source", Target: dir + "/target"}, task.Mount{Source: dir + "/careful", Target: dir + "/source"}},
+			"cat " + dir + "/target/file", "of the source"},
+		{"a device inside of a mount", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb"}, task.Device{HostPath: stick, TaskPath: "/dev/bus/usb/file"}},
+			"stat -c %t:%T /dev/bus/usb/file", "1:5\n"},
+		{"a node on a read-only mount can be written", []any{task.Mount{Source: "/dev/nomad-usb/stick", Target: "/dev/bus/usb", ReadOnly: true}},
+			"echo x > /dev/bus/usb/tty && echo written", "written\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ownHost(t, smallDev, func(t *testing.T) {
+				must(t, unix.Mount("careful", dir+"/careful", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""))
+			})
+			if e := mustRun(t, with(row.script, row.given...)); e.out != row.want {
+				t.Errorf("got %q, want %q", e.out, row.want)
+			}
+		})
+	}
+}
+
+func TestDevicesThatCannotBeGiven(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(dir+"/sub", 0o755))
+	must(t, os.WriteFile(dir+"/file", nil, 0o644))
+	dev := func(host, task_ string) any { return task.Device{HostPath: host, TaskPath: task_} }
+	mnt := func(source, target string) any { return task.Mount{Source: source, Target: target} }
+	for _, row := range []struct {
+		name      string
+		given     []any
+		want      string
+		temporary bool
+	}{
+		{"unplugged", []any{dev("/dev/nomad-usb/gone/tty", "/dev/zigbee/tty")},
+			`device "/dev/nomad-usb/gone/tty" is not there: is it plugged?`, true},
+		{"unplugged, at its path on the host", []any{dev("/dev/nomad-usb/gone/tty", "/dev/nomad-usb/gone/tty")},
+			`device "/dev/nomad-usb/gone/tty" is not there: is it plugged?`, true},
+		{"a link to nothing", []any{dev("/dev/dangling", "/dev/zigbee/tty")},
+			`device "/dev/dangling" is not there: is it plugged?`, true},
+		{"below a file", []any{dev("/dev/null/tty", "/dev/zigbee/tty")},
+			`device "/dev/null/tty" is not there: is it plugged?`, true},
+		{"a mount's source is missing", []any{mnt(dir+"/gone", "/dev/bus/usb")},
+			`a device's "` + dir + `/gone", to be mounted at "/dev/bus/usb", is not there: is it plugged?`, true},
+		{"out of /dev by dots", []any{dev(stick, "/dev/../etc/passwd")},
+			`device "` + stick + `" cannot be at "/dev/../etc/passwd": the path "/dev/../etc/passwd" is not absolute or has ".." in it`, false},
+		{"relative", []any{dev(stick, "dev/zigbee")},
+			`device "` + stick + `" cannot be at "dev/zigbee": the path "dev/zigbee" is not absolute or has ".." in it`, false},
+		{"empty", []any{dev("", "/dev/zigbee")},
+			`device "" cannot be at "/dev/zigbee": the path "" is not absolute or has ".." in it`, false},
+		{"all of /dev", []any{dev(stick, "/dev/")},
+			`device "` + stick + `" cannot be at "/dev": choose a path inside of it`, false},
+		{"the root", []any{mnt(dir, "/")},
+			`mount of "` + dir + `" cannot be at "/": choose a path inside of it`, false},
+		{"not in /dev, and not there", []any{dev(stick, dir+"/none")},
+			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and only below /dev it is made`, false},
+		{"a mount's target is missing", []any{mnt(dir+"/sub", dir+"/none")},
+			`mount of "` + dir + `/sub" cannot be at "` + dir + `/none": it does not exist, and only below /dev it is made`, false},
+		{"a node at a directory", []any{dev(stick, dir+"/sub")},
+			`device "` + stick + `" cannot be at "` + dir + `/sub": that is a directory`, false},
+		{"a directory at a file", []any{mnt(dir+"/sub", dir+"/file")},
+			`mount of "` + dir + `/sub" cannot be at "` + dir + `/file": that is not a directory`, false},
+		{"two at one path", []any{dev(stick, "/dev/zigbee/tty"), dev("/dev/ttyUSB0", "/dev/zigbee/tty")},
+			`device "` + stick + `" cannot be at "/dev/zigbee/tty": "/dev/ttyUSB0" is to be there too`, false},
+		{"one inside of the other", []any{dev("/dev/bus", "/dev/zigbee"), dev(stick, "/dev/zigbee/tty")},
+			`device "` + stick + `" cannot be at "/dev/zigbee/tty": the device "/dev/bus" is to be at "/dev/zigbee"`, false},
+		{"each at the other's place", []any{dev("/dev/ttyUSB0", "/dev/zero"), dev("/dev/zero", "/dev/ttyUSB0")},
+			`device "/dev/zero" cannot be at "/dev/ttyUSB0": "/dev/ttyUSB0" is to be at "/dev/zero", which hides it`, false},
+		{"hidden by a mount", []any{dev("/dev/bus/usb/001/004", "/dev/zigbee/usb"), mnt(dir, "/dev/bus")},
+			`device "/dev/bus/usb/001/004" cannot be at "/dev/zigbee/usb": "` + dir + `" is to be at "/dev/bus", which hides it`, false},
+		{"in a file system inside of /dev", []any{dev(stick, "/dev/shm/zigbee")},
+			`no device or mount can be made inside of "/dev/shm", which is a file system of its own`, false},
+		{"in a mount that does not have it", []any{mnt(dir, "/dev/bus/usb"), dev(stick, "/dev/bus/usb/001/004")},
+			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and only below /dev it is made`, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ownHost(t, smallDev, func(t *testing.T) { must(t, os.Symlink("nowhere", "/dev/dangling")) })
+			before := tree(t, dir)
+			_, err := run(with("echo ran", row.given...), nil)
+			var e *Error
+			if !errors.As(err, &e) || e.Message != row.want || e.Temporary != row.temporary || e.Stage != StageDevices {
+				t.Errorf("got %+v\nwant %s", err, row.want)
+			}
+			if after := tree(t, dir); after != before {
+				t.Errorf("files were\n%s\nand are\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A task's own links can lead a path of a mount anywhere, but not out of its own
+// mounts.
+func TestLinksOnTheWayToATargetChangeNothingOnTheHost(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(dir+"/source", 0o755))
+	must(t, os.Mkdir(dir+"/precious", 0o755))
+	must(t, os.WriteFile(dir+"/precious/file", []byte("precious"), 0o644))
+	must(t, os.Symlink(dir+"/precious", dir+"/way"))
+	ownHost(t, smallDev, func(t *testing.T) { must(t, os.Symlink(dir+"/precious", "/dev/way")) })
+	mustRun(t, with("echo changed > "+dir+"/way/file; ls "+dir+"/precious",
+		task.Mount{Source: dir + "/source", Target: dir + "/way"}, task.Device{HostPath: stick, TaskPath: "/dev/way/file"}))
+	if b, _ := os.ReadFile(dir + "/precious/file"); string(b) != "precious" {
+		t.Errorf("it is %q", b)
+	}
+	if !exists(dir + "/source/file") {
+		t.Error("the task wrote somewhere else")
+	}
+}
+
+func TestUserOpensADeviceWithItsGroup(t *testing.T) {
+	ownHost(t, smallDev)
+	for _, row := range []struct {
+		groups []uint32
+		want   string
+	}{
+		{[]uint32{4242}, "written\n"},
+		{nil, "sh: 1: cannot create /dev/zigbee/tty: Permission denied\n"},
+	} {
+		spec := with("echo hello > /dev/zigbee/tty && echo written", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"})
+		spec.Command.User = &task.User{UID: 65534, GID: 65534, Groups: row.groups}
+		if e := mustRun(t, spec); e.out != row.want {
+			t.Errorf("groups %v: got %q", row.groups, e.out)
+		}
+	}
+}
+
+func TestProgramTalksToATerminalOverItsPathInTheTask(t *testing.T) {
+	ownHost(t)
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	pts := fmt.Sprintf("/dev/pts/%d", n)
+	must(t, os.Chown(pts, 65534, 65534))
+	link := filepath.Join(t.TempDir(), "tty")
+	must(t, os.Symlink(pts, link))
+	must(t, os.Chmod(filepath.Dir(link), 0o755))
+	must(t, os.Chmod(filepath.Dir(filepath.Dir(link)), 0o755))
+	spec := with(`exec 3<>/dev/zigbee/tty; stty -F /dev/zigbee/tty raw -echo; echo ready >&3; read -r line <&3; echo "got $line" >&3; sleep 600`,
+		task.Device{HostPath: link, TaskPath: "/dev/zigbee/tty"})
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	running(t, spec)
+	expect := func(want string) {
+		t.Helper()
+		b := make([]byte, 0, 100)
+		for !strings.Contains(string(b), want) {
+			n, err := master.Read(b[len(b):cap(b)])
+			if err != nil {
+				t.Fatalf("read %q, %v; want %q", b, err, want)
+			}
+			b = b[:len(b)+n]
+		}
+	}
+	expect("ready\n")
+	_, err = master.WriteString("hello\n")
+	must(t, err)
+	expect("got hello\n")
+}
+
+func TestOneMoreProcessSeesWhatTheProgramSees(t *testing.T) {
+	ownHost(t, smallDev)
+	dir := t.TempDir()
+	must(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
+	must(t, os.WriteFile(dir+"/target", nil, 0o644))
+	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}, task.Mount{Source: dir + "/source", Target: dir + "/target"}))
+	spec := shell("readlink /dev/zigbee/tty /proc/self/ns/mnt; pwd; id -u; cat " + dir + "/target").in(pid)
+	spec.Command.Dir = "/usr"
+	if e := mustRun(t, spec); e.out != stick+"\n"+namespaceOf(t, pid)+"\n/usr\n0\nmounted\n" {
+		t.Errorf("got %q", e.out)
+	}
+	_, err := run(shell("true").in(1<<22), nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Message != "the task has ended" || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %+v", err)
+	}
+}
+
+func namespaceOf(t *testing.T, pid int) string {
+	t.Helper()
+	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	must(t, err)
+	return ns
+}
+
+// A task may have mounts of its own over anything, also where root writes while
+// it starts a program.
+func TestOneMoreProcessWritesNothingAsRootWhereTheTaskHasMounted(t *testing.T) {
+	ownHost(t, smallDev)
+	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > /proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
+		task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
+	eventually(t, "the task has mounted", func() bool { return exists(rootOf(pid) + "/dev/ready") })
+	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(pid)
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	spec.Command.OOMScoreAdj = 7
+	for _, l := range []Launcher{Default, {Path: Default.Path, Args: []string{"outrider-supervisor", "launch-off-main"}}} {
+		Default, l = l, Default
+		e := mustRun(t, spec)
+		Default = l
+		if e.out != "untouched\nuntouched\n" {
+			t.Errorf("got %q", e.out)
+		}
+	}
+}
+
+func TestNodesAreBoundWhereTheyCannotBeMade(t *testing.T) {
+	ownHost(t, smallDev)
+	const capMknod = 27
+	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // of this thread, which ends with the test
+	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
+	if host, its := top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host != its {
+		t.Errorf("the host has\n%s\nand the task\n%s", host, its)
+	}
+}
+
+func TestNodeWithAnACLKeepsIt(t *testing.T) {
+	ownHost(t, smallDev)
+	must(t, os.Chmod("/dev/ttyUSB0", 0o600))
+	// user::rw- user:65534:rw- group::--- mask::rw- other::---, as posix_acl_xattr.h has it
+	acl := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, 65534}, {4, 0, ^uint32(0)}, {16, 6, ^uint32(0)}, {32, 0, ^uint32(0)}} {
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
+		acl = binary.LittleEndian.AppendUint32(acl, e[2])
+	}
+	must(t, unix.Setxattr("/dev/ttyUSB0", "system.posix_acl_access", acl, 0))
+	spec := with("echo x > /dev/ttyUSB0 && echo written", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"})
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	if e := mustRun(t, spec); e.out != "written\n" {
+		t.Errorf("got %q", e.out)
+	}
+	must(t, os.Remove("/dev/ttyUSB0"))
+	node(t, "/dev/ttyUSB0", 0o660, 1, 3)
+	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
+}
+
+func TestDevicesNeedTheRightToMount(t *testing.T) {
+	ownHost(t, smallDev)
+	const capSysAdmin = 21
+	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
+	_, err := run(with("true", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
+	want := "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)"
+	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("got %v", err)
+	}
+	if e := mustRun(t, with("echo ran", task.Device{HostPath: stick, TaskPath: stick})); e.out != "ran\n" {
+		t.Errorf("at its path on the host: %q", e.out)
+	}
+}

@@ -1,0 +1,147 @@
+package launch
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The tests' goroutines change the threads they run on: never the main one, whose
+// mounts are the process's.
+func init() { runtime.LockOSThread() }
+
+// ownHost gives the test a host of its own, as far as mounts and /dev go: the thread
+// with it ends with the test. Launchers see it as the host, with mounts that are
+// shared, as systemd has them. At the end its mounts must be as they were after
+// change, and so must its /dev unless it is the machine's, which others change.
+func ownHost(t *testing.T, change ...func(t *testing.T)) {
+	t.Helper()
+	needRoot(t)
+	nothingLeft(t)
+	runtime.LockOSThread() // and never unlocked
+	must(t, unix.Unshare(unix.CLONE_NEWNS))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
+	for _, f := range change {
+		f(t)
+	}
+	mounts, dev := mountsHere(t), ""
+	if len(change) > 0 {
+		dev = tree(t, "/dev")
+	}
+	t.Cleanup(func() {
+		if now := mountsHere(t); now != mounts {
+			t.Errorf("the host's mounts were\n%s\nand are\n%s", mounts, now)
+		}
+		if dev == "" {
+			return
+		}
+		if now := tree(t, "/dev"); now != dev {
+			t.Errorf("the host's /dev was\n%s\nand is\n%s", dev, now)
+		}
+	})
+}
+
+// smallDev makes the host's /dev one with a few entries of each kind, of which
+// nobody else knows.
+func smallDev(t *testing.T) {
+	t.Helper()
+	pts, err := unix.Open("/dev/pts", unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(pts)
+	must(t, unix.Mount("dev", "/dev", "tmpfs", 0, "mode=0755"))
+	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/bus/usb/001", "/dev/serial/by-id", "/dev/nomad-usb/stick"} {
+		must(t, os.MkdirAll(dir, 0o755))
+	}
+	must(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", pts), "/dev/pts", "", unix.MS_BIND, ""))
+	must(t, unix.Mount("shm", "/dev/shm", "tmpfs", 0, ""))
+	node(t, "/dev/null", 0o666, 1, 3)
+	node(t, "/dev/zero", 0o666, 1, 5)
+	node(t, "/dev/tty", 0o666, 5, 0)
+	node(t, "/dev/ttyUSB0", 0o660, 1, 3)
+	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
+	must(t, unix.Mknod("/dev/loop0", unix.S_IFBLK|0o660, int(unix.Mkdev(7, 300))))
+	must(t, os.Chmod("/dev/loop0", 0o660))
+	node(t, "/dev/bus/usb/001/004", 0o664, 1, 3)
+	node(t, "/dev/nomad-usb/stick/tty", 0o660, 1, 5)
+	must(t, os.Lchown("/dev/nomad-usb/stick/tty", 0, 4242))
+	must(t, os.Symlink("/proc/self/fd", "/dev/fd"))
+	must(t, os.Symlink("ttyUSB0", "/dev/radio"))
+	must(t, os.Symlink("../../ttyUSB0", "/dev/serial/by-id/usb-radio-if00"))
+	must(t, os.WriteFile("/dev/file", []byte("content"), 0o640))
+	must(t, unix.Mkfifo("/dev/initctl", 0o600))
+	// something else mounted over a node
+	must(t, os.WriteFile("/dev/console", nil, 0o600))
+	node(t, "/dev/shm/console", 0o620, 5, 1)
+	must(t, unix.Mount("/dev/shm/console", "/dev/console", "", unix.MS_BIND, ""))
+}
+
+func node(t *testing.T, path string, mode uint32, major, minor uint32) {
+	t.Helper()
+	must(t, unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(major, minor))))
+	must(t, os.Chmod(path, os.FileMode(mode)))
+}
+
+// mountsHere is the mount table of this thread.
+func mountsHere(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/mountinfo")
+	must(t, err)
+	return string(b)
+}
+
+// tree describes what is in a directory and below it, less what everybody makes
+// and removes at any time.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var lines []string
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone
+		}
+		lines = append(lines, describe(path))
+		if path == dir+"/pts" || path == dir+"/shm" {
+			return fs.SkipDir
+		}
+		return nil
+	}))
+	return strings.Join(lines, "\n")
+}
+
+// describe is what lstat(2) says of a path, but for the file system that it is on.
+func describe(path string) string {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return path + " " + err.Error()
+	}
+	link, _ := os.Readlink(path)
+	return fmt.Sprintf("%s %o %d:%d %d/%d %s", path, st.Mode, st.Uid, st.Gid, unix.Major(st.Rdev), unix.Minor(st.Rdev), link)
+}
+
+// top is tree, without what is in the directories.
+func top(t *testing.T, dir string, without ...string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var lines []string
+	for _, e := range entries {
+		if !slices.Contains(without, e.Name()) {
+			lines = append(lines, strings.TrimPrefix(describe(filepath.Join(dir, e.Name())), dir))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
