@@ -13,12 +13,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cpustats"
 	"github.com/hashicorp/nomad/drivers/shared/eventer"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
@@ -190,7 +191,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
-	st, err := d.newState(cfg, decoded)
+	st, notes, err := d.newState(cfg, decoded)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,15 +203,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if !d.keep(h) {
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
 	}
-	planned := st.Group.Mode
 	if st, err = h.executor.Launch(d.ctx, st); err != nil {
 		d.forget(cfg.ID)
-		return nil, nil, err
+		return nil, nil, recoverable(err)
 	}
 	h.started(st)
 	d.calm.Reset(2 * time.Second)
-	if planned == cgroup.None {
-		d.event(h, "Limits are not enforced: %s", whyNoCgroup(cgroups.now()))
+	for _, note := range notes {
+		d.event(h, "%s", note)
 	}
 	th := drivers.NewTaskHandle(1)
 	th.Config = cfg
@@ -221,6 +221,16 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
 	return th, nil, nil
+}
+
+// recoverable tells Nomad of a start that may succeed later, which the job's
+// restart policy then decides: a device may be plugged in again.
+func recoverable(err error) error {
+	var e *launch.Error
+	if errors.As(err, &e) && e.Temporary {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
 }
 
 // WaitTask is part of drivers.DriverPlugin. The channel brings exactly one

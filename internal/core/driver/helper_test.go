@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -400,6 +401,42 @@ func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
 	var back drivers.TaskHandle
 	must(t, json.Unmarshal(b, &back))
 	return &back
+}
+
+// nonRootVar tells the test binary that it is the non-root part of a test.
+const nonRootVar = "OUTRIDER_TEST_NONROOT"
+
+// withoutRoot runs the test again as a user without rights, with its verdict. It
+// returns true in that run, which does what the test is for.
+func withoutRoot(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(nonRootVar) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("the parent part needs root to become another user")
+	}
+	dir, err := os.MkdirTemp("", "otn") // short, for a socket
+	must(t, err)
+	defer os.RemoveAll(dir)
+	must(t, os.Chmod(dir, 0o777))
+	b, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	binary := filepath.Join(dir, "driver.test")
+	must(t, os.WriteFile(binary, b, 0o755))
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		t.Skip("needs setpriv(1)")
+	}
+	cmd := exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary,
+		"-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Dir = dir
+	cmd.Env = []string{nonRootVar + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("as user 65534: %v\n%s", err, out)
+	}
+	return false
 }
 
 var nullLogger = hclog.NewNullLogger()

@@ -3,7 +3,6 @@ package driver
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -231,34 +230,8 @@ func TestOutputDisabled(t *testing.T) {
 	}
 }
 
-// nonRootVar tells the test binary that it is the non-root part of a test.
-const nonRootVar = "OUTRIDER_TEST_NONROOT"
-
 func TestWithoutRootTasksRunAndTheTreeIsKilledWhole(t *testing.T) {
-	if os.Getenv(nonRootVar) == "" {
-		if os.Geteuid() != 0 {
-			t.Skip("the parent part needs root to become another user")
-		}
-		dir, err := os.MkdirTemp("", "otn") // short, for a socket
-		must(t, err)
-		defer os.RemoveAll(dir)
-		must(t, os.Chmod(dir, 0o777))
-		b, err := os.ReadFile("/proc/self/exe")
-		must(t, err)
-		binary := filepath.Join(dir, "driver.test")
-		must(t, os.WriteFile(binary, b, 0o755))
-		setpriv, err := exec.LookPath("setpriv")
-		if err != nil {
-			t.Skip("needs setpriv(1)")
-		}
-		cmd := exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary,
-			"-test.run=^TestWithoutRoot", "-test.v")
-		cmd.Dir = dir
-		cmd.Env = []string{nonRootVar + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
-		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "--- PASS") {
-			t.Errorf("as user 65534: %v\n%s", err, out)
-		}
+	if !withoutRoot(t) {
 		return
 	}
 	a := start(t, nil)

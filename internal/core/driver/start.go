@@ -36,36 +36,38 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// newState says how a task is to run. It has no effect; whatever is wrong with
-// the task's configuration is found here or by the launcher.
-func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, error) {
-	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
-		// reachable without isolation, at their own paths: nothing to do, and no lie
-		d.logger.Debug("devices and mounts are used at their host paths", "task", cfg.ID)
-	}
+// newState says how a task is to run, and what its author should know of that. It
+// has no effect; whatever is wrong with the task's configuration is found here or
+// by the launcher.
+func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (st *task.State, notes []string, err error) {
 	who, err := resolveUser(cfg.User, t.options.Groups)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	base, err := d.baseCommand(cfg, t.options, who)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := d.denied.check(base.User); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cmd, err := t.command(d.ctx, base)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
-		return nil, fmt.Errorf("command has a NUL character, which no program can be given")
+		return nil, nil, fmt.Errorf("command has a NUL character, which no program can be given")
+	}
+	if cmd.OwnMounts() && !canMount() {
+		if moved := useHostPaths(cmd); len(moved) > 0 {
+			notes = append(notes, "Devices are at their paths on the host: "+strings.Join(moved, ", "))
+		}
 	}
 	out, err := d.output(cfg, t.options.Logs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: out}
+	st = &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: out}
 	var cpusetPath string
 	if r := cfg.Resources; r != nil {
 		if r.LinuxResources != nil {
@@ -75,10 +77,13 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (*task.State, 
 	}
 	st.Limits.PidsMax = t.options.PidsLimit
 	st.Group = cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
-	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
-		return nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
+	if st.Group.Mode == cgroup.None {
+		notes = append(notes, "Limits are not enforced: "+whyNoCgroup(cgroups.now()))
 	}
-	return st, nil
+	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
+		return nil, nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
+	}
+	return st, notes, nil
 }
 
 // whyNoCgroup says why a task was planned without one.
@@ -117,6 +122,9 @@ func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *accoun
 	}
 	if n := cfg.NetworkIsolation; n != nil {
 		cmd.NetworkNamespace = n.Path
+	}
+	if cmd.Devices, cmd.Mounts, err = devices(cfg); err != nil {
+		return cmd, err
 	}
 	cmd.Env = environment(d.denied.filter(cfg.Env), who)
 	return cmd, nil

@@ -18,7 +18,7 @@ import (
 
 // protocolVersion changes when an older client could misunderstand. A client
 // upgrades a supervisor of another version before it asks anything of it.
-const protocolVersion = 1
+const protocolVersion = 2 // 2: a command has devices and mounts
 
 // The protocol is JSON values on a stream socket, each a request (to the
 // supervisor) or a reply or event (to the client). Requests run concurrently;

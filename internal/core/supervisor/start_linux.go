@@ -233,10 +233,15 @@ func (s *server) exec(c *client, req *request) error {
 	if req.Exec.Dir != "" {
 		cmd.Dir = req.Exec.Dir
 	}
+	spec := launch.Spec{Session: true, TTY: req.Exec.TTY}
+	if cmd.OwnMounts() {
+		spec.MountNamespace = fmt.Sprintf("/proc/%d/ns/mnt", t.identity.PID)
+	}
+	cmd.Devices, cmd.Mounts = nil, nil // the task's are there
 	p := newProcess(req.Exec.Session)
 	p.owner, p.task, p.group, p.starting = c, t, t.group, true
 	defer close(p.begun)
-	proc, err := s.fork(&cmd, t.group, [3]*os.File(req.files), launch.Spec{Session: true, TTY: req.Exec.TTY})
+	proc, err := s.fork(&cmd, t.group, [3]*os.File(req.files), spec)
 	if err != nil {
 		return err
 	}

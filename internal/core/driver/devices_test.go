@@ -1,0 +1,208 @@
+package driver
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/reservation"
+)
+
+// stick makes a device node as a device plugin does, and returns its path. Its
+// group is 4242.
+func stick(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev", "outrider-test-") // where nodes work
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, "tty")
+	must(t, unix.Mknod(path, unix.S_IFCHR|0o660, int(unix.Mkdev(1, 5))))
+	must(t, os.Chmod(path, 0o660))
+	must(t, os.Chown(path, 0, 4242))
+	return path
+}
+
+// mountsUnchanged fails the test if it leaves a mount of this test's files.
+func mountsUnchanged(t *testing.T, of ...string) {
+	t.Cleanup(func() {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		must(t, err)
+		for _, path := range of {
+			if strings.Contains(string(b), path) {
+				t.Errorf("mounts of %s are left:\n%s", path, b)
+			}
+		}
+	})
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make device nodes and to mount")
+	}
+}
+
+func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) func(*drivers.TaskConfig) {
+	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
+}
+
+func TestTaskHasItsDevicesAndMounts(t *testing.T) {
+	needRoot(t)
+	host, dir := stick(t), t.TempDir()
+	mountsUnchanged(t, dir, "zigbee")
+	must(t, os.WriteFile(dir+"/file", []byte("mounted"), 0o644))
+	a := start(t, nil)
+	devices := []*drivers.DeviceConfig{
+		{HostPath: host, TaskPath: "/dev/zigbee/tty", Permissions: "rw"},
+		{HostPath: host, TaskPath: "/dev/serial/by-id/usb-stick-if00", Permissions: "rw"},
+		{HostPath: "/dev/null", TaskPath: "/dev/null", Permissions: "rw"},
+	}
+	mounts := []*drivers.MountConfig{{HostPath: dir, TaskPath: "/dev/bus/usb", Readonly: true}}
+	const script = `pwd; stat -L -c %t:%T /dev/zigbee/tty /dev/serial/by-id/usb-stick-if00; cat /dev/bus/usb/file; touch /dev/bus/usb/new 2>&1 | grep -c Read-only; echo x > /dev/zigbee/tty && echo written`
+	cfg := a.shell(script+"; exec sleep 1000", "", reserve(devices, mounts), func(c *drivers.TaskConfig) { c.User = "nobody:4242" })
+	want := cfg.TaskDir().Dir + "\n1:5\n1:5\nmounted1\nwritten\n"
+	th := a.run(cfg)
+	eventually(t, "the task has said all", func() bool { return strings.HasSuffix(a.output(cfg), "written\n") })
+	if got := a.output(cfg); got != want {
+		t.Errorf("the task: got %q, want %q", got, want)
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			a.restart()
+			must(t, a.RecoverTask(wire(t, th)))
+		}
+		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, 10*time.Second)
+		must(t, err)
+		if string(r.Stdout) != want {
+			t.Errorf("a command in it, plugin restarted %v: got %q, want %q", again, r.Stdout, want)
+		}
+	}
+	if _, err := os.Lstat("/dev/zigbee"); err == nil {
+		t.Error("the host has it too")
+	}
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	a.destroy(cfg.ID)
+}
+
+func TestDevicesThatNomadHasForgottenAreThereAgain(t *testing.T) {
+	needRoot(t)
+	host, dir := stick(t), t.TempDir()
+	must(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
+	a := start(t, nil)
+	one := &device.ContainerReservation{
+		Devices: []*device.DeviceSpec{{HostPath: host, TaskPath: "/dev/zigbee/tty", CgroupPerms: "rw"}},
+		Mounts:  []*device.Mount{{HostPath: dir, TaskPath: "/dev/bus/usb", ReadOnly: true}},
+	}
+	two := &device.ContainerReservation{
+		Devices: []*device.DeviceSpec{{HostPath: "/dev/zero", TaskPath: "/dev/zwave/tty", CgroupPerms: "rw"}},
+		Mounts:  []*device.Mount{{HostPath: dir, TaskPath: "/dev/bus/usb", ReadOnly: true}},
+	}
+	env := map[string]string{}
+	for _, r := range []*device.ContainerReservation{one, two} {
+		must(t, reservation.Remember(r))
+		for name, value := range r.Envs {
+			env[name] = value
+		}
+	}
+	said := reserve([]*drivers.DeviceConfig{{HostPath: host, TaskPath: "/dev/zigbee/tty", Permissions: "rw"}}, []*drivers.MountConfig{{HostPath: dir, TaskPath: "/dev/bus/usb", Readonly: true}})
+	const script = `readlink /dev/zigbee/tty /dev/zwave/tty; cat /dev/bus/usb/file; grep -c " /dev/bus/usb " /proc/self/mountinfo`
+	for name, c := range map[string]struct {
+		change func(*drivers.TaskConfig)
+		want   string
+	}{
+		"all forgotten":  {func(c *drivers.TaskConfig) { c.DeviceEnv = env }, host + "\n/dev/zero\nmounted\n1\n"},
+		"some forgotten": {func(c *drivers.TaskConfig) { c.DeviceEnv = env; said(c) }, host + "\n/dev/zero\nmounted\n1\n"},
+		// a job's author may write what he likes into env, but not have it mounted
+		"made up by the job": {func(c *drivers.TaskConfig) {
+			for name, value := range env {
+				c.Env[name] = value
+			}
+		}, "0\n"},
+	} {
+		if out, _ := a.result(a.shell(script, "", c.change)); out != c.want {
+			t.Errorf("%s: got %q, want %q", name, out, c.want)
+		}
+	}
+	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DeviceEnv = map[string]string{reservation.Prefix + "00000000": "{"} })
+	if _, _, err := a.StartTask(cfg); err == nil || !strings.Contains(err.Error(), reservation.Prefix+"00000000 is not a reservation") {
+		t.Errorf("one that can't be read: %v", err)
+	}
+}
+
+func TestTwoDevicesForOnePathAreRefused(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{
+		{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
+	}, nil))
+	if _, _, err := a.StartTask(cfg); err == nil || !strings.Contains(err.Error(), `devices "/dev/null" and "/dev/zero" are both to be at "/dev/zigbee/tty" in the task`) || structs.IsRecoverable(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDeviceThatIsNotPluggedIsWorthAnotherTry(t *testing.T) {
+	needRoot(t)
+	a := start(t, nil)
+	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
+		cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: path}}, nil))
+		_, _, err := a.StartTask(cfg)
+		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" is not there: is it plugged?`) || !structs.IsRecoverable(err) {
+			t.Errorf("at %s: got %v", path, err)
+		}
+		if _, err := a.InspectTask(cfg.ID); err == nil {
+			t.Error("the task is known")
+		}
+	}
+	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/null", TaskPath: "/dev/../etc/passwd"}}, nil))
+	if _, _, err := a.StartTask(cfg); err == nil || structs.IsRecoverable(err) || !strings.Contains(err.Error(), `has ".." in it`) {
+		t.Errorf("what no plugging in can help: %v", err)
+	}
+}
+
+func TestWithoutRightsDevicesAreAtTheirPathsOnTheHost(t *testing.T) {
+	if !withoutRoot(t) {
+		return
+	}
+	a := start(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	events, err := a.TaskEvents(ctx)
+	must(t, err)
+	cfg := a.task("command = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 $USB_ZIGBEE_TTY $USB_BUS $OTHER; head -c 2 $0; exec sleep 1000\", \"/dev/zigbee/tty\"]",
+		reserve([]*drivers.DeviceConfig{{HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/null", TaskPath: "/dev/null"}},
+			[]*drivers.MountConfig{{HostPath: "/dev/nomad-usb/1/bus", TaskPath: "/dev/bus/usb"}}),
+		func(c *drivers.TaskConfig) {
+			c.Env["USB_ZIGBEE_TTY"], c.Env["USB_BUS"], c.Env["OTHER"] = "/dev/zigbee/tty", "/dev/bus/usb", "/dev/zigbee/tty0"
+		})
+	a.run(cfg)
+	_, err = a.WaitTask(ctx, cfg.ID)
+	must(t, err)
+	want := "Devices are at their paths on the host: /dev/zigbee/tty is /dev/zero, /dev/bus/usb is /dev/nomad-usb/1/bus"
+	for told := false; !told; {
+		select {
+		case e := <-events:
+			told = e.Message == want
+		case <-time.After(5 * time.Second):
+			t.Fatal("no event says so")
+		}
+	}
+	eventually(t, "the task has read its device", func() bool { return strings.HasSuffix(a.output(cfg), "\x00\x00") })
+	if got := a.output(cfg); got != "/dev/zero /dev/zero /dev/nomad-usb/1/bus /dev/zigbee/tty0\n\x00\x00" {
+		t.Errorf("got %q", got)
+	}
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	a.destroy(cfg.ID)
+
+	cfg = a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: "/dev/zigbee/tty"}}, nil))
+	if _, _, err := a.StartTask(cfg); err == nil || !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "is it plugged?") {
+		t.Errorf("unplugged: %v", err)
+	}
+}

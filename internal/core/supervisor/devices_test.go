@@ -1,0 +1,58 @@
+package supervisor
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// A task with devices is one mount namespace more: who takes the task over must
+// find it, and nothing of it may be left when the task is gone.
+func TestTaskKeepsItsMountsWhateverHappensToTheSupervisor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		h.startOld()
+		c := h.old()
+		must(t, os.WriteFile(filepath.Join(h.dir, "file"), []byte("mounted\n"), 0o644))
+		st := h.launch(c, h.shell("readlink /dev/zigbee/tty; exec sleep 600", func(st *task.State) {
+			st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
+			st.Command.Mounts = []task.Mount{{Source: h.dir, Target: "/dev/bus/usb", ReadOnly: true}}
+		}))
+		h.waitOutput(st, "/dev/null\n")
+		look := func(when string, c *Client) {
+			t.Helper()
+			ended, out := h.session(c, st.ID, "readlink /dev/zigbee/tty; cat /dev/bus/usb/file")
+			defer out.Close()
+			b, err := io.ReadAll(out)
+			must(t, err)
+			if e := <-ended; e == nil || e.Code != 0 || string(b) != "/dev/null\nmounted\n" {
+				t.Errorf("%s: a command in the task says %q, %+v", when, b, e)
+			}
+		}
+		look("at first", c)
+		second := h.client()
+		c.Close()
+		if stat, err := second.Adopt(ctx(t), st); err != nil || !stat.Running {
+			t.Fatalf("after an upgrade: %+v, %v", stat, err)
+		}
+		look("after an upgrade", second)
+		h.kill(h.supervisor(), unix.SIGKILL)
+		eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && second.SupervisorPID(ctx(t)) != 0 })
+		look("adopted", second)
+		h.destroy(second, st.ID)
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		must(t, err)
+		if strings.Contains(string(b), h.dir) || strings.Contains(string(b), "zigbee") {
+			t.Errorf("mounts are left:\n%s", b)
+		}
+	})
+}
