@@ -53,6 +53,9 @@ func compile(m Match) (patterns, error) {
 // fits: an option that is not set fits everything.
 func (p patterns) fits(d sysfs.Device) bool {
 	classes, drivers := []string{d.Class.String()}, []string(nil)
+	for _, c := range d.Settings {
+		classes = append(classes, c.String())
+	}
 	for _, i := range d.Interfaces {
 		classes = append(classes, i.Class.String())
 		if i.Driver != "" {

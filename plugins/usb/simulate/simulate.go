@@ -1,36 +1,260 @@
-// Package simulate plugs USB sticks into a directory that stands for /.
+// Package simulate plugs USB sticks into a directory that stands for /, for as long
+// as a process holds them: what sysfs and /dev have of a stick, with a
+// pseudo-terminal for each of its nodes. It needs neither root nor a kernel with
+// USB. In the directory there are
+//
+//	sys/bus/usb/devices/1-1        a link to sys/devices/pci0000:00/0000:00:14.0/usb1/1-1
+//	dev/bus/usb/001/004            its descriptors; the first of a bus has 4, each further plug one more
+//	dev/ttyUSB0                    a link to /dev/pts/7
+//	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
+//	.simulate                      who holds which port
+//
+// libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set
+// to the directory. Root hubs stay when the last stick is unplugged.
 package simulate
 
 import (
-	"context"
-	"io"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
-	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"golang.org/x/sys/unix"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 // Stick is what to plug in.
 type Stick struct {
-	ID                            sysfs.ID
+	ID                            sysfs.ID // zero is 10c4:ea60
 	Manufacturer, Product, Serial string   // may be empty
-	Port                          string   // the kernel's name for where: "1-1", "2-1.4"
-	Functions                     []string // "tty", "hidraw": one interface and one node each
+	Port                          string   // the kernel's name for it: bus, "-", port; empty is "1-1"
+	Functions                     []string // "tty", "hidraw": an interface and a node for each; none is one tty
+}
+
+var portForm = regexp.MustCompile(`^([1-9][0-9]?)-([1-9][0-9]?)$`)
+
+// lastBus is the last that has a PCI address of its own here.
+const lastBus = 12
+
+func (s *Stick) complete() error {
+	if s.ID == (sysfs.ID{}) {
+		s.ID = sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
+	}
+	s.Port = cmp.Or(s.Port, "1-1")
+	if !portForm.MatchString(s.Port) || s.bus() > lastBus {
+		return fmt.Errorf("port %q is not a bus up to %d and a port: write it such as \"1-1\"", s.Port, lastBus)
+	}
+	if len(s.Functions) == 0 {
+		s.Functions = []string{"tty"}
+	}
+	for _, f := range s.Functions {
+		if f != "tty" && f != "hidraw" {
+			return fmt.Errorf("function %q is not known: use \"tty\" or \"hidraw\"", f)
+		}
+	}
+	return nil
+}
+
+func (s *Stick) bus() int {
+	n, _ := strconv.Atoi(s.Port[:strings.IndexByte(s.Port, '-')])
+	return n
 }
 
 // Plugged is a stick that is plugged in.
 type Plugged struct {
+	Stick
+	Address int
+	Nodes   []string // of the functions, in their order, below the directory: "dev/ttyUSB0"
+
+	dir   string
+	ptys  []*pty
+	claim *os.File // of the port; nil once unplugged
 }
 
-// Plug plugs the stick into dir, which is made where it is missing. Whoever calls
-// it unplugs it.
-func Plug(dir string, s Stick) (*Plugged, error) { panic("to come") }
+// Plug plugs the stick into dir, which is made where it is missing. Whoever calls it
+// unplugs it. What a process that was killed has left at the port is removed.
+func Plug(dir string, s Stick) (_ *Plugged, err error) {
+	if err := s.complete(); err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	p := &Plugged{Stick: s, dir: dir}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if p.claim, err = claim(dir, s.Port); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.pull())
+		}
+	}()
+	if err := remove(dir, s.Port); err != nil {
+		return nil, fmt.Errorf("failed to remove what was left at port %s: %w", s.Port, err)
+	}
+	if p.Address, err = nextAddress(dir, s.bus()); err != nil {
+		return nil, err
+	}
+	for range s.Functions {
+		pty, err := openPty()
+		if err != nil {
+			return nil, fmt.Errorf("failed to open a pseudo-terminal: %w", err)
+		}
+		p.ptys = append(p.ptys, pty)
+	}
+	if err := p.write(); err != nil {
+		return nil, fmt.Errorf("failed to plug into port %s: %w", s.Port, err)
+	}
+	return p, nil
+}
 
-// Serve answers every line that a task writes to the stick with "stick: " and the
-// line, and writes it to out, until ctx ends.
-func (p *Plugged) Serve(ctx context.Context, out io.Writer) error { panic("to come") }
+// Unplug removes it; who has one of its nodes open finds it hung up. It is
+// idempotent.
+func (p *Plugged) Unplug() error {
+	unlock, err := lock(p.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return p.pull()
+}
 
-// Unplug removes it. It is idempotent.
-func (p *Plugged) Unplug() error { panic("to come") }
+func (p *Plugged) pull() error {
+	if p.claim == nil {
+		return nil
+	}
+	err := remove(p.dir, p.Port)
+	for _, pty := range p.ptys {
+		pty.close()
+	}
+	os.Remove(p.claim.Name()) // nobody else looks at it now, the directory is locked
+	p.claim.Close()
+	p.claim = nil
+	return err
+}
 
-// Command is nomad-device-usb simulate.
-func Command() plugin.Command { panic("to come") }
+// state is where it says who holds what.
+func state(dir string, name ...string) string {
+	return filepath.Join(append([]string{dir, ".simulate"}, name...)...)
+}
+
+// lock keeps others from changing the directory meanwhile.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(state(dir), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(state(dir))
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// claim takes a port, which is free when the process that had it is gone.
+func claim(dir, port string) (*os.File, error) {
+	f, err := os.OpenFile(state(dir, port), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+		}
+		holder, _ := os.ReadFile(f.Name())
+		return nil, fmt.Errorf("port %s of %s is taken by a stick of process %s: choose another port, or end that process", port, dir, strings.TrimSpace(string(holder)))
+	}
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = fmt.Fprintln(f, os.Getpid())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// nextAddress is the next that is free on the bus; as with the kernel, a stick that
+// is plugged in again has another.
+func nextAddress(dir string, bus int) (int, error) {
+	name := state(dir, fmt.Sprintf("bus%d", bus))
+	last := 3
+	if b, err := os.ReadFile(name); err == nil {
+		last, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	for range 127 {
+		if last++; last > 127 {
+			last = 2
+		}
+		if _, err := os.Lstat(filepath.Join(dir, usbNode(bus, last))); err == nil {
+			continue
+		}
+		return last, os.WriteFile(name, []byte(strconv.Itoa(last)+"\n"), 0o644)
+	}
+	return 0, fmt.Errorf("bus %d of %s is full", bus, dir)
+}
+
+// remove takes away everything of the stick at a port, in an order in which no scan
+// sees a part of it: the tree, which says what else there is, goes last.
+func remove(dir, port string) error {
+	var errs []error
+	gone := func(path string) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	listed, _ := filepath.Glob(filepath.Join(dir, "sys/bus/usb/devices", port+":*"))
+	for _, link := range append([]string{filepath.Join(dir, "sys/bus/usb/devices", port)}, listed...) {
+		gone(link)
+	}
+	tree := filepath.Join(dir, treeOf(port))
+	var nodes []string
+	filepath.WalkDir(tree, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.Name() == "uevent" {
+			text, _ := os.ReadFile(path)
+			for line := range strings.Lines(string(text)) {
+				if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok && filepath.IsLocal(name) {
+					nodes = append(nodes, filepath.Join(dir, "dev", name))
+				}
+			}
+		}
+		return nil
+	})
+	links, _ := filepath.Glob(filepath.Join(dir, "dev/serial/by-id/*"))
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil && slices.Contains(nodes, filepath.Join(filepath.Dir(link), to)) {
+			gone(link)
+		}
+	}
+	for _, node := range nodes {
+		gone(node)
+	}
+	if err := os.RemoveAll(tree); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

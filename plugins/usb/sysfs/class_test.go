@@ -11,3 +11,16 @@ func TestAClassHasANameInWords(t *testing.T) {
 		}
 	}
 }
+
+func TestAnIDIsWrittenAndReadTheSameWay(t *testing.T) {
+	for _, want := range []ID{{0x10c4, 0xea60}, {0x0403, 1}} {
+		if got, err := ParseID(want.String()); err != nil || got != want {
+			t.Errorf("got %s, %v, want %s", got, err, want)
+		}
+	}
+	for _, wrong := range []string{"", "10c4", "10c4:ea6", "10c4:ea600", "0x10c4:0xea60", "10c4:*"} {
+		if got, err := ParseID(wrong); err == nil {
+			t.Errorf("%q was read as %s", wrong, got)
+		}
+	}
+}

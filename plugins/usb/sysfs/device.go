@@ -2,7 +2,11 @@
 // nodes that their drivers made in /dev. It opens no device.
 package sysfs
 
-import "fmt"
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
 
 // Device is a USB device as it is now. Two scans of an unchanged machine return
 // equal values.
@@ -30,6 +34,7 @@ type Device struct {
 	MaxPower int    // in mA
 
 	Interfaces []Interface // of the active configuration, by number
+	Settings   []Class     // of interfaces in any setting of any configuration, also those not active; sorted, each once
 	Nodes      []Node      // in a fixed order: its own first, then by kind, interface and name
 }
 
@@ -38,6 +43,19 @@ type ID struct{ Vendor, Product uint16 }
 
 // String is the usual form, such as "10c4:ea60".
 func (id ID) String() string { return fmt.Sprintf("%04x:%04x", id.Vendor, id.Product) }
+
+var idForm = regexp.MustCompile(`^([0-9a-fA-F]{4}):([0-9a-fA-F]{4})$`)
+
+// ParseID reads the usual form.
+func ParseID(s string) (ID, error) {
+	parts := idForm.FindStringSubmatch(s)
+	if parts == nil {
+		return ID{}, fmt.Errorf("%q is not vendor and product as lsusb writes them: write it such as \"10c4:ea60\"", s)
+	}
+	vendor, _ := strconv.ParseUint(parts[1], 16, 16)
+	product, _ := strconv.ParseUint(parts[2], 16, 16)
+	return ID{Vendor: uint16(vendor), Product: uint16(product)}, nil
+}
 
 // Class is class, subclass and protocol of a device or an interface
 // (https://www.usb.org/defined-class-codes).

@@ -90,12 +90,14 @@ func read(root fs.FS, name string) (Device, bool) {
 		Serial:       a.text("serial"),
 		Speed:        a.text("speed"),
 		Interfaces:   a.interfaces(name),
+		Settings:     a.settings(),
 		Nodes:        nodes(root, dir),
 	}
 	d.MaxPower, _ = strconv.Atoi(strings.TrimSuffix(a.text("bMaxPower"), "mA"))
 	d.Path, d.PCIBusID = location(root, dir, name)
 	same := int(a.number("devnum", 10, 16)) == d.Address // it changes with each plug
-	return d, a.err == nil && same
+	still, err := target(root, path.Join(devices, name))
+	return d, a.err == nil && same && err == nil && still == dir
 }
 
 // interfaces are those of the active configuration, which alone have a directory.

@@ -1,0 +1,67 @@
+package simulate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// answer is before each line that the stick sends back. A line that begins with it
+// is not answered: it is the stick's own, from a port in a mode that echoes.
+const answer = "stick: "
+
+// patience is how long the stick waits for a task to read before it drops an
+// answer, as a serial line without flow control does.
+const patience = 100 * time.Millisecond
+
+// Serve writes to out each line that a task writes to one of the nodes, and answers
+// it on the same node, until ctx ends. A line of more than 4 kB is taken in parts.
+func (p *Plugged) Serve(ctx context.Context, out io.Writer) error {
+	var all sync.WaitGroup
+	var one sync.Mutex // line at a time
+	errs := make([]error, len(p.ptys))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for i, pty := range p.ptys {
+		stop := context.AfterFunc(ctx, func() { pty.master.SetReadDeadline(time.Unix(1, 0)) })
+		defer stop()
+		all.Go(func() {
+			defer cancel() // a stick with a node that fails is broken
+			errs[i] = converse(pty.master, func(line []byte) error {
+				one.Lock()
+				defer one.Unlock()
+				_, err := fmt.Fprintf(out, "%s\n", line)
+				return err
+			})
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func converse(port *os.File, said func(line []byte) error) error {
+	lines := bufio.NewReaderSize(port, 4096)
+	for {
+		line, err := lines.ReadSlice('\n')
+		line = bytes.TrimRight(line, "\r\n")
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("failed to read what a task writes: %w", err)
+		case len(line) == 0 || bytes.HasPrefix(line, []byte(answer)):
+			continue
+		}
+		if err := said(line); err != nil {
+			return err
+		}
+		port.SetWriteDeadline(time.Now().Add(patience))
+		fmt.Fprintf(port, "%s%s\n", answer, line)
+	}
+}

@@ -1,0 +1,392 @@
+package simulate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// childVar makes the test binary nomad-device-usb simulate, with these arguments.
+const childVar = "OUTRIDER_TEST_SIMULATE"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(childVar); args != "" {
+		if err := Command().Run(strings.Split(args, "|")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func plug(t *testing.T, dir string, s Stick) *Plugged {
+	t.Helper()
+	p, err := Plug(dir, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Unplug(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func scan(t *testing.T, dir string) []sysfs.Device {
+	t.Helper()
+	devices, err := sysfs.Scan(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return devices
+}
+
+// listing is every path below dir, but not who holds what.
+func listing(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entry.Name() == ".simulate" {
+			return fs.SkipDir
+		}
+		all = append(all, path)
+		return nil
+	})
+	return all
+}
+
+func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty", "hidraw", "tty"}})
+	want := sysfs.Device{
+		Name: "1-1", Bus: 1, Address: 4, Path: "pci-0000:00:14.0-usbv2-0:1", PCIBusID: "0000:00:14.0",
+		ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Release: 0x100, Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Speed: "12", MaxPower: 100,
+		Interfaces: []sysfs.Interface{{Number: 0, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}, {Number: 1, Class: sysfs.Class{Class: 3}, Driver: "usbhid"}, {Number: 2, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}},
+		Settings:   []sysfs.Class{{Class: 3}, {Class: 0xff}},
+		Nodes: []sysfs.Node{
+			{Kind: sysfs.USB, Path: "dev/bus/usb/001/004", Interface: -1, Major: 189, Minor: 3},
+			{Kind: sysfs.TTY, Path: "dev/ttyUSB0", Interface: 0, Major: 188, Links: []string{"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"}},
+			{Kind: sysfs.TTY, Path: "dev/ttyUSB1", Interface: 2, Major: 188, Minor: 1, Links: []string{"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"}},
+			{Kind: sysfs.HIDRaw, Path: "dev/hidraw0", Interface: 1, Major: 245},
+		},
+	}
+	if got := scan(t, dir); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	for _, node := range want.Nodes {
+		if _, err := os.Stat(filepath.Join(dir, node.Path)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSticksOfOneNameAreToldApartByTheirPortsAndKeepTheirPathWhenPluggedAgain(t *testing.T) {
+	dir := t.TempDir()
+	first := plug(t, dir, Stick{Port: "1-1"})
+	plug(t, dir, Stick{Port: "1-2"})
+	plug(t, dir, Stick{Port: "2-1"})
+	before := scan(t, dir)
+	if len(before) != 3 {
+		t.Fatalf("got %+v", before)
+	}
+	for i, want := range []string{"1-1 4 pci-0000:00:14.0-usbv2-0:1 dev/ttyUSB0", "1-2 5 pci-0000:00:14.0-usbv2-0:2 dev/ttyUSB1", "2-1 4 pci-0000:00:15.0-usbv2-0:1 dev/ttyUSB2"} {
+		d := before[i]
+		if got := fmt.Sprint(d.Name, " ", d.Address, " ", d.Path, " ", d.Nodes[1].Path); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if err := first.Unplug(); err != nil {
+		t.Fatal(err)
+	}
+	if got := scan(t, dir); len(got) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	plug(t, dir, Stick{Port: "1-1"})
+	if got := scan(t, dir); len(got) != 3 || got[0].Path != before[0].Path || got[0].Address != 6 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestUnpluggingLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
+	empty := listing(t, dir) // with a root hub
+	descriptors := openDescriptors(t)
+	for range 3 {
+		p := plug(t, dir, Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
+		if got := listing(t, dir); len(got) <= len(empty) {
+			t.Errorf("only %d paths", len(got))
+		}
+		for range 2 {
+			if err := p.Unplug(); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := listing(t, dir); !reflect.DeepEqual(got, empty) {
+			t.Errorf("left: %q, was %q", got, empty)
+		}
+	}
+	if now := openDescriptors(t); now != descriptors {
+		t.Errorf("%d descriptors have become %d", descriptors, now)
+	}
+	if held, _ := filepath.Glob(filepath.Join(dir, ".simulate/*-*")); len(held) > 0 {
+		t.Errorf("left: %q", held)
+	}
+}
+
+func TestAPortIsTakenOnce(t *testing.T) {
+	dir := t.TempDir()
+	p := plug(t, dir, Stick{})
+	_, err := Plug(dir, Stick{})
+	if want := fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process", dir, os.Getpid()); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if got := scan(t, dir); len(got) != 1 || got[0].Address != p.Address {
+		t.Errorf("the stick is now %+v", got)
+	}
+}
+
+func TestWhatIsWrongIsSaidAndChangesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	for want, s := range map[string]Stick{
+		`port "1-1.4" is not a bus up to 12 and a port: write it such as "1-1"`:  {Port: "1-1.4"},
+		`port "13-1" is not a bus up to 12 and a port: write it such as "1-1"`:   {Port: "13-1"},
+		`port "../x-1" is not a bus up to 12 and a port: write it such as "1-1"`: {Port: "../x-1"},
+		`function "disk" is not known: use "tty" or "hidraw"`:                    {Functions: []string{"tty", "disk"}},
+	} {
+		if _, err := Plug(dir, s); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory was made")
+	}
+}
+
+func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, Stick{Port: "3-9"})
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				p, err := Plug(dir, Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty", "hidraw"}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := p.Unplug(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	seen := 0
+	for start := time.Now(); time.Since(start) < 2*time.Second; {
+		for _, d := range scan(t, dir) {
+			if d.Name == "3-9" {
+				continue
+			}
+			if seen++; len(d.Interfaces) != 2 || len(d.Nodes) != 3 || d.Serial != "s" {
+				t.Fatalf("got %+v", d)
+			}
+		}
+	}
+	cancel()
+	all.Wait()
+	if seen == 0 {
+		t.Error("no scan saw a stick: the test tests nothing")
+	}
+	if got := scan(t, dir); len(got) != 1 {
+		t.Errorf("left: %+v", got)
+	}
+}
+
+func TestTheStickAnswersWhatATaskWrites(t *testing.T) {
+	dir := t.TempDir()
+	p := plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	reader, out := io.Pipe()
+	said := make(chan string)
+	go func() {
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			said <- lines.Text()
+		}
+		close(said)
+	}()
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(ctx, out); out.Close() }()
+
+	for round := range 2 { // that a task closes the port is no end
+		for _, node := range p.Nodes {
+			port, err := os.OpenFile(filepath.Join(dir, node), os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := fmt.Sprintf("hello %d to %s", round, node)
+			if _, err := fmt.Fprintln(port, line); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-said; got != line {
+				t.Errorf("it heard %q, not %q", got, line)
+			}
+			answer, err := bufio.NewReader(port).ReadString('\n')
+			if err != nil || answer != "stick: "+line+"\n" {
+				t.Errorf("it answered %q, %v", answer, err)
+			}
+			port.Close()
+		}
+	}
+
+	// nobody reads the answers, and one line has no end
+	port, err := os.OpenFile(filepath.Join(dir, p.Nodes[0]), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	long := bytes.Repeat([]byte("x"), 10000)
+	go port.Write(append(long, '\n'))
+	for got := 0; got < len(long); {
+		got += len(<-said)
+	}
+
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if _, open := <-said; open {
+		t.Error("it said more")
+	}
+	// a task that has the port open finds it hung up
+	p.Unplug()
+	port.SetReadDeadline(time.Now().Add(10 * time.Second))
+	io.Copy(io.Discard, port)
+	if _, err := port.Write([]byte("x")); err == nil {
+		t.Error("it can still be written to")
+	}
+}
+
+// start runs the command in a process of its own until it has plugged the stick in.
+func start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c := exec.Command(exe)
+	c.Env = append(os.Environ(), childVar+"="+strings.Join(args, "|"))
+	c.Stdout = &out
+	notes, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	if line, err := bufio.NewReader(notes).ReadString('\n'); err != nil || !strings.Contains(line, "is plugged into port") {
+		t.Fatalf("it said %q, %v", line, err)
+	}
+	return c, &out
+}
+
+func TestTheCommandPlugsUntilItIsInterrupted(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		dir := t.TempDir()
+		c, out := start(t, dir, "-id", "0403:6001", "-serial", "", "-port", "1-2")
+		got := scan(t, dir)
+		if len(got) != 1 || got[0].ID.String() != "0403:6001" || got[0].Serial != "" || got[0].Name != "1-2" || got[0].Interfaces[0].Driver != "ftdi_sio" {
+			t.Fatalf("got %+v", got)
+		}
+		port, err := os.OpenFile(filepath.Join(dir, "dev/ttyUSB0"), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(port, "hello")
+		if answer, err := bufio.NewReader(port).ReadString('\n'); answer != "stick: hello\n" {
+			t.Errorf("it answered %q, %v", answer, err)
+		}
+		port.Close()
+		c.Process.Signal(signal)
+		if err := c.Wait(); err != nil {
+			t.Errorf("after %s it ended with %v", signal, err)
+		}
+		if out.String() != "hello\n" {
+			t.Errorf("it printed %q", out)
+		}
+		if got := scan(t, dir); len(got) != 0 {
+			t.Errorf("left: %+v", got)
+		}
+	}
+}
+
+func TestAStickThatAKilledProcessHasLeftIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
+	empty := listing(t, dir)
+	c, _ := start(t, dir, "-functions", "tty,hidraw")
+	if _, err := Plug(dir, Stick{}); err == nil {
+		t.Fatal("the port of a process that runs was taken")
+	}
+	c.Process.Kill()
+	c.Wait()
+	if got := scan(t, dir); len(got) != 1 || len(got[0].Nodes) != 3 {
+		t.Fatalf("it has left %+v", got)
+	}
+	p := plug(t, dir, Stick{Serial: "new"})
+	if got := scan(t, dir); len(got) != 1 || got[0].Serial != "new" || len(got[0].Nodes) != 2 || got[0].Nodes[1].Path != "dev/ttyUSB0" {
+		t.Errorf("got %+v", got)
+	}
+	p.Unplug()
+	if got := listing(t, dir); !reflect.DeepEqual(got, empty) {
+		t.Errorf("left: %q, was %q", got, empty)
+	}
+}
+
+func TestTheCommandSaysWhatIsWrong(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"", `0 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
+		{"a b", `2 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
+		{"d -id 10c4", `-id "10c4" is not vendor and product as lsusb writes them: write it such as "10c4:ea60"`},
+		{"-functions tty,x d", `function "x" is not known: use "tty" or "hidraw"`},
+		{"d -speed 12", `flag provided but not defined: -speed`},
+	} {
+		if _, _, err := parse(strings.Fields(test.args), io.Discard); err == nil || err.Error() != test.want {
+			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
+		}
+	}
+	var usage bytes.Buffer
+	if err := func() error { _, _, err := parse([]string{"-h"}, &usage); return err }(); err == nil || !strings.Contains(usage.String(), "-serial") {
+		t.Errorf("-h prints %q", usage.String())
+	}
+}
+
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,203 @@
+package simulate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// drivers are what the kernel binds to the serial ports of a vendor.
+var drivers = map[uint16]string{0x0403: "ftdi_sio", 0x067b: "pl2303", 0x10c4: "cp210x", 0x1a86: "ch341"}
+
+// busTree is the directory of a bus, each on a controller of its own.
+func busTree(bus int) string {
+	return fmt.Sprintf("sys/devices/pci0000:00/0000:00:%02x.0/usb%d", 0x13+bus, bus)
+}
+
+func treeOf(port string) string {
+	s := Stick{Port: port}
+	return filepath.Join(busTree(s.bus()), port)
+}
+
+func usbNode(bus, address int) string { return fmt.Sprintf("dev/bus/usb/%03d/%03d", bus, address) }
+
+// writer writes below a directory until something fails.
+type writer struct {
+	dir string
+	err error
+}
+
+func (w *writer) file(name, content string) {
+	path := filepath.Join(w.dir, name)
+	if w.err == nil {
+		w.err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if w.err == nil {
+		w.err = os.WriteFile(path, []byte(content), 0o644)
+	}
+}
+
+// link makes a relative link, of one name to another below the directory. It may
+// be there, from one that was killed meanwhile.
+func (w *writer) link(name, to string) {
+	path := filepath.Join(w.dir, name)
+	if w.err == nil {
+		w.err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if w.err == nil {
+		to, w.err = filepath.Rel(filepath.Dir(name), to)
+	}
+	if w.err != nil {
+		return
+	}
+	if err := os.Symlink(to, path); errors.Is(err, os.ErrExist) {
+		if there, _ := os.Readlink(path); there != to {
+			w.err = err
+		}
+	} else {
+		w.err = err
+	}
+}
+
+// attributes writes a line each; an empty one is left out, as the kernel does with
+// strings that a device has not.
+func (w *writer) attributes(dir string, pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			w.file(filepath.Join(dir, pairs[i]), pairs[i+1]+"\n")
+		}
+	}
+}
+
+func (w *writer) subsystem(object, name string) {
+	if w.err == nil {
+		w.err = os.MkdirAll(filepath.Join(w.dir, "sys", name), 0o755)
+	}
+	w.link(filepath.Join(object, "subsystem"), filepath.Join("sys", name))
+}
+
+func usbUevent(id sysfs.ID, bus, address int) string {
+	return fmt.Sprintf("MAJOR=189\nMINOR=%d\nDEVNAME=bus/usb/%03d/%03d\nDEVTYPE=usb_device\nDRIVER=usb\nPRODUCT=%x/%x/100\nTYPE=0/0/0\nBUSNUM=%03d\nDEVNUM=%03d",
+		(bus-1)*128+address-1, bus, address, id.Vendor, id.Product, bus, address)
+}
+
+// write makes everything of the stick; it is seen with the last step.
+func (p *Plugged) write() error {
+	w := &writer{dir: p.dir}
+	bus, tree := p.bus(), treeOf(p.Port)
+	if !exists(filepath.Join(p.dir, "sys/bus/usb/devices", fmt.Sprintf("usb%d", bus))) {
+		w.rootHub(bus)
+	}
+	binary := string(p.descriptors())
+	w.subsystem(tree, "bus/usb")
+	w.attributes(tree,
+		"busnum", fmt.Sprint(bus), "devnum", fmt.Sprint(p.Address), "devpath", p.Port[strings.IndexByte(p.Port, '-')+1:],
+		"idVendor", fmt.Sprintf("%04x", p.ID.Vendor), "idProduct", fmt.Sprintf("%04x", p.ID.Product), "bcdDevice", "0100",
+		"bDeviceClass", "00", "bDeviceSubClass", "00", "bDeviceProtocol", "00", "bNumConfigurations", "1", "bConfigurationValue", "1",
+		"bNumInterfaces", fmt.Sprintf("%2d", len(p.Functions)), "bMaxPower", "100mA", "speed", "12", "version", " 2.00", "maxchild", "0", "urbnum", "0",
+		"manufacturer", p.Manufacturer, "product", p.Product, "serial", p.Serial,
+		"power/runtime_status", "active", "power/control", "on",
+		"uevent", usbUevent(p.ID, bus, p.Address))
+	w.file(filepath.Join(tree, "descriptors"), binary)
+	for i, f := range p.Functions {
+		p.function(w, i, f)
+	}
+	w.file(usbNode(bus, p.Address), binary)
+	for i, node := range p.Nodes {
+		if w.err == nil {
+			w.err = os.Symlink(p.ptys[i].name, filepath.Join(p.dir, node))
+		}
+		if p.Functions[i] == "tty" && w.err == nil {
+			// of two sticks with one name, udev too gives it to one of them
+			if name := p.udevName(i); !exists(filepath.Join(p.dir, name)) {
+				w.link(name, node)
+			}
+		}
+	}
+	for i := range p.Functions {
+		w.link(filepath.Join("sys/bus/usb/devices", p.interfaceName(i)), filepath.Join(tree, p.interfaceName(i)))
+	}
+	w.link(filepath.Join("sys/bus/usb/devices", p.Port), tree)
+	return w.err
+}
+
+func (p *Plugged) interfaceName(i int) string { return fmt.Sprintf("%s:1.%d", p.Port, i) }
+
+// function writes the tree of an interface and of its node, and chooses the node.
+func (p *Plugged) function(w *writer, i int, kind string) {
+	object := filepath.Join(treeOf(p.Port), p.interfaceName(i))
+	driver, class, format, major := cmp.Or(drivers[p.ID.Vendor], "cp210x"), "ff", "ttyUSB%d", 188
+	if kind == "hidraw" {
+		driver, class, format, major = "usbhid", "03", "hidraw%d", 245
+	}
+	n := 0
+	for exists(filepath.Join(p.dir, "dev", fmt.Sprintf(format, n))) || slices.Contains(p.Nodes, "dev/"+fmt.Sprintf(format, n)) {
+		n++
+	}
+	name := fmt.Sprintf(format, n)
+	parent := name // of the class's directory: the port, or the HID
+	if kind == "hidraw" {
+		parent = fmt.Sprintf("0003:%04X:%04X.%04X", p.ID.Vendor, p.ID.Product, n+1)
+	}
+	p.Nodes = append(p.Nodes, "dev/"+name)
+
+	w.subsystem(object, "bus/usb")
+	w.attributes(object, "bInterfaceNumber", fmt.Sprintf("%02x", i), "bAlternateSetting", " 0", "bNumEndpoints", "02",
+		"bInterfaceClass", class, "bInterfaceSubClass", "00", "bInterfaceProtocol", "00",
+		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, p.ID.Vendor, p.ID.Product))
+	if w.err == nil {
+		w.err = os.MkdirAll(filepath.Join(w.dir, "sys/bus/usb/drivers", driver), 0o755)
+	}
+	w.link(filepath.Join(object, "driver"), filepath.Join("sys/bus/usb/drivers", driver))
+	node := filepath.Join(object, parent, kind, name)
+	w.subsystem(node, "class/"+kind)
+	w.attributes(node, "dev", fmt.Sprintf("%d:%d", major, n), "uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=%s", major, n, name))
+}
+
+// udevName is what udev's rules call a serial port (60-serial.rules).
+func (p *Plugged) udevName(i int) string {
+	parts := []string{p.Manufacturer, p.Product}
+	if p.Manufacturer == "" {
+		parts[0] = fmt.Sprintf("%04x", p.ID.Vendor)
+	}
+	if p.Product == "" {
+		parts[1] = fmt.Sprintf("%04x", p.ID.Product)
+	}
+	if p.Serial != "" {
+		parts = append(parts, p.Serial)
+	}
+	plain := strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '.', r == '-', r == '_':
+			return r
+		}
+		return '_'
+	}, strings.Join(parts, "_"))
+	return fmt.Sprintf("dev/serial/by-id/usb-%s-if%02x-port0", plain, i)
+}
+
+func (w *writer) rootHub(bus int) {
+	tree := busTree(bus)
+	w.subsystem(filepath.Dir(tree), "bus/pci")
+	w.attributes(filepath.Dir(tree), "uevent", fmt.Sprintf("DRIVER=xhci_hcd\nPCI_SLOT_NAME=%s", filepath.Base(filepath.Dir(tree))))
+	w.subsystem(tree, "bus/usb")
+	w.attributes(tree,
+		"busnum", fmt.Sprint(bus), "devnum", "1", "devpath", "0", "idVendor", "1d6b", "idProduct", "0002", "bcdDevice", "0601",
+		"bDeviceClass", "09", "bDeviceSubClass", "00", "bDeviceProtocol", "01", "bNumConfigurations", "1", "bConfigurationValue", "1",
+		"bMaxPower", "0mA", "speed", "480", "version", " 2.00", "maxchild", "99",
+		"uevent", usbUevent(sysfs.ID{Vendor: 0x1d6b, Product: 2}, bus, 1))
+	w.file(filepath.Join(tree, "descriptors"), string(rootHubDescriptors))
+	w.file(usbNode(bus, 1), string(rootHubDescriptors))
+	w.link(filepath.Join("sys/bus/usb/devices", filepath.Base(tree)), tree)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
