@@ -32,7 +32,7 @@ type Block struct {
 	Group       string `codec:"group" doc:"Group of the nodes, by name or id; by default that of the kernel's node (udev's dialout, for example)."`
 	Permissions string `codec:"cgroup_permissions" default:"rw" enum:"r,w,rw,rm,wm,rwm" doc:"What the task's device cgroup allows, where the driver has one: read, write, mknod."`
 	ByID        bool   `codec:"by_id" default:"true" doc:"Also give the nodes under udev's names, such as /dev/serial/by-id/usb-...-if00."`
-	Libusb      bool   `codec:"libusb" default:"true" doc:"With the usb node, mount /dev/bus/usb and /sys/bus/usb/devices with this device alone, where libusb looks. Only one device block of a task can have it."`
+	Libusb      *bool  `codec:"libusb" doc:"Mount /dev/bus/usb and /sys/bus/usb/devices with this device alone, where libusb looks. By default where the usb node is the only one given. Of the devices of a task only one can have it."`
 	Count       int    `codec:"count" default:"1" min:"1" max:"1000" doc:"How many tasks may have the device at the same time."`
 
 	Mounts []Mount `codec:"mount" doc:"Files and directories of the host that tasks with the device need too."`

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+var checkCommand = plugin.Command{
+	Name: "check",
+	Help: "check a configuration, and show which device it means",
+	Run: func(args []string) error {
+		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
+			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a file with what is in config { … } alone")
+		}
+		return check(os.Stdout, args[0])
+	},
+}
+
+// check says what a configuration means on this machine. The error is that of a
+// configuration with which no agent would start.
+func check(w io.Writer, path string) error {
+	body, err := readConfig(path, filepath.Base(os.Args[0]))
+	if err != nil {
+		return err
+	}
+	config, err := schema.Of[Config]().DecodeAgent(body)
+	if err == nil {
+		return report(w, path, config)
+	}
+	var problems schema.Problems
+	if errors.As(err, &problems) && len(problems) > 1 {
+		for _, p := range problems {
+			fmt.Fprintln(w, p)
+		}
+		return fmt.Errorf("%s: the configuration has %d mistakes", path, len(problems))
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+func report(w io.Writer, path string, config Config) error {
+	p, err := newPlan(config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	fmt.Fprintf(w, "%s: the configuration is right.\n", path)
+	notes := p.notes()
+	devices, err := sysfs.Scan(os.DirFS(config.Root))
+	if err != nil {
+		return err
+	}
+	if !isDir(filepath.Join(config.Root, "sys/bus/usb/devices")) {
+		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or its driver is not loaded", filepath.Join(config.Root, "sys/bus/usb/devices")))
+	}
+	var ids match.IDs
+	assigned := p.rules.Assign(devices, &ids)
+	byType := map[string][]match.Assigned{}
+	for _, a := range assigned {
+		kind := a.Type
+		if !a.Published() {
+			kind = ""
+		}
+		byType[kind] = append(byType[kind], a)
+		if len(a.Also) > 0 && a.Published() {
+			notes = append(notes, fmt.Sprintf("%s matches device %s, too: it belongs to the first in the order of names, %q", a.ID, quoted(a.Also), a.Type))
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
+		fmt.Fprintf(w, "\ndevice %q\n", kind)
+		for _, a := range byType[kind] {
+			showAssigned(w, a)
+			if lack := p.blocks[kind].lack(a.Device); lack != "" {
+				fmt.Fprintf(w, "    unhealthy: %s\n", lack)
+			}
+		}
+		if len(byType[kind]) == 0 {
+			fmt.Fprintln(w, "  nothing that is plugged in")
+			if near := nearly(config.Devices[kind].Match, devices); near != "" {
+				notes = append(notes, fmt.Sprintf("device %q: %s", kind, near))
+			}
+		}
+	}
+	if rest := byType[""]; len(rest) > 0 {
+		fmt.Fprintln(w, "\nnot published")
+		for _, a := range rest {
+			showAssigned(w, a)
+			if a.Excluded != "" {
+				fmt.Fprintf(w, "    by exclude %q\n", a.Excluded)
+			}
+		}
+	}
+	for i, n := range notes {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintln(w, "note:", n)
+	}
+	return nil
+}
+
+func showAssigned(w io.Writer, a match.Assigned) {
+	fmt.Fprintf(w, "  %s\n", a.ID)
+	about := strings.TrimSpace(a.Device.Manufacturer + " " + a.Device.Product)
+	for _, n := range a.Device.Nodes {
+		if n.Kind != sysfs.USB {
+			about = strings.TrimPrefix(about+", /"+n.Path, ", ")
+		}
+	}
+	if about == "" {
+		about = "/" + a.Device.Nodes[0].Path
+	}
+	fmt.Fprintln(w, cut("    "+about))
+}
+
+// notes are what is right, but may surprise.
+func (p *plan) notes() (all []string) {
+	if len(p.blocks) == 0 {
+		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")
+	}
+	if !p.Enabled {
+		all = append(all, "nothing is published: enabled is false")
+	}
+	used := map[string]string{}
+	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
+		b := p.blocks[kind]
+		paths := append(slices.Sorted(maps.Values(b.Names)), b.path)
+		for _, path := range paths {
+			if other := used[path]; other != "" && other != kind && path != "" {
+				all = append(all, fmt.Sprintf("device %q and device %q both have the path %s in a task: no task can have both", other, kind, path))
+			}
+			used[path] = kind
+		}
+	}
+	return all
+}
+
+// nearly says which option alone keeps a block from matching a device that is
+// plugged in.
+func nearly(m match.Match, devices []sysfs.Device) string {
+	for _, option := range []struct {
+		name string
+		of   func(*match.Match) *schema.Strings
+		has  func(sysfs.Device) string
+	}{
+		{"serial", func(m *match.Match) *schema.Strings { return &m.Serial }, func(d sysfs.Device) string { return d.Serial }},
+		{"port", func(m *match.Match) *schema.Strings { return &m.Port }, func(d sysfs.Device) string { return d.Name }},
+		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver }, func(d sysfs.Device) string { return strings.Join((&stick{Device: d}).drivers(), ", ") }},
+		{"class", func(m *match.Match) *schema.Strings { return &m.Class }, func(d sysfs.Device) string { return classification(&stick{Device: d}) }},
+		{"id", func(m *match.Match) *schema.Strings { return &m.ID }, func(d sysfs.Device) string { return d.ID.String() }},
+	} {
+		without := m
+		if len(*option.of(&m)) == 0 {
+			continue
+		}
+		*option.of(&without) = nil
+		rules, err := match.Compile(map[string]match.Match{"x": without}, nil, false)
+		if err != nil {
+			continue // nothing else is set
+		}
+		var ids match.IDs
+		for _, a := range rules.Assign(devices, &ids) {
+			if a.Type != "" {
+				has := "is \"" + option.has(a.Device) + "\""
+				if option.has(a.Device) == "" {
+					has = "is missing"
+				}
+				return fmt.Sprintf("%s would match, but its %s %s", a.ID, option.name, has)
+			}
+		}
+	}
+	return ""
+}
+
+func quoted(words []string) string {
+	return "\"" + strings.Join(words, "\", \"") + "\""
+}

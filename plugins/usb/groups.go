@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+)
+
+// groups are the sticks of the same block and product. The names are in hex, not
+// those of usb.ids: those differ between hosts, and some have a slash, which ends a
+// part of the name in a job.
+func (v *inventory) groups(sticks []*stick) []device.Group {
+	members := map[[2]string][]*stick{}
+	for _, s := range sticks {
+		key := [2]string{s.block.kind, s.ID.String()}
+		members[key] = append(members[key], s)
+	}
+	var groups []device.Group
+	for key, all := range members {
+		g := device.Group{
+			Vendor: fmt.Sprintf("%04x", all[0].ID.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].ID.Product),
+			Attributes: v.attributes(all),
+		}
+		for _, s := range all {
+			for _, id := range s.ids() {
+				g.Devices = append(g.Devices, device.Device{ID: id, Problem: s.problem, PCIBusID: s.PCIBusID})
+			}
+		}
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+// attributes are those that all sticks of a group have in common, and the lists of
+// what tells them apart. Text stays text: Nomad's own guess at what a string means
+// makes a number of a serial, and a server panics on one called "nan".
+func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
+	first := all[0]
+	vendor, product := v.names.Lookup(first.ID)
+	if s := common(all, func(s *stick) string { return s.Manufacturer }); s != "" {
+		vendor = s
+	}
+	if s := common(all, func(s *stick) string { return s.Product }); s != "" {
+		product = s
+	}
+	description := product
+	if vendor != "" && product != "" {
+		description += " (" + vendor + ")"
+	} else if vendor != "" {
+		description = vendor
+	}
+	texts := map[string]string{
+		"usb_id":         first.ID.String(),
+		"vendor":         vendor,
+		"product":        product,
+		"description":    description,
+		"classification": common(all, classification),
+		"driver":         common(all, func(s *stick) string { return strings.Join(s.drivers(), ",") }),
+		"serials":        joined(all, func(s *stick) string { return s.Serial }),
+		"ports":          joined(all, func(s *stick) string { return s.Path }),
+	}
+	if len(all) == 1 {
+		texts["serial"], texts["port"] = first.Serial, first.Path
+	}
+	attributes := map[string]*structs.Attribute{
+		"vendor_id":  structs.NewIntAttribute(int64(first.ID.Vendor), ""),
+		"product_id": structs.NewIntAttribute(int64(first.ID.Product), ""),
+	}
+	for name, text := range texts {
+		if text != "" {
+			attributes[name] = structs.NewStringAttribute(text)
+		}
+	}
+	speed := first.megabits()
+	if speed > 0 && !slices.ContainsFunc(all, func(s *stick) bool { return s.megabits() != speed }) {
+		attributes["speed"] = structs.NewIntAttribute(speed, "")
+	}
+	class := first.Class
+	if !slices.ContainsFunc(all, func(s *stick) bool { return s.Class != class }) {
+		attributes["class_id"] = structs.NewIntAttribute(int64(class.Class), "")
+		attributes["sub_class_id"] = structs.NewIntAttribute(int64(class.Subclass), "")
+		attributes["protocol_id"] = structs.NewIntAttribute(int64(class.Protocol), "")
+	}
+	return attributes
+}
+
+// classification is the class in words, of the interfaces where each has its own.
+func classification(s *stick) string {
+	if s.Class.Class != 0 {
+		return s.Class.Name()
+	}
+	names := map[string]bool{}
+	for _, i := range s.Interfaces {
+		names[i.Class.Name()] = true
+	}
+	if len(names) == 0 {
+		return s.Class.Name()
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
+}
+
+func (s *stick) drivers() []string {
+	names := map[string]bool{}
+	for _, i := range s.Interfaces {
+		if i.Driver != "" {
+			names[i.Driver] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// megabits is the speed in Mbit/s, 0 where it is not known; 1.5 is 2.
+func (s *stick) megabits() int64 {
+	f, _ := strconv.ParseFloat(s.Speed, 64)
+	return int64(math.Round(f))
+}
+
+// common is what all sticks have, empty if that is not the same.
+func common(all []*stick, of func(*stick) string) string {
+	text := of(all[0])
+	for _, s := range all[1:] {
+		if of(s) != text {
+			return ""
+		}
+	}
+	return text
+}
+
+// joined has what the sticks have, sorted, each once.
+func joined(all []*stick, of func(*stick) string) string {
+	texts := map[string]bool{}
+	for _, s := range all {
+		if text := strings.ReplaceAll(of(s), ",", "_"); text != "" {
+			texts[text] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(texts)), ",")
+}

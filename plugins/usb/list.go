@@ -1,0 +1,141 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+	"github.com/outrider-dev/outrider/plugins/usb/usbids"
+)
+
+var listCommand = plugin.Command{
+	Name: "list",
+	Help: "show what is plugged in, with the device block to copy",
+	Run: func(args []string) error {
+		flags := flag.NewFlagSet("list", flag.ContinueOnError)
+		root := flags.String("root", "/", "the directory with sys and dev, of a simulation")
+		if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+			return fmt.Errorf("usage: list [-root DIR]")
+		}
+		return list(os.Stdout, *root)
+	},
+}
+
+// list shows what is plugged in below root.
+func list(w io.Writer, root string) error {
+	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
+		fmt.Fprintf(w, "%s is not there: this machine has no USB, or its driver is not loaded\n(modprobe usbcore).\n", filepath.Join(root, "sys/bus/usb/devices"))
+		return nil
+	}
+	devices, err := sysfs.Scan(os.DirFS(root))
+	if err != nil {
+		return err
+	}
+	if len(devices) == 0 {
+		fmt.Fprintln(w, "Nothing is plugged in, but for hubs.")
+		return nil
+	}
+	var ids match.IDs
+	names := usbids.New(os.DirFS(root))
+	labels := map[string]int{}
+	for i, id := range ids.Name(devices) {
+		d := devices[i]
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		vendor, product := names.Lookup(d.ID)
+		vendor, product = orElse(d.Manufacturer, vendor), orElse(d.Product, product)
+		fmt.Fprintln(w, cut(strings.TrimSpace(d.ID.String()+"  "+strings.TrimSpace(vendor+" "+product))))
+		row := func(name, value string) {
+			if value != "" {
+				fmt.Fprintf(w, "  %-8s %s\n", name, value)
+			}
+		}
+		row("serial", d.Serial)
+		row("port", d.Name)
+		row("", d.Path)
+		row("class", classification(&stick{Device: d}))
+		name := "nodes"
+		for _, n := range d.Nodes {
+			row(name, describe(d, n))
+			for _, link := range n.Links {
+				row("", "  /"+link)
+			}
+			name = ""
+		}
+		row("id", id)
+		label := suggestLabel(d, product)
+		if labels[label]++; labels[label] > 1 {
+			label = fmt.Sprintf("%s-%d", label, labels[label])
+		}
+		fmt.Fprintf(w, "\n%s", suggest(d, id, label))
+	}
+	return nil
+}
+
+// describe is a node with what it is good for.
+func describe(d sysfs.Device, n sysfs.Node) string {
+	text := fmt.Sprintf("%-20s %s", "/"+n.Path, n.Kind)
+	at := slices.IndexFunc(d.Interfaces, func(i sysfs.Interface) bool { return i.Number == n.Interface })
+	if at < 0 {
+		return text
+	}
+	if driver := d.Interfaces[at].Driver; driver != "" {
+		return fmt.Sprintf("%s of %s, interface %d", text, driver, n.Interface)
+	}
+	return fmt.Sprintf("%s, interface %d", text, n.Interface)
+}
+
+// suggest is a block that means this device and no other that is plugged in.
+func suggest(d sysfs.Device, id, label string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "    device %q {\n", label)
+	switch {
+	case !strings.Contains(id, "@"):
+		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, d.Serial)
+	default:
+		if d.Serial != "" {
+			fmt.Fprintf(&b, "      # its serial number %q is also another's\n", d.Serial)
+		}
+		fmt.Fprintf(&b, "      id   = %q\n      port = %q\n", d.ID, d.Path)
+	}
+	fmt.Fprintf(&b, "    }\n")
+	return b.String()
+}
+
+var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
+
+// suggestLabel is a name to begin with.
+func suggestLabel(d sysfs.Device, product string) string {
+	words := strings.Split(strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(product), "-"), "-"), "-")
+	label := strings.Join(words[:min(2, len(words))], "-")
+	if label == "" || label == match.AnyType || slices.Contains(taken, path.Join("/dev", label)) {
+		return "stick"
+	}
+	return label
+}
+
+func orElse(text, otherwise string) string {
+	if text != "" {
+		return text
+	}
+	return otherwise
+}
+
+// cut keeps a line on a terminal of 80 columns.
+func cut(line string) string {
+	if runes := []rune(line); len(runes) > 79 {
+		return string(runes[:78]) + "…"
+	}
+	return line
+}

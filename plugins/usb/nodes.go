@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// given is a node that a task gets.
+type given struct {
+	sysfs.Node
+	name string // tty, tty-if01, tty-if01-2
+}
+
+// choose names the nodes of a device that a block gives. A kind's only node has the
+// kind's name; where several interfaces have one, theirs is in the name; further ones
+// are numbered. So a name does not depend on how the kernel numbers its nodes.
+func (b *block) choose(d sysfs.Device) []given {
+	var all []given
+	interfaces := map[sysfs.Kind][]int{}
+	for _, n := range d.Nodes {
+		if !b.wants(n.Kind) {
+			continue
+		}
+		all = append(all, given{Node: n})
+		if !slices.Contains(interfaces[n.Kind], n.Interface) {
+			interfaces[n.Kind] = append(interfaces[n.Kind], n.Interface)
+		}
+	}
+	uses := map[string]int{}
+	for i := range all {
+		n := &all[i]
+		n.name = string(n.Kind)
+		if len(interfaces[n.Kind]) > 1 && n.Interface >= 0 {
+			n.name = fmt.Sprintf("%s-if%02x", n.Kind, n.Interface)
+		}
+		uses[n.name]++
+		if use := uses[n.name]; use > 1 {
+			n.name = fmt.Sprintf("%s-%d", n.name, use)
+		}
+	}
+	return all
+}
+
+// lack is what a device lacks for a block, empty if nothing.
+func (b *block) lack(d sysfs.Device) string {
+	for _, kind := range b.needs() {
+		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
+			return fmt.Sprintf("no %s: %s", kind, drivers(d))
+		}
+	}
+	return ""
+}
+
+// drivers says in words what could have made a node.
+func drivers(d sysfs.Device) string {
+	var without, with []string
+	for _, i := range d.Interfaces {
+		if i.Driver == "" {
+			without = append(without, fmt.Sprint(i.Number))
+		} else if !slices.Contains(with, i.Driver) {
+			with = append(with, i.Driver)
+		}
+	}
+	switch {
+	case len(without) == 1:
+		return "no driver is bound to interface " + without[0]
+	case len(without) > 1:
+		return "no driver is bound to interfaces " + strings.Join(without, ", ")
+	case len(with) == 1:
+		return "its driver " + with[0] + " has made none"
+	case len(with) > 1:
+		return "its drivers " + strings.Join(with, ", ") + " have made none"
+	}
+	return "it has no interface (it may not be configured, or not authorized)"
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os/user"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// plan is a configuration, looked up and parsed.
+type plan struct {
+	Config
+	rules  *match.Rules
+	blocks map[string]*block // by type, with match.AnyType where match_all is set
+}
+
+// block is a device block, looked up and parsed.
+type block struct {
+	Block
+	kind     string // the type that jobs ask for
+	path     string // empty is that of the node on the host
+	mode     fs.FileMode
+	uid, gid int // -1 is the kernel's node's
+}
+
+var blockDefaults = schema.Of[Block]().Default()
+
+// newPlan takes a configuration that has been validated.
+func newPlan(c Config) (*plan, error) {
+	p := &plan{Config: c, blocks: map[string]*block{}}
+	matches := map[string]match.Match{}
+	for label, b := range c.Devices {
+		matches[label] = b.Match
+		parsed, err := b.parse(label)
+		if err != nil {
+			return nil, fmt.Errorf("device %q: %w", label, err)
+		}
+		parsed.path = b.taskPath(label)
+		p.blocks[label] = parsed
+	}
+	if c.MatchAll {
+		all, err := blockDefaults.parse(match.AnyType)
+		if err != nil {
+			return nil, err
+		}
+		p.blocks[match.AnyType] = all
+	}
+	var err error
+	p.rules, err = match.Compile(matches, c.Exclude, c.MatchAll)
+	return p, err
+}
+
+func (b Block) parse(kind string) (*block, error) {
+	mode, err := parseMode(b.Mode)
+	if err != nil {
+		return nil, err
+	}
+	parsed := &block{Block: b, kind: kind, mode: fs.FileMode(mode)}
+	if parsed.uid, err = lookupUser(b.User); err != nil {
+		return nil, err
+	}
+	parsed.gid, err = lookupGroup(b.Group)
+	return parsed, err
+}
+
+// wants says whether the task gets nodes of this kind.
+func (b *block) wants(k sysfs.Kind) bool {
+	if len(b.Nodes) == 0 {
+		return k != sysfs.Storage
+	}
+	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
+}
+
+// needs are the kinds without which the device is of no use.
+func (b *block) needs() (all []sysfs.Kind) {
+	for _, k := range b.Nodes {
+		if !strings.HasSuffix(k, "?") {
+			all = append(all, sysfs.Kind(k))
+		}
+	}
+	return all
+}
+
+// taskPath is the directory in the task.
+func (b Block) taskPath(kind string) string {
+	if b.Path != "" {
+		return b.Path
+	}
+	return path.Join("/dev", kind)
+}
+
+func (m Mount) taskPath() string {
+	if m.TaskPath != "" {
+		return m.TaskPath
+	}
+	return m.HostPath
+}
+
+// variableName is what the names of a type's variables begin with.
+func variableName(kind string) string {
+	return "USB_" + upper(kind)
+}
+
+func upper(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(s))
+}
+
+// lookupUser is -1 where none is named.
+func lookupUser(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if id, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(id), nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, fmt.Errorf("user %q is not known on this host: use one of /etc/passwd, or a number", name)
+	}
+	return strconv.Atoi(u.Uid)
+}
+
+// lookupGroup is -1 where none is named.
+func lookupGroup(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if id, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(id), nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("group %q is not known on this host: use one of /etc/group, or a number", name)
+	}
+	return strconv.Atoi(g.Gid)
+}

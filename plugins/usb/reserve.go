@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// Reserve is part of device.Reserver. All ids are of one group, so of one block.
+func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
+	now := v.last.Load()
+	r := &reservation{inventory: v, env: map[string]string{}, taken: map[string]bool{}}
+	for i, id := range ids {
+		s := now.byID[id]
+		if s == nil {
+			return nil, fmt.Errorf("device %q was unplugged meanwhile", id)
+		}
+		r.add(s, id, i+1, len(ids))
+	}
+	if now.byID[ids[0]].block.kind == match.AnyType {
+		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")
+	}
+	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
+}
+
+// reservation is what a task gets, while it is put together.
+type reservation struct {
+	*inventory
+	env     map[string]string
+	mounts  []*nomad.Mount
+	devices []*nomad.DeviceSpec
+	taken   map[string]bool // paths in the task
+}
+
+// add adds the nth of so many devices.
+func (r *reservation) add(s *stick, id string, n, of int) {
+	b := s.block
+	prefix, dir := variableName(b.kind), b.path
+	if n > 1 {
+		prefix += "_" + strconv.Itoa(n)
+		if dir != "" {
+			dir += "-" + strconv.Itoa(n)
+		}
+	}
+	for name, value := range map[string]string{
+		"ID": id, "VENDOR_ID": fmt.Sprintf("%04x", s.ID.Vendor), "PRODUCT_ID": fmt.Sprintf("%04x", s.ID.Product), "SERIAL": s.Serial,
+		"PORT": s.Name, "BUS": strconv.Itoa(s.Bus), "ADDRESS": strconv.Itoa(s.Address),
+	} {
+		if value != "" {
+			r.env[prefix+"_"+name] = value
+		}
+	}
+	kinds := map[sysfs.Kind]bool{}
+	for _, node := range s.nodes {
+		host := r.hostPath(s, node)
+		task := host
+		if dir != "" {
+			task = path.Join(dir, node.name)
+		}
+		r.give(host, task, b)
+		variable := upper(string(node.Kind))
+		if kinds[node.Kind] {
+			variable = upper(node.name)
+		}
+		kinds[node.Kind] = true
+		r.env[prefix+"_"+variable] = task
+		r.env[prefix+"_HOST_"+variable] = host
+		for _, further := range s.furtherPaths(node, n) {
+			r.give(host, further, b)
+		}
+	}
+	for _, m := range b.Mounts {
+		r.mount(m.HostPath, m.taskPath(), m.ReadOnly)
+	}
+	if of == 1 && s.dir != "" && s.forLibusb() && kinds[sysfs.USB] {
+		r.mountForLibusb(s)
+	}
+	if s.dir != "" {
+		r.mu.Lock()
+		r.reserved[s.dir] = true
+		r.mu.Unlock()
+	}
+}
+
+// hostPath is the shadow node, or the kernel's own where there are none.
+func (v *inventory) hostPath(s *stick, n given) string {
+	if s.dir != "" {
+		return v.shadows.Path(s.dir, n.name)
+	}
+	return filepath.Join(v.Root, n.Path)
+}
+
+// furtherPaths are those under which a node is to be found, too: the configuration's,
+// for the first device of its block; udev's; and the kernel's own where programs
+// know no others.
+func (s *stick) furtherPaths(n given, nth int) []string {
+	var all []string
+	if name, ok := s.block.Names[n.name]; ok && nth == 1 {
+		all = append(all, name)
+	}
+	if s.block.ByID {
+		for _, link := range n.Links {
+			all = append(all, "/"+link)
+		}
+	}
+	if n.Kind == sysfs.Sound || n.Kind == sysfs.Input {
+		all = append(all, "/"+n.Path)
+	}
+	return all
+}
+
+func (r *reservation) give(host, task string, b *block) {
+	if !r.taken[task] {
+		r.taken[task] = true
+		r.devices = append(r.devices, &nomad.DeviceSpec{HostPath: host, TaskPath: task, CgroupPerms: b.Permissions})
+	}
+}
+
+func (r *reservation) mount(host, task string, readOnly bool) {
+	if !r.taken[task] {
+		r.taken[task] = true
+		r.mounts = append(r.mounts, &nomad.Mount{HostPath: host, TaskPath: task, ReadOnly: readOnly})
+	}
+}
+
+// mountForLibusb mounts directories, not nodes: what is made in them after a re-plug
+// is there for a task that runs.
+func (r *reservation) mountForLibusb(s *stick) {
+	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
+	const sys = "/sys/bus/usb/devices" // nothing can be mounted where nothing is
+	if isDir(sys) && isDir(r.shadows.Path(s.dir, "sys")) {
+		r.mount(r.shadows.Path(s.dir, "sys"), sys, true)
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// Stats is part of device.Meter. What it reads does not wake a device.
+func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
+	now := v.last.Load()
+	all := map[string]*nomad.DeviceStats{}
+	for _, id := range ids {
+		if s := now.byID[id]; s != nil {
+			all[id] = v.measure(s)
+		} else {
+			no := false
+			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
+				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
+			}}}
+		}
+	}
+	return all, nil
+}
+
+// measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power
+// of the kernel.
+func (v *inventory) measure(s *stick) *nomad.DeviceStats {
+	read := func(name string) (string, bool) {
+		b, err := os.ReadFile(filepath.Join(v.Root, "sys/bus/usb/devices", s.Name, name))
+		return strings.TrimSpace(string(b)), err == nil
+	}
+	stats := map[string]*structs.StatValue{}
+	number := func(name, file, unit, desc string) {
+		if text, ok := read(file); ok {
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+				stats[name] = &structs.StatValue{IntNumeratorVal: &n, Unit: unit, Desc: desc}
+			}
+		}
+	}
+	number("Transfers", "urbnum", "URBs", "Requests to the device since it was plugged in")
+	number("Time plugged in", "power/connected_duration", "ms", "How long the device has been plugged in")
+	number("Time active", "power/active_duration", "ms", "How long the device has not been suspended")
+
+	_, there := read("devnum")
+	replugs, power := int64(s.replugs), int64(s.MaxPower)
+	stats["Plugged in"] = &structs.StatValue{BoolVal: &there, Desc: "Whether the device is there"}
+	stats["Re-plugs"] = &structs.StatValue{IntNumeratorVal: &replugs, Desc: "How often it was plugged in again while the plugin ran"}
+	stats["Maximum power"] = &structs.StatValue{IntNumeratorVal: &power, Unit: "mA", Desc: "What the device may draw"}
+	if speed, err := strconv.ParseFloat(s.Speed, 64); err == nil {
+		stats["Speed"] = &structs.StatValue{FloatNumeratorVal: &speed, Unit: "Mbit/s", Desc: "Of the connection"}
+	}
+	if status, ok := read("power/runtime_status"); ok {
+		stats["Power state"] = &structs.StatValue{StringVal: &status, Desc: "Whether the device is active or suspended"}
+	}
+	return &nomad.DeviceStats{Summary: stats["Transfers"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: time.Now()}
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
