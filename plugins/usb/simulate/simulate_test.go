@@ -382,6 +382,19 @@ func TestTheCommandSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestAThousandScansLeaveNoDescriptor(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, Stick{})
+	scan(t, dir)
+	descriptors := openDescriptors(t)
+	for range 1000 {
+		scan(t, dir)
+	}
+	if now := openDescriptors(t); now != descriptors {
+		t.Errorf("%d descriptors have become %d", descriptors, now)
+	}
+}
+
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -1,0 +1,303 @@
+//go:build cgo
+
+package libusb
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gousb"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// askVar makes the test binary a process that answers each line on its standard
+// input with an Answer.
+const askVar = "OUTRIDER_TEST_LIBUSB"
+
+type answer struct {
+	Devices []Device
+	Error   string
+	Held    held
+}
+
+// held is what a process has.
+type held struct {
+	Descriptors, Goroutines int
+	Threads                 []string // names
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(askVar) == "" {
+		os.Exit(m.Run())
+	}
+	log.SetOutput(io.Discard) // gousb's remarks on devices
+	var lister Lister
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var a answer
+		var err error
+		times := 1
+		fmt.Sscan(lines.Text(), &times)
+		for range times {
+			if a.Devices, err = lister.Scan(); err != nil {
+				a.Error = err.Error()
+			}
+		}
+		a.Held = holds()
+		json.NewEncoder(os.Stdout).Encode(a)
+	}
+	os.Exit(0)
+}
+
+func holds() held {
+	h := held{Goroutines: runtime.NumGoroutine()}
+	for range 100 { // a goroutine that has been told to end takes a moment
+		if h.Goroutines = runtime.NumGoroutine(); h.Goroutines == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	descriptors, _ := os.ReadDir("/proc/self/fd")
+	h.Descriptors = len(descriptors)
+	tasks, _ := filepath.Glob("/proc/self/task/*/comm")
+	for _, t := range tasks {
+		name, _ := os.ReadFile(t)
+		h.Threads = append(h.Threads, strings.TrimSpace(string(name)))
+	}
+	slices.Sort(h.Threads)
+	return h
+}
+
+// asker starts such a process, for which root is /, by umockdev's preload library;
+// an empty root is the machine's own.
+func asker(t *testing.T, root string) (ask func(times int) answer) {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), askVar+"=1")
+	if root != "" {
+		if found, _ := filepath.Glob("/usr/lib*/*/libumockdev-preload.so.0"); len(found) == 0 {
+			if found, _ = filepath.Glob("/usr/lib*/libumockdev-preload.so.0"); len(found) == 0 {
+				t.Skip("umockdev's preload library is not installed")
+			}
+		}
+		c.Env = append(c.Env, "LD_PRELOAD=libumockdev-preload.so.0", "UMOCKDEV_DIR="+root)
+	}
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := c.Wait(); err != nil || stderr.Len() > 0 {
+			t.Errorf("the process ended with %v and said %q", err, &stderr)
+		}
+	})
+	answers := json.NewDecoder(out)
+	return func(times int) (a answer) {
+		t.Helper()
+		fmt.Fprintln(in, times)
+		if err := answers.Decode(&a); err != nil {
+			t.Fatalf("no answer: %v, it said %q", err, &stderr)
+		}
+		return a
+	}
+}
+
+func plug(t *testing.T, dir string, s simulate.Stick) *simulate.Plugged {
+	t.Helper()
+	p, err := simulate.Plug(dir, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Unplug() })
+	return p
+}
+
+func TestLibusbAndSysfsSayTheSame(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, simulate.Stick{Port: "1-1", Serial: "0001"})
+	plug(t, dir, simulate.Stick{Port: "2-1", Functions: []string{"tty", "hidraw"}}) // the same address on another bus
+	plug(t, dir, simulate.Stick{Port: "3-1", ID: sysfs.ID{Vendor: 0x0403, Product: 0x6001}, Functions: []string{"hidraw"}})
+	got := asker(t, dir)(1)
+	if got.Error != "" {
+		t.Fatal(got.Error)
+	}
+	got.Devices = slices.DeleteFunc(got.Devices, func(d Device) bool { return d.Class.Class == 9 })
+	devices, err := sysfs.Scan(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []Device
+	for _, d := range devices {
+		want = append(want, Device{Bus: d.Bus, Address: d.Address, ID: d.ID, Class: d.Class, Classes: d.Settings})
+	}
+	if len(want) != 3 || !reflect.DeepEqual(got.Devices, want) {
+		t.Errorf("libusb says %+v\nsysfs says  %+v", got.Devices, want)
+	}
+}
+
+func TestAScanSeesWhatWasPluggedSinceTheLast(t *testing.T) {
+	dir := t.TempDir()
+	first := plug(t, dir, simulate.Stick{})
+	ask := asker(t, dir)
+	sticks := func() []int {
+		var addresses []int
+		for _, d := range ask(1).Devices {
+			if d.Class.Class != 9 {
+				addresses = append(addresses, d.Address)
+			}
+		}
+		return addresses
+	}
+	if got := sticks(); !slices.Equal(got, []int{4}) {
+		t.Errorf("first there are %d", got)
+	}
+	plug(t, dir, simulate.Stick{Port: "1-2"})
+	if got := sticks(); !slices.Equal(got, []int{4, 5}) {
+		t.Errorf("with another there are %d", got)
+	}
+	first.Unplug()
+	if got := sticks(); !slices.Equal(got, []int{5}) {
+		t.Errorf("without the first there are %d", got)
+	}
+	plug(t, dir, simulate.Stick{})
+	if got := sticks(); !slices.Equal(got, []int{5, 6}) {
+		t.Errorf("with the first again there are %d", got)
+	}
+}
+
+func TestDefect02AThousandScansLeaveNothing(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		plug(t, dir, simulate.Stick{Port: fmt.Sprintf("1-%d", i+1)})
+	}
+	for name, root := range map[string]string{"an emulated tree": dir, "this machine": ""} {
+		t.Run(name, func(t *testing.T) {
+			ask := asker(t, root)
+			before := ask(5)
+			after := ask(1000)
+			t.Logf("%d devices; before %+v, after %+v", len(after.Devices), before.Held, after.Held)
+			if before.Error+after.Error != "" {
+				t.Fatal(before.Error, after.Error)
+			}
+			if root != "" && len(after.Devices) != 4 {
+				t.Errorf("got %+v", after.Devices)
+			}
+			if after.Held.Descriptors != before.Held.Descriptors || after.Held.Goroutines != before.Held.Goroutines {
+				t.Errorf("%+v has become %+v", before.Held, after.Held)
+			}
+			// the runtime may start one of its own at any time, but keeps few
+			if len(after.Held.Threads) > len(before.Held.Threads)+2 || slices.Contains(after.Held.Threads, eventThread) {
+				t.Errorf("threads %q have become %q", before.Held.Threads, after.Held.Threads)
+			}
+		})
+	}
+}
+
+// eventThread is what libusb calls the thread in which it hears of devices
+// (os/linux_udev.c, os/linux_netlink.c).
+const eventThread = "libusb_event"
+
+func TestDefect18NoDeviceIsOpenedAndLibusbsThreadIsThereForAScanOnly(t *testing.T) {
+	context := gousb.NewContext()
+	if during := holds(); !slices.Contains(during.Threads, eventThread) {
+		t.Errorf("libusb has no thread %q: %q", eventThread, during.Threads)
+	}
+	context.Close()
+	if after := holds(); slices.Contains(after.Threads, eventThread) {
+		t.Errorf("libusb's thread goes on: %q", after.Threads)
+	}
+
+	dir := t.TempDir()
+	p := plug(t, dir, simulate.Stick{})
+	node := filepath.Join(dir, fmt.Sprintf("dev/bus/usb/001/%03d", p.Address))
+	opened := opens(t, node)
+	if got := asker(t, dir)(3); got.Error != "" || len(got.Devices) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	if opened() {
+		t.Error("a scan has opened the device")
+	}
+	if _, err := os.ReadFile(node); err != nil || !opened() {
+		t.Errorf("the test would not see it: %v", err)
+	}
+}
+
+// opens says whether a file was opened since it was asked last.
+func opens(t *testing.T, path string) func() bool {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	return func() bool {
+		n, err := unix.Read(fd, make([]byte, 4096))
+		if err != nil && err != unix.EAGAIN {
+			t.Fatal(err)
+		}
+		return n > 0
+	}
+}
+
+func TestADeviceThatPanicsTheLibraryIsAnErrorAndItIsNotAskedAgain(t *testing.T) {
+	dir := t.TempDir()
+	plug(t, dir, simulate.Stick{})
+	// interface 0, interface 1, and once more setting 0 of interface 0, for which
+	// gousb keeps no setting and takes the first
+	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := append(slices.Clone(whole[:18]),
+		9, 2, 36, 0, 3, 1, 0, 0x80, 50,
+		9, 4, 0, 0, 0, 0xff, 0, 0, 0,
+		9, 4, 1, 0, 0, 0xff, 0, 0, 0,
+		9, 4, 0, 0, 0, 0xff, 0, 0, 0)
+	if err := os.WriteFile(file, broken, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ask := asker(t, dir)
+	first := ask(1)
+	if !strings.HasPrefix(first.Error, "libusb is not asked any more: it failed to describe a device: runtime error: ") || first.Devices != nil {
+		t.Errorf("got %+v", first)
+	}
+	if err := os.WriteFile(file, whole, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	again := ask(1000)
+	if again.Error != first.Error || !reflect.DeepEqual(again.Held, first.Held) {
+		t.Errorf("%+v has become %+v", first, again)
+	}
+	if devices, err := sysfs.Scan(os.DirFS(dir)); err != nil || len(devices) != 1 {
+		t.Errorf("sysfs says %v, %v", devices, err)
+	}
+}
