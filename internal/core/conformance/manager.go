@@ -114,14 +114,9 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 		}
 	})
 	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log, Level: hclog.Trace})
-	given, _ := hclutils.HclConfigToInterface(t, "config {\n"+b.Config+"\n}").([]map[string]any)
-	merged := map[string]any{}
-	for _, part := range given {
-		maps.Copy(merged, part)
-	}
 	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: logger, PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
-		Configs: []*config.PluginConfig{{Name: b.Name, Config: merged}},
+		Configs: []*config.PluginConfig{{Name: b.Name, Config: parseConfig(t, b.Config)}},
 	})
 	if err != nil {
 		return m, err
@@ -138,6 +133,17 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 		WantEnd(t, pid, 5*time.Second)
 	})
 	return m, nil
+}
+
+// parseConfig is the configuration as an agent has it.
+func parseConfig(t *testing.T, hcl string) map[string]any {
+	t.Helper()
+	merged := map[string]any{}
+	given, _ := hclutils.HclConfigToInterface(t, "config {\n"+hcl+"\n}").([]map[string]any)
+	for _, part := range given {
+		maps.Copy(merged, part)
+	}
+	return merged
 }
 
 func (m *Manager) update(devices []*structs.NodeDeviceResource) {

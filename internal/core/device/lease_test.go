@@ -123,6 +123,7 @@ func startPool(t *testing.T) (*pool, *Plugin, *log) {
 
 func wantHeld(t *testing.T, l *pool, want ...string) {
 	t.Helper()
+	synctest.Wait()
 	if got := l.held(); !slices.Equal(got, want) {
 		t.Errorf("held are %v, want %v", got, want)
 	}

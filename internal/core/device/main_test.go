@@ -31,14 +31,14 @@ func TestMain(m *testing.M) {
 	case "plugin":
 		Main(fileKind)
 	case "example":
-		exampleMain()
+		ExampleMain()
 	default:
 		os.Exit(m.Run())
 	}
 }
 
-// exampleMain is set by example_test.go, which is in another package.
-var exampleMain func()
+// ExampleMain is the example's main function, which is in another package.
+var ExampleMain func()
 
 // fileWorld is what a plugin in another process has: the test writes it to a file.
 type fileWorld struct {
@@ -112,7 +112,8 @@ type rig struct {
 	dir string
 }
 
-func binary(t *testing.T, role, config string) conformance.Binary {
+// PluginBinary is this test as a plugin.
+func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -125,7 +126,7 @@ func startRig(t *testing.T, w fileWorld) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir()}
 	r.set(w)
-	r.Manager = conformance.StartManager(t, binary(t, "plugin", fmt.Sprintf("dir = %q", r.dir)))
+	r.Manager = conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", r.dir)))
 	return r
 }
 

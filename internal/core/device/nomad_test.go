@@ -168,7 +168,7 @@ func TestAnAgentDoesNotStartWithAConfigurationThatIsWrong(t *testing.T) {
 		``:                              `dir`,
 		"dir = \"/x\"\nperiod = \"0s\"": "the time between scans is 0s: use 50ms or more",
 	} {
-		if got := conformance.RefuseManager(t, binary(t, "plugin", config)); !strings.Contains(got, want) {
+		if got := conformance.RefuseManager(t, PluginBinary(t, "plugin", config)); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -205,7 +205,7 @@ func TestScansLeaveNothingInTheProcess(t *testing.T) {
 // agentMain is an agent with the plugin until it is killed. It tells the plugin's
 // process id, once the plugin serves.
 func agentMain(t *testing.T) {
-	m := conformance.StartManager(t, binary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
+	m := conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
 	m.Want(a1, soon)
 	fmt.Printf("plugin %d\n", m.PID())
 	time.Sleep(time.Minute) // bounds what a killed test leaves

@@ -1,0 +1,439 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/outrider-dev/outrider/internal/core/reservation"
+)
+
+// Device is a device plugin and what it has, for the table that every device plugin
+// must pass:
+//
+//	conformance.Device{
+//		Plugin: func(ctx context.Context, log hclog.Logger) device.DevicePlugin { return device.New(ctx, log, kind) },
+//		Config: `root = "/tmp/tree"`,
+//		Unplug: func() { os.Remove(link) }, Plug: func() { os.Symlink(target, link) },
+//	}.Test(t)
+//
+// Nothing else may change what the plugin sees meanwhile, and it must have at least
+// one healthy device.
+type Device struct {
+	// Plugin makes it; its life ends with the context.
+	Plugin func(context.Context, hclog.Logger) device.DevicePlugin
+
+	// Config is HCL: what is in the plugin's config block. It should have the plugin
+	// find a change within Lag, and a grace longer than Lag.
+	Config string
+
+	// Unplug takes one device away, and Plug brings the same one back. They may be
+	// nil, where that can't be done.
+	Unplug, Plug func()
+
+	// Lag is how long it may take until a change is found; 0 is 5 s.
+	Lag time.Duration
+
+	// Measures says that there are statistics of each healthy device.
+	Measures bool
+}
+
+// Test runs the table over gRPC, as an agent would meet the plugin.
+func (d Device) Test(t *testing.T) {
+	if d.Lag == 0 {
+		d.Lag = 5 * time.Second
+	}
+	t.Run("it says what it is", func(t *testing.T) {
+		info, err := d.start(t, false).PluginInfo()
+		if err != nil || info.Type != base.PluginTypeDevice || info.Name == "" || info.PluginVersion == "" || !slices.Contains(info.PluginApiVersions, device.ApiVersion010) {
+			t.Errorf("got %+v, %v", info, err)
+		}
+	})
+	t.Run("a configuration has no effect and may be repeated", d.testConfig)
+	t.Run("the first list comes at once, and Nomad takes it", func(t *testing.T) {
+		CheckGroups(t, d.next(t, d.stream(t)))
+	})
+	t.Run("nothing is sent without a change", func(t *testing.T) {
+		ch := d.stream(t)
+		d.next(t, ch)
+		select {
+		case r := <-ch:
+			t.Errorf("got another list: %s", describe(r.Devices))
+		case <-time.After(3 * time.Second):
+		}
+	})
+	t.Run("the next process has the same list", func(t *testing.T) {
+		first := d.next(t, d.stream(t))
+		if again := d.next(t, d.stream(t)); !reflect.DeepEqual(first, again) {
+			t.Errorf("got %s\nthen %s", describe(first), describe(again))
+		}
+	})
+	t.Run("what can't be reserved is refused", d.testRefusals)
+	t.Run("a reservation is whole, and can be recalled", d.testReservations)
+	if d.Measures {
+		t.Run("statistics have the names of the devices", d.testStats)
+	}
+	if d.Unplug != nil && d.Plug != nil {
+		t.Run("a device that is re-plugged is the same", d.testReplug)
+	}
+}
+
+// start makes the plugin at the other end of a socket. When the test ends, nothing of
+// it may be left.
+func (d Device) start(t *testing.T, configure bool) device.DevicePlugin {
+	t.Helper()
+	hclog.DefaultOutput = io.Discard // to which go-plugin tells of each connection
+	before := held()
+	ctx, cancel := context.WithCancel(context.Background())
+	impl := d.Plugin(ctx, hclog.New(&hclog.LoggerOptions{Output: t.Output(), Level: hclog.Debug}))
+	client, _ := goplugin.TestPluginGRPCConn(t, false, map[string]goplugin.Plugin{
+		base.PluginTypeBase: &base.PluginBase{Impl: impl}, base.PluginTypeDevice: &device.PluginDevice{Impl: impl},
+	})
+	t.Cleanup(func() {
+		client.Close() // which ends the server, too
+		cancel()
+		var now map[string]int
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if now = held(); now["goroutines"] <= before["goroutines"] && now["files"] <= before["files"] {
+				return
+			}
+		}
+		stacks := make([]byte, 1<<20)
+		t.Errorf("left: %v, before %v\n%s", now, before, stacks[:runtime.Stack(stacks, true)])
+	})
+	raw, err := client.Dispense(base.PluginTypeDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := raw.(device.DevicePlugin)
+	if configure {
+		if err := p.SetConfig(&base.Config{PluginConfig: d.pack(t, p)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// held is what the process has.
+func held() map[string]int {
+	files, _ := os.ReadDir("/proc/self/fd")
+	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
+}
+
+// pack makes of the configuration what Nomad's loader does.
+func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
+	t.Helper()
+	schema, err := p.ConfigSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, diags := hclspecutils.Convert(schema)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	value, diags, _ := hclutils.ParseHclInterface(parseConfig(t, d.Config), spec, nil)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	packed, err := msgpack.Marshal(value, value.Type())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packed
+}
+
+func (d Device) stream(t *testing.T) <-chan *device.FingerprintResponse {
+	t.Helper()
+	ch, err := d.start(t, true).Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+func (d Device) next(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.DeviceGroup {
+	t.Helper()
+	select {
+	case r, open := <-ch:
+		if !open || r.Error != nil {
+			t.Fatalf("the stream ended, after which Nomad drops the plugin for good: %+v", r)
+		}
+		return r.Devices
+	case <-time.After(d.Lag):
+		t.Fatalf("nothing was sent within %s", d.Lag)
+		panic("unreachable")
+	}
+}
+
+func (d Device) testConfig(t *testing.T) {
+	p := d.start(t, false)
+	packed := d.pack(t, p)
+	time.Sleep(200 * time.Millisecond) // the connection has settled
+	before := held()
+	for range 3 {
+		if err := p.SetConfig(&base.Config{PluginConfig: packed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
+	if now := held(); now["goroutines"] > before["goroutines"] || now["files"] > before["files"] {
+		t.Errorf("the plugin has %v, before its configuration %v", now, before)
+	}
+}
+
+func (d Device) testRefusals(t *testing.T) {
+	p := d.start(t, true)
+	ch, err := p.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := d.next(t, ch)
+	_, id := anyHealthy(t, groups)
+	refused := map[string][]string{"nothing": nil, "what is not there": {"no-such:device"}, "a device twice": {id, id}, "one of two": {id, "no-such:device"}}
+	for _, g := range groups {
+		for _, one := range g.Devices {
+			if !one.Healthy {
+				refused["the unhealthy "+one.ID] = []string{one.ID}
+			}
+		}
+	}
+	for what, ids := range refused {
+		if r, err := p.Reserve(ids); err == nil || r != nil {
+			t.Errorf("%s: got %+v, %v", what, r, err)
+		} else if words := err.Error(); strings.Contains(words, "panic") || len(words) < 20 {
+			t.Errorf("%s: got %q", what, words)
+		}
+	}
+}
+
+func (d Device) testReservations(t *testing.T) {
+	p := d.start(t, true)
+	ch, err := p.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range d.next(t, ch) {
+		for _, one := range g.Devices {
+			if one.Healthy {
+				r, err := p.Reserve([]string{one.ID})
+				if err != nil {
+					t.Errorf("%s: %v", one.ID, err)
+					continue
+				}
+				checkReservation(t, one.ID, r)
+			}
+		}
+	}
+}
+
+func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
+	t.Helper()
+	if len(r.Envs)+len(r.Devices)+len(r.Mounts) == 0 {
+		t.Errorf("%s: the reservation gives nothing", id)
+	}
+	var devices []*drivers.DeviceConfig
+	seen := map[string]bool{}
+	at := func(host, task string) {
+		if _, err := os.Stat(host); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+		if !filepath.IsAbs(task) || seen[task] {
+			t.Errorf("%s: path %q in the task is not absolute or given twice", id, task)
+		}
+		seen[task] = true
+	}
+	for _, s := range r.Devices {
+		at(s.HostPath, s.TaskPath)
+		devices = append(devices, &drivers.DeviceConfig{HostPath: s.HostPath, TaskPath: s.TaskPath, Permissions: s.CgroupPerms})
+	}
+	var mounts []*drivers.MountConfig
+	for _, m := range r.Mounts {
+		at(m.HostPath, m.TaskPath)
+		mounts = append(mounts, &drivers.MountConfig{HostPath: m.HostPath, TaskPath: m.TaskPath, Readonly: m.ReadOnly})
+	}
+	gotDevices, gotMounts, err := reservation.Recall(r.Envs)
+	if err != nil || !reflect.DeepEqual(gotDevices, devices) || !reflect.DeepEqual(gotMounts, mounts) {
+		t.Errorf("%s: recalled %v, %v, %v", id, gotDevices, gotMounts, err)
+	}
+	for name, value := range r.Envs {
+		if name == "" || strings.ContainsAny(name, "= \x00") || strings.Contains(value, "${") {
+			t.Errorf("%s: environment variable %s=%s", id, name, value)
+		}
+	}
+}
+
+func (d Device) testStats(t *testing.T) {
+	p := d.start(t, true)
+	ch, err := p.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := d.next(t, ch)
+	stats, err := p.Stats(t.Context(), 100*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var r *device.StatsResponse
+		select {
+		case r = <-stats:
+		case <-time.After(d.Lag):
+			t.Fatalf("nothing was measured within %s", d.Lag)
+		}
+		got := map[string]bool{}
+		for _, g := range r.Groups {
+			for id, s := range g.InstanceStats {
+				got[g.Vendor+"/"+g.Type+"/"+g.Name+" "+id] = true
+				if s == nil || s.Stats == nil || s.Summary == nil || time.Since(s.Timestamp) > time.Minute {
+					t.Errorf("%s: got %+v", id, s)
+				}
+			}
+		}
+		for _, g := range groups {
+			for _, one := range g.Devices {
+				if name := g.Vendor + "/" + g.Type + "/" + g.Name + " " + one.ID; one.Healthy && !got[name] {
+					t.Errorf("no statistics of %s in %v", name, got)
+				}
+			}
+		}
+	}
+}
+
+func (d Device) testReplug(t *testing.T) {
+	p := d.start(t, true)
+	ch, err := p.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := d.next(t, ch)
+	d.Unplug()
+	plugged := false
+	defer func() {
+		if !plugged {
+			d.Plug()
+		}
+	}()
+	away := d.next(t, ch)
+	if len(healthy(away)) >= len(healthy(before)) {
+		t.Errorf("got %s without the device, %s with it", describe(away), describe(before))
+	}
+	for _, g := range away {
+		if err := g.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	d.Plug()
+	plugged = true
+	// a plugin may see it come piece by piece
+	for end := time.Now().Add(d.Lag); ; {
+		now := d.next(t, ch)
+		if slices.Equal(healthy(now), healthy(before)) {
+			CheckGroups(t, now)
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("got %s, before %s", describe(now), describe(before))
+		}
+	}
+	for _, id := range healthy(before) {
+		if _, err := p.Reserve([]string{id}); err != nil {
+			t.Errorf("after the re-plug: %v", err)
+		}
+	}
+}
+
+// CheckGroups tells of everything in a list that Nomad would refuse, or by which its
+// scheduler would be misled.
+func CheckGroups(t *testing.T, groups []*device.DeviceGroup) {
+	t.Helper()
+	names, ids := map[string]bool{}, map[string]bool{}
+	for _, g := range groups {
+		name := g.Vendor + "/" + g.Type + "/" + g.Name
+		if err := g.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(g.Vendor+g.Type, "/") || names[name] {
+			t.Errorf("%s: has a slash in vendor or type, or is there twice", name)
+		}
+		names[name] = true
+		var well []string
+		for _, d := range g.Devices {
+			if structs.ParseAttribute(d.ID).String == nil || strings.ContainsAny(d.ID, ", ") || ids[d.ID] {
+				t.Errorf("%s: id %q reads as a number, has a comma or a space, or is there twice", name, d.ID)
+			}
+			if ids[d.ID] = true; d.Healthy {
+				well = append(well, d.ID)
+			} else if d.HealthDesc == "" {
+				t.Errorf("%s: device %s is unhealthy without a reason", name, d.ID)
+			}
+		}
+		if n := len(well); n > 0 && n < len(g.Devices) {
+			t.Errorf("%s: has unhealthy devices beside healthy ones", name)
+		}
+		slices.Sort(well)
+		if a := g.Attributes["ids"]; len(well) > 0 && (a == nil || a.String == nil || *a.String != strings.Join(well, ",")) {
+			t.Errorf("%s: attribute ids does not name %v", name, well)
+		}
+		for key, a := range g.Attributes {
+			if a.Float != nil && (math.IsNaN(*a.Float) || math.IsInf(*a.Float, 0)) {
+				t.Errorf("%s: attribute %s is %v", name, key, *a.Float)
+			}
+		}
+	}
+}
+
+func anyHealthy(t *testing.T, groups []*device.DeviceGroup) (*device.DeviceGroup, string) {
+	t.Helper()
+	for _, g := range groups {
+		for _, d := range g.Devices {
+			if d.Healthy {
+				return g, d.ID
+			}
+		}
+	}
+	t.Fatalf("no healthy device in %s", describe(groups))
+	panic("unreachable")
+}
+
+func healthy(groups []*device.DeviceGroup) (ids []string) {
+	for _, g := range groups {
+		for _, d := range g.Devices {
+			if d.Healthy {
+				ids = append(ids, d.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func describe(groups []*device.DeviceGroup) string {
+	var b strings.Builder
+	for _, g := range groups {
+		fmt.Fprintf(&b, "%s/%s/%s", g.Vendor, g.Type, g.Name)
+		for _, d := range g.Devices {
+			fmt.Fprintf(&b, " %s(%t %s)", d.ID, d.Healthy, d.HealthDesc)
+		}
+		b.WriteString("; ")
+	}
+	return b.String()
+}

@@ -1,0 +1,200 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+)
+
+// The numbers are those of the defects of the device plugin that is shown as an
+// example for USB, in the order in which they were found. Those that are missing are
+// about USB itself.
+
+func TestDefect01ATransientErrorDoesNotKillThePlugin(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	pid := r.PID()
+	r.set(fileWorld{Err: "libusb: no device [code -4]"})
+	time.Sleep(500 * time.Millisecond)
+	if got := r.Devices(); got != a1 {
+		t.Errorf("the node has %q", got)
+	}
+	r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
+	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
+	if r.PID() != pid {
+		t.Error("it was started anew")
+	}
+}
+
+func TestDefect04AReaderThatIsGoneBlocksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		stream(t, p) // and never reads
+		time.Sleep(time.Minute)
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		before := time.Now()
+		if _, err := p.Reserve([]string{"b:1"}); err != nil || time.Since(before) > 0 {
+			t.Errorf("got %v after %s", err, time.Since(before))
+		}
+	})
+}
+
+func TestDefect05APanicInALibraryIsNoCrashLoop(t *testing.T) {
+	r := startRig(t, fileWorld{Panic: "libusb: unknown error [code -99]"})
+	r.Want("", soon)
+	time.Sleep(time.Second)
+	if n := r.processes(); n != 1 {
+		t.Errorf("%d processes in a second", n)
+	}
+	r.set(one())
+	r.Want(a1, soon)
+}
+
+func TestDefect07ASwapBetweenScansIsSeenThoughTheNumberIsTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		s := supplied(w)
+		s.Grace = 0
+		p, _ := start(t, s)
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug(sticks("ea60", "b:1"))
+		time.Sleep(time.Minute)
+		want(t, next(t, ch), "ea60[b:1]=b:1")
+		time.Sleep(time.Hour)
+		silent(t, ch)
+	})
+}
+
+func TestDefect09HealthAndAttributesArePublishedWhenTheyChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		ch := stream(t, p)
+		next(t, ch)
+		w.plug(ill(sticks("ea60", "a:1"), "there is no tty"))
+		time.Sleep(time.Minute)
+		want(t, next(t, ch), "ea60 (unhealthy)[a:1!there is no tty]=-")
+		w.plug(ill(sticks("ea60", "a:1"), "its driver is not loaded"))
+		time.Sleep(time.Minute)
+		want(t, next(t, ch), "ea60 (unhealthy)[a:1!its driver is not loaded]=-")
+		w.plug(sticks("ea60", "a:1"))
+		time.Sleep(time.Minute)
+		next(t, ch)
+		w.plug(with(sticks("ea60", "a:1"), "usb_id", structs.NewStringAttribute("10c4:ea70")))
+		time.Sleep(time.Minute)
+		if g := nextGroups(t, ch); *g[0].Attributes["usb_id"].String != "10c4:ea70" {
+			t.Errorf("got %v", g[0].Attributes)
+		}
+	})
+}
+
+func TestDefect10ThePCIAddressIsAnAddressOrNone(t *testing.T) {
+	g := sticks("ea60", "a:1", "b:1")
+	g.Devices[0].PCIBusID = "0000:00:14.0"
+	found, _ := inspect([]Group{g})
+	now, _ := ledger{}.enter(found, 0, time.Now())
+	d := now.groups[0].Devices
+	if d[0].HwLocality == nil || d[0].HwLocality.PciBusID != "0000:00:14.0" || d[1].HwLocality != nil {
+		t.Errorf("got %+v, %+v", d[0].HwLocality, d[1].HwLocality)
+	}
+}
+
+func TestDefect14NoEmptyStatisticsAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		_, _, ch := measured(t, w, meter(func([]string) (map[string]*device.DeviceStats, error) { return nil, nil }))
+		time.Sleep(time.Minute)
+		noStats(t, ch)
+	})
+}
+
+// Run with the race detector.
+func TestDefect15ReservationsAndScansShareNothingUnguarded(t *testing.T) {
+	w := &world{}
+	w.plug(sticks("ea60", "a:1"))
+	s := supplied(w)
+	s.Period, s.Settle = minPeriod, 0
+	p, _ := start(t, s)
+	ch := stream(t, p)
+	<-ch
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 200 {
+				p.kick.Kick()
+				if _, err := p.Reserve([]string{"a:1"}); err != nil {
+					t.Error(err)
+				}
+				if r, err := p.Reserve(nil); err == nil {
+					t.Errorf("nothing was reserved with success: %+v", r)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestDefect16APeriodOfZeroOrLessIsRefused(t *testing.T) {
+	for _, period := range []time.Duration{0, -time.Second, time.Microsecond} {
+		w := &world{}
+		p := New(t.Context(), hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) {
+			return Supply{Inventory: w, Reserver: w, Period: period}, nil
+		}})
+		wantError(t, p.SetConfig(&base.Config{}), "use 50ms or more")
+	}
+}
+
+func TestDefect17NothingIsSentOrScannedAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		ctx, cancel := context.WithCancel(t.Context())
+		ch, err := p.Fingerprint(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // into the first scan
+		cancel()
+		close(w.hang)
+		for r := range ch {
+			t.Errorf("got %s", listing(r.Devices))
+		}
+		time.Sleep(time.Hour)
+		if n := w.scanned(); n != 1 {
+			t.Errorf("%d scans", n)
+		}
+	})
+}
+
+func TestDefect19NothingIsLoggedWhileNothingChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"), ill(sticks("ea60", "b:1"), "there is no tty"))
+		p, log := start(t, supplied(w))
+		next(t, stream(t, p))
+		time.Sleep(24 * time.Hour)
+		want(t, log.String(), "")
+		w.set(func(w *world) { w.err = errors.New("no such file") })
+		time.Sleep(24 * time.Hour)
+		if n := log.count("\n"); n != 1 {
+			t.Errorf("%d lines in\n%s", n, log)
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package device_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/device"
+)
+
+func init() { device.ExampleMain = Example }
+
+// host has serial ports that can be pulled.
+func host(t *testing.T) (config string, unplug, plug func()) {
+	dir := t.TempDir()
+	for _, name := range []string{"ttyS0", "ttyS1"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move := func(from, to string) func() {
+		return func() {
+			if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	return `nodes = "` + dir + `/ttyS*"`, move("ttyS1", "away"), move("away", "ttyS1")
+}
+
+func TestTheExampleIsAWholePlugin(t *testing.T) {
+	config, unplug, plug := host(t)
+	m := conformance.StartManager(t, device.PluginBinary(t, "example", config))
+	m.Want("host/serial/port: ttyS0 ttyS1", 10*time.Second)
+	r, err := m.Reserve("host/serial/port", "ttyS1")
+	if err != nil || r.Envs["SERIAL_PORTS"] != "ttyS1" || r.Devices[0].TaskPath != "/dev/ttyS1" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	unplug()
+	m.Want("host/serial/port: ttyS0 ttyS1(unplugged)", 10*time.Second)
+	plug()
+	m.Want("host/serial/port: ttyS0 ttyS1", 10*time.Second)
+}
+
+func TestTheExampleConforms(t *testing.T) {
+	config, unplug, plug := host(t)
+	conformance.Device{
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, kind()) },
+		Config: config, Unplug: unplug, Plug: plug,
+	}.Test(t)
+}

@@ -1,0 +1,58 @@
+package device_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+)
+
+// Config is the agent's block: plugin "nomad-device-serial" { config { ... } }.
+type Config struct {
+	Nodes string `codec:"nodes" default:"/dev/ttyS*" doc:"Which device nodes to give to tasks."`
+}
+
+// ports are the host's serial ports. A job says: device "serial" {}.
+type ports struct{ nodes string }
+
+// Scan says what there is.
+func (p ports) Scan(context.Context) ([]device.Group, error) {
+	nodes, err := filepath.Glob(p.nodes)
+	group := device.Group{Vendor: "host", Type: "serial", Name: "port"}
+	for _, node := range nodes {
+		group.Devices = append(group.Devices, device.Device{ID: filepath.Base(node)})
+	}
+	return []device.Group{group}, err
+}
+
+// Reserve says what a task gets of it.
+func (p ports) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
+	r := &nomad.ContainerReservation{Envs: map[string]string{"SERIAL_PORTS": strings.Join(ids, ",")}}
+	for _, id := range ids {
+		node := filepath.Join(filepath.Dir(p.nodes), id)
+		r.Devices = append(r.Devices, &nomad.DeviceSpec{HostPath: node, TaskPath: "/dev/" + id, CgroupPerms: "rw"})
+	}
+	return r, nil
+}
+
+// kind is a whole device plugin.
+func kind() device.Kind[Config] {
+	return device.Kind[Config]{
+		Name:    "serial",
+		Summary: "gives serial ports to tasks, each to one",
+		Configure: func(c Config, _ hclog.Logger) (device.Supply, error) {
+			p := ports{c.Nodes}
+			return device.Supply{Inventory: p, Reserver: p, Period: time.Second, Grace: 10 * time.Second}, nil
+		},
+	}
+}
+
+// A device plugin's main function; TestTheExampleIsAWholePlugin runs the same kind.
+func Example() {
+	device.Main(kind())
+}
