@@ -49,7 +49,7 @@ type Request[T any] struct {
 }
 
 // Run returns a command for a program with all that does not depend on the
-// driver filled in: environment, directory, user, limits.
+// driver filled in: environment, directory, user, limits, devices.
 func (r Request[T]) Run(program string, args ...string) *task.Command {
 	cmd := r.base
 	cmd.Path, cmd.Args = program, args

@@ -65,6 +65,7 @@ func smallDev(t *testing.T) {
 	node(t, "/dev/null", 0o666, 1, 3)
 	node(t, "/dev/zero", 0o666, 1, 5)
 	node(t, "/dev/tty", 0o666, 5, 0)
+	node(t, "/dev/ptmx", 0o666, 5, 2)
 	node(t, "/dev/ttyUSB0", 0o660, 1, 3)
 	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
 	must(t, unix.Mknod("/dev/loop0", unix.S_IFBLK|0o660, int(unix.Mkdev(7, 300))))
