@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,9 +37,6 @@ type inventory struct {
 	plugs   map[string]plug // by id
 
 	last atomic.Pointer[state]
-
-	mu       sync.Mutex
-	reserved map[string]bool // directories that a task may have mounted
 }
 
 var (
@@ -80,7 +76,7 @@ type plug struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), names: usbids.New(os.DirFS(p.Root)),
-		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plug{}, reserved: map[string]bool{},
+		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plug{},
 	}
 	v.last.Store(&state{})
 	return v
@@ -210,11 +206,8 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 		switch {
 		case now.Sub(k.gone) < v.Grace.Duration():
 			err = v.shadows.Yield(dir, func(block bool, major, minor uint32) bool { return hasNumber(devices, block, major, minor) })
-		case v.isReserved(dir):
-			err = v.shadows.Empty(dir)
-			delete(v.kept, dir)
 		default:
-			err = v.shadows.Remove(dir)
+			err = v.shadows.Empty(dir)
 			delete(v.kept, dir)
 		}
 		if err != nil {
@@ -282,10 +275,4 @@ func (v *inventory) warn(sentence string) {
 		v.said[sentence] = true
 		v.logger.Warn(sentence)
 	}
-}
-
-func (v *inventory) isReserved(dir string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.reserved[dir]
 }

@@ -83,11 +83,6 @@ func (r *reservation) add(s *stick, id string, n, of int) {
 	if of == 1 && s.dir != "" && s.forLibusb() && kinds[sysfs.USB] {
 		r.mountForLibusb(s)
 	}
-	if s.dir != "" {
-		r.mu.Lock()
-		r.reserved[s.dir] = true
-		r.mu.Unlock()
-	}
 }
 
 // hostPath is the shadow node, or the kernel's own where there are none.

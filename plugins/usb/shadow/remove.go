@@ -20,14 +20,6 @@ func (d *Dir) Clear(keep map[string]bool) error {
 	return retain(d.path, wanted)
 }
 
-// Remove removes a device with its directory.
-func (d *Dir) Remove(device string) error {
-	if !plain(device) {
-		return nil
-	}
-	return os.RemoveAll(filepath.Join(d.path, device))
-}
-
 // Empty removes a device's nodes and leaves the directories, which a running task
 // may have mounted: what is made in them later is there for it, too.
 func (d *Dir) Empty(device string) error {
