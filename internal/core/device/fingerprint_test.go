@@ -358,6 +358,24 @@ func TestASecondStreamTakesOver(t *testing.T) {
 	})
 }
 
+func TestTwoScansNeverRunAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		stream(t, p)
+		synctest.Wait()
+		second := stream(t, p)
+		time.Sleep(time.Minute)
+		if n := w.scanned(); n != 1 {
+			t.Errorf("%d scans at a time", n)
+		}
+		want(t, next(t, second), "")
+		close(w.hang)
+		want(t, next(t, second), "ea60[a:1]=a:1")
+	})
+}
+
 func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}

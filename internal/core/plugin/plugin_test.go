@@ -354,7 +354,7 @@ func TestRunByHand(t *testing.T) {
 		"without arguments it says what it is": {"driver", nil, 0, []string{
 			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"" + filepath.Dir(exe),
 			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  }\n}", `driver = "stub"`, "list       list what there is"}},
-		"a device plugin says how to get a device": {"device", []string{"help"}, 0, []string{`device "stub" {}`}},
+		"a device plugin says how to get a device": {"device", []string{"help"}, 0, []string{"resources {\n  device \"TYPE\" {}\n}"}},
 		"version":                {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + "\n"}},
 		"--version":              {"driver", []string{"--version"}, 0, []string{Version()}},
 		"options":                {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option", "| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
