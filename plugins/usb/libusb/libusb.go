@@ -19,7 +19,8 @@ const Available = true
 // Scan lists what is plugged in, hubs too, by bus and address. A context of libusb
 // is made for it and closed after it: one that is kept does not see what is plugged
 // later where no udev runs. One that libusb can't describe, or that vanishes
-// meanwhile, is left out.
+// meanwhile, is left out. It takes some milliseconds, and up to 100 more, in which
+// gousb's loop for events waits until it looks whether it is to end.
 //
 // After a panic within libusb's Go half, which leaves memory behind, it is not asked
 // again.

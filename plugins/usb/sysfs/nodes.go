@@ -24,7 +24,8 @@ func nodes(root fs.FS, dir string) []Node {
 	var found []Node
 	var walk func(at string, of int)
 	walk = func(at string, of int) {
-		event := readUevent(root, at)
+		entries, _ := fs.ReadDir(root, at)
+		event := readUevent(root, at, entries)
 		if at != dir && event["DEVTYPE"] == "usb_device" {
 			return // plugged into this one
 		}
@@ -37,7 +38,6 @@ func nodes(root fs.FS, dir string) []Node {
 		if name := event["DEVNAME"]; fs.ValidPath(name) {
 			found = append(found, node(root, at, of, name, event))
 		}
-		entries, _ := fs.ReadDir(root, at)
 		for _, e := range entries {
 			if e.IsDir() && e.Name() != "power" && !strings.HasPrefix(e.Name(), "ep_") {
 				walk(path.Join(at, e.Name()), of)
@@ -71,9 +71,12 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 	return Node{Kind: kind, Path: path.Join("dev", name), Interface: of, Block: subsystem == "block", Major: uint32(major), Minor: uint32(minor)}
 }
 
-// readUevent is what the kernel said when it made the directory's object; nil where
-// the directory is none's.
-func readUevent(root fs.FS, dir string) map[string]string {
+// readUevent is what the kernel said when it made the object that a directory is;
+// nil where it is only a part of one.
+func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string {
+	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "uevent" }) {
+		return nil
+	}
 	b, err := fs.ReadFile(root, path.Join(dir, "uevent"))
 	if err != nil {
 		return nil
