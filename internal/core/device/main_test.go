@@ -45,7 +45,6 @@ type fileWorld struct {
 	Groups []Group
 	Err    string // of a scan
 	Panic  string
-	Kill   bool // the process, in a scan
 }
 
 type fileConfig struct {
@@ -80,15 +79,21 @@ func (f *fileInventory) Scan(context.Context) ([]Group, error) {
 		return nil, err
 	}
 	switch {
-	case w.Kill:
-		os.Exit(3)
 	case w.Panic != "":
 		panic(w.Panic)
 	case w.Err != "":
 		return nil, errors.New(w.Err)
 	}
+	for _, g := range w.Groups {
+		for i := range g.Devices {
+			g.Devices[i].Problem = strings.ReplaceAll(g.Devices[i].Problem, foreign, "\xff")
+		}
+	}
 	return w.Groups, nil
 }
+
+// foreign stands for a byte that is not UTF-8, which JSON has not.
+const foreign = "%ff"
 
 func (f *fileInventory) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
 	return &device.ContainerReservation{

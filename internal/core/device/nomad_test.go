@@ -68,14 +68,12 @@ func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
 func TestNothingInAScanEndsThePlugin(t *testing.T) {
 	bad := sticks("ea61", "0001")
 	bad.Vendor = ""
-	foreign := sticks("ea62", "c:1")
-	foreign.Devices[0].Problem = "bad \xff byte"
 	for name, w := range map[string]fileWorld{
 		"an error":            {Err: "libusb: no device [code -4]"},
 		"a panic":             {Panic: "libusb: unknown error [code -99]"},
 		"an invalid group":    {Groups: []Group{sticks("ea60", "a:1"), bad, sticks("ea63", "0001")}},
 		"nothing there":       {Groups: []Group{}},
-		"a byte out of range": {Groups: []Group{sticks("ea60", "a:1"), foreign}},
+		"a byte out of range": {Groups: []Group{sticks("ea60", "a:1"), ill(sticks("ea62", "c:1"), "bad "+foreign+" byte")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, one())

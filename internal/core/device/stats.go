@@ -97,8 +97,9 @@ func (p *Plugin) measure(ctx context.Context, m Meter) (groups []*device.DeviceG
 	return groups, nil
 }
 
-// completeStats has neither what Nomad's commands panic on, which is a nil
-// (command/helper_devices.go), nor what its API or gRPC can't write.
+// completeStats has an object where Nomad's commands panic without one
+// (command/helper_devices.go), the health where there is no summary, and nothing
+// that gRPC or JSON can't write.
 func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
 	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
 	if c.Summary == nil {

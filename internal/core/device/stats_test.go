@@ -100,7 +100,7 @@ func TestStatsComeAtOnceAndAtEachInterval(t *testing.T) {
 	})
 }
 
-// Nomad's commands panic on what is nil (command/helper_devices.go), and its API
+// Nomad's commands panic without an object (command/helper_devices.go), and its API
 // answers with an error to a number that JSON has not.
 func TestStatsAreWholeAndCanBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
