@@ -3,6 +3,8 @@ package device
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -374,6 +376,30 @@ func TestTwoScansNeverRunAtATime(t *testing.T) {
 		close(w.hang)
 		want(t, next(t, second), "ea60[a:1]=a:1")
 	})
+}
+
+func TestAThousandScansGainNothing(t *testing.T) {
+	w := &world{}
+	w.plug(sticks("ea60", "a:1"))
+	s := supplied(w)
+	s.Settle = 0
+	p, _ := start(t, s)
+	<-stream(t, p)
+	scan := func(n int) {
+		for end := w.scanned() + n; w.scanned() < end; runtime.Gosched() {
+			p.kick.Kick()
+		}
+	}
+	scan(10)
+	held := func() [2]int {
+		files, _ := os.ReadDir("/proc/self/fd")
+		return [2]int{runtime.NumGoroutine(), len(files)}
+	}
+	before := held()
+	scan(1000)
+	if now := held(); now[0] > before[0] || now[1] > before[1] {
+		t.Errorf("%d goroutines and %d files, before %d and %d", now[0], now[1], before[0], before[1])
+	}
 }
 
 func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
