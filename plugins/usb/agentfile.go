@@ -67,7 +67,7 @@ func readConfig(path, binary string) (any, error) {
 	}
 	hint := ""
 	if len(others) > 0 {
-		hint = fmt.Sprintf(", only %s%s; the name is that of the file in plugin_dir", quoted(others), didYouMean(pluginName, others))
+		hint = fmt.Sprintf(", only %s; the name is that of the file in plugin_dir", quoted(others))
 	}
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, pluginName, hint)
 }

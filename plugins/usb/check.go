@@ -61,7 +61,7 @@ func report(w io.Writer, path string, config Config) error {
 		return err
 	}
 	if !isDir(filepath.Join(config.Root, "sys/bus/usb/devices")) {
-		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or its driver is not loaded", filepath.Join(config.Root, "sys/bus/usb/devices")))
+		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded", filepath.Join(config.Root, "sys/bus/usb/devices")))
 	}
 	var ids match.IDs
 	assigned := p.rules.Assign(devices, &ids)
@@ -73,7 +73,7 @@ func report(w io.Writer, path string, config Config) error {
 		}
 		byType[kind] = append(byType[kind], a)
 		if len(a.Also) > 0 && a.Published() {
-			notes = append(notes, fmt.Sprintf("%s matches device %s, too: it belongs to the first in the order of names, %q", a.ID, quoted(a.Also), a.Type))
+			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, though it also matches %s", a.ID, a.Type, quoted(a.Also)))
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
@@ -84,7 +84,11 @@ func report(w io.Writer, path string, config Config) error {
 				fmt.Fprintf(w, "    unhealthy: %s\n", lack)
 			}
 		}
-		if len(byType[kind]) == 0 {
+		switch {
+		case len(byType[kind]) > 0:
+		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):
+			fmt.Fprintln(w, "  nothing that does not belong to another block")
+		default:
 			fmt.Fprintln(w, "  nothing that is plugged in")
 			if near := nearly(config.Devices[kind].Match, devices); near != "" {
 				notes = append(notes, fmt.Sprintf("device %q: %s", kind, near))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	nomad "github.com/hashicorp/nomad/plugins/device"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 
@@ -204,7 +206,7 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 		},
 		Envs: map[string]string{
 			"USB_MY_ZIGBEE_ID": "10c4:ea60:0001", "USB_MY_ZIGBEE_VENDOR_ID": "10c4", "USB_MY_ZIGBEE_PRODUCT_ID": "ea60", "USB_MY_ZIGBEE_SERIAL": "0001",
-			"USB_MY_ZIGBEE_PORT": "1-1", "USB_MY_ZIGBEE_BUS": "1", "USB_MY_ZIGBEE_ADDRESS": "4",
+			"USB_MY_ZIGBEE_PORT": "1-1", "USB_MY_ZIGBEE_BUS": "1", "USB_MY_ZIGBEE_BUS_PORT": "1", "USB_MY_ZIGBEE_ADDRESS": "4",
 			"USB_MY_ZIGBEE_TTY": "/dev/my-zigbee/tty", "USB_MY_ZIGBEE_HOST_TTY": host + "tty",
 			"USB_MY_ZIGBEE_USB": "/dev/my-zigbee/usb", "USB_MY_ZIGBEE_HOST_USB": host + "usb",
 		},
@@ -568,5 +570,42 @@ func TestStatisticsSayWhatTheKernelDoes(t *testing.T) {
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; *there {
 		t.Error("still there though unplugged since the last scan")
+	}
+}
+
+func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	for _, dir := range []string{m.root, filepath.Dir(m.root), filepath.Dir(filepath.Dir(m.root))} {
+		m.must(os.Chmod(dir, 0o755))
+	}
+	m.nodes = "/nomad-usb-test" // where only root may make it
+	m.start(zigbeeBlock)
+	done := make(chan string)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if os.Geteuid() == 0 {
+			unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
+		}
+		var problem string
+		for range 3 {
+			groups, err := m.Scan(t.Context())
+			if err != nil || len(groups) != 1 {
+				problem = fmt.Sprint(groups, err)
+			} else {
+				problem = groups[0].Devices[0].Problem
+			}
+		}
+		done <- problem
+	}()
+	if problem := <-done; problem != "" {
+		t.Fatalf("the device is not usable: %s", problem)
+	}
+	r := m.reserve("10c4:ea60:0001")
+	if tty := m.root + "/dev/ttyUSB0"; r.Envs["USB_ZIGBEE_HOST_TTY"] != tty || r.Devices[1].HostPath != tty || r.Devices[1].TaskPath != "/dev/zigbee/tty" {
+		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
+	}
+	if n := strings.Count(m.log.String(), "no device nodes can be made for tasks"); n != 1 {
+		t.Errorf("said %d times: %s", n, m.log)
 	}
 }

@@ -34,7 +34,7 @@ var listCommand = plugin.Command{
 // list shows what is plugged in below root.
 func list(w io.Writer, root string) error {
 	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
-		fmt.Fprintf(w, "%s is not there: this machine has no USB, or its driver is not loaded\n(modprobe usbcore).\n", filepath.Join(root, "sys/bus/usb/devices"))
+		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n", filepath.Join(root, "sys/bus/usb/devices"))
 		return nil
 	}
 	devices, err := sysfs.Scan(os.DirFS(root))

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func (m *machine) list() string {
+	m.Helper()
+	var out bytes.Buffer
+	m.must(list(&out, m.root))
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 79 && !strings.Contains(line, m.root) && !strings.Contains(line, "/by-id/") {
+			m.Errorf("line of %d columns: %s", n, line)
+		}
+	}
+	return out.String()
+}
+
+// check writes a configuration and checks it.
+func (m *machine) check(config string) (string, error) {
+	m.Helper()
+	path := filepath.Join(m.TempDir(), "agent.hcl")
+	m.must(os.WriteFile(path, []byte(strings.ReplaceAll(config, "ROOT", m.root)), 0o644))
+	var out bytes.Buffer
+	err := check(&out, path)
+	return strings.ReplaceAll(out.String(), path, "agent.hcl"), err
+}
+
+func wantLines(t *testing.T, got string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if !strings.Contains("\n"+got, "\n"+line+"\n") {
+			t.Errorf("no line %q in\n%s", line, got)
+		}
+	}
+}
+
+func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
+	m := newMachine(t, ``)
+	if got := m.list(); !strings.Contains(got, "this machine has no USB") {
+		t.Errorf("without a bus: %s", got)
+	}
+	first := m.plug("10c4:ea60", "0001", "1-1")
+	got := m.list()
+	wantLines(t, got,
+		"10c4:ea60  Silicon Labs CP2102", "  serial   0001", "  port     1-1", "           pci-0000:00:14.0-usbv2-0:1", "  class    vendor-specific",
+		"  nodes    /dev/bus/usb/001/004 usb", "           /dev/ttyUSB0         tty of cp210x, interface 0",
+		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
+		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
+	m.must(first.Unplug())
+	if got := m.list(); got != "Nothing is plugged in, but for hubs.\n" {
+		t.Errorf("without a stick: %s", got)
+	}
+}
+
+func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("1a86:7523", "", "1-1")
+	m.plug("1a86:7523", "", "1-2")
+	m.plug("10c4:ea60", "A 1", "1-3")
+	m.plug("10c4:ea60", "A 2", "1-4")
+	m.plug("0403:6001", "same", "2-1")
+	m.plug("0403:6001", "same", "2-2", "hidraw")
+	var config strings.Builder
+	for line := range strings.Lines(m.list()) {
+		if strings.HasPrefix(line, "    ") && !strings.HasPrefix(line, "     /") && !strings.HasPrefix(line, "       ") {
+			config.WriteString(line)
+		}
+	}
+	m.start(config.String())
+	groups := m.scan()
+	if len(groups) != 6 {
+		t.Errorf("%d groups of 6 sticks, of\n%s", len(groups), config.String())
+	}
+	for _, g := range groups {
+		if len(g.Devices) != 1 {
+			t.Errorf("%s has %v", g.Type, g.Devices)
+		}
+	}
+}
+
+func TestCheckShowsWhichDeviceBelongsToWhichBlock(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.plug("1a86:7523", "", "1-2")
+	m.plug("1050:0407", "7", "1-3", "hidraw")
+	m.plug("046d:c52b", "", "1-4", "hidraw")
+	got, err := m.check(`
+		client { enabled = true }
+		plugin "raw_exec" {}
+		plugin "nomad-device-usb" {
+			config {
+				root = "ROOT"
+				device "a" { id = "10c4:*" }
+				device "b" { id = "*:ea60" }
+				device "c" {
+					id     = "10c4:ea60"
+					serial = "0002"
+					names { tty = "/dev/zigbee" }
+				}
+				device "d" {
+					id    = "1050:0407"
+					nodes = ["tty"]
+					path  = "/dev/zigbee"
+				}
+				device "e" {
+					id     = "0403:6001"
+					driver = "ftdi_sio"
+				}
+				device "f" {
+					id   = "1a86:7523"
+					port = "1-7"
+				}
+				exclude "mice" { id = "046d:*" }
+			}
+		}`)
+	m.must(err)
+	want := `agent.hcl: the configuration is right.
+
+device "a"
+  10c4:ea60:0001
+    Silicon Labs CP2102, /dev/ttyUSB0
+
+device "b"
+  nothing that does not belong to another block
+
+device "c"
+  nothing that is plugged in
+
+device "d"
+  1050:0407:7
+    Silicon Labs CP2102, /dev/hidraw0
+    unhealthy: no tty: its driver usbhid has made none
+
+device "e"
+  nothing that is plugged in
+
+device "f"
+  nothing that is plugged in
+
+not published
+  1a86:7523@pci-0000:00:14.0-usbv2-0:2
+    Silicon Labs CP2102, /dev/ttyUSB1
+  046d:c52b@pci-0000:00:14.0-usbv2-0:4
+    Silicon Labs CP2102, /dev/hidraw1
+    by exclude "mice"
+
+note: device "c" and device "d" both have the path /dev/zigbee in a task: no task can have both
+note: 10c4:ea60:0001 belongs to device "a", the first in the order of names, though it also matches "b"
+note: device "c": 10c4:ea60:0001 would match, but its serial is "0001"
+note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port is "1-2"
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestCheckReadsAnAgentsFileOrTheConfigAlone(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("10c4:ea60", "0001", "1-1")
+	for name, config := range map[string]string{
+		"an agent's":              `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
+		"an agent's in JSON":      `{"plugin": {"nomad-device-usb": {"config": {"root": "ROOT", "device": {"z": {"id": ["10c4:ea60"]}}}}}}`,
+		"several plugins in JSON": `{"plugin": [{"docker": {"config": {}}}, {"nomad-device-usb": {"config": [{"root": "ROOT", "device": [{"z": [{"id": "10c4:ea60"}]}]}]}}]}`,
+		"config":                  `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
+		"what is in it":           `root = "ROOT" device "z" { id = "10c4:ea60" }`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			config = strings.NewReplacer(" root", "\nroot", " device", "\ndevice", " }", "\n}").Replace(config)
+			if strings.HasPrefix(config, "{") {
+				config = strings.ReplaceAll(config, "\n", " ")
+			}
+			got, err := m.check(config)
+			m.must(err)
+			wantLines(t, got, `device "z"`, "  10c4:ea60:0001")
+		})
+	}
+}
+
+func TestCheckTellsWhatKeepsAnAgentFromStarting(t *testing.T) {
+	m := newMachine(t, ``)
+	for name, c := range map[string]struct{ config, want, printed string }{
+		"no such block":      {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only "nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
+		"no plugin at all":   {`client { enabled = true }`, `has no block plugin "nomad-device-usb"`, ""},
+		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named "devise". Did you mean "device"?`, ""},
+		"not HCL":            {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
+		"one":                {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`, ""},
+		"two":                {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}", `the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did you mean "id"?`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := m.check(c.config)
+			if err == nil {
+				t.Fatalf("accepted: %s", out)
+			}
+			if !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+			if c.printed != "" {
+				wantLines(t, out, c.printed)
+			}
+		})
+	}
+}
+
+func TestCheckReadsADirectory(t *testing.T) {
+	m := newMachine(t, ``)
+	dir := t.TempDir()
+	m.must(os.WriteFile(dir+"/a.hcl", []byte("client { enabled = true }"), 0o644))
+	if err := check(new(bytes.Buffer), dir); err == nil || !strings.Contains(err.Error(), "has no block plugin") {
+		t.Errorf("got %v", err)
+	}
+	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": {"root": "`+m.root+`"}}}}`), 0o644))
+	var out bytes.Buffer
+	m.must(check(&out, dir))
+	if !strings.Contains(out.String(), "note: nothing is published: add device blocks") {
+		t.Errorf("got %s", out.String())
+	}
+	for _, path := range []string{t.TempDir(), dir + "/none"} {
+		if err := check(new(bytes.Buffer), path); err == nil {
+			t.Errorf("%s accepted", path)
+		}
+	}
+}
+
+func TestEveryCommandIsThere(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range kind.Commands {
+		names[c.Name] = c.Help != "" && c.Run != nil
+	}
+	for _, name := range []string{"list", "check", "simulate"} {
+		if !names[name] {
+			t.Errorf("no command %s", name)
+		}
+	}
+	for _, args := range [][]string{nil, {"a", "b"}, {"-x"}} {
+		if err := checkCommand.Run(args); err == nil || !strings.Contains(err.Error(), "usage") {
+			t.Errorf("check %v: %v", args, err)
+		}
+	}
+}

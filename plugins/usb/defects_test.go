@@ -1,0 +1,160 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+)
+
+// The defects are those of Nomad's example of a USB plugin (cgbaker's demo), by
+// number. Those of enumeration are tested where that is, those of the contract in
+// internal/core/device.
+
+func TestDefect03AReservationGrantsTheStick(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	stick := m.plug("10c4:ea60", "0001", "1-1")
+	said := m.serve(stick)
+	m.scan()
+	r := m.reserve("10c4:ea60:0001")
+	if len(r.Devices) == 0 || len(r.Envs) == 0 {
+		t.Fatalf("it is empty: %+v", r)
+	}
+	tty, err := os.OpenFile(r.Envs["USB_ZIGBEE_HOST_TTY"], os.O_RDWR, 0)
+	m.must(err)
+	defer tty.Close()
+	_, err = tty.WriteString("turn the light on\n")
+	m.must(err)
+	answer := make([]byte, 100)
+	tty.SetReadDeadline(time.Now().Add(5 * time.Second)) // where it has one
+	n, err := tty.Read(answer)
+	m.must(err)
+	if got := string(answer[:n]); got != "stick: turn the light on\n" || said.String() != "turn the light on\n" {
+		t.Errorf("the stick heard %q and answered %q", said, got)
+	}
+}
+
+// serve has the stick answer until the test ends.
+func (m *machine) serve(p *simulate.Plugged) *output {
+	var out output
+	done := make(chan error, 1)
+	go func() { done <- p.Serve(m.Context(), &out) }() // which ends before Cleanup is called
+	m.Cleanup(func() { m.must(<-done) })
+	return &out
+}
+
+func TestDefect08AReservationHasEveryNodeOfTheDevice(t *testing.T) {
+	m := newMachine(t, `device "combined" { id = "10c4:8a2a" }`)
+	m.plug("10c4:8a2a", "1", "3-2", "tty", "hidraw", "tty")
+	m.scan()
+	host := m.nodes + "/10c4-8a2a-1/"
+	got := map[string]string{}
+	for _, d := range m.reserve("10c4:8a2a:1").Devices {
+		got[d.TaskPath] = d.HostPath
+	}
+	for task, want := range map[string]string{
+		"/dev/combined/usb": "usb", "/dev/combined/tty-if00": "tty-if00", "/dev/combined/tty-if02": "tty-if02", "/dev/combined/hidraw": "hidraw",
+	} {
+		if got[task] != host+want {
+			t.Errorf("%s is %q, want %q", task, got[task], host+want)
+		}
+	}
+}
+
+func TestDefect11GroupsHaveNumbersForNames(t *testing.T) {
+	m := newMachine(t, `match_all = true`)
+	table := filepath.Join(m.root, "usr/share/hwdata")
+	m.must(os.MkdirAll(table, 0o755))
+	m.must(os.WriteFile(table+"/usb.ids", []byte("0aaa  A/B Semiconductors\n\t0001  Same name\n\t0002  Same name\n"), 0o644))
+	for port, id := range map[string]string{"1-1": "0aaa:0001", "1-2": "0aaa:0002"} {
+		p := m.plug(id, "x", port)
+		for _, name := range []string{"manufacturer", "product"} {
+			m.must(os.Remove(filepath.Join(m.root, "sys/bus/usb/devices", p.Port, name)))
+		}
+	}
+	m.wantPublished("0aaa/usb/0001 0aaa:0001:x", "0aaa/usb/0002 0aaa:0002:x")
+	for _, g := range m.scan() {
+		if vendor, _ := g.Attributes["vendor"].GetString(); vendor != "A/B Semiconductors" {
+			t.Errorf("vendor of %s is %q", g.Name, vendor)
+		}
+	}
+}
+
+func TestDefect12ThereAreAttributesForConstraints(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	m.plug("10c4:ea60", "nan", "1-1") // which Nomad's guess would make a number of
+	g := m.scan()[0]
+	for _, name := range []string{"usb_id", "vendor", "product", "serial", "port", "classification", "driver"} {
+		if text, ok := g.Attributes[name].GetString(); !ok || text == "" {
+			t.Errorf("%s is %v", name, g.Attributes[name])
+		}
+	}
+	for _, name := range []string{"vendor_id", "product_id", "class_id", "sub_class_id", "protocol_id", "speed"} {
+		if _, ok := g.Attributes[name].GetInt(); !ok {
+			t.Errorf("%s is %v", name, g.Attributes[name])
+		}
+	}
+	for name, a := range g.Attributes {
+		if strings.HasPrefix(name, "unique.") || a.Float != nil {
+			t.Errorf("%s is %v, which the scheduler does not use well", name, a)
+		}
+	}
+}
+
+func TestDefect13AnythingThatMatchesNothingIsSaid(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	if !strings.Contains(m.log.String(), "no device is published") {
+		t.Errorf("without a configuration it says %q", m.log)
+	}
+	m.start(`
+		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
+		device "b" { id = "0403:*" }`) // several, in hex, as people write it
+	m.plug("1a86:7523", "1", "1-2")
+	m.plug("0403:6001", "1", "1-3")
+	m.wantPublished("0403/b/6001 0403:6001:1", "10c4/a/ea60 10c4:ea60:0001", "1a86/a/7523 1a86:7523:1")
+	if _, err := decode(t, `device "a" { id = "4292" }`); err == nil { // 0x10c4
+		t.Error("a decimal number is taken for an id")
+	}
+}
+
+func TestDefect19AScanThatFindsNothingNewLogsNothing(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	for range 50 {
+		m.scan()
+	}
+	if m.log.String() != "" {
+		t.Errorf("logged: %s", m.log)
+	}
+}
+
+func TestDefect20ThePluginIsWhatItsNamesSay(t *testing.T) {
+	module, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+kind.Name+"\n") || pluginName != "nomad-device-"+kind.Name {
+		t.Errorf("plugin %q is in a file %q and a module %.60q", kind.Name, pluginName, module)
+	}
+	if replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1); len(replaced) != 1 || !strings.Contains(replaced[0], "../../internal/core") {
+		t.Errorf("modules are replaced: %q", replaced)
+	}
+	if regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module) {
+		t.Error("it is built against an old Nomad")
+	}
+	if v := plugin.Version(); v == "0.1.0" || v == "" {
+		t.Errorf("version %q is a constant", v)
+	}
+	page, err := os.ReadFile("../../docs/usb.md")
+	if err != nil || !strings.Contains(string(page), pluginName) {
+		t.Errorf("it is not documented: %v", err)
+	}
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+)
+
+// roleVar makes the test binary the plugin's, so that an agent's parts meet a
+// process of it.
+const roleVar = "OUTRIDER_USB_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVar) == "plugin" {
+		device.Main(kind)
+		return
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+)
+
+func TestDevicePluginsTable(t *testing.T) {
+	m := newMachine(t, ``)
+	stick := m.plug("10c4:ea60", "0001", "1-1")
+	m.plug("10c4:ea60", "0002", "1-2")
+	m.plug("1050:0407", "7", "1-3", "hidraw")
+	m.plug("1a86:7523", "", "2-1")
+	conformance.Device{
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, kind) },
+		Config: fmt.Sprintf(`
+			root       = %q
+			shadow_dir = %q
+			match_all  = true
+			rescan     = "200ms"
+			device "zigbee" { id = "10c4:ea60" }
+			device "serial-key" {
+				id    = "1050:0407"
+				nodes = ["tty"]
+			}`, m.root, m.nodes),
+		Unplug:   func() { m.must(stick.Unplug()) },
+		Plug:     func() { stick = m.plug("10c4:ea60", "0001", "1-4") },
+		Measures: true,
+	}.Test(t)
+}
+
+// agent is the part of an agent that has to do with devices, with the plugin as a
+// process of its own.
+func (m *machine) agent(config string) *conformance.Manager {
+	m.Helper()
+	exe, err := os.Executable()
+	m.must(err)
+	return conformance.StartManager(m.T, conformance.Binary{
+		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"},
+		Config: fmt.Sprintf("root = %q\nshadow_dir = %q\nrescan = \"200ms\"\n%s", m.root, m.nodes, config),
+	})
+}
+
+func TestAnAgentHearsOfPlugsAndUnplugs(t *testing.T) {
+	m := newMachine(t, ``)
+	a := m.agent("grace = \"400ms\"\n" + zigbeeBlock)
+	a.Want("", 5*time.Second)
+	const plugged = "10c4/zigbee/ea60: 10c4:ea60:0001"
+	var stick *simulate.Plugged
+	for range 3 {
+		stick = m.plug("10c4:ea60", "0001", "1-1")
+		a.Want(plugged, 5*time.Second)
+		m.must(stick.Unplug())
+		a.Want("10c4/zigbee/ea60: 10c4:ea60:0001(unplugged)", 5*time.Second)
+		a.Want("", 5*time.Second)
+	}
+	told := a.Updates()
+	time.Sleep(time.Second)
+	if now := a.Updates(); now != told {
+		t.Errorf("the node was updated %d times without a change", now-told)
+	}
+}
+
+func TestAReservationIsTheSameAfterThePluginWasKilled(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("10c4:ea60", "0001", "1-1")
+	a := m.agent(zigbeeBlock)
+	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", 5*time.Second)
+	before, err := a.Reserve("10c4/zigbee/ea60", "10c4:ea60:0001")
+	m.must(err)
+	node := m.nodes + "/10c4-ea60-0001/tty"
+	open, err := os.Lstat(node)
+	m.must(err)
+
+	killed := a.KillPlugin()
+	for end := time.Now().Add(10 * time.Second); a.PID() == killed && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	var after *nomad.ContainerReservation
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if after, err = a.Reserve("10c4/zigbee/ea60", "10c4:ea60:0001"); err == nil {
+			break
+		}
+	}
+	m.must(err)
+	wantReservation(t, after, before)
+	if now, err := os.Lstat(node); err != nil || !os.SameFile(open, now) {
+		t.Errorf("the node that tasks have open was made again: %v", err)
+	}
+}
+
+func TestAReservationWaitsForAStickThatIsBeingReplugged(t *testing.T) {
+	m := newMachine(t, ``)
+	stick := m.plug("10c4:ea60", "0001", "1-1")
+	a := m.agent(zigbeeBlock)
+	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", 5*time.Second)
+	m.must(stick.Unplug())
+	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001(unplugged)", 5*time.Second)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := a.Reserve("10c4/zigbee/ea60", "10c4:ea60:0001")
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	m.plug("10c4:ea60", "0001", "1-2")
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAgentDoesNotStartWithAMistakeInTheConfiguration(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal := conformance.RefuseManager(t, conformance.Binary{
+		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"}, Config: "device \"zwave\" {\nid = 0x0658\n}",
+	})
+	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`; !strings.Contains(refusal, want) {
+		t.Errorf("got %s", refusal)
+	}
+}
+
+func TestAThousandScansLeaveNothing(t *testing.T) {
+	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
+	for port := range 4 {
+		m.plug("10c4:ea60", fmt.Sprint(port), fmt.Sprintf("1-%d", port+1))
+	}
+	held := func() [3]int {
+		count := func(dir string) int {
+			entries, err := os.ReadDir(dir)
+			m.must(err)
+			return len(entries)
+		}
+		return [3]int{count("/proc/self/fd"), count("/proc/self/task"), len(m.treeOfNodes())}
+	}
+	for range 20 {
+		m.scan()
+	}
+	before := held()
+	for range 1000 {
+		m.scan()
+	}
+	now := held()
+	if now[0] != before[0] || now[2] != before[2] || now[1] > before[1]+1 { // the runtime may want a thread more for itself
+		t.Errorf("descriptors, threads and nodes are %v, before %v", now, before)
+	}
+	if len(m.said) > 0 {
+		t.Errorf("warned of %v", m.said)
+	}
+}
+
+func (m *machine) treeOfNodes() (all []string) {
+	m.must(filepath.WalkDir(m.nodes, func(path string, _ os.DirEntry, err error) error {
+		all = append(all, path)
+		return err
+	}))
+	return all
+}
