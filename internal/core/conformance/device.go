@@ -71,7 +71,7 @@ func (d Device) Test(t *testing.T) {
 		select {
 		case r := <-ch:
 			t.Errorf("got another list: %s", describe(r.Devices))
-		case <-time.After(3 * time.Second):
+		case <-time.After(2 * time.Second):
 		}
 	})
 	t.Run("the next process has the same list", func(t *testing.T) {

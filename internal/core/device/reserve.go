@@ -79,16 +79,20 @@ func (p *Plugin) await(ids []string, limit time.Duration) error {
 	defer cancel()
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	for {
+	for kicked := false; ; {
 		s := p.current.Load()
 		err := s.refusal(ids)
 		if !errors.As(err, new(passing)) {
 			return err
 		}
-		p.kick.Kick()
+		if !kicked { // and not after each scan, which would be the next one's reason
+			p.kick.Kick()
+			kicked = true
+		}
 		select {
 		case <-s.newer:
 		case <-again.C:
+			kicked = false
 		case <-ctx.Done():
 			if p.ctx.Err() != nil {
 				return fmt.Errorf("%w (and the plugin ends)", err)

@@ -163,6 +163,33 @@ func TestReserveSaysWhyThereIsNoListYet(t *testing.T) {
 	})
 }
 
+func TestAReservationThatWaitsMakesAScanEachSecond(t *testing.T) {
+	for name, w := range map[string]*world{
+		"for a re-plug":         {groups: []Group{sticks("ea60", "a:1")}},
+		"while all scans fail":  {err: errors.New("no such file")},
+		"while all scans panic": {broken: "bad firmware"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := supplied(w)
+				s.Settle = 0
+				p, _ := start(t, s)
+				next(t, stream(t, p))
+				w.plug()
+				p.kick.Kick()
+				synctest.Wait()
+				before := w.scanned()
+				if _, err := p.Reserve([]string{"a:1"}); err == nil {
+					t.Error("it was given")
+				}
+				if n := w.scanned() - before; n < 2 || n > 13 {
+					t.Errorf("%d scans in 10 s", n)
+				}
+			})
+		})
+	}
+}
+
 func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
