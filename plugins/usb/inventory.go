@@ -186,8 +186,8 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
 	}
 }
 
-// forget removes the nodes of what is not plugged in: at once those whose numbers
-// others have now, all when the grace period is over.
+// forget removes the nodes of what is not plugged in: at once those that are others'
+// now, all when the grace period is over.
 func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now time.Time) {
 	for dir, k := range v.kept {
 		if wanted[dir] {
@@ -205,7 +205,7 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 		var err error
 		switch {
 		case now.Sub(k.gone) < v.Grace.Duration():
-			err = v.shadows.Yield(dir, func(block bool, major, minor uint32) bool { return hasNumber(devices, block, major, minor) })
+			err = v.shadows.Yield(dir, v.nodesOf(devices))
 		default:
 			err = v.shadows.Empty(dir)
 			delete(v.kept, dir)
@@ -216,24 +216,25 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 	}
 }
 
-func hasNumber(devices []sysfs.Device, block bool, major, minor uint32) bool {
+// nodesOf are the kernel's own.
+func (v *inventory) nodesOf(devices []sysfs.Device) (all []shadow.Node) {
 	for _, d := range devices {
 		for _, n := range d.Nodes {
-			if n.Block == block && n.Major == major && n.Minor == minor {
-				return true
-			}
+			all = append(all, v.nodeOf(n))
 		}
 	}
-	return false
+	return all
+}
+
+func (v *inventory) nodeOf(n sysfs.Node) shadow.Node {
+	return shadow.Node{Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor}
 }
 
 func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 	d := shadow.Device{Name: dir}
 	for _, n := range s.nodes {
-		node := shadow.Node{
-			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor,
-			Mode: s.block.mode, UID: s.block.uid, GID: s.block.gid,
-		}
+		node := v.nodeOf(n.Node)
+		node.Name, node.Mode, node.UID, node.GID = n.name, s.block.mode, s.block.uid, s.block.gid
 		d.Nodes = append(d.Nodes, node)
 		if n.Kind == sysfs.USB && s.forLibusb() {
 			node.Name = fmt.Sprintf("%03d/%03d", s.Bus, s.Address)

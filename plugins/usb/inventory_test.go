@@ -423,6 +423,18 @@ func TestNodesGoWithTheirDeviceWhenTheGracePeriodIsOver(t *testing.T) {
 	}
 }
 
+func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
+	m := newMachine(t, `match_all = true`)
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	m.must(p.Unplug())
+	if other := m.plug("10c4:ea60", "0002", "1-1"); other.Nodes[0] != p.Nodes[0] {
+		t.Fatalf("it is %s and not %s", other.Nodes[0], p.Nodes[0])
+	}
+	m.scan()
+	m.wantNodes("10c4-ea60-0001/usb", "10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
+}
+
 func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")

@@ -46,7 +46,7 @@ func (n Node) make(path string) error {
 		kind = unix.S_IFBLK
 	}
 	return replace(path, func(temp string) error {
-		if err := unix.Mknod(temp, kind, int(unix.Mkdev(n.Major, n.Minor))); err != nil {
+		if err := unix.Mknod(temp, kind, int(n.number())); err != nil {
 			return &fs.PathError{Op: "mknod", Path: path, Err: err}
 		}
 		return n.own(temp, uid, gid, os.Lstat, os.Lchown)
@@ -59,16 +59,11 @@ func (n Node) is(path string) bool {
 	if err != nil || info.Mode()&fs.ModeDevice == 0 || n.Block == (info.Mode()&fs.ModeCharDevice != 0) {
 		return false
 	}
-	major, minor := number(info)
-	return major == n.Major && minor == n.Minor
+	return uint64(info.Sys().(*syscall.Stat_t).Rdev) == n.number()
 }
 
-// number is a device node's, whose minor may be above 255: the fourth bus begins
-// at 384.
-func number(info fs.FileInfo) (major, minor uint32) {
-	dev := uint64(info.Sys().(*syscall.Stat_t).Rdev)
-	return unix.Major(dev), unix.Minor(dev)
-}
+// number is not that of a byte each: the minors of the fourth bus begin at 384.
+func (n Node) number() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
 // own sets owner and mode where they are others; with -1 they stay.
 func (n Node) own(path string, uid, gid int, stat func(string) (fs.FileInfo, error), chown func(string, int, int) error) error {

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Clear removes every device that a former run left and that is not to be kept. It
@@ -37,9 +38,9 @@ func (d *Dir) Empty(device string) error {
 	})
 }
 
-// Yield removes those nodes of a device that is not plugged in whose numbers are
-// others' now: the kernel gives them to whatever is plugged in next.
-func (d *Dir) Yield(device string, taken func(block bool, major, minor uint32) bool) error {
+// Yield removes those nodes of a device that is not plugged in which are others' now:
+// the kernel gives numbers and names to whatever is plugged in next.
+func (d *Dir) Yield(device string, others []Node) error {
 	if !plain(device) {
 		return nil
 	}
@@ -47,17 +48,11 @@ func (d *Dir) Yield(device string, taken func(block bool, major, minor uint32) b
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
-		case err != nil || e.Type()&fs.ModeDevice == 0:
+		case err != nil || e.IsDir():
 			return err
 		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if major, minor := number(info); taken(info.Mode()&fs.ModeCharDevice == 0, major, minor) {
+		target, _ := os.Readlink(path)
+		if slices.ContainsFunc(others, func(n Node) bool { return n.is(path) || target == n.Source }) {
 			return os.Remove(path)
 		}
 		return nil

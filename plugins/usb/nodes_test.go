@@ -1,0 +1,88 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// webcam has two functions, the second with several nodes of its own.
+var webcam = sysfs.Device{
+	Name: "1-2",
+	Interfaces: []sysfs.Interface{
+		{Number: 0, Driver: "uvcvideo"}, {Number: 2, Driver: "snd-usb-audio"}, {Number: 4, Driver: "usbhid"}, {Number: 5, Driver: "usbhid"}, {Number: 6},
+	},
+	Nodes: []sysfs.Node{
+		{Kind: sysfs.USB, Path: "dev/bus/usb/001/009", Interface: -1},
+		{Kind: sysfs.HIDRaw, Path: "dev/hidraw3", Interface: 4},
+		{Kind: sysfs.HIDRaw, Path: "dev/hidraw4", Interface: 5},
+		{Kind: sysfs.Input, Path: "dev/input/event7", Interface: 4},
+		{Kind: sysfs.Input, Path: "dev/input/event8", Interface: 4},
+		{Kind: sysfs.Input, Path: "dev/input/event9", Interface: 5},
+		{Kind: sysfs.Video, Path: "dev/video0", Interface: 0},
+		{Kind: sysfs.Video, Path: "dev/video1", Interface: 0},
+		{Kind: sysfs.Media, Path: "dev/media0", Interface: 0},
+		{Kind: sysfs.Sound, Path: "dev/snd/pcmC1D0c", Interface: 2},
+		{Kind: sysfs.Storage, Path: "dev/sda", Interface: 6, Block: true},
+	},
+}
+
+func TestNodesHaveNamesThatDoNotDependOnTheKernelsNumbers(t *testing.T) {
+	for name, c := range map[string]struct{ nodes, want []string }{
+		"all but storage": {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05", "video", "video-2", "media", "sound"}},
+		"some":            {[]string{"video", "storage?"}, []string{"video", "video-2", "storage"}},
+		"none of them":    {[]string{"tty?"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &block{Block: Block{Nodes: c.nodes}}
+			var got []string
+			for _, n := range b.choose(webcam) {
+				got = append(got, n.name)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestEveryNameOfANodeCanBeUsedInNames(t *testing.T) {
+	for _, n := range (&block{Block: Block{Nodes: kinds}}).choose(webcam) {
+		b := Block{Names: map[string]string{n.name: "/dev/x"}}
+		if err := b.validateNames(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
+	s := &stick{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
+	for kind, want := range map[sysfs.Kind][]string{
+		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil, sysfs.USB: nil,
+	} {
+		for _, n := range (&block{}).choose(webcam) {
+			if n.Kind == kind {
+				if got := s.furtherPaths(n, 1); !slices.Equal(got, want) {
+					t.Errorf("%s: got %q, want %q", kind, got, want)
+				}
+				break
+			}
+		}
+	}
+}
+
+func TestWhyANodeIsMissingIsSaidInWords(t *testing.T) {
+	for want, d := range map[string]sysfs.Device{
+		"no tty: no driver is bound to interface 0":                                 {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: no driver is bound to interfaces 0, 1":                             {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1}}},
+		"no tty: its driver usbhid has made none":                                   {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: its drivers usbfs, usbhid have made none":                          {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: it has no interface (it may not be configured, or not authorized)": {},
+		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
+	} {
+		if got := (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).lack(d); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
