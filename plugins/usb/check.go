@@ -185,7 +185,3 @@ func nearly(m match.Match, devices []sysfs.Device) string {
 	}
 	return ""
 }
-
-func quoted(words []string) string {
-	return "\"" + strings.Join(words, "\", \"") + "\""
-}

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -59,12 +56,6 @@ type stick struct {
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
-}
-
-// kept is a device with shadow nodes.
-type kept struct {
-	bus, address int
-	gone         time.Time // since when it is unplugged, zero if it is not
 }
 
 // plug is what is known of a device's plugging.
@@ -154,107 +145,6 @@ func (v *inventory) join(devices []sysfs.Device) {
 			d.Settings = listed[at].Classes
 		}
 	}
-}
-
-// shadow makes the nodes of what is plugged in, and removes those of what is no
-// longer.
-func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
-	now := time.Now()
-	wanted := map[string]bool{}
-	for _, s := range sticks {
-		wanted[match.Directory(s.id)] = true
-	}
-	if !v.cleared {
-		if err := v.shadows.Clear(wanted); err != nil {
-			v.warn("failed to remove what a former run left: " + err.Error())
-		}
-		v.cleared = true
-	}
-	v.forget(wanted, devices, now)
-	for _, s := range sticks {
-		dir := match.Directory(s.id)
-		err := v.shadows.Make(v.shadowOf(s, dir))
-		switch {
-		case err == nil:
-			s.dir = dir
-			v.kept[dir] = kept{bus: s.Bus, address: s.Address}
-		case errors.Is(err, shadow.ErrRefused):
-			v.warn(fmt.Sprintf("no device nodes can be made for tasks: %v; they get the kernel's own, with the permissions and owner that those have, and not for longer than until the next re-plug", err))
-		case s.problem == "":
-			s.problem = "its device nodes can't be made: " + err.Error()
-		}
-	}
-}
-
-// forget removes the nodes of what is not plugged in: at once those that are others'
-// now, all when the grace period is over.
-func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now time.Time) {
-	for dir, k := range v.kept {
-		if wanted[dir] {
-			continue
-		}
-		// the same plug under another id, since its twin was plugged in: tasks have it
-		// under the old one
-		if slices.ContainsFunc(devices, func(d sysfs.Device) bool { return d.Bus == k.bus && d.Address == k.address }) {
-			continue
-		}
-		if k.gone.IsZero() {
-			k.gone = now
-			v.kept[dir] = k
-		}
-		var err error
-		switch {
-		case now.Sub(k.gone) < v.Grace.Duration():
-			err = v.shadows.Yield(dir, v.nodesOf(devices))
-		default:
-			err = v.shadows.Empty(dir)
-			delete(v.kept, dir)
-		}
-		if err != nil {
-			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
-		}
-	}
-}
-
-// nodesOf are the kernel's own.
-func (v *inventory) nodesOf(devices []sysfs.Device) (all []shadow.Node) {
-	for _, d := range devices {
-		for _, n := range d.Nodes {
-			all = append(all, v.nodeOf(n))
-		}
-	}
-	return all
-}
-
-func (v *inventory) nodeOf(n sysfs.Node) shadow.Node {
-	return shadow.Node{Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor}
-}
-
-func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
-	d := shadow.Device{Name: dir}
-	for _, n := range s.nodes {
-		node := v.nodeOf(n.Node)
-		node.Name, node.Mode, node.UID, node.GID = n.name, s.block.mode, s.block.uid, s.block.gid
-		d.Nodes = append(d.Nodes, node)
-		if n.Kind == sysfs.USB && s.forLibusb() {
-			node.Name = fmt.Sprintf("%03d/%03d", s.Bus, s.Address)
-			d.Bus = append(d.Bus, node)
-		}
-	}
-	if len(d.Bus) > 0 {
-		if target, err := os.Readlink(filepath.Join(v.Root, "sys/bus/usb/devices", s.Name)); err == nil {
-			d.Sys = []shadow.Link{{Name: s.Name, Target: target}}
-		}
-	}
-	return d
-}
-
-// forLibusb says whether the task gets a /dev/bus/usb.
-func (s *stick) forLibusb() bool {
-	if s.block.Libusb != nil {
-		return *s.block.Libusb
-	}
-	return !slices.ContainsFunc(s.nodes, func(n given) bool { return n.Kind != sysfs.USB })
 }
 
 // countPlugs tells each how often it was plugged in again in this process's life.

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+)
+
+// machine is a simulated one with an inventory of it.
+type machine struct {
+	*testing.T
+	*inventory
+	root, nodes string
+	log         *output
+}
+
+// newMachine has no stick yet; shadow_dir and root are set.
+func newMachine(t *testing.T, config string) *machine {
+	t.Helper()
+	m := &machine{T: t, root: filepath.Join(t.TempDir(), "sim"), log: &output{}}
+	m.nodes = filepath.Join(filepath.Dir(m.root), "nodes")
+	m.must(os.MkdirAll(filepath.Join(m.root, "sys"), 0o755))
+	m.start(config)
+	return m
+}
+
+// start makes a new inventory, as a plugin that was started again does.
+func (m *machine) start(config string) {
+	m.Helper()
+	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, config))
+	m.must(err)
+	supply, err := configure(c, hclog.New(&hclog.LoggerOptions{Output: m.log, Level: hclog.Trace}))
+	m.must(err)
+	m.inventory = supply.Inventory.(*inventory)
+}
+
+func (m *machine) must(err error) {
+	m.Helper()
+	if err != nil {
+		m.Fatal(err)
+	}
+}
+
+// plug plugs a stick with a serial number, or without where that is empty.
+func (m *machine) plug(id, serial, port string, functions ...string) *simulate.Plugged {
+	m.Helper()
+	parsed, err := sysfs.ParseID(id)
+	m.must(err)
+	p, err := simulate.Plug(m.root, simulate.Stick{ID: parsed, Serial: serial, Port: port, Manufacturer: "Silicon Labs", Product: "CP2102", Functions: functions})
+	m.must(err)
+	m.Cleanup(func() { m.must(p.Unplug()) })
+	return p
+}
+
+func (m *machine) scan() []device.Group {
+	m.Helper()
+	groups, err := m.Scan(m.Context())
+	m.must(err)
+	slices.SortFunc(groups, func(a, b device.Group) int {
+		return strings.Compare(a.Vendor+"/"+a.Type+"/"+a.Name, b.Vendor+"/"+b.Type+"/"+b.Name)
+	})
+	return groups
+}
+
+// published lists groups with their devices: "10c4/zigbee/ea60 10c4:ea60:0001".
+func (m *machine) published() (all []string) {
+	m.Helper()
+	for _, g := range m.scan() {
+		line := g.Vendor + "/" + g.Type + "/" + g.Name
+		for _, d := range g.Devices {
+			line += " " + d.ID
+			if d.Problem != "" {
+				line += " (" + d.Problem + ")"
+			}
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+func (m *machine) wantPublished(want ...string) {
+	m.Helper()
+	if got := m.published(); !slices.Equal(got, want) {
+		m.Errorf("published are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func (m *machine) reserve(ids ...string) *nomad.ContainerReservation {
+	m.Helper()
+	r, err := m.Reserve(m.Context(), ids)
+	m.must(err)
+	return r
+}
+
+// wantNodes says what the directory of shadow nodes has: "10c4-ea60-0001/tty".
+func (m *machine) wantNodes(want ...string) {
+	m.Helper()
+	got, err := filepath.Glob(m.nodes + "/*/*")
+	m.must(err)
+	for i := range got {
+		got[i], _ = filepath.Rel(m.nodes, got[i])
+	}
+	if !slices.Equal(got, want) {
+		m.Errorf("nodes are %q, want %q", got, want)
+	}
+}
+
+// output takes what several goroutines write.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+const zigbeeBlock = `device "zigbee" { id = "10c4:ea60" }`
+
+func (m *machine) entries() (names []string) {
+	entries, _ := os.ReadDir(m.nodes)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

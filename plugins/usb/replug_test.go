@@ -1,0 +1,101 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	r := m.reserve("10c4:ea60:0001")
+	first, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"])
+	m.must(err)
+	held, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0) // so that the next pty is another
+	m.must(err)
+	defer held.Close()
+
+	m.must(p.Unplug())
+	m.wantPublished()
+	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb") // in the grace period
+	m.plug("10c4:ea60", "0001", "1-2")
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
+	again := m.reserve("10c4:ea60:0001")
+	if again.Envs["USB_ZIGBEE_HOST_TTY"] != r.Envs["USB_ZIGBEE_HOST_TTY"] {
+		t.Errorf("the path is now %s", again.Envs["USB_ZIGBEE_HOST_TTY"])
+	}
+	if second, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
+		t.Error(err)
+	} else if info, err := os.Stat(second); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the new node is %v, %v (%s, before %s)", info.Mode(), err, second, first)
+	}
+	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001", "1:2"})
+	m.must(err)
+	if n := *stats["10c4:ea60:0001"].Stats.Attributes["Re-plugs"].IntNumeratorVal; n != 1 {
+		t.Errorf("counted %d re-plugs", n)
+	}
+	if there := stats["1:2"].Stats.Attributes["Plugged in"].BoolVal; there == nil || *there {
+		t.Error("what is not there is")
+	}
+}
+
+func TestNodesGoWithTheirDeviceWhenTheGracePeriodIsOver(t *testing.T) {
+	m := newMachine(t, `
+		grace = "50ms"
+		match_all = true`)
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.plug("10c4:ea60", "0003", "1-3")
+	m.scan()
+	r := m.reserve("10c4:ea60:0001")
+	m.must(p.Unplug())
+	m.scan()
+	time.Sleep(60 * time.Millisecond)
+	m.scan()
+	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
+	if !isDir(m.nodes + "/10c4-ea60-0001") {
+		t.Error("the directory is gone, which a task may have mounted")
+	}
+	p = m.plug("10c4:ea60", "0001", "1-4")
+	m.scan()
+	if _, err := os.Stat(r.Envs["USB_USB_HOST_TTY"]); err != nil {
+		t.Error(err)
+	}
+	m.must(p.Unplug())
+	m.start(`match_all = true`)
+	m.scan()
+	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
+	if isDir(m.nodes + "/10c4-ea60-0001") {
+		t.Error("what a former run left is not removed")
+	}
+}
+
+func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
+	m := newMachine(t, `match_all = true`)
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	m.must(p.Unplug())
+	if other := m.plug("10c4:ea60", "0002", "1-1"); other.Nodes[0] != p.Nodes[0] {
+		t.Fatalf("it is %s and not %s", other.Nodes[0], p.Nodes[0])
+	}
+	m.scan()
+	m.wantNodes("10c4-ea60-0001/usb", "10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
+}
+
+func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T) {
+	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
+	r := m.reserve("10c4:ea60:0001")
+	twin := m.plug("10c4:ea60", "0001", "1-2")
+	both := "10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1 10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
+	m.wantPublished(both)
+	m.wantPublished(both)
+	if _, err := os.Stat(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
+		t.Error(err)
+	}
+	m.must(twin.Unplug())
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
+}

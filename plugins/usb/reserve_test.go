@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"golang.org/x/sys/unix"
+)
+
+func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
+	m := newMachine(t, `device "my-zigbee" {
+		id    = "10c4:ea60"
+		names { tty = "/dev/ttyACM0" }
+		mount { host_path = "/run/pcscd" }
+		mount {
+			host_path = "/var/lib/zigbee"
+			task_path = "/data"
+			read_only = false
+		}
+		cgroup_permissions = "rwm"
+	}`)
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	r := m.reserve("10c4:ea60:0001")
+	host := m.nodes + "/10c4-ea60-0001/"
+	byID := "/dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"
+	want := &nomad.ContainerReservation{
+		Devices: []*nomad.DeviceSpec{
+			{TaskPath: "/dev/my-zigbee/usb", HostPath: host + "usb", CgroupPerms: "rwm"},
+			{TaskPath: "/dev/my-zigbee/tty", HostPath: host + "tty", CgroupPerms: "rwm"},
+			{TaskPath: "/dev/ttyACM0", HostPath: host + "tty", CgroupPerms: "rwm"},
+			{TaskPath: byID, HostPath: host + "tty", CgroupPerms: "rwm"},
+		},
+		Mounts: []*nomad.Mount{
+			{TaskPath: "/run/pcscd", HostPath: "/run/pcscd", ReadOnly: true},
+			{TaskPath: "/data", HostPath: "/var/lib/zigbee"},
+		},
+		Envs: map[string]string{
+			"USB_MY_ZIGBEE_ID": "10c4:ea60:0001", "USB_MY_ZIGBEE_VENDOR_ID": "10c4", "USB_MY_ZIGBEE_PRODUCT_ID": "ea60", "USB_MY_ZIGBEE_SERIAL": "0001",
+			"USB_MY_ZIGBEE_PORT": "1-1", "USB_MY_ZIGBEE_BUS": "1", "USB_MY_ZIGBEE_BUS_PORT": "1", "USB_MY_ZIGBEE_ADDRESS": "4",
+			"USB_MY_ZIGBEE_TTY": "/dev/my-zigbee/tty", "USB_MY_ZIGBEE_HOST_TTY": host + "tty",
+			"USB_MY_ZIGBEE_USB": "/dev/my-zigbee/usb", "USB_MY_ZIGBEE_HOST_USB": host + "usb",
+		},
+	}
+	wantReservation(t, r, want)
+	if info, err := os.Stat(r.Devices[1].HostPath); err != nil || info.Mode().Perm() != 0o660 || info.Mode()&os.ModeCharDevice == 0 {
+		t.Errorf("the node is %v, %v", info.Mode(), err)
+	}
+	if target, err := filepath.EvalSymlinks(host + "tty"); err != nil || !strings.HasPrefix(target, "/dev/pts/") {
+		t.Errorf("the node leads to %s, %v, of %+v", target, err, p.Nodes)
+	}
+}
+
+func wantReservation(t *testing.T, got, want *nomad.ContainerReservation) {
+	t.Helper()
+	g, _ := json.MarshalIndent(got, "", " ")
+	w, _ := json.MarshalIndent(want, "", " ")
+	if !bytes.Equal(g, w) {
+		t.Errorf("got  %s\nwant %s", g, w)
+	}
+}
+
+func TestSeveralSticksOfOneTaskDoNotMeet(t *testing.T) {
+	m := newMachine(t, `
+		device "zigbee" { id = "10c4:ea60" }
+		device "zwave" { id = "0658:0200" }`)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.plug("10c4:ea60", "0002", "1-2")
+	m.plug("0658:0200", "0001", "1-3")
+	m.scan()
+	one, two := m.reserve("10c4:ea60:0001", "10c4:ea60:0002"), m.reserve("0658:0200:0001")
+
+	paths, variables := map[string]bool{}, map[string]bool{}
+	for _, r := range []*nomad.ContainerReservation{one, two} {
+		for _, d := range r.Devices {
+			if paths[d.TaskPath] {
+				t.Errorf("path %s is given twice", d.TaskPath)
+			}
+			paths[d.TaskPath] = true
+		}
+		for name := range r.Envs {
+			if variables[name] {
+				t.Errorf("variable %s is given twice", name)
+			}
+			variables[name] = true
+		}
+		if len(r.Mounts) > 0 {
+			t.Errorf("%+v is mounted, which only one of them could have", r.Mounts[0])
+		}
+	}
+	for name, want := range map[string]string{
+		"USB_ZIGBEE_TTY": "/dev/zigbee/tty", "USB_ZIGBEE_2_TTY": "/dev/zigbee-2/tty",
+		"USB_ZIGBEE_ID": "10c4:ea60:0001", "USB_ZIGBEE_2_ID": "10c4:ea60:0002",
+		"USB_ZIGBEE_2_HOST_TTY": m.nodes + "/10c4-ea60-0002/tty",
+	} {
+		if one.Envs[name] != want {
+			t.Errorf("%s is %q, want %q", name, one.Envs[name], want)
+		}
+	}
+	if two.Envs["USB_ZWAVE_TTY"] != "/dev/zwave/tty" {
+		t.Errorf("got %v", two.Envs)
+	}
+}
+
+func TestWhatLibusbLooksAtIsMountedForADeviceWithoutOtherNodes(t *testing.T) {
+	m := newMachine(t, `
+		device "sdr" {
+			id    = "0bda:2838"
+			nodes = ["usb"]
+		}
+		device "both" {
+			id     = "10c4:ea60"
+			libusb = true
+		}
+		device "none" {
+			id     = "1a86:*"
+			nodes  = ["usb"]
+			libusb = false
+		}`)
+	m.plug("0bda:2838", "77", "1-1")
+	m.plug("10c4:ea60", "0001", "1-2")
+	m.plug("1a86:7523", "x", "1-3")
+	m.scan()
+	for id, want := range map[string]bool{"0bda:2838:77": true, "10c4:ea60:0001": true, "1a86:7523:x": false} {
+		r, dir := m.reserve(id), filepath.Join(m.nodes, strings.ReplaceAll(id, ":", "-"))
+		var bus, sys *nomad.Mount
+		for _, mount := range r.Mounts {
+			switch mount.TaskPath {
+			case "/dev/bus/usb":
+				bus = mount
+			case "/sys/bus/usb/devices":
+				sys = mount
+			}
+		}
+		if (bus != nil) != want || (sys != nil) != (want && isDir("/sys/bus/usb/devices")) {
+			t.Errorf("%s: mounts are %+v, %+v", id, bus, sys)
+		}
+		if want && (bus.HostPath != dir+"/bus" || !bus.ReadOnly || !isDir(dir+"/bus")) {
+			t.Errorf("%s: mount is %+v", id, bus)
+		}
+		if nodes, _ := filepath.Glob(dir + "/bus/*/*"); want != (len(nodes) == 1) {
+			t.Errorf("%s: nodes are %v", id, nodes)
+		}
+		if links, _ := os.ReadDir(dir + "/sys"); want && (len(links) != 1 || !strings.HasPrefix(mustReadlink(t, dir+"/sys/"+links[0].Name()), "../../../devices/")) {
+			t.Errorf("%s: links are %v", id, links)
+		}
+	}
+}
+
+func mustReadlink(t *testing.T, path string) string {
+	target, err := os.Readlink(path)
+	if err != nil {
+		t.Error(err)
+	}
+	return target
+}
+
+func TestADeviceThatIsGoneIsNotReserved(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	if _, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"}); err == nil || !strings.Contains(err.Error(), "unplugged") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	for _, dir := range []string{m.root, filepath.Dir(m.root), filepath.Dir(filepath.Dir(m.root))} {
+		m.must(os.Chmod(dir, 0o755))
+	}
+	m.nodes = "/nomad-usb-test" // where only root may make it
+	m.start(zigbeeBlock)
+	done := make(chan string)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if os.Geteuid() == 0 {
+			unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534)
+		}
+		var problem string
+		for range 3 {
+			groups, err := m.Scan(t.Context())
+			if err != nil || len(groups) != 1 {
+				problem = fmt.Sprint(groups, err)
+			} else {
+				problem = groups[0].Devices[0].Problem
+			}
+		}
+		done <- problem
+	}()
+	if problem := <-done; problem != "" {
+		t.Fatalf("the device is not usable: %s", problem)
+	}
+	r := m.reserve("10c4:ea60:0001")
+	if tty := m.root + "/dev/ttyUSB0"; r.Envs["USB_ZIGBEE_HOST_TTY"] != tty || r.Devices[1].HostPath != tty || r.Devices[1].TaskPath != "/dev/zigbee/tty" {
+		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
+	}
+	if n := strings.Count(m.log.String(), "no device nodes can be made for tasks"); n != 1 {
+		t.Errorf("said %d times: %s", n, m.log)
+	}
+}
