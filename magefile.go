@@ -107,9 +107,14 @@ type Demo mg.Namespace
 // Shows exec-lite's processes while tasks start and the plugin is killed.
 func (Demo) ExecLite(ctx context.Context) error { return run(ctx, "./lab/demo/exec-lite") }
 
+// Shows a USB stick that is plugged, used, unplugged and plugged again (-id=10c4:ea60: a real one).
+func (Demo) USB(ctx context.Context, id *string) error {
+	return run(ctx, "./lab/demo/usb", "-id="+value(id))
+}
+
 // run runs a program of this repository on the caller's terminal.
-func run(ctx context.Context, pkg string) error {
-	cmd := exec.CommandContext(ctx, "go", "run", pkg)
+func run(ctx context.Context, pkg string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"run", pkg}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("failed to run %s: %w", pkg, err)

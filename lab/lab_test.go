@@ -207,10 +207,10 @@ func TestDeviceTableSaysWhoHasWhatAndWhy(t *testing.T) {
 
 func TestUnplacedJobSaysWhy(t *testing.T) {
 	got := reasons(map[string]*api.AllocationMetric{
-		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1}, DimensionExhausted: map[string]int{"memory": 1}},
+		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1}, DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
 		"h": {},
 	})
-	if want := "group g: memory exhausted (1 node), missing drivers (1 node); group h: no node is ready"; got != want {
+	if want := "group g: devices: no devices match request (1 node), memory exhausted (1 node), missing drivers (1 node); group h: no node is ready"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

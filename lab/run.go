@@ -130,7 +130,10 @@ func reasons(failed map[string]*api.AllocationMetric) string {
 			why = append(why, fmt.Sprintf("%s (%d node)", c, n))
 		}
 		for d, n := range m.DimensionExhausted {
-			why = append(why, fmt.Sprintf("%s exhausted (%d node)", d, n))
+			if !strings.Contains(d, ":") { // else a sentence: devices, cores
+				d += " exhausted"
+			}
+			why = append(why, fmt.Sprintf("%s (%d node)", d, n))
 		}
 		if len(why) == 0 {
 			why = []string{"no node is ready"}

@@ -39,7 +39,7 @@ func (l *Lab) Status(ctx context.Context) error {
 	if err := l.table(ctx, a); err != nil {
 		return err
 	}
-	return l.jobs(ctx, a.Client())
+	return l.jobs(ctx, a)
 }
 
 func where(i agent.Info) string {
@@ -104,13 +104,13 @@ func health(d nomad.Driver) string {
 }
 
 // jobs prints the jobs, if there are any.
-func (l *Lab) jobs(ctx context.Context, c *api.Client) error {
-	list, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+func (l *Lab) jobs(ctx context.Context, a agent.Agent) error {
+	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {
 		return fmt.Errorf("failed to list jobs: %w", err)
 	}
 	if len(list) == 0 {
-		l.say("\nNo jobs. Run one with: %s", l.next())
+		l.say("\nNo jobs. Run one with: %s", l.next(a.Info()))
 		return nil
 	}
 	l.say("")

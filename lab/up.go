@@ -266,7 +266,10 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 	l.say("\nWeb UI   %s/ui", a.Address())
 	l.say("Ready in %s. You can now use it like this:\n", term.Short(took))
 	l.say("  export NOMAD_ADDR=%s", a.Address())
-	l.say("  %s", l.next())
+	l.say("  %s", l.next(a.Info()))
+	if l.usb == usbSim {
+		l.say("\nThe stick is plugged in while job %s runs. Pull it out with: nomad job stop %s, and plug it in again with: %s lab:up", simJob, simJob, mage)
+	}
 	for _, line := range limits(a.Info()) {
 		l.say("%s", line)
 	}
@@ -274,12 +277,15 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 }
 
 // next is the command that a newcomer wants next.
-func (l *Lab) next() string {
-	const hello = "plugins/exec-lite/example/hello.nomad.hcl"
-	if _, err := os.Stat(filepath.Join(l.root, hello)); err != nil {
+func (l *Lab) next(i agent.Info) string {
+	example := "plugins/exec-lite/example/hello.nomad.hcl"
+	if i.Labels[usbLabel] == string(usbSim) {
+		example = "plugins/usb/example/serial.nomad.hcl"
+	}
+	if _, err := os.Stat(filepath.Join(l.root, example)); err != nil {
 		return mage + " lab:status"
 	}
-	return mage + " lab:run " + hello
+	return mage + " lab:run " + example
 }
 
 // limits says in plain lines what this lab cannot do.

@@ -62,7 +62,8 @@ root       = "${state_dir}` + simRoot + `"
 rescan     = "500ms" # no kernel tells of a simulated stick
 
 device "zigbee" {
-  id = "` + simID + `"
+  id   = "` + simID + `"
+  mode = "0666" # whatever user the task has
 }`
 }
 

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
 )
 
 //go:embed skips.txt
@@ -32,7 +34,11 @@ var conditions = map[string]func() bool{
 	"no-cgroup-v2": func() bool { return !exists("/sys/fs/cgroup/cgroup.controllers") },
 	"no-docker":    func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
 	"no-fuse":      func() bool { return !exists("/dev/fuse") },
-	"any":          func() bool { return true },
+	"no-libusb":    func() bool { return build.Builder{Root: "."}.Libusb(context.Background()) != nil },
+	"no-umockdev": func() bool {
+		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
+	},
+	"any": func() bool { return true },
 }
 
 func exists(globs ...string) bool {

@@ -26,6 +26,8 @@ var (
 	scratch     string // readable by everybody, with a short path: unix sockets are below it
 	nomadBinary string
 	execLite    string // the plugin
+	usbPlugin   string // another
+	libusb      error  // why usbPlugin has no libusb
 	counter     string // see counter/main.go
 )
 
@@ -72,11 +74,12 @@ func run(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	paths, err := build.Builder{Root: root}.All(ctx, "exec-lite")
+	b := build.Builder{Root: root}
+	paths, err := b.All(ctx, "exec-lite", "usb")
 	if err != nil {
 		return 1, err
 	}
-	execLite = paths[0]
+	execLite, usbPlugin, libusb = paths[0], paths[1], b.Libusb(ctx)
 	counter = filepath.Join(scratch, "counter")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

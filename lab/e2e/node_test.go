@@ -27,6 +27,9 @@ type nodeOptions struct {
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
 
+	usb *usbOptions       // nil: without the usb plugin
+	env map[string]string // more of it for the agent
+
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
 	shell string
@@ -82,10 +85,18 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
+	plugins := []agent.Plugin{{Binary: execLite, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
+	config := keepAllocations
+	if o.usb != nil {
+		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
+		if !o.usb.usual {
+			config += quickStats
+		}
+	}
 	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: dir, Binary: binary, Config: keepAllocations,
+		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config,
 		Name:    "e2e-" + strings.ToLower(name),
-		Plugins: []agent.Plugin{{Binary: execLite, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}},
+		Plugins: plugins, Env: o.env,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to start an agent for %s: %w", name, err)
@@ -160,7 +171,7 @@ func leftError(left []string) error {
 
 // infrastructure tells the processes that belong to the agent from tasks.
 func (n *node) infrastructure(p proc) bool {
-	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p)
+	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isUSBPlugin(p)
 }
 
 func (n *node) isAgent(p proc) bool {
@@ -169,7 +180,7 @@ func (n *node) isAgent(p proc) bool {
 }
 
 func (n *node) isPlugin(p proc) bool {
-	return len(p.args) == 1 && strings.HasPrefix(p.args[0], n.dir+"/plugins/")
+	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), filepath.Base(execLite))
 }
 
 func (n *node) isSupervisor(p proc) bool {

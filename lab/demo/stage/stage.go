@@ -51,6 +51,9 @@ func (d Demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // tasks may be of any user
+		return err
+	}
 	plugins, err := d.build(ctx, runtime)
 	if err != nil {
 		return err

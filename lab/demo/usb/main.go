@@ -1,0 +1,211 @@
+// Command usb shows a USB stick that is plugged in, given to a task by name, pulled
+// out and plugged in again. The stick is simulated unless -id names one to be
+// plugged in by hand. It runs a Nomad agent of its own and removes everything at the
+// end: mage demo:usb.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
+)
+
+//go:embed demo.nomad.hcl
+var talker string
+
+func main() {
+	id := flag.String("id", "", "a real stick, as lsusb writes it (10c4:ea60), that is not plugged in yet")
+	flag.Parse()
+	d := &demo{stick: simulated{}}
+	s := stage.Demo{Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": simulatedConfig}}
+	if *id != "" {
+		if os.Geteuid() != 0 {
+			fmt.Fprintln(os.Stderr, "demo: a real stick takes root: its device nodes are to be made for the task")
+			os.Exit(1)
+		}
+		defer os.RemoveAll(realNodes)
+		d.stick = real{id: *id}
+		s.Plugins["usb"] = strings.NewReplacer("NODES", realNodes, "ID", *id).Replace(realConfig)
+		s.OnHost = true
+	}
+	s.Play = func(ctx context.Context, a agent.Agent) error {
+		d.agent = a
+		return d.acts(ctx)
+	}
+	s.Main()
+}
+
+type demo struct {
+	agent agent.Agent
+	stick stick
+	alloc string // the talker's
+	told  int    // bytes of its output that have been shown
+}
+
+func (d *demo) acts(ctx context.Context) error {
+	for _, act := range []func(context.Context) error{
+		d.waits, d.plugged, d.unplugged, d.pluggedAgain, d.restarted, d.killed,
+	} {
+		if err := act(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waits submits the job before there is a stick.
+func (d *demo) waits(ctx context.Context) error {
+	stage.Say("A job that asks for its stick by name: device \"zigbee\" {}")
+	if err := d.submit(ctx); err != nil {
+		return err
+	}
+	return stage.Until(ctx, "the scheduler's answer", func() (bool, error) {
+		evals, _, err := d.agent.Client().Jobs().Evaluations("talker", nil)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range evals {
+			for _, m := range e.FailedTGAllocs {
+				for why := range m.ConstraintFiltered {
+					stage.Note("Nobody has plugged one in: the job waits (%s).", why)
+					return true, nil
+				}
+			}
+		}
+		return false, nil
+	})
+}
+
+func (d *demo) submit(context.Context) error {
+	user := ""
+	if i := d.agent.Info(); i.Runtime == agent.Container || agent.Privileged() {
+		user = `user = "nobody"`
+	}
+	job, err := d.agent.Client().Jobs().ParseHCL(strings.Replace(talker, "      USER\n", "      "+user+"\n", 1), true)
+	if err != nil {
+		return fmt.Errorf("failed to parse the job: %w", err)
+	}
+	if _, _, err := d.agent.Client().Jobs().Register(job, nil); err != nil {
+		return fmt.Errorf("failed to submit the job: %w", err)
+	}
+	return nil
+}
+
+// plugged waits for what follows of its own accord.
+func (d *demo) plugged(ctx context.Context) error {
+	stage.Say("The stick is plugged in%s", d.stick)
+	at, err := d.stick.plug(ctx, d.agent)
+	if err != nil {
+		return err
+	}
+	if err := d.agentSees(ctx, at, true); err != nil {
+		return err
+	}
+	stage.Note("(An agent tells its servers of a change to its node after 5 to 10 s. That is Nomad's.)")
+	if err := d.nodeHas(ctx, at, ""); err != nil {
+		return err
+	}
+	err = stage.Until(ctx, "the job to be placed", func() (bool, error) {
+		allocs, _, err := d.agent.Client().Jobs().Allocations("talker", false, nil)
+		if err != nil || len(allocs) == 0 {
+			return false, err
+		}
+		d.alloc = allocs[0].ID
+		if allocs[0].ClientStatus == api.AllocClientStatusFailed {
+			events := allocs[0].TaskStates["talker"].Events
+			return false, fmt.Errorf("the job failed: %s", events[len(events)-1].DisplayMessage)
+		}
+		return allocs[0].ClientStatus == api.AllocClientStatusRunning, nil
+	})
+	if err != nil {
+		return err
+	}
+	stage.Note("The job was placed, and runs after %s. Its output:", since(at))
+	return d.hears(ctx, "hello 2")
+}
+
+func (d *demo) unplugged(ctx context.Context) error {
+	stage.Say("The stick is pulled out while the task uses it")
+	at, err := d.stick.unplug(ctx, d.agent)
+	if err != nil {
+		return err
+	}
+	if err := d.agentSees(ctx, at, false); err != nil {
+		return err
+	}
+	if err := d.hears(ctx, "no stick"); err != nil {
+		return err
+	}
+	return d.nodeHas(ctx, at, "unplugged")
+}
+
+func (d *demo) pluggedAgain(ctx context.Context) error {
+	stage.Say("And plugged in again")
+	at, err := d.stick.plug(ctx, d.agent)
+	if err != nil {
+		return err
+	}
+	if err := d.agentSees(ctx, at, true); err != nil {
+		return err
+	}
+	if err := d.skip(); err != nil {
+		return err
+	}
+	if err := d.hears(ctx, "hello"); err != nil {
+		return err
+	}
+	stage.Note("The same task goes on, with the same path, though the kernel's device is another.")
+	return nil
+}
+
+func (d *demo) restarted(ctx context.Context) error {
+	stage.Say("nomad alloc restart: Nomad does not ask the plugin again")
+	alloc, _, err := d.agent.Client().Allocations().Info(d.alloc, nil)
+	if err != nil {
+		return err
+	}
+	if err := d.skip(); err != nil {
+		return err
+	}
+	if err := d.agent.Client().Allocations().Restart(alloc, "", nil); err != nil {
+		return fmt.Errorf("failed to restart the allocation: %w", err)
+	}
+	return d.hears(ctx, "hello 1 ")
+}
+
+func (d *demo) killed(ctx context.Context) error {
+	stage.Say("kill -9 of the plugin")
+	pids, err := d.agent.PluginPIDs(ctx)
+	if err != nil {
+		return err
+	}
+	before := pids["nomad-device-usb"]
+	if err := d.skip(); err != nil {
+		return err
+	}
+	at := time.Now()
+	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprint("kill -9 ", before)); err != nil {
+		return err
+	}
+	err = stage.Until(ctx, "a new plugin", func() (bool, error) {
+		pids, err := d.agent.PluginPIDs(ctx)
+		now := pids["nomad-device-usb"]
+		return now != 0 && now != before, err
+	})
+	if err != nil {
+		return err
+	}
+	stage.Note("Nomad has started another after %s. The task never noticed:", since(at))
+	return d.hears(ctx, "hello")
+}
+
+func since(t time.Time) string { return fmt.Sprintf("%.1f s", time.Since(t).Seconds()) }

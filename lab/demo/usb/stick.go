@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
+)
+
+// stick is what is plugged in and out; both return when it has happened, with the
+// time.
+type stick interface {
+	fmt.Stringer // what to say of it
+	plug(context.Context, agent.Agent) (time.Time, error)
+	unplug(context.Context, agent.Agent) (time.Time, error)
+}
+
+const simulatedConfig = `root       = "${state_dir}/usb"
+shadow_dir = "${state_dir}/usb-nodes"
+rescan     = "200ms" # no kernel tells of a simulated stick
+grace      = "1m"
+device "zigbee" {
+  id   = "10c4:ea60"
+  mode = "0666"
+}`
+
+// simulated is a job of the demo's agent.
+type simulated struct{}
+
+func (simulated) String() string {
+	return " (a simulated one: job \"stick\" runs nomad-device-usb simulate, and is unplugged by stopping it)"
+}
+
+func (simulated) plug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	root := a.StateDir() + "/usb"
+	task := api.NewTask("stick", "exec-lite").
+		SetConfig("command", path.Join(a.PluginDir(), "nomad-device-usb")).
+		SetConfig("args", []string{"simulate", root, "-id", "10c4:ea60", "-serial", "0001"}).
+		Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
+	job := api.NewServiceJob("stick", "stick", "global", 50).AddTaskGroup(api.NewTaskGroup("stick", 1).AddTask(task))
+	if _, _, err := a.Client().Jobs().Register(job, nil); err != nil {
+		return time.Time{}, fmt.Errorf("failed to submit the stick: %w", err)
+	}
+	return becomes(ctx, a, root, "10c4:ea60", true)
+}
+
+func (simulated) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	if _, _, err := a.Client().Jobs().Deregister("stick", true, nil); err != nil {
+		return time.Time{}, fmt.Errorf("failed to stop the stick: %w", err)
+	}
+	return becomes(ctx, a, a.StateDir()+"/usb", "10c4:ea60", false)
+}
+
+// realNodes is not below /tmp, which may be mounted with nodev.
+const realNodes = "/dev/nomad-usb-demo"
+
+const realConfig = `shadow_dir = "NODES"
+grace      = "1m"
+device "zigbee" {
+  id   = "ID"
+  mode = "0666"
+}`
+
+// real is a stick in somebody's hand.
+type real struct{ id string }
+
+func (r real) String() string { return "" }
+
+func (r real) plug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	stage.Note(">>> Please plug in %s now.", r.id)
+	return becomes(ctx, a, "/", r.id, true)
+}
+
+func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	stage.Note(">>> Please pull out %s now.", r.id)
+	return becomes(ctx, a, "/", r.id, false)
+}
+
+// becomes waits until the kernel, or its simulation, has the device or not.
+func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
+	vendor, product, _ := strings.Cut(id, ":")
+	script := fmt.Sprintf(`cd %s/sys/bus/usb/devices 2>/dev/null || exit 0
+for d in *; do [ "$(cat $d/idVendor $d/idProduct 2>/dev/null | tr -d '\n')" = %s%s ] && echo yes; done; true`, root, vendor, product)
+	err = stage.Until(ctx, "the stick", func() (bool, error) {
+		out, err := a.Exec(ctx, "sh", "-c", script)
+		at = time.Now()
+		return (out != "") == there, err
+	})
+	return at, err
+}

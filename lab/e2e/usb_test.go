@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// talk says a word to a stick and prints its answer. It is a child's affair: the first
+// process of a session gets the first terminal that it opens for its own, by which
+// timeout's child would be stopped as one in the background.
+const talk = `(stty raw -echo <$T && exec 3<>$T && echo %s >&3 && timeout 10 head -n 1 <&3)`
+
+// say is a task that talks to the serial port in a variable of its environment.
+func say(variable, word string) conf {
+	return sh("T=$" + variable + "; " + fmt.Sprintf(talk, word))
+}
+
+// anybody is a user without rights, where the agent can run a task as another.
+func anybody() string {
+	if agent.Privileged() {
+		return "nobody"
+	}
+	return ""
+}
+
+func TestJobsGetTheSticksThatTheyAskFor(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	twins := []*stick{ // no serial: told apart by their ports
+		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "1-1"),
+		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "2-1"),
+	}
+	gps := plug(t, root, "-id", "0403:6001", "-serial", "GPS1", "-port", "1-2")
+	n := usbNode(t, usbOptions{root: root, more: zigbee + `
+device "gps" {
+  id    = "0403:6001"
+  mode  = "0666"
+  count = 2
+}
+`})
+	all := n.devices(t)
+	if len(all) != 4 || all[0] != "0403:6001:GPS1#1" || all[1] != "0403:6001:GPS1#2" ||
+		!strings.HasPrefix(all[2], "10c4:ea60@") || !strings.HasPrefix(all[3], "10c4:ea60@") {
+		t.Fatalf("the node has %q", all)
+	}
+	first, second := all[2], all[3]
+
+	t.Run("exec-lite", func(t *testing.T) {
+		a := n.submit(t, job(t, say("USB_GPS_TTY", "lite"), withDevice("gps"), asUser(anybody())))
+		if got := a.ended(t); got != "exit 0" {
+			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
+		}
+		if got := a.output(t, "stdout"); got != "stick: lite\n" || !strings.Contains(gps.heard(), "lite\n") {
+			t.Errorf("the task got %q; the stick heard %q", got, gps.heard())
+		}
+	})
+	t.Run("raw_exec", func(t *testing.T) {
+		a := n.submit(t, job(t, say("USB_GPS_HOST_TTY", "raw"), withDevice("gps"), asDriver("raw_exec")))
+		if got := a.ended(t); got != "exit 0" {
+			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
+		}
+		if got := a.output(t, "stdout"); got != "stick: raw\n" {
+			t.Errorf("the task got %q", got)
+		}
+	})
+	t.Run("two tasks share one that may be shared, a third waits", func(t *testing.T) {
+		a := n.start(t, sh("sleep 600"), withDevice("gps"))
+		b := n.start(t, sh("sleep 600"), withDevice("gps"))
+		third := job(t, sh("true"), withDevice("gps"))
+		if got := n.unplaced(t, third); got != "devices: no devices match request" {
+			t.Errorf("the third: %q", got)
+		}
+		a.stop(t)
+		(&alloc{n: n, job: *third.ID, id: n.placed(t, *third.ID)}).ended(t)
+		b.stop(t)
+	})
+	t.Run("two jobs have a twin each", func(t *testing.T) {
+		script := "echo $USB_ZIGBEE_ID; sleep 600"
+		a, b := n.start(t, sh(script), withDevice("zigbee")), n.start(t, sh(script), withDevice("zigbee"))
+		a.says(t, "stdout", "10c4:ea60@")
+		b.says(t, "stdout", "10c4:ea60@")
+		got := []string{a.output(t, "stdout"), b.output(t, "stdout")}
+		slices.Sort(got)
+		if want := []string{first + "\n", second + "\n"}; !slices.Equal(got, want) {
+			t.Errorf("they have %q, want %q", got, want)
+		}
+		a.stop(t)
+		b.stop(t)
+	})
+	t.Run("one that is meant by its id", func(t *testing.T) {
+		for i, id := range []string{second, first} {
+			word := fmt.Sprint("meant", i)
+			a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID; T=$USB_ZIGBEE_TTY; "+fmt.Sprintf(talk, word)), withDevice("zigbee", byID(id))))
+			if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != id+"\nstick: "+word+"\n" {
+				t.Errorf("got %s, %q: %s", got, a.output(t, "stdout"), a.story())
+			}
+		}
+		if !strings.Contains(twins[0].heard(), "meant") || !strings.Contains(twins[1].heard(), "meant") {
+			t.Errorf("they heard %q and %q", twins[0].heard(), twins[1].heard())
+		}
+	})
+	t.Run("both in one task", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+fmt.Sprintf(talk, "both")+"; done"),
+			withDevice("zigbee", func(d *api.RequestedDevice) { d.Count = new(uint64(2)) })))
+		if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != first+" "+second+"\nstick: both\nstick: both\n" {
+			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
+		}
+		for _, s := range twins {
+			if !strings.Contains(s.heard(), "both\n") {
+				t.Errorf("one heard %q", s.heard())
+			}
+		}
+	})
+	t.Run("two blocks in one task", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_GPS_ID; ls -d $USB_ZIGBEE_TTY $USB_GPS_TTY"), withDevice("zigbee"), withDevice("gps"), asUser(anybody())))
+		if got := a.ended(t); got != "exit 0" || !strings.Contains(a.output(t, "stdout"), "0403:6001:GPS1") {
+			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
+		}
+	})
+	t.Run("one that is not there", func(t *testing.T) {
+		for name, j := range map[string]*api.Job{
+			"another name": job(t, sh("true"), withDevice("zwave")),
+			"another id":   job(t, sh("true"), withDevice("zigbee", byID("10c4:ea60:nowhere"))),
+		} {
+			if got := n.unplaced(t, j); got != "missing devices" {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+	})
+	t.Run("statistics", func(t *testing.T) {
+		a := n.start(t, sh("sleep 600"), withDevice("zigbee", byID(first)))
+		eventually(t, 10*time.Second, func() error {
+			s, err := n.Client().Allocations().Stats(a.stub(t), nil)
+			if err != nil {
+				return err
+			}
+			for _, g := range s.Tasks["main"].ResourceUsage.DeviceStats {
+				if d := g.InstanceStats[first]; d != nil && d.Summary != nil && d.Stats != nil {
+					return nil
+				}
+			}
+			return fmt.Errorf("the allocation has no statistics of %s", first)
+		})
+		if sees := n.sees(t); len(sees) != 4 {
+			t.Errorf("the agent has statistics of %v, want 4", sees)
+		}
+		a.stop(t)
+	})
+}
+
+// byID is what a job has to say to mean one of several equal devices.
+func byID(id string) func(*api.RequestedDevice) {
+	return func(d *api.RequestedDevice) {
+		d.Constraints = append(d.Constraints,
+			&api.Constraint{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: id},
+			&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: id})
+	}
+}
+
+// placed waits until a job has an allocation.
+func (n *node) placed(t testing.TB, job string) (id string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("job %s has no allocation", job)
+		}
+		if err == nil {
+			id = list[0].ID
+		}
+		return err
+	})
+	return id
+}
+
+// mkdir makes a directory that everybody can reach.
+func mkdir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch, "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,303 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// talker says "line N -> answer" of its stick for ever, or "line N -> none".
+func talker(edit ...func(*api.Job, *api.Task)) (conf, []func(*api.Job, *api.Task)) {
+	script := `n=0; T=$USB_ZIGBEE_TTY; while sleep 0.1; do n=$((n+1))
+answer=$( ` + fmt.Sprintf(talk, `"$n"`) + ` 2>/dev/null) || answer=none
+echo "line $n -> $answer"; done`
+	return sh(script), append(edit, withDevice("zigbee"), asUser(anybody()), asService)
+}
+
+// saysNow waits for a text in what a task prints from now on.
+func (a *alloc) saysNow(t testing.TB, text string) {
+	t.Helper()
+	before := len(a.output(t, "stdout"))
+	eventually(t, 20*time.Second, func() error {
+		if out := a.output(t, "stdout"); !strings.Contains(out[before:], text) {
+			return fmt.Errorf("no %q in %q", text, last(out[before:], 300))
+		}
+		return nil
+	})
+}
+
+func (a *alloc) restart(t testing.TB) {
+	t.Helper()
+	if err := a.n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The faults come one after the other to one task, which is never started anew but
+// where that is the fault.
+func TestTaskKeepsItsStickThroughFaults(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	const id = "10c4:ea60:0001"
+	args := []string{"-id", "10c4:ea60", "-serial", "0001"}
+	s := plug(t, root, args...)
+	n := usbNode(t, usbOptions{root: root, grace: "1m", more: zigbee})
+	n.offers(t, id)
+	c, edits := talker()
+	a := n.start(t, c, edits...)
+	a.saysNow(t, "-> stick: ")
+	task := a.pid(t)
+
+	s.unplug(t)
+	a.saysNow(t, "-> none")
+	n.offers(t, id+": unplugged")
+	if i := a.stub(t); i.ClientStatus != "running" {
+		t.Errorf("unplugged: the allocation is %s", i.ClientStatus)
+	}
+	second := job(t, sh("true"), withDevice("zigbee"))
+	if got := n.unplaced(t, second); got != "missing devices" {
+		t.Errorf("a second job while it is unplugged: %q", got)
+	}
+	if _, _, err := n.Client().Jobs().Deregister(*second.ID, true, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	s = plug(t, root, args...)
+	a.saysNow(t, "-> stick: ")
+	if !task.alive() {
+		t.Error("re-plugged: the task was started again")
+	}
+
+	old := n.usbPlugin(t)
+	old.end(t)
+	eventually(t, 20*time.Second, func() error {
+		if p := n.find(n.isUSBPlugin); len(p) != 1 || p[0].pid == old.pid {
+			return fmt.Errorf("no new plugin: %v", p)
+		}
+		return nil
+	})
+	a.saysNow(t, "-> stick: ")
+	if !task.alive() {
+		t.Error("the plugin was killed: the task was started again")
+	}
+	n.awaitSeen(t, id, true)
+
+	a.restart(t)
+	a.saysNow(t, "line 1 -> stick: ") // without a new reservation
+
+	// Nomad forgets what was reserved (hashicorp/nomad#9473)
+	stop(t, n)
+	n.restart(t)
+	a.saysNow(t, "-> stick: ")
+	a.restart(t)
+	a.saysNow(t, "line 1 -> stick: ")
+
+	kill(t, n)
+	s.unplug(t)
+	s = plug(t, root, args...)
+	n.restart(t)
+	a.restart(t)
+	a.saysNow(t, "line 1 -> stick: ")
+	if i := a.stub(t); i.TaskStates["main"].Failed {
+		t.Errorf("the task failed: %s", a.story())
+	}
+	a.stop(t)
+}
+
+func TestStickThatIsNotThereIsToldInWords(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	const id = "10c4:ea60:0001"
+	n := usbNode(t, usbOptions{root: root, grace: "3s", more: zigbee})
+	n.offers(t, id)
+
+	// the server has not heard yet that it is gone, and places the job
+	s.unplug(t)
+	time.Sleep(time.Second) // for the plugin to see it
+	a := n.submit(t, job(t, sh("true"), withDevice("zigbee")))
+	a.ended(t)
+	if err := a.tells(`device "10c4:ea60:0001" is not `); err != nil {
+		t.Error(err)
+	}
+	if story := a.story(); strings.Contains(story, "\n") {
+		t.Errorf("more than a sentence: %s", story)
+	}
+
+	// now it has: a job waits, and runs when the stick comes
+	n.offers(t)
+	waiting := job(t, sh("true"), withDevice("zigbee"))
+	if got := n.unplaced(t, waiting); got != "missing devices" {
+		t.Errorf("why it waits: %q", got)
+	}
+	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	b := &alloc{n: n, job: *waiting.ID, id: n.placed(t, *waiting.ID)}
+	if got := b.ended(t); got != "exit 0" {
+		t.Errorf("got %s: %s", got, b.story())
+	}
+}
+
+func TestBadUSBConfigurationIsToldByTheAgent(t *testing.T) {
+	for _, row := range []struct{ name, more, want string }{
+		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}", `id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+		{"an id that is none", "device \"x\" {\n  id = \"10c4\"\n}", `id "10c4" has no product`},
+		{"an unknown option", "devices = 1", `devices`},
+		{"an unknown node", "device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}", `nodes "ttys" is not known (did you mean "tty"?)`},
+		{"a block that matches everything", "device \"x\" {}", `device "x": nothing says which devices are meant`},
+		{"permissions not octal", "device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}", `mode "0999" is not a file mode`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			n, err := startNode(t.Name(), nodeOptions{usb: &usbOptions{more: row.more}})
+			if err == nil {
+				n.end()
+				t.Fatal("the agent runs")
+			}
+			if !strings.Contains(err.Error(), row.want) {
+				t.Errorf("the agent does not say %q:\n%v", row.want, err)
+			}
+		})
+	}
+}
+
+// Each message of a plugin is a change of the node for all servers to agree on,
+// whether it says something new or not. OUTRIDER_QUIET=10m looks for longer.
+func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
+	t.Parallel()
+	quiet := 45 * time.Second
+	if s := os.Getenv("OUTRIDER_QUIET"); s != "" {
+		var err error
+		if quiet, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := filepath.Join(mkdir(t), "usb")
+	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	n := usbNode(t, usbOptions{root: root, usual: true, more: zigbee})
+	n.offers(t, "10c4:ea60:0001")
+	time.Sleep(12 * time.Second) // Nomad's own fingerprints settle
+	index := func() uint64 {
+		t.Helper()
+		node, _, err := n.Client().Nodes().Info(n.id(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node.ModifyIndex
+	}
+	before, plugin := index(), n.usbPlugin(t)
+	cpu := cpuTime(t, plugin.pid)
+	time.Sleep(quiet)
+	if now := index(); now != before {
+		t.Errorf("the node was changed from %d to %d in %v", before, now, quiet)
+	}
+	if !plugin.alive() {
+		t.Error("the plugin is another")
+	}
+	t.Logf("%v without a node update; the plugin used %v of CPU", quiet, cpuTime(t, plugin.pid)-cpu)
+}
+
+func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
+	t.Parallel()
+	const id = "10c4:ea60:0001"
+	root := filepath.Join(mkdir(t), "usb")
+	n := usbNode(t, usbOptions{root: root, grace: "1m", more: zigbee})
+	plugin := n.usbPlugin(t)
+	var in, out []time.Duration
+	cycle := func() {
+		t.Helper()
+		s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+		start := time.Now()
+		n.awaitSeen(t, id, true)
+		in = append(in, time.Since(start))
+		start = time.Now()
+		s.unplug(t)
+		n.awaitSeen(t, id, false)
+		out = append(out, time.Since(start))
+	}
+	cycle()
+	fds, tasks := descriptors(plugin.pid), threads(plugin.pid)
+	for range 20 {
+		cycle()
+	}
+	eventually(t, 10*time.Second, func() error {
+		if f, th := descriptors(plugin.pid), threads(plugin.pid); f > fds || th > tasks+2 {
+			return fmt.Errorf("%d descriptors and %d threads, before %d and %d", f, th, fds, tasks)
+		}
+		return nil
+	})
+	if !plugin.alive() {
+		t.Error("the plugin is another")
+	}
+	t.Logf("plugged to seen by the agent: %s; unplugged: %s", spread(in), spread(out))
+}
+
+// spread is the distribution of some durations.
+func spread(d []time.Duration) string {
+	slices.Sort(d)
+	return fmt.Sprintf("%v to %v, median %v", d[0].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), d[len(d)/2].Round(time.Millisecond))
+}
+
+// Everything of libusb, too: its library is in the plugin, and sees the simulated
+// machine because the agent's environment says so.
+func TestLibusbUnderARealAgent(t *testing.T) {
+	if libusb != nil {
+		t.Skip(libusb)
+	}
+	preload := "libumockdev-preload.so.0"
+	found, _ := filepath.Glob("/usr/lib*/*/" + preload)
+	more, _ := filepath.Glob("/usr/lib*/" + preload)
+	if len(found)+len(more) == 0 {
+		t.Skip("there is no " + preload)
+	}
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	n := newNode(t, nodeOptions{
+		usb: &usbOptions{root: root, grace: "1m", more: zigbee},
+		env: map[string]string{"LD_PRELOAD": preload, "UMOCKDEV_DIR": root},
+	})
+	n.offers(t, "10c4:ea60:0001")
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", n.usbPlugin(t).pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, library := range []string{"libusb-1.0.so", preload} {
+		if !strings.Contains(string(maps), library) {
+			t.Errorf("%s is not in the plugin", library)
+		}
+	}
+	a := n.submit(t, job(t, say("USB_ZIGBEE_TTY", "preloaded"), withDevice("zigbee"), asUser(anybody())))
+	if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != "stick: preloaded\n" {
+		t.Errorf("got %s, %q: %s", got, a.output(t, "stdout"), a.story())
+	}
+	for range 3 {
+		s.unplug(t)
+		n.awaitSeen(t, "10c4:ea60:0001", false)
+		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+		n.awaitSeen(t, "10c4:ea60:0001", true)
+	}
+	if strings.Contains(n.log(), "libusb is not available") {
+		t.Error("the plugin has given libusb up")
+	}
+}
+
+// cpuTime is what a process has used.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	var ticks [2]time.Duration
+	for i := range ticks {
+		fmt.Sscan(f[11+i], &ticks[i]) // utime and stime, in 1/100 s
+	}
+	return (ticks[0] + ticks[1]) * 10 * time.Millisecond
+}

@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// usbOptions configure the usb plugin of a node. Its machine is a simulation: a
+// directory with a /sys and a /dev of its own.
+type usbOptions struct {
+	root  string // of the simulation; empty is one below the node's directory
+	grace string // "2s" where empty
+	usual bool   // with the usual intervals between scans and between statistics
+	more  string // configuration, such as device blocks
+}
+
+// zigbee is the block that most tests use. Their tasks are nobody's.
+const zigbee = `
+device "zigbee" {
+  id   = "10c4:ea60"
+  mode = "0666"
+}
+`
+
+// quickStats has what the agent knows of devices at hand: by default it asks each
+// second.
+const quickStats = `
+telemetry {
+  collection_interval = "100ms"
+}
+`
+
+func (o usbOptions) config(dir string) string {
+	if o.root == "" {
+		o.root = simulation(dir)
+	}
+	if o.grace == "" {
+		o.grace = "2s"
+	}
+	if !o.usual {
+		o.more += "rescan = \"200ms\" # no kernel tells of what is simulated\n"
+	}
+	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace, o.more)
+}
+
+// simulation is where a node's sticks are plugged in.
+func simulation(dir string) string { return filepath.Join(dir, "usb") }
+
+// stick is a simulated one that is plugged in.
+type stick struct {
+	cmd *exec.Cmd
+
+	mu  sync.Mutex // guards out
+	out bytes.Buffer
+}
+
+// Write takes what the simulator prints: what tasks write to the stick.
+func (s *stick) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Write(p)
+}
+
+func (s *stick) heard() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String()
+}
+
+// plug plugs a stick into a simulation; it is out again at the end of the test.
+func plug(t testing.TB, root string, args ...string) *stick {
+	t.Helper()
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &stick{cmd: exec.Command(usbPlugin, append([]string{"simulate", root}, args...)...)}
+	s.cmd.Stdout, s.cmd.Stderr = s, s
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.unplug(t) })
+	eventually(t, 10*time.Second, func() error {
+		if s.heard() == "" {
+			return errors.New("the simulator says nothing")
+		}
+		return nil
+	})
+	return s
+}
+
+// unplug is idempotent.
+func (s *stick) unplug(t testing.TB) {
+	t.Helper()
+	if s.cmd.ProcessState != nil {
+		return
+	}
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("the simulated stick: %v\n%s", err, s.heard())
+	}
+}
+
+// usbNode is an agent with the usb plugin.
+func usbNode(t *testing.T, o usbOptions) *node {
+	t.Helper()
+	return newNode(t, nodeOptions{usb: &o})
+}
+
+// withDevice asks for a device.
+func withDevice(name string, edit ...func(*api.RequestedDevice)) func(*api.Job, *api.Task) {
+	return func(_ *api.Job, task *api.Task) {
+		d := &api.RequestedDevice{Name: name}
+		for _, e := range edit {
+			e(d)
+		}
+		task.Resources.Devices = append(task.Resources.Devices, d)
+	}
+}
+
+func asDriver(name string) func(*api.Job, *api.Task) {
+	return func(_ *api.Job, task *api.Task) { task.Driver = name }
+}
+
+func asUser(name string) func(*api.Job, *api.Task) {
+	return func(_ *api.Job, task *api.Task) { task.User = name }
+}
+
+func asService(j *api.Job, _ *api.Task) { j.Type = new("service") }
+
+// devices are those of the node as the server knows it: "id" or "id: why not".
+func (n *node) devices(t testing.TB) []string {
+	t.Helper()
+	node, _, err := n.Client().Nodes().Info(n.id(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, g := range node.NodeResources.Devices {
+		for _, d := range g.Instances {
+			s := d.ID
+			if !d.Healthy {
+				s += ": " + d.HealthDescription
+			}
+			found = append(found, s)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// offers waits until the server knows exactly these. An agent tells its server of a
+// change after 5 to 10 s.
+func (n *node) offers(t testing.TB, want ...string) {
+	t.Helper()
+	eventually(t, 25*time.Second, func() error {
+		if got := n.devices(t); !slices.Equal(got, want) {
+			return fmt.Errorf("the node has %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// sees are the devices that the agent itself has statistics of, with whether they are
+// plugged in. It keeps the last ones of what is not listed any more.
+func (n *node) sees(t testing.TB) map[string]bool {
+	t.Helper()
+	stats, err := n.Client().Nodes().Stats(n.id(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, g := range stats.DeviceStats {
+		for id, d := range g.InstanceStats {
+			if v := d.Stats.Attributes["Plugged in"]; v != nil && v.BoolVal != nil {
+				found[id] = *v.BoolVal
+			}
+		}
+	}
+	return found
+}
+
+// awaitSeen waits until the agent sees a device as plugged in, or as not.
+func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
+	t.Helper()
+	eventually(t, 15*time.Second, func() error {
+		if in, there := n.sees(t)[id]; in != plugged || !there && plugged {
+			return fmt.Errorf("the agent sees %v", n.sees(t))
+		}
+		return nil
+	})
+}
+
+func (n *node) isUSBPlugin(p proc) bool {
+	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), filepath.Base(usbPlugin))
+}
+
+func (n *node) usbPlugin(t testing.TB) proc {
+	t.Helper()
+	return n.one(t, "usb plugin", n.isUSBPlugin)
+}
+
+// unplaced waits until a job waits for a place, and returns the reasons.
+func (n *node) unplaced(t testing.TB, j *api.Job) string {
+	t.Helper()
+	reg, _, err := n.Client().Jobs().Register(j, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var why []string
+	eventually(t, 10*time.Second, func() error {
+		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
+		if err != nil {
+			return err
+		}
+		for _, m := range e.FailedTGAllocs {
+			for c := range m.ConstraintFiltered {
+				why = append(why, c)
+			}
+			for d := range m.DimensionExhausted {
+				why = append(why, d)
+			}
+		}
+		if len(why) == 0 {
+			return fmt.Errorf("evaluation %s has no failed group", e.Status)
+		}
+		return nil
+	})
+	slices.Sort(why)
+	return strings.Join(why, ", ")
+}
