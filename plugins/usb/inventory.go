@@ -30,6 +30,7 @@ type inventory struct {
 	shadows *shadow.Dir
 	said    map[string]bool // warnings that were given
 	cleared bool            // whether what former runs left is removed
+	refused bool            // whether it was said that there is no right to make nodes
 	kept    map[string]kept // by directory, every device that has one
 	plugs   map[string]plug // by id
 

@@ -42,7 +42,10 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
 			s.dir = dir
 			v.kept[dir] = kept{bus: s.Bus, address: s.Address}
 		case errors.Is(err, shadow.ErrRefused):
-			v.warn(fmt.Sprintf("no device nodes can be made for tasks: %v; they get the kernel's own, with the permissions and owner that those have, and not for longer than until the next re-plug", err))
+			if !v.refused {
+				v.refused = true
+				v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, and not for longer than until the next re-plug", "error", err)
+			}
 		case s.problem == "":
 			s.problem = "its device nodes can't be made: " + err.Error()
 		}
