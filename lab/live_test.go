@@ -184,3 +184,60 @@ func TestFailedUpLeavesNothing(t *testing.T) {
 		t.Errorf("the directory is left: %v", err)
 	}
 }
+
+// TestLabWithASimulatedStick is what the README shows.
+func TestLabWithASimulatedStick(t *testing.T) {
+	l, out := live(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	does := func(want string, f func() error) {
+		t.Helper()
+		out.Reset()
+		if err := f(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Fatalf("no %q in\n%s", want, out)
+		}
+	}
+	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
+
+	does("lab:run plugins/usb/example/serial.nomad.hcl", func() error { return l.Up(ctx, "sim") })
+	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
+	does("is up already", func() error { return l.Up(ctx, "") })
+	if err := l.Up(ctx, "none"); err == nil || !strings.Contains(err.Error(), "started with -usb=sim and not -usb=none") {
+		t.Errorf("up with another value: %v", err)
+	}
+	does("usb-sim  stick  ", func() error { return l.Reload(ctx, "usb") })
+	if !strings.Contains(out.String(), "lived on") {
+		t.Errorf("the stick was started again:\n%s", out)
+	}
+
+	a, err := l.open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := a.Client().Jobs().Deregister(simJob, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		out.Reset()
+		if err := l.Status(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "No devices.") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the stick is still there:\n%s", out)
+		}
+	}
+	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") {
+		t.Errorf("a job for a stick that is pulled out: %v", err)
+	}
+	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
+	does("nothing is left", func() error { return l.Down(ctx) })
+	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
