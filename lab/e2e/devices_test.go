@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// triedAgain lets a task that can't be started be tried every moment.
+func triedAgain(j *api.Job, _ *api.Task) {
+	j.TaskGroups[0].RestartPolicy = &api.RestartPolicy{
+		Attempts: new(1000), Mode: new("delay"), Interval: new(time.Hour), Delay: new(200 * time.Millisecond),
+	}
+}
+
+func TestTaskWaitsForItsDeviceToBePluggedIn(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	args := []string{"-id", "10c4:ea60", "-serial", "0001"}
+	s := plug(t, root, args...)
+	n := usbNode(t, usbOptions{root: root, grace: "1m", more: zigbee})
+	n.offers(t, "10c4:ea60:0001")
+	a := n.start(t, sh("echo started; exec sleep 600"), withDevice("zigbee"), triedAgain)
+	s.unplug(t)
+	a.restart(t)
+	if err := a.tells("is not there: is it plugged?"); err != nil {
+		t.Error(err)
+	}
+	eventually(t, 20*time.Second, func() error {
+		if story := a.story(); strings.Count(story, "is it plugged?") < 3 {
+			return fmt.Errorf("it is not tried again: %s", story)
+		}
+		return nil
+	})
+	plug(t, root, args...)
+	a.says(t, "stdout", "started\nstarted\n")
+	a.running(t)
+	a.stop(t)
+}
+
+func TestCommandsInATaskSeeItsDevicesAndTheHostDoesNot(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	shared := mkdir(t)
+	touch(t, filepath.Join(shared, "file"))
+	n := usbNode(t, usbOptions{root: root, more: fmt.Sprintf(`
+device "zigbee" {
+  id = "10c4:ea60"
+  mount {
+    host_path = %q
+    task_path = "/dev/shared"
+  }
+}`, shared)})
+	n.offers(t, "10c4:ea60:0001")
+
+	other := n.start(t, sh("exec sleep 600"))
+	a := n.start(t, sh("exec sleep 600"), withDevice("zigbee"))
+	code, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c", `readlink "$USB_ZIGBEE_TTY"; ls /dev/shared; touch /dev/shared/new`)
+	if want := filepath.Join(n.dir, "usb-nodes") + "/10c4-ea60-0001/tty\nfile\n"; code == 0 || out != want {
+		t.Errorf("it sees %q (exit code %d of a write), want %q", out, code, want)
+	}
+	if _, err := os.Lstat("/dev/zigbee"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the host has it too: %v", err)
+	}
+	for _, p := range []proc{n.process(t), n.plugin(t), n.supervisor(t)} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", p.pid))
+		if err != nil || strings.Contains(string(b), " /dev/shared ") {
+			t.Errorf("%q has the task's mounts, too: %v", p.args, err)
+		}
+	}
+
+	// Its mounts are a copy of what the host had, those of other allocations too.
+	other.stop(t)
+	if err := n.Client().System().GarbageCollect(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() error {
+		if _, err := os.Stat(other.dir()); err == nil {
+			return fmt.Errorf("%s is still there", other.dir())
+		}
+		return nil
+	})
+	a.running(t)
+	a.stop(t)
+}
+
+func TestDevicesAreAtTheirPathsOnTheHostWithoutRights(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(mkdir(t), "usb")
+	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	o := nodeOptions{bare: true, shell: unprivileged, usb: &usbOptions{root: root, more: zigbee}}
+	if !agent.Privileged() {
+		o.shell = ""
+	}
+	n := newNode(t, o)
+	n.offers(t, "10c4:ea60:0001")
+	a := n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c", `test -c "$USB_ZIGBEE_TTY" && test -c "$0" && echo "$USB_ZIGBEE_TTY" "$0"`, "${USB_ZIGBEE_TTY}"}}, withDevice("zigbee")))
+	if got := a.ended(t); got != "exit 0" {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	path, again, _ := strings.Cut(strings.TrimSpace(a.output(t, "stdout")), " ")
+	if !strings.HasPrefix(path, root) && !strings.HasPrefix(path, n.dir) || again != path {
+		t.Errorf("it is at %q, and its argument %q", path, again)
+	}
+	for _, text := range []string{"Devices are at their paths on the host: ", "/dev/zigbee/tty is " + path} {
+		if err := a.tells(text); err != nil {
+			t.Error(err)
+		}
+	}
+}
