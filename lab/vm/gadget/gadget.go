@@ -1,0 +1,220 @@
+// Package gadget plugs USB devices into the machine that it runs on, which is best
+// a VM of package vm: the kernel plays both the device (configfs, usb_gadget) and
+// the port that it is plugged into (dummy_hcd). All above is real: the kernel
+// enumerates the device, binds drivers to it, makes its nodes and sends uevents.
+//
+// It needs root, the modules dummy_hcd and libcomposite, and configfs.
+package gadget
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	configfs = "/sys/kernel/config/usb_gadget"
+	udcs     = "/sys/class/udc"
+	english  = "strings/0x409"
+)
+
+// Load makes this many ports, dummy_udc.0 and on. Each is the only one of a USB
+// bus of its own. It is called once; a second call fails if it wants more.
+func Load(ports int) error {
+	for _, args := range [][]string{{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"libcomposite"}} {
+		if out, err := exec.Command("/sbin/modprobe", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("failed to load %s: %w: %s", args[0], err, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(udcs, udc(ports-1))); err != nil {
+		return fmt.Errorf("there are fewer than %d USB ports: %w", ports, err)
+	}
+	return nil
+}
+
+func udc(port int) string { return fmt.Sprintf("dummy_udc.%d", port) }
+
+// Device describes a USB device.
+type Device struct {
+	Vendor, Product uint16
+
+	// What the device says of itself; empty strings it does not have.
+	Serial, Manufacturer, Name string
+
+	Functions []Function // at least one; each is an interface or two
+}
+
+// Function is one thing that a device does.
+type Function struct {
+	kind  string
+	files map[string]string // attributes, and what to write there
+	far   string            // the kernel's name of the other end, with its number's place
+}
+
+// ACM is a serial port, a ttyACM. Its other end is /dev/ttyGS0 or on.
+func ACM() Function { return Function{kind: "acm", far: "/dev/ttyGS%s"} }
+
+// Keyboard is a HID device, an input and a hidraw.
+func Keyboard() Function {
+	return Function{kind: "hid", files: map[string]string{
+		"protocol": "1", "subclass": "1", "report_length": "8", "report_desc": keyboard,
+	}}
+}
+
+// Storage is a disk with what is in a file.
+func Storage(file string) Function {
+	return Function{kind: "mass_storage", files: map[string]string{"lun.0/file": file}}
+}
+
+// keyboard is the report descriptor of the kernel's Documentation/usb/gadget_hid.rst.
+const keyboard = "\x05\x01\x09\x06\xa1\x01\x05\x07\x19\xe0\x29\xe7\x15\x00\x25\x01\x75\x01\x95\x08\x81\x02" +
+	"\x95\x01\x75\x08\x81\x03\x95\x05\x75\x01\x05\x08\x19\x01\x29\x05\x91\x02\x95\x01\x75\x03\x91\x03" +
+	"\x95\x06\x75\x08\x15\x00\x25\x65\x05\x07\x19\x00\x29\x65\x81\x00\xc0"
+
+// Gadget is a device that may be plugged.
+type Gadget struct {
+	name string
+	dir  string
+	far  []string
+}
+
+// New makes a device with a name that no other has; it is not plugged yet. The
+// caller closes it.
+func New(name string, d Device) (_ *Gadget, err error) {
+	if len(d.Functions) == 0 {
+		return nil, fmt.Errorf("the USB device %s has no function", name)
+	}
+	g := &Gadget{name: name, dir: filepath.Join(configfs, name)}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("failed to make the USB device: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("failed to make the USB device: %w", err), g.Close())
+		}
+	}()
+	for _, dir := range []string{english, "configs/c.1", "configs/c.1/" + english} {
+		if err := os.MkdirAll(filepath.Join(g.dir, dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	for file, text := range map[string]string{
+		"idVendor": fmt.Sprintf("0x%04x", d.Vendor), "idProduct": fmt.Sprintf("0x%04x", d.Product),
+		"bcdDevice": "0x0100", "bcdUSB": "0x0200",
+		english + "/manufacturer": d.Manufacturer, english + "/product": d.Name, english + "/serialnumber": d.Serial,
+		"configs/c.1/MaxPower": "100",
+	} {
+		if text == "" {
+			continue
+		}
+		if err := g.write(file, text); err != nil {
+			return nil, err
+		}
+	}
+	for i, f := range d.Functions {
+		if err := g.add(f, i); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// add makes a function, and makes it part of the configuration.
+func (g *Gadget) add(f Function, i int) error {
+	dir := fmt.Sprintf("functions/%s.%s-%d", f.kind, g.name, i)
+	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads its module
+		return err
+	}
+	for file, text := range f.files {
+		if err := g.write(filepath.Join(dir, file), text); err != nil {
+			return err
+		}
+	}
+	if f.far != "" {
+		b, err := os.ReadFile(filepath.Join(g.dir, dir, "port_num"))
+		if err != nil {
+			return err
+		}
+		g.far = append(g.far, fmt.Sprintf(f.far, strings.TrimSpace(string(b))))
+	}
+	return os.Symlink(filepath.Join(g.dir, dir), filepath.Join(g.dir, "configs/c.1", filepath.Base(dir)))
+}
+
+func (g *Gadget) write(file, text string) error {
+	return os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0)
+}
+
+// Far are the terminals at the other ends of the device's serial ports, in order.
+func (g *Gadget) Far() []string { return g.far }
+
+// Plug puts the device into a port that is free, 0 being the first. The kernel
+// has seen it some 100 ms after the return.
+func (g *Gadget) Plug(port int) error {
+	if err := g.write("UDC", udc(port)); err != nil {
+		return fmt.Errorf("failed to plug the USB device %s: %w", g.name, err)
+	}
+	return nil
+}
+
+// Plugged says whether the device is in a port.
+func (g *Gadget) Plugged() bool {
+	b, err := os.ReadFile(filepath.Join(g.dir, "UDC"))
+	return err == nil && strings.TrimSpace(string(b)) != ""
+}
+
+// Unplug pulls the device. One that is not plugged is left alone.
+func (g *Gadget) Unplug() error {
+	if !g.Plugged() {
+		return nil
+	}
+	if err := g.write("UDC", "\n"); err != nil {
+		return fmt.Errorf("failed to unplug the USB device %s: %w", g.name, err)
+	}
+	return nil
+}
+
+// Close unplugs and removes the device. One that is gone is left alone.
+func (g *Gadget) Close() error {
+	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{g.Unplug()}
+	// configfs removes a directory that is not in use, and what it has made in it itself
+	links, _ := filepath.Glob(filepath.Join(g.dir, "configs/c.1/*.*"))
+	functions, _ := filepath.Glob(filepath.Join(g.dir, "functions/*"))
+	paths := append(links, filepath.Join(g.dir, "configs/c.1", english), filepath.Join(g.dir, "configs/c.1"))
+	paths = append(append(paths, functions...), filepath.Join(g.dir, english), g.dir)
+	for _, p := range paths {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("failed to remove the USB device %s: %w", g.name, err)
+	}
+	return nil
+}
+
+// Open returns the device of that name, which another process may have made.
+func Open(name string) (*Gadget, error) {
+	g := &Gadget{name: name, dir: filepath.Join(configfs, name)}
+	if _, err := os.Stat(g.dir); err != nil {
+		return nil, fmt.Errorf("there is no USB device %s: %w", name, err)
+	}
+	ports, err := filepath.Glob(filepath.Join(g.dir, "functions", "acm.*", "port_num"))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range ports {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return nil, err
+		}
+		g.far = append(g.far, fmt.Sprintf(ACM().far, strings.TrimSpace(string(b))))
+	}
+	return g, nil
+}

@@ -1,0 +1,101 @@
+// Command guest is the first process of a VM of package vm: it makes the host's
+// files its root, mounts what a machine with systemd has mounted, and then runs
+// what the host asks for, until the host closes the port or is gone.
+//
+// It is the one program of the initramfs. As `serve` it is the second process,
+// too: the first only waits for orphans.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/vm/wire"
+)
+
+// Config is what the host has written into the initramfs as config.json.
+type config struct {
+	Modules string `json:"modules"` // the kernel's modules, below the host's root
+}
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "serve" {
+		serve(os.NewFile(3, wire.Port)) // does not return
+	}
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "guest: this is the first process of a virtual machine and nothing else")
+		os.Exit(2)
+	}
+	port, err := start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		if port != nil {
+			wire.WriteLine(port, wire.Ready{Error: err.Error()})
+			time.Sleep(100 * time.Millisecond) // what is in the port's queue goes with the machine
+		}
+	}
+	powerOff()
+}
+
+// start makes the machine and runs the server until its end.
+func start() (port *os.File, err error) {
+	text, err := os.ReadFile("/config.json")
+	if err != nil {
+		return nil, err
+	}
+	var c config
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("failed to read the configuration: %w", err)
+	}
+	if err := mountAll(initial); err != nil {
+		return nil, err
+	}
+	if err := loadModules("/modules"); err != nil {
+		return nil, err
+	}
+	if port, err = openPort(wire.Port); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(becomeHost(), system(c), disk()); err != nil {
+		return port, err
+	}
+	server := exec.Command("/proc/self/exe", "serve")
+	server.Stdin, server.Stdout, server.Stderr = os.Stdin, os.Stdout, os.Stderr
+	server.ExtraFiles = []*os.File{port}
+	if err := server.Start(); err != nil {
+		return port, fmt.Errorf("failed to start the server: %w", err)
+	}
+	return nil, reap(server.Process.Pid)
+}
+
+// reap waits for whatever ends, until the server does. It never ends well: the
+// server switches the machine off.
+func reap(server int) error {
+	for {
+		var st syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &st, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("failed to wait: %w", err)
+		case pid == server:
+			return fmt.Errorf("the server has ended: %v", st)
+		}
+	}
+}
+
+// powerOff does not return. What was written to the disk is on it.
+func powerOff() {
+	unix.Sync()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		fmt.Fprintln(os.Stderr, "guest: failed to power off:", err)
+	}
+	select {}
+}

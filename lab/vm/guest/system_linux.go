@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// path is where the guest's own programs are looked for.
+const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// system does what an init does after it has mounted: the kernel's modules in
+// their place, cgroup controllers, loopback, limits.
+func system(c config) error {
+	release, err := release()
+	if err != nil {
+		return err
+	}
+	modules := filepath.Join("/lib/modules", release)
+	if err := os.MkdirAll(modules, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(c.Modules, modules, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("failed to put the kernel's modules in their place: %w", err)
+	}
+	if err := modprobe("configfs"); err != nil {
+		return err
+	}
+	if err := mountAll([]mount{{"configfs", "/sys/kernel/config", "configfs", plain, ""}}); err != nil {
+		return err
+	}
+
+	if err := delegate("/sys/fs/cgroup"); err != nil {
+		return err
+	}
+	if err := os.Mkdir(slice, 0o755); err != nil {
+		return err
+	}
+	if err := delegate(slice); err != nil {
+		return err
+	}
+	if err := loopbackUp(); err != nil {
+		return fmt.Errorf("failed to start the loopback network: %w", err)
+	}
+	if err := unix.Sethostname([]byte("vm")); err != nil {
+		return err
+	}
+	// systemd's defaults for what it starts
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 524288})
+}
+
+func release() (string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", err
+	}
+	return unix.ByteSliceToString(u.Release[:]), nil
+}
+
+// delegate gives a cgroup's children all the controllers that it has.
+func delegate(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, c := range bytes.Fields(b) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), append([]byte("+"), c...), 0); err != nil {
+			return fmt.Errorf("failed to enable the controller %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
+}
+
+// modprobe loads modules, by name or by the alias of a device.
+func modprobe(names ...string) error {
+	cmd := exec.Command("/sbin/modprobe", append([]string{"-a", "-q", "-b"}, names...)...)
+	cmd.Env = []string{path}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("modprobe %s: %w: %s", names, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+const (
+	diskDevice = "/dev/vda"
+	diskMount  = "/disk" // as vm.DiskMount
+)
+
+// disk mounts the disk, where there is one, and makes its file system at first.
+func disk() error {
+	if pci, err := filepath.Glob("/sys/bus/virtio/devices/*/modalias"); err == nil {
+		for _, path := range pci {
+			if b, _ := os.ReadFile(path); bytes.HasPrefix(b, []byte("virtio:d00000002v")) { // a block device
+				return mountDisk()
+			}
+		}
+	}
+	return nil
+}
+
+func mountDisk() error {
+	if err := modprobe("virtio_blk", "ext4"); err != nil {
+		return err
+	}
+	f, err := os.Open(diskDevice)
+	if err != nil {
+		return fmt.Errorf("failed to open the disk: %w", err)
+	}
+	defer f.Close()
+	magic := make([]byte, 2) // s_magic of the ext4 superblock at 1024
+	if _, err := f.ReadAt(magic, 1024+56); err != nil {
+		return fmt.Errorf("failed to read the disk: %w", err)
+	}
+	if !bytes.Equal(magic, []byte{0x53, 0xef}) {
+		mkfs, err := lookPath("mkfs.ext4", []string{path})
+		if err != nil {
+			return fmt.Errorf("failed to make the disk's file system (package e2fsprogs): %w", err)
+		}
+		cmd := exec.Command(mkfs, "-q", "-E", "lazy_itable_init=1", diskDevice)
+		cmd.Env = []string{path}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("failed to make the disk's file system: %w: %s", err, out)
+		}
+	}
+	return mountAll([]mount{{diskDevice, diskMount, "ext4", 0, ""}})
+}

@@ -1,0 +1,229 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func findQEMU() (string, error) {
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return "", errors.New("qemu-system-x86_64 is missing (apt-get install --no-install-recommends qemu-system-x86 kmod)")
+	}
+	return qemu, nil
+}
+
+// machine is a QEMU process. All that it is connected to are sockets without a
+// name and files in memory: nothing is left to remove when it or we are killed.
+type machine struct {
+	port    net.Conn // the guest's serial port
+	qmp     *qmp
+	console *tail // of the first serial line
+	said    *tail // by QEMU itself
+
+	kill func()        // returns when it is gone
+	done chan struct{} // closed when it is gone
+	err  error         // how it ended, once done
+}
+
+// kernelArgs: an oops is a panic, and a panic ends QEMU, so that either is seen at
+// once; the mitigations protect nobody here, and cost time when emulated.
+const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on rcupdate.rcu_expedited=1"
+
+func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *machine, err error) {
+	var files []*os.File // the process's, from descriptor 3 on
+	m := &machine{console: newTail(o.Console), said: newTail(nil), done: make(chan struct{})}
+	var ours []net.Conn
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+		if err != nil {
+			for _, c := range ours {
+				c.Close()
+			}
+		}
+	}()
+	socket := func() (net.Conn, int, error) {
+		mine, theirs, err := socketPair()
+		if err != nil {
+			return nil, 0, err
+		}
+		files, ours = append(files, theirs), append(ours, mine)
+		return mine, 2 + len(files), nil
+	}
+	var portFD, qmpFD, consoleFD int
+	var qmpConn, consoleConn net.Conn
+	if m.port, portFD, err = socket(); err != nil {
+		return nil, err
+	}
+	if qmpConn, qmpFD, err = socket(); err != nil {
+		return nil, err
+	}
+	if consoleConn, consoleFD, err = socket(); err != nil {
+		return nil, err
+	}
+	image, err := memoryFile("initramfs", initrd)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, image)
+	initrdFD := 2 + len(files)
+
+	args := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-machine", "q35", "-accel", a.name, "-cpu", a.cpu,
+		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.Memory),
+		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs,
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
+		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),
+		"-device", "virtserialport,chardev=port,name=" + portName,
+		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
+		"-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
+		"-device", "qemu-xhci,id=" + usbBus,
+	}
+	if o.Disk != "" {
+		args = append(args,
+			"-drive", "if=none,id=disk,format=raw,file="+strings.ReplaceAll(o.Disk, ",", ",,"),
+			"-device", "virtio-blk-pci,drive=disk")
+	}
+	cmd := exec.Command(qemu, args...)
+	cmd.ExtraFiles = files
+	cmd.Stdout, cmd.Stderr = m.said, m.said
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true, // ^C is for this process, which then ends it in order
+		Pdeathsig: syscall.SIGKILL,
+	}
+	if err := m.run(ctx, cmd); err != nil {
+		return nil, fmt.Errorf("failed to start qemu: %w", err)
+	}
+	go func() { // ends with QEMU
+		io.Copy(m.console, consoleConn)
+		consoleConn.Close()
+	}()
+	m.qmp = newQMP(qmpConn)
+	return m, nil
+}
+
+// run starts the process from a thread that lives as long as it does: the kernel
+// sends the parent death signal when the thread ends that has started the process,
+// prctl(2).
+func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
+	started := make(chan error)
+	end := make(chan struct{})
+	var once sync.Once
+	m.kill = func() {
+		once.Do(func() { close(end) })
+		<-m.done
+	}
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			select {
+			case <-ctx.Done():
+			case <-end:
+			case <-m.done:
+				return
+			}
+			cmd.Process.Kill()
+		}()
+		m.err = cmd.Wait()
+		close(m.done)
+		<-watched
+	}()
+	return <-started
+}
+
+// end waits until the machine has switched itself off, and ends it if it does not.
+func (m *machine) end(patience time.Duration) error {
+	select {
+	case <-m.done:
+		return nil
+	case <-time.After(patience):
+		m.kill()
+		return fmt.Errorf("the VM has not switched itself off within %v and was killed; the end of its console:\n%s", patience, m.console)
+	}
+}
+
+// close frees what connects us to the machine.
+func (m *machine) close() {
+	m.port.Close()
+	m.qmp.close()
+}
+
+// explain adds to an error what is known of the machine: why it has ended, if it
+// has, and the end of its console.
+func (m *machine) explain(err error) error {
+	select {
+	case <-m.done:
+	case <-time.After(time.Second): // the connections end just before the process
+	}
+	var b strings.Builder
+	select {
+	case <-m.done:
+		fmt.Fprintf(&b, "; the VM has ended")
+		if m.err != nil {
+			fmt.Fprintf(&b, " (qemu: %v)", m.err)
+		}
+	default:
+	}
+	if s := strings.TrimSpace(m.said.String()); s != "" {
+		fmt.Fprintf(&b, "; qemu says: %s", s)
+	}
+	if s := strings.TrimSpace(m.console.String()); s != "" {
+		fmt.Fprintf(&b, "; the end of its console:\n%s", s)
+	}
+	return fmt.Errorf("%w%s", err, b.String())
+}
+
+// socketPair returns two ends of a connection, one for us and one for a process.
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to make a socket: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "socket")
+	f := os.NewFile(uintptr(fds[0]), "socket")
+	defer f.Close()
+	mine, err := net.FileConn(f)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("failed to make a socket: %w", err)
+	}
+	return mine, theirs, nil
+}
+
+// memoryFile is a file without a name.
+func memoryFile(name string, data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a file in memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("failed to make a file in memory: %w", err)
+	}
+	return f, nil
+}

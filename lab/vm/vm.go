@@ -1,0 +1,206 @@
+// Package vm runs commands in a virtual machine that has Debian's kernel and this
+// machine's files: whatever program is here runs there, at its own path.
+//
+// It is for what a test needs of a kernel and a container or a laptop does not
+// give: cgroup v2 alone, USB devices that are plugged and unplugged (package
+// gadget), landlock, modules, being root. QEMU emulates the processor, so that it
+// works where no virtualization is, and uses KVM where that works.
+//
+// Start boots a machine in some seconds. What is written in it is in its memory
+// and gone with it; only Options.Disk outlives it. The machine ends with Close,
+// and in any case with this process.
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/outrider-dev/outrider/lab/vm/wire"
+)
+
+// DiskMount is where the file system of Options.Disk is mounted in the VM.
+const DiskMount = "/disk"
+
+// Options describe one VM.
+type Options struct {
+	Memory int // in MiB; 0 is 2048. What is written in the VM is in it, too.
+	CPUs   int // 0 is 2, or 1 where this machine has only one
+
+	// Disk is a file that holds a disk of the VM; it is created if it is not there.
+	// What is below DiskMount stays in it when the VM is closed or dies, for
+	// another one to go on with. Empty: there is no disk.
+	Disk string
+
+	// Console gets what the kernel and the first process print. May be nil; the
+	// last of it is in errors anyway.
+	Console io.Writer
+
+	// Progress hears what takes long. May be nil.
+	Progress func(format string, args ...any)
+}
+
+// VM is a machine that runs. Its methods may be called by several goroutines at
+// once.
+type VM struct {
+	kernel  string
+	accel   string
+	machine *machine
+	session *yamux.Session
+	streams context.CancelFunc // ends what Forward has started
+	ctx     context.Context
+}
+
+// Start boots a VM and returns when commands can be run in it. The VM ends when
+// ctx ends.
+func Start(ctx context.Context, o Options) (*VM, error) {
+	if runtime.GOARCH != "amd64" {
+		return nil, fmt.Errorf("the VM is made for amd64, this is %s", runtime.GOARCH)
+	}
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	qemu, err := findQEMU()
+	if err != nil {
+		return nil, err
+	}
+	k, err := findKernel(ctx, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	initrd, err := initramfs(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range accelerators() {
+		var v *VM
+		if v, err = boot(ctx, qemu, k, initrd, a, o); err == nil {
+			return v, nil
+		}
+		if a.remember == nil || ctx.Err() != nil {
+			break
+		}
+		o.Progress("%s does not work here, the processor is emulated: %v", a.name, firstLine(err))
+		a.remember()
+	}
+	return nil, err
+}
+
+func (o *Options) fill() error {
+	if o.Memory == 0 {
+		o.Memory = 2048
+	}
+	if o.CPUs == 0 {
+		o.CPUs = min(2, runtime.NumCPU())
+	}
+	if o.Memory < 256 || o.CPUs < 1 {
+		return fmt.Errorf("a VM with %d MiB and %d processors: want at least 256 MiB and 1 processor", o.Memory, o.CPUs)
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if o.Disk != "" {
+		return makeDisk(o.Disk)
+	}
+	return nil
+}
+
+const diskSize = 4 << 30 // of which what was never written takes no room
+
+// makeDisk creates a disk of zeros, which the guest makes a file system on.
+func makeDisk(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("failed to create the VM's disk: %w", err)
+	}
+	if err := errors.Join(f.Truncate(diskSize), f.Close()); err != nil {
+		return fmt.Errorf("failed to create the VM's disk: %w", err)
+	}
+	return nil
+}
+
+// boot starts one machine and waits for its first word.
+func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *VM, err error) {
+	m, err := startMachine(ctx, qemu, k, initrd, a, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			m.kill()
+		}
+	}()
+	ready := make(chan error, 1)
+	var first wire.Ready
+	go func() { ready <- wire.ReadLine(m.port, &first) }() // ends with the machine
+	select {
+	case err = <-ready:
+	case <-time.After(a.patience):
+		err = fmt.Errorf("not ready within %v", a.patience)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err == nil && first.Error != "" {
+		err = errors.New(first.Error)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
+	}
+	session, err := yamux.Client(m.port, wire.Config())
+	if err != nil {
+		return nil, err
+	}
+	v := &VM{kernel: first.Kernel, accel: a.name, machine: m, session: session}
+	v.ctx, v.streams = context.WithCancel(ctx)
+	return v, nil
+}
+
+// Kernel is the release of the VM's kernel, such as 6.1.0-56-amd64.
+func (v *VM) Kernel() string { return v.kernel }
+
+// Accelerator is what runs the VM's processors: "kvm", or "tcg" for emulation.
+func (v *VM) Accelerator() string { return v.accel }
+
+// Console is the end of what the kernel and the first process have printed.
+func (v *VM) Console() string { return v.machine.console.String() }
+
+// Close ends the VM and frees what it has used. What is on its disk is complete.
+// Closing what is closed is not an error.
+func (v *VM) Close() error {
+	v.streams()
+	v.session.Close() // the guest writes what is in its memory, and switches itself off
+	err := v.machine.end(10 * time.Second)
+	v.machine.close()
+	return err
+}
+
+// Kill ends the VM as a power cut does.
+func (v *VM) Kill() error {
+	v.streams()
+	v.machine.kill()
+	v.session.Close()
+	return nil
+}
+
+// open starts a request.
+func (v *VM) open(r wire.Request) (net.Conn, error) {
+	stream, err := v.session.Open()
+	if err != nil {
+		return nil, v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
+	}
+	if err := wire.WriteLine(stream, r); err != nil {
+		stream.Close()
+		return nil, v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
+	}
+	return stream, nil
+}

@@ -1,0 +1,441 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/vm"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(victimEnv) != "" {
+		victim()
+	}
+	os.Exit(m.Run())
+}
+
+// run runs a line of shell in the VM and returns what it prints.
+func run(t *testing.T, v *vm.VM, line string) string {
+	t.Helper()
+	out, err := v.Output(t.Context(), "sh", "-ec", line)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// start boots a VM and says how long that took.
+func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
+	t.Helper()
+	begin := time.Now()
+	o.Progress = t.Logf
+	v, err := vm.Start(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("booted Linux %s with %s in %.1f s", v.Kernel(), v.Accelerator(), time.Since(begin).Seconds())
+	t.Cleanup(func() {
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+// TestVM shares one machine among what does it no harm.
+func TestVM(t *testing.T) {
+	v := start(t, context.WithoutCancel(t.Context()), vm.Options{})
+	for _, tc := range []struct {
+		name string
+		f    func(*testing.T, *vm.VM)
+	}{
+		{"has the host's files, and changes none", hasTheHostsFiles},
+		{"is a machine as systemd leaves it", isAMachine},
+		{"tells how a command ended", tellsHowACommandEnded},
+		{"runs a command like the host", runsLikeTheHost},
+		{"kills all of a command when its context ends", killsAllOfACommand},
+		{"leaves alone what a command leaves running", leavesAlone},
+		{"runs many commands at once", runsManyAtOnce},
+		{"forwards its ports", forwards},
+		{"has a USB serial adapter that is plugged and unplugged", hasASerialAdapter},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.f(t, v) })
+	}
+}
+
+func hasTheHostsFiles(t *testing.T, v *vm.VM) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("of the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new", file)); got != "of the hostchanged" {
+		t.Errorf("the VM reads %q", got)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "of the host" {
+		t.Errorf("the host reads %q, %v", b, err)
+	}
+	if _, err := os.Stat(file + ".new"); !os.IsNotExist(err) {
+		t.Errorf("a file of the VM is on the host: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := v.Output(t.Context(), self, "-test.list", "TestVM"); err != nil || !strings.Contains(out, "TestVM") {
+		t.Errorf("this very program says %q, %v", out, err)
+	}
+}
+
+func isAMachine(t *testing.T, v *vm.VM) {
+	for line, want := range map[string]string{
+		"id -u":                        "0",
+		"uname -r":                     v.Kernel(),
+		"stat -f -c %T /sys/fs/cgroup": "cgroup2fs",
+		"grep -c cgroup /proc/mounts":  "1",
+		"cat /sys/fs/cgroup/system.slice/cgroup.controllers": run(t, v, "cat /sys/fs/cgroup/cgroup.controllers"),
+		"grep -wo landlock /sys/kernel/security/lsm":         "landlock",
+		"ulimit -n":                       "1024",
+		"ulimit -Hn":                      "524288",
+		"cat /sys/class/net/lo/operstate": "unknown", // as when it is up
+		"stat -c %F:%a /dev/null /dev/ptmx /dev/shm": "character special file:666\ncharacter special file:666\ndirectory:1777",
+		"modprobe -n -v dummy_hcd | grep -c insmod":  "4",
+		// pivot_root(2) is what runc does, and refuses to do on an initramfs
+		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
+		// an orphan is waited for
+		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; sleep 0.5; test ! -e /proc/$(cat /run/orphan) && echo gone": "gone",
+	} {
+		if got := run(t, v, line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+	if got := run(t, v, "cat /proc/self/cgroup"); !strings.HasPrefix(got, "0::/system.slice/run-") {
+		t.Errorf("a command's cgroup is %s", got)
+	}
+}
+
+func tellsHowACommandEnded(t *testing.T, v *vm.VM) {
+	for _, tc := range []struct {
+		args []string
+		want *vm.ExitError
+	}{
+		{[]string{"true"}, nil},
+		{[]string{"sh", "-c", "exit 7"}, &vm.ExitError{Code: 7}},
+		{[]string{"sh", "-c", "kill -9 $$"}, &vm.ExitError{Signal: syscall.SIGKILL}},
+	} {
+		err := v.Run(t.Context(), vm.Cmd{Args: tc.args})
+		var got *vm.ExitError
+		if errors.As(err, &got) != (tc.want != nil) || (got != nil && *got != *tc.want) {
+			t.Errorf("%q: %v, want %v", tc.args, err, tc.want)
+		}
+	}
+	for _, tc := range []struct {
+		cmd  vm.Cmd
+		want string
+	}{
+		{vm.Cmd{}, "no command"},
+		{vm.Cmd{Args: []string{"no-such-program"}}, "there is no program no-such-program in "},
+		{vm.Cmd{Args: []string{"/nowhere/program"}}, "/nowhere/program"},
+		{vm.Cmd{Args: []string{"true"}, Dir: "/nowhere"}, "/nowhere"},
+	} {
+		err := v.Run(t.Context(), tc.cmd)
+		var exit *vm.ExitError
+		if err == nil || errors.As(err, &exit) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: %v, want %q in it", tc.cmd.Args, err, tc.want)
+		}
+	}
+}
+
+func runsLikeTheHost(t *testing.T, v *vm.VM) {
+	t.Setenv("OF_THE_HOST", "yes")
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, v, "echo $OF_THE_HOST; pwd"); got != "yes\n"+here {
+		t.Errorf("got %q", got)
+	}
+	long := strings.Repeat("a long line\n", 300_000)
+	var out, errOut bytes.Buffer
+	err = v.Run(t.Context(), vm.Cmd{
+		Args: []string{"sh", "-c", "cat; echo $A >&2; pwd >&2"}, Env: []string{"PATH=/bin", "A=b"}, Dir: "/usr",
+		Stdin: strings.NewReader(long), Stdout: &out, Stderr: &errOut,
+	})
+	if err != nil || out.String() != long || errOut.String() != "b\n/usr\n" {
+		t.Errorf("%d bytes of %d, %q, %v", out.Len(), len(long), errOut.String(), err)
+	}
+	// one that reads nothing, and one that nothing is given to
+	if err := v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}); err != nil {
+		t.Error(err)
+	}
+	if err := v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func killsAllOfACommand(t *testing.T, v *vm.VM) {
+	ctx, cancel := context.WithCancel(t.Context())
+	said, w := io.Pipe()
+	done := make(chan error)
+	go func() {
+		done <- v.Run(ctx, vm.Cmd{
+			Args:   []string{"sh", "-c", "setsid sh -c 'sleep 4711; :' & echo started; sleep 4711"},
+			Stdout: w,
+		})
+	}()
+	if _, err := said.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	run(t, v, "i=0; while pgrep -f '[s]leep 4711'; do sleep 0.1; i=$((i+1)); test $i -lt 100; done")
+}
+
+func leavesAlone(t *testing.T, v *vm.VM) {
+	begin := time.Now()
+	pid := run(t, v, "sleep 600 & echo $!") // it holds the output open
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	run(t, v, "kill "+pid)
+}
+
+func runsManyAtOnce(t *testing.T, v *vm.VM) {
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			want := fmt.Sprint(i)
+			if out, err := v.Output(t.Context(), "sh", "-c", "sleep 0.2; echo "+want); err != nil || strings.TrimSpace(out) != want {
+				t.Errorf("%s: %q, %v", want, out, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func forwards(t *testing.T, v *vm.VM) {
+	ctx, cancel := context.WithCancel(t.Context())
+	said, w := io.Pipe()
+	done := make(chan error)
+	go func() {
+		done <- v.Run(ctx, vm.Cmd{Args: []string{"python3", "-uc", "import http.server as h; s = h.HTTPServer(('127.0.0.1', 4700), h.SimpleHTTPRequestHandler); print('up'); s.serve_forever()"}, Stdout: w, Stderr: io.Discard})
+	}()
+	if _, err := said.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	address, err := v.Forward(4700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET /vm_test.go HTTP/1.0\r\n\r\n")
+		page, err := io.ReadAll(c)
+		c.Close()
+		if err != nil || !bytes.Contains(page, []byte("package vm_test")) {
+			t.Errorf("got %.100q, %v", page, err)
+		}
+	}
+	if _, err := v.Dial(t.Context(), "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("nobody listens there: %v", err)
+	}
+	cancel()
+	<-done
+}
+
+func hasASerialAdapter(t *testing.T, v *vm.VM) {
+	s, err := v.PlugSerial(t.Context(), 1, "FT0001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wait = "i=0; until %s; do sleep 0.1; i=$((i+1)); test $i -lt 200; done; "
+	got := run(t, v, fmt.Sprintf(wait, "test -c /dev/ttyUSB0")+
+		"cat /sys/bus/usb/devices/*-1/serial; stty -F /dev/ttyUSB0 raw -echo; echo from the VM > /dev/ttyUSB0")
+	if got != "FT0001" {
+		t.Errorf("its serial number is %q", got)
+	}
+	b := make([]byte, 100)
+	s.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if n, err := s.Read(b); err != nil || string(b[:n]) != "from the VM\n" {
+		t.Errorf("got %q, %v", b[:n], err)
+	}
+	if err := s.Unplug(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, v, fmt.Sprintf(wait, "test ! -e /dev/ttyUSB0"))
+	if again, err := v.PlugSerial(t.Context(), 1, "FT0001"); err != nil {
+		t.Error(err)
+	} else {
+		run(t, v, fmt.Sprintf(wait, "test -c /dev/ttyUSB0"))
+		again.Unplug()
+	}
+	if _, err := v.PlugSerial(t.Context(), 77, "X"); err == nil || !strings.Contains(err.Error(), "77") {
+		t.Errorf("a port that is not there: %v", err)
+	}
+}
+
+func TestPanicOfTheKernelIsAnErrorWithTheEndOfItsConsole(t *testing.T) {
+	files, routines := openFiles(t), runtime.NumGoroutine()
+	v := start(t, t.Context(), vm.Options{Memory: 512, CPUs: 1})
+	_, err := v.Output(t.Context(), "sh", "-c", "echo c > /proc/sysrq-trigger")
+	if err == nil || !strings.Contains(err.Error(), "sysrq triggered crash") {
+		t.Errorf("the command that crashed it: %v", err)
+	}
+	if _, err := v.Output(t.Context(), "true"); err == nil || !strings.Contains(err.Error(), "sysrq triggered crash") {
+		t.Errorf("the next command: %v", err)
+	}
+	for range 2 { // the second has nothing to do
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		f, r := openFiles(t), runtime.NumGoroutine()
+		if f <= files && r <= routines {
+			break
+		}
+		if time.Now().After(end) {
+			var b bytes.Buffer
+			b.Grow(1 << 16)
+			t.Fatalf("left: %d files and %d goroutines\n%s", f-files, r-routines, stacks())
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func stacks() string {
+	b := make([]byte, 1<<16)
+	return string(b[:runtime.Stack(b, true)])
+}
+
+func TestDiskOutlivesTheVM(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "a disk, of two machines")
+	ctx, cut := context.WithCancel(t.Context())
+	v := start(t, ctx, vm.Options{Memory: 512, Disk: disk})
+	run(t, v, "echo kept > "+vm.DiskMount+"/file; sync; echo lost > /file")
+	cut() // as a power cut
+	if out, err := v.Output(t.Context(), "sleep", "60"); err == nil {
+		t.Errorf("it runs commands after its context has ended: %q", out)
+	}
+	v = start(t, t.Context(), vm.Options{Memory: 512, Disk: disk})
+	if got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true"); !strings.HasPrefix(got, "kept\n") || !strings.Contains(got, "No such file") {
+		t.Errorf("the next VM finds %q", got)
+	}
+}
+
+// victimEnv makes a process of this binary start a VM and wait to be killed.
+const victimEnv = "OUTRIDER_VM_VICTIM"
+
+func victim() {
+	v, err := vm.Start(context.Background(), vm.Options{Memory: 512, CPUs: 1})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("booted", v.Kernel())
+	select {}
+}
+
+func TestVMEndsWithItsProcessAndLeavesNoFile(t *testing.T) {
+	tmp := t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), victimEnv+"=1", "TMPDIR="+tmp)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	b := make([]byte, 1000)
+	if n, err := out.Read(b); err != nil || !bytes.HasPrefix(b[:n], []byte("booted")) {
+		t.Fatalf("it says %q, %v", b[:n], err)
+	}
+	children := strings.Fields(run1(t, "ps", "-o", "pid=", "--ppid", fmt.Sprint(cmd.Process.Pid)))
+	if len(children) != 1 {
+		t.Fatalf("its children: %q", children)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		st, err := os.ReadFile("/proc/" + children[0] + "/stat")
+		if err != nil || strings.Contains(string(st), ") Z ") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("qemu lives on: %s", st)
+		}
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func run1(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(args[0], args[1:]...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestMistakesAreToldInASentence(t *testing.T) {
+	empty := t.TempDir()
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		o    vm.Options
+		want string
+	}{
+		{"a kernel that is not there", map[string]string{"LAB_VM_KERNEL": "/nowhere/kernel.deb"}, vm.Options{}, "failed to use LAB_VM_KERNEL: stat /nowhere/kernel.deb"},
+		{"a directory without a kernel", map[string]string{"LAB_VM_KERNEL": empty}, vm.Options{}, "want boot/vmlinuz-VERSION and lib/modules/VERSION"},
+		{"no package", map[string]string{"LAB_VM_KERNEL": os.Args[0]}, vm.Options{}, "failed to use LAB_VM_KERNEL: failed to run dpkg-deb"},
+		{"no qemu", map[string]string{"PATH": empty}, vm.Options{}, "apt-get install"},
+		{"too little memory", nil, vm.Options{Memory: 10}, "want at least 256 MiB"},
+		{"a disk in no directory", nil, vm.Options{Disk: "/nowhere/disk"}, "/nowhere/disk"},
+		{"more memory than there is", nil, vm.Options{Memory: 1 << 30}, "cannot allocate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for k, v := range tc.env {
+				t.Setenv(k, v)
+			}
+			v, err := vm.Start(t.Context(), tc.o)
+			if err == nil {
+				v.Close()
+				t.Fatal("it started")
+			}
+			if !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tc.want)) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
