@@ -27,7 +27,7 @@ func (g Group) Create(l Limits) (err error) {
 	if g.none() {
 		return nil
 	}
-	if err := l.check(); err != nil {
+	if err := l.Check(); err != nil {
 		return err
 	}
 	used := g.nomads() // directories that an earlier run may have left in use

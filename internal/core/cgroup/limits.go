@@ -35,8 +35,8 @@ type Limits struct {
 	Swappiness *uint64 `json:"swappiness,omitempty"`
 }
 
-// check refuses what no kernel would take, with a reason that names the limit.
-func (l Limits) check() error {
+// Check refuses what no kernel would take, with a reason that names the limit.
+func (l Limits) Check() error {
 	switch {
 	case l.MemoryMax < -1:
 		return fmt.Errorf("memory limit %d is negative", l.MemoryMax)

@@ -76,6 +76,9 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (st *task.Stat
 		st.Limits = limits(r)
 	}
 	st.Limits.PidsMax = t.options.PidsLimit
+	if err := st.Limits.Check(); err != nil {
+		return nil, nil, err // also where nothing is limited
+	}
 	st.Group = cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
 	if st.Group.Mode == cgroup.None {
 		notes = append(notes, "Limits are not enforced: "+whyNoCgroup(cgroups.now()))
