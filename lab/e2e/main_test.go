@@ -99,6 +99,7 @@ func run(m *testing.M) (int, error) {
 	}
 	code := m.Run()
 	faultReport.print(os.Stdout)
+	usbReport.print(os.Stdout)
 	if commonStarted.Load() {
 		if n, err := commonNode(); err == nil {
 			if err := n.end(); err != nil {

@@ -73,8 +73,8 @@ device "gps" {
 		}
 	})
 	t.Run("two tasks share one that may be shared, a third waits", func(t *testing.T) {
-		a := n.start(t, sh("sleep 600"), withDevice("gps"))
-		b := n.start(t, sh("sleep 600"), withDevice("gps"))
+		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
+		b := n.start(t, sh("exec sleep 600"), withDevice("gps"))
 		third := job(t, sh("true"), withDevice("gps"))
 		if got := n.unplaced(t, third); got != "devices: no devices match request" {
 			t.Errorf("the third: %q", got)
@@ -84,7 +84,7 @@ device "gps" {
 		b.stop(t)
 	})
 	t.Run("two jobs have a twin each", func(t *testing.T) {
-		script := "echo $USB_ZIGBEE_ID; sleep 600"
+		script := "echo $USB_ZIGBEE_ID; exec sleep 600"
 		a, b := n.start(t, sh(script), withDevice("zigbee")), n.start(t, sh(script), withDevice("zigbee"))
 		a.says(t, "stdout", "10c4:ea60@")
 		b.says(t, "stdout", "10c4:ea60@")
@@ -137,7 +137,7 @@ device "gps" {
 		}
 	})
 	t.Run("statistics", func(t *testing.T) {
-		a := n.start(t, sh("sleep 600"), withDevice("zigbee", byID(first)))
+		a := n.start(t, sh("exec sleep 600"), withDevice("zigbee", byID(first)))
 		eventually(t, 10*time.Second, func() error {
 			s, err := n.Client().Allocations().Stats(a.stub(t), nil)
 			if err != nil {

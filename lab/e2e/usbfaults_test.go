@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,7 +198,7 @@ func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 	if !plugin.alive() {
 		t.Error("the plugin is another")
 	}
-	t.Logf("%v without a node update; the plugin used %v of CPU", quiet, cpuTime(t, plugin.pid)-cpu)
+	usbReport.add(fmt.Sprintf("CPU in %v, in which nothing happened", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(), "", "")
 }
 
 func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
@@ -221,6 +220,7 @@ func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
 		out = append(out, time.Since(start))
 	}
 	cycle()
+	in, out = nil, nil
 	fds, tasks := descriptors(plugin.pid), threads(plugin.pid)
 	for range 20 {
 		cycle()
@@ -234,13 +234,8 @@ func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
 	if !plugin.alive() {
 		t.Error("the plugin is another")
 	}
-	t.Logf("plugged to seen by the agent: %s; unplugged: %s", spread(in), spread(out))
-}
-
-// spread is the distribution of some durations.
-func spread(d []time.Duration) string {
-	slices.Sort(d)
-	return fmt.Sprintf("%v to %v, median %v", d[0].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), d[len(d)/2].Round(time.Millisecond))
+	usbReport.spread("plugged in, until the agent has it", in)
+	usbReport.spread("pulled out, until the agent has it", out)
 }
 
 // Everything of libusb, too: its library is in the plugin, and sees the simulated
