@@ -87,7 +87,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 		}
 	}
 
-	if a.info.NotRoot {
+	if a.info.NotRoot && os.Geteuid() == 0 {
 		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
 			return nil, fmt.Errorf("failed to hand the agent's directory over: %w", err)
 		}
