@@ -47,6 +47,7 @@ func list(w io.Writer, root string) error {
 	}
 	var ids match.IDs
 	names := usbids.New(os.DirFS(root))
+	links := sysfs.Links(os.DirFS(root))
 	labels := map[string]int{}
 	for i, id := range ids.Name(devices) {
 		d := devices[i]
@@ -68,7 +69,7 @@ func list(w io.Writer, root string) error {
 		name := "nodes"
 		for _, n := range d.Nodes {
 			row(name, describe(d, n))
-			for _, link := range n.Links {
+			for _, link := range links[n.Path] {
 				row("", "  /"+link)
 			}
 			name = ""

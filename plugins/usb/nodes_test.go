@@ -63,7 +63,7 @@ func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
 	} {
 		for _, n := range (&block{}).choose(webcam) {
 			if n.Kind == kind {
-				if got := s.furtherPaths(n, 1); !slices.Equal(got, want) {
+				if got := s.furtherPaths(n, 1, nil); !slices.Equal(got, want) {
 					t.Errorf("%s: got %q, want %q", kind, got, want)
 				}
 				break

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 // Reserve is part of device.Reserver. All ids are of one group, so of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
-	r := &reservation{inventory: v, env: map[string]string{}, taken: map[string]bool{}}
+	r := &reservation{inventory: v, links: sysfs.Links(os.DirFS(v.Root)), env: map[string]string{}, taken: map[string]bool{}}
 	for i, id := range ids {
 		s := now.byID[id]
 		if s == nil {
@@ -34,6 +35,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 // reservation is what a task gets, while it is put together.
 type reservation struct {
 	*inventory
+	links   map[string][]string // udev's, by node: they may be younger than the last scan
 	env     map[string]string
 	mounts  []*nomad.Mount
 	devices []*nomad.DeviceSpec
@@ -74,7 +76,7 @@ func (r *reservation) add(s *stick, id string, n, of int) {
 		kinds[node.Kind] = true
 		r.env[prefix+"_"+variable] = task
 		r.env[prefix+"_HOST_"+variable] = host
-		for _, further := range s.furtherPaths(node, n) {
+		for _, further := range s.furtherPaths(node, n, r.links[node.Path]) {
 			r.give(host, further, b)
 		}
 	}
@@ -97,13 +99,13 @@ func (v *inventory) hostPath(s *stick, n given) string {
 // furtherPaths are those under which a node is to be found, too: the configuration's,
 // for the first device of its block; udev's; and the kernel's own where programs
 // know no others.
-func (s *stick) furtherPaths(n given, nth int) []string {
+func (s *stick) furtherPaths(n given, nth int, links []string) []string {
 	var all []string
 	if name, ok := s.block.Names[n.name]; ok && nth == 1 {
 		all = append(all, name)
 	}
 	if s.block.ByID {
-		for _, link := range n.Links {
+		for _, link := range links {
 			all = append(all, "/"+link)
 		}
 	}

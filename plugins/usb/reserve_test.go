@@ -58,6 +58,19 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 	}
 }
 
+func TestNamesThatUdevGivesAfterTheScanAreGivenToo(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	const byID = "/dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"
+	m.must(os.Rename(m.root+byID, m.root+"/later"))
+	m.scan()
+	m.must(os.Rename(m.root+"/later", m.root+byID))
+	r := m.reserve("10c4:ea60:0001")
+	if last := r.Devices[len(r.Devices)-1]; last.TaskPath != byID || last.HostPath != r.Envs["USB_ZIGBEE_HOST_TTY"] {
+		t.Errorf("the last device is %+v", last)
+	}
+}
+
 func wantReservation(t *testing.T, got, want *nomad.ContainerReservation) {
 	t.Helper()
 	g, _ := json.MarshalIndent(got, "", " ")

@@ -84,13 +84,19 @@ func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
 		Settings:   []sysfs.Class{{Class: 3}, {Class: 0xff}},
 		Nodes: []sysfs.Node{
 			{Kind: sysfs.USB, Path: "dev/bus/usb/001/004", Interface: -1, Major: 189, Minor: 3},
-			{Kind: sysfs.TTY, Path: "dev/ttyUSB0", Interface: 0, Major: 188, Links: []string{"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"}},
-			{Kind: sysfs.TTY, Path: "dev/ttyUSB1", Interface: 2, Major: 188, Minor: 1, Links: []string{"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"}},
+			{Kind: sysfs.TTY, Path: "dev/ttyUSB0", Interface: 0, Major: 188},
+			{Kind: sysfs.TTY, Path: "dev/ttyUSB1", Interface: 2, Major: 188, Minor: 1},
 			{Kind: sysfs.HIDRaw, Path: "dev/hidraw0", Interface: 1, Major: 245},
 		},
 	}
 	if got := scan(t, dir); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	links := map[string][]string{
+		"dev/ttyUSB0": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"}, "dev/ttyUSB1": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"},
+	}
+	if got := sysfs.Links(os.DirFS(dir)); !reflect.DeepEqual(got, links) {
+		t.Errorf("links are %v, want %v", got, links)
 	}
 	for _, node := range want.Nodes {
 		if _, err := os.Stat(filepath.Join(dir, node.Path)); err != nil {

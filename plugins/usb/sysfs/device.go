@@ -96,8 +96,4 @@ type Node struct {
 	Block     bool
 	Major     uint32
 	Minor     uint32
-
-	// Links are the names that udev gave it, such as
-	// "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0", sorted.
-	Links []string
 }

@@ -90,9 +90,10 @@ func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string
 	return event
 }
 
-// udevLinks are the names that udev gave to nodes after what they belong to, by
-// node, sorted.
-func udevLinks(root fs.FS) map[string][]string {
+// Links are the names that udev has given to nodes after what they belong to, such
+// as "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0", sorted, by the path
+// of the node. They come later than the device, whenever udev gets to it.
+func Links(root fs.FS) map[string][]string {
 	links := make(map[string][]string)
 	for _, class := range []string{"disk", "input", "serial", "snd", "v4l"} {
 		dir := path.Join("dev", class, "by-id")

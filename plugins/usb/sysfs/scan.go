@@ -40,12 +40,8 @@ func Scan(root fs.FS) ([]Device, error) {
 	slices.SortFunc(names, func(a, b string) int { return slices.Compare(ports(a), ports(b)) })
 
 	var found []Device
-	links := udevLinks(root)
 	for _, name := range names {
 		if d, ok := read(root, name); ok && d.Class.Class != hub {
-			for i := range d.Nodes {
-				d.Nodes[i].Links = links[d.Nodes[i].Path]
-			}
 			found = append(found, d)
 		}
 	}

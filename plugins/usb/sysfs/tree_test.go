@@ -134,11 +134,7 @@ func describe(d Device) string {
 		if n.Block {
 			kind = "block"
 		}
-		fmt.Fprintf(&b, " %s of %d: %s %s %d:%d", n.Kind, n.Interface, n.Path, kind, n.Major, n.Minor)
-		for _, l := range n.Links {
-			fmt.Fprintf(&b, " <- %s", l)
-		}
-		b.WriteString("\n")
+		fmt.Fprintf(&b, " %s of %d: %s %s %d:%d\n", n.Kind, n.Interface, n.Path, kind, n.Major, n.Minor)
 	}
 	return b.String()
 }
