@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive waits for a message. It is empty where a process sent it, and not the
-// kernel.
+// receive waits for a message. It is empty where it is neither the kernel's nor to
+// udev's group.
 func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
 	var from unix.Sockaddr
 	var n int
@@ -22,7 +22,7 @@ func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 && sender.Groups != udevGroup {
 		return nil, nil
 	}
 	return buffer[:n], nil
@@ -32,12 +32,17 @@ func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
 // it: everything of that kind is below the directory of a bus ("usb1").
 //
 //	add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00DEVPATH=/devices/…
+//	libudev\x00, a header in binary, DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00…
 func ofUSB(message []byte) bool {
-	header, _, ok := bytes.Cut(message, []byte{0})
+	before := []byte("@/")
+	if bytes.HasPrefix(message, []byte("libudev\x00")) {
+		before = []byte("DEVPATH=/")
+	}
+	_, path, ok := bytes.Cut(message, before)
 	if !ok {
 		return false
 	}
-	_, path, ok := bytes.Cut(header, []byte("@/"))
+	path, _, ok = bytes.Cut(path, []byte{0})
 	if !ok {
 		return false
 	}

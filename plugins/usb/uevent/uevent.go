@@ -1,4 +1,5 @@
-// Package uevent hears from the kernel that something was plugged in or out.
+// Package uevent hears from the kernel that something was plugged in or out, and
+// from udev that it is done with it.
 package uevent
 
 import (
@@ -12,14 +13,16 @@ import (
 )
 
 const (
-	kernelGroup = 1       // lib/kobject_uevent.c; udev's own messages are in group 2
+	kernelGroup = 1       // lib/kobject_uevent.c
+	udevGroup   = 2       // systemd, src/libsystemd/sd-device/device-monitor.c
 	messageSize = 8 << 10 // a path, and the environment of UEVENT_BUFFER_SIZE, 2 KiB
 )
 
 // Listen calls kick once it listens, for what was missed before, and then whenever
-// the kernel tells of a USB device or of what its drivers made of it. It returns
-// with ctx, or when the kernel can't be heard. It needs no privilege. In a network
-// namespace of an unprivileged container the kernel says nothing.
+// the kernel tells of a USB device or of what its drivers made of it, and again when
+// udev has given a node its owner and mode. It returns with ctx, or when the kernel
+// can't be heard. It needs no privilege. In a network namespace of an unprivileged
+// container the kernel says nothing.
 func Listen(ctx context.Context, kick func()) error {
 	socket, err := open()
 	if err != nil {
@@ -34,7 +37,7 @@ func open() (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup | udevGroup}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
