@@ -19,12 +19,12 @@ func (b Builder) Libusb(ctx context.Context) error {
 	if b.arch() != runtime.GOARCH {
 		return fmt.Errorf("built on %s for %s", runtime.GOARCH, b.arch())
 	}
-	if goEnv(ctx, b.Root, "CGO_ENABLED") == "0" {
-		return errors.New("cgo is off") // by the caller's environment, or for want of a C compiler
-	}
 	cc, _, _ := strings.Cut(goEnv(ctx, b.Root, "CC"), " ")
 	if _, err := exec.LookPath(cc); err != nil {
 		return errors.New("there is no C compiler")
+	}
+	if goEnv(ctx, b.Root, "CGO_ENABLED") == "0" {
+		return errors.New("cgo is off")
 	}
 	if _, err := exec.LookPath("pkg-config"); err != nil {
 		return errors.New("there is no pkg-config")
