@@ -71,7 +71,7 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 		var err error
 		switch {
 		case now.Sub(k.gone) < v.Grace.Duration():
-			err = v.shadows.Yield(dir, v.nodesOf(devices))
+			err = v.shadows.Yield(dir, v.Root)
 		default:
 			err = v.shadows.Empty(dir)
 			delete(v.kept, dir)
@@ -82,25 +82,13 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 	}
 }
 
-// nodesOf are the kernel's own.
-func (v *inventory) nodesOf(devices []sysfs.Device) (all []shadow.Node) {
-	for _, d := range devices {
-		for _, n := range d.Nodes {
-			all = append(all, v.nodeOf(n))
-		}
-	}
-	return all
-}
-
-func (v *inventory) nodeOf(n sysfs.Node) shadow.Node {
-	return shadow.Node{Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor}
-}
-
 func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 	d := shadow.Device{Name: dir}
 	for _, n := range s.nodes {
-		node := v.nodeOf(n.Node)
-		node.Name, node.Mode, node.UID, node.GID = n.name, s.block.mode, s.block.uid, s.block.gid
+		node := shadow.Node{
+			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor,
+			Mode: s.block.mode, UID: s.block.uid, GID: s.block.gid,
+		}
 		d.Nodes = append(d.Nodes, node)
 		if n.Kind == sysfs.USB && s.forLibusb() {
 			node.Name = fmt.Sprintf("%03d/%03d", s.Bus, s.Address)

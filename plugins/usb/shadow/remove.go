@@ -2,10 +2,13 @@ package shadow
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Clear removes every device that a former run left and that is not to be kept. It
@@ -24,23 +27,28 @@ func (d *Dir) Clear(keep map[string]bool) error {
 // Empty removes a device's nodes and leaves the directories, which a running task
 // may have mounted: what is made in them later is there for it, too.
 func (d *Dir) Empty(device string) error {
-	if !plain(device) {
-		return nil
-	}
-	return filepath.WalkDir(filepath.Join(d.path, device), func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil || e.IsDir():
-			return err
-		}
-		return os.Remove(path)
-	})
+	return d.remove(device, func(string, fs.FileInfo) bool { return true })
 }
 
 // Yield removes those nodes of a device that is not plugged in which are others' now:
-// the kernel gives numbers and names to whatever is plugged in next.
-func (d *Dir) Yield(device string, others []Node) error {
+// the kernel gives numbers and names to whatever comes next, on USB or not. root has
+// its sys/dev.
+func (d *Dir) Yield(device, root string) error {
+	return d.remove(device, func(path string, info fs.FileInfo) bool {
+		if mode := info.Mode(); mode&fs.ModeDevice != 0 {
+			kind, number := "block", info.Sys().(*syscall.Stat_t).Rdev
+			if mode&fs.ModeCharDevice != 0 {
+				kind = "char"
+			}
+			path = filepath.Join(root, "sys/dev", kind, fmt.Sprintf("%d:%d", unix.Major(number), unix.Minor(number)))
+		}
+		_, err := os.Stat(path) // of a link: what it leads to
+		return err == nil
+	})
+}
+
+// remove removes some of a device's nodes and links.
+func (d *Dir) remove(device string, which func(path string, info fs.FileInfo) bool) error {
 	if !plain(device) {
 		return nil
 	}
@@ -51,11 +59,11 @@ func (d *Dir) Yield(device string, others []Node) error {
 		case err != nil || e.IsDir():
 			return err
 		}
-		target, _ := os.Readlink(path)
-		if slices.ContainsFunc(others, func(n Node) bool { return n.is(path) || target == n.Source }) {
-			return os.Remove(path)
+		info, err := e.Info()
+		if err != nil || !which(path, info) {
+			return err
 		}
-		return nil
+		return os.Remove(path)
 	})
 }
 

@@ -233,13 +233,19 @@ func TestAnEmptiedDeviceKeepsItsDirectories(t *testing.T) {
 func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	tty, usb := null("tty"), null("001/004")
-	tty.Minor = 5
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb")}, Bus: []Node{usb}}))
-	others := []Node{{Source: "/dev/ttyUSB0", Major: 1, Minor: 5}, {Source: "/dev/sda", Block: true, Major: 1, Minor: 3}}
-	must(t, d.Yield("d", others))
-	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/usb Dcrw-rw---- 1:3 0 0")
-	must(t, d.Yield("never", others))
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "sys/dev/char/1:5"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(root, "sys/dev/block/1:3"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "hidraw0"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(root, "hidraw1"), nil, 0o600))
+	tty, usb, pty, gone := null("tty"), null("001/004"), null("hidraw"), null("hidraw-2")
+	tty.Minor, usb.Minor = 5, 5
+	pty.Source, gone.Source = filepath.Join(root, "hidraw0"), filepath.Join(root, "hidraw1")
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb"), pty, gone}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
+	must(t, os.Remove(gone.Source))
+	must(t, d.Yield("d", root))
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/hidraw-2 -> "+gone.Source, "d/sys/", "d/sys/1-1 -> x", "d/usb Dcrw-rw---- 1:3 0 0")
+	must(t, d.Yield("never", root))
 }
 
 func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
