@@ -28,11 +28,11 @@ type inventory struct {
 	names   *usbids.Names
 	lister  libusb.Lister
 	shadows *shadow.Dir
-	said    map[string]bool // warnings that were given
-	cleared bool            // whether what former runs left is removed
-	refused bool            // whether it was said that there is no right to make nodes
-	kept    map[string]kept // by directory, every device that has one
-	plugs   map[string]plug // by id
+	said    map[string]bool  // warnings that were given
+	cleared bool             // whether what former runs left is removed
+	refused bool             // whether it was said that there is no right to make nodes
+	kept    map[string]kept  // by directory, every device that has one
+	plugs   map[string]plugs // by id
 
 	last atomic.Pointer[state]
 }
@@ -59,16 +59,27 @@ type stick struct {
 	replugs int
 }
 
-// plug is what is known of a device's plugging.
+// plug is one plugging of one device, different from every other. An address alone is
+// used again, soon where a controller is reset.
 type plug struct {
 	bus, address int
-	count        int // of re-plugs
+	path         string
+	id           sysfs.ID
+	serial       string
+}
+
+func plugOf(d sysfs.Device) plug { return plug{d.Bus, d.Address, d.Path, d.ID, d.Serial} }
+
+// plugs are what is known of a device's plugging.
+type plugs struct {
+	last  plug
+	again int
 }
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), names: usbids.New(os.DirFS(p.Root)),
-		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plug{},
+		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plugs{},
 	}
 	v.last.Store(&state{})
 	return v
@@ -153,11 +164,12 @@ func (v *inventory) countPlugs(sticks []*stick) {
 	before := v.last.Load()
 	for _, s := range sticks {
 		p, known := v.plugs[s.id]
-		if known && (before.byID[s.ids()[0]] == nil || p.bus != s.Bus || p.address != s.Address) {
-			p.count++
+		now := plugOf(s.Device)
+		if known && (before.byID[s.ids()[0]] == nil || p.last != now) {
+			p.again++
 		}
-		v.plugs[s.id] = plug{s.Bus, s.Address, p.count}
-		s.replugs = p.count
+		p.last, s.replugs = now, p.again
+		v.plugs[s.id] = p
 	}
 }
 

@@ -84,6 +84,19 @@ func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
 	m.wantNodes("10c4-ea60-0001/usb", "10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
+func TestAStickWithTheAddressOfTheOneBeforeIsNotTakenForIt(t *testing.T) {
+	m := newMachine(t, "grace = \"0s\"\nmatch_all = true")
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	m.must(p.Unplug())
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // the controller is reset
+	if other := m.plug("10c4:ea60", "0002", "1-1"); other.Address != p.Address {
+		t.Fatalf("its address is %d and not %d", other.Address, p.Address)
+	}
+	m.scan()
+	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
+}
+
 func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")

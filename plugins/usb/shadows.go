@@ -15,8 +15,8 @@ import (
 
 // kept is a device with shadow nodes.
 type kept struct {
-	bus, address int
-	gone         time.Time // since when it is unplugged, zero if it is not
+	plug plug
+	gone time.Time // since when it is unplugged, zero if it is not
 }
 
 // shadow makes the nodes of what is plugged in, and removes those of what is no
@@ -40,7 +40,7 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
 		switch {
 		case err == nil:
 			s.dir = dir
-			v.kept[dir] = kept{bus: s.Bus, address: s.Address}
+			v.kept[dir] = kept{plug: plugOf(s.Device)}
 		case errors.Is(err, shadow.ErrRefused):
 			if !v.refused {
 				v.refused = true
@@ -61,7 +61,7 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 		}
 		// the same plug under another id, since its twin was plugged in: tasks have it
 		// under the old one
-		if slices.ContainsFunc(devices, func(d sysfs.Device) bool { return d.Bus == k.bus && d.Address == k.address }) {
+		if slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == k.plug }) {
 			continue
 		}
 		if k.gone.IsZero() {
