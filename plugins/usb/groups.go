@@ -19,13 +19,13 @@ import (
 func (v *inventory) groups(sticks []*stick) []device.Group {
 	members := map[[2]string][]*stick{}
 	for _, s := range sticks {
-		key := [2]string{s.block.kind, s.ID.String()}
+		key := [2]string{s.block.kind, s.as.String()}
 		members[key] = append(members[key], s)
 	}
 	var groups []device.Group
 	for key, all := range members {
 		g := device.Group{
-			Vendor: fmt.Sprintf("%04x", all[0].ID.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].ID.Product),
+			Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].as.Product),
 			Attributes: v.attributes(all),
 		}
 		for _, s := range all {
@@ -43,7 +43,7 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 // makes a number of a serial, and a server panics on one called "nan".
 func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 	first := all[0]
-	vendor, product := v.names.Lookup(first.ID)
+	vendor, product := v.names.Lookup(first.as)
 	if s := common(all, func(s *stick) string { return s.Manufacturer }); s != "" {
 		vendor = s
 	}
@@ -57,7 +57,7 @@ func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 		description = vendor
 	}
 	texts := map[string]string{
-		"usb_id":         first.ID.String(),
+		"usb_id":         first.as.String(),
 		"vendor":         vendor,
 		"product":        product,
 		"description":    description,
@@ -70,8 +70,8 @@ func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 		texts["serial"], texts["port"] = first.Serial, first.Path
 	}
 	attributes := map[string]*structs.Attribute{
-		"vendor_id":  structs.NewIntAttribute(int64(first.ID.Vendor), ""),
-		"product_id": structs.NewIntAttribute(int64(first.ID.Product), ""),
+		"vendor_id":  structs.NewIntAttribute(int64(first.as.Vendor), ""),
+		"product_id": structs.NewIntAttribute(int64(first.as.Product), ""),
 	}
 	for name, text := range texts {
 		if text != "" {

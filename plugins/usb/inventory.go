@@ -51,7 +51,8 @@ type state struct {
 // stick is one device that is published.
 type stick struct {
 	sysfs.Device
-	id      string // without the number of its count
+	id      string   // without the number of its count
+	as      sysfs.ID // vendor and product as published
 	block   *block
 	nodes   []given
 	problem string
@@ -122,7 +123,7 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 
 func (v *inventory) stick(a match.Assigned) *stick {
 	b := v.blocks[a.Type]
-	return &stick{Device: a.Device, id: a.ID, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
+	return &stick{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
 }
 
 // ids are what it is published as: with a count, once for each task that may have
@@ -165,7 +166,8 @@ func (v *inventory) countPlugs(sticks []*stick) {
 	for _, s := range sticks {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
-		if known && (before.byID[s.ids()[0]] == nil || p.last != now) {
+		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
+		if known && !changed && (before.byID[s.ids()[0]] == nil || p.last != now) {
 			p.again++
 		}
 		p.last, s.replugs = now, p.again

@@ -36,7 +36,7 @@ var blockDefaults = schema.Of[Block]().Default()
 // newPlan takes a configuration that has been validated.
 func newPlan(c Config) (*plan, error) {
 	p := &plan{Config: c, blocks: map[string]*block{}}
-	matches := map[string]match.Match{}
+	matches, knownAs := map[string]match.Match{}, map[string]sysfs.ID{}
 	for label, b := range c.Devices {
 		matches[label] = b.Match
 		parsed, err := b.parse(label)
@@ -44,6 +44,11 @@ func newPlan(c Config) (*plan, error) {
 			return nil, fmt.Errorf("device %q: %w", label, err)
 		}
 		parsed.path = b.taskPath(label)
+		if b.KnownAs != "" {
+			if knownAs[label], err = b.knownAs(); err != nil {
+				return nil, fmt.Errorf("device %q: %w", label, err)
+			}
+		}
 		p.blocks[label] = parsed
 	}
 	if c.MatchAll {
@@ -54,8 +59,26 @@ func newPlan(c Config) (*plan, error) {
 		p.blocks[match.AnyType] = all
 	}
 	var err error
-	p.rules, err = match.Compile(matches, c.Exclude, c.MatchAll)
-	return p, err
+	if p.rules, err = match.Compile(matches, c.Exclude, c.MatchAll); err != nil {
+		return nil, err
+	}
+	p.rules.KnownAs = knownAs
+	return p, nil
+}
+
+// knownAs is zero where there is none.
+func (b Block) knownAs() (sysfs.ID, error) {
+	if b.KnownAs == "" {
+		return sysfs.ID{}, nil
+	}
+	id, err := sysfs.ParseID(b.KnownAs)
+	if err != nil {
+		return id, fmt.Errorf("known_as %w", err)
+	}
+	if !b.Allows(id) {
+		return id, fmt.Errorf("known_as %q is none of those that id allows: use what the device calls itself when it is plugged in", b.KnownAs)
+	}
+	return id, nil
 }
 
 func (b Block) parse(kind string) (*block, error) {

@@ -42,6 +42,54 @@ func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
 	}
 }
 
+func TestADeviceThatChangesItsIDWhenUsedIsOne(t *testing.T) {
+	m := newMachine(t, `device "tpu" {
+		id       = ["1a6e:089a", "18d1:9302"]
+		known_as = "1A6E:089A"
+		nodes    = ["usb"]
+	}`)
+	const id, dir = "1a6e:089a@pci-0000:00:14.0-usb-0:1", "1a6e-089a@pci-0000-00-14.0-usb-0-1"
+	published := "1a6e/tpu/089a " + id
+	wantReplugs := func(want int64) {
+		t.Helper()
+		stats, err := m.Stats(t.Context(), []string{id})
+		m.must(err)
+		if got := *stats[id].Stats.Attributes["Re-plugs"].IntNumeratorVal; got != want {
+			t.Errorf("counted %d re-plugs, want %d", got, want)
+		}
+	}
+	p := m.plug("1a6e:089a", "", "1-1")
+	m.wantPublished(published)
+	r := m.reserve(id)
+	bus := m.nodes + "/" + dir + "/bus/001/00"
+	if r.Envs["USB_TPU_ID"] != id || r.Envs["USB_TPU_PRODUCT_ID"] != "089a" || !exists(bus+"4") {
+		t.Errorf("got %v", r.Envs)
+	}
+	m.must(p.Unplug()) // as its firmware starts
+	m.wantPublished()
+	p = m.plug("18d1:9302", "7", "1-1")
+	m.wantPublished(published)
+	if exists(bus+"4") || !exists(bus+"5") || !exists(r.Envs["USB_TPU_HOST_USB"]) {
+		t.Errorf("nodes are %q", m.treeOfNodes())
+	}
+	wantReplugs(0)
+	if usb, _ := m.scan()[0].Attributes["usb_id"].GetString(); usb != "1a6e:089a" {
+		t.Errorf("usb_id is %s", usb)
+	}
+	if again := m.reserve(id); again.Envs["USB_TPU_HOST_USB"] != r.Envs["USB_TPU_HOST_USB"] || again.Envs["USB_TPU_PRODUCT_ID"] != "089a" {
+		t.Errorf("got %v, before %v", again.Envs, r.Envs)
+	}
+	m.must(p.Unplug())
+	m.plug("1a6e:089a", "", "1-1")
+	m.wantPublished(published)
+	wantReplugs(1)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func TestNodesGoWithTheirDeviceWhenTheGracePeriodIsOver(t *testing.T) {
 	m := newMachine(t, `
 		grace = "50ms"

@@ -59,6 +59,9 @@ func (b Block) Validate() error {
 	if err := b.Match.Validate(); err != nil {
 		return err
 	}
+	if _, err := b.knownAs(); err != nil {
+		return err
+	}
 	given := map[string]bool{}
 	for _, written := range b.Nodes {
 		kind := strings.TrimSuffix(written, "?")

@@ -26,6 +26,8 @@ func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
 		"no matcher":            {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, serial, class, port or driver`},
 		"an empty exclude":      {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, serial, class, port or driver`},
 		"an option misspelt":    {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
+		"known_as":              {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as lsusb writes them: write it such as "10c4:ea60"`},
+		"known_as of another":   {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is none of those that id allows: use what the device calls itself when it is plugged in`},
 		"mode":                  {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits in quotes, such as "0660"`},
 		"mode without quotes":   {zigbee(`mode = 0660`), `device "x": mode "432" has no 0 in front: write "0432", or "0660" if that is what was written without quotes`},
 		"mode without 0":        {zigbee(`mode = "660"`), `device "x": mode "660" has no 0 in front: write "0660"`},

@@ -4,6 +4,8 @@ package match
 
 import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 // Match says which devices are meant: those for which every option that is set
@@ -14,6 +16,12 @@ type Match struct {
 	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
 	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
 	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
+}
+
+// Allows says whether a device with this id can be meant, as far as id says.
+func (m Match) Allows(id sysfs.ID) bool {
+	p, err := compile(m)
+	return err == nil && (p.ids == nil || anyGlob(p.ids, id.String()))
 }
 
 // Validate is nil, or says in one sentence what is wrong with the first pattern

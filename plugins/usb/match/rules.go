@@ -11,9 +11,14 @@ import (
 // AnyType is the type of the devices that only match_all publishes.
 const AnyType = "usb"
 
-// Rules are a configuration's blocks, ready to be asked. They don't change and
+// Rules are a configuration's blocks, ready to be asked. They don't change then and
 // may be asked from several goroutines.
 type Rules struct {
+	// KnownAs has the vendor and product of blocks whose devices change their own. Their
+	// ids have nothing else that a device may change with it: a serial, or the revision
+	// of the bus.
+	KnownAs map[string]sysfs.ID
+
 	blocks, excludes []named
 	all              bool
 }
@@ -52,7 +57,8 @@ func inOrder(what string, matches map[string]Match) ([]named, error) {
 // Assigned is what is to be done with a device.
 type Assigned struct {
 	Device sysfs.Device
-	ID     string // as published, see IDs
+	ID     string   // as published, see IDs
+	As     sysfs.ID // vendor and product as published
 
 	// Type is the name of the block that it belongs to, the first in the order of
 	// names that matches it, or AnyType; empty where nothing matches it.
@@ -73,10 +79,10 @@ func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 // Assign says of every device what is to be done with it, in the order of the
 // devices, which are all that are plugged in now.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
-	names := ids.Name(devices)
 	all := make([]Assigned, len(devices))
+	published := slices.Clone(devices)
 	for i, d := range devices {
-		all[i] = Assigned{Device: d, ID: names[i]}
+		all[i] = Assigned{Device: d}
 		matching := fitting(r.blocks, d)
 		switch {
 		case len(matching) > 0:
@@ -87,6 +93,13 @@ func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 		if excludes := fitting(r.excludes, d); len(excludes) > 0 {
 			all[i].Excluded = excludes[0]
 		}
+		if as, ok := r.KnownAs[all[i].Type]; ok {
+			published[i].ID, published[i].Serial, published[i].Path = as, "", busRevision.ReplaceAllString(d.Path, "-usb-")
+		}
+		all[i].As = published[i].ID
+	}
+	for i, id := range ids.Name(published) {
+		all[i].ID = id
 	}
 	return all
 }

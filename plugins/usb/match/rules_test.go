@@ -48,6 +48,28 @@ func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
 	}
 }
 
+func TestADeviceThatChangesItsIDHasOneAllTheSame(t *testing.T) {
+	r, err := Compile(map[string]Match{"tpu": {ID: schema.Strings{"1a6e:089a", "18d1:9302"}}}, nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}
+	r.KnownAs = map[string]sysfs.ID{"tpu": as}
+	fresh := sysfs.Device{Name: "1-4", Path: "pci-0000:00:14.0-usbv2-0:4", ID: as}
+	used := sysfs.Device{Name: "2-4", Path: "pci-0000:00:14.0-usbv3-0:4", ID: sysfs.ID{Vendor: 0x18d1, Product: 0x9302}, Serial: "7"}
+	other := stick("1", "A")
+	for _, d := range []sysfs.Device{fresh, used} {
+		got := r.Assign([]sysfs.Device{d, other}, &IDs{})
+		want := []Assigned{{Device: d, ID: "1a6e:089a@pci-0000:00:14.0-usb-0:4", As: as, Type: "tpu"}, {Device: other, ID: "10c4:ea60:A", As: other.ID, Type: AnyType}}
+		for i := range got {
+			got[i].Also = nil // empty or nil
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	}
+}
+
 func TestAMistakeNamesItsBlock(t *testing.T) {
 	for want, compile := range map[string]func() (*Rules, error){
 		`device "zigbee": id "10c4" has no product: write "10c4:*" for every one of this vendor`: func() (*Rules, error) {
