@@ -17,16 +17,17 @@ const insideEnv = "OUTRIDER_VM"
 func Inside() bool { return os.Getenv(insideEnv) != "" }
 
 // Main is the TestMain of a package whose tests all need a VM: outside of one it
-// boots one, and runs the test binary in it with the same flags.
+// boots one, and runs the test binary in it with the same flags. Before that, it
+// calls each of prepare with the VM.
 //
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
-func Main(m *testing.M, o Options) int {
+func Main(m *testing.M, o Options, prepare ...func(context.Context, *VM) error) int {
 	if Inside() {
 		return m.Run()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	code, err := runSelf(ctx, o)
+	code, err := runSelf(ctx, o, prepare)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -34,7 +35,7 @@ func Main(m *testing.M, o Options) int {
 	return code
 }
 
-func runSelf(ctx context.Context, o Options) (int, error) {
+func runSelf(ctx context.Context, o Options, prepare []func(context.Context, *VM) error) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -42,6 +43,11 @@ func runSelf(ctx context.Context, o Options) (int, error) {
 	v, err := Start(ctx, o)
 	if err != nil {
 		return 0, err
+	}
+	for _, f := range prepare {
+		if err := f(ctx, v); err != nil {
+			return 0, errors.Join(err, v.Close())
+		}
 	}
 	err = v.Run(ctx, Cmd{Args: append([]string{self}, os.Args[1:]...), Stdout: os.Stdout, Stderr: os.Stderr})
 	var exit *ExitError

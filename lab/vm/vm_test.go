@@ -110,8 +110,9 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"ulimit -n":                       "1024",
 		"ulimit -Hn":                      "524288",
 		"cat /sys/class/net/lo/operstate": "unknown", // as when it is up
-		"stat -c %F:%a /dev/null /dev/ptmx /dev/shm": "character special file:666\ncharacter special file:666\ndirectory:1777",
-		"modprobe -n -v dummy_hcd | grep -c insmod":  "4",
+		"stat -c %F:%a /dev/null /dev/ptmx /dev/shm":      "character special file:666\ncharacter special file:666\ndirectory:1777",
+		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // loaded by the open
+		"modprobe -n -v dummy_hcd | grep -c insmod":       "4",
 		// pivot_root(2) is what runc does, and refuses to do on an initramfs
 		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
 		// an orphan is waited for

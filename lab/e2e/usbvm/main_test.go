@@ -1,0 +1,180 @@
+// Package usbvm runs jobs with USB devices of a real kernel, in a VM (package vm):
+// devices are plugged into it, real drivers are bound to them, tasks write to their
+// nodes, and the bytes come out at the other end.
+//
+// The tests are inside: they and the agent run in the VM. Only TestMain runs on the
+// host, too. One agent serves them all.
+package usbvm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/vm"
+	"github.com/outrider-dev/outrider/lab/vm/gadget"
+)
+
+// The variables tell those inside what was built outside, where that is quick.
+const (
+	pluginsEnv = "USBVM_PLUGINS" // a directory
+	nomadEnv   = "USBVM_NOMAD"
+)
+
+const (
+	ports = 9 // of the VM, for gadgets
+
+	// ftdiSerial is that of QEMU's serial adapter, which is plugged all the time, and
+	// sends back what it gets.
+	ftdiSerial = "FT0001"
+)
+
+func TestMain(m *testing.M) {
+	if !vm.Inside() {
+		if err := prepare(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	if !vm.Inside() {
+		os.Exit(vm.Main(m, vm.Options{Memory: 3072}, plugEcho))
+	}
+	code := 1
+	if err := gadget.Load(ports); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	if started != nil {
+		if code != 0 {
+			started.tellLog()
+		}
+		if err := started.end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// prepare makes on the host what takes long in a VM.
+func prepare() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	defer cancel()
+	root, err := build.Root(".")
+	if err != nil {
+		return err
+	}
+	paths, err := build.Builder{Root: root}.All(ctx, "exec-lite", "usb")
+	if err != nil {
+		return err
+	}
+	os.Setenv(pluginsEnv, filepath.Dir(paths[0]))
+	p, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	if err != nil {
+		return err
+	}
+	os.Setenv(nomadEnv, p.Path)
+	return nil
+}
+
+// plugEcho plugs an adapter whose other end is connected to itself.
+func plugEcho(ctx context.Context, v *vm.VM) error {
+	s, err := v.PlugSerial(ctx, 1, ftdiSerial)
+	if err != nil {
+		return err
+	}
+	go io.Copy(s, s) // ends with the VM
+	return nil
+}
+
+// config is the usb plugin's. Each test has a type of device of its own.
+const config = `
+grace = "3s"
+
+device "cycled" {
+  id = "1d6b:0101"
+}
+device "kept" {
+  id   = "1d6b:0102"
+  user = "nobody"
+}
+device "written" {
+  id   = "1d6b:0103"
+  user = "nobody"
+}
+device "key" {
+  id    = "1d6b:0104"
+  nodes = ["usb"]     # for libusb
+  user  = "nobody"
+}
+device "again" {
+  id   = "1d6b:0105"
+  user = "nobody"
+}
+device "between" {
+  id = "1d6b:0106"
+}
+device "pulled" {
+  id   = "1d6b:0107"
+  user = "nobody"
+}
+device "twin" {
+  id   = "1d6b:0108"
+  mode = "0666"
+}
+device "ftdi" {
+  id   = "0403:6001"
+  mode = "0666"
+}
+`
+
+var (
+	starting sync.Mutex
+	started  *node
+)
+
+// shared is the agent of all tests. Each stops its own jobs.
+func shared(t *testing.T) *node {
+	t.Helper()
+	starting.Lock()
+	defer starting.Unlock()
+	if started != nil {
+		return started
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("/tmp", "usbvm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users look for their directory
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	plugin := func(name, config string) agent.Plugin {
+		return agent.Plugin{Binary: filepath.Join(os.Getenv(pluginsEnv), name), Config: config}
+	}
+	a, err := agent.Run(ctx, agent.Options{
+		Runtime: agent.Host, Dir: dir, Binary: os.Getenv(nomadEnv), Name: "usbvm", Progress: t.Logf,
+		Config: clientConfig(t),
+		Plugins: []agent.Plugin{
+			plugin("nomad-driver-exec-lite", `state_dir = "${state_dir}"`),
+			plugin("nomad-device-usb", config),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the agent was ready after %.1f s", time.Since(begin).Seconds())
+	started = &node{Agent: a}
+	return started
+}

@@ -1,0 +1,327 @@
+package usbvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// node is the agent.
+type node struct{ agent.Agent }
+
+// end closes the agent and says what is left of it.
+func (n *node) end() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		return err
+	}
+	left, err := n.Leftovers(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("the agent has left: %q", left)
+	}
+	return err
+}
+
+// clientConfig has what the agent knows of devices at hand (by default it asks each
+// second), and gives tasks of exec the programs that they use and no more: Nomad
+// copies all of it for each.
+func clientConfig(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("telemetry {\n  collection_interval = \"100ms\"\n}\nclient {\n  chroot_env {\n")
+	files := map[string]bool{"/etc/passwd": true, "/etc/group": true}
+	for _, name := range []string{"sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("ldd", path).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["/bin/"+name] = true
+		for _, f := range strings.Fields(string(out)) {
+			if strings.HasPrefix(f, "/") {
+				files[f] = true
+			}
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(files)) {
+		real, err := filepath.EvalSymlinks(f) // Nomad would copy the link
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "    %q = %q\n", real, f)
+	}
+	b.WriteString("  }\n}\n")
+	return b.String()
+}
+
+// eventually polls until f has no objection, and fails with the last one.
+func eventually(t testing.TB, within time.Duration, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %v", within, err)
+		}
+	}
+}
+
+// device is what the server knows of one: its id, and why it can't be had.
+type device struct{ id, why string }
+
+// devices are those of a type, in order.
+func (n *node) devices(kind string) ([]device, error) {
+	stubs, _, err := n.Client().Nodes().List(nil)
+	if err != nil || len(stubs) != 1 {
+		return nil, errors.Join(err, fmt.Errorf("%d nodes", len(stubs)))
+	}
+	info, _, err := n.Client().Nodes().Info(stubs[0].ID, nil)
+	if err != nil {
+		return nil, err
+	}
+	var found []device
+	for _, g := range info.NodeResources.Devices {
+		for _, d := range g.Instances {
+			if g.Type == kind {
+				found = append(found, device{d.ID, d.HealthDescription})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b device) int { return strings.Compare(a.id, b.id) })
+	return found, nil
+}
+
+// offers waits until the server knows this many healthy devices of a type and no
+// others, and returns their ids. An agent tells its server of a change after 5 to 10 s.
+func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
+	t.Helper()
+	eventually(t, 40*time.Second, func() error {
+		ids = nil
+		all, err := n.devices(kind)
+		for _, d := range all {
+			if d.why == "" {
+				ids = append(ids, d.id)
+			}
+		}
+		if err == nil && (len(ids) != want || len(all) != want) {
+			err = fmt.Errorf("the server knows %v", all)
+		}
+		return err
+	})
+	return ids
+}
+
+// sees says which devices the agent itself has as plugged in: the server hears of
+// it later.
+func (n *node) sees(id string) (bool, error) {
+	stats, err := n.Client().Nodes().Stats("", nil)
+	if err != nil {
+		return false, err
+	}
+	for _, g := range stats.DeviceStats {
+		if d := g.InstanceStats[id]; d != nil {
+			if v := d.Stats.Attributes["Plugged in"]; v != nil && v.BoolVal != nil {
+				return *v.BoolVal, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// awaitSeen waits until the agent sees a device as plugged in, or as not, and says
+// how long that took.
+func (n *node) awaitSeen(t testing.TB, id string, plugged bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	eventually(t, 20*time.Second, func() error {
+		got, err := n.sees(id)
+		if err == nil && got != plugged {
+			err = fmt.Errorf("the agent has %s as plugged in: %v", id, got)
+		}
+		return err
+	})
+	return time.Since(begin)
+}
+
+var jobs atomic.Int64
+
+// task is the one task of a job.
+type task struct {
+	n     *node
+	job   string
+	alloc string
+}
+
+// spec is a task to run: a line of shell with a device.
+type spec struct {
+	driver string // exec-lite where empty
+	user   string // nobody where empty
+	device string // the type
+	id     string // that very device of the type; empty: any
+	script string
+}
+
+// submit registers a job.
+func (n *node) submit(t testing.TB, s spec) *task {
+	t.Helper()
+	if s.driver == "" {
+		s.driver = "exec-lite"
+	}
+	if s.user == "" {
+		s.user = "nobody"
+	}
+	x := &task{n: n, job: fmt.Sprintf("%s-%d", s.driver, jobs.Add(1))}
+	d := &api.RequestedDevice{Name: s.device}
+	if s.id != "" {
+		d.Constraints = []*api.Constraint{
+			{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: s.id},
+			{LTarget: "${device.ids}", Operand: "set_contains", RTarget: s.id},
+		}
+	}
+	main := api.NewTask("main", s.driver).
+		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script}).
+		Require(&api.Resources{CPU: new(20), MemoryMB: new(64), Devices: []*api.RequestedDevice{d}})
+	main.User = s.user
+	main.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	main.KillTimeout = new(2 * time.Second)
+	group := api.NewTaskGroup("g", 1).AddTask(main)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute), Delay: new(50 * time.Millisecond)}
+	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+	job := api.NewBatchJob(x.job, x.job, "global", 50).AddTaskGroup(group)
+	if _, _, err := n.Client().Jobs().Register(job, nil); err != nil {
+		t.Fatalf("failed to register job: %v", err)
+	}
+	t.Cleanup(func() { x.stop(t) })
+	return x
+}
+
+// placed waits until the job has an allocation.
+func (x *task) placed(t testing.TB) {
+	t.Helper()
+	eventually(t, 60*time.Second, func() error {
+		list, _, err := x.n.Client().Jobs().Allocations(x.job, false, nil)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("job %s has no allocation", x.job)
+		}
+		if err == nil {
+			x.alloc = list[0].ID
+		}
+		return err
+	})
+}
+
+func (x *task) state() (*api.TaskState, error) {
+	a, _, err := x.n.Client().Allocations().Info(x.alloc, nil)
+	if err != nil {
+		return nil, err
+	}
+	if st := a.TaskStates["main"]; st != nil {
+		return st, nil
+	}
+	return &api.TaskState{}, nil
+}
+
+// running waits until the task runs.
+func (x *task) running(t testing.TB) *task {
+	t.Helper()
+	x.placed(t)
+	eventually(t, 60*time.Second, func() error { return x.is("running") })
+	return x
+}
+
+func (x *task) is(state string) error {
+	st, err := x.state()
+	if err == nil && st.State != state {
+		err = fmt.Errorf("the task is %s: %s", st.State, story(st))
+	}
+	return err
+}
+
+// ended waits for the end of the task, which has to be a good one, and returns what
+// it has printed.
+func (x *task) ended(t testing.TB) string {
+	t.Helper()
+	x.placed(t)
+	eventually(t, 60*time.Second, func() error { return x.is("dead") })
+	st, err := x.state()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Failed {
+		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
+	}
+	return x.output("stdout")
+}
+
+func story(st *api.TaskState) string {
+	var events []string
+	for _, e := range st.Events {
+		events = append(events, e.DisplayMessage)
+	}
+	return strings.Join(events, "; ")
+}
+
+// output is what the task has printed.
+func (x *task) output(stream string) string {
+	b, _ := os.ReadFile(filepath.Join(x.n.DataDir(), "alloc", x.alloc, "alloc", "logs", "main."+stream+".0"))
+	return string(b)
+}
+
+// says waits until the task has printed this.
+func (x *task) says(t testing.TB, want string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		if got := x.output("stdout"); !strings.Contains(got, want) {
+			return fmt.Errorf("the task says %q, %q; want %q in it", got, x.output("stderr"), want)
+		}
+		return nil
+	})
+}
+
+func (x *task) restart(t testing.TB) {
+	t.Helper()
+	if err := x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stop stops the job and waits for the end of its task.
+func (x *task) stop(t testing.TB) {
+	t.Helper()
+	if _, _, err := x.n.Client().Jobs().Deregister(x.job, false, nil); err != nil {
+		t.Error(err)
+	}
+	if x.alloc != "" {
+		eventually(t, 30*time.Second, func() error { return x.is("dead") })
+	}
+}
+
+// tellLog shows the end of the agent's log.
+func (n *node) tellLog() {
+	var b strings.Builder
+	if err := n.Logs(context.Background(), &b, false); err != nil {
+		fmt.Println(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	fmt.Println(strings.Join(lines[max(0, len(lines)-60):], "\n"))
+}

@@ -1,0 +1,169 @@
+package usbvm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/outrider-dev/outrider/lab/vm/gadget"
+)
+
+// sticks are the devices of the tests, by the plugin's name for them.
+var sticks = map[string]gadget.Device{
+	"cycled":  serial(0x0101, "C1"),
+	"kept":    serial(0x0102, "K1"),
+	"written": serial(0x0103, "W1"),
+	"key": {Vendor: 0x1d6b, Product: 0x0104, Serial: "KEY1", Manufacturer: "Outrider", Name: "Key",
+		Functions: []gadget.Function{gadget.Keyboard()}},
+	"again":   serial(0x0105, "A1"),
+	"between": serial(0x0106, "B1"),
+	"pulled":  serial(0x0107, "P1"),
+	"twin":    serial(0x0108, ""), // as cheap ones are: without a serial number
+}
+
+func serial(product uint16, number string) gadget.Device {
+	return gadget.Device{Vendor: 0x1d6b, Product: product, Serial: number, Manufacturer: "Outrider", Name: "Stick",
+		Functions: []gadget.Function{gadget.ACM()}}
+}
+
+// id is what the plugin calls a stick with a serial number.
+func id(kind string) string {
+	d := sticks[kind]
+	return fmt.Sprintf("%04x:%04x:%s", d.Vendor, d.Product, d.Serial)
+}
+
+// stick is a gadget and what has come out at its other end.
+type stick struct {
+	*gadget.Gadget
+	port int
+
+	mu  sync.Mutex // guards out
+	out bytes.Buffer
+}
+
+// newStick makes a stick for a port that goes with the test. It is not plugged.
+func newStick(t *testing.T, kind string, port int) *stick {
+	t.Helper()
+	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), sticks[kind])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stick{Gadget: g, port: port}
+	done := make(chan struct{})
+	var listeners sync.WaitGroup
+	for _, far := range g.Far() {
+		listeners.Go(func() { s.listen(far, done) })
+	}
+	t.Cleanup(func() {
+		close(done)
+		listeners.Wait()
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// listen keeps what comes out at the other end. The kernel hangs up there when the
+// stick is unplugged.
+func (s *stick) listen(far string, done chan struct{}) {
+	for {
+		if f, err := open(far); err == nil {
+			s.read(f, done)
+			f.Close()
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *stick) read(f *os.File, done chan struct{}) {
+	b := make([]byte, 1024)
+	for {
+		f.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		n, err := f.Read(b)
+		s.mu.Lock()
+		s.out.Write(b[:n])
+		s.mu.Unlock()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// open opens a terminal that changes nothing in what goes through it.
+func open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.SyscallConn() // Fd would make it block
+	if err == nil {
+		cerr := c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) })
+		err = errors.Join(err, cerr)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (s *stick) plug(t *testing.T) {
+	t.Helper()
+	if err := s.Plug(s.port); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *stick) unplug(t *testing.T) {
+	t.Helper()
+	if err := s.Unplug(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hearsAnew waits until this comes out that had not before.
+func (s *stick) hearsAnew(t *testing.T, want string) {
+	t.Helper()
+	before := len(s.heard())
+	eventually(t, 30*time.Second, func() error {
+		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been on its way
+			return fmt.Errorf("since then came %q", got)
+		}
+		return nil
+	})
+}
+
+// heard is what has come out at the other end.
+func (s *stick) heard() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.String()
+}
+
+func (s *stick) hears(t *testing.T, want string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		if got := s.heard(); !strings.Contains(got, want) {
+			return fmt.Errorf("at the other end came %q, want %q", got, want)
+		}
+		return nil
+	})
+}

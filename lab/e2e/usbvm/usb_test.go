@@ -1,0 +1,251 @@
+package usbvm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// cycles is how often the times of plugging are taken.
+const cycles = 20
+
+func TestAgentKnowsWithinASecondWhatIsPluggedAndUnplugged(t *testing.T) {
+	n := shared(t)
+	s := newStick(t, "cycled", 0)
+	var kernel, in, out []time.Duration
+	for range cycles {
+		begin := time.Now()
+		s.plug(t)
+		terminal(t, 0)
+		kernel = append(kernel, time.Since(begin))
+		n.awaitSeen(t, id("cycled"), true)
+		in = append(in, time.Since(begin))
+		begin = time.Now()
+		s.unplug(t)
+		n.awaitSeen(t, id("cycled"), false)
+		out = append(out, time.Since(begin))
+	}
+	for _, d := range []struct {
+		what  string
+		times []time.Duration
+	}{{"plug to the kernel's node", kernel}, {"plug to the agent", in}, {"unplug to the agent", out}} {
+		slices.Sort(d.times)
+		t.Logf("from %s, %d times: %d to %d ms, half within %d ms", d.what, cycles,
+			d.times[0].Milliseconds(), d.times[cycles-1].Milliseconds(), d.times[cycles/2].Milliseconds())
+	}
+	// an emulated processor that others use, too, is several times slower than a real one
+	if in[cycles/2] > 3*time.Second || out[cycles/2] > 3*time.Second {
+		t.Error("that is too long")
+	}
+}
+
+// terminal waits for the only serial port of the stick in this port of the VM.
+func terminal(t *testing.T, port int) (name string) {
+	t.Helper()
+	eventually(t, 20*time.Second, func() error {
+		found, err := filepath.Glob(fmt.Sprintf("/sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*", port))
+		if err == nil && len(found) != 1 {
+			err = fmt.Errorf("port %d has the terminals %q", port, found)
+		}
+		if err == nil {
+			name = filepath.Base(found[0])
+			_, err = os.Stat(filepath.Join("/dev", name))
+		}
+		return err
+	})
+	return name
+}
+
+// talker writes a word a moment, whenever it can.
+const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; sleep 0.2; done`
+
+func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
+	n := shared(t)
+	s := newStick(t, "kept", 0)
+	s.plug(t)
+	n.offers(t, "kept", 1)
+	x := n.submit(t, spec{device: "kept", script: fmt.Sprintf(talker, "$USB_KEPT_TTY")}).running(t)
+	s.hearsAnew(t, "word")
+
+	pid := func() int {
+		pids, err := n.PluginPIDs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pids["nomad-device-usb"]
+	}
+	old := pid()
+	p, err := os.FindProcess(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, func() error {
+		if now := pid(); now == 0 || now == old {
+			return fmt.Errorf("the plugin's process is %d", now)
+		}
+		return nil
+	})
+	n.awaitSeen(t, id("kept"), true)
+	s.hearsAnew(t, "word")
+
+	if err := n.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.hearsAnew(t, "word")
+	if err := n.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 60*time.Second, func() error { return x.is("running") })
+	n.awaitSeen(t, id("kept"), true)
+	s.hearsAnew(t, "word")
+
+	// Nomad itself has forgotten the device by now (nomad#9473)
+	x.restart(t)
+	x.says(t, "started\nstarted\n")
+	s.hearsAnew(t, "word")
+	if ids := n.offers(t, "kept", 1); ids[0] != id("kept") {
+		t.Errorf("it is %s now", ids[0])
+	}
+}
+
+func TestTaskOfNobodyWritesToItsStick(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	s := newStick(t, "written", 1)
+	s.plug(t)
+	n.offers(t, "written", 1)
+	for _, driver := range []string{"exec-lite", "exec"} {
+		t.Run(driver, func(t *testing.T) {
+			word := "a word of " + driver
+			x := n.submit(t, spec{driver: driver, device: "written",
+				script: `id -un; echo "$USB_WRITTEN_ID $USB_WRITTEN_TTY"; echo "` + word + `" >$USB_WRITTEN_TTY; sleep 0.2`})
+			if got, want := x.ended(t), "nobody\n"+id("written")+" /dev/written/tty\n"; got != want {
+				t.Errorf("the task says %q, want %q", got, want)
+			}
+			s.hears(t, word)
+		})
+	}
+}
+
+func TestLibusbProgramFindsItsDeviceAndNoOther(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	newStick(t, "key", 2).plug(t) // QEMU's adapter is another
+	n.offers(t, "key", 1)
+	for _, driver := range []string{"exec-lite", "exec"} {
+		t.Run(driver, func(t *testing.T) {
+			// -v opens it, and asks it for its strings
+			x := n.submit(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
+			got := x.ended(t)
+			list, details, _ := strings.Cut(got, "\n")
+			if !strings.Contains(list, "1d6b:0104") || strings.Count("\n"+details, "\nBus ") != 1 {
+				t.Errorf("it finds\n%s", got)
+			}
+			if !strings.Contains(details, "KEY1") {
+				t.Errorf("it can't ask its device for its serial number:\n%s", got)
+			}
+		})
+	}
+}
+
+func TestRunningTaskHasItsStickAgainAfterAReplug(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	s, between := newStick(t, "again", 3), newStick(t, "between", 4)
+	s.plug(t)
+	n.offers(t, "again", 1)
+	x := n.submit(t, spec{device: "again", script: fmt.Sprintf(talker, "$USB_AGAIN_TTY")}).running(t)
+	s.hearsAnew(t, "word")
+	s.unplug(t)
+	n.awaitSeen(t, id("again"), false)
+	between.plug(t) // may take the number that the stick's terminal had
+	terminal(t, 4)
+	s.plug(t)
+	n.awaitSeen(t, id("again"), true)
+	s.hearsAnew(t, "word")
+	if err := x.is("running"); err != nil {
+		t.Error(err)
+	}
+	if got := between.heard(); got != "" {
+		t.Errorf("the stick that came between got %q", got)
+	}
+}
+
+func TestStickThatIsUnpluggedWhileATaskHasItComesBackToIt(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	s := newStick(t, "pulled", 5)
+	s.plug(t)
+	n.offers(t, "pulled", 1)
+	x := n.submit(t, spec{device: "pulled", script: fmt.Sprintf(talker, "$USB_PULLED_TTY")}).running(t)
+	s.hearsAnew(t, "word")
+	s.unplug(t)
+	n.offers(t, "pulled", 0) // once the grace is over
+	waits := n.submit(t, spec{device: "pulled", script: "true"})
+	if err := x.is("running"); err != nil {
+		t.Errorf("Nomad's policy is to let it run: %v", err)
+	}
+	s.plug(t)
+	n.offers(t, "pulled", 1)
+	s.hearsAnew(t, "word")
+	// it was never free
+	if list, _, err := n.Client().Jobs().Allocations(waits.job, false, nil); err != nil || len(list) > 0 {
+		t.Errorf("another job was placed: %v, %v", list, err)
+	}
+	x.stop(t)
+	waits.ended(t)
+}
+
+func TestTwinsAreToldApartByTheirPortsWhateverTheOrder(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	twins := []*stick{newStick(t, "twin", 6), newStick(t, "twin", 7)}
+	var ids []string
+	for round, order := range [][]int{{0, 1}, {1, 0}} {
+		for _, i := range order {
+			twins[i].plug(t)
+			terminal(t, twins[i].port) // one after the other
+		}
+		now := n.offers(t, "twin", 2)
+		if round > 0 && !slices.Equal(ids, now) {
+			t.Errorf("their ids were %q and are %q", ids, now)
+		}
+		ids = now
+		for i, id := range ids {
+			word := fmt.Sprintf("round %d for %d", round, i)
+			x := n.submit(t, spec{device: "twin", id: id, script: `echo $USB_TWIN_ID; echo "` + word + `" >$USB_TWIN_TTY; sleep 0.2`})
+			if got := x.ended(t); got != id+"\n" {
+				t.Errorf("the job of %s has %q", id, got)
+			}
+			twins[i].hears(t, word)
+			if strings.Contains(twins[1-i].heard(), word) {
+				t.Errorf("the word for %s came out of the other", id)
+			}
+		}
+		if round == 0 {
+			for _, s := range twins {
+				s.unplug(t)
+			}
+			n.offers(t, "twin", 0)
+		}
+	}
+}
+
+func TestAdapterOfQEMUAnswersATask(t *testing.T) {
+	t.Parallel()
+	n := shared(t)
+	if ids := n.offers(t, "ftdi", 1); ids[0] != "0403:6001:"+ftdiSerial {
+		t.Errorf("it is %s", ids[0])
+	}
+	x := n.submit(t, spec{device: "ftdi", script: `exec 3<>$USB_FTDI_TTY; stty raw -echo <&3; echo "there and back" >&3; timeout --foreground 10 head -n 1 <&3`})
+	if got := x.ended(t); got != "there and back\n" {
+		t.Errorf("it answers %q", got)
+	}
+}
