@@ -122,7 +122,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 		}
 	}
 	if about == "" {
-		about = "/" + a.Device.Nodes[0].Path
+		about = a.Device.Name
 	}
 	fmt.Fprintln(w, cut("    "+about))
 }

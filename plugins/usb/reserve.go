@@ -21,8 +21,11 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	r := &reservation{inventory: v, links: sysfs.Links(os.DirFS(v.Root)), env: map[string]string{}, taken: map[string]bool{}}
 	for i, id := range ids {
 		s := now.byID[id]
-		if s == nil {
+		switch { // there was a scan since the core looked
+		case s == nil:
 			return nil, fmt.Errorf("device %q was unplugged meanwhile", id)
+		case s.problem != "":
+			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
 		}
 		r.add(s, id, i+1, len(ids))
 	}

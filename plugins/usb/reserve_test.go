@@ -175,10 +175,17 @@ func mustReadlink(t *testing.T, path string) string {
 	return target
 }
 
-func TestADeviceThatIsGoneIsNotReserved(t *testing.T) {
-	m := newMachine(t, zigbeeBlock)
-	if _, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"}); err == nil || !strings.Contains(err.Error(), "unplugged") {
-		t.Errorf("got %v", err)
+func TestADeviceThatIsGoneOrHasLostItsNodeIsNotReserved(t *testing.T) {
+	m := newMachine(t, `device "key" {
+		id    = "1050:0407"
+		nodes = ["hidraw"]
+	}`)
+	m.plug("1050:0407", "7", "1-1", "tty")
+	m.scan()
+	for id, want := range map[string]string{"1050:0407:7": "no hidraw", "10c4:ea60:0001": "unplugged"} {
+		if _, err := m.Reserve(t.Context(), []string{id}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
