@@ -21,6 +21,7 @@ type Rules struct {
 
 	blocks, excludes []named
 	all              bool
+	byPort           map[string]bool // blocks whose devices are those in a port, whatever their serial
 }
 
 type named struct {
@@ -31,10 +32,13 @@ type named struct {
 // Compile reads the blocks' and the excludes' patterns, by name. With all, what no
 // block matches is of AnyType.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
-	r := &Rules{all: all}
+	r := &Rules{all: all, byPort: map[string]bool{}}
 	var err error
 	if r.blocks, err = inOrder("device", blocks); err != nil {
 		return nil, err
+	}
+	for _, b := range r.blocks {
+		r.byPort[b.name] = b.ports != nil && b.serials == nil
 	}
 	if r.excludes, err = inOrder("exclude", exclude); err != nil {
 		return nil, err
@@ -92,6 +96,9 @@ func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 		}
 		if excludes := fitting(r.excludes, d); len(excludes) > 0 {
 			all[i].Excluded = excludes[0]
+		}
+		if r.byPort[all[i].Type] {
+			published[i].Serial = ""
 		}
 		if as, ok := r.KnownAs[all[i].Type]; ok {
 			published[i].ID, published[i].Serial, published[i].Path = as, "", busRevision.ReplaceAllString(d.Path, "-usb-")

@@ -48,6 +48,31 @@ func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
 	}
 }
 
+func TestADeviceThatIsMeantByItsPortIsNamedByIt(t *testing.T) {
+	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
+	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil, "10c4:ea60:A": {"A"}} {
+		m.Serial = serial
+		r, err := Compile(map[string]Match{"left": m}, nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, devices := range [][]sysfs.Device{{stick("1", "A")}, {stick("1", "A"), stick("2", "B")}} {
+			if got := r.Assign(devices, &IDs{}); got[0].ID != want || got[0].Device.Serial != "A" {
+				t.Errorf("got %+v, want %s", got, want)
+			}
+		}
+	}
+	r, err := Compile(map[string]Match{"left": {Port: schema.Strings{"1-1"}}, "right": {Port: schema.Strings{"1-2"}}}, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids IDs
+	alone := r.Assign([]sysfs.Device{stick("1", "A")}, &ids)[0].ID
+	if beside := r.Assign([]sysfs.Device{stick("1", "A"), stick("2", "A")}, &ids)[0].ID; alone != beside {
+		t.Errorf("it is %s, and with its twin %s", alone, beside)
+	}
+}
+
 func TestADeviceThatChangesItsIDHasOneAllTheSame(t *testing.T) {
 	r, err := Compile(map[string]Match{"tpu": {ID: schema.Strings{"1a6e:089a", "18d1:9302"}}}, nil, true)
 	if err != nil {
