@@ -49,6 +49,11 @@ func (Lab) Reload(ctx context.Context, plugin *string) error {
 	return withLab(nil, func(l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
+// Boots a VM with a kernel and USB ports of its own, Nomad in it, and opens a shell there.
+func (Lab) VM(ctx context.Context) error {
+	return withLab(nil, func(l *lab.Lab) error { return l.VM(ctx) })
+}
+
 // Stops the jobs and the agent, and removes everything of the lab.
 func (Lab) Down(ctx context.Context) error {
 	return withLab(nil, func(l *lab.Lab) error { return l.Down(ctx) })

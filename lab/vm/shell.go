@@ -39,7 +39,7 @@ func (v *VM) Shell(ctx context.Context, c Cmd) error {
 
 func (t *terminal) size() *wire.Size {
 	cols, rows, err := term.GetSize(int(t.out.Fd()))
-	if err != nil {
+	if err != nil || cols == 0 || rows == 0 {
 		return &wire.Size{Rows: 24, Cols: 80}
 	}
 	return &wire.Size{Rows: uint16(rows), Cols: uint16(cols)}

@@ -154,6 +154,9 @@ func (g *Gadget) Far() []string { return g.far }
 // Plug puts the device into a port that is free, 0 being the first. The kernel
 // has seen it some 100 ms after the return.
 func (g *Gadget) Plug(port int) error {
+	if _, err := os.Stat(filepath.Join(udcs, udc(port))); err != nil {
+		return fmt.Errorf("failed to plug the USB device %s: there is no port %d: %w", g.name, port, err)
+	}
 	if err := g.write("UDC", udc(port)); err != nil {
 		return fmt.Errorf("failed to plug the USB device %s: %w", g.name, err)
 	}

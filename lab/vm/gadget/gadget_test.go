@@ -204,6 +204,16 @@ func TestBadDeviceIsRefusedAndLeavesNothing(t *testing.T) {
 	if left, err := os.ReadDir("/sys/kernel/config/usb_gadget"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
+	g, err := gadget.New("lost", gadget.Device{Functions: []gadget.Function{gadget.ACM()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Plug(9); err == nil || !strings.Contains(err.Error(), "no port 9") {
+		t.Errorf("plugged into a port that is not there: %v", err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
 	if err := gadget.Load(9); err == nil {
 		t.Error("ports that are not there")
 	}

@@ -1,0 +1,163 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/cache"
+	labterm "github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/vm"
+)
+
+const (
+	vmDir    = "/lab" // of the agent, in the VM
+	vmBin    = "/usr/local/bin"
+	vmMemory = 3072 // MiB, for the agent, its plugins and some tasks
+)
+
+// vmUSB is the usb plugin's configuration in the VM: all that is plugged, and what
+// `usb plug` plugs by the name that the example jobs use.
+const vmUSB = `
+match_all = true
+
+device "zigbee" {
+  id   = "1d6b:0104"
+  mode = "0666" # whatever user the task has
+}`
+
+// VM boots a virtual machine, starts the agent in it with every plugin, and gives
+// the caller a shell there, whose end is that of the machine. Where stdin is no
+// terminal it waits for the context's end. Nothing is left, and no lab that is up
+// is touched.
+func (l *Lab) VM(ctx context.Context) (err error) {
+	start := time.Now()
+	o, err := l.prepareVM(ctx)
+	if err != nil {
+		return err
+	}
+	end := l.steps.Step("Booting")
+	v, err := vm.Start(ctx, vm.Options{Memory: vmMemory, Progress: l.steps.Progress})
+	if err != nil {
+		end(err, "")
+		return err
+	}
+	end(nil, "Linux %s, %s", v.Kernel(), processor(v))
+	defer func() {
+		err = errors.Join(err, v.Close())
+		l.say("The VM is gone, with all that was in it.")
+	}()
+	end = l.steps.Step("Starting the agent")
+	inside, outside, err := l.startInVM(ctx, v, o)
+	end(err, "%s", outside)
+	if err != nil {
+		return err
+	}
+	l.say("\nWeb UI   %s/ui, and for commands here: export NOMAD_ADDR=%[1]s", outside)
+	l.say("Ready in %s. In the VM you can now:\n", labterm.Short(time.Since(start)))
+	l.say("  usb plug       # a serial stick, as device \"zigbee\"; -h tells how to make it another")
+	l.say("  nomad job run plugins/usb/example/serial.nomad.hcl")
+	l.say("  usb unplug\n")
+	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
+		l.say("This is no terminal, so there is no shell. ^C ends the VM.")
+		<-ctx.Done()
+		return nil
+	}
+	l.say("This is a shell in it, as root, over a copy of this machine's files. Its end (^D) ends the VM.")
+	return v.Shell(ctx, vm.Cmd{Args: []string{"bash"}, Dir: l.root, Env: append(os.Environ(), "NOMAD_ADDR="+inside, "PATH="+vmBin+":"+os.Getenv("PATH"))})
+}
+
+func processor(v *vm.VM) string {
+	if v.Accelerator() == "kvm" {
+		return "with KVM"
+	}
+	return "processor emulated"
+}
+
+// prepareVM makes here what takes long in a VM.
+func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
+	o := agent.Options{Name: "outrider-vm", HTTPPort: defaultPort}
+	end := l.steps.Step("Finding Nomad")
+	prog, err := nomad.Binary(ctx, l.steps.Progress)
+	end(err, "%s (%s)", prog.Version, prog.Origin)
+	if err != nil {
+		return o, err
+	}
+	o.Binary = prog.Path
+	paths, err := l.build(ctx, agent.Host)
+	if err != nil {
+		return o, err
+	}
+	for _, p := range paths {
+		plugin := labPlugin(p, usbNone)
+		if plugin.Name() == usbPlugin {
+			plugin.Config = vmUSB
+		}
+		o.Plugins = append(o.Plugins, plugin)
+	}
+	return o, nil
+}
+
+// startInVM starts the agent and returns its address there and here.
+func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside, outside string, err error) {
+	ctl, err := l.buildCtl(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	// what a shell there finds on its PATH
+	script := `ln -sf "$1" "$3/nomad"; printf '#!/bin/sh\nexec "%s" usb "$@"\n' "$2" >"$3/usb"; chmod 755 "$3/usb"`
+	if out, err := v.Output(ctx, "sh", "-ec", script, "sh", o.Binary, ctl, vmBin); err != nil {
+		return "", "", fmt.Errorf("%w: %s", err, out)
+	}
+	options, err := json.Marshal(map[string]any{
+		"Binary": o.Binary, "Name": o.Name, "HTTPPort": o.HTTPPort, "Plugins": o.Plugins,
+	})
+	if err != nil {
+		return "", "", err
+	}
+	var out, errOut bytes.Buffer
+	err = v.Run(ctx, vm.Cmd{Args: []string{ctl, "agent", "run", vmDir}, Stdin: bytes.NewReader(options), Stdout: &out, Stderr: &errOut})
+	if err != nil {
+		return "", "", fmt.Errorf("failed to start the agent in the VM: %w: %s", err, errOut.String())
+	}
+	inside = strings.TrimSpace(out.String())
+	u, err := url.Parse(inside)
+	if err != nil {
+		return "", "", err
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return "", "", err
+	}
+	address, err := v.Forward(port)
+	return inside, "http://" + address, err
+}
+
+// buildCtl builds the program that does all this in the VM.
+func (l *Lab) buildCtl(ctx context.Context) (string, error) {
+	dir, err := cache.Dir()
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(dir, "vm", "vmctl")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", out, "./vm/vmctl")
+	cmd.Dir = filepath.Join(l.root, "lab")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("failed to build vmctl: %w: %s", err, bytes.TrimSpace(text))
+	}
+	return out, nil
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// runAgent does one thing with the agent of a directory. `run` reads the agent's
+// options as JSON from stdin. Each prints its address once it is up, and leaves it
+// running.
+func runAgent(verb string, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("usage: vmctl agent %s DIR", verb)
+	}
+	dir := args[0]
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if verb == "run" {
+		o := agent.Options{Runtime: agent.Host, Dir: dir}
+		var in struct {
+			Binary, Name, Config string
+			HTTPPort             int
+			Plugins              []agent.Plugin
+		}
+		if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
+			return fmt.Errorf("failed to read the agent's options: %w", err)
+		}
+		o.Binary, o.Name, o.Config, o.HTTPPort, o.Plugins = in.Binary, in.Name, in.Config, in.HTTPPort, in.Plugins
+		a, err := agent.Run(ctx, o)
+		if err != nil {
+			return err
+		}
+		fmt.Println(a.Address())
+		return nil
+	}
+	a, err := agent.Open(ctx, dir)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "start":
+		if err := a.Start(ctx); err != nil {
+			return err
+		}
+		if _, err := agent.WaitHealthy(ctx, a); err != nil {
+			return err
+		}
+		fmt.Println(a.Address())
+		return nil
+	case "stop":
+		return a.Stop(ctx)
+	case "kill":
+		return a.Kill(ctx)
+	case "close":
+		if err := a.Close(ctx); err != nil {
+			return err
+		}
+		left, err := a.Leftovers(ctx)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("the agent has left: %q", left)
+		}
+		return err
+	}
+	return errors.New("want run, start, stop, kill or close")
+}
