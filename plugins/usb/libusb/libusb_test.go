@@ -212,14 +212,19 @@ func TestDefect02AThousandScansLeaveNothing(t *testing.T) {
 			if root != "" && len(after.Devices) != 4 {
 				t.Errorf("got %+v", after.Devices)
 			}
-			if after.Held.Descriptors != before.Held.Descriptors || after.Held.Goroutines != before.Held.Goroutines {
-				t.Errorf("%+v has become %+v", before.Held, after.Held)
-			}
-			// the runtime may start one of its own at any time, but keeps few
-			if len(after.Held.Threads) > len(before.Held.Threads)+2 || slices.Contains(after.Held.Threads, eventThread) {
-				t.Errorf("threads %q have become %q", before.Held.Threads, after.Held.Threads)
-			}
+			wantNoMore(t, before.Held, after.Held)
 		})
+	}
+}
+
+func wantNoMore(t *testing.T, before, after held) {
+	t.Helper()
+	if after.Descriptors != before.Descriptors || after.Goroutines != before.Goroutines {
+		t.Errorf("%+v has become %+v", before, after)
+	}
+	// the runtime may start one of its own at any time, but keeps few
+	if len(after.Threads) > len(before.Threads)+2 || slices.Contains(after.Threads, eventThread) {
+		t.Errorf("threads %q have become %q", before.Threads, after.Threads)
 	}
 }
 
@@ -229,8 +234,11 @@ const eventThread = "libusb_event"
 
 func TestDefect18NoDeviceIsOpenedAndLibusbsThreadIsThereForAScanOnly(t *testing.T) {
 	context := gousb.NewContext()
-	if during := holds(); !slices.Contains(during.Threads, eventThread) {
-		t.Errorf("libusb has no thread %q: %q", eventThread, during.Threads)
+	during := holds()
+	for end := time.Now().Add(10 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() { // it names itself
+		if time.Now().After(end) {
+			t.Fatalf("libusb has no thread %q: %q", eventThread, during.Threads)
+		}
 	}
 	context.Close()
 	if after := holds(); slices.Contains(after.Threads, eventThread) {
@@ -299,9 +307,10 @@ func TestADeviceThatPanicsTheLibraryIsAnErrorAndItIsNotAskedAgain(t *testing.T) 
 		t.Fatal(err)
 	}
 	again := ask(1000)
-	if again.Error != first.Error || !reflect.DeepEqual(again.Held, first.Held) {
-		t.Errorf("%+v has become %+v", first, again)
+	if again.Error != first.Error {
+		t.Errorf("%q has become %q", first.Error, again.Error)
 	}
+	wantNoMore(t, first.Held, again.Held)
 	if devices, err := sysfs.Scan(os.DirFS(dir)); err != nil || len(devices) != 1 {
 		t.Errorf("sysfs says %v, %v", devices, err)
 	}
