@@ -108,7 +108,12 @@ func Note(format string, args ...any) { fmt.Printf("   %s\n", fmt.Sprintf(format
 
 // Until asks again and again until it is done, at most for 40 s.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	return Within(ctx, 40*time.Second, what, done)
+}
+
+// Within is Until with another limit.
+func Within(ctx context.Context, limit time.Duration, what string, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		ok, err := done()

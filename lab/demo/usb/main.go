@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,14 @@ import (
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/demo/stage"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 //go:embed demo.nomad.hcl
 var talker string
 
 func main() {
-	id := flag.String("id", "", "a real stick, as lsusb writes it (10c4:ea60), that is not plugged in yet")
+	id := flag.String("id", "", "a real stick, as lsusb writes it (10c4:ea60)")
 	flag.Parse()
 	d := &demo{stick: simulated{}}
 	s := stage.Demo{Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": simulatedConfig}}
@@ -65,6 +67,16 @@ func (d *demo) acts(ctx context.Context) error {
 // waits submits the job before there is a stick.
 func (d *demo) waits(ctx context.Context) error {
 	stage.Say("A job that asks for its stick by name: device \"zigbee\" {}")
+	if _, err := d.stick.unplug(ctx, d.agent); err != nil {
+		return err
+	}
+	err := stage.Until(ctx, "the node to be without it", func() (bool, error) {
+		devices, err := nomad.Devices(ctx, d.agent.Client())
+		return !slices.ContainsFunc(devices, func(dev nomad.Device) bool { return dev.Healthy }), err
+	})
+	if err != nil {
+		return err
+	}
 	if err := d.submit(ctx); err != nil {
 		return err
 	}

@@ -14,19 +14,21 @@ import (
 )
 
 // stick is what is plugged in and out; both return when it has happened, with the
-// time.
+// time. What is out already is not an error.
 type stick interface {
 	fmt.Stringer // what to say of it
 	plug(context.Context, agent.Agent) (time.Time, error)
 	unplug(context.Context, agent.Agent) (time.Time, error)
 }
 
+const simulatedID = "10c4:ea60"
+
 const simulatedConfig = `root       = "${state_dir}/usb"
 shadow_dir = "${state_dir}/usb-nodes"
 rescan     = "200ms" # no kernel tells of a simulated stick
 grace      = "1m"
 device "zigbee" {
-  id   = "10c4:ea60"
+  id   = "` + simulatedID + `"
   mode = "0666"
 }`
 
@@ -41,20 +43,24 @@ func (simulated) plug(ctx context.Context, a agent.Agent) (time.Time, error) {
 	root := a.StateDir() + "/usb"
 	task := api.NewTask("stick", "exec-lite").
 		SetConfig("command", path.Join(a.PluginDir(), "nomad-device-usb")).
-		SetConfig("args", []string{"simulate", root, "-id", "10c4:ea60", "-serial", "0001"}).
+		SetConfig("args", []string{"simulate", root, "-id", simulatedID, "-serial", "0001"}).
 		Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
 	job := api.NewServiceJob("stick", "stick", "global", 50).AddTaskGroup(api.NewTaskGroup("stick", 1).AddTask(task))
 	if _, _, err := a.Client().Jobs().Register(job, nil); err != nil {
 		return time.Time{}, fmt.Errorf("failed to submit the stick: %w", err)
 	}
-	return becomes(ctx, a, root, "10c4:ea60", true)
+	return becomes(ctx, a, root, simulatedID, true)
 }
 
 func (simulated) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	root := a.StateDir() + "/usb"
+	if in, err := plugged(ctx, a, root, simulatedID); err != nil || !in {
+		return time.Now(), err
+	}
 	if _, _, err := a.Client().Jobs().Deregister("stick", true, nil); err != nil {
 		return time.Time{}, fmt.Errorf("failed to stop the stick: %w", err)
 	}
-	return becomes(ctx, a, a.StateDir()+"/usb", "10c4:ea60", false)
+	return becomes(ctx, a, root, simulatedID, false)
 }
 
 // realNodes is not below /tmp, which may be mounted with nodev.
@@ -78,19 +84,28 @@ func (r real) plug(ctx context.Context, a agent.Agent) (time.Time, error) {
 }
 
 func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
+	if in, err := plugged(ctx, a, "/", r.id); err != nil || !in {
+		return time.Now(), err
+	}
 	stage.Note(">>> Please pull out %s now.", r.id)
 	return becomes(ctx, a, "/", r.id, false)
 }
 
-// becomes waits until the kernel, or its simulation, has the device or not.
+// becomes waits until the kernel, or its simulation, has the device or not; it may be
+// for somebody to find it and a free port.
 func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
-	vendor, product, _ := strings.Cut(id, ":")
-	script := fmt.Sprintf(`cd %s/sys/bus/usb/devices 2>/dev/null || exit 0
-for d in *; do [ "$(cat $d/idVendor $d/idProduct 2>/dev/null | tr -d '\n')" = %s%s ] && echo yes; done; true`, root, vendor, product)
-	err = stage.Until(ctx, "the stick", func() (bool, error) {
-		out, err := a.Exec(ctx, "sh", "-c", script)
+	err = stage.Within(ctx, 2*time.Minute, "the stick", func() (bool, error) {
+		in, err := plugged(ctx, a, root, id)
 		at = time.Now()
-		return (out != "") == there, err
+		return in == there, err
 	})
 	return at, err
+}
+
+// plugged looks where the agent is, below root.
+func plugged(ctx context.Context, a agent.Agent, root, id string) (bool, error) {
+	vendor, product, _ := strings.Cut(id, ":")
+	out, err := a.Exec(ctx, "sh", "-c", fmt.Sprintf(`cd %s/sys/bus/usb/devices 2>/dev/null || exit 0
+for d in *; do [ "$(cat $d/idVendor $d/idProduct 2>/dev/null | tr -d '\n')" = %s%s ] && echo yes; done; true`, root, vendor, product))
+	return out != "", err
 }
