@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func tree(t *testing.T, files map[string]string) string {
@@ -141,5 +142,23 @@ func TestTailKeepsTheLast(t *testing.T) {
 	tl.Write([]byte("the end\r\n"))
 	if s := tl.String(); len(s) > tailSize || !strings.HasSuffix(s, "the end\n") {
 		t.Errorf("%d bytes, ending with %q", len(s), s[len(s)-20:])
+	}
+}
+
+func TestVMThatHangsIsGivenUp(t *testing.T) {
+	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
+	if err := v.machine.qmp.do("stop", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err := v.Output(t.Context(), "sleep", "600")
+	if err == nil || !strings.Contains(err.Error(), "has gone away") && !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("the command ended with %v", err)
+	}
+	if took := time.Since(begin); took > time.Minute {
+		t.Errorf("only after %v", took)
+	}
+	if err := v.Kill(); err != nil {
+		t.Error(err)
 	}
 }

@@ -45,6 +45,8 @@ type Options struct {
 
 	// Progress hears what takes long. May be nil.
 	Progress func(format string, args ...any)
+
+	silence time.Duration // after which the VM is given up, about; 0 is a minute and a half
 }
 
 // VM is a machine that runs. Its methods may be called by several goroutines at
@@ -156,7 +158,11 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	if err != nil {
 		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
 	}
-	session, err := yamux.Client(m.port, wire.Config())
+	config := wire.Config()
+	if o.silence > 0 {
+		config.KeepAliveInterval, config.ConnectionWriteTimeout = o.silence/2, o.silence/2
+	}
+	session, err := yamux.Client(m.port, config)
 	if err != nil {
 		return nil, err
 	}
