@@ -18,7 +18,7 @@ var faultReport = report{
 
 // usbReport collects what was measured of the usb plugin.
 var usbReport = report{
-	title:   "the usb plugin under an agent, with simulated sticks (from a look at each 200 ms, not from the kernel's events):",
+	title:   "the usb plugin under an agent, with simulated sticks:",
 	columns: []string{"measured", "least", "median", "9 of 10", "most"},
 }
 

@@ -198,7 +198,7 @@ func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 	if !plugin.alive() {
 		t.Error("the plugin is another")
 	}
-	usbReport.add(fmt.Sprintf("CPU in %v, in which nothing happened", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(), "", "")
+	usbReport.add(fmt.Sprintf("CPU in %v in which nothing happens", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(), "", "")
 }
 
 func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
@@ -234,8 +234,8 @@ func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
 	if !plugin.alive() {
 		t.Error("the plugin is another")
 	}
-	usbReport.spread("plugged in, until the agent has it", in)
-	usbReport.spread("pulled out, until the agent has it", out)
+	usbReport.spread("plugged in, until the agent has it, by a look each 200 ms", in)
+	usbReport.spread("pulled out, until the agent has it, by a look each 200 ms", out)
 }
 
 // Everything of libusb, too: its library is in the plugin, and sees the simulated
