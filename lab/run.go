@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -67,7 +68,7 @@ func (r *jobRun) run(ctx context.Context) error {
 	id := *r.job.ID
 	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 	// Nomad does not run a batch job again that has ended and has not changed
-	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil && *old.Status == "dead" {
+	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil && (*old.Status == "dead" || r.over(ctx, old)) {
 		if _, _, err := r.client.Jobs().Deregister(id, true, w); err != nil {
 			return fmt.Errorf("failed to remove the ended job %s: %w", id, err)
 		}
@@ -86,6 +87,16 @@ func (r *jobRun) run(ctx context.Context) error {
 		return nil
 	}
 	return r.watch(ctx, ids)
+}
+
+// over says whether a batch job has ended of which Nomad does not say so yet.
+func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
+	if *job.Type != api.JobTypeBatch && *job.Type != api.JobTypeSysbatch {
+		return false
+	}
+	allocs, _, err := r.client.Jobs().Allocations(*job.ID, false, r.query(ctx))
+	running := func(a *api.AllocationListStub) bool { return !terminal(a.ClientStatus) }
+	return err == nil && len(allocs) > 0 && !slices.ContainsFunc(allocs, running)
 }
 
 // placed waits for the evaluation, and returns the allocations that it made.
@@ -169,7 +180,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 			switch {
 			case a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost:
 				failed++
-			case terminal(a):
+			case terminal(a.ClientStatus):
 				done++
 			case a.ClientStatus == api.AllocClientStatusRunning && steady(a):
 				running++
@@ -275,8 +286,8 @@ func steady(a *api.Allocation) bool {
 	return len(a.TaskStates) > 0
 }
 
-func terminal(a *api.Allocation) bool {
-	switch a.ClientStatus {
+func terminal(clientStatus string) bool {
+	switch clientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 		return true
 	}

@@ -31,10 +31,12 @@ var conditions = map[string]func() bool{
 		return !agent.Privileged() || !exists("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cgroup.controllers")
 	},
 	"no-cgroup-v1": func() bool { return !exists("/sys/fs/cgroup/*/cgroup.clone_children", "/sys/fs/cgroup/memory/tasks") },
-	"no-cgroup-v2": func() bool { return !exists("/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers") },
-	"no-docker":    func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
-	"no-fuse":      func() bool { return !exists("/dev/fuse") },
-	"no-libusb":    func() bool { return build.Builder{Root: "."}.Libusb(context.Background()) != nil },
+	"no-cgroup-v2": func() bool {
+		return !exists("/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers")
+	},
+	"no-docker": func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
+	"no-fuse":   func() bool { return !exists("/dev/fuse") },
+	"no-libusb": func() bool { return build.Builder{Root: "."}.Libusb(context.Background()) != nil },
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
