@@ -56,7 +56,7 @@ func report(w io.Writer, path string, config Config) error {
 	}
 	fmt.Fprintf(w, "%s: the configuration is right.\n", path)
 	notes := p.notes()
-	devices, err := sysfs.Scan(os.DirFS(config.Root))
+	devices, err := plugged(config.Root)
 	if err != nil {
 		return err
 	}

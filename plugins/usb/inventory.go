@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -91,7 +93,7 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
 	}
-	devices, err := sysfs.Scan(os.DirFS(v.Root))
+	devices, err := plugged(v.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +126,15 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 func (v *inventory) stick(a match.Assigned) *stick {
 	b := v.blocks[a.Type]
 	return &stick{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
+}
+
+// plugged lists the devices below root, where a simulation may not have begun yet.
+func plugged(root string) ([]sysfs.Device, error) {
+	devices, err := sysfs.Scan(os.DirFS(root))
+	if root != "/" && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return devices, err
 }
 
 // ids are what it is published as: with a count, once for each task that may have

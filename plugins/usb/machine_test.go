@@ -32,7 +32,6 @@ func newMachine(t *testing.T, config string) *machine {
 	t.Helper()
 	m := &machine{T: t, root: filepath.Join(t.TempDir(), "sim"), log: &output{}}
 	m.nodes = filepath.Join(filepath.Dir(m.root), "nodes")
-	m.must(os.MkdirAll(filepath.Join(m.root, "sys"), 0o755))
 	m.start(config)
 	return m
 }

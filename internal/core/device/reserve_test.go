@@ -37,7 +37,7 @@ func TestReserveRefusesAtOnce(t *testing.T) {
 		want string
 	}{
 		"nothing":            {nil, "no device was asked for: a constraint of the job names one that is not healthy or not there"},
-		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there (there is a:1, b:1, c:1)`},
+		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there, or not any more (there is a:1, b:1, c:1)`},
 		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" is not there`},
 		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
 		"one beside another": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},

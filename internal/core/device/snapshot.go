@@ -59,7 +59,7 @@ func (s *snapshot) refusal(ids []string) error {
 		d, known := s.devices[id]
 		switch {
 		case !known:
-			return fmt.Errorf("device %q is not there (there is %s)", id, s.known())
+			return fmt.Errorf("device %q is not there, or not any more (there is %s)", id, s.known())
 		case d.problem == "":
 		case d.gone:
 			wait = passing{fmt.Errorf("device %q is not ready: %s", id, d.problem)}
