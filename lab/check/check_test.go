@@ -55,10 +55,16 @@ func TestTestJudgesWholeWorkspace(t *testing.T) {
 			"1 passed, 0 failed, 0 skipped", []string{"no end-to-end test ran"}},
 		{"a package does not compile", map[string]string{"m/p/p.go": wrong, "m/p/p_test.go": passes, "lab/e2e/e_test.go": passes}, false,
 			"1 passed, 0 failed, 0 skipped", []string{"cannot use \"text\"", "package x/m/p failed"}},
+		{"a package is left out", map[string]string{"m/p/p_test.go": passes, "m/odd/o_test.go": fails, "lab/e2e/e_test.go": passes}, true,
+			"2 passed, 0 failed, 1 skipped", []string{"skip x/m/odd: not here"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var b bytes.Buffer
-			err := test(t.Context(), workspace(t, tc.files), newReport(&b, nil))
+			list, err := parseSkips("m/odd - any # not here")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = test(t.Context(), workspace(t, tc.files), newReport(&b, list))
 			if (err == nil) != tc.ok {
 				t.Errorf("verdict %v, want ok=%v", err, tc.ok)
 			}

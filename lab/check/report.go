@@ -107,6 +107,12 @@ func (r *report) test(e event, out string) {
 	}
 }
 
+// leftOut tells of a package that is not run.
+func (r *report) leftOut(pkg, why string) {
+	r.skipped++
+	fmt.Fprintf(r.w, "skip %s: %s\n", pkg, why)
+}
+
 // pkg ends a package. One that fails without a failed test did not build, crashed
 // or ran out of time, and its own output says which.
 func (r *report) pkg(e event, out string) {

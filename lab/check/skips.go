@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,9 +20,13 @@ var skipList string
 // skip is a test that may be skipped where its condition holds.
 type skip struct {
 	pkg  string         // end of the package path
-	test *regexp.Regexp // of the whole test name
+	test *regexp.Regexp // of the whole test name; nil is the package, which is not run
 	when func() bool
+	why  string
 }
+
+// wholePackage stands for the test where a package is left out.
+const wholePackage = "-"
 
 // conditions are what a machine may lack for a test.
 var conditions = map[string]func() bool{
@@ -40,7 +45,8 @@ var conditions = map[string]func() bool{
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
-	"any": func() bool { return true },
+	"no-qemu": func() bool { _, err := exec.LookPath("qemu-system-x86_64"); return err != nil },
+	"any":     func() bool { return true },
 }
 
 func exists(globs ...string) bool {
@@ -70,24 +76,39 @@ func parseSkips(text string) ([]skip, error) {
 		if len(f) != 3 || strings.TrimSpace(why) == "" {
 			return nil, fmt.Errorf("skips.txt line %d: want: package test condition # reason", n)
 		}
-		re, err := regexp.Compile("^(?:" + f[1] + ")$")
-		if err != nil {
-			return nil, fmt.Errorf("skips.txt line %d: %w", n, err)
+		var re *regexp.Regexp
+		if f[1] != wholePackage {
+			var err error
+			if re, err = regexp.Compile("^(?:" + f[1] + ")$"); err != nil {
+				return nil, fmt.Errorf("skips.txt line %d: %w", n, err)
+			}
 		}
 		when, ok := conditions[f[2]]
 		if !ok {
 			return nil, fmt.Errorf("skips.txt line %d: unknown condition %q", n, f[2])
 		}
-		list = append(list, skip{pkg: f[0], test: re, when: when})
+		list = append(list, skip{pkg: f[0], test: re, when: when, why: strings.TrimSpace(why)})
 	}
 	return list, nil
 }
 
 func allows(list []skip, pkg, test string) bool {
 	for _, s := range list {
-		if (pkg == s.pkg || strings.HasSuffix(pkg, "/"+s.pkg)) && s.test.MatchString(test) && s.when() {
+		if s.in(pkg) && s.test != nil && s.test.MatchString(test) && s.when() {
 			return true
 		}
 	}
 	return false
+}
+
+func (s skip) in(pkg string) bool { return pkg == s.pkg || strings.HasSuffix(pkg, "/"+s.pkg) }
+
+// leavesOut says why a package is not run here, empty where it is.
+func leavesOut(list []skip, pkg string) string {
+	for _, s := range list {
+		if s.in(pkg) && s.test == nil && s.when() {
+			return s.why
+		}
+	}
+	return ""
 }
