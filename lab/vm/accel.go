@@ -19,13 +19,17 @@ const accelEnv = "LAB_VM_ACCEL"
 type accelerator struct {
 	name     string
 	cpu      string
+	args     string        // for the kernel
 	patience time.Duration // until it has booted
 	remember func()        // that it does not work here, where another is left to try; else nil
 }
 
 var (
 	// la57 makes each walk through the page tables longer, and no test needs it
-	tcg = accelerator{name: "tcg", cpu: "max,la57=off", patience: 3 * time.Minute}
+	//
+	// the kernel finds the emulated time stamp counters wanting, which are all the
+	// same, and would read a timer that is a device, a hundred times slower
+	tcg = accelerator{name: "tcg", cpu: "max,la57=off", args: "tsc=reliable", patience: 3 * time.Minute}
 	// "host" insists on all that the kernel offers, so that a KVM that is broken
 	// shows it at once
 	kvm = accelerator{name: "kvm", cpu: "host", patience: 20 * time.Second}

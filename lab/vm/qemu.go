@@ -86,7 +86,7 @@ func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a a
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", "q35", "-accel", a.name, "-cpu", a.cpu,
 		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.Memory),
-		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs,
+		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs + " " + a.args,
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),

@@ -1,0 +1,31 @@
+package vm_test
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/lab/vm"
+)
+
+// TestCoreOnCgroupV2 runs the tests of the core's packages that have to do with
+// cgroups, mounts and devices where there is no cgroup v1 and root is root. Left out
+// are those for v1, and others for the time that they take on an emulated processor:
+//
+//	go test -c -o /tmp/x.test ./internal/core/supervisor
+//	cd internal/core/supervisor && go run ../../../lab/vm/exec /tmp/x.test -test.v
+func TestCoreOnCgroupV2(t *testing.T) {
+	t.Parallel()
+	v := vm.New(t, vm.Options{})
+	for _, p := range []struct {
+		name  string
+		flags []string
+	}{
+		{"cgroup", []string{"-test.skip=V1|TestDetectOnThisMachine|TestLeafIsJoined|TestAParentOfAnOperator"}},
+		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|TightLimits|HarmsOneStartAlone|OnAnyThread"}},
+		{"supervisor", []string{"-test.run=^(TestExitIsTold|TestSignalReachesWhomItIsFor|TestDaemonsAreKilledWithTheTask|TestKillEndsATreeThatForksAllTheTime|TestTaskSurvivesItsPlugin|TestSessionsLive.*|TestDestroyIs.*)$/in_a_cgroup"}},
+		{"driver", []string{"-test.run=OOM|Memory|Stats|Devices|TestExitsAreTold|StopEscalates"}},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			v.Test(t, "github.com/outrider-dev/outrider/internal/core/"+p.name, p.flags...)
+		})
+	}
+}

@@ -1,0 +1,34 @@
+// Package vm_test tests on a kernel of its own (package vm) what this machine may
+// not have: cgroup v2 alone, and a reboot.
+package vm_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/build"
+)
+
+// eventually polls until f has no objection, and fails with the last one.
+func eventually(t testing.TB, within time.Duration, f func() error) {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %v", within, err)
+		}
+	}
+}
+
+// repository is the root of the checkout.
+func repository(t *testing.T) string {
+	t.Helper()
+	root, err := build.Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}

@@ -1,0 +1,226 @@
+package vm_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/vm"
+)
+
+// host is a machine that is booted more than once: a VM at a time, with one disk.
+type host struct {
+	t   *testing.T
+	ctl string // vmctl, which does in the VM what is asked for here
+	o   vm.Options
+	vm  *vm.VM
+}
+
+const agentDir = vm.DiskMount + "/agent"
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{t: t, ctl: filepath.Join(t.TempDir(), "vmctl")}
+	h.o = vm.Options{Memory: 3072, Disk: filepath.Join(t.TempDir(), "disk"), Progress: t.Logf}
+	cmd := exec.Command("go", "build", "-o", h.ctl, "./vm/vmctl")
+	cmd.Dir = filepath.Join(repository(t), "lab")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build vmctl: %v\n%s", err, out)
+	}
+	return h
+}
+
+// boot is only called while the host is off.
+func (h *host) boot() {
+	h.t.Helper()
+	begin := time.Now()
+	h.vm = vm.New(h.t, h.o)
+	h.t.Logf("booted in %.1f s", time.Since(begin).Seconds())
+}
+
+// cutPower ends the VM; what was written a moment before may not be on the disk.
+func (h *host) cutPower() {
+	h.t.Helper()
+	h.run(nil, "sync")
+	if err := h.vm.Kill(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// run runs a command in the VM and returns its output.
+func (h *host) run(stdin []byte, args ...string) string {
+	h.t.Helper()
+	var out, errOut bytes.Buffer
+	c := vm.Cmd{Args: args, Stdout: &out, Stderr: &errOut}
+	if stdin != nil {
+		c.Stdin = bytes.NewReader(stdin)
+	}
+	if err := h.vm.Run(h.t.Context(), c); err != nil {
+		h.t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, out.String(), errOut.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// client talks to the agent whose address vmctl has printed.
+func (h *host) client(address string) *api.Client {
+	h.t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	here, err := h.vm.Forward(port)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c, err := api.NewClient(&api.Config{Address: "http://" + here, Region: "global"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// runAgent starts a new agent, with its data on the disk.
+func (h *host) runAgent() *api.Client {
+	h.t.Helper()
+	paths, err := build.Builder{Root: repository(h.t)}.All(h.t.Context(), "exec-lite", "usb")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	p, err := nomad.Binary(h.t.Context(), h.t.Logf)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	options, err := json.Marshal(map[string]any{
+		"Binary": p.Path, "Name": "rebooted",
+		"Plugins": []agent.Plugin{
+			{Binary: paths[0], Config: `state_dir = "${state_dir}"`},
+			{Binary: paths[1], Config: `device "twin" { id = "1d6b:0108" }`},
+		},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.client(h.run(options, h.ctl, "agent", "run", agentDir))
+}
+
+// plug plugs the twins in this order, each into its own port.
+func (h *host) plug(order ...int) {
+	h.t.Helper()
+	for _, i := range order {
+		h.run(nil, h.ctl, "usb", "plug", fmt.Sprint("twin", i), "-port", fmt.Sprint(i), "-serial", "", "-id", "1d6b:0108")
+		h.run(nil, "sh", "-c", fmt.Sprintf("until ls -d /sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*; do sleep 0.05; done", i))
+	}
+}
+
+// writer is a service that writes its name to its stick again and again.
+func writer(name, id string) *api.Job {
+	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").
+		SetConfig("args", []string{"-c", "while :; do (echo " + name + " >$USB_TWIN_TTY) 2>/dev/null; sleep 0.2; done"}).
+		Require(&api.Resources{CPU: new(20), MemoryMB: new(32), Devices: []*api.RequestedDevice{{
+			Name: "twin",
+			Constraints: []*api.Constraint{
+				{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: id},
+				{LTarget: "${device.ids}", Operand: "set_contains", RTarget: id},
+			},
+		}}})
+	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	group := api.NewTaskGroup("g", 1).AddTask(task)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(20), Mode: new("delay"), Interval: new(time.Minute), Delay: new(time.Second)}
+	return api.NewServiceJob(name, name, "global", 50).AddTaskGroup(group)
+}
+
+// eachHasItsOwn waits until the stick of each port gets what its own job writes, and
+// fails if it got anything of the other's since it was plugged.
+func (h *host) eachHasItsOwn() {
+	h.t.Helper()
+	for i := range 2 {
+		eventually(h.t, 90*time.Second, func() error {
+			got := h.run(nil, "cat", fmt.Sprint("/run/usb-twin", i))
+			if strings.Count(got, fmt.Sprint("job", i)) < 3 || strings.Contains(got, fmt.Sprint("job", 1-i)) {
+				return fmt.Errorf("the stick in port %d got %q", i, got)
+			}
+			return nil
+		})
+	}
+}
+
+func TestTwinsStayWithTheirJobsThroughAReboot(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	h := newHost(t)
+	h.boot()
+	c := h.runAgent()
+	h.plug(0, 1)
+	ids := twins(t, c)
+	for i, id := range ids {
+		if _, _, err := c.Jobs().Register(writer(fmt.Sprint("job", i), id), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.eachHasItsOwn()
+	h.cutPower()
+
+	h.boot()
+	h.plug(1, 0) // the kernel numbers them the other way round
+	c = h.client(h.run(nil, h.ctl, "agent", "start", agentDir))
+	h.eachHasItsOwn()
+	if now := twins(t, c); !slices.Equal(now, ids) {
+		t.Errorf("their ids were %q and are %q", ids, now)
+	}
+	for i := range ids {
+		list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
+		if err != nil || len(list) != 1 || list[0].ClientStatus != "running" {
+			t.Errorf("job%d has the allocations %v, %v; want the one it had, running", i, list, err)
+		}
+	}
+	h.run(nil, h.ctl, "agent", "close", agentDir)
+}
+
+// twins waits until the server knows the two, and returns their ids in the order of
+// their ports.
+func twins(t *testing.T, c *api.Client) (ids []string) {
+	t.Helper()
+	eventually(t, 60*time.Second, func() error {
+		ids = nil
+		stubs, _, err := c.Nodes().List(nil)
+		if err != nil || len(stubs) != 1 {
+			return fmt.Errorf("%d nodes, %v", len(stubs), err)
+		}
+		node, _, err := c.Nodes().Info(stubs[0].ID, nil)
+		if err != nil {
+			return err
+		}
+		for _, g := range node.NodeResources.Devices {
+			for _, d := range g.Instances {
+				if d.Healthy {
+					ids = append(ids, d.ID)
+				}
+			}
+		}
+		if len(ids) != 2 {
+			return fmt.Errorf("the server knows %q", ids)
+		}
+		return nil
+	})
+	slices.Sort(ids)
+	return ids
+}
