@@ -73,6 +73,9 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := sbin("modprobe"); err != nil { // the VM has what this machine has
+		return nil, fmt.Errorf("%w (apt-get install kmod)", err)
+	}
 	k, err := findKernel(ctx, o.Progress)
 	if err != nil {
 		return nil, err
