@@ -44,6 +44,7 @@ type Driver struct {
 	compute   cpustats.Compute
 	handles   map[string]*handle
 	executors map[string]*supervisor.Client // by store directory: in practice one
+	calls     map[string]context.Context    // by task id: StartTask under way
 	listeners int                           // streams of TaskEvents
 	unheard   []*drivers.TaskEvent          // what happened while there were none
 }
@@ -51,6 +52,7 @@ type Driver struct {
 var (
 	_ drivers.DriverPlugin               = (*Driver)(nil)
 	_ drivers.ExecTaskStreamingRawDriver = (*Driver)(nil)
+	_ plugin.StartCaller                 = (*Driver)(nil)
 )
 
 // New returns the driver of a workload. Nothing runs before an agent configures
@@ -81,6 +83,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
 		// a burst of starts leaves many times the garbage of what is kept of it
 		calm:      time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		options:   defaultPluginOptions(),
+		calls:     map[string]context.Context{},
 		handles:   map[string]*handle{},
 		executors: map[string]*supervisor.Client{},
 	}
@@ -191,13 +194,23 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
-	st, notes, err := d.newState(cfg, decoded)
-	if err != nil {
-		return nil, nil, err
-	}
 	saved := savedHandle{
 		StoreDir: filepath.Join(d.stateRoot(), cfg.NodeID), KillMode: task.KillMode(decoded.options.KillMode), StartedAt: time.Now(),
 	}
+	begun := &startup{
+		stateDir: task.Store{Dir: saved.StoreDir}.TaskDir(cfg.ID),
+		event:    func(text string) { d.emit(taskEvent(cfg, text)) },
+	}
+	defer begun.over()
+	ctx := d.callContext(cfg.ID)
+	st, notes, err := d.newState(ctx, cfg, decoded, begun)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("task is not started: the agent that asked for it is gone: %w", err)
+	}
+	saved.StartedAt = time.Now()
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
 	// kept first: what the supervisor has to say of the start is about this task
 	if !d.keep(h) {
@@ -221,6 +234,29 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
 	return th, nil, nil
+}
+
+// StartCall says with which context an agent calls StartTask for a task, which is
+// not among that method's parameters. It ends when the agent is gone: then nobody
+// would know of the task. The returned function is called after StartTask.
+func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls[id] = ctx
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.calls, id)
+	}
+}
+
+func (d *Driver) callContext(id string) context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if ctx := d.calls[id]; ctx != nil {
+		return ctx
+	}
+	return d.ctx // no agent, or one within this process
 }
 
 // recoverable tells Nomad of a start that may succeed later, which the job's

@@ -43,10 +43,7 @@ const maxUnheard = 1000
 // for the task for the first time: while an agent recovers its tasks it listens
 // to events already, and throws them away.
 func (d *Driver) event(h *handle, format string, args ...any) {
-	e := &drivers.TaskEvent{
-		TaskID: h.config.ID, TaskName: h.config.Name, AllocID: h.config.AllocID, Timestamp: time.Now(),
-		Message: fmt.Sprintf(format, args...),
-	}
+	e := taskEvent(h.config, fmt.Sprintf(format, args...))
 	h.mu.Lock()
 	if !h.waitedFor {
 		h.early = append(h.early, e)
@@ -58,6 +55,10 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 	if e != nil {
 		d.emit(e)
 	}
+}
+
+func taskEvent(cfg *drivers.TaskConfig, message string) *drivers.TaskEvent {
+	return &drivers.TaskEvent{TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(), Message: message}
 }
 
 // waitedFor tells what was kept.
@@ -167,5 +168,10 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 		d.event(h, "OOM: killed %s", h.memoryInWords())
 	case e.Signal != 0:
 		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
+	}
+	st := h.current()
+	said := d.workload.ended(Ended{ID: id, Command: &st.Command, Exit: e, AllocDir: st.Output.AllocDir, Task: st.Task})
+	if said != "" {
+		d.event(h, "%s", said)
 	}
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -39,35 +40,22 @@ func (d *detected) now() cgroup.Support {
 // newState says how a task is to run, and what its author should know of that. It
 // has no effect; whatever is wrong with the task's configuration is found here or
 // by the launcher.
-func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (st *task.State, notes []string, err error) {
-	who, err := resolveUser(cfg.User, t.options.Groups)
+func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decodedTask, begun *startup) (st *task.State, notes []string, err error) {
+	who, err := resolveUser(d.userOf(cfg), t.options.Groups)
 	if err != nil {
 		return nil, nil, err
 	}
-	base, err := d.baseCommand(cfg, t.options, who)
-	if err != nil {
+	if begun.base, err = d.baseCommand(cfg, t.options, who); err != nil {
 		return nil, nil, err
 	}
-	if err := d.denied.check(base.User); err != nil {
+	if err := d.denied.check(begun.base.User); err != nil {
 		return nil, nil, err
-	}
-	cmd, err := t.command(d.ctx, base)
-	if err != nil {
-		return nil, nil, err
-	}
-	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
-		return nil, nil, fmt.Errorf("command has a NUL character, which no program can be given")
-	}
-	if cmd.OwnMounts() && !canMount() {
-		if moved := useHostPaths(cmd); len(moved) > 0 {
-			notes = append(notes, "Devices are at their paths on the host: "+strings.Join(moved, ", "))
-		}
 	}
 	out, err := d.output(cfg, t.options.Logs)
 	if err != nil {
 		return nil, nil, err
 	}
-	st = &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Command: *cmd, Output: out}
+	st = &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
 	var cpusetPath string
 	if r := cfg.Resources; r != nil {
 		if r.LinuxResources != nil {
@@ -86,7 +74,28 @@ func (d *Driver) newState(cfg *drivers.TaskConfig, t decodedTask) (st *task.Stat
 	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
 		return nil, nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}
+	cmd, err := t.command(ctx, begun) // last: it may take its time
+	if err != nil {
+		return nil, nil, err
+	}
+	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
+		return nil, nil, fmt.Errorf("command has a NUL character, which no program can be given")
+	}
+	if cmd.OwnMounts() && !canMount() {
+		if moved := useHostPaths(cmd); len(moved) > 0 {
+			notes = append(notes, "Devices are at their paths on the host: "+strings.Join(moved, ", "))
+		}
+	}
+	st.Command = *cmd
 	return st, notes, nil
+}
+
+// userOf is the job's, or the driver's own choice. Only root can choose.
+func (d *Driver) userOf(cfg *drivers.TaskConfig) string {
+	if cfg.User == "" && os.Geteuid() == 0 {
+		return d.workload.defaultUser()
+	}
+	return cfg.User
 }
 
 // whyNoCgroup says why a task was planned without one.
@@ -171,7 +180,7 @@ func environment(env map[string]string, who *account) []string {
 // output says who collects. Nomad tells a driver of logs { disabled = true } by
 // the path of the null device, and of nothing else.
 func (d *Driver) output(cfg *drivers.TaskConfig, o *LogOptions) (task.Output, error) {
-	out := task.Output{Collector: task.Collector(d.options.LogCollection)}
+	out := task.Output{Collector: task.Collector(d.options.LogCollection), AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
 		return out, fmt.Errorf("logs in config has no effect on this node, where Nomad collects the output (log_collection = \"nomad\"): use the task's own logs block")
 	}
@@ -181,11 +190,10 @@ func (d *Driver) output(cfg *drivers.TaskConfig, o *LogOptions) (task.Output, er
 	}
 	switch {
 	case cfg.StdoutPath == os.DevNull && cfg.StderrPath == os.DevNull:
-		out.Collector = task.CollectorNone
+		out.Collector, out.AllocDir = task.CollectorNone, ""
 	case out.Collector == task.CollectorNomad:
 		out.Stdout, out.Stderr = cfg.StdoutPath, cfg.StderrPath
 	default:
-		out.AllocDir = cfg.AllocDir
 		out.MaxFiles, out.MaxFileSize = o.MaxFiles, int64(o.MaxFileSize)<<20
 	}
 	return out, nil

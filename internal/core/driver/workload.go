@@ -8,6 +8,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
@@ -35,9 +36,21 @@ type Workload[P, T any] struct {
 	// driver unhealthy with these words. Optional.
 	Fingerprint func(context.Context) (map[string]*pstructs.Attribute, error)
 
-	// Command turns a task into the command to run. An error fails the task with
-	// these words, unless it is a structs.RecoverableError.
+	// DefaultUser is who runs the tasks whose jobs name no user, as a job would
+	// write it, where the agent is root. Optional: such tasks run as the agent does.
+	DefaultUser func() string
+
+	// Command turns a task into the command to run. It may take its time, such as
+	// for what has to be fetched, and then tells what it does with Request.Event; the
+	// context ends when nobody waits for the start any more. An error fails the task
+	// with these words, unless it is a structs.RecoverableError itself.
 	Command func(context.Context, Request[T]) (*task.Command, error)
+
+	// Ended looks at a task that has ended, also at one that an earlier plugin
+	// process started, and returns what its author should read among the task's
+	// events, or nothing. Nomad hears of the end when it has returned, which must
+	// be soon. Optional.
+	Ended func(Ended) string
 }
 
 // Request is one task to be started.
@@ -45,7 +58,7 @@ type Request[T any] struct {
 	Config T                   // its configuration, validated
 	Task   *drivers.TaskConfig // all that Nomad says about it
 
-	base task.Command
+	*startup
 }
 
 // Run returns a command for a program with all that does not depend on the
@@ -56,6 +69,49 @@ func (r Request[T]) Run(program string, args ...string) *task.Command {
 	return &cmd
 }
 
+// User is who the task will run as, nil for the agent's own user.
+func (r Request[T]) User() *task.User { return r.base.User }
+
+// StateDir is a directory that exists from when the task's process is made until
+// nothing of the task is left (DestroyTask), whoever is killed meanwhile. What is
+// lent to a task is in use for as long, so its path is what to write down of a
+// borrower. It is the supervisor's: nothing is to be put there.
+func (r Request[T]) StateDir() string { return r.stateDir }
+
+// Event shows a sentence among the task's events, at once. Nomad keeps the last
+// ten of a task (structs.TaskState), all else that happens to it included.
+func (r Request[T]) Event(format string, args ...any) { r.event(fmt.Sprintf(format, args...)) }
+
+// Finally has f called when the start is over, whether it succeeded or not. What
+// was asked last is called first.
+func (r Request[T]) Finally(f func()) { r.finally = append(r.finally, f) }
+
+// startup is what Command is told, and tells, besides the task's own configuration.
+type startup struct {
+	base     task.Command
+	stateDir string
+	event    func(string)
+	finally  []func()
+}
+
+func (s *startup) over() {
+	for _, f := range slices.Backward(s.finally) {
+		f()
+	}
+}
+
+// Ended is a task that has ended.
+type Ended struct {
+	ID      string        // Nomad's, of this run of the task
+	Command *task.Command // what ran
+	Exit    *task.Exit    // how it ended
+
+	// AllocDir and Task tell where its output is: <AllocDir>/alloc/logs/<Task>.stderr.N,
+	// the largest N being the newest, in a directory that the task may write to.
+	// AllocDir is empty where nobody kept the output.
+	AllocDir, Task string
+}
+
 // workload is a Workload without its type parameters.
 type workload interface {
 	about() (name, summary string)
@@ -63,13 +119,15 @@ type workload interface {
 	configure(msgpack []byte) (PluginOptions, error)
 	fingerprint(context.Context) (map[string]*pstructs.Attribute, error)
 	decode(*drivers.TaskConfig) (decodedTask, error)
+	defaultUser() string
+	ended(Ended) string
 }
 
 // decodedTask is a task's configuration, half understood: its general options,
 // and how to make the command from the general part of it.
 type decodedTask struct {
 	options TaskOptions
-	command func(context.Context, task.Command) (*task.Command, error)
+	command func(context.Context, *startup) (*task.Command, error)
 }
 
 type typed[P, T any] struct {
@@ -104,6 +162,20 @@ func (w *typed[P, T]) fingerprint(ctx context.Context) (map[string]*pstructs.Att
 	return w.Fingerprint(ctx)
 }
 
+func (w *typed[P, T]) defaultUser() string {
+	if w.DefaultUser == nil {
+		return ""
+	}
+	return w.DefaultUser()
+}
+
+func (w *typed[P, T]) ended(e Ended) string {
+	if w.Ended == nil {
+		return ""
+	}
+	return w.Ended(e)
+}
+
 func (w *typed[P, T]) decode(cfg *drivers.TaskConfig) (decodedTask, error) {
 	config, err := w.task.DecodeTask(cfg)
 	if err != nil {
@@ -113,8 +185,8 @@ func (w *typed[P, T]) decode(cfg *drivers.TaskConfig) (decodedTask, error) {
 	if o, ok := any(&config).(interface{ taskOptions() *TaskOptions }); ok {
 		d.options = *o.taskOptions()
 	}
-	d.command = func(ctx context.Context, base task.Command) (*task.Command, error) {
-		cmd, err := w.Command(ctx, Request[T]{Config: config, Task: cfg, base: base})
+	d.command = func(ctx context.Context, s *startup) (*task.Command, error) {
+		cmd, err := w.Command(ctx, Request[T]{Config: config, Task: cfg, startup: s})
 		if err == nil && cmd.Path == "" {
 			err = fmt.Errorf("command is empty: name a program, such as command = \"/bin/sleep\"")
 		}

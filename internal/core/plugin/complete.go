@@ -59,3 +59,21 @@ func completeWait(logger hclog.Logger) grpc.UnaryServerInterceptor {
 		return resp, err
 	}
 }
+
+// StartCaller is a driver that wants to know whether the agent that asked for a
+// start still waits for it: StartTask has no context (plugins/drivers/driver.go).
+type StartCaller interface {
+	// StartCall is called before StartTask with the context of the call, and what
+	// it returns after it.
+	StartCall(ctx context.Context, taskID string) (done func())
+}
+
+func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
+	caller, wants := d.(StartCaller)
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if start, ok := req.(*proto.StartTaskRequest); ok && wants {
+			defer caller.StartCall(ctx, start.GetTask().GetId())()
+		}
+		return handler(ctx, req)
+	}
+}

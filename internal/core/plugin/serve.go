@@ -56,7 +56,7 @@ func (p Plugin) serve() {
 		d := p.Driver(ctx, logger)
 		impl = d
 		plugins[base.PluginTypeDriver] = drivers.NewDriverPlugin(d, logger)
-		interceptors = append(interceptors, completeCapabilities(d), completeWait(logger))
+		interceptors = append(interceptors, completeCapabilities(d), completeWait(logger), tellStartCall(d))
 	}
 	plugins[base.PluginTypeBase] = &base.PluginBase{Impl: impl}
 

@@ -47,7 +47,7 @@ type Output struct {
 	Collector Collector `json:"collector"`
 
 	// AllocDir is the allocation's directory: the files are <AllocDir>/alloc/logs/<Task>.stdout.N
-	// (and .stderr.N). Used by CollectorDriver.
+	// (and .stderr.N), whoever collects. Empty where nobody does.
 	AllocDir    string `json:"alloc_dir,omitempty"`
 	MaxFiles    int    `json:"max_files,omitempty"`
 	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
