@@ -1,0 +1,44 @@
+package wheeltest
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Index serves the wheels of a directory as a package index (PEP 503) at <URL>/simple,
+// until the test ends.
+func Index(t testing.TB, dir string) *httptest.Server {
+	s := httptest.NewServer(Handler(dir))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Handler is an index: /simple/<project>/ lists, /files/<file> is a file.
+func Handler(dir string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
+	mux.HandleFunc("/simple/{project}/", func(w http.ResponseWriter, r *http.Request) {
+		files, _ := os.ReadDir(dir)
+		found := false
+		w.Header().Set("Content-Type", "text/html")
+		page := "<!DOCTYPE html><html><body>\n"
+		for _, f := range files {
+			name, _, _ := strings.Cut(f.Name(), "-")
+			if strings.ReplaceAll(strings.ToLower(name), "_", "-") == r.PathValue("project") {
+				found = true
+				page += fmt.Sprintf("<a href=\"/files/%s\">%s</a><br>\n", f.Name(), filepath.Base(f.Name()))
+			}
+		}
+		if !found {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, page+"</body></html>\n")
+	})
+	return mux
+}
