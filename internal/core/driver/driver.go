@@ -65,7 +65,7 @@ func New[P, T any](ctx context.Context, logger hclog.Logger, w Workload[P, T]) *
 func Main[P, T any](w Workload[P, T]) {
 	t := &typed[P, T]{Workload: w, plugin: schema.Of[P](), task: schema.Of[T]()}
 	plugin.Serve(plugin.Plugin{
-		Name: w.Name, Summary: w.Summary, Config: t.plugin, TaskConfig: t.task,
+		Name: w.Name, Summary: w.Summary, Config: t.plugin, TaskConfig: t.task, Commands: w.Commands,
 		Roles: []func() bool{func() bool { supervisor.Main(); return false }},
 		Driver: func(ctx context.Context, logger hclog.Logger) drivers.DriverPlugin {
 			return newDriver(ctx, logger, t)

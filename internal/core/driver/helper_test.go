@@ -24,13 +24,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// TestMain is also the supervisor and the launcher.
+// TestMain is also the supervisor and the launcher, and a plugin's binary.
 func TestMain(m *testing.M) {
 	supervisor.Main()
+	if os.Getenv(binaryVar) != "" {
+		Main(testWorkload)
+		return
+	}
 	os.Exit(runTests(m))
 }
 
@@ -94,6 +99,10 @@ var testWorkload = Workload[testConfig, testTask]{
 	Command: func(_ context.Context, r Request[testTask]) (*task.Command, error) {
 		return r.Run(r.Config.Command, r.Config.Args...), nil
 	},
+	Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(args []string) error {
+		fmt.Println("said", args)
+		return nil
+	}}},
 }
 
 // agent is what Nomad is to a driver. At the end of the test nothing of the
@@ -402,6 +411,9 @@ func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
 	must(t, json.Unmarshal(b, &back))
 	return &back
 }
+
+// binaryVar tells the test binary that it is the plugin's.
+const binaryVar = "OUTRIDER_TEST_BINARY"
 
 // nonRootVar tells the test binary that it is the non-root part of a test.
 const nonRootVar = "OUTRIDER_TEST_NONROOT"

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -51,6 +52,9 @@ type Workload[P, T any] struct {
 	// events, or nothing. Nomad hears of the end when it has returned, which must
 	// be soon. Optional.
 	Ended func(Ended) string
+
+	// Commands are for a person: nomad-driver-python constraint.
+	Commands []plugin.Command
 }
 
 // Request is one task to be started.
