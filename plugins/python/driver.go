@@ -2,23 +2,129 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
-	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// pythonDriver is what outlives a single task.
-type pythonDriver struct{}
+// pythonDriver is what outlives a single task. All but the configuration comes
+// about when it is used: Nomad also configures plugins just to look at them.
+type pythonDriver struct {
+	logger hclog.Logger
 
-func newDriver() *pythonDriver { return &pythonDriver{} }
+	mu        sync.Mutex
+	setup     *setup
+	installer install.Installer
+	asked     time.Time // when the installer was looked for
+	tidied    time.Time // when the cache was
+}
+
+// setup is what follows from a configuration, and does not change.
+type setup struct {
+	config  Config
+	finder  *interpreter.Finder
+	cache   *environment.Cache
+	builder *syscall.Credential // who runs installers, nil: this process's user
+}
+
+func newDriver() *pythonDriver {
+	return &pythonDriver{logger: hclog.New(&hclog.LoggerOptions{Name: "python", Level: hclog.Debug, JSONFormat: true})}
+}
 
 func (d *pythonDriver) workload() driver.Workload[Config, TaskConfig] {
 	return driver.Workload[Config, TaskConfig]{
-		Name:    "python",
-		Summary: "runs Python programs, each with the interpreter and the packages it requires",
-		Command: func(context.Context, driver.Request[TaskConfig]) (*task.Command, error) {
-			return nil, errors.New("not there yet")
-		},
+		Name:        "python",
+		Summary:     "runs Python programs, each with the interpreter and the packages it requires",
+		Configure:   d.configure,
+		Fingerprint: d.fingerprint,
+		DefaultUser: func() string { return d.current().config.DefaultUser },
+		Command:     d.command,
+		Ended:       d.ended,
 	}
+}
+
+// configure has no effect beyond this process.
+func (d *pythonDriver) configure(c Config) error {
+	if err := validate(&c); err != nil {
+		return err
+	}
+	dir, err := cacheDir(c.CacheDir)
+	if err != nil {
+		return err
+	}
+	var builder *environment.Builder
+	var as *syscall.Credential
+	if os.Geteuid() == 0 {
+		if builder, err = lookUpBuilder(c.BuildUser); err != nil {
+			return err
+		}
+		as = &syscall.Credential{Uid: builder.UID, Gid: builder.GID}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.installer = install.Installer{}
+	d.setup = &setup{
+		config: c, builder: as,
+		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
+		cache: environment.Open(environment.Config{
+			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builder: builder,
+			Log: func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
+		}),
+	}
+	return nil
+}
+
+// current is the configuration of now; Nomad calls SetConfig before all else.
+func (d *pythonDriver) current() *setup {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.setup
+}
+
+// installerFor is the one that builds environments. It is looked for anew when it
+// was not there, and from time to time: one may be installed while the agent runs.
+func (d *pythonDriver) installerFor(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
+	const every = 10 * time.Minute
+	d.mu.Lock()
+	known, asked, now := d.installer, d.asked, d.setup
+	d.mu.Unlock()
+	if known.Name != "" && time.Since(asked) < every {
+		return known, nil
+	}
+	i, err := install.Find(ctx, now.config.Installer, now.config.UV, now.builder, found)
+	if err != nil {
+		return i, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.installer, d.asked = i, time.Now()
+	return i, nil
+}
+
+func cacheDir(configured string) (string, error) {
+	if configured != "" {
+		if !filepath.IsAbs(configured) {
+			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /, such as \"/var/cache/outrider/python\"", configured)
+		}
+		return filepath.Clean(configured), nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/outrider/python", nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("cache_dir is not set, and the agent's user has no home directory for a default: set it in the plugin's config")
+	}
+	return filepath.Join(dir, "outrider", "python"), nil
 }

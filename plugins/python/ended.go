@@ -1,0 +1,95 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/driver"
+
+	"github.com/outrider-dev/outrider/plugins/python/traceback"
+)
+
+// maxTail is how much of a program's last output is looked at for a traceback.
+const maxTail = 64 << 10
+
+// ended says which exception ended a program, from its last words on stderr: without
+// anything of ours within the program, so that it is the same for any interpreter
+// and any hook that the program has itself.
+func (d *pythonDriver) ended(e driver.Ended) string {
+	if !d.current().config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
+		return ""
+	}
+	if e.Exit.Code == 0 && !isFatal(e.Exit.Signal) {
+		return ""
+	}
+	var tail []byte
+	err := asUser(e.Command.User, func() (err error) {
+		tail, err = lastOutput(filepath.Join(e.AllocDir, "alloc", "logs"), e.Task+".stderr.")
+		return err
+	})
+	if err != nil {
+		return ""
+	}
+	f, ok := traceback.Last(tail)
+	if !ok || strings.HasPrefix(f.Text, "KeyboardInterrupt") { // that is how Nomad stops a task
+		return ""
+	}
+	return "Python: " + f.String()
+}
+
+// isFatal says whether a signal is one that an interpreter tells of itself
+// (faulthandler).
+func isFatal(signal int) bool {
+	switch unix.Signal(signal) {
+	case unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
+		return true
+	}
+	return false
+}
+
+// lastOutput reads the end of the newest log files. The task may have put anything
+// in their place.
+func lastOutput(dir, prefix string) ([]byte, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	newest := -1
+	for _, e := range entries {
+		if rest, ok := strings.CutPrefix(e.Name(), prefix); ok {
+			if n, err := strconv.Atoi(rest); err == nil {
+				newest = max(newest, n)
+			}
+		}
+	}
+	var tail []byte
+	for n := newest; n >= 0 && n > newest-2 && len(tail) < maxTail; n-- {
+		part, err := endOf(filepath.Join(dir, prefix+strconv.Itoa(n)), int64(maxTail-len(tail)))
+		if err != nil {
+			break // rotated away
+		}
+		tail = append(part, tail...)
+	}
+	return tail, nil
+}
+
+func endOf(path string, size int64) ([]byte, error) {
+	f, err := openRegular(path, unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(max(0, end-size), io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, size))
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"strings"
+	"time"
+
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+)
+
+// tidyEvery is how often the cache is looked through.
+const tidyEvery = 10 * time.Minute
+
+// fingerprint tells which interpreters there are, and keeps house: an agent asks for it
+// as long as it uses the driver, and nobody else does.
+func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
+	now := d.current()
+	found, err := now.finder.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		words := "no Python interpreter that tasks can run is on this node: install one, or say with interpreters in the plugin's config where it is"
+		if rejected := now.finder.Rejected(); len(rejected) > 0 {
+			words += " (" + strings.Join(rejected, "; ") + ")"
+		}
+		return nil, fmt.Errorf("%s", words)
+	}
+	all := attributes(found)
+	if i, err := d.installerFor(ctx, found); err == nil {
+		all["driver.python.installer"] = pstructs.NewStringAttribute(i.Name)
+		all["driver.python."+i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
+	}
+	d.tidy(ctx, now.cache)
+	if size, _, err := now.cache.Usage(); err == nil {
+		all["driver.python.cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
+	}
+	return all, nil
+}
+
+// roundUp is the next power of two: a node is not updated for each environment.
+func roundUp(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	return 1 << bits.Len64(uint64(n-1))
+}
+
+func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
+	d.mu.Lock()
+	due := time.Since(d.tidied) >= tidyEvery
+	if due {
+		d.tidied = time.Now()
+	}
+	d.mu.Unlock()
+	if !due {
+		return
+	}
+	if err := cache.Tidy(ctx); err != nil {
+		d.logger.Warn("failed to tidy the cache of environments", "error", err)
+	}
+}

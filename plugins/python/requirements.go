@@ -1,0 +1,43 @@
+package main
+
+import (
+	"path"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// maxRequirements bounds a requirements file or a lock.
+const maxRequirements = 8 << 20
+
+// readRequirements is what the job and the program require together. A lock says
+// everything, so what the program declares besides is not asked.
+func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
+	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
+	if t.Lock != "" {
+		return requirement.Lock(t.Lock, read)
+	}
+	declared, err := requirement.List(p.metadata.Dependencies)
+	if err != nil {
+		return nil, err
+	}
+	var listed *requirement.Set
+	if len(t.Requirements) == 1 && isFileName(t.Requirements[0]) {
+		listed, err = requirement.File(t.Requirements[0], read)
+	} else {
+		listed, err = requirement.List(t.Requirements)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return listed.Join(declared), nil
+}
+
+// isFileName tells a file from a requirement, which has neither a slash nor such an
+// ending, unless it is "name @ https://…".
+func isFileName(text string) bool {
+	if strings.Contains(text, "@") {
+		return false
+	}
+	return strings.Contains(text, "/") || path.Ext(text) == ".txt" || path.Ext(text) == ".in"
+}

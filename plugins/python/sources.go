@@ -1,0 +1,219 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// sources is where the packages of an environment come from.
+type sources struct {
+	indexes requirement.Indexes // of the node and the job; directories of the node only
+	houses  []wheelhouse        // the job's own directories
+}
+
+// wheelhouse is a directory of a task with wheels. They are copied for the installer,
+// which may not see the directory, with what they were when they were looked at.
+type wheelhouse struct {
+	name  string
+	path  string
+	files taskFiles
+	wheel []wheelFile
+}
+
+type wheelFile struct{ name, sum string }
+
+// newSources joins what the node, the job and the job's requirements file say.
+func newSources(c *Config, t *TaskConfig, files taskFiles, required *requirement.Set) (*sources, error) {
+	said := required.Indexes
+	if !c.JobIndexes && (said.URL != "" || len(said.Extra) > 0 || len(required.URLs) > 0 || slices.ContainsFunc(said.FindLinks, isURL)) {
+		return nil, errNoJobIndexes
+	}
+	s := &sources{}
+	s.indexes.Offline = c.Offline || t.Offline || said.Offline
+	if !s.indexes.Offline {
+		switch {
+		case t.IndexURL != "":
+			s.indexes.URL = t.IndexURL
+		case said.URL != "":
+			s.indexes.URL = said.URL
+		default:
+			s.indexes.URL = c.IndexURL
+		}
+		s.indexes.Extra = slices.Concat(t.ExtraIndexURLs, said.Extra)
+		if s.indexes.URL == c.IndexURL && len(s.indexes.Extra) == 0 {
+			s.indexes.Extra = c.ExtraIndexURLs
+		}
+	}
+	s.indexes.FindLinks = slices.Clone(c.FindLinks)
+	for _, f := range slices.Concat(t.FindLinks, said.FindLinks) {
+		if isURL(f) {
+			if !s.indexes.Offline {
+				s.indexes.FindLinks = append(s.indexes.FindLinks, f)
+			}
+			continue
+		}
+		h, err := newWheelhouse(f, files)
+		if err != nil {
+			return nil, err
+		}
+		s.houses = append(s.houses, h)
+	}
+	if s.indexes.Offline && len(s.houses) == 0 && len(s.indexes.FindLinks) == 0 {
+		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
+	}
+	return s, nil
+}
+
+// describe is for the key. What is in directories matters only where requirements do
+// not have hashes of their own.
+func (s *sources) describe(hashed bool) []string {
+	list := []string{"offline " + fmt.Sprint(s.indexes.Offline)}
+	if s.indexes.URL != "" {
+		list = append(list, "index "+s.indexes.URL)
+	}
+	for _, e := range s.indexes.Extra {
+		list = append(list, "extra "+e)
+	}
+	for _, f := range s.indexes.FindLinks {
+		list = append(list, "links "+f)
+		if !isURL(f) && !hashed {
+			list = append(list, nodeDirectory(f)...)
+		}
+	}
+	if !hashed {
+		for _, h := range s.houses {
+			for _, w := range h.wheel {
+				list = append(list, "wheel "+w.name+" "+w.sum)
+			}
+		}
+	}
+	return list
+}
+
+// nodeDirectory lists a directory that the operator answers for: it may be large, so
+// what is in the files is not looked at.
+func nodeDirectory(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return []string{"unreadable " + dir} // the installer tells
+	}
+	var list []string
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && isPackage(e.Name()) {
+			list = append(list, fmt.Sprintf("file %s %d %d", e.Name(), info.Size(), info.ModTime().UnixNano()))
+		}
+	}
+	return list
+}
+
+func isPackage(name string) bool {
+	return slices.ContainsFunc([]string{".whl", ".tar.gz", ".zip"}, func(end string) bool { return strings.HasSuffix(name, end) })
+}
+
+func newWheelhouse(name string, files taskFiles) (wheelhouse, error) {
+	path, info, err := files.find(name)
+	if err != nil {
+		return wheelhouse{}, fmt.Errorf("find_links %w", err)
+	}
+	if !info.IsDir() {
+		return wheelhouse{}, fmt.Errorf("find_links %q is not a directory: name the one that the wheels are in", name)
+	}
+	h := wheelhouse{name: name, path: path, files: files}
+	err = asUser(files.user, func() error {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !isPackage(e.Name()) {
+				continue
+			}
+			f, err := openRegular(filepath.Join(path, e.Name()), 0)
+			if err != nil {
+				return err
+			}
+			sum := sha256.New()
+			_, err = io.Copy(sum, f)
+			f.Close()
+			if err != nil {
+				return err
+			}
+			h.wheel = append(h.wheel, wheelFile{e.Name(), hex.EncodeToString(sum.Sum(nil))})
+		}
+		return nil
+	})
+	if err != nil {
+		return wheelhouse{}, fmt.Errorf("failed to read find_links %q: %w", name, err)
+	}
+	return h, nil
+}
+
+// into copies the job's wheels into the build's scratch directory, and returns where
+// everything is for the installer. The directory may be another user's: no link in
+// it is followed out of it.
+func (s *sources) into(scratch string) (requirement.Indexes, error) {
+	indexes := s.indexes
+	indexes.FindLinks = slices.Clone(indexes.FindLinks)
+	if len(s.houses) == 0 {
+		return indexes, nil
+	}
+	root, err := os.OpenRoot(scratch)
+	if err != nil {
+		return indexes, err
+	}
+	defer root.Close()
+	for i, h := range s.houses {
+		dir := fmt.Sprintf("wheels-%d", i)
+		if err := root.Mkdir(dir, 0o755); err != nil {
+			return indexes, err
+		}
+		for _, w := range h.wheel {
+			if err := h.copy(w, root, filepath.Join(dir, w.name)); err != nil {
+				return indexes, fmt.Errorf("failed to copy %s of find_links %q: %w", w.name, h.name, err)
+			}
+		}
+		indexes.FindLinks = append(indexes.FindLinks, filepath.Join(scratch, dir))
+	}
+	return indexes, nil
+}
+
+func (h wheelhouse) copy(w wheelFile, root *os.Root, target string) error {
+	out, err := root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	var in *os.File
+	err = asUser(h.files.user, func() error {
+		in, err = openRegular(filepath.Join(h.path, w.name), 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(out, sum), in); err != nil {
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != w.sum {
+		return errors.New("it has changed meanwhile")
+	}
+	return out.Close()
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+)
+
+// validate checks what the schema can't.
+func validate(c *Config) error {
+	for _, g := range c.Interpreters {
+		if !filepath.IsAbs(g) {
+			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as \"/opt/python/*/bin/python3*\"", g)
+		}
+		if _, err := filepath.Match(g, "/"); err != nil {
+			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)
+		}
+	}
+	if c.UV != "" && !filepath.IsAbs(c.UV) {
+		return fmt.Errorf("uv %q is not absolute: write the program's path from /", c.UV)
+	}
+	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
+		if err := checkIndexURL(u); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.FindLinks {
+		if !filepath.IsAbs(f) && !isURL(f) {
+			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
+		}
+	}
+	return nil
+}
+
+// checkIndexURL does not repeat a URL that is wrong: it may have a password.
+func checkIndexURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("an index URL is not one: write it as \"https://host/simple\" (what is written begins with %q)", beginning(text))
+	}
+	return nil
+}
+
+func beginning(text string) string {
+	if i := strings.IndexAny(text, ":/"); i >= 0 {
+		return text[:i]
+	}
+	return text[:min(len(text), 8)]
+}
+
+func isURL(text string) bool {
+	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
+}
+
+// check tells what a task's config block has wrong, as far as that can be seen in it.
+func (t *TaskConfig) check(c *Config) error {
+	programs := 0
+	for _, p := range []string{t.Script, t.Module, t.Code} {
+		if p != "" {
+			programs++
+		}
+	}
+	switch {
+	case programs == 0:
+		return fmt.Errorf("nothing to run: set script, module or code")
+	case programs > 1:
+		return fmt.Errorf("script, module and code exclude each other: set one of them")
+	case len(t.Requirements) > 0 && t.Lock != "":
+		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
+	case strings.HasPrefix(t.Module, "-") || strings.ContainsAny(t.Module, " /\x00"):
+		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"", t.Module)
+	case strings.ContainsRune(t.Script, 0):
+		return fmt.Errorf("script has a NUL character, which no path has")
+	}
+	for _, arg := range t.InterpreterArgs {
+		if slices.Contains([]string{"-c", "-m", "-", "-h", "-V", "--help", "--version"}, arg) {
+			return fmt.Errorf("interpreter_args has %q, which would run something else: use script, module or code", arg)
+		}
+	}
+	urls := slices.Clone(t.ExtraIndexURLs)
+	if t.IndexURL != "" {
+		urls = append(urls, t.IndexURL)
+	}
+	for _, u := range urls {
+		if err := checkIndexURL(u); err != nil {
+			return err
+		}
+	}
+	if t.Offline && len(urls) > 0 {
+		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline is set")
+	}
+	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !isURL(f) })...)
+	if !c.JobIndexes && len(urls) > 0 {
+		return errNoJobIndexes
+	}
+	return nil
+}
+
+var errNoJobIndexes = fmt.Errorf("this node does not let jobs name package indexes or URLs (job_indexes = false in the plugin's config)")
+
+// lookUpBuilder is the user of that name or id. An id need not have an account.
+func lookUpBuilder(name string) (*environment.Builder, error) {
+	uid, group := name, name
+	if u, err := user.Lookup(name); err == nil {
+		uid, group = u.Uid, u.Gid
+	} else if u, err := user.LookupId(name); err == nil {
+		uid, group = u.Uid, u.Gid
+	}
+	id, err := strconv.ParseUint(uid, 10, 31)
+	gid, gerr := strconv.ParseUint(group, 10, 31)
+	if err != nil || gerr != nil {
+		return nil, fmt.Errorf("build_user %q does not exist on this node", name)
+	}
+	if id == 0 {
+		return nil, fmt.Errorf("build_user is root: packages of strangers are not installed as root; name another user")
+	}
+	return &environment.Builder{UID: uint32(id), GID: uint32(gid)}, nil
+}
