@@ -286,6 +286,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 		defer close(result)
 		select {
 		case <-exited:
+			d.explained(ctx, h)
 			d.heard(ctx, h)
 			result <- exitResult(h.result())
 		case <-ctx.Done():

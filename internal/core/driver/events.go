@@ -157,7 +157,7 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	if err != nil {
 		return
 	}
-	h.ended(e)
+	explained := h.ended(e)
 	if !e.OOMKilled {
 		d.noticeOOM(h, e.OOMKills)
 	}
@@ -169,9 +169,31 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	case e.Signal != 0:
 		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 	}
-	st := h.current()
-	said := d.workload.ended(Ended{ID: id, Command: &st.Command, Exit: e, AllocDir: st.Output.AllocDir, Task: st.Task})
-	if said != "" {
-		d.event(h, "%s", said)
+	go func() { // it may read files, and the exits of other tasks are told meanwhile
+		defer close(explained)
+		st := h.current()
+		said := d.workload.ended(Ended{ID: id, Command: &st.Command, Exit: e, AllocDir: st.Output.AllocDir, Task: st.Task})
+		if said != "" {
+			d.event(h, "%s", said)
+		}
+	}()
+}
+
+// explaining is for how long an exit waits for what the workload has to say of it.
+const explaining = 10 * time.Second
+
+// explained waits for that, where the task has ended and its end was told.
+func (d *Driver) explained(ctx context.Context, h *handle) {
+	h.mu.Lock()
+	explained := h.explained
+	h.mu.Unlock()
+	if explained == nil {
+		return
+	}
+	select {
+	case <-explained:
+	case <-time.After(explaining):
+		d.logger.Warn("exit is told without what the driver would say of it, which takes too long", "task", h.config.ID)
+	case <-ctx.Done():
 	}
 }

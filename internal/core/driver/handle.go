@@ -23,6 +23,7 @@ type handle struct {
 	mu        sync.Mutex
 	state     *task.State          // as planned, until it was started
 	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
+	explained chan struct{}        // made with exit, closed when the workload has had its word on it
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
 	told      time.Time            // when an event was last
@@ -59,10 +60,12 @@ func (h *handle) started(st *task.State) {
 	h.state = st
 }
 
-func (h *handle) ended(e *task.Exit) {
+// ended notes the exit. The caller closes the channel when it has been explained.
+func (h *handle) ended(e *task.Exit) (explained chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.exit = e
+	h.exit, h.explained = e, make(chan struct{})
+	return h.explained
 }
 
 // result is how the task ended, nil while it runs.

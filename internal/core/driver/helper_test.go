@@ -116,15 +116,21 @@ type agent struct {
 	cgroup cgroup.Support
 
 	*testutils.DriverHarness
-	driver *Driver
+	driver   *Driver
+	workload Workload[testConfig, testTask]
 }
 
 // start makes a driver with these plugin options, such as log_collection.
 func start(t *testing.T, options map[string]any) *agent {
 	t.Helper()
+	return startWorkload(t, testWorkload, options)
+}
+
+func startWorkload(t *testing.T, w Workload[testConfig, testTask], options map[string]any) *agent {
+	t.Helper()
 	state, err := os.MkdirTemp("", "otd")
 	must(t, err)
-	a := &agent{t: t, state: state, node: uuid.Generate(), cgroup: cgroup.Detect("")}
+	a := &agent{t: t, state: state, node: uuid.Generate(), cgroup: cgroup.Detect(""), workload: w}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
 		a.makeShare()
 	}
@@ -155,7 +161,7 @@ func (a *agent) startDriver(options map[string]any) {
 	config.DeniedEnvvars, _ = options["denied_envvars"].([]string)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.t.Cleanup(cancel)
-	a.driver = New(ctx, testlog.HCLogger(a.t), testWorkload)
+	a.driver = New(ctx, testlog.HCLogger(a.t), a.workload)
 	a.DriverHarness = testutils.NewDriverHarness(a.t, a.driver)
 	var packed []byte
 	must(a.t, base.MsgPackEncode(&packed, &testConfig{config}))

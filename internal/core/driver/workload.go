@@ -49,8 +49,8 @@ type Workload[P, T any] struct {
 
 	// Ended looks at a task that has ended, also at one that an earlier plugin
 	// process started, and returns what its author should read among the task's
-	// events, or nothing. Nomad hears of the end when it has returned, which must
-	// be soon. Optional.
+	// events, or nothing. It is called for several tasks at once; Nomad hears of the
+	// end when it has returned, or after 10 s. Optional.
 	Ended func(Ended) string
 
 	// Commands are for a person: nomad-driver-python constraint.

@@ -1,0 +1,506 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+type testRequest = Request[testTask]
+
+// before is the test's workload, of which f is asked before each start.
+func before(f func(context.Context, testRequest) error) Workload[testConfig, testTask] {
+	w := testWorkload
+	w.Command = func(ctx context.Context, r testRequest) (*task.Command, error) {
+		if err := f(ctx, r); err != nil {
+			return nil, err
+		}
+		return testWorkload.Command(ctx, r)
+	}
+	return w
+}
+
+func await[T any](t *testing.T, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("never came: %s", what)
+	}
+	return v
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
+	proceed := make(chan struct{})
+	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+		r.Event("Building %d packages", 3)
+		<-proceed
+		return nil
+	}), nil)
+	events, err := a.TaskEvents(t.Context())
+	must(t, err)
+	eventually(t, "the driver knows of the listener", a.driver.listened)
+	cfg := a.shell("exit 0", "")
+	began := time.Now()
+	started := make(chan error, 1)
+	go func() {
+		_, _, err := a.StartTask(cfg)
+		started <- err
+	}()
+	e := await(t, "the event", events)
+	if e.Message != "Building 3 packages" || e.TaskID != cfg.ID || e.TaskName != "web" || e.AllocID != cfg.AllocID || e.Timestamp.Before(began) {
+		t.Errorf("got %+v", e)
+	}
+	select {
+	case err := <-started:
+		t.Errorf("the start had ended: %v", err)
+	default:
+	}
+	close(proceed)
+	must(t, await(t, "the end of the start", started))
+	a.wait(cfg.ID)
+	a.destroy(cfg.ID)
+}
+
+func TestWhatASlowStartSaysIsKeptUntilSomebodyListens(t *testing.T) {
+	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+		r.Event("Building")
+		return errors.New("no such package")
+	}), nil)
+	cfg := a.shell("exit 0", "")
+	if _, _, err := a.StartTask(cfg); err == nil {
+		t.Fatal("it started")
+	}
+	events, err := a.TaskEvents(t.Context())
+	must(t, err)
+	if e := await(t, "the event", events); e.Message != "Building" || e.TaskID != cfg.ID {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		program string
+		fail    error
+		state   bool // whether the task's state is there by then
+	}{
+		"the task runs":          {"/bin/true", nil, true},
+		"the command fails":      {"/bin/true", errors.New("no such package"), false},
+		"the command is empty":   {"", nil, false},
+		"there is no program":    {"/no/such/program", nil, false},
+		"the command has a NUL":  {"/bin/true\x00", nil, false},
+		"no program, and it may": {"/no/such/program", structs.NewRecoverableError(errors.New("later"), true), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls []string
+			var state []bool
+			w := testWorkload
+			w.Command = func(_ context.Context, r testRequest) (*task.Command, error) {
+				for _, name := range []string{"first", "second"} {
+					r.Finally(func() {
+						calls = append(calls, name)
+						state = append(state, isThere(r.StateDir()))
+					})
+				}
+				return r.Run(c.program), c.fail
+			}
+			a := startWorkload(t, w, nil)
+			cfg := a.shell("", "")
+			_, _, err := a.StartTask(cfg)
+			if (err == nil) != c.state {
+				t.Errorf("the start: %v", err)
+			}
+			if !slices.Equal(calls, []string{"second", "first"}) || !slices.Equal(state, []bool{c.state, c.state}) {
+				t.Errorf("called %v, with the state there %v", calls, state)
+			}
+			if err == nil {
+				a.wait(cfg.ID)
+				a.destroy(cfg.ID)
+			}
+			if len(calls) != 2 {
+				t.Errorf("called %v in all", calls)
+			}
+		})
+	}
+}
+
+func TestStateDirIsThereForAsLongAsAnythingOfTheTask(t *testing.T) {
+	var dir string
+	var early bool
+	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+		dir, early = r.StateDir(), isThere(r.StateDir())
+		return nil
+	}), nil)
+	go1 := filepath.Join(t.TempDir(), "go")
+	cfg := a.shell("while [ ! -e "+go1+" ]; do sleep 0.01; done; exit 4", "")
+	th := wire(t, a.run(cfg))
+	if early || !filepath.IsAbs(dir) {
+		t.Errorf("%q was there before the task: %v", dir, early)
+	}
+	for _, when := range []string{"while it runs", "after a restart of the plugin", "after its end", "after its end and a restart"} {
+		if strings.Contains(when, "restart") {
+			a.restart()
+			if !isThere(dir) {
+				t.Errorf("it is gone between two plugins, %s", when)
+			}
+			must(t, a.RecoverTask(th))
+		}
+		if when == "after its end" {
+			must(t, os.WriteFile(go1, nil, 0o600))
+		}
+		if strings.Contains(when, "end") {
+			if r := a.wait(cfg.ID); r.ExitCode != 4 {
+				t.Errorf("%s: got %+v", when, r)
+			}
+		}
+		if !isThere(dir) {
+			t.Errorf("it is gone %s", when)
+		}
+	}
+	a.destroy(cfg.ID)
+	if isThere(dir) {
+		t.Error("it is there after DestroyTask")
+	}
+	bad := a.task(`command = "/no/such/program"`)
+	if _, _, err := a.StartTask(bad); err == nil || isThere(dir) {
+		t.Errorf("of a start that failed (%v) it is there: %v", err, isThere(dir))
+	}
+}
+
+func TestTasksWithoutAUserRunAsTheDriversDefault(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to run tasks as others")
+	}
+	var told *task.User
+	w := before(func(_ context.Context, r testRequest) error {
+		told = r.User()
+		return nil
+	})
+	w.DefaultUser = func() string { return "nobody" }
+	a := startWorkload(t, w, map[string]any{"denied_host_uids": "1"})
+	for user, want := range map[string]string{"": "nobody nobody 65534\n", "root": "root root 0\n", "bin": "bin bin 2\n"} {
+		out, _ := a.result(a.shell("echo $(id -un) $USER $(id -u)", "", func(c *drivers.TaskConfig) { c.User = user }))
+		if out != want || told == nil || !strings.HasSuffix(want, fmt.Sprintf(" %d\n", told.UID)) {
+			t.Errorf("user %q: got %q, and Request.User is %+v", user, out, told)
+		}
+	}
+	for user, want := range map[string]string{
+		"daemon":      "user id 1 is not allowed on this node (denied_host_uids)",
+		"nobody-here": `user "nobody-here" does not exist on this node`,
+	} {
+		w.DefaultUser = func() string { return user }
+		a := startWorkload(t, w, map[string]any{"denied_host_uids": "1"})
+		if _, _, err := a.StartTask(a.shell("exit 0", "")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("default %q: got %v", user, err)
+		}
+	}
+	told = &task.User{}
+	a = startWorkload(t, before(func(_ context.Context, r testRequest) error {
+		told = r.User()
+		return nil
+	}), nil)
+	if out, _ := a.result(a.shell("id -u", "")); out != "0\n" || told != nil {
+		t.Errorf("without a default: got %q, and Request.User is %+v", out, told)
+	}
+}
+
+func TestADefaultUserIsNotForAnAgentWithoutRoot(t *testing.T) {
+	if !withoutRoot(t) {
+		return
+	}
+	w := testWorkload
+	w.DefaultUser = func() string { return "root" }
+	a := startWorkload(t, w, nil)
+	if out, _ := a.result(a.shell("id -u", "")); out != fmt.Sprintln(os.Geteuid()) {
+		t.Errorf("got %q", out)
+	}
+}
+
+// listener keeps the events that a driver tells.
+type listener struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func listen(t *testing.T, a *agent) *listener {
+	t.Helper()
+	events, err := a.TaskEvents(t.Context())
+	must(t, err)
+	eventually(t, "the driver knows of the listener", a.driver.listened)
+	l := &listener{}
+	go func() {
+		for e := range events {
+			l.mu.Lock()
+			l.messages = append(l.messages, e.TaskID+": "+e.Message)
+			l.mu.Unlock()
+		}
+	}()
+	return l
+}
+
+// heard counts an event.
+func (l *listener) heard(id, message string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.messages {
+		if m == id+": "+message {
+			n++
+		}
+	}
+	return n
+}
+
+// told is the test's workload, which says a sentence of each end and keeps it.
+func told(calls chan Ended) Workload[testConfig, testTask] {
+	w := testWorkload
+	w.Ended = func(e Ended) string {
+		calls <- e
+		if e.Exit.Code == 0 && e.Exit.Signal == 0 {
+			return ""
+		}
+		return fmt.Sprintf("It said %d/%d", e.Exit.Code, e.Exit.Signal)
+	}
+	return w
+}
+
+func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
+	calls := make(chan Ended, 10)
+	a := startWorkload(t, told(calls), nil)
+	l := listen(t, a)
+	for script, want := range map[string]task.Exit{
+		"exit 0":        {},
+		"exit 3":        {Code: 3},
+		"kill -TERM $$": {Signal: int(unix.SIGTERM)},
+		"kill -KILL $$": {Signal: int(unix.SIGKILL)},
+	} {
+		for _, recovered := range []bool{false, true} {
+			name := fmt.Sprintf("%s, recovered %v", script, recovered)
+			file := filepath.Join(t.TempDir(), "go")
+			cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; "+script, "")
+			th := wire(t, a.run(cfg))
+			if recovered {
+				a.restart()
+				l = listen(t, a)
+				must(t, a.RecoverTask(th))
+			}
+			waits, err := a.WaitTask(t.Context(), cfg.ID)
+			must(t, err)
+			must(t, os.WriteFile(file, nil, 0o600))
+			await(t, "the exit", waits)
+			heard := l.heard(cfg.ID, fmt.Sprintf("It said %d/%d", want.Code, want.Signal))
+			if wanted := want != (task.Exit{}); wanted != (heard == 1) {
+				t.Errorf("%s: its sentence was heard %d times by the time of the exit: %q", name, heard, l.messages)
+			}
+			e := await(t, "the call", calls)
+			if e.ID != cfg.ID || e.Task != "web" || e.AllocDir != cfg.AllocDir || e.Command.Path != "/bin/sh" ||
+				!strings.HasSuffix(e.Command.Args[1], script) || e.Exit.Code != want.Code || e.Exit.Signal != want.Signal || e.Exit.Lost || e.Exit.OOMKilled {
+				t.Errorf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit)
+			}
+			a.destroy(cfg.ID)
+			if len(calls) > 0 {
+				t.Errorf("%s: asked again", name)
+			}
+		}
+	}
+}
+
+func TestTheDriverIsToldOfOOM(t *testing.T) {
+	calls := make(chan Ended, 10)
+	a := startWorkload(t, told(calls), nil)
+	if a.share == "" {
+		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
+	}
+	cfg := a.shell("head -c 200M /dev/zero | tail", "", func(c *drivers.TaskConfig) {
+		c.Resources.NomadResources.Memory.MemoryMB = 30
+	})
+	a.run(cfg)
+	a.wait(cfg.ID)
+	if e := await(t, "the call", calls); !e.Exit.OOMKilled {
+		t.Errorf("got %+v", e.Exit)
+	}
+	a.destroy(cfg.ID)
+}
+
+func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
+	calls := make(chan Ended, 10)
+	for name, c := range map[string]struct {
+		collection, path string // logmon makes the FIFOs
+		kept             bool
+	}{
+		"the driver collects": {"driver", "", true},
+		"Nomad collects":      {"nomad", "logmon", true},
+		"logs are disabled":   {"driver", os.DevNull, false},
+		"disabled for Nomad":  {"nomad", os.DevNull, false},
+	} {
+		a := startWorkload(t, told(calls), map[string]any{"log_collection": c.collection})
+		cfg := a.shell("exit 0", "", func(cfg *drivers.TaskConfig) { cfg.StdoutPath, cfg.StderrPath = c.path, c.path })
+		a.run(cfg)
+		a.wait(cfg.ID)
+		a.destroy(cfg.ID)
+		want := ""
+		if c.kept {
+			want = cfg.AllocDir
+		}
+		if e := await(t, "the call", calls); e.AllocDir != want || e.Task != "web" {
+			t.Errorf("%s: got %q, want %q", name, e.AllocDir, want)
+		}
+	}
+}
+
+func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
+	const tasks = 100
+	var mu sync.Mutex
+	found := map[string]string{}
+	w := testWorkload
+	w.Ended = func(e Ended) string {
+		b, err := os.ReadFile(filepath.Join(e.AllocDir, "alloc/logs", e.Task+".stderr.0"))
+		mu.Lock()
+		defer mu.Unlock()
+		found[e.ID] = string(b)
+		if err != nil {
+			found[e.ID] = err.Error()
+		}
+		return ""
+	}
+	a := startWorkload(t, w, nil)
+	var all sync.WaitGroup
+	for range tasks {
+		cfg := a.shell("echo much of $0 >&2; echo the last >&2; exit 1", "")
+		all.Go(func() {
+			if _, _, err := a.StartTask(cfg); err != nil {
+				t.Error(err)
+				return
+			}
+			a.wait(cfg.ID)
+			a.destroy(cfg.ID)
+		})
+	}
+	all.Wait()
+	for id, text := range found {
+		if !strings.HasSuffix(text, "\nthe last\n") {
+			t.Errorf("%s: got %q", id, text)
+		}
+	}
+	if len(found) != tasks {
+		t.Errorf("asked about %d tasks", len(found))
+	}
+}
+
+func TestADriverThatIsSlowOfWordHoldsUpNoOtherTask(t *testing.T) {
+	asked, answer := make(chan string, 10), make(chan struct{})
+	w := testWorkload
+	w.Ended = func(e Ended) string {
+		if e.Exit.Code == 1 {
+			asked <- e.ID
+			<-answer
+		}
+		return "said"
+	}
+	a := startWorkload(t, w, nil)
+	l := listen(t, a)
+	slow, quick := a.shell("exit 1", ""), a.shell("exit 2", "")
+	a.run(slow)
+	waits, err := a.driver.WaitTask(t.Context(), slow.ID)
+	must(t, err)
+	await(t, "the slow one", asked)
+	a.run(quick)
+	if r := a.wait(quick.ID); r.ExitCode != 2 {
+		t.Errorf("got %+v", r)
+	}
+	select {
+	case r := <-waits:
+		t.Errorf("told before the driver had its word: %+v", r)
+	default:
+	}
+	close(answer)
+	if r := await(t, "the exit", waits); r.ExitCode != 1 || l.heard(slow.ID, "said") != 1 {
+		t.Errorf("got %+v, and heard %q", r, l.messages)
+	}
+	a.destroy(slow.ID)
+	a.destroy(quick.ID)
+}
+
+func TestAStartThatNobodyWaitsForStartsNothing(t *testing.T) {
+	for name, ignore := range map[string]bool{"a command that gives up": false, "a command that goes on": true} {
+		t.Run(name, func(t *testing.T) {
+			begun := make(chan struct{})
+			var dir string
+			a := startWorkload(t, before(func(ctx context.Context, r testRequest) error {
+				dir = r.StateDir()
+				close(begun)
+				<-ctx.Done()
+				if ignore {
+					return nil
+				}
+				return ctx.Err()
+			}), nil)
+			m := mark()
+			cfg := a.shell("exec sleep "+m, "")
+			call, gone := context.WithCancel(t.Context())
+			done := a.driver.StartCall(call, cfg.ID)
+			started := make(chan error, 1)
+			go func() {
+				_, _, err := a.driver.StartTask(cfg)
+				started <- err
+			}()
+			await(t, "the command", begun)
+			gone()
+			if err := await(t, "the end of the start", started); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			done()
+			if len(sleepers(m)) > 0 || isThere(dir) || len(a.driver.handles) > 0 || len(a.driver.calls) > 0 {
+				t.Errorf("processes %v, state %v, handles %v, calls %v", sleepers(m), isThere(dir), a.driver.handles, a.driver.calls)
+			}
+		})
+	}
+}
+
+func TestOnlyItsOwnCallEndsAStart(t *testing.T) {
+	a := startWorkload(t, before(func(ctx context.Context, _ testRequest) error { return ctx.Err() }), nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	mine, other := a.shell("exit 0", ""), a.shell("exit 0", "")
+	done := a.driver.StartCall(gone, other.ID)
+	if _, r := a.result(mine); r.ExitCode != 0 {
+		t.Errorf("got %+v", r)
+	}
+	if _, _, err := a.driver.StartTask(other); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	done()
+	a.result(other) // asked for again
+}
+
+func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
+	for err, want := range map[error]bool{
+		structs.NewRecoverableError(errors.New("index does not answer"), true):                                     true,
+		structs.NewRecoverableError(errors.New("index has no such"), false):                                        false,
+		structs.WrapRecoverable("build failed: timeout", structs.NewRecoverableError(errors.New("timeout"), true)): true,
+		errors.New("no such package"): false,
+	} {
+		a := startWorkload(t, before(func(context.Context, testRequest) error { return err }), nil)
+		_, _, got := a.StartTask(a.shell("exit 0", ""))
+		if got == nil || structs.IsRecoverable(got) != want || !strings.Contains(got.Error(), err.Error()) {
+			t.Errorf("%v: got %v, recoverable %v", err, got, structs.IsRecoverable(got))
+		}
+	}
+}
