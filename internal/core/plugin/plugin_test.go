@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -296,6 +297,46 @@ func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
 	time.Sleep(grace)
 	f.wantAlive("though an agent is connected again")
 	disconnect()
+	f.wantCleanEnd(10 * time.Second)
+}
+
+func TestAStartEndsWithTheAgentThatAskedForIt(t *testing.T) {
+	f := startAgent(t, time.Hour)
+	other, leave := f.attach()
+	driver, disconnect := f.attach()
+	noted := func(id, want string) {
+		t.Helper()
+		var got []byte
+		for end := time.Now().Add(5 * time.Second); string(got) != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("task %s: noted %q, want %q", id, got, want)
+			}
+			got, _ = os.ReadFile(os.Getenv(closedEnv) + "-" + id)
+		}
+	}
+	if _, _, err := driver.StartTask(&drivers.TaskConfig{ID: "quick"}); err != nil {
+		t.Error(err)
+	}
+	noted("quick", "begun\ndone\n")
+	var calls sync.WaitGroup
+	for id, d := range map[string]drivers.DriverPlugin{"a": driver, "b": driver, "c": other} {
+		calls.Go(func() { _, _, _ = d.StartTask(&drivers.TaskConfig{ID: id}) })
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		noted(id, "begun\n")
+	}
+	disconnect()
+	noted("a", "begun\ncontext canceled\ndone\n")
+	noted("b", "begun\ncontext canceled\ndone\n")
+	f.wantAlive("after a start that ended")
+	noted("c", "begun\n") // another agent's
+	leave()
+	noted("c", "begun\ncontext canceled\ndone\n")
+	calls.Wait()
+	f.killAgent()
+	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	f.wantCleanEnd(10 * time.Second)
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ var (
 		Config:     stubConfigSchema,
 		TaskConfig: stubTaskSchema,
 		Driver: func(_ context.Context, log hclog.Logger) drivers.DriverPlugin {
-			return &stub{log: log}
+			return &stub{log: log, calls: map[string]context.Context{}}
 		},
 		Commands: []Command{
 			{Name: "list", Help: "list what there is", Run: func(args []string) error { fmt.Println("listed", args); return nil }},
@@ -88,6 +89,9 @@ type stub struct {
 	drivers.DriverPlugin
 	log    hclog.Logger
 	config stubConfig
+
+	mu    sync.Mutex
+	calls map[string]context.Context
 }
 
 func (s *stub) PluginInfo() (*base.PluginInfoResponse, error) { return DriverInfo("stub"), nil }
@@ -126,6 +130,39 @@ func (s *stub) WaitTask(_ context.Context, id string) (<-chan *drivers.ExitResul
 		ch <- &drivers.ExitResult{ExitCode: 3}
 	}
 	return ch, nil
+}
+
+// StartCall has the context of the call of StartTask that follows.
+func (s *stub) StartCall(ctx context.Context, id string) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[id] = ctx
+	return func() { s.note(id, "done") }
+}
+
+// StartTask waits until nobody waits for it.
+func (s *stub) StartTask(c *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	s.mu.Lock()
+	ctx := s.calls[c.ID]
+	s.mu.Unlock()
+	s.note(c.ID, "begun")
+	if c.ID == "quick" {
+		return drivers.NewTaskHandle(1), nil, nil
+	}
+	<-ctx.Done()
+	s.note(c.ID, ctx.Err().Error())
+	return nil, nil, ctx.Err()
+}
+
+// note appends to a file of the test's, which is beside that of Close.
+func (s *stub) note(id, what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, err := os.OpenFile(os.Getenv(closedEnv)+"-"+id, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err == nil {
+		fmt.Fprintln(f, what)
+		f.Close()
+	}
 }
 
 // InspectTask tells which configuration it has.
