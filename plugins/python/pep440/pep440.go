@@ -2,25 +2,231 @@
 // ">=3.11,<3.14", over versions of interpreters.
 package pep440
 
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	version "github.com/aquasecurity/go-pep440-version"
+)
+
 // Specifier is a set of versions. The zero value allows all.
 type Specifier struct {
-	text string
+	text    string
+	clauses []clause // all of which a version must fit
 }
+
+// clause is one comparison: ">=3.11".
+type clause struct {
+	operator, version string // of ~= what was written, though checks has two
+	checks            []version.Specifiers
+}
+
+// maxLength bounds what is parsed, since each check takes time in proportion to it.
+const maxLength = 500
+
+var (
+	comparison = regexp.MustCompile(`^(~=|===|==|!=|<=|>=|<|>)?\s*([^\s=<>!~]+)$`)
+	shortBare  = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+)
 
 // Parse reads a specifier. "" allows every version, and a bare version such as "3.12"
 // is "==3.12.*". An error is one sentence that says what would be right.
-func Parse(text string) (Specifier, error) { return Specifier{text: text}, nil }
+func Parse(text string) (Specifier, error) {
+	text = strings.TrimSpace(text)
+	if len(text) > maxLength {
+		return Specifier{}, fmt.Errorf("version specifier is longer than %d characters", maxLength)
+	}
+	s := Specifier{text: text}
+	parts := strings.Split(text, ",")
+	for _, part := range parts {
+		part = strings.TrimSpace(part)
+		if part == "" { // also after a last comma, as packaging allows
+			continue
+		}
+		c, err := parseClause(part, len(parts) == 1)
+		if err != nil {
+			return Specifier{}, fmt.Errorf("%q is not a version specifier: %w", text, err)
+		}
+		s.clauses = append(s.clauses, c)
+	}
+	return s, nil
+}
+
+func parseClause(text string, alone bool) (clause, error) {
+	m := comparison.FindStringSubmatch(text)
+	switch {
+	case strings.HasPrefix(text, "^"):
+		return clause{}, fmt.Errorf("there is no \"^\" in PEP 440, write \">=3.11,<4\" for \"^3.11\"")
+	case m == nil:
+		return clause{}, fmt.Errorf("write versions such as \">=3.11,<3.14\" or \"3.12\"")
+	case m[1] == "" && !alone:
+		return clause{}, fmt.Errorf("%q lacks an operator, write it such as \">=%s\"", text, text)
+	}
+	operator, number := m[1], m[2]
+	if operator == "" {
+		operator = "=="
+		if shortBare.MatchString(number) {
+			number += ".*"
+		}
+	}
+	c := clause{operator: operator, version: number}
+	for _, part := range expand(operator, number) {
+		check, err := version.NewSpecifiers(part)
+		if err != nil {
+			return clause{}, fmt.Errorf("%q has no version that %s can compare with, write versions such as \">=3.11,<3.14\" or \"3.12\"", text, operator)
+		}
+		c.checks = append(c.checks, check)
+	}
+	return c, nil
+}
+
+// expand is the comparison in the library's terms: with the version's canonical
+// spelling, for it compares prefixes as text, and "~=1.4.5a4" as the PEP defines it,
+// ">=1.4.5a4, ==1.4.*", for the library takes the pre-release for a part of the release.
+func expand(operator, number string) []string {
+	base, wildcard := strings.CutSuffix(number, ".*")
+	v, err := version.Parse(base)
+	if operator == "===" || err != nil {
+		return []string{operator + number}
+	}
+	if wildcard {
+		return []string{operator + v.String() + ".*"}
+	}
+	if operator == "~=" {
+		release := strings.Split(v.BaseVersion(), ".")
+		if len(release) > 1 && v.Local() == "" {
+			return []string{">=" + v.String(), "==" + strings.Join(release[:len(release)-1], ".") + ".*"}
+		}
+	}
+	return []string{operator + v.String()}
+}
 
 // Allows says whether a version is in the set. Pre-releases are, as of an
 // interpreter that is installed, where the specifier's bounds have them.
-func (s Specifier) Allows(version string) bool { return false }
+func (s Specifier) Allows(text string) bool {
+	v, err := version.Parse(text)
+	if err != nil {
+		return false
+	}
+	for _, c := range s.clauses {
+		for _, check := range c.checks {
+			if !check.Check(v) {
+				return false
+			}
+		}
+	}
+	return true
+}
 
 // And is the set of versions that both allow.
-func (s Specifier) And(other Specifier) Specifier { return s }
+func (s Specifier) And(other Specifier) Specifier {
+	switch {
+	case len(s.clauses) == 0:
+		return other
+	case len(other.clauses) == 0 || s.text == other.text:
+		return s
+	}
+	both := Specifier{clauses: append(s.clauses[:len(s.clauses):len(s.clauses)], other.clauses...)}
+	var texts []string
+	for _, c := range both.clauses { // a bare version is none beside others
+		texts = append(texts, c.operator+c.version)
+	}
+	both.text = strings.Join(texts, ",")
+	return both
+}
+
+const (
+	// newestMinor is how far an open end goes: 3.16 is what follows 3.15 (PEP 790) a
+	// year later.
+	newestMinor = 16
+	// maxMinor is how far one goes that has a bound of its own, such as "<3.20".
+	maxMinor = 30
+	// maxMicro is more than any minor version has had.
+	maxMicro = 60
+)
+
+var minorOf = regexp.MustCompile(`^v?3\.([0-9]+)`)
 
 // Minors are the minor versions ("3.11", oldest first) of Python 3 of which the set
-// has a version, as far as it can be said now: those that were released or announced.
-func (s Specifier) Minors() []string { return nil }
+// has a version, as far as it can be said now: those that were released or announced, up
+// to 3.16, and newer ones up to the newest that the specifier itself names.
+func (s Specifier) Minors() []string {
+	newest := newestMinor
+	for _, c := range s.clauses {
+		if m := minorOf.FindStringSubmatch(c.version); m != nil {
+			if n, err := strconv.Atoi(m[1]); err == nil {
+				newest = max(newest, min(n, maxMinor))
+			}
+		}
+	}
+	var minors []string
+	for n := range newest + 1 {
+		minor := fmt.Sprintf("3.%d", n)
+		if has, _ := s.of(minor); has {
+			minors = append(minors, minor)
+		}
+	}
+	return minors
+}
+
+// Covers says whether every release of a minor version ("3.11") is in the set.
+func (s Specifier) Covers(minor string) bool {
+	_, all := s.of(minor)
+	return all
+}
+
+// of says whether the set has some, and all, of the releases of a minor version.
+func (s Specifier) of(minor string) (some, all bool) {
+	all = true
+	for micro := range maxMicro + 1 {
+		fits := s.Allows(fmt.Sprintf("%s.%d", minor, micro))
+		some, all = some || fits, all && fits
+		if some && !all {
+			break
+		}
+	}
+	return some, all
+}
+
+// Exact is the version of an interpreter, spelled as it spells it itself ("3.11.2"), if the set
+// has this one only since it says "==3.11.2".
+func (s Specifier) Exact() (string, bool) {
+	if len(s.clauses) != 1 || !strings.HasPrefix(s.clauses[0].operator, "==") {
+		return "", false
+	}
+	v, err := version.Parse(s.clauses[0].version)
+	if err != nil || v.Local() != "" {
+		return "", false
+	}
+	text := v.String()
+	if rest := strings.TrimPrefix(text, v.BaseVersion()); strings.Count(v.BaseVersion(), ".") == 1 && s.clauses[0].operator == "==" {
+		text = v.BaseVersion() + ".0" + rest
+	}
+	return text, true
+}
 
 // String is the specifier as it was written, both parts with a comma for And.
 func (s Specifier) String() string { return s.text }
+
+// Compare orders two versions, -1 where a is the older. One that is none is older than all.
+func Compare(a, b string) int {
+	va, errA := version.Parse(a)
+	vb, errB := version.Parse(b)
+	switch {
+	case errA != nil && errB != nil:
+		return strings.Compare(a, b)
+	case errA != nil:
+		return -1
+	case errB != nil:
+		return 1
+	}
+	return va.Compare(vb)
+}
+
+// PreRelease says whether a version is one of those before a release: "3.13.0rc1".
+func PreRelease(text string) bool {
+	v, err := version.Parse(text)
+	return err == nil && v.IsPreRelease()
+}

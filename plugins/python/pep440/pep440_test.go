@@ -1,0 +1,255 @@
+package pep440
+
+import (
+	"encoding/json"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func parse(t testing.TB, text string) Specifier {
+	t.Helper()
+	s, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestASpecifierAllowsWhatThePEPSays(t *testing.T) {
+	for _, test := range []struct {
+		specifier, version string
+		want               bool
+	}{
+		{"", "3.11.2", true},
+		{"", "3.13.0rc1", true},
+		{"", "no version", false},
+		{">=3.11,<3.14", "3.13.9", true},
+		{">=3.11,<3.14", "3.14.0", false},
+		{" >= 3.11 , < 3.14 , ", "3.11.0", true},
+		{"<3.13", "3.13.0rc1", false},
+		{"<3.13", "3.12.9", true},
+		{"<3.13.0rc2", "3.13.0rc1", true},
+		{">=3.13", "3.13.0rc1", false},
+		{">=3.13.0rc1", "3.13.0rc1", true},
+		{">=3.12", "3.13.0rc1", true},
+		{"~=3.11", "3.14.0", true},
+		{"~=3.11", "4.0.0", false},
+		{"~=3.11.4", "3.11.9", true},
+		{"~=3.11.4", "3.11.3", false},
+		{"~=3.11.4", "3.12.0", false},
+		{"~=3.13.0rc1", "3.13.4", true},
+		{"~=3.13.0rc1", "3.14.0", false},
+		{"==3.12.*", "3.12.4", true},
+		{"==3.12.*", "3.12.0rc1", true},
+		{"==3.12.*", "3.1.2", false},
+		{"==V3.08.*", "3.8.1", true},
+		{"!=3.12.*", "3.12.4", false},
+		{"!=3.12.3,>=3.12", "3.12.3", false},
+		{"!=3.12.3,>=3.12", "3.12.4", true},
+		{"===3.11.2", "3.11.2", true},
+		{"===3.11", "3.11.0", false},
+		{"==3.11", "3.11.0", true},
+		{">3.11", "3.11.1", true},
+		{"<=3.11", "3.11.1", false},
+		{"3", "3.11.2", true},
+		{"3.12", "3.12.4", true},
+		{"3.12", "3.13.0", false},
+		{"3.12.4", "3.12.4", true},
+		{"3.12.4", "3.12.40", false},
+		{"3.12.*", "3.12.40", true},
+		{"3.13.0rc1", "3.13.0rc1", true},
+		{"3.13.0rc1", "3.13.0", false},
+	} {
+		if got := parse(t, test.specifier).Allows(test.version); got != test.want {
+			t.Errorf("%q allows %s: %t", test.specifier, test.version, got)
+		}
+	}
+}
+
+func TestWhatIsNoSpecifierIsRefusedWithWhatWouldBeRight(t *testing.T) {
+	for text, want := range map[string]string{
+		"^3.11":                  `write ">=3.11,<4" for "^3.11"`,
+		"3.11,3.12":              `"3.11" lacks an operator`,
+		">=3.11 <3.14":           `write versions such as ">=3.11,<3.14"`,
+		"=3.11":                  `write versions`,
+		">=3.11||<3.9":           `write versions`,
+		"*":                      `write versions`,
+		">=3.11.*":               `write versions`,
+		"~=3":                    `write versions`,
+		">=":                     `write versions`,
+		"python3.11":             `write versions`,
+		"3.13t":                  `write versions`,
+		"==99999999999999999999": `write versions`,
+		"/usr/bin/python3":       `write versions`,
+		strings.Repeat("3", 501): `longer than 500`,
+	} {
+		_, err := Parse(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestMinorsAreThoseOfWhichAVersionFits(t *testing.T) {
+	for text, want := range map[string]string{
+		">=3.13":          "3.13 3.14 3.15 3.16",
+		">=3.11,<3.14":    "3.11 3.12 3.13",
+		">=3.11.4,<3.13":  "3.11 3.12",
+		"~=3.14":          "3.14 3.15 3.16",
+		"~=3.11.4":        "3.11",
+		"3.12":            "3.12",
+		"3.12.4":          "3.12",
+		"==3.20.*":        "3.20",
+		">=3.15,<3.19":    "3.15 3.16 3.17 3.18",
+		">3.11,<3.12":     "3.11",
+		">=3.10,!=3.11.*": "3.10 3.12 3.13 3.14 3.15 3.16",
+		"<3.2":            "3.0 3.1",
+		"<3":              "",
+		">=4":             "",
+		">=3.999999":      "",
+	} {
+		if got := strings.Join(parse(t, text).Minors(), " "); got != want {
+			t.Errorf("%q has %q, want %q", text, got, want)
+		}
+	}
+	if got := parse(t, "").Minors(); len(got) != 17 {
+		t.Errorf("all are %q", got)
+	}
+}
+
+func TestAMinorIsCoveredWhereEachOfItsReleasesFits(t *testing.T) {
+	s := parse(t, ">=3.11.4,!=3.13.1,<3.15")
+	for minor, want := range map[string]bool{"3.10": false, "3.11": false, "3.12": true, "3.13": false, "3.14": true, "3.15": false} {
+		if s.Covers(minor) != want {
+			t.Errorf("%s is covered: %t", minor, !want)
+		}
+	}
+}
+
+func TestAnExactVersionIsKnownAsSuch(t *testing.T) {
+	for text, want := range map[string]string{
+		"3.11.2": "3.11.2", "==3.11.2": "3.11.2", "==3.11": "3.11.0", "==3.13rc1": "3.13.0rc1", "===3.13.0rc1": "3.13.0rc1",
+		"3.11": "", "==3.11.*": "", ">=3.11.2": "", "==3.11.2,<3.12": "", "": "",
+	} {
+		if got, ok := parse(t, text).Exact(); got != want || ok != (want != "") {
+			t.Errorf("%q is exactly %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestAndAllowsWhatBothDo(t *testing.T) {
+	for _, test := range []struct{ a, b, want string }{
+		{"", "", ""},
+		{"", ">=3.11", ">=3.11"},
+		{"3.12", "", "3.12"},
+		{">=3.11", ">=3.11", ">=3.11"},
+		{">=3.11", "<3.14", ">=3.11,<3.14"},
+		{"3.12", ">=3.11,<3.14", "==3.12.*,>=3.11,<3.14"},
+	} {
+		both := parse(t, test.a).And(parse(t, test.b))
+		if both.String() != test.want {
+			t.Errorf("%q and %q is %q, want %q", test.a, test.b, both, test.want)
+		}
+		again := parse(t, both.String())
+		for _, v := range versions {
+			want := parse(t, test.a).Allows(v) && parse(t, test.b).Allows(v)
+			if both.Allows(v) != want || again.Allows(v) != want {
+				t.Errorf("%q and %q allow %s: %t, and as text %t", test.a, test.b, v, both.Allows(v), again.Allows(v))
+			}
+		}
+	}
+}
+
+func TestVersionsAreOrdered(t *testing.T) {
+	got := []string{"3.12.0", "3.13.0rc1", "3.9.16", "3.13.0", "nonsense", "3.13.0b2", "3.10.1"}
+	slices.SortFunc(got, Compare)
+	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1", "3.13.0"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q", got)
+	}
+	if !PreRelease("3.13.0rc1") || PreRelease("3.13.0") || PreRelease("nonsense") {
+		t.Error("pre-releases are not known as such")
+	}
+}
+
+var versions = []string{"2.7.18", "3.6.15", "3.9.16", "3.11.0", "3.11.2", "3.11.4", "3.12.0a1", "3.12.0rc2", "3.12.0", "3.12.4", "3.13.0b1", "3.13.0rc1", "3.13.0", "3.13.1", "3.14.0", "4.0.0"}
+
+// reference is Python packaging's own implementation, which comes with pip.
+const reference = `
+import json, sys
+from pip._vendor.packaging.specifiers import SpecifierSet
+specifiers, versions = json.load(sys.stdin)
+print(json.dumps([[SpecifierSet(s).contains(v, prereleases=True) for v in versions] for s in specifiers]))`
+
+func TestItAgreesWithPythonsPackaging(t *testing.T) {
+	if exec.Command("python3", "-c", "import pip._vendor.packaging.specifiers").Run() != nil {
+		t.Skip("there is no python3 that has pip")
+	}
+	specifiers := []string{"", ">=3.11,<3.14"}
+	for _, bound := range []string{"3", "3.12", "3.12.0", "3.12.4", "3.13.0rc1", "3.12.0rc2", "3.13b1", "3.11.post1", "3.12.dev0"} {
+		for _, operator := range []string{">=", "<=", ">", "<", "==", "!=", "==="} {
+			specifiers = append(specifiers, operator+bound)
+		}
+	}
+	for _, bound := range []string{"3.11", "3.12.0", "3.12.4", "3.11.post1"} {
+		specifiers = append(specifiers, "~="+bound, "=="+bound+".*", "!="+bound+".*")
+	}
+	specifiers = slices.DeleteFunc(specifiers, func(s string) bool {
+		return strings.Contains(s, ".post1.*") // newer releases of packaging refuse it
+	})
+	question, err := json.Marshal([][]string{specifiers, versions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("python3", "-c", reference)
+	cmd.Stdin = strings.NewReader(string(question))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want [][]bool
+	if err := json.Unmarshal(out, &want); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range specifiers {
+		s := parse(t, text)
+		for j, v := range versions {
+			if got := s.Allows(v); got != want[i][j] {
+				t.Errorf("%q allows %s: %t, but packaging says %t", text, v, got, want[i][j])
+			}
+		}
+	}
+}
+
+func FuzzASpecifierNeverPanics(f *testing.F) {
+	for _, s := range []string{"", "3.12", ">=3.11,<3.14", "~=3.11.4rc1", "===3.11", "==1!3.*", "!=3.0.post1.*", "==3.11+local", ">=3.11.dev1", "==3-1.*", "^3"} {
+		f.Add(s, "3.13.0rc1", ">=3.9")
+	}
+	f.Fuzz(func(t *testing.T, text, version, other string) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		s.Allows(version)
+		s.Allows("3.11.2")
+		s.Exact()
+		Compare(text, version)
+		if len(text) < 50 { // as it is slow
+			s.Minors()
+			s.Covers("3.11")
+		}
+		if o, err := Parse(other); err == nil {
+			both := s.And(o)
+			if both.Allows("3.11.2") != (s.Allows("3.11.2") && o.Allows("3.11.2")) {
+				t.Errorf("%q and %q is %q", text, other, both)
+			}
+			if len(both.String()) <= maxLength {
+				if _, err := Parse(both.String()); err != nil {
+					t.Errorf("%q and %q can't be read again: %v", text, other, err)
+				}
+			}
+		}
+	})
+}
