@@ -1,0 +1,38 @@
+package schematest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+type options struct {
+	Price string `codec:"price" default:"$1" doc:"What it costs, such as ${2}."`
+}
+
+func TestAPageHasTheTableInItsPlace(t *testing.T) {
+	described := schema.Of[options]()
+	for page, want := range map[string]string{
+		"a\n<!-- x -->\n<!-- end -->\nb\n":                             "a\n<!-- x -->\nTABLE<!-- end -->\nb\n",
+		"<!-- x -->\nold\n<!-- end --><!-- y -->\nother\n<!-- end -->": "<!-- x -->\nTABLE<!-- end --><!-- y -->\nother\n<!-- end -->",
+		"<!-- y -->\n<!-- end -->":                                     "has 0 places for the x",
+		"<!-- x -->\n":                                                 "has 0 places for the x",
+		"<!-- x -->\n<!-- end -->\n<!-- x -->\n<!-- end -->":           "has 2 places for the x",
+	} {
+		got, err := fill([]byte(page), map[string]schema.Described{"x": described})
+		text := string(got)
+		if err != nil {
+			text = err.Error()
+		}
+		if want = strings.ReplaceAll(want, "TABLE", described.Markdown()); text != want && (err == nil || !strings.HasPrefix(text, want)) {
+			t.Errorf("%q: got %q, want %q", page, text, want)
+		}
+		if err != nil {
+			continue
+		}
+		if again, err := fill(got, map[string]schema.Described{"x": described}); err != nil || string(again) != text {
+			t.Errorf("%q: again: %q, %v", page, again, err)
+		}
+	}
+}
