@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/reservation"
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // stick makes a device node as a device plugin does, and returns its path. Its
@@ -89,6 +90,41 @@ func TestTaskHasItsDevicesAndMounts(t *testing.T) {
 	if _, err := os.Lstat("/dev/zigbee"); err == nil {
 		t.Error("the host has it too")
 	}
+	must(t, a.StopTask(cfg.ID, 0, ""))
+	a.destroy(cfg.ID)
+}
+
+func TestWhatADriverLendsReadOnlyIsSoInEveryProcessOfTheTask(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	mountsUnchanged(t, dir)
+	w := testWorkload
+	w.Command = func(_ context.Context, r testRequest) (*task.Command, error) {
+		cmd := r.Run(r.Config.Command, r.Config.Args...)
+		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: dir, Target: dir, ReadOnly: true})
+		return cmd, nil
+	}
+	a := startWorkload(t, w, nil)
+	script := "touch " + dir + "/new 2>&1"
+	want := "touch: cannot touch '" + dir + "/new': Read-only file system\n"
+	cfg := a.shell(script+"; exec sleep 1000", "")
+	th := a.run(cfg)
+	eventually(t, "the task has tried", func() bool { return strings.HasSuffix(a.output(cfg), "\n") })
+	if got := a.output(cfg); got != want {
+		t.Errorf("the task: got %q", got)
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			a.restart()
+			must(t, a.RecoverTask(wire(t, th)))
+		}
+		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, 10*time.Second)
+		must(t, err)
+		if string(r.Stdout) != want {
+			t.Errorf("a command in it, plugin restarted %v: got %q", again, r.Stdout)
+		}
+	}
+	must(t, os.WriteFile(dir+"/new", nil, 0o644))
 	must(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
 }

@@ -103,6 +103,8 @@ func BenchmarkStart(b *testing.B) {
 	full.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 4096}, {Resource: unix.RLIMIT_CORE}}
 	devices := plain
 	devices.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
+	readOnly := plain
+	readOnly.Command.Mounts = []task.Mount{{Source: dir, Target: dir, ReadOnly: true}}
 	byLauncher := func(spec *Spec, l Launcher) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			p, err := l.Start(spec, [3]*os.File{devNull, w, devNull}, nil)
@@ -140,6 +142,7 @@ func BenchmarkStart(b *testing.B) {
 		{"launcher", byLauncher(&plain, launcher)},
 		{"launcher-everything", byLauncher(&full, launcher)},
 		{"launcher-device", byLauncher(&devices, launcher)},
+		{"launcher-read-only", byLauncher(&readOnly, launcher)},
 		{"launcher-of-test-binary", byLauncher(&plain, Default)},
 	}
 	times := make([][]time.Duration, len(variants))

@@ -131,6 +131,9 @@ func (g *given) open() *Error {
 		if g.device {
 			return missing("device "+quote(g.source), e)
 		}
+		if g.source == g.target { // the driver's, not a device plugin's
+			return &Error{Message: quote(g.source) + ", to be mounted in its own place, is not there", Errno: e, Temporary: true}
+		}
 		return missing("a device's "+quote(g.source)+", to be mounted at "+quote(g.target)+",", e)
 	}
 	if e != 0 {

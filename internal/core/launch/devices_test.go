@@ -274,6 +274,45 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+func TestADirectoryIsReadOnlyInItsOwnPlaceForTheTaskAlone(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(dir+"/lib/sub", 0o777))
+	must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666))
+	must(t, os.WriteFile(dir+"/lib/program", []byte("#!/bin/sh\necho ran\n"), 0o777))
+	must(t, os.Symlink("lib", dir+"/link"))
+	for _, path := range []string{dir + "/lib", dir + "/link"} {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			ownHost(t, smallDev)
+			given := task.Mount{Source: path, Target: path, ReadOnly: true}
+			script := `cd "$0"; id -u; cat file; ./program; exec 2>&1; for f in new sub/new file; do touch $f; done; rm file; mv sub sup; chmod 700 file
+echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinfo`
+			want := "0\ncontentran\n" + strings.Join([]string{
+				"touch: cannot touch 'new'", "touch: cannot touch 'sub/new'", "touch: cannot touch 'file'", "rm: cannot remove 'file'",
+				"mv: cannot move 'sub' to 'sup'", "chmod: changing permissions of 'file'",
+			}, ": Read-only file system\n") + ": Read-only file system\nbeside\n" +
+				fmt.Sprintln(strings.Count(mountsHere(t), " /dev ")) // no /dev of its own
+			if e := mustRun(t, with(script, given).arg0(path)); e.out != want {
+				t.Errorf("got\n%s\nwant\n%s", e.out, want)
+			}
+			pid := running(t, with("sleep 600", given))
+			if e := mustRun(t, shell(script).in(pid).arg0(path)); e.out != want {
+				t.Errorf("one more process got\n%s\nwant\n%s", e.out, want)
+			}
+			must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
+			must(t, os.WriteFile(dir+"/lib/"+filepath.Base(path), nil, 0o666))
+			if !exists(rootOf(pid) + dir + "/lib/" + filepath.Base(path)) {
+				t.Error("what the host writes there is not seen")
+			}
+		})
+	}
+	_, err := run(with("true", task.Mount{Source: dir + "/gone", Target: dir + "/gone", ReadOnly: true}), nil)
+	want := `"` + dir + `/gone", to be mounted in its own place, is not there`
+	var e *Error
+	if !errors.As(err, &e) || e.Message != want || !e.Temporary {
+		t.Errorf("one that is not there: %+v", err)
+	}
+}
+
 func TestDevicesThatCannotBeGiven(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/sub", 0o755))
