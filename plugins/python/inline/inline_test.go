@@ -1,0 +1,104 @@
+package inline
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const script = `#!/usr/bin/env python3
+"""A script."""
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "requests<3",
+#
+#   "rich", # nice
+# ]
+#
+# [tool.uv]
+# exclude-newer = "2023-10-16T00:00:00Z"
+# ///
+
+import requests
+`
+
+func TestAScriptSaysWhatItNeeds(t *testing.T) {
+	full := &Metadata{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
+	for name, test := range map[string]struct {
+		source string
+		want   *Metadata
+	}{
+		"a block":                        {script, full},
+		"of Windows":                     {strings.ReplaceAll(script, "\n", "\r\n"), full},
+		"with a byte order mark":         {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n", &Metadata{RequiresPython: ">=3.11"}},
+		"at the very end":                {"# /// script\n# dependencies = [\"a\"]\n# ///", &Metadata{Dependencies: []string{"a"}}},
+		"empty":                          {"# /// script\n#\n# ///\n", &Metadata{}},
+		"with nothing but a tool's":      {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Metadata{}},
+		"with what is not known":         {"# /// script\n# other = 1\n# ///\n", &Metadata{}},
+		"an empty list":                  {"# /// script\n# dependencies = []\n# ///\n", &Metadata{}},
+		"beside another type's":          {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# ///\n", &Metadata{RequiresPython: "3.12"}},
+		"none":                           {"print(1)\n", nil},
+		"nothing at all":                 {"", nil},
+		"of another type":                {"# /// pyproject\n# requires-python = \">=3.11\"\n# ///\n", nil},
+		"that does not end":              {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", nil},
+		"that is indented":               {"  # /// script\n  # requires-python = \">=3.11\"\n  # ///\n", nil},
+		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Read([]byte(test.source))
+			if err != nil || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %+v, %v, want %+v", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestABlockThatIsWrongIsToldWithTheLineOfTheScript(t *testing.T) {
+	head := "import os\n\n# /// script\n"
+	for name, test := range map[string]struct{ source, want string }{
+		"two of them": {script + script, `line 18: there is a second "# /// script" block, the first is on line 3`},
+		"no TOML":     {head + "# # a comment\n# requires-python >=3.11\n# ///\n", "line 5: \"# /// script\" block is not TOML"},
+		// the longest block that can be is the one, so what looks like its end is in it, and is no TOML
+		"a line that looks like an end":  {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
+		"a string without an end":        {head + "# requires-python = \">=3.11\n# ///\n", "line 4:"},
+		"a key twice":                    {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n", "line 5:"},
+		"a number for the version":       {head + "#\n# requires-python = 3.11\n# ///\n", "line 5: requires-python is no string"},
+		"a string for the list":          {head + "# dependencies = \"requests\"\n# ///\n", "line 4: dependencies is no list of strings"},
+		"a list of numbers":              {head + "# dependencies = [\"requests\", 1]\n# ///\n", "line 4: dependencies is no list of strings"},
+		"a table for the list":           {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: dependencies is no list of strings"},
+		"of Windows":                     {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"), "line 5: requires-python is no string"},
+		"a block that is too long":       {head + strings.Repeat("# # "+strings.Repeat("x", 1000)+"\n", 300) + "# ///\n", "line 3: \"# /// script\" block is longer than 256 KiB"},
+		"a source that is far too long":  {strings.Repeat("#\n", 8<<20+1), "longer than 16 MiB"},
+		"values that are nested deeply":  {head + "# a = " + strings.Repeat("[", 50000) + "\n# ///\n", "line "},
+		"bytes that are no text":         {head + "# a = \"\xff\xfe\"\n# ///\n", "line 4:"},
+		"a message with several lines":   {head + "# a = '''\n# b\n# ///\n", "line "},
+		"a table where a value is meant": {head + "# a = 1\n# [a]\n# ///\n", "line 5:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Read([]byte(test.source))
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %+v, %v, want %s", got, err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzReadNeverPanicsAndFindsTheBlockThatIsPutThere(f *testing.F) {
+	f.Add([]byte(script), "requests")
+	f.Add([]byte("# /// script\r\n# a = [[[\r\n# ///\r\n"), "a")
+	f.Add([]byte("# /// script\n# requires-python = 2020-01-01\n# ///"), "\\u0022")
+	f.Fuzz(func(t *testing.T, source []byte, name string) {
+		m, err := Read(source)
+		if err != nil && (m != nil || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("got %+v, %q", m, err)
+		}
+		if strings.ContainsAny(name, "'\r\n") || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff }) {
+			return
+		}
+		m, err = Read([]byte("# /// script\n# dependencies = ['" + name + "']\n# ///\n"))
+		if err != nil || len(m.Dependencies) != 1 || m.Dependencies[0] != name {
+			t.Errorf("%q became %+v, %v", name, m, err)
+		}
+	})
+}
