@@ -2,7 +2,12 @@ module github.com/outrider-dev/outrider/plugins/python
 
 go 1.26
 
-require github.com/outrider-dev/outrider/internal/core v0.0.0
+require (
+	github.com/aquasecurity/go-pep440-version v0.0.1
+	github.com/outrider-dev/outrider/internal/core v0.0.0
+	golang.org/x/net v0.51.0
+	golang.org/x/sys v0.41.0
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -13,7 +18,6 @@ require (
 	github.com/Masterminds/sprig/v3 v3.3.0 // indirect
 	github.com/agext/levenshtein v1.2.1 // indirect
 	github.com/apparentlymart/go-textseg/v15 v15.0.0 // indirect
-	github.com/aquasecurity/go-pep440-version v0.0.1 // indirect
 	github.com/aquasecurity/go-version v0.0.1 // indirect
 	github.com/armon/go-metrics v0.4.1 // indirect
 	github.com/armon/go-radix v1.0.0 // indirect
@@ -112,9 +116,7 @@ require (
 	golang.org/x/crypto v0.48.0 // indirect
 	golang.org/x/exp v0.0.0-20250808145144-a408d31f581a // indirect
 	golang.org/x/mod v0.33.0 // indirect
-	golang.org/x/net v0.51.0 // indirect
 	golang.org/x/sync v0.19.0 // indirect
-	golang.org/x/sys v0.41.0 // indirect
 	golang.org/x/text v0.34.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
 	golang.org/x/tools v0.41.0 // indirect

@@ -3,8 +3,6 @@
 package install
 
 import (
-	"context"
-	"fmt"
 	"syscall"
 	"time"
 
@@ -18,12 +16,6 @@ type Installer struct {
 	Version string
 	UV      string                  // the program, of uv
 	Python  interpreter.Interpreter // of pip: the interpreter that runs it, if the environment's own has no pip
-}
-
-// Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
-// empty. The error says what to install on the node.
-func Find(ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter) (Installer, error) {
-	return Installer{}, nil
 }
 
 // Request is an environment to make.
@@ -45,6 +37,9 @@ type Request struct {
 	// As is who runs the installer, nil for this process's user.
 	As *syscall.Credential
 
+	// MaxSize bounds the environment, and each file that its making takes, in bytes; 0 does not.
+	MaxSize int64
+
 	// Progress hears what the installer does, some words each time. May be nil.
 	Progress func(string)
 }
@@ -53,43 +48,4 @@ type Request struct {
 type Result struct {
 	Packages []string // "requests 2.31.0", sorted
 	Took     time.Duration
-}
-
-// Install makes the environment: virtual environment, packages, bytecode. The files are
-// still their builder's. When ctx ends, or this process is killed, the installer and all it started is
-// killed too. The error is an *Error where the installer failed.
-func (i Installer) Install(ctx context.Context, r Request) (*Result, error) { return nil, nil }
-
-// Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter.
-func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) { return nil, nil }
-
-// Cause is why an installer failed.
-type Cause int
-
-const (
-	Unknown      Cause = iota
-	Unreachable        // an index did not answer: it may later, or on another node
-	NoSpace            // the disk is full
-	TimedOut           // ctx ended
-	NotFound           // no such package or version
-	Conflict           // the requirements contradict each other
-	HashMismatch       // a file is not the one that was locked
-	NoWheel            // there is no wheel, and sdists are not allowed
-	RefusedHost        // an index sent the installer to a host that is not allowed
-	Malicious          // a package wants to install outside of the environment
-)
-
-// Error is an installer's failure.
-type Error struct {
-	Cause Cause
-	Tool  string   // "uv 0.8.13"
-	Words string   // one sentence for the job's author
-	Lines []string // the installer's last lines, without credentials
-}
-
-func (e *Error) Error() string { return fmt.Sprint(e.Words) }
-
-// Temporary says whether the same may succeed later or elsewhere.
-func (e *Error) Temporary() bool {
-	return e.Cause == Unreachable || e.Cause == NoSpace || e.Cause == TimedOut
 }

@@ -1,0 +1,168 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// build is one Install.
+type build struct {
+	with Installer
+	Request
+	source  *source
+	sandbox *sandbox
+	egress  *egress
+	env     []string
+}
+
+// Install makes the environment: virtual environment, packages, bytecode. The files are
+// still their builder's. When ctx ends, or this process is killed, the installer and all it started is
+// killed too. The error is an *Error where the installer failed.
+func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
+	begun := time.Now()
+	b, err := i.begin(r)
+	if err != nil {
+		return nil, err
+	}
+	defer b.end()
+	if err := b.venv(ctx); err != nil {
+		return nil, err
+	}
+	made, err := b.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if err := b.packages(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.verify(made); err != nil {
+		return nil, err
+	}
+	if err := b.relocate(); err != nil {
+		return nil, err
+	}
+	if err := b.bytecode(ctx); err != nil {
+		return nil, err
+	}
+	packages, err := installed(b.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Result{Packages: packages, Took: time.Since(begun)}, nil
+}
+
+// begin prepares what the installer runs in; end undoes it.
+func (i Installer) begin(r Request) (*build, error) {
+	if r.AllowSdists {
+		r.Downloads = "" // a package's code could change what the next environment is made of
+	}
+	b := &build{with: i, Request: r}
+	var err error
+	if b.source, err = newSource(&r); err != nil {
+		return nil, err
+	}
+	writable := []string{filepath.Dir(r.Dir), r.Work}
+	if r.Downloads != "" {
+		writable = append(writable, r.Downloads)
+	}
+	b.sandbox = newSandbox(r.As, r.MaxSize, writable...)
+	l, err := b.sandbox.listen()
+	if err != nil {
+		b.sandbox.Close()
+		return nil, fmt.Errorf("failed to listen for the installer's proxy: %w", err)
+	}
+	b.egress = newEgress(l, b.source.allowed)
+	b.env = environ(r.Work, b.egress.URL)
+	return b, nil
+}
+
+func (b *build) end() {
+	b.sandbox.Close()
+	b.egress.Close()
+}
+
+// environ is all that an installer sees of this process's environment: nothing, but for the certificates to trust.
+func environ(work, proxy string) []string {
+	env := []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin",
+		"LANG=C.UTF-8", "LC_ALL=C.UTF-8",
+		"HOME=" + work, "TMPDIR=" + work,
+		"XDG_CACHE_HOME=" + filepath.Join(work, "cache"),
+		"XDG_CONFIG_HOME=" + filepath.Join(work, "config"),
+		"XDG_CONFIG_DIRS=" + filepath.Join(work, "config"),
+		"XDG_DATA_HOME=" + filepath.Join(work, "data"),
+		"PIP_CONFIG_FILE=/dev/null",
+		"UV_HTTP_TIMEOUT=15", "UV_HTTP_RETRIES=2",
+		"NO_PROXY=", "no_proxy=",
+	}
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		env = append(env, name+"="+proxy, strings.ToLower(name)+"="+proxy)
+	}
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+func (b *build) venv(ctx context.Context) error {
+	if b.with.Name == "uv" {
+		return b.tool(ctx, b.uvVenv())
+	}
+	return b.tool(ctx, b.pipVenv())
+}
+
+func (b *build) packages(ctx context.Context) error {
+	if b.Requirements.Empty() {
+		return nil
+	}
+	if b.with.Name == "uv" {
+		return b.tool(ctx, b.uvInstall())
+	}
+	argv, err := b.pipInstall(ctx)
+	if err != nil {
+		return err
+	}
+	return b.tool(ctx, argv)
+}
+
+// common are the options that uv pip install and pip install have alike.
+func (b *build) common() []string {
+	var argv []string
+	if b.source.constraints != "" {
+		argv = append(argv, "-c", b.source.constraints)
+	}
+	if b.Requirements.Hashed {
+		argv = append(argv, "--require-hashes")
+	}
+	if b.Requirements.Complete {
+		argv = append(argv, "--no-deps")
+	}
+	if b.Indexes.Offline {
+		argv = append(argv, "--no-index")
+	}
+	return argv
+}
+
+// tool runs the installer and makes its failure an *Error.
+func (b *build) tool(ctx context.Context, argv []string) error {
+	out := &output{secrets: append(b.source.secrets, b.egress.secret)}
+	if b.Progress != nil {
+		out.line = func(line string) {
+			if words := progress(line); words != "" {
+				b.Progress(words)
+			}
+		}
+	}
+	err := b.sandbox.run(ctx, b.Work, b.env, argv, out)
+	out.end()
+	if err != nil {
+		return b.explain(ctx, err, out.lines)
+	}
+	return nil
+}

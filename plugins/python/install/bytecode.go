@@ -1,0 +1,66 @@
+package install
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// bytecode compiles the packages, since tasks can't write it beside them: with hashes that are not checked, as the sources
+// do not change (PEP 552), and with the paths that tracebacks are to show. The base interpreter does it, without
+// site (-S), so that nothing of the environment runs. A file that does not compile is its package's business.
+func (b *build) bytecode(ctx context.Context) error {
+	packages, err := sitePackages(b.Dir)
+	if err != nil {
+		return err
+	}
+	final := filepath.Join(b.Final, strings.TrimPrefix(packages, b.Dir))
+	var out output
+	_ = b.sandbox.run(ctx, b.Work, b.env, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
+		"--invalidation-mode", "unchecked-hash", "-d", final, packages}, &out)
+	return ctx.Err()
+}
+
+// sitePackages is where an environment's packages are.
+func sitePackages(dir string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages"))
+	if err != nil || len(found) != 1 {
+		return "", fmt.Errorf("failed to find site-packages in the new environment: there are %d", len(found))
+	}
+	return found[0], nil
+}
+
+// installed lists an environment's packages by their metadata (core metadata specification).
+func installed(dir string) ([]string, error) {
+	site, err := sitePackages(dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(site)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the packages: %w", err)
+	}
+	defer root.Close()
+	infos, err := filepath.Glob(filepath.Join(site, "*.dist-info"))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the packages: %w", err)
+	}
+	var packages []string
+	for _, info := range infos {
+		f, err := root.Open(filepath.Join(filepath.Base(info), "METADATA"))
+		if err != nil {
+			continue // a directory of that name is not yet a package
+		}
+		header, _ := textproto.NewReader(bufio.NewReader(io.LimitReader(f, 1<<20))).ReadMIMEHeader()
+		f.Close()
+		packages = append(packages, clean(header.Get("Name")+" "+header.Get("Version")))
+	}
+	slices.Sort(packages)
+	return packages, nil
+}

@@ -1,0 +1,287 @@
+package install
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// egress is the installer's only way to the network: an HTTP proxy that lets through to
+// the hosts of a request alone, and remembers what became of it.
+type egress struct {
+	URL string // with credentials
+
+	allowed  hosts
+	server   *http.Server
+	secret   string
+	upstream func(*url.URL) (*url.URL, error) // the agent's own proxy
+	plain    *httputil.ReverseProxy
+	ended    chan struct{}
+
+	mu      sync.Mutex
+	refused []string         // host:port, in the order of the first time
+	failed  map[string]error // by host:port, unless it answered later
+	tunnels map[net.Conn]bool
+}
+
+const dialTimeout = 15 * time.Second
+
+// newEgress serves on l, which it closes, until Close.
+func newEgress(l net.Listener, allowed hosts) *egress {
+	e := &egress{
+		allowed:  allowed,
+		secret:   rand.Text(),
+		upstream: httpproxy.FromEnvironment().ProxyFunc(),
+		ended:    make(chan struct{}),
+		failed:   map[string]error{},
+		tunnels:  map[net.Conn]bool{},
+	}
+	e.URL = fmt.Sprintf("http://installer:%s@%s", e.secret, l.Addr())
+	transport := &http.Transport{
+		Proxy:                 func(r *http.Request) (*url.URL, error) { return e.upstream(r.URL) },
+		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		ResponseHeaderTimeout: dialTimeout,
+		DisableCompression:    true, // bytes as they are: hashes are of them
+	}
+	e.plain = &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { r.Out.Header.Del("Proxy-Authorization") },
+		Transport:      transport,
+		FlushInterval:  -1,
+		ModifyResponse: e.answered,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			e.remember(address(r.URL), err)
+			w.WriteHeader(http.StatusBadGateway)
+		},
+	}
+	e.server = &http.Server{Handler: e, ReadHeaderTimeout: dialTimeout}
+	go func() {
+		defer close(e.ended)
+		_ = e.server.Serve(l) // it ends with Close
+		transport.CloseIdleConnections()
+	}()
+	return e
+}
+
+// Close ends all connections.
+func (e *egress) Close() {
+	_ = e.server.Close()
+	e.mu.Lock()
+	for c := range e.tunnels {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
+	<-e.ended
+}
+
+func (e *egress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
+	if subtle.ConstantTimeCompare([]byte(password), []byte(e.secret)) != 1 {
+		w.Header().Set("Proxy-Authenticate", `Basic realm="installer"`)
+		w.WriteHeader(http.StatusProxyAuthRequired)
+		return
+	}
+	target := r.URL
+	if r.Method == http.MethodConnect {
+		target = &url.URL{Scheme: "https", Host: r.Host}
+	} else if target.Scheme != "http" {
+		http.Error(w, "only http and CONNECT", http.StatusForbidden)
+		return
+	}
+	if !e.allowed.allow(target) {
+		e.refuse(address(target))
+		http.Error(w, "not among the hosts that this installer may reach", http.StatusForbidden)
+		return
+	}
+	if r.Method == http.MethodConnect {
+		e.tunnel(w, r, target)
+		return
+	}
+	e.plain.ServeHTTP(w, r)
+}
+
+// tunnel answers CONNECT (RFC 9110, 9.3.6).
+func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
+	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
+	defer cancel()
+	there, err := e.dial(ctx, target)
+	if err != nil {
+		e.remember(address(target), err)
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	e.remember(address(target), nil)
+	defer e.track(there)()
+	here, buffered, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer e.track(here)()
+	if _, err := io.WriteString(here, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(there, buffered)
+		_ = there.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	_, _ = io.Copy(here, there)
+	_ = here.Close() // which ends the other direction
+	<-done
+}
+
+// dial connects to the target, through the agent's own proxy where it has one.
+func (e *egress) dial(ctx context.Context, target *url.URL) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	proxy, err := e.upstream(target)
+	if err != nil || proxy == nil {
+		return dialer.DialContext(ctx, "tcp", address(target))
+	}
+	var conn net.Conn
+	switch proxy.Scheme {
+	case "http":
+		conn, err = dialer.DialContext(ctx, "tcp", address(proxy))
+	case "https":
+		conn, err = (&tls.Dialer{NetDialer: dialer}).DialContext(ctx, "tcp", address(proxy))
+	default:
+		return nil, fmt.Errorf("the agent's proxy is a %s proxy, of which only http and https are known", proxy.Scheme)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to reach the agent's proxy: %w", err)
+	}
+	connect := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: address(target)}, Host: address(target), Header: http.Header{}}
+	if proxy.User != nil {
+		password, _ := proxy.User.Password()
+		connect.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(proxy.User.Username()+":"+password)))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	err = connect.Write(conn)
+	if err == nil {
+		var answer *http.Response
+		// Nothing comes from the target before the client's first bytes (TLS), so nothing is lost in this buffer.
+		if answer, err = http.ReadResponse(bufio.NewReader(conn), connect); err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("the agent's proxy answered %s", answer.Status)
+		}
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// track has Close close c; the function that it returns does so before.
+func (e *egress) track(c net.Conn) func() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tunnels[c] = true
+	return func() {
+		_ = c.Close()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.tunnels, c)
+	}
+}
+
+func (e *egress) answered(r *http.Response) error {
+	if r.StatusCode >= 500 {
+		e.remember(address(r.Request.URL), fmt.Errorf("it answered %s", r.Status))
+	} else {
+		e.remember(address(r.Request.URL), nil)
+	}
+	return nil
+}
+
+func (e *egress) remember(address string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // the installer hung up
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if delete(e.failed, address); err != nil {
+		e.failed[address] = err
+	}
+}
+
+func (e *egress) refuse(address string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(e.refused, address) {
+		e.refused = append(e.refused, address)
+	}
+}
+
+// hosts are those that may be reached.
+type hosts struct {
+	exact    map[string]bool // host:port
+	patterns []string        // of the operator
+}
+
+// add allows the host of a URL.
+func (h *hosts) add(u *url.URL) {
+	if h.exact == nil {
+		h.exact = map[string]bool{}
+	}
+	if u.Host != "" {
+		h.exact[address(u)] = true
+	}
+	if u.Hostname() == "pypi.org" {
+		h.exact["files.pythonhosted.org:443"] = true
+	}
+}
+
+func (h *hosts) allow(u *url.URL) bool {
+	if h.exact[address(u)] {
+		return true
+	}
+	return slices.ContainsFunc(h.patterns, func(p string) bool {
+		p = strings.ToLower(p)
+		return wildcard(p, strings.ToLower(u.Hostname())) || wildcard(p, address(u))
+	})
+}
+
+// address is the host:port of a URL.
+func address(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = "443"
+		if u.Scheme == "http" {
+			port = "80"
+		}
+	}
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+}
+
+// wildcard says whether name is as pattern, in which * stands for any characters.
+func wildcard(pattern, name string) bool {
+	head, rest, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == name
+	}
+	if !strings.HasPrefix(name, head) {
+		return false
+	}
+	for i := len(head); i <= len(name); i++ {
+		if wildcard(rest, name[i:]) {
+			return true
+		}
+	}
+	return false
+}

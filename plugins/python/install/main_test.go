@@ -1,0 +1,139 @@
+package install_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+// debian is the distribution's interpreter, which any user can run.
+func debian(t testing.TB) interpreter.Interpreter {
+	t.Helper()
+	python := interpreter.Interpreter{
+		Path: "/usr/bin/python3.11", Real: "/usr/bin/python3.11", Version: "3.11.2", Minor: "3.11",
+		Implementation: "cpython", Platform: "linux-x86_64", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1",
+	}
+	if err := exec.Command(python.Path, "-I", "-m", "pip", "--version").Run(); err != nil {
+		t.Skipf("%s with pip is not here: %v", python.Path, err)
+	}
+	return python
+}
+
+// builder is a user for installers; none where the test is not root.
+func builder() *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return &syscall.Credential{Uid: 79998, Gid: 79998}
+}
+
+// tools runs a test with each installer.
+func tools(t *testing.T, test func(t *testing.T, i install.Installer)) {
+	t.Run("pip", func(t *testing.T) { test(t, pip(t)) })
+	t.Run("uv", func(t *testing.T) { test(t, uv(t)) })
+}
+
+func pip(t testing.TB) install.Installer {
+	i, err := install.Find(t.Context(), "pip", "", builder(), []interpreter.Interpreter{debian(t)})
+	if err != nil {
+		t.Skip(err)
+	}
+	return i
+}
+
+func uv(t testing.TB) install.Installer {
+	i, err := install.Find(t.Context(), "uv", os.Getenv("UV"), builder(), nil)
+	if err != nil {
+		t.Skip(err)
+	}
+	return i
+}
+
+// place is a directory of the builder for one environment, and one beside it that holds what others may read.
+type place struct{ dir, wheels string }
+
+func newPlace(t testing.TB) place {
+	t.Helper()
+	// Not t.TempDir, whose parent no other user may enter.
+	top, err := os.MkdirTemp("", "install-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(top); err != nil {
+			t.Error(err)
+		}
+	})
+	p := place{filepath.Join(top, "build"), filepath.Join(top, "wheels")}
+	for _, dir := range []string{top, p.dir, p.wheels, p.work(), p.downloads()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if as := builder(); as != nil {
+		for _, dir := range []string{p.dir, p.work(), p.downloads()} {
+			if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return p
+}
+
+func (p place) env() string       { return filepath.Join(p.dir, "new") }
+func (p place) final() string     { return filepath.Join(p.dir, "final") }
+func (p place) work() string      { return filepath.Join(p.dir, "work") }
+func (p place) downloads() string { return filepath.Join(p.dir, "downloads") }
+
+// request is an environment of the wheels beside it, without an index.
+func (p place) request(t testing.TB, lines ...string) install.Request {
+	return install.Request{
+		Python:       debian(t),
+		Requirements: &requirement.Set{Lines: lines},
+		Indexes:      requirement.Indexes{FindLinks: []string{p.wheels}, Offline: true},
+		Dir:          p.env(), Final: p.final(), Work: p.work(), Downloads: p.downloads(),
+		As:       builder(),
+		Progress: func(words string) { t.Logf("progress: %s", words) },
+	}
+}
+
+// must installs, moves the environment to its final place, and returns its interpreter there.
+func must(t testing.TB, i install.Installer, r install.Request) (*install.Result, string) {
+	t.Helper()
+	result, err := i.Install(t.Context(), r)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, lines(err))
+	}
+	if err := os.Rename(r.Dir, r.Final); err != nil {
+		t.Fatal(err)
+	}
+	return result, filepath.Join(r.Final, "bin/python")
+}
+
+func lines(err error) (text string) {
+	if e, ok := err.(*install.Error); ok {
+		for _, line := range e.Lines {
+			text += line + "\n"
+		}
+	}
+	return text
+}
+
+// hello is a wheel with a program of its own, hello, that requires another.
+func hello(t testing.TB, dir string) {
+	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
+	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
+		"hello_world.py": "import greeting_words\nVERSION = '2.0'\ndef main():\n    print('hello', greeting_words.VERSION)\ndef fail():\n    raise ValueError('no')\n",
+		"hello_world-2.0.dist-info/entry_points.txt": "[console_scripts]\nhello = hello_world:main\n",
+	}}.Write(t, dir)
+}

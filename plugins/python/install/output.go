@@ -1,0 +1,98 @@
+package install
+
+import (
+	"bytes"
+	"net/url"
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// output takes what an installer writes, line by line, without what must not be seen.
+type output struct {
+	line    func(string) // each line
+	secrets []string
+	rest    []byte
+	lines   []string // the last ones
+}
+
+const keptLines = 400
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.rest = append(o.rest, p...)
+	for {
+		i := bytes.IndexAny(o.rest, "\r\n") // a carriage return is a progress bar's
+		if i < 0 && len(o.rest) > 1<<16 {
+			i = len(o.rest) - 1
+		}
+		if i < 0 {
+			return len(p), nil
+		}
+		o.take(string(o.rest[:i]))
+		o.rest = o.rest[i+1:]
+	}
+}
+
+// end takes a last line that has no end.
+func (o *output) end() { o.take(string(o.rest)); o.rest = nil }
+
+func (o *output) take(line string) {
+	line = redact(strings.TrimRight(clean(line), " "), o.secrets)
+	if strings.TrimSpace(line) == "" {
+		return
+	}
+	if o.lines = append(o.lines, line); len(o.lines) > keptLines {
+		o.lines = o.lines[len(o.lines)-keptLines:]
+	}
+	if o.line != nil {
+		o.line(line)
+	}
+}
+
+var (
+	escapes  = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
+	userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'"]*@`)
+)
+
+// clean leaves of a line what can be shown: no colours, no control characters, no broken UTF-8.
+func clean(line string) string {
+	line = escapes.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
+	return strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if !unicode.IsGraphic(r) {
+			return '?'
+		}
+		return r
+	}, line)
+}
+
+// redact takes the credentials of URLs, and whatever else is secret, out of a line.
+func redact(line string, secrets []string) string {
+	line = userinfo.ReplaceAllString(line, "$1")
+	for _, s := range secrets {
+		line = strings.ReplaceAll(line, s, "****")
+	}
+	return line
+}
+
+// secretsOf are the passwords of a URL, in the forms in which it may be written. One of less than four
+// characters would take ordinary words with it, and is only taken out of URLs.
+func secretsOf(u *url.URL) []string {
+	var secrets []string
+	add := func(s string) {
+		if len(s) >= 4 {
+			secrets = append(secrets, s)
+		}
+	}
+	if password, ok := u.User.Password(); ok {
+		add(password)
+		_, escaped, _ := strings.Cut(u.User.String(), ":")
+		add(escaped)
+	} else if u.User != nil {
+		add(u.User.Username()) // a token
+	}
+	return secrets
+}

@@ -1,0 +1,62 @@
+package install
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+)
+
+// relocate has the environment's programs and its pyvenv.cfg name the place where it will be. It reads and
+// writes through an os.Root, as the files are another user's.
+func (b *build) relocate() error {
+	if b.Final == "" || b.Final == b.Dir {
+		return nil
+	}
+	root, err := os.OpenRoot(b.Dir)
+	if err != nil {
+		return fmt.Errorf("failed to open the new environment: %w", err)
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), "bin")
+	if err != nil {
+		return fmt.Errorf("failed to list the environment's programs: %w", err)
+	}
+	names := []string{"pyvenv.cfg"}
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, path.Join("bin", e.Name()))
+		}
+	}
+	for _, name := range names {
+		if err := replace(root, name, b.Dir, b.Final); err != nil {
+			return fmt.Errorf("failed to name the environment's final place in %s: %w", clean(name), err)
+		}
+	}
+	return nil
+}
+
+// maxText is above any script: a binary is no text, and a large one is not read for it.
+const maxText = 1 << 20
+
+// replace rewrites a text file in place; its owner and permissions stay.
+func replace(root *os.Root, name, old, replacement string) error {
+	info, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() > maxText || !info.Mode().IsRegular()) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	text, err := root.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if bytes.IndexByte(text, 0) >= 0 || !bytes.Contains(text, []byte(old)) {
+		return nil
+	}
+	return root.WriteFile(name, []byte(strings.ReplaceAll(string(text), old, replacement)), info.Mode().Perm())
+}

@@ -1,0 +1,164 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sandbox is a thread of this process that has given up what an installer must not have: what
+// it starts inherits that, and dies with it. As root these are the network, but for a
+// loopback interface of its own, and all file systems but for the directories it is told; for any
+// user it is the right to gain privileges. (Namespaces, no_new_privs: clone(2), prctl(2); both are a
+// thread's own, which spares a helper program.)
+type sandbox struct {
+	as       *syscall.Credential
+	maxFile  int64
+	commands chan func()
+	ended    chan struct{}
+}
+
+// newSandbox starts the thread. Close ends it. writable are directories that exist.
+func newSandbox(as *syscall.Credential, maxFile int64, writable ...string) *sandbox {
+	s := &sandbox{as: as, maxFile: maxFile, commands: make(chan func()), ended: make(chan struct{})}
+	go s.serve(writable)
+	return s
+}
+
+// serve is the thread's life. It never unlocks: the runtime ends such a thread with its goroutine.
+func (s *sandbox) serve(writable []string) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// The main thread is never ended, and stands for the process in /proc.
+		go s.serve(writable)
+		<-s.ended
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(s.ended)
+	confine(writable)
+	for f := range s.commands {
+		f()
+	}
+}
+
+// do runs f on the thread.
+func (s *sandbox) do(f func()) {
+	done := make(chan struct{})
+	s.commands <- func() { defer close(done); f() }
+	<-done
+}
+
+// Close ends the thread, and with it whatever it started.
+func (s *sandbox) Close() {
+	close(s.commands)
+	<-s.ended
+}
+
+// confine takes from this thread what it can. Some kernels and containers refuse parts of it:
+// the installer's user is the boundary that always holds, and the rest stands behind it.
+func confine(writable []string) {
+	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if os.Geteuid() != 0 {
+		return
+	}
+	if unix.Unshare(unix.CLONE_NEWNET) == nil {
+		_ = loopbackUp()
+	}
+	_ = unix.Unshare(unix.CLONE_NEWIPC)
+	if unix.Unshare(unix.CLONE_NEWNS) == nil {
+		_ = readOnly(writable)
+	}
+}
+
+// loopbackUp brings up lo, which a new network namespace has down (netdevice(7)).
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+}
+
+// readOnly leaves nothing writable in this mount namespace but the directories, and a
+// /dev/shm of its own, which Python's semaphores need (mount_setattr(2), Linux 5.12).
+func readOnly(writable []string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	for _, dir := range writable {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return err
+		}
+	}
+	all := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &all); err != nil {
+		return err
+	}
+	_ = unix.Mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
+	for _, dir := range writable {
+		back := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &back); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listen returns a listener on the thread's own loopback.
+func (s *sandbox) listen() (l net.Listener, err error) {
+	s.do(func() { l, err = net.Listen("tcp4", "127.0.0.1:0") })
+	return l, err
+}
+
+// limits is sh's part: these are a process's, so this process can't set them for another before it
+// runs, and without CAP_SYS_RESOURCE not after either. The unit of -f is 512 bytes (POSIX).
+const limits = `umask 022; ulimit -c 0; test "$1" = 0 || ulimit -f "$1"; shift; exec "$@"`
+
+// run runs a program to its end; out gets both of its outputs. When ctx ends it and what it started are killed.
+func (s *sandbox) run(ctx context.Context, dir string, env, argv []string, out io.Writer) error {
+	err := s.try(ctx, dir, env, argv, out, os.Geteuid() == 0)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		err = s.try(ctx, dir, env, argv, out, false) // no PID namespaces here
+	}
+	return err
+}
+
+func (s *sandbox) try(ctx context.Context, dir string, env, argv []string, out io.Writer, pidNamespace bool) error {
+	blocks := fmt.Sprint(s.maxFile / 512)
+	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", limits, "sh", blocks}, argv...)...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if pidNamespace {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
+	}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for what left its session and holds the pipe, without a PID namespace
+	var err error
+	s.do(func() { err = cmd.Start() })
+	if err != nil {
+		return fmt.Errorf("failed to start %s: %w", filepath.Base(argv[0]), err)
+	}
+	err = cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its session
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}

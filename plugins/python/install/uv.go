@@ -1,0 +1,30 @@
+package install
+
+import "path/filepath"
+
+// uvGlobal is what holds for each uv command: nothing of the node's configuration, no interpreter but ours.
+func (b *build) uvGlobal(command ...string) []string {
+	argv := append([]string{b.with.UV}, command...)
+	argv = append(argv, "--no-config", "--no-python-downloads", "--color", "never")
+	if b.Downloads == "" {
+		return append(argv, "--no-cache")
+	}
+	return append(argv, "--cache-dir", filepath.Join(b.Downloads, "uv"))
+}
+
+func (b *build) uvVenv() []string {
+	return append(b.uvGlobal("venv"), "--no-project", "--python", b.Python.Path, b.Dir)
+}
+
+func (b *build) uvInstall() []string {
+	argv := append(b.uvGlobal("pip", "install"),
+		"--python", filepath.Join(b.Dir, "bin/python"),
+		"--link-mode", "copy", // a hard link would be sealed, or changed, in both places
+		"--index-strategy", "first-index", // a name of a private index is never taken from another
+		"--keyring-provider", "disabled",
+		"-r", b.source.requirements)
+	if !b.AllowSdists {
+		argv = append(argv, "--no-build")
+	}
+	return append(argv, b.common()...)
+}
