@@ -1,0 +1,129 @@
+// Package example checks that the example jobs have the wheel that they carry.
+package example
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+var update = flag.Bool("update", false, "make the wheel from its source, and write it into the jobs")
+
+// dist is the directory of the wheel, beside its source.
+const dist = "moonphase/dist"
+
+// moonphase is the package that the examples install.
+func moonphase(t *testing.T) wheeltest.Wheel {
+	source, err := os.ReadFile("moonphase/moonphase.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wheeltest.Wheel{
+		Name: "moonphase", Version: "1.0", Python: ">=3.6",
+		Files: map[string]string{"moonphase.py": string(source)},
+	}
+}
+
+func TestTheWheelIsWhatItsSourceMakes(t *testing.T) {
+	w := moonphase(t)
+	if *update {
+		w.Write(t, dist)
+	}
+	have, err := os.ReadFile(filepath.Join(dist, w.File()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// the files and not the archive, which another release of Go may compress otherwise
+	if !maps.Equal(contents(t, have), contents(t, w.Bytes(t))) {
+		t.Fatal("the wheel is not what its source makes: go test ./plugins/python/example -update")
+	}
+	if len(have) > 2048 {
+		t.Errorf("the wheel has %d bytes, which is much to carry in a job", len(have))
+	}
+}
+
+// A job that can be run from anywhere brings its wheel along, as text in a template.
+var (
+	carried = regexp.MustCompile("(?s)(\\{\\{ base64Decode `\n).*?(` -\\}\\})")
+	locked  = regexp.MustCompile(`(moonphase==1\.0 --hash=sha256:)[0-9a-f]*`)
+)
+
+func TestTheJobsCarryTheWheelAndItsHash(t *testing.T) {
+	wheel, err := os.ReadFile(filepath.Join(dist, moonphase(t).File()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := filepath.Glob("*.nomad.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wheels, hashes := 0, 0
+	for _, path := range jobs {
+		have, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wheels += len(carried.FindAll(have, -1))
+		hashes += len(locked.FindAll(have, -1))
+		want := carried.ReplaceAll(have, []byte("${1}"+lines(wheel)+"${2}"))
+		want = locked.ReplaceAll(want, fmt.Appendf(nil, "${1}%x", sha256.Sum256(wheel)))
+		if bytes.Equal(have, want) {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s has another wheel or hash: go test ./plugins/python/example -update", path)
+			continue
+		}
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if wheels != 2 || hashes != 1 {
+		t.Errorf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes)
+	}
+}
+
+// lines is the wheel in base64, in which line breaks do not count.
+func lines(wheel []byte) string {
+	const width = 100
+	var b strings.Builder
+	for text := base64.StdEncoding.EncodeToString(wheel); text != ""; {
+		n := min(width, len(text))
+		b.WriteString(text[:n] + "\n")
+		text = text[n:]
+	}
+	return b.String()
+}
+
+func contents(t *testing.T, wheel []byte) map[string]string {
+	r, err := zip.NewReader(bytes.NewReader(wheel), int64(len(wheel)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, f := range r.File {
+		in, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		content, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[f.Name] = string(content)
+	}
+	return files
+}
