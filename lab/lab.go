@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -51,7 +52,7 @@ func New(runtime string) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{
-		root: root, dir: filepath.Join(root, ".lab"), runtime: r,
+		root: root, dir: defaultDir(root), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
 		docker: agent.DockerAnswers, image: image.Ensure,
 	}
@@ -66,6 +67,29 @@ func New(runtime string) (*Lab, error) {
 		}
 	}
 	return l, nil
+}
+
+// defaultDir is where the lab of a checkout is: in it, unless the agent is root's and
+// others can't reach the checkout, which is so below most homes: its tasks may be of
+// any user, and those of the python driver are nobody's.
+func defaultDir(root string) string {
+	if os.Geteuid() != 0 || reachable(root) {
+		return filepath.Join(root, ".lab")
+	}
+	return filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
+}
+
+// reachable says whether every user may go through a directory and all above it.
+func reachable(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		st, err := os.Stat(dir)
+		if err != nil || st.Mode()&0o001 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+	}
 }
 
 var errDown = errors.New("the lab is not up; start it with: " + mage + " lab:up")

@@ -45,6 +45,8 @@ func labPlugin(binary string, u usb) agent.Plugin {
 	switch {
 	case p.Name() == usbPlugin:
 		p.Config = u.config()
+	case p.Name() == pythonPlugin:
+		p.Config = pythonConfig
 	case p.Driver() != "":
 		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
 	}

@@ -63,8 +63,14 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	}
 	all := rows(got)
 	all = slices.Insert(all, len(all)-1, plugins...) // before raw_exec
-	if err := term.Table(l.out, all...); err != nil || len(plugins) == 0 {
+	if err := term.Table(l.out, all...); err != nil {
 		return err
+	}
+	if line := pythons(got); line != "" {
+		l.say("\n%s", line)
+	}
+	if len(plugins) == 0 {
+		return nil
 	}
 	devices, err := nomad.Devices(ctx, a.Client())
 	if err != nil && !errors.As(err, &unhealthy) {

@@ -371,7 +371,7 @@ func clean(ctx context.Context, i Info, allocs map[string]bool) error {
 	leaves, err := killAll(ctx, i.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
 	removeParents(i.Parents)
-	return errors.Join(err, unmountBelow(i.Dir), os.RemoveAll(i.Dir), os.RemoveAll(stateDir(i.Dir)))
+	return errors.Join(err, unmountBelow(i.Dir), removeAll(i.Dir), removeAll(stateDir(i.Dir)))
 }
 
 func (a *hostAgent) settle() error {

@@ -1,0 +1,34 @@
+package lab
+
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+const (
+	pythonDriver = "python"
+	pythonPlugin = agent.DriverPrefix + pythonDriver
+)
+
+// pythonConfig has the cache of environments where lab:down removes it: the default
+// place is one for a machine.
+const pythonConfig = `state_dir = "${state_dir}"
+cache_dir = "${state_dir}/environments"`
+
+// pythons is a line about the interpreters that the python driver has found, empty
+// where it has none.
+func pythons(drivers []nomad.Driver) string {
+	for _, d := range drivers {
+		if d.Name != pythonDriver || d.Attributes["versions"] == "" {
+			continue
+		}
+		line := "Python   " + d.Attributes["versions"]
+		if i := d.Attributes["installer"]; i != "" {
+			line += fmt.Sprintf("; environments are built with %s %s", i, d.Attributes[i+".version"])
+		}
+		return line
+	}
+	return ""
+}
