@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
@@ -69,21 +70,26 @@ func New(runtime string) (*Lab, error) {
 	return l, nil
 }
 
-// defaultDir is where the lab of a checkout is: in it, unless the agent is root's and
-// others can't reach the checkout, which is so below most homes: its tasks may be of
-// any user, and those of the python driver are nobody's.
+// defaultDir is where the lab of a checkout is: in it, unless root's agent could not be
+// there, or is elsewhere already.
 func defaultDir(root string) string {
-	if os.Geteuid() != 0 || reachable(root) {
-		return filepath.Join(root, ".lab")
+	elsewhere := filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
+	if _, err := os.Stat(elsewhere); err == nil || os.Geteuid() == 0 && !fit(root) {
+		return elsewhere
 	}
-	return filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
+	return filepath.Join(root, ".lab")
 }
 
-// reachable says whether every user may go through a directory and all above it.
-func reachable(dir string) bool {
+// fit says whether root's agent can have its tasks below a directory. They may be of any
+// user (those of the python driver are nobody's), who has to reach it, which most homes
+// do not allow; and what a driver keeps for them is nobody's but root's to replace.
+func fit(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)
 		if err != nil || st.Mode()&0o001 == 0 {
+			return false
+		}
+		if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 {
 			return false
 		}
 		if dir == filepath.Dir(dir) {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,26 +32,34 @@ func TestPythonsAreShownWithWhatBuildsEnvironments(t *testing.T) {
 	}
 }
 
-func TestTheLabIsNotWhereTasksCantReachIt(t *testing.T) {
-	open := t.TempDir() // and the directory that it is in is closed
-	closed := filepath.Dir(open)
-	if reachable(open) {
-		t.Errorf("%s is reachable, though %s is closed to others", open, closed)
+func TestTheLabIsWhereTasksCanReachIt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		dir := t.TempDir()
+		if got, want := defaultDir(dir), filepath.Join(dir, ".lab"); got != want {
+			t.Errorf("somebody's own lab is in %s, want %s", got, want)
+		}
+		return
 	}
-	if err := os.Chmod(closed, 0o711); err != nil {
+	dir, err := os.MkdirTemp("/var/lib", "checkout-") // above which all is open, and root's
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := reachable(open); got != reachable(filepath.Dir(closed)) {
-		t.Errorf("%s: reachable is %v, unlike what it is in", open, got)
-	}
-	want := filepath.Join(open, ".lab")
-	if got := defaultDir(open); reachable(open) && got != want {
-		t.Errorf("the lab of a checkout that is open is in %s, want %s", got, want)
-	}
-	if err := os.Chmod(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if got := defaultDir(open); (got == want) == (os.Geteuid() == 0) || filepath.IsAbs(got) == false {
-		t.Errorf("the lab of a checkout that is closed is in %s", got)
+	defer os.Remove(dir)
+	for _, tc := range []struct {
+		name  string
+		mode  os.FileMode
+		owner int
+		in    bool
+	}{
+		{"open", 0o755, 0, true},
+		{"closed to others", 0o750, 0, false},
+		{"somebody's", 0o755, 1000, false},
+	} {
+		if err := errors.Join(os.Chmod(dir, tc.mode), os.Chown(dir, tc.owner, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if got := defaultDir(dir); (got == filepath.Join(dir, ".lab")) != tc.in || filepath.Dir(got) == "/var/lib" == tc.in {
+			t.Errorf("the lab of a checkout that is %s is in %s", tc.name, got)
+		}
 	}
 }
