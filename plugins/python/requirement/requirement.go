@@ -3,6 +3,15 @@
 // installer would look up elsewhere on the node.
 package requirement
 
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
 // Set is what is to be installed.
 type Set struct {
 	// Lines are requirements as in a requirements file, canonical, sorted, each once:
@@ -24,16 +33,20 @@ type Set struct {
 	// What the file says of where packages are; nil or empty where it says nothing.
 	Indexes Indexes
 
-	// URLs are of requirements that name their file ("name @ https://…").
+	// URLs are of requirements and constraints that name their file ("name @ https://…").
 	URLs []string
 
-	// UVLock is set for a uv.lock: the other fields are empty, and uv has to make them
-	// of these two files.
+	// UVLock is set for a uv.lock: the other fields but RequiresPython are empty, and uv
+	// has to make them of these two files.
 	UVLock *UVLock
 }
 
 // UVLock is a project that uv locked.
-type UVLock struct{ Lock, Project []byte }
+type UVLock struct {
+	Lock    []byte
+	Project []byte // its pyproject.toml or, if Script, the script
+	Script  bool
+}
 
 // Indexes is where packages come from.
 type Indexes struct {
@@ -46,19 +59,112 @@ type Indexes struct {
 // Reader reads a file of the task by the name the job has for it.
 type Reader func(name string) ([]byte, error)
 
-// List reads requirements that are written one by one.
-func List(lines []string) (*Set, error) { return &Set{}, nil }
+// List reads requirements that are written one by one, each with its hashes if it has any.
+// An error names the requirement by its number.
+func List(lines []string) (*Set, error) {
+	var f files
+	for i, l := range lines {
+		at := place{line: i + 1}
+		if strings.ContainsAny(l, "\r\n") {
+			return nil, at.failed(errors.New("it has several lines: write each requirement by itself"))
+		}
+		if l = strings.TrimSpace(l); l == "" || l[0] == '#' {
+			return nil, at.failed(errors.New("it is empty: remove it"))
+		}
+		if l[0] == '-' {
+			return nil, at.failed(fmt.Errorf("%s is an option, which only files have: write a requirements file, or use the options of the task", show(l)))
+		}
+		if len(lines) > maxLines || len(l) > maxFile {
+			return nil, at.failed(errors.New("there is more than a program can require"))
+		}
+		if err := f.line(at, l, false); err != nil {
+			return nil, err
+		}
+	}
+	return f.set()
+}
 
-// File reads a requirements file and what it includes.
-func File(name string, read Reader) (*Set, error) { return &Set{}, nil }
+// File reads a requirements file and what it includes, which read is asked for by names
+// relative as the file's own. An error is one sentence with file and line.
+func File(name string, read Reader) (*Set, error) {
+	f := files{read: read}
+	if err := f.file(path.Clean(name), false); err != nil {
+		return nil, err
+	}
+	return f.set()
+}
 
 // Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock
 // or SCRIPT.lock of uv, or otherwise a requirements file in which each requirement
 // has a version and hashes.
-func Lock(name string, read Reader) (*Set, error) { return &Set{}, nil }
+func Lock(name string, read Reader) (*Set, error) {
+	f := files{read: read, insist: true}
+	if err := f.file(path.Clean(name), false); err != nil {
+		return nil, err
+	}
+	s, err := f.set()
+	if err != nil {
+		return nil, err
+	}
+	s.Complete = true
+	return s, nil
+}
 
-// Join is what both require.
-func (s *Set) Join(other *Set) *Set { return s }
+// Join is what both require; either may be nil. Hashes are of both or of neither, and
+// so is a lock: an error says which to change.
+func (s *Set) Join(other *Set) (*Set, error) {
+	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
+	empty := len(s.Lines) == 0 || len(other.Lines) == 0
+	switch {
+	case s.UVLock != nil && !other.Empty(), other.UVLock != nil && !s.Empty():
+		return nil, errors.New("a lock and other requirements exclude each other: lock them together")
+	case !empty && s.Hashed != other.Hashed:
+		return nil, errors.New("some requirements have hashes and some have none: the program's own metadata and the job's requirements must both have them, or neither")
+	case s.Indexes.URL != "" && other.Indexes.URL != "" && s.Indexes.URL != other.Indexes.URL:
+		return nil, errors.New("two package indexes are named: write --extra-index-url for one of them")
+	}
+	joined := &Set{
+		Lines:          slices.Concat(s.Lines, other.Lines),
+		Constraints:    slices.Concat(s.Constraints, other.Constraints),
+		URLs:           slices.Concat(s.URLs, other.URLs),
+		Hashed:         s.Hashed || other.Hashed,
+		Complete:       s.Complete && other.Empty() || other.Complete && s.Empty() || s.Complete && other.Complete,
+		RequiresPython: and(s.RequiresPython, other.RequiresPython),
+		Indexes: Indexes{
+			URL:       cmp.Or(s.Indexes.URL, other.Indexes.URL),
+			Extra:     each(s.Indexes.Extra, other.Indexes.Extra),
+			FindLinks: each(s.Indexes.FindLinks, other.Indexes.FindLinks),
+			Offline:   s.Indexes.Offline || other.Indexes.Offline,
+		},
+		UVLock: cmp.Or(s.UVLock, other.UVLock),
+	}
+	joined.sort()
+	return joined, nil
+}
+
+// and is the specifier of what both specifiers allow.
+func and(specifiers ...string) string {
+	var list []string
+	for _, s := range specifiers {
+		for _, part := range strings.Split(s, ",") {
+			if part = strings.TrimSpace(part); part != "" && !slices.Contains(list, part) {
+				list = append(list, part)
+			}
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// each has every text once, in the order in which they come first.
+func each(lists ...[]string) []string {
+	var all []string
+	for _, text := range slices.Concat(lists...) {
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
+}
 
 // Empty says whether nothing is to be installed.
 func (s *Set) Empty() bool { return s == nil || len(s.Lines) == 0 && s.UVLock == nil }

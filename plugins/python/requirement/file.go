@@ -1,0 +1,201 @@
+package requirement
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	maxFile     = 1 << 20 // bytes
+	maxLines    = 10_000  // of all files together
+	maxFiles    = 50
+	maxIncludes = 10
+)
+
+// place is where something is written, for errors: "requirements.txt:12".
+type place struct {
+	file string
+	line int
+}
+
+func (p place) String() string {
+	if p.file == "" {
+		return fmt.Sprintf("requirement %d", p.line)
+	}
+	return fmt.Sprintf("%s:%d", p.file, p.line)
+}
+
+func (p place) failed(err error) error { return fmt.Errorf("%s: %w", p, err) }
+
+// entry is a requirement and where it was read.
+type entry struct {
+	requirement
+	place place
+}
+
+// files reads requirements files as pip's reference says ("Requirements File Format").
+type files struct {
+	read        Reader
+	required    []entry
+	constraints []entry
+	indexes     Indexes
+	insist      bool     // on hashes
+	open        []string // which file includes which
+	files       int
+	lines       int
+}
+
+// file reads one and what it includes.
+func (f *files) file(name string, constraint bool) error {
+	if slices.Contains(f.open, name) {
+		return fmt.Errorf("%s includes itself, by way of %s", name, strings.Join(f.open, ", "))
+	}
+	if f.files++; f.files > maxFiles || len(f.open) == maxIncludes {
+		return fmt.Errorf("there are too many files that include others: at most %d, and %d deep", maxFiles, maxIncludes)
+	}
+	content, err := f.read(name)
+	if err != nil {
+		return fmt.Errorf("failed to read requirements file %s: %w", name, err)
+	}
+	if len(content) > maxFile {
+		return fmt.Errorf("%s is larger than %d KiB, which no requirements file is", name, maxFile>>10)
+	}
+	f.open = append(f.open, name)
+	defer func() { f.open = f.open[:len(f.open)-1] }()
+	return f.text(name, string(content), constraint)
+}
+
+var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
+
+// text joins lines that are continued, as pip does, and leaves comments out.
+func (f *files) text(name, content string, constraint bool) error {
+	content = strings.TrimPrefix(content, "\ufeff")
+	var joined strings.Builder
+	start := 0
+	lines := strings.Split(content, "\n")
+	for i, line := range lines {
+		at := place{name, i + 1}
+		line = strings.TrimSuffix(line, "\r")
+		if f.lines++; f.lines > maxLines {
+			return at.failed(fmt.Errorf("there are more than %d lines", maxLines))
+		}
+		if joined.Len() == 0 {
+			start = i + 1
+		}
+		if strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") {
+			line = " " + line // a comment ends what was continued, and is always seen as one
+		} else if before, ok := strings.CutSuffix(line, `\`); ok {
+			if line = before; i < len(lines)-1 {
+				joined.WriteString(line)
+				continue
+			}
+		}
+		joined.WriteString(line)
+		if err := f.line(place{name, start}, joined.String(), constraint); err != nil {
+			return err
+		}
+		joined.Reset()
+	}
+	return nil
+}
+
+// line reads one that is complete.
+func (f *files) line(at place, text string, constraint bool) error {
+	text = strings.TrimSpace(comment.ReplaceAllString(text, ""))
+	if err := checkText(text); err != nil {
+		return at.failed(err)
+	}
+	if text == "" {
+		return nil
+	}
+	if strings.HasPrefix(text, "-") {
+		return f.options(at, text, constraint)
+	}
+	e, err := parseLine(text)
+	if err != nil {
+		return at.failed(err)
+	}
+	if constraint {
+		if len(e.extras) > 0 {
+			return at.failed(fmt.Errorf("%s has extras, which a constraint can't have: name them in the requirement", show(text)))
+		}
+		f.constraints = append(f.constraints, entry{e, at})
+		return nil
+	}
+	f.required = append(f.required, entry{e, at})
+	return nil
+}
+
+// parseLine reads a requirement and its hashes.
+func parseLine(text string) (requirement, error) {
+	before, after := breakOptions(text)
+	r, err := parse(before)
+	if err != nil {
+		return r, err
+	}
+	given, err := parseOptions(after)
+	if err != nil {
+		return r, err
+	}
+	for _, o := range given {
+		if o.name != "--hash" {
+			return r, o.besideRequirement()
+		}
+		h, err := checkHash(o.value)
+		if err != nil {
+			return r, err
+		}
+		r.hashes = append(r.hashes, h)
+	}
+	r.hashes = sorted(r.hashes)
+	return r, r.checkPlain()
+}
+
+// set is what was read, in its canonical form.
+func (f *files) set() (*Set, error) {
+	insist := f.insist || slices.ContainsFunc(f.required, func(e entry) bool { return len(e.hashes) > 0 })
+	s := &Set{Hashed: insist && len(f.required) > 0, Indexes: f.indexes}
+	for _, e := range f.required {
+		r := e.requirement
+		if insist {
+			r = r.hashed()
+			if len(r.hashes) == 0 {
+				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each must have (uv pip compile --generate-hashes writes them)", show(r.String())))
+			}
+			if !r.pinned() {
+				return nil, e.place.failed(fmt.Errorf("%s has hashes but no single version: pin it with ==", show(r.String())))
+			}
+		}
+		s.add(r)
+	}
+	for _, e := range f.constraints {
+		s.Constraints = append(s.Constraints, e.String())
+		if e.url != "" {
+			s.URLs = append(s.URLs, e.url)
+		}
+	}
+	s.sort()
+	return s, nil
+}
+
+func (s *Set) add(r requirement) {
+	s.Lines = append(s.Lines, r.String())
+	if r.url != "" {
+		s.URLs = append(s.URLs, r.url)
+	}
+}
+
+func (s *Set) sort() {
+	s.Lines, s.Constraints, s.URLs = sorted(s.Lines), sorted(s.Constraints), sorted(s.URLs)
+}
+
+// relative is a path that a file names, from where that file is.
+func relative(file, name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(path.Dir(file), name)
+}

@@ -1,0 +1,198 @@
+package requirement
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// requirement is one as in PEP 508, with the hashes of a requirements file.
+type requirement struct {
+	name   string   // normalised (PEP 503)
+	extras []string // lower case, sorted
+	specs  []string // "==1.0", sorted; none with a url
+	url    string
+	marker *marker  // nil: always
+	hashes []string // "sha256:…", sorted
+}
+
+const (
+	releasePattern = `^v?(?:\d+!)?\d+`
+	suffixPattern  = `(?:[-_.]?(?:alpha|a|beta|b|preview|pre|c|rc)[-_.]?\d*)?(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?`
+	devPattern     = `(?:[-_.]?dev[-_.]?\d*)?`
+	localPattern   = `(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?`
+)
+
+// What PEP 440 and PEP 508 have, without what only setuptools of old took.
+var (
+	nameText   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`)
+	separators = regexp.MustCompile(`[-_.]+`)
+	operator   = regexp.MustCompile(`^(?:===|==|~=|!=|<=|>=|<|>)`)
+	word       = regexp.MustCompile(`^[^\s,;()]+`)
+	versions   = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern + devPattern + `$`)
+	wildcards  = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern + `(?:\.\*|` + devPattern + localPattern + `)$`)
+	compatible = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)+` + suffixPattern + devPattern + `$`)
+	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`)
+)
+
+// Name is a project's name as indexes know it (PEP 503).
+func Name(name string) string {
+	return strings.ToLower(separators.ReplaceAllString(name, "-"))
+}
+
+// String is the canonical form, a line of a requirements file.
+func (r requirement) String() string {
+	var b strings.Builder
+	b.WriteString(r.name)
+	if len(r.extras) > 0 {
+		b.WriteString("[" + strings.Join(r.extras, ",") + "]")
+	}
+	b.WriteString(strings.Join(r.specs, ","))
+	if r.url != "" {
+		b.WriteString(" @ " + r.url)
+	}
+	if r.marker != nil {
+		b.WriteString(" ; " + r.marker.String())
+	}
+	for _, h := range r.hashes {
+		b.WriteString(" --hash=" + h)
+	}
+	return b.String()
+}
+
+// pinned says whether exactly one version fits.
+func (r requirement) pinned() bool {
+	return r.url != "" || len(r.specs) == 1 && strings.HasPrefix(r.specs[0], "==") && !strings.HasSuffix(r.specs[0], ".*")
+}
+
+// parse reads a requirement without options. What installers take besides PEP 508
+// is refused, with what to write instead.
+func parse(text string) (requirement, error) {
+	var r requirement
+	text = strings.TrimSpace(text)
+	if err := refuse(text); err != nil {
+		return r, err
+	}
+	s := scanner{nameWheel(text)}
+	if urlStart.MatchString(s.rest) {
+		return r, fmt.Errorf("%s does not say of which package it is: write it as \"NAME @ URL\"", show(text))
+	}
+	name := s.take(nameText)
+	if name == "" {
+		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"", show(text))
+	}
+	r.name = Name(name)
+	s.blank()
+	err := r.read(&s)
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", show(text), err)
+	}
+	if r.url == "" && isArchive(text) { // pip would look for a file of that name
+		return r, fmt.Errorf("%s looks like a file: put it into a directory, name that in find_links, and the package here", show(text))
+	}
+	return r, nil
+}
+
+// read is what follows the name.
+func (r *requirement) read(s *scanner) (err error) {
+	if s.skip("[") {
+		if r.extras, err = s.extras(); err != nil {
+			return err
+		}
+		s.blank()
+	}
+	if s.skip("@") {
+		s.blank()
+		r.url = s.take(notBlank)
+		err = checkPackageURL(r.url)
+	} else {
+		r.specs, err = s.specifiers()
+	}
+	if err != nil {
+		return err
+	}
+	s.blank()
+	if s.skip(";") {
+		r.marker, err = parseMarker(s.rest, requirementVariables)
+		return err
+	}
+	if s.rest != "" {
+		return fmt.Errorf("it is not understood from %s on: write it as \"NAME==VERSION ; MARKER\"", show(s.rest))
+	}
+	return nil
+}
+
+// extras reads up to the closing bracket. They are not normalised as names are: pip
+// before 23.3 compares them as they are, but for capitals.
+func (s *scanner) extras() ([]string, error) {
+	var list []string
+	s.blank()
+	for !s.skip("]") {
+		extra := s.take(nameText)
+		s.blank()
+		if extra == "" || !s.skip(",") && !strings.HasPrefix(s.rest, "]") {
+			return nil, errors.New("its extras are not names, or not closed: write them as \"NAME[EXTRA,EXTRA]\"")
+		}
+		list = append(list, strings.ToLower(extra))
+		s.blank()
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// specifiers reads versions, in parentheses or not.
+func (s *scanner) specifiers() ([]string, error) {
+	closed := s.skip("(")
+	s.blank()
+	var list []string
+	for more := operator.MatchString(s.rest); more; more = s.skip(",") {
+		s.blank()
+		op := s.take(operator)
+		if op == "" {
+			return nil, errors.New("a comma is not followed by another version")
+		}
+		s.blank()
+		version := s.take(word)
+		if !fits(op, version) {
+			return nil, fmt.Errorf("%s is not a version that can follow %s (PEP 440)", show(version), op)
+		}
+		list = append(list, op+version)
+		s.blank()
+	}
+	if closed && (!s.skip(")") || list == nil) {
+		return nil, errors.New("a parenthesis is not closed, or has no version in it")
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+func fits(op, version string) bool {
+	switch op {
+	case "==", "!=":
+		return wildcards.MatchString(version)
+	case "~=":
+		return compatible.MatchString(version)
+	case "===":
+		return arbitrary.MatchString(version)
+	}
+	return versions.MatchString(version)
+}
+
+// scanner takes a text apart from its beginning.
+type scanner struct{ rest string }
+
+func (s *scanner) blank() { s.rest = strings.TrimLeft(s.rest, " \t") }
+
+func (s *scanner) skip(prefix string) (ok bool) {
+	s.rest, ok = strings.CutPrefix(s.rest, prefix)
+	return ok
+}
+
+// take returns what a pattern matches at the beginning, "" where it does not.
+func (s *scanner) take(pattern *regexp.Regexp) string {
+	found := pattern.FindString(s.rest)
+	s.rest = s.rest[len(found):]
+	return found
+}

@@ -1,0 +1,137 @@
+package requirement
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+var (
+	notBlank    = regexp.MustCompile(`^[^ \t]+`)
+	urlText     = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
+	urlStart    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
+	credentials = regexp.MustCompile(`://[^/\s]*@`)
+	repository  = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
+)
+
+// maxShown bounds what of a file turns up in an error.
+const maxShown = 80
+
+// show quotes a part of a file for an error, without the password of a URL.
+func show(text string) string {
+	text = credentials.ReplaceAllString(text, "://…@")
+	if utf8.RuneCountInString(text) > maxShown {
+		text = string([]rune(text)[:maxShown]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// checkText is for all of a file: what readers of such files do not agree on is refused,
+// so that what was checked here is what an installer sees.
+func checkText(text string) error {
+	if !utf8.ValidString(text) {
+		return errors.New("this is not UTF-8: save the file as UTF-8 text")
+	}
+	for _, c := range text {
+		if unicode.IsControl(c) && c != '\t' || c == '\u2028' || c == '\u2029' {
+			return fmt.Errorf("there is a control character (U+%04X): remove it", c)
+		}
+	}
+	if strings.Contains(text, "${") {
+		return errors.New("variables of the environment are not put in, since they would be the Nomad agent's: write the file with a template block, or let Nomad's own interpolation fill in a list in the job")
+	}
+	return nil
+}
+
+// refuse names what pip takes for a requirement and is none that a node can check.
+func refuse(text string) error {
+	before, target, _ := strings.Cut(text, "@")
+	if urlStart.MatchString(text) {
+		before, target = "", text
+	}
+	before, _, _ = strings.Cut(before, ";")
+	target = strings.TrimSpace(target)
+	switch lower := strings.ToLower(target); {
+	case strings.HasPrefix(text, "-"):
+		return fmt.Errorf("%s is an option: only --hash goes with a requirement, after it", show(text))
+	case repository.MatchString(text):
+		return fmt.Errorf("%s is a repository, which would have to be built on the node: build a wheel of it, and name its URL or its directory in find_links", show(text))
+	case strings.HasPrefix(lower, "file:"), strings.HasPrefix(target, "/"), strings.HasPrefix(target, "."):
+		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here", show(text))
+	case target == "" && (strings.HasPrefix(text, ".") || strings.HasPrefix(text, "~") || strings.ContainsAny(before, `/\`)):
+		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here", show(text))
+	}
+	return nil
+}
+
+// nameWheel gives a URL that stands alone the name that is in a wheel's file name
+// (the binary distribution format of PyPA's specifications).
+func nameWheel(text string) string {
+	if !urlStart.MatchString(text) {
+		return text
+	}
+	u, err := url.Parse(notBlank.FindString(text))
+	if err != nil {
+		return text
+	}
+	file := path.Base(u.Path)
+	name, _, ok := strings.Cut(file, "-")
+	if !ok || !strings.HasSuffix(file, ".whl") || nameText.FindString(name) != name {
+		return text
+	}
+	return name + " @ " + text
+}
+
+func isArchive(name string) bool {
+	name = strings.ToLower(name)
+	return slices.ContainsFunc([]string{".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz", ".tar.lzma"}, func(end string) bool {
+		return strings.HasSuffix(name, end)
+	})
+}
+
+// checkURL is for pages and packages. The URL itself is not in the error.
+func checkURL(text string) (*url.URL, error) {
+	if strings.HasSuffix(text, ";") {
+		return nil, errors.New("the URL ends in a semicolon: put a blank before it")
+	}
+	if !urlText.MatchString(text) {
+		return nil, errors.New("the URL is empty, or has characters that URLs have not: encode them (%20)")
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, errors.New("the URL is not one to get a package from: write it as \"https://host/path\"")
+	}
+	return u, nil
+}
+
+func checkPackageURL(text string) error {
+	_, err := checkURL(text)
+	if err != nil {
+		return err
+	}
+	_, rest := fragmentHash(text)
+	if second, _ := fragmentHash(rest); second != "" {
+		return errors.New("the URL has several hashes: leave one")
+	}
+	return nil
+}
+
+// checkPlain refuses what could be changed on its way here without anyone's noticing.
+func (r requirement) checkPlain() error {
+	u, err := url.Parse(r.url)
+	if hash, _ := fragmentHash(r.url); err != nil || u.Scheme != "http" || hash != "" || len(r.hashes) > 0 {
+		return err
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%s is neither encrypted nor has a hash: write https://, or add --hash=sha256:…", show(r.name+" @ "+r.url))
+}
