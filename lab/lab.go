@@ -89,7 +89,8 @@ func fit(dir string) bool {
 		if err != nil || st.Mode()&0o001 == 0 {
 			return false
 		}
-		if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 {
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		if !ok || sys.Uid != 0 || st.Mode()&0o022 != 0 && st.Mode()&os.ModeSticky == 0 {
 			return false
 		}
 		if dir == filepath.Dir(dir) {

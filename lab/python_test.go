@@ -54,6 +54,7 @@ func TestTheLabIsWhereTasksCanReachIt(t *testing.T) {
 		{"open", 0o755, 0, true},
 		{"closed to others", 0o750, 0, false},
 		{"somebody's", 0o755, 1000, false},
+		{"a group's", 0o775, 0, false},
 	} {
 		if err := errors.Join(os.Chmod(dir, tc.mode), os.Chown(dir, tc.owner, -1)); err != nil {
 			t.Fatal(err)
