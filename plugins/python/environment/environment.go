@@ -1,18 +1,33 @@
 // Package environment is the cache of environments on a node. Plugin processes
 // share it through the disk alone: whichever is killed at whatever moment, no
 // environment is used that is not whole, and none is removed that a task uses.
+//
+// Below Config.Dir are
+//
+//	envs/<key>.<n>      an environment; n counts those of one key, since tasks may still run in an older one
+//	meta/<key>.<n>.json what it has to look like; written last, so that what has none is not used
+//	users/<key>.<n>/    a file for each task that uses it, with the directory that exists for as long
+//	builds/             what is being built, and what is being removed
+//	downloads/          what the builder keeps between builds
+//	lock                whose bytes are locked, see lock.go
+//	salt                what secrets are hashed with
+//
+// Where Builder is nil, tasks run as the user that the environments belong to, and
+// so could change one: that is noticed at the next Get, not prevented.
 package environment
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 )
 
 // Config is what a Cache needs to know.
 type Config struct {
 	Dir     string        // absolute; made on first use
-	MaxSize int64         // bytes
-	MaxAge  time.Duration // without use
+	MaxSize int64         // bytes, 0 is without limit
+	MaxAge  time.Duration // without use, 0 is without limit
 	Builder *Builder      // who builds, nil where it is this process's user
 	Log     func(format string, args ...any)
 }
@@ -22,10 +37,20 @@ type Builder struct{ UID, GID uint32 }
 
 // Cache is the environments below a directory. It is safe for concurrent use, and so are
 // several of one directory, in any number of processes.
-type Cache struct{ cfg Config }
+type Cache struct {
+	cfg Config
+
+	mu      sync.Mutex
+	running map[string]*running // builds of this process, by key
+}
 
 // Open returns a cache. Nothing is read or made before its first use.
-func Open(cfg Config) *Cache { return &Cache{cfg: cfg} }
+func Open(cfg Config) *Cache {
+	if cfg.Log == nil {
+		cfg.Log = func(string, ...any) {}
+	}
+	return &Cache{cfg: cfg, running: map[string]*running{}}
+}
 
 // Spec says which environment is wanted.
 type Spec struct {
@@ -38,8 +63,9 @@ type Spec struct {
 	Fresh time.Duration
 
 	// Build makes it: in dir, which does not exist, to be used at final, with a scratch directory for it
-	// and one whose content is kept between builds. The latter three exist and
-	// are the builder's. It must be over when it returns.
+	// and one whose content is kept between builds. These two exist and are the builder's, as is
+	// the directory that dir is in; all that Build makes in dir has to be the builder's too.
+	// Nothing that it started may run any more when it returns.
 	Build func(ctx context.Context, dir, final, scratch, downloads string) error
 
 	// Waiting is called, once, when another task or process builds it. May be nil.
@@ -50,28 +76,132 @@ type Spec struct {
 type Environment struct {
 	Dir   string        // read-only
 	ID    string        // eight characters of its key, for people
-	Hit   bool          // it was there
+	Hit   bool          // this call did not build it
 	Stale error         // it is older than Spec.Fresh, since this happened when it was to be built anew
 	Age   time.Duration // since it was built
-	Size  int64         // bytes
+	Size  int64         // bytes on the disk
+
+	id    string // <key>.<n>
+	store *store
+	lock  *lock // shared, on id
+
+	mu sync.Mutex // guards lock
 }
 
 // Get returns an environment: one that is there and whole, or a new one. Of all that
 // ask at the same time one builds, in whatever process, and the others wait; when it
 // fails each of them tries itself, one after the other, unless the build says that it is
 // of no use (an error with Temporary() false), which they get too within this process.
-func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) { return nil, nil }
+//
+// One that is older than Spec.Fresh is returned all the same when building it anew
+// fails for a while only (Temporary() true); Stale says why then. The errors of Spec.Build
+// are returned as they are; a full disk is a *FullError.
+func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
+	st, err := c.cfg.open()
+	if err != nil {
+		return nil, err
+	}
+	key, err := st.key(ctx, s.Key, s.Secret)
+	if err != nil {
+		return nil, err
+	}
+	s.Waiting = onceOrNever(s.Waiting)
+	var failed error // the build that this call waited for
+	for {
+		env, err := st.find(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if env != nil {
+			if env.isFresh(s.Fresh) {
+				return env, nil
+			}
+			if isTemporary(failed) {
+				env.Stale = failed
+				return env, nil
+			}
+			env.Release()
+		}
+		r, first := c.join(key)
+		if first {
+			return c.lead(ctx, st, key, s, r)
+		}
+		s.Waiting()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.done:
+		}
+		if failed = r.err; isFinal(failed) {
+			return nil, failed
+		}
+	}
+}
 
-// Lend writes down that a task uses the environment for as long as the directory
-// stateDir exists. Call it before Release.
-func (e *Environment) Lend(stateDir string) error { return nil }
+// running is a build of this process. Whoever made it closes done, after setting err.
+type running struct {
+	done chan struct{}
+	err  error
+}
 
-// Release ends what Get began: from now on only borrowers keep the environment from removal. It may be called twice.
-func (e *Environment) Release() {}
+func (c *Cache) join(key string) (r *running, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.running[key]; r != nil {
+		return r, false
+	}
+	r = &running{done: make(chan struct{})}
+	c.running[key] = r
+	return r, true
+}
 
-// Tidy removes what nobody will use: broken environments, what is left of builds, and
-// of environments that no task uses those above size and age.
-func (c *Cache) Tidy(ctx context.Context) error { return nil }
+// lead gets the environment for this call and for those of this process that wait for it.
+func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *running) (env *Environment, err error) {
+	defer func() {
+		c.mu.Lock()
+		delete(c.running, key)
+		c.mu.Unlock()
+		close(r.done)
+	}()
+	var built *lock
+	if built, r.err = st.waitLock(ctx, key, exclusive, s.Waiting); r.err != nil {
+		return nil, r.err
+	}
+	defer built.close()
+	old, err := st.find(ctx, key) // another process may have built it meanwhile
+	if err != nil || old != nil && old.isFresh(s.Fresh) {
+		r.err = err
+		return old, err
+	}
+	env, r.err = st.build(ctx, key, s)
+	if old != nil {
+		if isTemporary(r.err) && ctx.Err() == nil {
+			old.Stale = r.err
+			return old, nil
+		}
+		old.Release()
+	}
+	return env, r.err
+}
 
-// Usage is what environments take, in bytes, and how many there are.
-func (c *Cache) Usage() (size int64, count int, err error) { return 0, 0, nil }
+// isFresh takes one that was built in the future for old: the clock was wrong then, or is now.
+func (e *Environment) isFresh(limit time.Duration) bool {
+	return limit <= 0 || e.Age <= limit && e.Age > -time.Minute
+}
+
+func isTemporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+func isFinal(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && !t.Temporary()
+}
+
+func onceOrNever(f func()) func() {
+	if f == nil {
+		return func() {}
+	}
+	return sync.OnceFunc(f)
+}

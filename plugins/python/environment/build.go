@@ -1,0 +1,98 @@
+package environment
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build
+// come back as they are.
+func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment, error) {
+	downloads, err := s.waitLock(ctx, "downloads", shared, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer downloads.close()
+	_, id, err := s.newest(key)
+	if err != nil {
+		return nil, err
+	}
+	dir := s.path("builds", key+"."+rand.Text())
+	defer s.removeTree(dir)
+	// what the builder may write to is below what only we may write to, so that nothing
+	// can be put in the way of the steps that follow
+	made, scratch := filepath.Join(dir, "made"), filepath.Join(dir, "scratch")
+	if err := s.makeBuild(dir, made, scratch); err != nil {
+		return nil, full(s.dir, err)
+	}
+	if err := spec.Build(ctx, filepath.Join(made, "env"), s.path("envs", id), scratch, s.path("downloads")); err != nil {
+		return nil, err
+	}
+	sealed := filepath.Join(dir, "env")
+	if err := os.Rename(filepath.Join(made, "env"), sealed); err != nil {
+		return nil, fmt.Errorf("failed to take over what was built: %w", err)
+	}
+	if err := s.seal(sealed); err != nil {
+		return nil, full(s.dir, fmt.Errorf("failed to seal the environment: %w", err))
+	}
+	env, err := s.publish(ctx, id, sealed, spec.Key)
+	if err != nil {
+		return nil, full(s.dir, err)
+	}
+	env.ID = key[:8]
+	return env, nil
+}
+
+func (s *store) makeBuild(dir, made, scratch string) error {
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{dir, 0o711}, {made, 0o700}, {scratch, 0o700}} {
+		if err := os.Mkdir(d.path, d.mode); err != nil {
+			return fmt.Errorf("failed to make a directory for the build: %w", err)
+		}
+		if err := os.Chmod(d.path, d.mode); err != nil { // whatever the umask is
+			return fmt.Errorf("failed to set the mode of a directory for the build: %w", err)
+		}
+	}
+	for _, path := range []string{made, scratch} {
+		if err := s.giveToBuilder(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publish makes a sealed directory an environment, and returns it locked.
+func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environment, err error) {
+	l, err := s.waitLock(ctx, id, shared, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.discard(id)
+			l.close()
+		}
+	}()
+	final := s.path("envs", id)
+	if err := os.Rename(sealed, final); err != nil {
+		return nil, fmt.Errorf("failed to move the environment to its place: %w", err)
+	}
+	if err := os.Chmod(final, 0o555); err != nil { // not before: who is not root could not have moved it
+		return nil, fmt.Errorf("failed to seal the environment: %w", err)
+	}
+	t, err := measure(final)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	if err := s.writeEntry(id, entry{Key: key, Built: now, Boot: bootID(), Tree: t}); err != nil {
+		return nil, err
+	}
+	return &Environment{Dir: final, Size: t.Size, id: id, store: s, lock: l}, nil
+}

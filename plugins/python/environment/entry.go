@@ -1,0 +1,150 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// entry is what makes a directory below envs an environment. The time of the file
+// it is in is when the environment was last used.
+type entry struct {
+	Key    string    `json:"key"` // Spec.Key
+	Built  time.Time `json:"built"`
+	Boot   string    `json:"boot"`   // which of the machine's starts it was built in
+	Synced bool      `json:"synced"` // it is on the disk, and so is whole even if the machine went down since
+	Tree   tree      `json:"tree"`
+}
+
+const entrySuffix = ".json"
+
+func (s *store) entryPath(id string) string { return s.path("meta", id+entrySuffix) }
+
+// errNotWhole is an environment that is there and must not be used.
+var errNotWhole = errors.New("it is not as it was built")
+
+// readEntry says errNotWhole of what a crash left.
+func (s *store) readEntry(id string) (entry, error) {
+	var e entry
+	content, err := os.ReadFile(s.entryPath(id))
+	if err != nil {
+		return e, err
+	}
+	if err := json.Unmarshal(content, &e); err != nil || e.Tree.Digest == "" {
+		return e, errNotWhole
+	}
+	if !e.Synced && e.Boot != bootID() {
+		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
+	}
+	return e, nil
+}
+
+func (s *store) writeEntry(id string, e entry) error {
+	content, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(s.entryPath(id), append(content, '\n'))
+}
+
+// used notes that an environment is used now.
+func (s *store) used(id string) {
+	now := time.Now()
+	if err := os.Chtimes(s.entryPath(id), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log("failed to note the use of environment %s: %v", id, err)
+	}
+}
+
+// bootID is empty where it cannot be read, and no environment outlives a start then.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// newest is the latest environment of a key, "" if there is none; next is what the one after it
+// is called, and neither takes the name of anything that is left of another.
+func (s *store) newest(key string) (newest, next string, err error) {
+	last, after := -1, 0
+	for _, dir := range []string{"meta", "envs", "users"} {
+		names, err := s.names(dir)
+		if err != nil {
+			return "", "", err
+		}
+		for _, name := range names {
+			k, n, ok := splitID(strings.TrimSuffix(name, entrySuffix))
+			if !ok || k != key {
+				continue
+			}
+			after = max(after, n+1)
+			if dir == "meta" {
+				last = max(last, n)
+			}
+		}
+	}
+	if last >= 0 {
+		newest = fmt.Sprintf("%s.%d", key, last)
+	}
+	return newest, fmt.Sprintf("%s.%d", key, after), nil
+}
+
+// find returns the environment of a key, locked, or nil if there is none that may be used.
+func (s *store) find(ctx context.Context, key string) (*Environment, error) {
+	for {
+		id, _, err := s.newest(key)
+		if id == "" || err != nil {
+			return nil, err
+		}
+		// who has it exclusively is about to remove it, or is done in a moment
+		l, err := s.waitLock(ctx, id, shared, nil)
+		if err != nil {
+			return nil, err
+		}
+		e, err := s.check(id)
+		if err == nil {
+			s.used(id)
+			return &Environment{
+				Dir: s.path("envs", id), ID: key[:8], Hit: true, Age: time.Since(e.Built), Size: e.Tree.Size,
+				id: id, store: s, lock: l,
+			}, nil
+		}
+		if errors.Is(err, errNotWhole) {
+			s.log("environment %s is not used any more: %v", id, err)
+			if err := os.Remove(s.entryPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				l.close()
+				return nil, fmt.Errorf("failed to remove a broken environment's record: %w", err)
+			}
+		}
+		l.close()
+		if !errors.Is(err, errNotWhole) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+}
+
+// check compares an environment with what it was when it was built.
+func (s *store) check(id string) (entry, error) {
+	e, err := s.readEntry(id)
+	if err != nil {
+		return e, err
+	}
+	now, err := measure(s.path("envs", id))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return e, fmt.Errorf("files are missing: %w", errNotWhole)
+	case err != nil:
+		return e, err
+	case now.Files != e.Tree.Files:
+		return e, fmt.Errorf("it has %d files instead of %d: %w", now.Files, e.Tree.Files, errNotWhole)
+	case now.Digest != e.Tree.Digest:
+		return e, fmt.Errorf("files were changed: %w", errNotWhole)
+	}
+	return e, nil
+}

@@ -1,0 +1,212 @@
+package environment
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// seal makes a tree ours and read-only, but for dir itself, to which publish does that.
+// The builder may still have files and directories of it open, so each directory
+// is taken over before it is read (nobody else can change what is in it after
+// that), and is reached from its parent's descriptor, never by its path. What he writes to an open
+// file later changes its times, and is noticed at the next Get.
+func (s *store) seal(dir string) error {
+	fd, err := openDir(unix.AT_FDCWD, dir)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return s.sealDir(fd, "", &st, 0)
+}
+
+// sealDir closes fd. rel is its path in the environment, for errors and links.
+func (s *store) sealDir(fd int, rel string, st *unix.Stat_t, depth int) error {
+	defer unix.Close(fd)
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	fail := func(name string, err error) error {
+		return &os.PathError{Op: "seal", Path: path.Join(rel, name), Err: err}
+	}
+	if err := s.checkOwner(rel, st); err != nil {
+		return err
+	}
+	if s.builder != nil {
+		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
+			return fail("", err)
+		}
+	}
+	if err := unix.Fchmod(fd, 0o700); err != nil {
+		return fail("", err)
+	}
+	names, err := readNames(fd)
+	if err != nil {
+		return fail("", err)
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		if err := fstatat(fd, name, &st); err != nil {
+			return fail(name, err)
+		}
+		child := path.Join(rel, name)
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+			sub, err := openDir(fd, name)
+			if err != nil {
+				return fail(name, err)
+			}
+			err = s.sealDir(sub, child, &st, depth+1)
+			if err != nil {
+				return err
+			}
+		case unix.S_IFREG:
+			if err := s.sealFile(fd, name, child, &st); err != nil {
+				return err
+			}
+		case unix.S_IFLNK:
+			target, err := readLink(fd, name)
+			if err != nil {
+				return fail(name, err)
+			}
+			if err := s.checkLink(child, target); err != nil {
+				return err
+			}
+			if err := s.take(fd, name); err != nil {
+				return fail(name, err)
+			}
+		default:
+			return fmt.Errorf("%s is neither a file, a directory nor a link", child)
+		}
+	}
+	if rel == "" {
+		return nil
+	}
+	if err := unix.Fchmod(fd, 0o555); err != nil {
+		return fail("", err)
+	}
+	return nil
+}
+
+func (s *store) sealFile(fd int, name, rel string, st *unix.Stat_t) error {
+	if err := s.checkOwner(rel, st); err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+		return fmt.Errorf("%s is to run as another user (set-user-ID or set-group-ID)", rel)
+	}
+	mode := uint32(0o444)
+	if st.Mode&0o111 != 0 {
+		mode = 0o555
+	}
+	var err error
+	if st.Nlink > 1 { // it could be changed where it is linked, too
+		err = copyInPlace(fd, name)
+	} else {
+		err = s.take(fd, name)
+	}
+	if err == nil {
+		err = retry(func() error { return unix.Fchmodat(fd, name, mode, 0) })
+	}
+	if err != nil {
+		return &os.PathError{Op: "seal", Path: rel, Err: err}
+	}
+	return nil
+}
+
+func (s *store) take(fd int, name string) error {
+	if s.builder == nil {
+		return nil
+	}
+	return unix.Fchownat(fd, name, os.Geteuid(), os.Getegid(), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// checkOwner refuses what the builder linked or moved from elsewhere.
+func (s *store) checkOwner(rel string, st *unix.Stat_t) error {
+	want := os.Geteuid()
+	if s.builder != nil {
+		want = int(s.builder.UID)
+	}
+	if int(st.Uid) != want {
+		return fmt.Errorf("%s belongs to user %d instead of %d, who built it", path.Join(".", rel), st.Uid, want)
+	}
+	return nil
+}
+
+func copyInPlace(fd int, name string) error {
+	in, err := openFile(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := unix.Unlinkat(fd, name, 0); err != nil {
+		return err
+	}
+	out, err := openFile(fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if closing := out.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+func openFile(at int, name string, flags int) (*os.File, error) {
+	var fd int
+	err := retry(func() (err error) { fd, err = unix.Openat(at, name, flags|unix.O_CLOEXEC, 0o600); return err })
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// checkLink allows relative links that stay inside, and those to the interpreter. A ".." is only
+// allowed at the start, where it is sure which directory it leads to.
+func (s *store) checkLink(rel, target string) error {
+	if path.IsAbs(target) {
+		if path.Dir(rel) != "bin" || !strings.HasPrefix(path.Base(rel), "python") {
+			return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
+		}
+		real, err := filepath.EvalSymlinks(target)
+		if err != nil {
+			return fmt.Errorf("%s is a link to an interpreter that is not there: %w", rel, err)
+		}
+		info, err := os.Stat(real)
+		if err != nil {
+			return fmt.Errorf("%s is a link to an interpreter that is not there: %w", rel, err)
+		}
+		if real == s.dir || strings.HasPrefix(real, s.dir+"/") || !info.Mode().IsRegular() ||
+			s.builder != nil && owner(info) == s.builder.UID {
+			return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
+		}
+		return nil
+	}
+	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
+	parts := strings.Split(target, "/")
+	for len(parts) > 0 && (parts[0] == ".." || parts[0] == "." || parts[0] == "") {
+		if parts[0] == ".." {
+			below--
+		}
+		parts = parts[1:]
+	}
+	for _, p := range parts {
+		if p == ".." {
+			below = -1
+		}
+	}
+	if below < 0 {
+		return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
+	}
+	return nil
+}

@@ -1,0 +1,374 @@
+package environment
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tidy removes what nobody will use: broken environments, what is left of builds, and
+// of environments that no task uses those above size and age. It also makes sure
+// that what was built is on the disk. It waits for no other task or process; what one of them
+// uses is left to the next time.
+func (c *Cache) Tidy(ctx context.Context) error {
+	s, err := c.cfg.existing()
+	if s == nil || err != nil {
+		return err
+	}
+	t := &tidying{store: s}
+	err = errors.Join(t.builds(ctx), t.sync(ctx), t.environments(ctx))
+	return errors.Join(err, t.limit(ctx, c.cfg.MaxAge, c.cfg.MaxSize))
+}
+
+// Usage is what environments take, in bytes, and how many there are.
+func (c *Cache) Usage() (size int64, count int, err error) {
+	s, err := c.cfg.existing()
+	if s == nil || err != nil {
+		return 0, 0, err
+	}
+	names, err := s.names("meta")
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, name := range names {
+		id, ok := strings.CutSuffix(name, entrySuffix)
+		if !ok {
+			continue
+		}
+		if e, err := s.readEntry(id); err == nil {
+			size += e.Tree.Size
+			count++
+		}
+	}
+	return size, count, nil
+}
+
+type tidying struct {
+	*store
+	total int64       // bytes of all that stays
+	idle  []candidate // what no task uses
+}
+
+type candidate struct {
+	id   string
+	used time.Time
+	size int64
+}
+
+// builds removes what killed builds and removals left.
+func (t *tidying) builds(ctx context.Context) error {
+	names, err := t.names("builds")
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		key, _, _ := strings.Cut(name, ".")
+		if key == trashed {
+			t.removeTree(t.path("builds", name))
+			continue
+		}
+		l, lockErr := t.tryLock(key, exclusive)
+		if l == nil {
+			err = errors.Join(err, lockErr)
+			continue
+		}
+		err = errors.Join(err, t.trash(t.path("builds", name)))
+		l.close()
+	}
+	return err
+}
+
+// sync is for environments that were built since the last time: once they are on the disk,
+// they may be used after the machine went down without notice, too.
+func (t *tidying) sync(ctx context.Context) error {
+	var unsynced []string
+	ids, err := t.ids("meta")
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if e, err := t.readEntry(id); err == nil && !e.Synced {
+			unsynced = append(unsynced, id)
+		}
+	}
+	if len(unsynced) == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	dir, err := os.Open(t.path("envs"))
+	if err != nil {
+		return fmt.Errorf("failed to write environments to the disk: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("failed to write environments to the disk: %w", err)
+	}
+	for _, id := range unsynced {
+		err = errors.Join(err, t.noteSynced(id))
+	}
+	return err
+}
+
+// noteSynced keeps the time of the record, which is that of the last use.
+func (t *tidying) noteSynced(id string) error {
+	l, err := t.tryLock(id, exclusive)
+	if l == nil {
+		return err
+	}
+	defer l.close()
+	info, err := os.Stat(t.entryPath(id))
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	e, err := t.readEntry(id)
+	if err != nil {
+		return nil // it became broken meanwhile
+	}
+	e.Synced = true
+	if err := t.writeEntry(id, e); err != nil {
+		return err
+	}
+	return os.Chtimes(t.entryPath(id), info.ModTime(), info.ModTime())
+}
+
+// environments removes those that are broken or replaced, and counts the others.
+func (t *tidying) environments(ctx context.Context) error {
+	ids, err := t.ids("meta", "envs", "users")
+	if err != nil {
+		return err
+	}
+	newest := map[string]string{}
+	for _, id := range ids {
+		if _, err := t.readEntry(id); err == nil {
+			key, _, _ := splitID(id)
+			newest[key] = id // ids are in order
+		}
+	}
+	for _, id := range ids {
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		key, _, _ := splitID(id)
+		err = errors.Join(err, t.environment(id, newest[key] != id))
+	}
+	return err
+}
+
+// environment looks at one, of which superseded says that there is a newer one.
+func (t *tidying) environment(id string, superseded bool) error {
+	size := func() int64 { e, _ := t.readEntry(id); return e.Tree.Size }
+	l, err := t.tryLock(id, exclusive)
+	if l == nil {
+		t.total += size()
+		return err
+	}
+	defer l.close()
+	if err := ignoreMissing(os.Remove(t.entryPath(id) + temporarySuffix)); err != nil {
+		return err
+	}
+	lent, err := t.lent(id)
+	if lent || err != nil {
+		t.total += size()
+		return err
+	}
+	e, err := t.readEntry(id)
+	if err == nil {
+		_, err = os.Lstat(t.path("envs", id))
+	}
+	if err != nil || superseded {
+		return t.discardLocked(id, l)
+	}
+	info, err := os.Stat(t.entryPath(id))
+	if err != nil {
+		return err
+	}
+	used := info.ModTime()
+	if now := time.Now(); used.After(now) { // the clock was put back: it would never be the oldest
+		t.used(id)
+		used = now
+	}
+	t.total += e.Tree.Size
+	t.idle = append(t.idle, candidate{id, used, e.Tree.Size})
+	return nil
+}
+
+// limit removes what is above age and size.
+func (t *tidying) limit(ctx context.Context, maxAge time.Duration, maxSize int64) error {
+	err := t.downloads(maxSize)
+	slices.SortFunc(t.idle, func(a, b candidate) int { return a.used.Compare(b.used) })
+	for _, c := range t.idle {
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		if (maxAge <= 0 || time.Since(c.used) <= maxAge) && (maxSize <= 0 || t.total <= maxSize) {
+			continue
+		}
+		removed, removeErr := t.evict(c)
+		err = errors.Join(err, removeErr)
+		if removed {
+			t.total -= c.size
+			t.log("removed environment %s, which was last used at %s", c.id, c.used.Format(time.RFC3339))
+		}
+	}
+	return err
+}
+
+// evict removes an environment unless it was used since it was looked at.
+func (t *tidying) evict(c candidate) (removed bool, err error) {
+	l, err := t.tryLock(c.id, exclusive)
+	if l == nil {
+		return false, err
+	}
+	defer l.close()
+	info, err := os.Stat(t.entryPath(c.id))
+	if err != nil || info.ModTime().After(c.used) {
+		return false, ignoreMissing(err)
+	}
+	if lent, err := t.lent(c.id); lent || err != nil {
+		return false, err
+	}
+	return true, t.discardLocked(c.id, l)
+}
+
+// downloads empties them when they take more than a quarter of the cache, and counts them.
+func (t *tidying) downloads(maxSize int64) error {
+	now, failed := measure(t.path("downloads")) // while a build changes them it may
+	t.total += now.Size
+	if failed == nil && (maxSize <= 0 || now.Size <= maxSize/4) {
+		return nil
+	}
+	l, err := t.tryLock("downloads", exclusive)
+	if l == nil {
+		return err
+	}
+	defer l.close()
+	if failed != nil {
+		if _, failed = measure(t.path("downloads")); failed == nil {
+			return nil
+		}
+		t.log("removing the downloads: %v", failed)
+	}
+	if err := t.trash(t.path("downloads")); err != nil {
+		return err
+	}
+	t.total -= now.Size
+	return t.subdirectory("downloads", 0o700)
+}
+
+// ids are the environments that some of the cache's directories have anything of, each key's in order.
+func (s *store) ids(dirs ...string) ([]string, error) {
+	var ids []string
+	for _, dir := range dirs {
+		names, err := s.names(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			id := strings.TrimSuffix(strings.TrimSuffix(name, temporarySuffix), entrySuffix)
+			if _, _, ok := splitID(id); ok {
+				ids = append(ids, id)
+			}
+		}
+	}
+	slices.SortFunc(ids, func(a, b string) int {
+		ka, na, _ := splitID(a)
+		kb, nb, _ := splitID(b)
+		if ka != kb {
+			return strings.Compare(ka, kb)
+		}
+		return na - nb
+	})
+	return slices.Compact(ids), nil
+}
+
+const trashed = "trash" // what builds/<this>.* is
+
+// discardLocked is discard for who has the environment exclusively. The lock is given back before
+// the files are removed, which may take long.
+func (s *store) discardLocked(id string, l *lock) error {
+	aside, err := s.setAside(id)
+	l.close()
+	s.removeTree(aside...)
+	return err
+}
+
+// discard removes an environment that nobody uses. Whenever it is interrupted, what is left is not
+// used: the record goes first.
+func (s *store) discard(id string) {
+	aside, err := s.setAside(id)
+	if err != nil {
+		s.log("failed to remove environment %s, Tidy will: %v", id, err)
+	}
+	s.removeTree(aside...)
+}
+
+func (s *store) setAside(id string) (aside []string, err error) {
+	for _, file := range []string{s.entryPath(id), s.entryPath(id) + temporarySuffix} {
+		if err := ignoreMissing(os.Remove(file)); err != nil {
+			return nil, fmt.Errorf("failed to remove an environment's record: %w", err)
+		}
+	}
+	for _, dir := range []string{"envs", "users"} {
+		to := s.trashPath()
+		if dir == "envs" && os.Geteuid() != 0 { // who is not root may not move what he may not write to
+			if err := ignoreMissing(os.Chmod(s.path(dir, id), 0o700)); err != nil {
+				return aside, fmt.Errorf("failed to remove an environment: %w", err)
+			}
+		}
+		if err := os.Rename(s.path(dir, id), to); err == nil {
+			aside = append(aside, to)
+		} else if err := ignoreMissing(err); err != nil {
+			return aside, fmt.Errorf("failed to remove an environment: %w", err)
+		}
+	}
+	return aside, nil
+}
+
+// trash moves something out of the way, which only whoever may do so calls, and removes it.
+func (s *store) trash(path string) error {
+	to := s.trashPath()
+	if err := os.Rename(path, to); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("failed to set aside what is to be removed: %w", err)
+	}
+	s.removeTree(to)
+	return nil
+}
+
+func (s *store) trashPath() string { return s.path("builds", trashed+"."+rand.Text()) }
+
+// removeTree follows no links. What it cannot remove, Tidy tries again.
+func (s *store) removeTree(paths ...string) {
+	for _, path := range paths {
+		err := os.RemoveAll(path)
+		if errors.Is(err, fs.ErrPermission) { // not root: what is in a read-only directory stays
+			_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+				if d != nil && d.IsDir() && err == nil {
+					return os.Chmod(p, 0o700)
+				}
+				return nil
+			})
+			err = os.RemoveAll(path)
+		}
+		if err != nil {
+			s.log("failed to remove %s, Tidy will try again: %v", path, err)
+		}
+	}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
