@@ -1,0 +1,239 @@
+package interpreter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Finder finds the interpreters of the node. It is safe for concurrent use.
+type Finder struct {
+	// Globs are where interpreters may be (filepath.Match), nil is DefaultGlobs. A
+	// wildcard matches names of interpreters only ("python3.12", "pypy3"); one without wildcards may have any.
+	Globs []string
+
+	// As is who asks them, nil for this process's user. An interpreter that it
+	// can't run is none that tasks could use.
+	As *syscall.Credential
+
+	mu       sync.Mutex // held while interpreters are asked, so that none is asked twice
+	known    map[string]verdict
+	rejected []string // of the last Find
+	asked    int      // how many were run, for tests
+
+	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
+}
+
+const (
+	// askTimeout is how long an interpreter may take to say what it is.
+	askTimeout = 10 * time.Second
+	// askAgain is after what time one that failed is asked again, and one that had no pip, since both may
+	// have changed though the file has not.
+	askAgain = 10 * time.Minute
+	// askAtOnce is how many are asked at the same time.
+	askAtOnce = 4
+)
+
+// verdict is what came of asking the interpreter at a path.
+type verdict struct {
+	file        fileKey // at the path
+	target      fileKey // that ran, another one if the path is a script's
+	interpreter Interpreter
+	err         error // why it is none
+	at          time.Time
+}
+
+// candidate is a file in one directory, under all its names there: the directory
+// decides whether it is of a virtual environment (PEP 405), even if the file is elsewhere.
+type candidate struct {
+	path  string // the preferred of names
+	real  string
+	names []string
+	file  fileKey
+}
+
+// Find returns the interpreters, the best to use by default first: CPython with a GIL
+// before others, releases before pre-releases, and then the newest. Each is run once; again when its file
+// has changed. What can't be run is left out; Rejected tells of it. Virtual environments are
+// left out, and several names of one file are one interpreter. The error is that of a glob, or of ctx.
+func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var rejected []string
+	candidates, err := f.candidates(&rejected)
+	if err != nil {
+		return nil, err
+	}
+	verdicts := f.verdicts(ctx, candidates)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	type identity struct {
+		device, inode uint64
+		prefix        string
+	}
+	var found []Interpreter
+	at := map[identity]int{}
+	for n, c := range candidates {
+		v := verdicts[n]
+		if v.err != nil {
+			rejected = append(rejected, fmt.Sprintf("%s %v", c.path, v.err))
+			continue
+		}
+		i, id := v.interpreter, identity{v.target.device, v.target.Inode, v.interpreter.Prefix}
+		if known, ok := at[id]; ok {
+			found[known].Names = append(found[known].Names, append(c.names, i.Names...)...)
+			continue
+		}
+		at[id] = len(found)
+		i.Names = append(slices.Clone(c.names), i.Names...)
+		found = append(found, i)
+	}
+	for n := range found {
+		found[n].finish()
+	}
+	slices.SortStableFunc(found, byDefault)
+	slices.Sort(rejected)
+	f.rejected = rejected
+	return found, nil
+}
+
+// finish makes each name one, and takes the preferred of those that are the
+// interpreter itself and not a script that runs it.
+func (i *Interpreter) finish() {
+	var names, own []string
+	for _, n := range i.Names {
+		if slices.Contains(names, n) {
+			continue
+		}
+		names = append(names, n)
+		if real, key, err := lookAt(n); err == nil && (real == i.Real || key.FileID == i.File) {
+			own = append(own, n)
+		}
+	}
+	i.Names = names
+	if len(own) > 0 {
+		i.Path = preferred(own, i.Real)
+	}
+}
+
+// Rejected says why files that match are not among the interpreters, one sentence each.
+func (f *Finder) Rejected() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.rejected)
+}
+
+// candidates are what the globs match, in their order.
+func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
+	globs := f.Globs
+	if globs == nil {
+		globs = DefaultGlobs()
+	}
+	type place struct{ real, dir string }
+	at := map[place]int{}
+	seen := map[string]bool{}
+	var found []candidate
+	for _, glob := range globs {
+		if !filepath.IsAbs(glob) {
+			return nil, fmt.Errorf("failed to look for interpreters at %q: write it from /", glob)
+		}
+		paths, err := matching(glob)
+		if err != nil {
+			return nil, fmt.Errorf("failed to look for interpreters at %q: %w", glob, err)
+		}
+		for _, path := range paths {
+			if path = filepath.Clean(path); seen[path] {
+				continue
+			}
+			seen[path] = true
+			real, key, err := lookAt(path)
+			if err != nil {
+				var p *fs.PathError
+				if errors.As(err, &p) {
+					err = p.Err
+				}
+				*rejected = append(*rejected, fmt.Sprintf("%s can't be used: %v", path, err))
+				continue
+			}
+			here := place{real, filepath.Dir(path)}
+			if n, ok := at[here]; ok {
+				found[n].names = append(found[n].names, path)
+				continue
+			}
+			at[here] = len(found)
+			found = append(found, candidate{real: real, names: []string{path}, file: key})
+		}
+	}
+	for n, c := range found {
+		found[n].path = preferred(c.names, c.real)
+	}
+	return found, nil
+}
+
+// verdicts are those of the candidates, in their order. It asks who is not known. What was not asked
+// when ctx ended has none.
+func (f *Finder) verdicts(ctx context.Context, candidates []candidate) []verdict {
+	all := make([]verdict, len(candidates))
+	slots := make(chan struct{}, askAtOnce)
+	var asking sync.WaitGroup
+	for n, c := range candidates {
+		if v, ok := f.known[c.path]; ok && f.holds(v, c) {
+			all[n] = v
+			continue
+		}
+		f.asked++
+		asking.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			all[n] = f.verdict(ctx, c)
+		})
+	}
+	asking.Wait()
+	f.known = make(map[string]verdict, len(candidates)) // what is no longer there is forgotten
+	for n, c := range candidates {
+		if !errors.Is(all[n].err, context.Canceled) && !errors.Is(all[n].err, context.DeadlineExceeded) {
+			f.known[c.path] = all[n]
+		}
+	}
+	return all
+}
+
+func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
+	if err := ctx.Err(); err != nil {
+		return verdict{err: err}
+	}
+	v := verdict{file: c.file, at: time.Now()}
+	timeout := askTimeout
+	if f.timeout > 0 {
+		timeout = f.timeout
+	}
+	said, err := ask(ctx, c.path, f.As, timeout)
+	if err == nil {
+		v.interpreter, v.target, err = said.interpreter(c.path)
+	}
+	v.err = err
+	return v
+}
+
+// holds says whether a verdict is still good.
+func (f *Finder) holds(v verdict, c candidate) bool {
+	retry := askAgain
+	if f.retry > 0 {
+		retry = f.retry
+	}
+	if v.file != c.file || (v.err != nil || v.interpreter.Pip == nil) && time.Since(v.at) >= retry {
+		return false
+	}
+	if v.err != nil {
+		return true
+	}
+	_, target, err := lookAt(v.interpreter.Real)
+	return err == nil && target == v.target
+}

@@ -1,0 +1,342 @@
+package interpreter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestInterpretersAreOrderedTheBestFirst(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"a/bin/python3.9":   says("3.9.1", nil),
+		"b/bin/python3.12":  says("3.12.10", nil),
+		"c/bin/python3.12":  says("3.12.9", nil),
+		"d/bin/python3.15":  says("3.15.0rc1", nil),
+		"e/bin/python3.14t": says("3.14.0", map[string]any{"free_threaded": true}),
+		"f/bin/pypy3.13":    says("3.13.1", map[string]any{"implementation": "pypy"}),
+		"g/bin/python3.12":  says("3.12.10", nil),
+	} {
+		fake(t, filepath.Join(dir, name), script)
+	}
+	f := &Finder{Globs: []string{dir + "/*/bin/python3*", dir + "/*/bin/pypy3*"}}
+	const want = "b/bin/python3.12=3.12.10 g/bin/python3.12=3.12.10 c/bin/python3.12=3.12.9 a/bin/python3.9=3.9.1 d/bin/python3.15=3.15.0rc1 " +
+		"e/bin/python3.14t=3.14.0 (free-threaded) f/bin/pypy3.13=3.13.1 (pypy)"
+	if got := paths(dir, find(t, f)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if r := f.Rejected(); len(r) > 0 {
+		t.Errorf("rejected: %q", r)
+	}
+}
+
+func TestWhatIsNamedOtherwiseIsNotRunUnlessItIsMeant(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"python3-config", "python3.11-config", "python3.11-gdb.py", "pypy3compile", "python3.11.bak", "corp-python", "python3dm"} {
+		fake(t, filepath.Join(dir, name), "touch "+dir+"/ran; "+says("3.11.2", nil))
+	}
+	f := &Finder{Globs: []string{dir + "/*"}}
+	if got := find(t, f); len(got) > 0 {
+		t.Errorf("found %v", got)
+	}
+	if _, err := os.Stat(dir + "/ran"); err == nil {
+		t.Error("one was run")
+	}
+	f = &Finder{Globs: []string{dir + "/corp-python"}}
+	if got := paths(dir, find(t, f)); got != "corp-python=3.11.2" {
+		t.Errorf("found %s", got)
+	}
+}
+
+func TestSeveralNamesOfOneFileAreOneInterpreterThatIsRunOnce(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/bin/python3.11", "echo >> "+dir+"/runs; "+says("3.11.2", nil))
+	for link, to := range map[string]string{"bin/python3": "python3.11", "bin/python": "python3", "local/python3": "../bin/python3"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Link(dir+"/bin/python3.11", dir+"/local/python3.11"); err != nil {
+		t.Fatal(err)
+	}
+	f := &Finder{Globs: []string{dir + "/local/*", dir + "/bin/*"}}
+	found := find(t, f)
+	if len(found) != 1 {
+		t.Fatalf("found %v", found)
+	}
+	if i := found[0]; i.Path != i.Real || filepath.Base(i.Path) != "python3.11" || len(i.Names) != 5 {
+		t.Errorf("%s is %s, of %q", i.Path, i.Real, i.Names)
+	}
+	runs, _ := os.ReadFile(dir + "/runs")
+	// once for each of the files and directories: local/python3, local/python3.11 and bin/python3.11
+	if len(runs) != 3 {
+		t.Errorf("it was run %d times", len(runs))
+	}
+	find(t, f)
+	if again, _ := os.ReadFile(dir + "/runs"); len(again) != len(runs) {
+		t.Error("it was run again though nothing has changed")
+	}
+}
+
+func TestAFileThatIsReplacedIsAskedAgainAndNoOther(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/python3.11", says("3.11.2", nil))
+	fake(t, dir+"/python3.12", says("3.12.1", nil))
+	f := &Finder{Globs: []string{dir + "/*"}}
+	find(t, f)
+	fake(t, dir+"/python3.11", says("3.11.9", nil))
+	found := find(t, f)
+	if got := paths(dir, found); got != "python3.12=3.12.1 python3.11=3.11.9" || f.asked != 3 {
+		t.Errorf("found %s, %d were asked", got, f.asked)
+	}
+	old := found[1].File
+	if err := os.Chtimes(dir+"/python3.11", time.Time{}, time.Unix(1e9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if found = find(t, f); found[1].File == old || f.asked != 4 {
+		t.Errorf("another time is no other file: %+v, %d were asked", found[1].File, f.asked)
+	}
+	if err := os.Remove(dir + "/python3.11"); err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(dir, find(t, f)); got != "python3.12=3.12.1" || len(f.known) != 1 {
+		t.Errorf("found %s, %d are known", got, len(f.known))
+	}
+}
+
+func TestAShimIsTheInterpreterThatItRuns(t *testing.T) {
+	dir := t.TempDir()
+	real := dir + "/versions/3.12.1/bin/python3.12"
+	fake(t, real, says("3.12.1", map[string]any{"executable": real}))
+	fake(t, dir+"/shims/python3.12", "exec "+real+` "$@"`)
+	f := &Finder{Globs: []string{dir + "/shims/*", dir + "/versions/*/bin/*"}}
+	found := find(t, f)
+	if len(found) != 1 || found[0].Path != real || found[0].Real != real || !slices.Contains(found[0].Names, dir+"/shims/python3.12") {
+		t.Errorf("found %+v", found)
+	}
+	// the shim has not changed, what it runs has
+	f = &Finder{Globs: []string{dir + "/shims/*"}}
+	find(t, f)
+	fake(t, real, says("3.12.2", map[string]any{"executable": real}))
+	if got := paths(dir, find(t, f)); got != "versions/3.12.1/bin/python3.12=3.12.2" {
+		t.Errorf("found %s", got)
+	}
+}
+
+func TestWhatCantBeUsedIsLeftOutWithTheReason(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"a/python3":    says("3.7.16", nil),
+		"b/python3":    `echo "Unknown option: -I" >&2; exit 2`,
+		"c/python3":    "echo hello; echo world",
+		"d/python3":    "true",
+		"e/python3":    "echo first >&2; echo 'no libpython3.so' >&2; exit 127",
+		"f/python3":    "kill -9 $$",
+		"g/python3":    says("3.11.2", map[string]any{"prefix": "/srv/venv"}),
+		"h/python3":    "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done",
+		"i/python3":    says("3.11.2", map[string]any{"executable": dir + "/gone"}),
+		"j/python3":    says("3.11.2", map[string]any{"executable": "python3"}),
+		"k/python3":    says("3.11.2;rm", nil),
+		"l/python":     says("2.7.18", nil),
+		"m/python3.11": "echo a line of a sitecustomize; " + says("3.11.2", nil),
+	} {
+		fake(t, filepath.Join(dir, name), script)
+	}
+	if err := os.MkdirAll(dir+"/n/python3", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir+"/o", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("gone", dir+"/o/python3"); err != nil {
+		t.Fatal(err)
+	}
+	fake(t, dir+"/p/python3", says("3.11.2", nil))
+	if err := os.Chmod(dir+"/p/python3", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := &Finder{Globs: []string{dir + "/*/*"}}
+	if got := paths(dir, find(t, f)); got != "m/python3.11=3.11.2" {
+		t.Errorf("found %s", got)
+	}
+	r := f.Rejected()
+	for at, words := range map[string]string{
+		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8", "c/": `is no Python: it answered "world"`, "d/": "is no Python",
+		"e/": "exit status 127: no libpython3.so", "f/": "signal: killed", "g/": "is of a virtual environment", "h/": "it said too much", "i/": "gone, which it is: ",
+		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3", "n/": "no file", "o/": "no such file", "p/": "permission denied",
+	} {
+		mentions(t, r, filepath.Join(dir, at)+"/", words)
+	}
+	if len(r) != 15 {
+		t.Errorf("%d are rejected: %q", len(r), r)
+	}
+}
+
+func TestOneThatHangsIsKilledWithAllThatItStarted(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/a/python3", "echo $$ > "+dir+"/pids; sleep 1000 & echo $! >> "+dir+"/pids; wait")
+	// ends, but what it started lives and has its output open
+	fake(t, dir+"/b/python3", "sleep 1000 & echo $! > "+dir+"/left; "+says("3.11.2", nil))
+	f := &Finder{Globs: []string{dir + "/*/*"}, timeout: 2 * time.Second}
+	if got := paths(dir, find(t, f)); got != "b/python3=3.11.2" {
+		t.Errorf("found %s", got)
+	}
+	mentions(t, f.Rejected(), "did not answer within 2s")
+	pids, _ := os.ReadFile(dir + "/pids")
+	left, _ := os.ReadFile(dir + "/left")
+	all := strings.Fields(string(pids) + string(left))
+	if len(all) != 3 {
+		t.Fatalf("started %q", all)
+	}
+	for _, pid := range all {
+		gone(t, pid)
+	}
+}
+
+// gone waits until a process has ended, which init may not have been told yet.
+func gone(t *testing.T, pid string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		status, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil || strings.Contains(string(status), ") Z ") {
+			return
+		}
+	}
+	t.Errorf("process %s is still there", pid)
+}
+
+func TestOneThatFailedIsAskedAgainAfterAWhile(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/a/python3", "test -e "+dir+"/ready || exit 1; "+says("3.11.2", nil))
+	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": ""}))
+	fake(t, dir+"/c/python3", says("3.13.1", nil))
+	f := &Finder{Globs: []string{dir + "/*/python3"}}
+	find(t, f)
+	if err := os.WriteFile(dir+"/ready", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" || f.asked != 3 {
+		t.Errorf("found %s, %d were asked", got, f.asked)
+	}
+	f.retry = 1 // a while is over
+	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2" || f.asked != 5 {
+		t.Errorf("found %s, %d were asked", got, f.asked)
+	}
+}
+
+func TestFindEndsWithItsContextAndRemembersNothingWrong(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/python3", "test -e "+dir+"/ready || { echo $$ > "+dir+"/pid; exec sleep 1000; }; "+says("3.11.2", nil))
+	f := &Finder{Globs: []string{dir + "/*"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		defer cancel()
+		for i := 0; i < 2000; i++ {
+			if pid, _ := os.ReadFile(dir + "/pid"); len(pid) > 1 {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	_, err := f.Find(ctx)
+	over.Wait()
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	pid, _ := os.ReadFile(dir + "/pid")
+	gone(t, strings.TrimSpace(string(pid)))
+	if err := os.WriteFile(dir+"/ready", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(dir, find(t, f)); got != "python3=3.11.2" {
+		t.Errorf("found %s", got)
+	}
+}
+
+func TestInterpretersAreAskedByTheUserThatIsToRunThem(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can run programs as another user")
+	}
+	open, err := os.MkdirTemp("", "interpreters") // t.TempDir is not open to other users
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(open) })
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fake(t, open+"/a/python3", `test "$(id -u) $(id -g) $(id -G) $PWD" = "65534 65534 65534 /" || exit 9; test -z "$PYTHONPATH$HOME" || exit 8; `+says("3.11.2", nil))
+	fake(t, open+"/b/python3", says("3.12.1", nil))
+	if err := os.Chmod(open+"/b", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", "/x")
+	f := &Finder{Globs: []string{open + "/*/*"}, As: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if got := paths(open, find(t, f)); got != "a/python3=3.11.2" {
+		t.Errorf("found %s: %q", got, f.Rejected())
+	}
+	mentions(t, f.Rejected(), open+"/b/python3 can't be run by user 65534: permission denied")
+}
+
+func TestTwoHundredInterpretersAreAskedAFewAtATime(t *testing.T) {
+	dir := t.TempDir()
+	for n := range 200 {
+		fake(t, fmt.Sprintf("%s/%d/python3", dir, n), fmt.Sprintf(`touch %s/running.$$; ls %s | grep -c '^running' >> %s/counts; rm %s/running.$$; %s`, dir, dir, dir, dir, says(fmt.Sprintf("3.11.%d", n), nil)))
+	}
+	f := &Finder{Globs: []string{dir + "/*/python3"}}
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			if found, err := f.Find(t.Context()); err != nil || len(found) != 200 || found[0].Version != "3.11.199" {
+				t.Errorf("found %d, %v", len(found), err)
+			}
+		})
+	}
+	wait.Wait()
+	if f.asked != 200 {
+		t.Errorf("%d were asked", f.asked)
+	}
+	counts, _ := os.ReadFile(dir + "/counts")
+	for _, n := range strings.Fields(string(counts)) {
+		if len(n) > 1 || n > "4" {
+			t.Errorf("%s ran at once", n)
+		}
+	}
+}
+
+func TestAGlobThatIsNoneIsAnError(t *testing.T) {
+	for _, glob := range []string{"/opt/[", "python3", "../python3*"} {
+		if _, err := (&Finder{Globs: []string{glob}}).Find(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", glob)) {
+			t.Errorf("%s: %v", glob, err)
+		}
+	}
+}
+
+func TestTheDefaultGlobsFollowTheEnvironment(t *testing.T) {
+	t.Setenv("HOME", "/home/a[b]")
+	t.Setenv("PYENV_ROOT", "/srv/pyenv")
+	t.Setenv("UV_PYTHON_INSTALL_DIR", "relative")
+	globs := DefaultGlobs()
+	for _, want := range []string{"/usr/bin/python3*", "/srv/pyenv/versions/*/bin/python3*", `/home/a\[b]/.local/share/uv/python/*/bin/pypy3*`} {
+		if !slices.Contains(globs, want) {
+			t.Errorf("no %s in %q", want, globs)
+		}
+	}
+	for _, g := range globs {
+		if _, err := filepath.Match(g, ""); err != nil || !filepath.IsAbs(g) {
+			t.Errorf("%s is no glob: %v", g, err)
+		}
+	}
+}

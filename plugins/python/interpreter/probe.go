@@ -1,0 +1,199 @@
+package interpreter
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed probe.py
+var probeSource string
+
+// answer is what probe.py prints.
+type answer struct {
+	Version        string   `json:"version"`
+	Executable     string   `json:"executable"`
+	Prefix         string   `json:"prefix"`
+	BasePrefix     string   `json:"base_prefix"`
+	Implementation string   `json:"implementation"`
+	Full           string   `json:"full"`
+	ABI            string   `json:"abi"`
+	Platform       string   `json:"platform"`
+	Libc           string   `json:"libc"`
+	FreeThreaded   bool     `json:"free_threaded"`
+	Pip            string   `json:"pip"`
+	Wheels         []string `json:"wheels"`
+}
+
+// maxAnswer is more than any interpreter says.
+const maxAnswer = 64 << 10
+
+// ask runs the interpreter at path once, as a user, and returns what it says of itself. The process
+// and what it started are gone when ask returns. The error says why it can't be used, without the path.
+func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
+	// Pdeathsig is of the thread that started the process, not of this process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stdout, stderr := &bounded{full: cancel}, &bounded{full: cancel}
+	cmd := exec.CommandContext(limited, path, "-I", "-c", probeSource)
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = killGroup
+	cmd.WaitDelay = time.Second // for what it started and that has its output open
+	err := cmd.Run()
+	if cmd.Process != nil {
+		_ = killGroup() // what it left behind; mostly there is nothing
+	}
+	switch {
+	case ctx.Err() != nil:
+		return answer{}, ctx.Err()
+	case stdout.over || stderr.over:
+		return answer{}, errors.New("is no Python: it said too much")
+	case limited.Err() != nil:
+		return answer{}, fmt.Errorf("did not answer within %s", timeout)
+	case errors.Is(err, fs.ErrPermission) && as != nil:
+		return answer{}, fmt.Errorf("can't be run by user %d: permission denied", as.Uid)
+	case errors.Is(err, fs.ErrPermission):
+		return answer{}, errors.New("can't be run: permission denied")
+	case strings.Contains(stderr.text.String(), "Unknown option: -I"):
+		return answer{}, fmt.Errorf("is older than Python 3.%d", oldestMinor)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return answer{}, fmt.Errorf("failed to run: %w%s", err, lastWords(stderr.text.String()))
+	}
+	return parseAnswer(stdout.text.String())
+}
+
+// oldestMinor is that of the oldest Python 3 that is used.
+const oldestMinor = 8
+
+var versionNumber = regexp.MustCompile(`^([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc)[0-9]+)?$`)
+
+func parseAnswer(text string) (answer, error) {
+	// a sitecustomize or .pth file may have printed something before
+	text = strings.TrimSpace(text)
+	line := text[strings.LastIndexByte(text, '\n')+1:]
+	var a answer
+	if err := json.Unmarshal([]byte(line), &a); err != nil || !versionNumber.MatchString(a.Version) {
+		return answer{}, fmt.Errorf("is no Python: it answered %.60q", line)
+	}
+	m := versionNumber.FindStringSubmatch(a.Version)
+	switch {
+	case m[1] != "3":
+		return answer{}, fmt.Errorf("is Python %s, not 3", a.Version)
+	case len(m[2]) == 1 && m[2] < fmt.Sprint(oldestMinor):
+		return answer{}, fmt.Errorf("is Python %s, older than 3.%d", a.Version, oldestMinor)
+	case a.Prefix != a.BasePrefix:
+		return answer{}, errors.New("is of a virtual environment")
+	case a.Executable != "" && !filepath.IsAbs(a.Executable):
+		return answer{}, fmt.Errorf("is no Python: it answered %.60q", line)
+	}
+	return a, nil
+}
+
+// interpreter is what answered, at a path; its file is read anew, since the path may be of
+// a script that runs the interpreter (as pyenv's shims do).
+func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
+	executable := path
+	real, key, err := lookAt(path)
+	if err == nil && a.Executable != "" {
+		actual, actualKey, actualErr := lookAt(a.Executable)
+		if actualErr != nil || actualKey.device != key.device || actualKey.Inode != key.Inode {
+			executable, real, key, err = a.Executable, actual, actualKey, actualErr
+		}
+	}
+	if err != nil {
+		return Interpreter{}, key, fmt.Errorf("failed to look at %s, which it is: %w", executable, err)
+	}
+	minor := a.Version[:strings.LastIndexByte(a.Version, '.')]
+	i := Interpreter{
+		Path: executable, Real: real, Names: []string{executable}, Prefix: a.BasePrefix,
+		Version: a.Version, Minor: minor, Implementation: a.Implementation, Full: a.Full,
+		ABI: a.ABI, Platform: a.Platform, Libc: a.Libc, FreeThreaded: a.FreeThreaded,
+		File: key.FileID,
+	}
+	switch {
+	case a.Pip != "":
+		i.Pip, i.PipVersion = []string{"-m", "pip"}, a.Pip
+	case len(a.Wheels) > 0: // a wheel is an archive that Python can run a package out of
+		i.Pip, i.PipVersion = []string{a.Wheels[0] + "/pip"}, wheelVersion(a.Wheels[0])
+	}
+	return i, key, nil
+}
+
+// wheelVersion is the second part of a wheel's file name.
+func wheelVersion(path string) string {
+	_, rest, _ := strings.Cut(filepath.Base(path), "-")
+	version, _, _ := strings.Cut(rest, "-")
+	return version
+}
+
+// fileKey is a file's identity, whatever its names are.
+type fileKey struct {
+	device uint64
+	FileID
+}
+
+// lookAt is where a path leads, and the file there.
+func lookAt(path string) (real string, key fileKey, err error) {
+	real, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fileKey{}, err
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return "", fileKey{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fileKey{}, errors.New("it is no file")
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return real, fileKey{uint64(st.Dev), FileID{Inode: st.Ino, Size: info.Size(), ModTime: info.ModTime().UnixNano()}}, nil
+}
+
+// lastWords is the last line of what a program said, to go on with after an error.
+func lastWords(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf(": %.200s", text[strings.LastIndexByte(text, '\n')+1:])
+}
+
+// bounded keeps what is written until it is too much. (The buffer is not embedded: its ReadFrom
+// would take everything.)
+type bounded struct {
+	text bytes.Buffer
+	full func() // called when it is too much
+	over bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.text.Len()+len(p) > maxAnswer {
+		b.over = true
+		b.full()
+		return 0, errors.New("it said too much")
+	}
+	return b.text.Write(p)
+}
