@@ -111,8 +111,9 @@ type Ended struct {
 	Exit    *task.Exit    // how it ended
 
 	// AllocDir and Task tell where its output is: <AllocDir>/alloc/logs/<Task>.stderr.N,
-	// the largest N being the newest, in a directory that the task may write to.
-	// AllocDir is empty where nobody kept the output.
+	// the largest N being the newest, in a directory that the task may write to. All
+	// that the process wrote is there, but where Nomad's logmon collects it may be a
+	// moment behind. AllocDir is empty where nobody kept the output.
 	AllocDir, Task string
 }
 
