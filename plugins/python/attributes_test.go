@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+)
+
+// nodesInterpreters are in Find's order.
+var nodesInterpreters = []interpreter.Interpreter{
+	{Path: "/opt/python/3.12/bin/python3.12", Version: "3.12.10", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu", PipVersion: "25.0"},
+	{Path: "/opt/python/old/bin/python3.12", Version: "3.12.9", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu"},
+	{Path: "/usr/bin/python3.9", Version: "3.9.2", Minor: "3.9", Implementation: "cpython", ABI: "cpython-39-x86_64-linux-gnu"},
+	{Path: "/usr/local/bin/python3.14t", Version: "3.14.0", Minor: "3.14", Implementation: "cpython", ABI: "cpython-314t-x86_64-linux-gnu", FreeThreaded: true},
+	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy", ABI: "pypy39-pp73"},
+}
+
+func TestTheNodeSaysWhichInterpretersItHas(t *testing.T) {
+	all := attributes(nodesInterpreters)
+	var got []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if err := all[name].Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got = append(got, fmt.Sprintf("%s=%#v", strings.TrimPrefix(name, "driver.python."), all[name]))
+	}
+	const want = `3.12.abi=cpython-312-x86_64-linux-gnu
+3.12.free_threaded=false
+3.12.implementation=cpython
+3.12.path=/opt/python/3.12/bin/python3.12
+3.12.pip=25.0
+3.12.version=3.12.10
+3.14.abi=cpython-314t-x86_64-linux-gnu
+3.14.free_threaded=true
+3.14.implementation=cpython
+3.14.path=/usr/local/bin/python3.14t
+3.14.version=3.14.0
+3.9.abi=cpython-39-x86_64-linux-gnu
+3.9.free_threaded=false
+3.9.implementation=cpython
+3.9.path=/usr/bin/python3.9
+3.9.version=3.9.2
+default=3.12.10
+default.path=/opt/python/3.12/bin/python3.12
+versions=3.9,3.12,3.14,3.9.2,3.9.16,3.12.9,3.12.10,3.14.0`
+	if text := strings.Join(got, "\n"); text != want {
+		t.Errorf("got\n%s", text)
+	}
+}
+
+func TestANodeWithoutInterpretersSaysNothing(t *testing.T) {
+	if all := attributes(nil); len(all) != 0 {
+		t.Errorf("got %v", all)
+	}
+}
