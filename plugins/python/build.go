@@ -47,14 +47,21 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 		defer say.stop()
 		req := install.Request{
 			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
-			Dir: dir, Final: final, Work: scratch, Downloads: downloads, As: now.builder, Progress: say.hear,
+			Dir: dir, Final: final, Work: scratch, Downloads: downloads, As: now.builder,
+			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear,
 		}
 		var err error
 		if req.Indexes, err = src.into(scratch); err != nil {
 			return err
 		}
 		if required.UVLock != nil {
-			if req.Requirements, err = installer.Export(ctx, req); err != nil {
+			exporter, ok := any(installer).(interface {
+				Export(context.Context, install.Request) (*requirement.Set, error)
+			})
+			if !ok {
+				return fmt.Errorf("uv.lock: not there yet")
+			}
+			if req.Requirements, err = exporter.Export(ctx, req); err != nil {
 				return err
 			}
 		}

@@ -30,7 +30,7 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	if err != nil {
 		return nil, err
 	}
-	return listed.Join(declared), nil
+	return listed.Join(declared)
 }
 
 // isFileName tells a file from a requirement, which has neither a slash nor such an

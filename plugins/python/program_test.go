@@ -1,0 +1,110 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
+
+func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
+	a := start(t)
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	f, err := z.Create("__main__.py")
+	must(t, err)
+	_, err = f.Write([]byte(greet))
+	must(t, err)
+	must(t, z.Close())
+	files := map[string]string{
+		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(), "exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
+		"-odd.py": greet, "package/__init__.py": "", "package/cli.py": greet,
+	}
+	for name, config := range map[string]string{
+		"script in local":        `script = "app.py"`,
+		"script by its path":     `script = "local/app.py"`,
+		"absolute script":        `script = "/proc/self/cwd/local/app.py"`,
+		"directory":              `script = "dir"`,
+		"zip application":        `script = "local/app.pyz"`,
+		"zip with a first line":  `script = "exe.pex"`,
+		"name like an option":    "script = \"-odd.py\"\nwork_dir = \"local\"",
+		"module":                 "module = \"package.cli\"\nwork_dir = \"local\"",
+		"inline code":            `code = "import sys\nprint('hello', *sys.argv[1:])"`,
+		"isolated":               "script = \"app.py\"\nisolated = true",
+		"interpreter's options":  "script = \"app.py\"\ninterpreter_args = [\"-X\", \"dev\", \"-W\", \"ignore\"]",
+		"a path that is allowed": "script = \"app.py\"\npython = \"/usr/bin/python3\"",
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &agent{t: t, dir: a.dir, DriverHarness: a.DriverHarness, driver: a.driver}
+			if strings.HasPrefix(name, "absolute") {
+				cfg := a.task(`script = "x"`, files)
+				path := filepath.Join(cfg.TaskDir().LocalDir, "app.py")
+				cfg = a.task("script = \""+path+"\"\nargs = [\"one\", \"--two\"]", nil)
+				if out := a.runs(cfg); out != "hello one --two\n" {
+					t.Errorf("got %q", out)
+				}
+				return
+			}
+			if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
+				t.Errorf("got %q", out)
+			}
+		})
+	}
+}
+
+func TestWrongConfigurationsAreSentences(t *testing.T) {
+	a := start(t)
+	for config, want := range map[string]string{
+		``:                                  "nothing to run",
+		"script = \"a.py\"\nmodule = \"b\"": "exclude each other",
+		`script = "missing.py"`:             `"missing.py" is not there`,
+		`script = "empty"`:                  "without a __main__.py",
+		`module = "-c"`:                     "not the name of a module",
+		"code = \"1\"\ninterpreter_args = [\"-c\"]":                          "would run something else",
+		"code = \"1\"\npython = \"later\"":                                   "later",
+		"code = \"1\"\npython = \">=4\"":                                     ">=4",
+		"code = \"1\"\npython = \"/usr/bin/perl\"":                           "/usr/bin/perl",
+		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":                 "exclude each other",
+		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                      "https://host/simple",
+		"code = \"1\"\noffline = true\nextra_index_urls = [\"https://x/y\"]": "offline",
+		"code = \"1\"\nrequirements = [\"x\"]":                               "find_links is not",
+		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not there`,
+		"code = \"1\"\nrequirements = \"local/gone.txt\"":                    "local/gone.txt",
+		"code = \"1\"\nrequirements = [\"-e .\"]":                            "-e",
+	} {
+		cfg := a.task(config, map[string]string{"empty/x": ""})
+		err := a.refused(cfg)
+		if !strings.Contains(err.Error(), want) || strings.Contains(strings.TrimSpace(err.Error()), "\n\n") {
+			t.Errorf("%s\n: %v", config, err)
+		}
+	}
+}
+
+func TestInlineCodeIsAFileOfTheTask(t *testing.T) {
+	needRoot(t)
+	a := start(t)
+	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid == os.getuid())"`, nil)
+	secret := filepath.Join(a.dir, "secret")
+	must(t, os.WriteFile(secret, []byte("keep"), 0o600))
+	// somebody who may write there leaves a trap
+	must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
+	if out := a.runs(cfg); !strings.HasSuffix(out, "local/inline_code.py 0o100600 True\n") {
+		t.Errorf("got %q", out)
+	}
+	if b, _ := os.ReadFile(secret); string(b) != "keep" {
+		t.Errorf("code was written to where a link leads: %q", b)
+	}
+}
+
+func TestOutputComesLineByLine(t *testing.T) {
+	a := start(t)
+	cfg := a.task(`code = "import time\nprint('first')\ntime.sleep(1000)"`, nil)
+	_, _, err := a.StartTask(cfg)
+	must(t, err)
+	defer func() { must(t, a.DestroyTask(cfg.ID, true)) }()
+	eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
+}
