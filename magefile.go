@@ -112,6 +112,9 @@ type Demo mg.Namespace
 // Shows exec-lite's processes while tasks start and the plugin is killed.
 func (Demo) ExecLite(ctx context.Context) error { return run(ctx, "./lab/demo/exec-lite") }
 
+// Shows Python programs: a page, an environment that is built and then found in the cache, an exception.
+func (Demo) Python(ctx context.Context) error { return run(ctx, "./lab/demo/python") }
+
 // Shows a USB stick that is plugged, used, unplugged and plugged again (-id=10c4:ea60: a real one).
 func (Demo) USB(ctx context.Context, id *string) error {
 	return run(ctx, "./lab/demo/usb", "-id="+value(id))

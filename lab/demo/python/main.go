@@ -1,0 +1,293 @@
+// Command python plays the example jobs of the python driver: a page, an environment
+// that is built and then found in the cache, a plugin that is killed while it builds,
+// and an exception. It runs a Nomad agent of its own and removes everything at the
+// end: mage demo:python.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+const (
+	examples = "plugins/python/example"
+	cache    = "${state_dir}/environments"
+)
+
+func main() {
+	stage.Demo{
+		Plugins: map[string]string{"python": "state_dir = \"${state_dir}\"\ncache_dir = \"" + cache + "\""},
+		Play:    func(ctx context.Context, a agent.Agent) error { return (&demo{agent: a}).acts(ctx) },
+	}.Main()
+}
+
+type demo struct {
+	agent agent.Agent
+}
+
+func (d *demo) acts(ctx context.Context) error {
+	for _, act := range []func(context.Context) error{
+		d.interpreters, d.page, d.built, d.found, d.killed, d.crash,
+	} {
+		if err := act(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interpreters tells what the node has.
+func (d *demo) interpreters(ctx context.Context) error {
+	drivers, err := nomad.Health(ctx, d.agent.Client(), "python")
+	if err != nil {
+		return err
+	}
+	has := drivers[0].Attributes
+	stage.Note("The node's tasks run on Python %s unless they ask for another; %s %s builds environments.",
+		has["default"], has["installer"], has[has["installer"]+".version"])
+	return nil
+}
+
+func (d *demo) page(ctx context.Context) error {
+	stage.Say("A web page: the whole program is in the job")
+	web, err := d.submit(ctx, "web")
+	if err != nil {
+		return err
+	}
+	if err := web.wait(ctx, "to run", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusRunning }); err != nil {
+		return err
+	}
+	services, _, err := d.agent.Client().Services().Get(web.job, nil)
+	if err != nil {
+		return fmt.Errorf("failed to look the service up: %w", err)
+	}
+	if len(services) == 0 {
+		return fmt.Errorf("service %s is not registered", web.job)
+	}
+	url := fmt.Sprintf("http://%s:%d/", services[0].Address, services[0].Port)
+	const get = "import sys, urllib.request as r; print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
+	var page string
+	err = stage.Until(ctx, "the page", func() (bool, error) { // the program runs, and may not listen yet
+		page, err = d.agent.Exec(ctx, "python3", "-c", get, url)
+		return err == nil, nil
+	})
+	if err != nil {
+		return err
+	}
+	stage.Note("%s, %s:", url, web.took())
+	for line := range strings.Lines(page) {
+		for _, wanted := range []string{"<h1>", "Interpreter", "ALLOC_ID"} {
+			if strings.Contains(line, wanted) {
+				stage.Note("  %s", strings.TrimSpace(line))
+			}
+		}
+	}
+	if _, _, err := d.agent.Client().Jobs().Deregister(web.job, false, nil); err != nil {
+		return fmt.Errorf("failed to stop the job: %w", err)
+	}
+	if err := web.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
+		return err
+	}
+	stage.Note("Stopped; its output was:")
+	return d.output(ctx, web)
+}
+
+// built starts a job whose environment is not there yet.
+func (d *demo) built(ctx context.Context) error {
+	stage.Say("A job with a locked dependency, which it brings along: nothing is downloaded")
+	return d.moon(ctx, "wheelhouse")
+}
+
+func (d *demo) found(ctx context.Context) error {
+	stage.Say("The same job again")
+	return d.moon(ctx, "wheelhouse")
+}
+
+// moon runs a job to its end.
+func (d *demo) moon(ctx context.Context, name string) error {
+	r, err := d.submit(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := r.ends(ctx); err != nil {
+		return err
+	}
+	if err := d.output(ctx, r); err != nil {
+		return err
+	}
+	// Nomad runs a batch job that has ended only once, unless it forgets it
+	if _, _, err := d.agent.Client().Jobs().Deregister(r.job, true, nil); err != nil {
+		return fmt.Errorf("failed to remove the job: %w", err)
+	}
+	return nil
+}
+
+// killed kills the plugin while it builds.
+func (d *demo) killed(ctx context.Context) error {
+	stage.Say("Another environment (for a script that says itself what it needs), and kill -9 of the plugin while it builds")
+	pids, err := d.agent.PluginPIDs(ctx)
+	if err != nil {
+		return err
+	}
+	plugin := pids[agent.DriverPrefix+"python"]
+	killed := make(chan error, 1)
+	go func() { killed <- d.killBuilder(ctx, plugin) }()
+	r, err := d.submit(ctx, "inline")
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-killed:
+		if err != nil {
+			return err
+		}
+	case <-time.After(20 * time.Second):
+		return fmt.Errorf("no build was seen")
+	}
+	stage.Note("Plugin %d was killed. Nomad started another, and that built the environment anew:", plugin)
+	if err := r.ends(ctx); err != nil {
+		return err
+	}
+	return d.output(ctx, r)
+}
+
+// killBuilder waits, where the plugin is, for the first sign of a build.
+func (d *demo) killBuilder(ctx context.Context, plugin int) error {
+	const script = `until [ -n "$(ls "$1")" ]; do :; done; kill -9 "$2"`
+	builds := strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/builds"
+	if out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", builds, fmt.Sprint(plugin)); err != nil {
+		return fmt.Errorf("failed to kill the plugin: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (d *demo) crash(ctx context.Context) error {
+	stage.Say("A program that ends with an exception")
+	r, err := d.submit(ctx, "crash")
+	if err != nil {
+		return err
+	}
+	if err := r.wait(ctx, "to fail", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusFailed }); err != nil {
+		return err
+	}
+	stage.Note("The task's events, as in nomad alloc status and in the web UI:")
+	r.show()
+	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
+	if !slices.ContainsFunc(r.events(), func(e *api.TaskEvent) bool { return e.DisplayMessage == want }) {
+		return fmt.Errorf("the exception is not among the events")
+	}
+	return nil
+}
+
+// run is one run of an example.
+type run struct {
+	client *api.Client
+	job    string
+	alloc  *api.Allocation
+}
+
+// submit submits an example, and waits until it has a place.
+func (d *demo) submit(ctx context.Context, example string) (*run, error) {
+	root, err := build.Root(".")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(examples, example+".nomad.hcl")
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the job: %w", err)
+	}
+	stage.Note("nomad job run %s", file)
+	c := d.agent.Client()
+	job, err := c.Jobs().ParseHCL(string(text), true)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse the job: %w", err)
+	}
+	if _, _, err := c.Jobs().Register(job, nil); err != nil {
+		return nil, fmt.Errorf("failed to submit the job: %w", err)
+	}
+	r := &run{client: c, job: *job.ID}
+	err = stage.Until(ctx, "a place for "+r.job, func() (bool, error) {
+		list, _, err := c.Jobs().Allocations(r.job, false, nil)
+		if err != nil || len(list) == 0 {
+			return false, err
+		}
+		r.alloc, _, err = c.Allocations().Info(list[0].ID, nil)
+		return true, err
+	})
+	return r, err
+}
+
+// output shows what the task wrote.
+func (d *demo) output(ctx context.Context, r *run) error {
+	out, err := d.agent.Exec(ctx, "sh", "-c", `cat "$1"/*.stdout.*`, "sh",
+		filepath.Join(d.agent.DataDir(), "alloc", r.alloc.ID, "alloc", "logs"))
+	if err != nil {
+		return fmt.Errorf("failed to read the task's output: %w: %s", err, out)
+	}
+	for line := range strings.Lines(out) {
+		stage.Note("  | %s", strings.TrimRight(line, "\n"))
+	}
+	return nil
+}
+
+// ends waits for an end in good order, and shows the driver's events.
+func (r *run) ends(ctx context.Context) error {
+	if err := r.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
+		return err
+	}
+	r.show()
+	if r.alloc.ClientStatus != api.AllocClientStatusComplete {
+		return fmt.Errorf("job %s is %s", r.job, r.alloc.ClientStatus)
+	}
+	stage.Note("The program started %s.", r.took())
+	return nil
+}
+
+func (r *run) wait(ctx context.Context, what string, done func(*api.Allocation) bool) error {
+	return stage.Until(ctx, r.job+" "+what, func() (_ bool, err error) {
+		r.alloc, _, err = r.client.Allocations().Info(r.alloc.ID, nil)
+		return err == nil && done(r.alloc), err
+	})
+}
+
+// events are those of the only task.
+func (r *run) events() []*api.TaskEvent {
+	for _, s := range r.alloc.TaskStates {
+		return s.Events
+	}
+	return nil
+}
+
+// show prints the events that tell more than that the task was set up.
+func (r *run) show() {
+	for _, e := range r.events() {
+		switch e.Type {
+		case api.TaskReceived, api.TaskSetup, api.TaskStarted:
+		default:
+			stage.Note("  %s  %s: %s", time.Unix(0, e.Time).Format("15:04:05.0"), e.Type, e.DisplayMessage)
+		}
+	}
+}
+
+// took says how long the program took to start: from the task's directory, in which
+// templates are rendered first, to its process.
+func (r *run) took() string {
+	at := map[string]int64{}
+	for _, e := range r.events() {
+		at[e.Type] = e.Time
+	}
+	return fmt.Sprintf("%.2f s after the task's directory was made", time.Duration(at[api.TaskStarted]-at[api.TaskSetup]).Seconds())
+}
