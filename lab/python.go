@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -24,11 +26,17 @@ func pythons(drivers []nomad.Driver) string {
 		if d.Name != pythonDriver || d.Attributes["versions"] == "" {
 			continue
 		}
-		line := "Python   " + d.Attributes["versions"]
+		line := "Python   " + strings.Join(full(d.Attributes["versions"]), ", ")
 		if i := d.Attributes["installer"]; i != "" {
 			line += fmt.Sprintf("; environments are built with %s %s", i, d.Attributes[i+".version"])
 		}
 		return line
 	}
 	return ""
+}
+
+// full are the versions in the attribute, which has the minor ones besides:
+// "3.9,3.11,3.9.16,3.11.2".
+func full(versions string) []string {
+	return slices.DeleteFunc(strings.Split(versions, ","), func(v string) bool { return strings.Count(v, ".") < 2 })
 }

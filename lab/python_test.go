@@ -20,10 +20,10 @@ func TestPythonsAreShownWithWhatBuildsEnvironments(t *testing.T) {
 	}{
 		{"without the driver", []nomad.Driver{{Name: "exec-lite"}}, ""},
 		{"without interpreters", python(map[string]string{"version": "1"}), ""},
-		{"without an installer", python(map[string]string{"versions": "3.11.2"}), "Python   3.11.2"},
+		{"without an installer", python(map[string]string{"versions": "3.11,3.11.2"}), "Python   3.11.2"},
 		{
-			"with all", python(map[string]string{"versions": "3.11.2,3.9.16", "installer": "uv", "uv.version": "0.8.13"}),
-			"Python   3.11.2,3.9.16; environments are built with uv 0.8.13",
+			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "installer": "uv", "uv.version": "0.8.13"}),
+			"Python   3.9.16, 3.11.2; environments are built with uv 0.8.13",
 		},
 	} {
 		if got := pythons(tc.drivers); got != tc.want {
