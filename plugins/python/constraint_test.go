@@ -3,9 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/scheduler/feasible"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/pep440"
@@ -102,18 +104,16 @@ func TestWhatHasNoConstraintIsRefusedInASentence(t *testing.T) {
 	}
 }
 
-// meets is Nomad's own rule (scheduler/feasible, checkSetContainsAll and checkSetContainsAny).
+// scheduler is what Nomad's checker of constraints needs.
+type scheduler struct{ feasible.EvalCache }
+
+func (*scheduler) Metrics() *structs.AllocMetric { return new(structs.AllocMetric) }
+
+// meets says whether Nomad places a job with the constraint on a node with the attribute.
 func meets(attribute string, c *interpreter.Constraint) bool {
-	has := strings.Split(attribute, ",")
-	for _, v := range strings.Split(c.Value, ",") {
-		switch in := slices.Contains(has, v); {
-		case c.Operator == "set_contains_any" && in:
-			return true
-		case c.Operator == "set_contains" && !in:
-			return false
-		}
-	}
-	return c.Operator == "set_contains"
+	constraint := &structs.Constraint{LTarget: "${attr." + interpreter.VersionsAttribute + "}", Operand: c.Operator, RTarget: c.Value}
+	node := &structs.Node{Attributes: map[string]string{interpreter.VersionsAttribute: attribute}}
+	return feasible.NewConstraintChecker(new(scheduler), []*structs.Constraint{constraint}).Feasible(node)
 }
 
 func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {

@@ -16,13 +16,11 @@ func TestExceptionIsAmongTheEvents(t *testing.T) {
 		"crash":          {"import faulthandler\nfaulthandler._sigsegv()\n", "Segmentation fault (app.py:2)"},
 		"usage":          {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n", "app: error: unrecognized arguments: -z"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code})
-			if _, r := a.run(cfg); r.ExitCode == 0 {
-				t.Errorf("it ended well: %+v", r)
-			}
-			a.says(cfg, c.want)
-		})
+		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code})
+		if _, r := a.run(cfg); r.ExitCode == 0 {
+			t.Errorf("%s: it ended well: %+v", name, r)
+		}
+		a.says(cfg, c.want)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
@@ -111,7 +112,13 @@ func (a *agent) task(config string, files map[string]string, change ...func(*dri
 	alloc := uuid.Generate()
 	cfg := &drivers.TaskConfig{
 		ID: alloc + "/app/" + uuid.Short(), AllocID: alloc, Name: "app", NodeID: "node", JobName: "job",
-		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, Resources: &drivers.Resources{},
+		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 256}, Cpu: structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{},
+		},
 	}
 	for _, f := range change {
 		f(cfg)

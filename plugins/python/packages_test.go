@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,23 +82,17 @@ func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
 			"inline code":          {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon + "EOT\n", nil},
 			"module of it":         {"module = \"moon_phase\"\nrequirements = [\"moon-phase\"]", nil},
 		} {
-			t.Run(name, func(t *testing.T) {
-				a := &agent{t: t, dir: a.dir, DriverHarness: a.DriverHarness, driver: a.driver}
-				files := map[string]string{"app.py": useMoon}
-				for f, content := range c.files {
-					files[f] = content
-				}
-				config := c.config + "\noffline = true\nfind_links = [\"local/wheels\"]"
-				if !strings.Contains(config, "code =") && !strings.Contains(config, "module =") {
-					config += "\nscript = \"app.py\""
-				}
-				cfg := a.task(config, files)
-				a.withWheels(cfg, moon)
-				out := a.runs(cfg)
-				if !strings.HasPrefix(out, "1.2 ") && name != "module of it" {
-					t.Errorf("got %q", out)
-				}
-			})
+			files := map[string]string{"app.py": useMoon}
+			maps.Copy(files, c.files)
+			config := c.config + "\noffline = true\nfind_links = [\"local/wheels\"]"
+			if !strings.Contains(config, "code =") && !strings.Contains(config, "module =") {
+				config += "\nscript = \"app.py\""
+			}
+			cfg := a.task(config, files)
+			a.withWheels(cfg, moon)
+			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") && name != "module of it" {
+				t.Errorf("%s: got %q", name, out)
+			}
 		}
 	})
 }

@@ -27,7 +27,7 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 	for name, config := range map[string]string{
 		"script in local":        `script = "app.py"`,
 		"script by its path":     `script = "local/app.py"`,
-		"absolute script":        `script = "/proc/self/cwd/local/app.py"`,
+		"absolute script":        ``,
 		"directory":              `script = "dir"`,
 		"zip application":        `script = "local/app.pyz"`,
 		"zip with a first line":  `script = "exe.pex"`,
@@ -38,21 +38,13 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 		"interpreter's options":  "script = \"app.py\"\ninterpreter_args = [\"-X\", \"dev\", \"-W\", \"ignore\"]",
 		"a path that is allowed": "script = \"app.py\"\npython = \"/usr/bin/python3\"",
 	} {
-		t.Run(name, func(t *testing.T) {
-			a := &agent{t: t, dir: a.dir, DriverHarness: a.DriverHarness, driver: a.driver}
-			if strings.HasPrefix(name, "absolute") {
-				cfg := a.task(`script = "x"`, files)
-				path := filepath.Join(cfg.TaskDir().LocalDir, "app.py")
-				cfg = a.task("script = \""+path+"\"\nargs = [\"one\", \"--two\"]", nil)
-				if out := a.runs(cfg); out != "hello one --two\n" {
-					t.Errorf("got %q", out)
-				}
-				return
-			}
-			if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
-				t.Errorf("got %q", out)
-			}
-		})
+		if name == "absolute script" {
+			other := a.task(`script = "app.py"`, files)
+			config = "script = \"" + filepath.Join(other.TaskDir().LocalDir, "app.py") + "\""
+		}
+		if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
+			t.Errorf("%s: got %q", name, out)
+		}
 	}
 }
 

@@ -13,15 +13,13 @@ import (
 )
 
 // Lend writes down that a task uses the environment for as long as the directory
-// stateDir exists, which is absolute and does already. Call it before Release.
+// stateDir exists, which is absolute. Call it before the task starts, when the
+// directory is not there yet, and Release after that: until then nobody asks for it.
 //
 // The note does not have to outlive the machine, as no task does.
 func (e *Environment) Lend(stateDir string) error {
 	if !filepath.IsAbs(stateDir) {
 		return fmt.Errorf("failed to lend an environment: the state directory %q is not absolute", stateDir)
-	}
-	if _, err := os.Stat(stateDir); err != nil {
-		return fmt.Errorf("failed to lend an environment for a state directory that is not there: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
