@@ -45,8 +45,15 @@ var conditions = map[string]func() bool{
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
-	"no-qemu": func() bool { _, err := exec.LookPath("qemu-system-x86_64"); return err != nil },
+	"no-qemu": func() bool { return !onPath("qemu-system-x86_64") },
+	"no-uv":   func() bool { return !onPath("uv") && os.Getenv("UV") == "" },
+	"no-pypy": func() bool { return !onPath("pypy3") },
 	"any":     func() bool { return true },
+}
+
+func onPath(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
 
 func exists(globs ...string) bool {
