@@ -89,6 +89,37 @@ func TestSeveralNamesOfOneFileAreOneInterpreterThatIsRunOnce(t *testing.T) {
 	}
 }
 
+func TestOneFileThatIsInstalledInTwoPlacesIsTwoInterpreters(t *testing.T) {
+	dir := t.TempDir() // as uv does, whose files are hard links
+	prefix := `"'$(dirname $(dirname $0))'"`
+	script := strings.ReplaceAll(says("3.12.1", nil), `"/opt/fake"`, prefix)
+	fake(t, dir+"/a/bin/python3.12", script)
+	if err := os.MkdirAll(dir+"/b/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(dir+"/a/bin/python3.12", dir+"/b/bin/python3.12"); err != nil {
+		t.Fatal(err)
+	}
+	found := find(t, &Finder{Globs: []string{dir + "/*/bin/*"}})
+	if len(found) != 2 || found[0].Prefix != dir+"/a" || found[1].Prefix != dir+"/b" || found[1].Path != dir+"/b/bin/python3.12" {
+		t.Errorf("found %+v", found)
+	}
+}
+
+func TestPipIsTheInterpretersOwnOrElseThatOfItsWheels(t *testing.T) {
+	dir := t.TempDir()
+	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl", "/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
+	fake(t, dir+"/a/python3", says("3.13.1", map[string]any{"pip": "24.1", "wheels": wheels}))
+	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": "", "wheels": wheels}))
+	fake(t, dir+"/c/python3", says("3.11.1", map[string]any{"pip": "", "wheels": []string{}}))
+	found := find(t, &Finder{Globs: []string{dir + "/*/*"}})
+	for n, want := range []string{"24.1 [-m pip]", "25.0.1 [" + wheels[0] + "/pip]", " []"} {
+		if got := fmt.Sprint(found[n].PipVersion, " ", found[n].Pip); got != want {
+			t.Errorf("%s has pip %s, want %s", found[n], got, want)
+		}
+	}
+}
+
 func TestAFileThatIsReplacedIsAskedAgainAndNoOther(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/python3.11", says("3.11.2", nil))

@@ -45,6 +45,15 @@ func TestEachPipInstallsAWheel(t *testing.T) {
 		pips = append(pips, i.Pip)
 	}
 	wheels, _ := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
+	said, err := ask(t.Context(), i.Path, nil, askTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wheels {
+		if !slices.Contains(said.Wheels, w) {
+			t.Errorf("%s is not among %q", w, said.Wheels)
+		}
+	}
 	for _, w := range wheels {
 		pips = append(pips, []string{w + "/pip"})
 		if v := wheelVersion(w); v == "" || v[0] < '0' || v[0] > '9' {
