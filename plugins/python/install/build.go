@@ -65,7 +65,16 @@ func (i Installer) begin(r Request) (*build, error) {
 	if b.source, err = newSource(&r); err != nil {
 		return nil, err
 	}
-	writable := []string{filepath.Dir(r.Dir), r.Work}
+	// The directory itself is made here, so that the installer needs no right to write beside it.
+	if err := os.Mkdir(r.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("failed to make the environment's directory: %w", err)
+	}
+	if r.As != nil {
+		if err := os.Lchown(r.Dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
+			return nil, fmt.Errorf("failed to give the environment's directory to its builder: %w", err)
+		}
+	}
+	writable := []string{r.Dir, r.Work}
 	if r.Downloads != "" {
 		writable = append(writable, r.Downloads)
 	}

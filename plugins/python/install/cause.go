@@ -1,12 +1,6 @@
 package install
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"regexp"
-	"strings"
-)
+import "fmt"
 
 // Cause is why an installer failed.
 type Cause int
@@ -22,6 +16,8 @@ const (
 	NoWheel            // there is no wheel, and sdists are not allowed
 	RefusedHost        // an index sent the installer to a host that is not allowed
 	Malicious          // a package wants to install outside of the environment
+	Unauthorized       // an index does not know the credentials, or wants some
+	TooLarge           // the packages are larger than an environment may be
 )
 
 // Error is an installer's failure.
@@ -37,31 +33,4 @@ func (e *Error) Error() string { return fmt.Sprint(e.Words) }
 // Temporary says whether the same may succeed later or elsewhere.
 func (e *Error) Temporary() bool {
 	return e.Cause == Unreachable || e.Cause == NoSpace || e.Cause == TimedOut
-}
-
-// explain makes an *Error of what the installer said and the proxy saw.
-func (b *build) explain(ctx context.Context, err error, lines []string) error {
-	e := &Error{Tool: b.with.Name + " " + b.with.Version, Lines: lines[max(0, len(lines)-10):]}
-	if ctx.Err() != nil {
-		e.Cause, e.Words = TimedOut, "the environment was not built in time"
-		if errors.Is(ctx.Err(), context.Canceled) {
-			e.Words = "the environment's build was given up"
-		}
-		return e
-	}
-	e.Words = fmt.Sprintf("%s failed: %v", e.Tool, err)
-	if len(lines) > 0 {
-		e.Words = fmt.Sprintf("%s failed: %s", e.Tool, lines[len(lines)-1])
-	}
-	return e
-}
-
-var steps = regexp.MustCompile(`^\s*(Collecting|Downloading|Building|Installing|Resolved|Prepared|Installed|Successfully installed) \S`)
-
-// progress are the words for people in a line of an installer, "" where it has none.
-func progress(line string) string {
-	if !steps.MatchString(line) {
-		return ""
-	}
-	return strings.TrimSpace(line)
 }

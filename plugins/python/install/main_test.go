@@ -1,11 +1,14 @@
 package install_test
 
 import (
+	"crypto/rand"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -136,4 +139,79 @@ func hello(t testing.TB, dir string) {
 		"hello_world.py": "import greeting_words\nVERSION = '2.0'\ndef main():\n    print('hello', greeting_words.VERSION)\ndef fail():\n    raise ValueError('no')\n",
 		"hello_world-2.0.dist-info/entry_points.txt": "[console_scripts]\nhello = hello_world:main\n",
 	}}.Write(t, dir)
+}
+
+// mkdirs makes the builder's directories anew.
+func (p place) mkdirs(t testing.TB) {
+	t.Helper()
+	for _, dir := range []string{p.work(), p.downloads()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if as := builder(); as != nil {
+			if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// small makes a directory a file system of so many bytes, until the test ends.
+func small(t testing.TB, dir string, size int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", size)); err != nil {
+		t.Skipf("no file system can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chown(dir, int(builder().Uid), int(builder().Gid)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noise can't be compressed.
+func noise(n int) string {
+	b := make([]byte, n)
+	rand.Read(b)
+	return string(b)
+}
+
+// nothingRuns checks that the builder has no process.
+func nothingRuns(t testing.TB) {
+	t.Helper()
+	if builder() == nil {
+		return
+	}
+	found := builders(t)
+	for deadline := time.Now().Add(10 * time.Second); len(found) > 0 && time.Now().Before(deadline); found = builders(t) {
+		time.Sleep(10 * time.Millisecond) // nothing tells of the end of another's child
+	}
+	if len(found) > 0 {
+		t.Errorf("these processes are left: %q", found)
+	}
+}
+
+// builders are the processes of the builder.
+func builders(t testing.TB) (argvs []string) {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != builder().Uid {
+			continue
+		}
+		if argv, _ := os.ReadFile(dir + "/cmdline"); len(argv) > 0 {
+			argvs = append(argvs, string(argv))
+		}
+	}
+	return argvs
 }

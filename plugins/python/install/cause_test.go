@@ -1,0 +1,117 @@
+package install_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
+	tests := []struct {
+		name        string
+		lines       []string
+		constraints []string
+		cause       install.Cause
+		words       []string
+	}{
+		{name: "a package that is not there", lines: []string{"missing-thing"}, cause: install.NotFound, words: []string{"missing-thing"}},
+		{name: "a version that is not there", lines: []string{"app==9.0"}, cause: install.NotFound, words: []string{"app", "9.0"}},
+		{name: "a requirement of a package that is not there", lines: []string{"orphan"}, cause: install.NotFound, words: []string{"nowhere"}},
+		{name: "a wheel for another interpreter", lines: []string{"other-abi==1.0"}, cause: install.NoWheel, words: []string{"other", "CPython 3.11"}},
+		{name: "only sources", lines: []string{"source"}, cause: install.NoWheel, words: []string{"source", "CPython 3.11"}},
+		{name: "a package for a newer Python", lines: []string{"newer"}, cause: install.NotFound, words: []string{"newer"}},
+		{name: "two versions at once", lines: []string{"wants-one", "wants-two"}, cause: install.Conflict, words: []string{"wants-one", "wants-two"}},
+		{name: "a constraint", lines: []string{"wants-two"}, constraints: []string{"app<2"}, cause: install.Conflict, words: []string{"app"}},
+	}
+	wheels := func(t *testing.T, dir string) {
+		wheeltest.Wheel{Name: "app", Version: "1.0"}.Write(t, dir)
+		wheeltest.Wheel{Name: "app", Version: "2.0"}.Write(t, dir)
+		wheeltest.Wheel{Name: "wants-one", Version: "1.0", Requires: []string{"app<2"}}.Write(t, dir)
+		wheeltest.Wheel{Name: "wants-two", Version: "1.0", Requires: []string{"app>=2"}}.Write(t, dir)
+		wheeltest.Wheel{Name: "orphan", Version: "1.0", Requires: []string{"nowhere"}}.Write(t, dir)
+		wheeltest.Wheel{Name: "newer", Version: "1.0", Python: ">=3.99"}.Write(t, dir)
+		wheeltest.Sdist{Name: "source", Version: "1.0"}.Write(t, dir)
+		wheeltest.Wheel{Name: "other-abi", Version: "1.0"}.Write(t, dir)
+		err := os.Rename(filepath.Join(dir, "other_abi-1.0-py3-none-any.whl"), filepath.Join(dir, "other_abi-1.0-cp27-cp27mu-win32.whl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range tests {
+		for _, offline := range []bool{true, false} {
+			name := test.name + " in an index"
+			if offline {
+				name = test.name + " offline"
+			}
+			t.Run(name, func(t *testing.T) {
+				tools(t, func(t *testing.T, i install.Installer) {
+					p := newPlace(t)
+					wheels(t, p.wheels)
+					r := p.request(t, test.lines...)
+					r.Requirements.Constraints = test.constraints
+					if !offline {
+						r.Indexes = requirement.Indexes{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
+					}
+					_, err := i.Install(t.Context(), r)
+					var e *install.Error
+					if !errors.As(err, &e) {
+						t.Fatalf("the error is %v", err)
+					}
+					t.Logf("%v: %s", e.Cause, e.Words)
+					if e.Cause != test.cause || e.Temporary() || len(e.Lines) == 0 || len(e.Lines) > 10 {
+						t.Errorf("the cause is %v of\n%s", e.Cause, lines(err))
+					}
+					for _, want := range test.words {
+						if !strings.Contains(strings.ReplaceAll(e.Words, "_", "-"), want) {
+							t.Errorf("%q is not in %q\n%s", want, e.Words, lines(err))
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAFullDiskMayBeEmptierElsewhere(t *testing.T) {
+	tools(t, func(t *testing.T, i install.Installer) {
+		p := newPlace(t)
+		small(t, p.dir, 24<<20)
+		p.mkdirs(t)
+		wheeltest.Wheel{Name: "large", Version: "1.0", Files: map[string]string{"large.bin": noise(40 << 20)}}.Write(t, p.wheels)
+		_, err := i.Install(t.Context(), p.request(t, "large"))
+		var e *install.Error
+		if !errors.As(err, &e) || e.Cause != install.NoSpace || !e.Temporary() {
+			t.Errorf("the error is %v\n%s", err, lines(err))
+		}
+	})
+}
+
+func TestABuildEndsWithItsContext(t *testing.T) {
+	tools(t, func(t *testing.T, i install.Installer) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		p := newPlace(t)
+		r := p.request(t, "slow")
+		r.Indexes = requirement.Indexes{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+			case <-ctx.Done():
+			}
+		})}
+		_, err := i.Install(ctx, r)
+		var e *install.Error
+		if !errors.As(err, &e) || e.Cause != install.TimedOut || !e.Temporary() {
+			t.Errorf("the error is %v\n%s", err, lines(err))
+		}
+		nothingRuns(t)
+	})
+}

@@ -1,0 +1,190 @@
+package install_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+// elsewhere is an index on another address of this machine; hits counts who came.
+func elsewhere(t *testing.T, dir string) (url string, hits *atomic.Int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Skipf("no second loopback address: %v", err)
+	}
+	hits = new(atomic.Int32)
+	handler := wheeltest.Handler(dir)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		handler.ServeHTTP(w, r)
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.URL, hits
+}
+
+// serve is an index with a handler of the test's own.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL + "/simple"
+}
+
+func TestAnIndexThatSendsTheInstallerElsewhereIsRefused(t *testing.T) {
+	tests := map[string]func(other string) http.HandlerFunc{
+		"a page that is redirected": func(other string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other+r.URL.Path, http.StatusFound) }
+		},
+		"a file that is redirected": func(other string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasPrefix(r.URL.Path, "/files/") {
+					http.Redirect(w, r, other+r.URL.Path, http.StatusTemporaryRedirect)
+					return
+				}
+				page(w, "/files/")
+			}
+		},
+		"a link": func(other string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) { page(w, other+"/files/") }
+		},
+		"a link with another scheme": func(other string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				page(w, strings.Replace(other, "http:", "https:", 1)+"/files/")
+			}
+		},
+	}
+	for name, index := range tests {
+		t.Run(name, func(t *testing.T) {
+			tools(t, func(t *testing.T, i install.Installer) {
+				p := newPlace(t)
+				hello(t, p.wheels)
+				other, hits := elsewhere(t, p.wheels)
+				r := p.request(t, "greeting-words")
+				r.Indexes = requirement.Indexes{URL: serve(t, index(other))}
+				_, err := i.Install(t.Context(), r)
+				var e *install.Error
+				if !errors.As(err, &e) || e.Cause != install.RefusedHost || !strings.Contains(e.Words, "127.0.0.2") || !strings.Contains(e.Words, "allowed_hosts") {
+					t.Errorf("the error is %v\n%s", err, lines(err))
+				}
+				if n := hits.Load(); n > 0 {
+					t.Errorf("the other host was asked %d times", n)
+				}
+				if strings.HasSuffix(name, "another scheme") {
+					return
+				}
+				p = newPlace(t)
+				allowed := p.request(t, "greeting-words")
+				allowed.Indexes, allowed.AllowedHosts = r.Indexes, []string{"127.0.0.*"}
+				if _, err := i.Install(t.Context(), allowed); err != nil {
+					t.Errorf("with the host allowed: %v\n%s", err, lines(err))
+				}
+			})
+		})
+	}
+}
+
+func page(w http.ResponseWriter, prefix string) {
+	w.Header().Set("Content-Type", "text/html")
+	fmt.Fprintf(w, "<!DOCTYPE html><html><body><a href=\"%sgreeting_words-1.0-py3-none-any.whl\">greeting_words-1.0-py3-none-any.whl</a></body></html>", prefix)
+}
+
+func TestAnIndexThatDoesNotAnswerMayLater(t *testing.T) {
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	tests := map[string]string{
+		"refused connection": closed.URL + "/simple",
+		"unknown host":       "http://index.invalid/simple",
+		"unknown https host": "https://index.invalid/simple",
+		"an error": serve(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "no", http.StatusInternalServerError)
+		}),
+		"a dropped connection": serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
+				c.Close()
+			}
+		}),
+		"a file that breaks off": serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.URL.Path, "/files/") {
+				page(w, "/files/")
+				return
+			}
+			w.Header().Set("Content-Length", "100000")
+			w.Write(make([]byte, 100))
+		}),
+	}
+	for name, index := range tests {
+		t.Run(name, func(t *testing.T) {
+			tools(t, func(t *testing.T, i install.Installer) {
+				p := newPlace(t)
+				r := p.request(t, "greeting-words")
+				r.Indexes = requirement.Indexes{URL: index}
+				_, err := i.Install(t.Context(), r)
+				var e *install.Error
+				if !errors.As(err, &e) || e.Cause != install.Unreachable || !e.Temporary() {
+					t.Errorf("the error is %v\n%s", err, lines(err))
+				}
+				t.Log(err)
+			})
+		})
+	}
+}
+
+func TestCredentialsOfAnIndexAreNowhereToBeSeen(t *testing.T) {
+	const password = "s3cr3t-w%C3%B6rd"
+	tools(t, func(t *testing.T, i install.Installer) {
+		p := newPlace(t)
+		hello(t, p.wheels)
+		handler := wheeltest.Handler(p.wheels)
+		var argvs, heard []string
+		open := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			out, _ := exec.Command("ps", "-eo", "args").Output()
+			argvs = append(argvs, string(out))
+			if _, given, _ := r.BasicAuth(); given != "s3cr3t-wörd" {
+				w.Header().Set("WWW-Authenticate", `Basic realm="index"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			handler.ServeHTTP(w, r)
+		})
+		for _, wanted := range []string{"hello-world", "missing-thing"} {
+			p := newPlace(t)
+			r := p.request(t, wanted)
+			r.Indexes = requirement.Indexes{URL: strings.Replace(open, "://", "://someone:"+password+"@", 1)}
+			r.Progress = func(words string) { heard = append(heard, words) }
+			_, err := i.Install(t.Context(), r)
+			heard = append(heard, fmt.Sprint(err), lines(err))
+			if wanted == "hello-world" && err != nil {
+				t.Errorf("%v\n%s", err, lines(err))
+			}
+		}
+		for _, text := range append(argvs, heard...) {
+			if strings.Contains(text, "s3cr3t") {
+				t.Errorf("the password is in %s", text)
+			}
+		}
+		if len(argvs) == 0 {
+			t.Error("the index was not asked")
+		}
+		p = newPlace(t)
+		r := p.request(t, "hello-world")
+		r.Indexes = requirement.Indexes{URL: strings.Replace(open, "://", "://someone:wrong-one@", 1)}
+		_, err := i.Install(t.Context(), r)
+		var e *install.Error
+		if !errors.As(err, &e) || e.Cause != install.Unauthorized {
+			t.Errorf("with a wrong password: %v\n%s", err, lines(err))
+		}
+	})
+}
