@@ -95,11 +95,22 @@ func File(name string, read Reader) (*Set, error) {
 }
 
 // Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock
-// or SCRIPT.lock of uv, or otherwise a requirements file in which each requirement
+// or SCRIPT.py.lock of uv, or otherwise a requirements file in which each requirement
 // has a version and hashes.
 func Lock(name string, read Reader) (*Set, error) {
+	name = path.Clean(name)
+	switch base := path.Base(name); {
+	case pylockName.MatchString(base):
+		return readPylock(name, read)
+	case path.Ext(base) == ".toml":
+		return nil, fmt.Errorf("lock %s is not called pylock.toml or pylock.NAME.toml, which says that it is one", name)
+	case base == "uv.lock", strings.HasSuffix(base, ".py.lock"):
+		return readUVLock(name, read)
+	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
+		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes", name)
+	}
 	f := files{read: read, insist: true}
-	if err := f.file(path.Clean(name), false); err != nil {
+	if err := f.file(name, false); err != nil {
 		return nil, err
 	}
 	s, err := f.set()

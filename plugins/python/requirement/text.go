@@ -34,6 +34,15 @@ func show(text string) string {
 	return strconv.Quote(text)
 }
 
+// plain is a library's words in one line that is not too long.
+func plain(words string) string {
+	words = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }), " ")
+	if r := []rune(words); len(r) > 2*maxShown {
+		return string(r[:2*maxShown]) + "…"
+	}
+	return words
+}
+
 // checkText is for all of a file: what readers of such files do not agree on is refused,
 // so that what was checked here is what an installer sees.
 func checkText(text string) error {

@@ -1,0 +1,184 @@
+package requirement
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func lockWith(packages string) string {
+	return "lock-version = \"1.0\"\ncreated-by = \"test\"\n" + packages
+}
+
+// wheelOf is a package with one wheel.
+func wheelOf(name, more string) string {
+	return "[[packages]]\nname = \"" + name + "\"\nversion = \"1.0\"\n" + more + "\nwheels = [{name = \"x.whl\", url = \"https://h/x.whl\", hashes = {sha256 = \"" + strings.Repeat("a", 64) + "\"}}]\n"
+}
+
+func TestAPylockIsLinesWithTheHashesOfAllFiles(t *testing.T) {
+	lock := `
+lock-version = "1.0"
+requires-python = ">= 3.9, <4"
+environments = ["sys_platform == 'linux'"]
+extras = ["dev"]
+dependency-groups = ["docs", "main"]
+default-groups = ["Main"]
+created-by = "uv"
+[[packages]]
+name = "Zope.Interface"
+version = "6.0"
+marker = "python_version < '3.13' and ('dev' in extras or 'main' in dependency_groups)"
+index = "https://pypi.org/simple/"
+sdist = { url = "https://h/zope.tar.gz", size = 3, hashes = { sha256 = "` + strings.Repeat("C", 64) + `", md5 = "x" } }
+[[packages.wheels]]
+name = "zope.whl"
+upload-time = 2024-01-01T00:00:00Z
+path = "wheels/zope.whl"
+hashes = { sha256 = "` + strings.Repeat("b", 64) + `" }
+[[packages.wheels]]
+url = "https://h/zope2.whl"
+hashes = { sha512 = "` + strings.Repeat("a", 128) + `" }
+[[packages]]
+name = "direct"
+archive = { url = "https://third/direct.zip", subdirectory = "src", hashes = { sha256 = "` + strings.Repeat("d", 64) + `" } }
+[tool.uv]
+any = [[1], [2]]
+` + wheelOf("docs-only", `marker = "'docs' in dependency_groups"`) +
+		wheelOf("dev-only", `marker = "'dev' in extras and os_name == 'posix'"`) +
+		wheelOf("always", `marker = "'dev' not in extras or os_name == 'posix'"`) +
+		wheelOf("private", "index = \"https://user:word@private/simple\"\nrequires-python = \">=3.10\"")
+	s, err := Lock("local/pylock.app.toml", in(map[string]string{"local/pylock.app.toml": lock}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := " --hash=" + hashOf("a")
+	want := &Set{
+		Lines: []string{
+			"always==1.0" + a,
+			"direct @ https://third/direct.zip#subdirectory=src --hash=" + hashOf("d"),
+			"private==1.0" + a,
+			`zope-interface==6.0 ; python_version < "3.13" --hash=` + hashOf("b") + " --hash=" + hashOf("c") + " --hash=sha512:" + strings.Repeat("a", 128),
+		},
+		Hashed: true, Complete: true, RequiresPython: ">= 3.9,<4,>=3.10",
+		Indexes: Indexes{Extra: []string{"https://user:word@private/simple"}, FindLinks: []string{"local/wheels"}},
+		URLs:    []string{"https://third/direct.zip#subdirectory=src"},
+	}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("got\n%+v\nnot\n%+v", s, want)
+	}
+	again, err := List(s.Lines)
+	if err != nil || !slices.Equal(again.Lines, s.Lines) {
+		t.Errorf("read again: %v, %v", again, err)
+	}
+}
+
+func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
+	const head = "[[packages]]\nname = \"a\"\nversion = \"1\"\n"
+	for content, says := range map[string]string{
+		"":                                 "no lock-version",
+		"lock-version = \"2.0\"":           "2.0",
+		"lock-version = 1":                 "not such a lock",
+		"lock-version = \"1.0\"":           "no packages",
+		"x = [\n1,\nno]":                   "pylock.toml:3: this is not TOML",
+		lockWith("packages = 3"):           "not such a lock",
+		lockWith("[[packages]]\n"):         "number 1",
+		lockWith(head):                     "no files",
+		lockWith(wheelOf("../x", "")):      "not one of a package",
+		lockWith(wheelOf("-x", "")):        "not one of a package",
+		lockWith(wheelOf("a", "marker='")): "TOML",
+		lockWith(wheelOf("a", `marker = "extras in 'dev'"`)):                                           "lists",
+		lockWith(wheelOf("a", `marker = "'dev' == extras"`)):                                           "lists",
+		lockWith(wheelOf("a", `marker = "nope == 'x'"`)):                                               "variable",
+		lockWith(wheelOf("a", `index = "file:///x"`)):                                                  "index",
+		lockWith(head + "vcs = {type = \"git\", url = \"https://h/x\", commit-id = \"1\"}"):            "repository",
+		lockWith(head + "directory = {path = \".\", editable = true}"):                                 "--no-emit-project",
+		lockWith(head + "archive = {path = \"a.zip\", hashes = {sha256 = \"\"}}"):                      "archive of the node",
+		lockWith(head + "archive = {url = \"https://h/a.zip\"}"):                                       "no hash that is safe",
+		lockWith(head + "archive = {url = \"https://h/a.zip -x\"}"):                                    "encode",
+		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {md5 = \"x\"}}]"):                       "no hash that is safe",
+		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {sha256 = \"x\"}}]"):                    "64",
+		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"../x\"", 1)): "below",
+		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"/x\"", 1)):   "below",
+		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"-d/x\"", 1)): "hyphen",
+		lockWith(strings.Replace(wheelOf("a", ""), "\"1.0\"", "\"1.*\"", 1)):                           "version",
+		lockWith(strings.Replace(wheelOf("a", ""), "\"1.0\"", "\"1 --pre\"", 1)):                       "version",
+	} {
+		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
+		if err == nil {
+			t.Errorf("%q is taken: %+v", content, s)
+		} else if m := err.Error(); !strings.HasPrefix(m, "pylock.toml") || !strings.Contains(m, says) || strings.Contains(m, "\n") {
+			t.Errorf("%q: %v, without %q", content, err, says)
+		}
+	}
+}
+
+func TestTheNameSaysWhichLockItIs(t *testing.T) {
+	for _, name := range []string{"lock.toml", "pylock.a.b.toml", "poetry.lock", "Pipfile.lock"} {
+		if _, err := Lock(name, in(map[string]string{name: ""})); err == nil || !strings.Contains(err.Error(), "pylock.toml") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAUVLockComesWithItsProject(t *testing.T) {
+	const lock = "version = 1\nrevision = 1\nrequires-python = \">=3.11\"\n[[package]]\nname = \"a\"\n"
+	read := in(map[string]string{"app/uv.lock": lock, "app/pyproject.toml": "[project]", "app.py.lock": lock, "app.py": "# ///", "d/uv.lock": lock, "e/uv.lock": "a = 1"})
+	for name, want := range map[string]*UVLock{
+		"app/uv.lock": {Lock: []byte(lock), Project: []byte("[project]")},
+		"app.py.lock": {Lock: []byte(lock), Project: []byte("# ///"), Script: true},
+	} {
+		s, err := Lock(name, read)
+		if err != nil || !reflect.DeepEqual(s, &Set{UVLock: want, Complete: true, RequiresPython: ">=3.11"}) || s.Empty() {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+	for name, says := range map[string]string{"d/uv.lock": "beside it", "e/uv.lock": "no version", "f/uv.lock": "failed to read"} {
+		if _, err := Lock(name, read); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Without the bound the decoder ends the process, or takes all memory.
+func TestALockThatIsMadeToExhaustTheNodeIsRefused(t *testing.T) {
+	many := strings.Repeat("k.k=1\n", 100_000)
+	for _, content := range []string{
+		"a = " + strings.Repeat("[", 4_000_000), "a = " + strings.Repeat("[\"]\", ", 700_000), "a = " + strings.Repeat("[ #]\n", 700_000),
+		"a = " + strings.Repeat("[''''']'''', \"\\\"]\", ", 150_000), strings.Repeat("a={", 1_000_000), strings.Repeat("a.", 2_000_000) + "a = 1",
+		"[" + strings.Repeat("a", 100_000) + "]\n" + many, "  [\"" + strings.Repeat("a", 100_000) + "\"]\n" + many, strings.Repeat("a", 100_000) + " = {" + strings.ReplaceAll(many, "\n", ","),
+		strings.Repeat(" ", 5<<20),
+	} {
+		start := time.Now()
+		_, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
+		if err == nil || !strings.Contains(err.Error(), "than a lock has") && !strings.Contains(err.Error(), "larger") {
+			t.Errorf("%.40s: %v", content, err)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%.40s: it took %s", content, took)
+		}
+	}
+}
+
+func FuzzPylock(f *testing.F) {
+	f.Add(lockWith(wheelOf("a", `marker = "'x' in extras or os_name == 'a' and 'y' not in dependency_groups"`)))
+	f.Add(lockWith(wheelOf("a", `index = "https://i/simple"`) + "[[packages]]\nname='b'\narchive={url='https://h/b.zip',subdirectory='c&d',hashes={sha256='" + strings.Repeat("d", 64) + "'}}"))
+	f.Add(lockWith("[[packages]]\nname='b'\nversion='1+x'\nwheels=[{path='d/e.whl',hashes={sha384='" + strings.Repeat("d", 96) + "'}}]"))
+	f.Fuzz(func(t *testing.T, content string) {
+		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\x00") {
+				t.Errorf("%q", err)
+			}
+			return
+		}
+		again, err := File("r.txt", in(map[string]string{"r.txt": strings.Join(s.Lines, "\n")}))
+		if err != nil {
+			t.Fatalf("%q: %v", s.Lines, err)
+		}
+		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !slices.Equal(again.URLs, s.URLs) {
+			t.Errorf("%q becomes %q", s.Lines, again.Lines)
+		}
+	})
+}

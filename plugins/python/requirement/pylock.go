@@ -1,0 +1,268 @@
+package requirement
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// pylockName is what the specification requires of a file's name.
+var pylockName = regexp.MustCompile(`^pylock\.(?:[^.]+\.)?toml$`)
+
+// pylock is a lock file as PyPA's pylock.toml specification has it (PEP 751), without
+// what matters to whom makes one.
+type pylock struct {
+	Version        string          `toml:"lock-version"`
+	RequiresPython string          `toml:"requires-python"`
+	Environments   []string        `toml:"environments"`
+	DefaultGroups  []string        `toml:"default-groups"`
+	Packages       []pylockPackage `toml:"packages"`
+}
+
+type pylockPackage struct {
+	Name           string         `toml:"name"`
+	Version        string         `toml:"version"`
+	Marker         string         `toml:"marker"`
+	RequiresPython string         `toml:"requires-python"`
+	Index          string         `toml:"index"`
+	VCS            map[string]any `toml:"vcs"`
+	Directory      map[string]any `toml:"directory"`
+	Archive        *pylockFile    `toml:"archive"`
+	Sdist          *pylockFile    `toml:"sdist"`
+	Wheels         []pylockFile   `toml:"wheels"`
+}
+
+type pylockFile struct {
+	URL          string            `toml:"url"`
+	Path         string            `toml:"path"`
+	Subdirectory string            `toml:"subdirectory"`
+	Hashes       map[string]string `toml:"hashes"`
+}
+
+// pylockVariables are those of requirements and the lists that the specification adds.
+func pylockVariables() map[string]string {
+	all := maps.Clone(requirementVariables)
+	all["extras"], all["dependency_groups"] = "", ""
+	return all
+}
+
+// readPylock makes a Set of a lock for several environments: which package is
+// for which is left to the markers, as in a requirements file.
+func readPylock(name string, read Reader) (*Set, error) {
+	var lock pylock
+	meta, err := decode(name, read, &lock)
+	if err != nil {
+		return nil, err
+	}
+	if !meta.IsDefined("lock-version") {
+		return nil, fmt.Errorf("%s has no lock-version: it is not a pylock.toml (PEP 751)", name)
+	}
+	if lock.Version != "1" && !strings.HasPrefix(lock.Version, "1.") {
+		return nil, fmt.Errorf("%s has lock-version %s, and only 1 is understood: export it again as 1.0", name, show(lock.Version))
+	}
+	if !meta.IsDefined("packages") {
+		return nil, fmt.Errorf("%s has no packages", name)
+	}
+	s := &Set{Hashed: true, Complete: true, RequiresPython: and(lock.RequiresPython)}
+	for _, e := range lock.Environments {
+		if _, err := lockMarker(e); err != nil {
+			return nil, fmt.Errorf("%s: environments: %w", name, err)
+		}
+	}
+	for i, p := range lock.Packages {
+		if err := s.addPackage(name, p, lock.DefaultGroups); err != nil {
+			label := show(p.Name)
+			if p.Name == "" {
+				label = fmt.Sprint("number ", i+1)
+			}
+			return nil, fmt.Errorf("%s: package %s: %w", name, label, err)
+		}
+	}
+	s.sort()
+	s.Hashed = len(s.Lines) > 0
+	return s, nil
+}
+
+// addPackage makes a line of a package, unless it is of a group or an extra
+// that nobody asked for.
+func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
+	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
+		return errors.New("its name is not one of a package")
+	}
+	r := requirement{name: Name(p.Name)}
+	wanted, err := r.lockMarker(p.Marker, groups)
+	if err != nil || !wanted {
+		return err
+	}
+	if p.RequiresPython != "" && r.marker == nil {
+		s.RequiresPython = and(s.RequiresPython, p.RequiresPython)
+	}
+	switch {
+	case p.VCS != nil:
+		return errors.New("it is a repository, which would have to be built on the node: build a wheel of it, and lock that")
+	case p.Directory != nil:
+		return errors.New("it is a directory, which would have to be built on the node: leave it out (uv export --no-emit-project), or lock a wheel of it")
+	case p.Archive != nil:
+		err = r.archive(*p.Archive)
+	default:
+		err = s.files(lock, &r, p)
+	}
+	if err != nil {
+		return err
+	}
+	s.add(r)
+	return nil
+}
+
+// archive is a package at a URL.
+func (r *requirement) archive(f pylockFile) (err error) {
+	if f.URL == "" {
+		return errors.New("it is an archive of the node: put a wheel into a directory, and lock that with its path")
+	}
+	if r.url = f.URL; f.Subdirectory != "" {
+		r.url += "#subdirectory=" + f.Subdirectory
+	}
+	if err := checkPackageURL(r.url); err != nil {
+		return err
+	}
+	if r.hashes, err = f.safeHashes(); err != nil {
+		return err
+	}
+	*r = r.hashed()
+	return checkText(r.url)
+}
+
+// files is a package of an index, or of a directory beside the lock.
+func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
+	files := p.Wheels
+	if p.Sdist != nil {
+		files = append(slices.Clone(files), *p.Sdist)
+	}
+	if len(files) == 0 {
+		return errors.New("it has no files: lock it with its wheels")
+	}
+	if !fits("==", p.Version) || strings.HasSuffix(p.Version, "*") {
+		return fmt.Errorf("its version %s is not one: lock it with its version", show(p.Version))
+	}
+	r.specs = []string{"==" + p.Version}
+	for _, f := range files {
+		hashes, err := f.safeHashes()
+		if err != nil {
+			return err
+		}
+		r.hashes = append(r.hashes, hashes...)
+		if f.Path == "" {
+			continue
+		}
+		links, err := besideLock(lock, f.Path)
+		if err != nil {
+			return err
+		}
+		s.Indexes.FindLinks = each(s.Indexes.FindLinks, []string{links})
+	}
+	r.hashes = sorted(r.hashes)
+	if p.Index == "" || strings.TrimSuffix(p.Index, "/") == "https://pypi.org/simple" {
+		return nil
+	}
+	if _, err := checkURL(p.Index); err != nil {
+		return fmt.Errorf("its index: %w", err)
+	}
+	if err := checkText(p.Index); err != nil {
+		return err
+	}
+	s.Indexes.Extra = each(s.Indexes.Extra, []string{p.Index})
+	return nil
+}
+
+// safeHashes are those that an installer can insist on.
+func (f pylockFile) safeHashes() ([]string, error) {
+	var list []string
+	for algorithm, value := range f.Hashes {
+		if digits[strings.ToLower(algorithm)] == 0 {
+			continue
+		}
+		h, err := checkHash(algorithm + ":" + value)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, h)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("a file of it has no hash that is safe: lock it with sha256")
+	}
+	return sorted(list), nil
+}
+
+// besideLock is the directory of a file that a lock names by a path, which has
+// to be below the lock's own.
+func besideLock(lock, file string) (string, error) {
+	clean := path.Clean(file)
+	if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(file, `\:`) {
+		return "", fmt.Errorf("its path %s is not below the lock's directory: put the wheels there", show(file))
+	}
+	if err := checkText(clean); err != nil {
+		return "", err
+	}
+	links := path.Dir(relative(lock, clean))
+	if strings.HasPrefix(links, "-") {
+		return "", fmt.Errorf("directory %s begins with a hyphen, which installers take for an option: name it otherwise", show(links))
+	}
+	return links, nil
+}
+
+// lockMarker takes out of a marker what it says of extras, of which none are
+// installed, and of groups. It is false where nothing is left to install.
+func (r *requirement) lockMarker(text string, groups []string) (bool, error) {
+	if text == "" {
+		return true, nil
+	}
+	m, err := lockMarker(text)
+	if err != nil {
+		return false, err
+	}
+	rest, wanted := m.decide(func(c *marker) (value, ok bool) {
+		switch {
+		case c.right == "extras":
+			return c.op == "not in", true
+		case c.right == "dependency_groups":
+			selected := slices.ContainsFunc(groups, func(g string) bool { return Name(g) == Name(unquote(c.left)) })
+			return selected == (c.op == "in"), true
+		case (c.left == "extra" || c.right == "extra") && (c.op == "==" || c.op == "!="):
+			return c.op == "!=", true
+		}
+		return false, false
+	})
+	r.marker = rest
+	return wanted || rest != nil, nil
+}
+
+func lockMarker(text string) (*marker, error) {
+	if err := checkText(text); err != nil {
+		return nil, err
+	}
+	m, err := parseMarker(text, pylockVariables())
+	if err != nil {
+		return nil, err
+	}
+	return m, m.checkLists()
+}
+
+// checkLists allows of lists only what they are for: whether they have something.
+func (m *marker) checkLists() error {
+	isList := func(operand string) bool { return operand == "extras" || operand == "dependency_groups" }
+	if isList(m.left) || isList(m.right) && m.op != "in" && m.op != "not in" {
+		return errors.New("its marker is wrong: extras and dependency_groups are lists, write 'dev' in dependency_groups")
+	}
+	for _, part := range m.of {
+		if err := part.checkLists(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unquote(operand string) string { return strings.Trim(operand, `"'`) }

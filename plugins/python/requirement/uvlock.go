@@ -1,0 +1,39 @@
+package requirement
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// readUVLock reads the lock of a project or a script, which uv alone understands: it
+// has no specification.
+func readUVLock(name string, read Reader) (*Set, error) {
+	var lock struct {
+		Version        int    `toml:"version"`
+		RequiresPython string `toml:"requires-python"`
+	}
+	u := &UVLock{}
+	keep := func(name string) (content []byte, err error) {
+		u.Lock, err = read(name)
+		return u.Lock, err
+	}
+	if _, err := decode(name, keep, &lock); err != nil {
+		return nil, err
+	}
+	if lock.Version == 0 {
+		return nil, fmt.Errorf("%s has no version: it is not a lock of uv", name)
+	}
+	project := relative(name, "pyproject.toml")
+	if script, ok := strings.CutSuffix(name, ".lock"); ok && path.Ext(script) == ".py" {
+		project, u.Script = script, true
+	}
+	var err error
+	if u.Project, err = read(project); err != nil {
+		return nil, fmt.Errorf("%s needs what it locks beside it: %w", name, err)
+	}
+	if len(u.Project) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d KiB", project, maxFile>>10)
+	}
+	return &Set{UVLock: u, Complete: true, RequiresPython: and(lock.RequiresPython)}, nil
+}
