@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -51,6 +52,7 @@ func (d *pythonDriver) workload() driver.Workload[Config, TaskConfig] {
 		DefaultUser: func() string { return d.current().config.DefaultUser },
 		Command:     d.command,
 		Ended:       d.ended,
+		Commands:    []plugin.Command{constraintCommand()},
 	}
 }
 

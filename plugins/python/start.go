@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
@@ -56,7 +58,7 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 	if !required.Empty() {
 		env, err := d.environment(ctx, now, r, files, found, python, required)
 		if err != nil {
-			return nil, startError(err)
+			return nil, startError(err, now.config.BuildTimeout.Duration())
 		}
 		r.Finally(env.Release)
 		if err := env.Lend(r.StateDir()); err != nil {
@@ -167,12 +169,37 @@ func choose(found []interpreter.Interpreter, job, script, lock string) (interpre
 	return interpreter.Choose(found, path, wanted)
 }
 
-// startError tells Nomad which failures may be none later or on another node. Nomad
-// takes that from the error itself and not from what it wraps (plugins/drivers/server.go).
-func startError(err error) error {
-	var temporary interface{ Temporary() bool }
-	if errors.As(err, &temporary) && temporary.Temporary() {
+// startError is what Nomad shows, and tells it which failures may be none later or on
+// another node. Nomad takes that from the error itself and not from what it wraps
+// (plugins/drivers/server.go).
+func startError(err error, limit time.Duration) error {
+	temporary := false
+	var may interface{ Temporary() bool }
+	if errors.As(err, &may) {
+		temporary = may.Temporary()
+	}
+	var failed *install.Error
+	switch {
+	case errors.As(err, &failed):
+		err = fmt.Errorf("failed to build the environment: %w%s", err, lastLines(failed))
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
+	}
+	if temporary {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err
+}
+
+// lastLines are an installer's, in one, as Nomad's events have no more.
+func lastLines(e *install.Error) string {
+	const most = 600
+	text := strings.Join(e.Lines[max(0, len(e.Lines)-5):], " | ")
+	if text == "" {
+		return ""
+	}
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, text)
 }
