@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -21,19 +22,26 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err != nil {
 		return nil, err
 	}
-	dir := s.path("builds", key+"."+rand.Text())
-	defer s.removeTree(dir)
 	// what the builder may write to is below what only we may write to, so that nothing
 	// can be put in the way of the steps that follow
-	made, scratch := filepath.Join(dir, "made"), filepath.Join(dir, "scratch")
-	if err := s.makeBuild(dir, made, scratch); err != nil {
+	name := filepath.Join("builds", key+"."+rand.Text())
+	made, scratch := filepath.Join(name, "made"), filepath.Join(name, "scratch")
+	kept := filepath.Join("downloads", strconv.Itoa(s.builtBy())) // builders must not find each other's
+	defer s.removeTree(s.path(name))
+	err = s.subdirectory(name, 0o711)
+	for _, d := range []string{made, scratch, kept} {
+		if err == nil {
+			err = s.buildersDirectory(d)
+		}
+	}
+	if err != nil {
 		return nil, full(s.dir, err)
 	}
-	if err := spec.Build(ctx, filepath.Join(made, "env"), s.path("envs", id), scratch, s.path("downloads")); err != nil {
+	if err := spec.Build(ctx, s.path(made, "env"), s.path("envs", id), s.path(scratch), s.path(kept)); err != nil {
 		return nil, err
 	}
-	sealed := filepath.Join(dir, "env")
-	if err := os.Rename(filepath.Join(made, "env"), sealed); err != nil {
+	sealed := s.path(name, "env")
+	if err := os.Rename(s.path(made, "env"), sealed); err != nil {
 		return nil, fmt.Errorf("failed to take over what was built: %w", err)
 	}
 	if err := s.seal(sealed); err != nil {
@@ -45,26 +53,6 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	}
 	env.ID = key[:8]
 	return env, nil
-}
-
-func (s *store) makeBuild(dir, made, scratch string) error {
-	for _, d := range []struct {
-		path string
-		mode os.FileMode
-	}{{dir, 0o711}, {made, 0o700}, {scratch, 0o700}} {
-		if err := os.Mkdir(d.path, d.mode); err != nil {
-			return fmt.Errorf("failed to make a directory for the build: %w", err)
-		}
-		if err := os.Chmod(d.path, d.mode); err != nil { // whatever the umask is
-			return fmt.Errorf("failed to set the mode of a directory for the build: %w", err)
-		}
-	}
-	for _, path := range []string{made, scratch} {
-		if err := s.giveToBuilder(path); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // publish makes a sealed directory an environment, and returns it locked.

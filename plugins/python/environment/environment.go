@@ -8,7 +8,7 @@
 //	meta/<key>.<n>.json what it has to look like; written last, so that what has none is not used
 //	users/<key>.<n>/    a file for each task that uses it, with the directory that exists for as long
 //	builds/             what is being built, and what is being removed
-//	downloads/          what the builder keeps between builds
+//	downloads/<user>/   what a builder keeps between builds
 //	lock                whose bytes are locked, see lock.go
 //	salt                what secrets are hashed with
 //

@@ -38,7 +38,7 @@ const (
 func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("failed to open the cache's lock: %w", err)
+		return nil, full(s.dir, fmt.Errorf("failed to open the cache's lock: %w", err))
 	}
 	sum := sha256.Sum256([]byte(name))
 	l := &lock{file: f, at: int64(binary.BigEndian.Uint64(sum[:8]) >> 2)}
@@ -50,7 +50,7 @@ func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+	return nil, full(s.dir, fmt.Errorf("failed to lock %s: %w", f.Name(), err))
 }
 
 // waitLock asks again and again, as F_OFD_SETLKW could not be cancelled. waiting, which

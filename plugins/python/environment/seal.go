@@ -132,14 +132,18 @@ func (s *store) take(fd int, name string) error {
 
 // checkOwner refuses what the builder linked or moved from elsewhere.
 func (s *store) checkOwner(rel string, st *unix.Stat_t) error {
-	want := os.Geteuid()
-	if s.builder != nil {
-		want = int(s.builder.UID)
-	}
-	if int(st.Uid) != want {
+	if want := s.builtBy(); int(st.Uid) != want {
 		return fmt.Errorf("%s belongs to user %d instead of %d, who built it", path.Join(".", rel), st.Uid, want)
 	}
 	return nil
+}
+
+// builtBy is the user that builds.
+func (s *store) builtBy() int {
+	if s.builder == nil {
+		return os.Geteuid()
+	}
+	return int(s.builder.UID)
 }
 
 func copyInPlace(fd int, name string) error {

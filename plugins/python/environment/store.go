@@ -39,7 +39,7 @@ func (c *Config) open() (*store, error) {
 		{"meta", 0o700},
 		{"users", 0o700},
 		{"builds", 0o711},
-		{"downloads", 0o700},
+		{"downloads", 0o711},
 	} {
 		if err := s.subdirectory(d.name, d.mode); err != nil {
 			return nil, full(dir, err)
@@ -128,8 +128,7 @@ func checkDir(dir string, othersToo, itself bool) error {
 	return nil
 }
 
-// subdirectory makes one of the cache's own directories; downloads is the builder's.
-// It also repairs one whose maker was killed half-way.
+// subdirectory makes one of the cache's own directories, or repairs one whose maker was killed half-way.
 func (s *store) subdirectory(name string, mode fs.FileMode) error {
 	path := s.path(name)
 	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -143,20 +142,19 @@ func (s *store) subdirectory(name string, mode fs.FileMode) error {
 		return fmt.Errorf("%s is not a directory: remove it", path)
 	}
 	if info.Mode().Perm() != mode {
-		if err := os.Chmod(path, mode); err != nil {
+		if err := os.Chmod(path, mode); err != nil { // whatever the umask is
 			return fmt.Errorf("failed to set the mode of the cache's directory: %w", err)
 		}
 	}
-	if name != "downloads" || s.builder == nil || owner(info) == s.builder.UID {
-		return nil
+	return nil
+}
+
+// buildersDirectory is one that is the builder's, in one of ours.
+func (s *store) buildersDirectory(name string) error {
+	if err := s.subdirectory(name, 0o700); err != nil {
+		return err
 	}
-	if int(owner(info)) != os.Geteuid() { // there was another builder before
-		if err := s.trash(path); err != nil {
-			return err
-		}
-		return s.subdirectory(name, mode)
-	}
-	return s.giveToBuilder(path)
+	return s.giveToBuilder(s.path(name))
 }
 
 func (s *store) giveToBuilder(path string) error {

@@ -256,11 +256,12 @@ func (t *tidying) downloads(maxSize int64) error {
 		}
 		t.log("removing the downloads: %v", failed)
 	}
-	if err := t.trash(t.path("downloads")); err != nil {
-		return err
+	names, err := t.names("downloads")
+	for _, name := range names {
+		err = errors.Join(err, t.trash(t.path("downloads", name)))
 	}
 	t.total -= now.Size
-	return t.subdirectory("downloads", 0o700)
+	return err
 }
 
 // ids are the environments that some of the cache's directories have anything of, each key's in order.

@@ -1,0 +1,202 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
+	c := testCache(t)
+	want := fmt.Errorf("failed: %w", testError{temporary: true})
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		if err := building(30)(ctx, dir, final, scratch, downloads); err != nil {
+			return err
+		}
+		return want
+	}})
+	if err != want {
+		t.Errorf("got %v", err)
+	}
+	mustBeTidy(t, c, 0)
+}
+
+func TestWhoWaitsGetsAFinalErrorAndTriesAfterATemporaryOne(t *testing.T) {
+	for _, temporary := range []bool{false, true} {
+		t.Run(fmt.Sprintf("temporary %v", temporary), func(t *testing.T) {
+			c := testCache(t)
+			const tasks = 5
+			var builds, waited atomic.Int32
+			everyoneWaits := make(chan struct{})
+			s := Spec{Key: "k",
+				Waiting: func() {
+					if waited.Add(1) == tasks-1 {
+						close(everyoneWaits)
+					}
+				},
+				Build: func(context.Context, string, string, string, string) error {
+					builds.Add(1)
+					<-everyoneWaits
+					return testError{temporary}
+				}}
+			var all sync.WaitGroup
+			for range tasks {
+				all.Go(func() {
+					if _, err := c.Get(t.Context(), s); err != (testError{temporary}) {
+						t.Errorf("got %v", err)
+					}
+				})
+			}
+			all.Wait()
+			if want := map[bool]int32{false: 1, true: tasks}[temporary]; builds.Load() != want {
+				t.Errorf("%d builds instead of %d", builds.Load(), want)
+			}
+		})
+	}
+}
+
+func TestWhoWaitsCanBeCancelled(t *testing.T) {
+	for _, other := range []string{"this process", "another"} {
+		t.Run(other, func(t *testing.T) {
+			c := testCache(t)
+			waiter := c
+			if other == "another" {
+				waiter = Open(c.cfg) // they know each other from the disk alone
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, string, string, string, string) error {
+				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
+				return err
+			}})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestSecretsDistinguishEnvironmentsAndAreNotWritten(t *testing.T) {
+	c := testCache(t)
+	dirs := map[string]bool{}
+	for _, secret := range []string{"", "hunter2", "hunter3"} {
+		e := mustGet(t, c, Spec{Key: "k", Secret: secret, Build: building(3)})
+		e.Release()
+		dirs[e.Dir] = true
+		again := mustGet(t, Open(c.cfg), Spec{Key: "k", Secret: secret})
+		again.Release()
+	}
+	if len(dirs) != 3 {
+		t.Errorf("got %v", dirs)
+	}
+	err := filepath.WalkDir(c.cfg.Dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(p)
+		if strings.Contains(string(content), "hunter") {
+			t.Errorf("%s has it", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder()})
+	e := mustGet(t, other, Spec{Key: "k", Secret: "hunter2", Build: building(3)})
+	defer e.Release()
+	for dir := range dirs {
+		if filepath.Base(dir) == filepath.Base(e.Dir) {
+			t.Error("the same name in another cache: it could be guessed")
+		}
+	}
+}
+
+// With room for one more file each time, every step that makes one fails once.
+func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	dir := testDir(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,nr_inodes=2,mode=755"); err != nil {
+		t.Skipf("no file system can be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	state := testDir(t)
+	failures := 0
+	for _, step := range []struct {
+		what  string
+		limit func(n int) string
+	}{
+		{"files", func(n int) string { return fmt.Sprintf("nr_inodes=%d,size=4m", n) }},
+		{"bytes", func(n int) string { return fmt.Sprintf("nr_inodes=1000,size=%dk", 4*n) }},
+	} {
+		for n := 3; ; n++ {
+			if n > 100 {
+				t.Fatal("it never succeeds")
+			}
+			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builder: builder(), Log: t.Logf})
+			if err := unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)); err != nil {
+				t.Fatal(err)
+			}
+			var failure error
+			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+				failure = building(3)(ctx, dir, final, scratch, downloads)
+				if failure == nil {
+					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
+				}
+				return failure
+			}}
+			e, err := c.Get(t.Context(), s)
+			if err == nil {
+				err = e.Lend(state)
+				e.Release()
+			}
+			done := err == nil
+			if !done {
+				failures++
+				if !errors.Is(err, unix.ENOSPC) {
+					t.Errorf("%d %s: %v", n, step.what, err)
+				}
+				if fullErr := (*FullError)(nil); failure == nil && !(errors.As(err, &fullErr) && isTemporary(err) && strings.Contains(err.Error(), "is full")) {
+					t.Errorf("%d %s: %v", n, step.what, err)
+				}
+			}
+			if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=1000,size=4m"); err != nil {
+				t.Fatal(err)
+			}
+			if !done {
+				ids, err := (&store{dir: c.cfg.Dir}).names("builds")
+				if len(ids) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%d %s: %v, %v are left", n, step.what, ids, err)
+				}
+			}
+			again := mustGet(t, c, s)
+			if err := checkTree(again.Dir, 3); err != nil {
+				t.Error(err)
+			}
+			again.Release()
+			mustTidy(t, c)
+			mustBeTidy(t, c, 1)
+			(&store{log: t.Logf}).removeTree(c.cfg.Dir)
+			if done {
+				break
+			}
+		}
+	}
+	t.Logf("%d failures", failures)
+	if failures < 20 {
+		t.Errorf("only %d failures", failures)
+	}
+}

@@ -1,0 +1,192 @@
+package environment
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// role makes the test's binary another process of the test.
+const role = "OUTRIDER_ENVIRONMENT_TEST"
+
+func TestMain(m *testing.M) {
+	what, argument, isHelper := strings.Cut(os.Getenv(role), " ")
+	switch what {
+	case "get":
+		helpGet(argument)
+	case "churn":
+		helpChurn(argument)
+	case "swap":
+		helpSwap(argument)
+	}
+	if isHelper {
+		os.Exit(0)
+	}
+	code := m.Run()
+	if left := leftOvers(); left != "" && code == 0 {
+		fmt.Fprintln(os.Stderr, "left at the end:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leftOvers names descriptors and goroutines that tests left.
+func leftOvers() string {
+	var left []string
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && strings.Contains(target, "environment-test-") {
+			left = append(left, fd+" -> "+target)
+		}
+	}
+	for range 100 { // a goroutine that was waited for may not be quite gone
+		if runtime.NumGoroutine() == 1 {
+			break
+		}
+		runtime.Gosched()
+		time.Sleep(time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > 1 {
+		stacks := make([]byte, 1<<20)
+		left = append(left, fmt.Sprintf("%d goroutines: %s", n, stacks[:runtime.Stack(stacks, true)]))
+	}
+	return strings.Join(left, ", ")
+}
+
+// helper starts this binary as another process, which the kernel kills with this one.
+func helper(t testing.TB, as *Builder, what, argument string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
+	cmd.Env = append(os.Environ(), role+"="+what+" "+argument)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if as != nil {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: as.UID, Gid: as.GID}
+	}
+	return cmd
+}
+
+// reachableBinary is this one where that user can reach it.
+func reachableBinary(t testing.TB, as *Builder) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as == nil {
+		return self
+	}
+	content, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reachable := filepath.Join(testDir(t), "test")
+	if err := os.WriteFile(reachable, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return reachable
+}
+
+func fatal(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "helper:", err)
+		os.Exit(1)
+	}
+}
+
+func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
+
+// helpGet asks for one environment when a line comes, and says whether it built it.
+func helpGet(dir string) {
+	fmt.Println("ready")
+	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	fatal(err)
+	e, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: building(300)})
+	fatal(err)
+	fatal(checkTree(e.Dir, 300))
+	fmt.Println("hit", e.Hit)
+	e.Release()
+}
+
+// helpChurn does all that plugins do with a cache, until it is killed.
+func helpChurn(dir string) {
+	fmt.Println("ready")
+	for n := range 3 {
+		go func() {
+			c := helperCache(dir)
+			c.cfg.MaxSize = 1
+			for i := 0; ; i++ {
+				e, err := c.Get(context.Background(), Spec{Key: strconv.Itoa(rand.IntN(2)), Fresh: time.Millisecond, Build: building(30)})
+				fatal(err)
+				fatal(checkTree(e.Dir, 30))
+				state := filepath.Join(filepath.Dir(dir), fmt.Sprintf("task-%d-%d-%d", os.Getpid(), n, i))
+				fatal(os.Mkdir(state, 0o700))
+				fatal(e.Lend(state))
+				e.Release()
+				fatal(checkTree(e.Dir, 30)) // it is lent
+				fatal(os.Remove(state))
+				fatal(c.Tidy(context.Background()))
+			}
+		}()
+	}
+	select {}
+}
+
+// helpSwap puts links to a directory in the place of directories and files of each
+// tree that it reads the name of, with the tree itself as working directory.
+func helpSwap(victim string) {
+	lines := bufio.NewScanner(os.Stdin)
+	var stop chan struct{}
+	for lines.Scan() {
+		if stop != nil {
+			stop <- struct{}{}
+		}
+		fatal(os.Chdir(lines.Text()))
+		stop = make(chan struct{})
+		go func() {
+			for {
+				for _, name := range []string{"package0", "package1", "package2/module2.py"} {
+					target := victim
+					if strings.HasSuffix(name, ".py") {
+						target = filepath.Join(victim, "secret")
+					}
+					// errors are what is to be expected once the tree is taken over
+					_ = os.Rename(name, name+".was")
+					_ = os.Symlink(target, name)
+					_ = os.Remove(name)
+					_ = os.Rename(name+".was", name)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+		fmt.Println("swapping")
+	}
+}
+
+// checkTree reads all that writeTree wrote.
+func checkTree(dir string, files int) error {
+	for i := range files {
+		file := filepath.Join(dir, "lib", fmt.Sprintf("package%d", i%10), fmt.Sprintf("module%d.py", i))
+		if content, err := os.ReadFile(file); err != nil || string(content) != "x = 1\n" {
+			return fmt.Errorf("%s has %q, %w", file, content, err)
+		}
+	}
+	_, err := os.Stat(filepath.Join(dir, "bin", "python3"))
+	return err
+}

@@ -1,0 +1,227 @@
+package environment
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
+	outside := testDir(t)
+	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		do   func(dir string) error
+		want string // in the error, "" where it is allowed
+	}{
+		{"nothing", func(string) error { return nil }, ""},
+		{"a set-user-ID file", func(d string) error { return unix.Chmod(d+"/bin/activate", 0o4755) }, "another user"},
+		{"a set-group-ID file", func(d string) error { return unix.Chmod(d+"/bin/activate", 0o2755) }, "another user"},
+		{"a FIFO", func(d string) error { return unix.Mkfifo(d+"/fifo", 0o644) }, "fifo is neither"},
+		{"a socket", func(d string) error { return unix.Mknod(d+"/socket", unix.S_IFSOCK|0o644, 0) }, "socket is neither"},
+		{"a link to the interpreter", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/python3.11") }, ""},
+		{"a link to no interpreter", func(d string) error { return os.Symlink("/no/such", d+"/bin/python3.11") }, "not there"},
+		{"a link to a directory as the interpreter", func(d string) error { return os.Symlink("/bin", d+"/bin/python3.11") }, "no interpreter"},
+		{"a link to the cache as the interpreter", func(d string) error { return os.Symlink(filepath.Dir(d), d+"/bin/python3.11") }, "no interpreter"},
+		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/sh") }, "outside"},
+		{"an absolute link of that name elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/python3") }, "outside"},
+		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
+		{"one that leads out by its way", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
+		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") }, "outside"},
+		{"a relative link that stays", func(d string) error { return os.Symlink(".././bin//activate", d+"/lib/x") }, ""},
+		{"a link to nothing that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
+		{"a deep tree", func(d string) error { return os.MkdirAll(d+strings.Repeat("/d", 150), 0o755) }, "nested"},
+		{"no tree", func(d string) error { return os.RemoveAll(d) }, "no such file"},
+		{"a file instead", func(d string) error {
+			if err := os.RemoveAll(d); err != nil {
+				return err
+			}
+			return os.WriteFile(d, nil, 0o644)
+		}, "not a directory"},
+		{"a link instead", func(d string) error {
+			if err := os.RemoveAll(d); err != nil {
+				return err
+			}
+			return os.Symlink(outside, d)
+		}, "not a directory"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			cache := testCache(t)
+			s := Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+				if err := writeTree(dir, 30); err != nil {
+					return err
+				}
+				if err := c.do(dir); err != nil {
+					return err
+				}
+				if _, err := os.Lstat(dir); err != nil {
+					return nil
+				}
+				modes := map[string]os.FileMode{}
+				if strings.Contains(c.what, "-ID") { // which chown takes away
+					modes[dir+"/bin/activate"] = map[bool]os.FileMode{true: 0o4755, false: 0o2755}[strings.Contains(c.what, "user")]
+				}
+				if err := chownTree(dir, builder()); err != nil {
+					return err
+				}
+				for p, m := range modes {
+					if err := unix.Chmod(p, uint32(m)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}}
+			e, err := cache.Get(t.Context(), s)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if err == nil {
+				e.Release()
+				mustBeTidy(t, cache, 1)
+			} else {
+				mustBeTidy(t, cache, 0)
+			}
+		})
+	}
+	if names, err := os.ReadDir(outside); len(names) != 1 || err != nil {
+		t.Errorf("outside there are %v, %v", names, err)
+	}
+}
+
+func TestFilesOfOthersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	c := testCache(t)
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		if err := building(3)(ctx, dir, final, scratch, downloads); err != nil {
+			return err
+		}
+		return os.Link("/etc/hostname", filepath.Join(dir, "lib", "hostname"))
+	}})
+	if err == nil || !strings.Contains(err.Error(), "lib/hostname belongs to user 0") && !strings.Contains(err.Error(), "cross-device") {
+		t.Errorf("got %v", err)
+	}
+	mustBeTidy(t, c, 0)
+}
+
+// uv links files from its cache unless it is told to copy them.
+func TestFilesThatAreLinkedElsewhereAreCopied(t *testing.T) {
+	c := testCache(t)
+	var original string
+	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		if err := building(3)(ctx, dir, final, scratch, downloads); err != nil {
+			return err
+		}
+		original = filepath.Join(downloads, "original.py")
+		if err := os.WriteFile(original, []byte("x = 3\n"), 0o755); err != nil {
+			return err
+		}
+		if err := chownTree(original, builder()); err != nil {
+			return err
+		}
+		return os.Link(original, filepath.Join(dir, "lib", "linked.py"))
+	}})
+	defer e.Release()
+	if err := os.WriteFile(original, []byte("x = 4\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	linked := filepath.Join(e.Dir, "lib", "linked.py")
+	if content, err := os.ReadFile(linked); string(content) != "x = 3\n" || err != nil {
+		t.Errorf("got %q, %v", content, err)
+	}
+	info, err := os.Stat(linked)
+	if err != nil || info.Mode() != 0o555 || int(owner(info)) != os.Geteuid() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
+		t.Errorf("got %v of %d, %v", info.Mode(), owner(info), err)
+	}
+}
+
+// Another process of the builder swaps parts of the tree for links to a directory of root's while
+// it is sealed, published and removed.
+func TestABuilderThatGoesOnCannotHaveOthersFilesChanged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root there is no other user who builds")
+	}
+	victim := testDir(t)
+	for i := range 10 {
+		if err := os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(victim, "secret"), []byte("root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, err := measure(victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := helper(t, builder(), "swap", victim)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(pipe)
+	c := testCache(t)
+	sealed, refused := 0, 0
+	times := 200
+	if testing.Short() {
+		times = 20
+	}
+	for i := range times {
+		var failure error // of the build itself
+		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+			if failure = building(200)(ctx, dir, final, scratch, downloads); failure != nil {
+				return failure
+			}
+			if _, failure = fmt.Fprintln(in, filepath.Join(dir, "lib")); failure != nil {
+				return failure
+			}
+			_, failure = out.ReadString('\n')
+			return failure
+		}})
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		if err == nil {
+			sealed++
+			e.Release()
+		} else {
+			refused++
+		}
+		if i%10 == 0 {
+			c.cfg.MaxSize = 1
+			mustTidy(t, c)
+			mustBeTidy(t, c, 0)
+		}
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	mustTidy(t, c)
+	mustBeTidy(t, c, 0)
+	after, err := measure(victim)
+	if err != nil || before != after {
+		t.Errorf("the other directory changed from %+v to %+v, %v", before, after, err)
+	}
+	t.Logf("%d sealed, %d refused", sealed, refused)
+	if sealed == 0 || refused == 0 {
+		t.Error("it was no race")
+	}
+}

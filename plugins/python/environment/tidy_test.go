@@ -1,0 +1,219 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestTheLongestUnusedGoFirst(t *testing.T) {
+	c := testCache(t)
+	var all []*Environment
+	for i := range 4 {
+		e := mustGet(t, c, Spec{Key: fmt.Sprint(i), Build: building(30)})
+		e.Release()
+		all = append(all, e)
+	}
+	for i, age := range []time.Duration{time.Hour, 3 * time.Hour, -time.Hour, 2 * time.Hour} {
+		used := time.Now().Add(-age)
+		if err := os.Chtimes(all[i].store.entryPath(all[i].id), used, used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		size int64 // in environments
+		age  time.Duration
+		want string
+	}{
+		{0, 0, "0123"},
+		{4, 0, "0123"},
+		{3, 0, "023"},
+		{3, 90 * time.Minute, "02"},
+		{1, 0, "2"},
+	} {
+		downloads, err := measure(filepath.Join(c.cfg.Dir, "downloads"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.cfg.MaxAge, c.cfg.MaxSize = step.age, step.size*(all[0].Size+downloads.Size)
+		mustTidy(t, c)
+		got := ""
+		for i, e := range all {
+			if _, err := os.Stat(e.Dir); err == nil {
+				got += fmt.Sprint(i)
+			}
+		}
+		if got != step.want {
+			t.Errorf("%d environments, %v: %s stay instead of %s", step.size, step.age, got, step.want)
+		}
+	}
+	mustBeTidy(t, c, 1)
+}
+
+func TestUseCountsUntilTheTaskIsGone(t *testing.T) {
+	c := testCache(t)
+	c.cfg.MaxAge = time.Hour
+	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+	state := filepath.Join(testDir(t), "task")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Lend(state); err != nil {
+		t.Fatal(err)
+	}
+	e.Release()
+	long := time.Now().Add(-48 * time.Hour)
+	if err := os.Chtimes(e.store.entryPath(e.id), long, long); err != nil {
+		t.Fatal(err)
+	}
+	mustTidy(t, c)
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	mustTidy(t, c) // only now it is unused
+	mustBeTidy(t, c, 1)
+	if names, err := e.store.names("users/" + e.id); err != nil || len(names) > 0 {
+		t.Errorf("users has %v, %v", names, err)
+	}
+	if err := os.Chtimes(e.store.entryPath(e.id), long, long); err != nil {
+		t.Fatal(err)
+	}
+	mustTidy(t, c)
+	mustBeTidy(t, c, 0)
+}
+
+func TestTidyRemovesWhatKilledProcessesLeft(t *testing.T) {
+	c := testCache(t)
+	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+	e.Release()
+	s := e.store
+	key, _, _ := splitID(e.id)
+	for _, dir := range []string{
+		"builds/" + key + ".RANDOM/made/env/lib", "builds/trash.RANDOM/lib", "builds/something",
+		"envs/" + key + ".1/lib", "envs/" + strings.Repeat("0", 32) + ".0", "users/" + key + ".3",
+	} {
+		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{
+		"meta/" + key + ".2.json", "meta/" + key + ".0.json.new", "meta/" + key + ".7.json.new",
+		"users/" + key + ".3/half.new", "builds/trash.RANDOM/file", "builds/trash.FILE",
+	} {
+		if err := os.WriteFile(s.path(file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(s.path("builds/trash.RANDOM"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	mustTidy(t, c)
+	mustBeTidy(t, c, 1)
+	again := mustGet(t, c, Spec{Key: "k"})
+	again.Release()
+}
+
+func TestDownloadsAreRemovedWhenTheyAreTooMany(t *testing.T) {
+	c := testCache(t)
+	c.cfg.MaxSize = 1 << 20
+	download := ""
+	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		if err := building(3)(ctx, dir, final, scratch, downloads); err != nil {
+			return err
+		}
+		download = filepath.Join(downloads, "wheel")
+		if err := os.WriteFile(download, make([]byte, 300<<10), 0o600); err != nil {
+			return err
+		}
+		if err := c.Tidy(ctx); err != nil {
+			return err
+		}
+		_, err := os.Stat(download) // this build may need it
+		return err
+	}})
+	e.Release()
+	mustTidy(t, c)
+	if _, err := os.Stat(download); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	mustBeTidy(t, c, 1)
+}
+
+func TestWhereThereIsNoCacheNothingIsMade(t *testing.T) {
+	c := Open(Config{Dir: filepath.Join(testDir(t), "cache")})
+	mustTidy(t, c)
+	if size, n, err := c.Usage(); size != 0 || n != 0 || err != nil {
+		t.Errorf("got %d, %d, %v", size, n, err)
+	}
+	if _, err := os.Lstat(c.cfg.Dir); err == nil {
+		t.Error("it was made")
+	}
+}
+
+func TestACacheThatIsRemovedIsMadeAgain(t *testing.T) {
+	c := testCache(t)
+	mustGet(t, c, Spec{Key: "k", Build: building(3)}).Release()
+	(&store{log: t.Logf}).removeTree(c.cfg.Dir)
+	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+	e.Release()
+	if e.Hit {
+		t.Error("it cannot have been there")
+	}
+	mustBeTidy(t, c, 1)
+}
+
+// While others do nothing but evict, what was got, and then lent, stays.
+func TestEvictionNeverTakesWhatIsUsed(t *testing.T) {
+	c := testCache(t)
+	c.cfg.MaxSize, c.cfg.Log = 1, nil
+	c = Open(c.cfg)
+	other := Open(c.cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	var evictors, tasks sync.WaitGroup
+	for _, cache := range []*Cache{c, other} {
+		evictors.Go(func() {
+			for ctx.Err() == nil {
+				if err := cache.Tidy(ctx); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	states := testDir(t)
+	times := 60
+	if testing.Short() {
+		times = 15
+	}
+	for n := range 4 {
+		tasks.Go(func() {
+			for i := range times {
+				e, err := []*Cache{c, other}[n%2].Get(t.Context(), Spec{Key: fmt.Sprint(i % 2), Build: building(30)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				state := filepath.Join(states, fmt.Sprintf("%d-%d", n, i))
+				err = errors.Join(os.Mkdir(state, 0o700), checkTree(e.Dir, 30), e.Lend(state))
+				e.Release()
+				for range 5 {
+					err = errors.Join(err, checkTree(e.Dir, 30))
+				}
+				if err = errors.Join(err, os.Remove(state)); err != nil {
+					t.Errorf("task %d of %d: %v", i, n, err)
+					return
+				}
+			}
+		})
+	}
+	tasks.Wait()
+	cancel()
+	evictors.Wait()
+	mustTidy(t, c)
+	mustBeTidy(t, c, 0)
+}

@@ -1,0 +1,169 @@
+package environment
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Each of these is what a task that runs as the environments' own user, a crash
+// or a person could do.
+func TestWhatIsNotAsItWasBuiltIsBuiltAnew(t *testing.T) {
+	file := func(e *Environment) string { return filepath.Join(e.Dir, "lib", "package1", "module1.py") }
+	for _, c := range []struct {
+		what string
+		do   func(e *Environment) error
+	}{
+		{"a file is truncated", func(e *Environment) error {
+			return writable(file(e), func() error { return os.Truncate(file(e), 0) })
+		}},
+		{"a file is written anew, with its old time", func(e *Environment) error {
+			info, err := os.Stat(file(e))
+			if err != nil {
+				return err
+			}
+			err = writable(file(e), func() error { return os.WriteFile(file(e), []byte("x = 2\n"), 0o444) })
+			if err != nil {
+				return err
+			}
+			return os.Chtimes(file(e), info.ModTime(), info.ModTime())
+		}},
+		{"a file is removed", func(e *Environment) error {
+			return writable(filepath.Dir(file(e)), func() error { return os.Remove(file(e)) })
+		}},
+		{"a file is added", func(e *Environment) error {
+			return writable(filepath.Dir(file(e)), func() error { return os.WriteFile(file(e)+"c", nil, 0o444) })
+		}},
+		{"a file is replaced", func(e *Environment) error {
+			return writable(filepath.Dir(file(e)), func() error {
+				if err := os.WriteFile(file(e)+"c", []byte("x = 1\n"), 0o444); err != nil {
+					return err
+				}
+				return os.Rename(file(e)+"c", file(e))
+			})
+		}},
+		{"a mode is changed", func(e *Environment) error { return os.Chmod(file(e), 0o644) }},
+		{"a mode is changed and changed back", func(e *Environment) error { return writable(file(e), func() error { return nil }) }},
+		{"a link leads elsewhere", func(e *Environment) error {
+			return writable(e.Dir, func() error {
+				if err := os.Remove(filepath.Join(e.Dir, "lib64")); err != nil {
+					return err
+				}
+				return os.Symlink("bin", filepath.Join(e.Dir, "lib64"))
+			})
+		}},
+		{"the directory is removed", func(e *Environment) error { e.store.removeTree(e.Dir); return nil }},
+		{"the record is truncated", func(e *Environment) error { return os.Truncate(e.store.entryPath(e.id), 10) }},
+		{"the record is empty", func(e *Environment) error { return os.Truncate(e.store.entryPath(e.id), 0) }},
+		{"the record is gone", func(e *Environment) error { return os.Remove(e.store.entryPath(e.id)) }},
+		{"the machine went down before it was on the disk", func(e *Environment) error { return anotherBoot(e) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			cache := testCache(t)
+			s := Spec{Key: "k", Build: building(30)}
+			first := mustGet(t, cache, s)
+			defer first.Release()
+			time.Sleep(10 * time.Millisecond) // the kernel's file times are that coarse (CONFIG_HZ)
+			if err := c.do(first); err != nil {
+				t.Fatal(err)
+			}
+			second := mustGet(t, cache, s)
+			defer second.Release()
+			if second.Hit {
+				t.Error("it was used")
+			}
+			if second.Dir == first.Dir && c.what != "the directory is removed" {
+				t.Error("it was replaced under the task that uses it")
+			}
+			if err := checkTree(second.Dir, 30); err != nil {
+				t.Error(err)
+			}
+			first.Release()
+			second.Release()
+			mustTidy(t, cache)
+			mustBeTidy(t, cache, 1)
+		})
+	}
+}
+
+// writable makes a file or directory writable for a moment.
+func writable(path string, do func() error) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, info.Mode()|0o200); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return os.Chmod(path, info.Mode())
+}
+
+// anotherBoot makes an environment one of the machine's last start.
+func anotherBoot(e *Environment) error {
+	content, err := e.store.readEntry(e.id)
+	if err != nil {
+		return err
+	}
+	content.Boot = "another"
+	return e.store.writeEntry(e.id, content)
+}
+
+func TestWhatIsOnTheDiskIsUsedAfterACrashOfTheMachine(t *testing.T) {
+	c := testCache(t)
+	s := Spec{Key: "k", Build: building(3)}
+	e := mustGet(t, c, s)
+	e.Release()
+	used := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(e.store.entryPath(e.id), used, used); err != nil {
+		t.Fatal(err)
+	}
+	mustTidy(t, c)
+	info, err := os.Stat(e.store.entryPath(e.id))
+	if err != nil || !info.ModTime().Equal(used) {
+		t.Errorf("its use is noted at %v, %v", info.ModTime(), err)
+	}
+	if err := anotherBoot(e); err != nil {
+		t.Fatal(err)
+	}
+	again := mustGet(t, c, s)
+	defer again.Release()
+	if !again.Hit {
+		t.Error("it was built anew")
+	}
+}
+
+func TestTheDigestNoticesEachDirectory(t *testing.T) {
+	dir := testDir(t)
+	if err := writeTree(dir, 100); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for i := -1; i < 10; i++ {
+		if i >= 0 {
+			if err := os.Mkdir(filepath.Join(dir, "lib", fmt.Sprintf("package%d", i), "more"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 20 { // whichever goroutine comes first
+			tree, err := measure(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tree.Files != 100+10+1+1+1+1+1+(i+1) {
+				t.Fatalf("%d files", tree.Files)
+			}
+			if step, ok := seen[tree.Digest]; ok && step != fmt.Sprint(i) {
+				t.Fatalf("the same at %s and %d", step, i)
+			}
+			seen[tree.Digest] = fmt.Sprint(i)
+		}
+	}
+	if len(seen) != 11 {
+		t.Errorf("%d digests of 11 states", len(seen))
+	}
+}
