@@ -225,12 +225,15 @@ func (r *jobRun) allocs(ctx context.Context, ids []string) ([]*api.Allocation, e
 	return out, nil
 }
 
-// events prints what went wrong with a task as it happens; its restarts can take
-// a minute, in which a silent lab would look stuck.
+// events prints what went wrong with a task as it happens, and what its driver has to
+// say: restarts can take a minute, and so can a start, in which a silent lab would
+// look stuck.
 func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	key := a.ID + "/" + name
 	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
 		switch e.Type {
+		case api.TaskDriverMessage:
+			r.out.Print("- "+name, e.DisplayMessage)
 		case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskRestarting, api.TaskFailedValidation:
 			r.out.Print("! "+name, e.Type+": "+e.DisplayMessage)
 		case api.TaskTerminated:
