@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -62,7 +63,7 @@ func (i Installer) begin(r Request) (*build, error) {
 	}
 	b := &build{with: i, Request: r}
 	var err error
-	if b.source, err = newSource(&r); err != nil {
+	if b.source, err = newSource(i.Name, &r); err != nil {
 		return nil, err
 	}
 	// The directory itself is made here, so that the installer needs no right to write beside it.
@@ -84,7 +85,7 @@ func (i Installer) begin(r Request) (*build, error) {
 		b.sandbox.Close()
 		return nil, fmt.Errorf("failed to listen for the installer's proxy: %w", err)
 	}
-	b.egress = newEgress(l, b.source.allowed)
+	b.egress = newEgress(l, b.source.allowed, b.sandbox.alone)
 	b.env = environ(r.Work, b.egress.URL)
 	return b, nil
 }
@@ -160,7 +161,10 @@ func (b *build) common() []string {
 
 // tool runs the installer and makes its failure an *Error.
 func (b *build) tool(ctx context.Context, argv []string) error {
-	out := &output{secrets: append(b.source.secrets, b.egress.secret)}
+	out := &output{secrets: b.source.secrets}
+	if b.egress.secret != "" {
+		out.secrets = append(slices.Clone(out.secrets), b.egress.secret)
+	}
 	if b.Progress != nil {
 		out.line = func(line string) {
 			if words := progress(line); words != "" {

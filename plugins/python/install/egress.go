@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -25,7 +26,7 @@ import (
 // egress is the installer's only way to the network: an HTTP proxy that lets through to
 // the hosts of a request alone, and remembers what became of it.
 type egress struct {
-	URL string // with credentials
+	URL string // with the credentials it wants
 
 	allowed  hosts
 	server   *http.Server
@@ -42,17 +43,21 @@ type egress struct {
 
 const dialTimeout = 15 * time.Second
 
-// newEgress serves on l, which it closes, until Close.
-func newEgress(l net.Listener, allowed hosts) *egress {
+// newEgress serves on l, which it closes, until Close. Where others could reach l too it asks for credentials:
+// not otherwise, since uv forgets them when it is redirected from http.
+func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 	e := &egress{
 		allowed:  allowed,
-		secret:   rand.Text(),
 		upstream: httpproxy.FromEnvironment().ProxyFunc(),
 		ended:    make(chan struct{}),
 		failed:   map[string]error{},
 		tunnels:  map[net.Conn]bool{},
 	}
-	e.URL = fmt.Sprintf("http://installer:%s@%s", e.secret, l.Addr())
+	e.URL = "http://" + l.Addr().String()
+	if !alone {
+		e.secret = rand.Text()
+		e.URL = fmt.Sprintf("http://installer:%s@%s", e.secret, l.Addr())
+	}
 	transport := &http.Transport{
 		Proxy:                 func(r *http.Request) (*url.URL, error) { return e.upstream(r.URL) },
 		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -64,6 +69,7 @@ func newEgress(l net.Listener, allowed hosts) *egress {
 		Transport:      transport,
 		FlushInterval:  -1,
 		ModifyResponse: e.answered,
+		ErrorLog:       log.New(io.Discard, "", 0), // what matters is remembered
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			e.remember(address(r.URL), err)
 			w.WriteHeader(http.StatusBadGateway)
@@ -90,12 +96,6 @@ func (e *egress) Close() {
 }
 
 func (e *egress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
-	if subtle.ConstantTimeCompare([]byte(password), []byte(e.secret)) != 1 {
-		w.Header().Set("Proxy-Authenticate", `Basic realm="installer"`)
-		w.WriteHeader(http.StatusProxyAuthRequired)
-		return
-	}
 	target := r.URL
 	if r.Method == http.MethodConnect {
 		target = &url.URL{Scheme: "https", Host: r.Host}
@@ -106,6 +106,12 @@ func (e *egress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.allowed.allow(target) {
 		e.refuse(address(target))
 		http.Error(w, "not among the hosts that this installer may reach", http.StatusForbidden)
+		return
+	}
+	_, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
+	if e.secret != "" && subtle.ConstantTimeCompare([]byte(password), []byte(e.secret)) != 1 {
+		w.Header().Set("Proxy-Authenticate", `Basic realm="installer"`)
+		w.WriteHeader(http.StatusProxyAuthRequired)
 		return
 	}
 	if r.Method == http.MethodConnect {
@@ -205,8 +211,23 @@ func (e *egress) answered(r *http.Response) error {
 		e.remember(address(r.Request.URL), fmt.Errorf("it answered %s", r.Status))
 	} else {
 		e.remember(address(r.Request.URL), nil)
+		r.Body = &watchedBody{r.Body, func(err error) { e.remember(address(r.Request.URL), err) }}
 	}
 	return nil
+}
+
+// watchedBody tells of an answer that breaks off: pip takes what it got for the whole.
+type watchedBody struct {
+	io.ReadCloser
+	broke func(error)
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		b.broke(err)
+	}
+	return n, err
 }
 
 func (e *egress) remember(address string, err error) {

@@ -17,15 +17,15 @@ import (
 // explain makes an *Error of what the installer said and what the proxy saw.
 func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	e := &Error{Tool: b.name(), Lines: lines[max(0, len(lines)-10):]}
-	text := flat(lines) + " " + err.Error()
+	text := flat(lines) + "\n" + err.Error()
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		e.Cause, e.Words = TimedOut, "the environment was not built in time"
 	case ctx.Err() != nil:
 		e.Cause, e.Words = TimedOut, "the build of the environment was given up"
-	case b.match(e, decisive, text):
+	case b.match(e, decisive, text, lines):
 	case b.network(e):
-	case b.match(e, likely, text):
+	case b.match(e, likely, text, lines):
 	default:
 		e.Words = fmt.Sprintf("%s failed: %s", e.Tool, err)
 		if len(lines) > 0 {
@@ -73,7 +73,7 @@ func short(address string) string {
 }
 
 // match finds the first pattern that fits.
-func (b *build) match(e *Error, patterns []pattern, text string) bool {
+func (b *build) match(e *Error, patterns []pattern, text string, lines []string) bool {
 	for _, p := range patterns {
 		m := p.re.FindStringSubmatch(text)
 		if m == nil {
@@ -86,13 +86,39 @@ func (b *build) match(e *Error, patterns []pattern, text string) bool {
 				break
 			}
 		}
-		e.Cause, e.Words = p.cause, b.words(p.cause, about)
+		if quarrel := quarrel(lines); p.cause == Conflict && quarrel != "" {
+			about = quarrel
+		}
+		e.Cause, e.Words = p.cause, b.words(p.cause, strings.ReplaceAll(about, ", we can conclude that", ", so"))
+		if p.cause == NotFound && strings.Contains(m[0], "Python") {
+			e.Words = b.wrongPython(about)
+		}
 		if p.cause == NotFound && b.with.Name == "pip" {
 			b.skipped(e, about)
 		}
 		return true
 	}
 	return false
+}
+
+// quarrel is what pip says of a conflict, which it lists line by line.
+func quarrel(lines []string) string {
+	begin := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "The conflict is caused by:") })
+	if begin < 0 {
+		return ""
+	}
+	var sides []string
+	for _, line := range lines[begin+1:] {
+		if !strings.HasPrefix(line, " ") {
+			break
+		}
+		sides = append(sides, strings.TrimSpace(line))
+	}
+	return strings.Join(sides, ", ")
+}
+
+func (b *build) wrongPython(about string) string {
+	return fmt.Sprintf("no version of %s that fits is for Python %s", about, b.Python.Minor)
 }
 
 // words is the sentence for a cause; about is what it is about, often empty.
@@ -154,6 +180,13 @@ func (b *build) skipped(e *Error, about string) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
+		if m := skippedIndex.FindStringSubmatch(line); m != nil {
+			// pip goes on as if that index had nothing.
+			if of := likelyCause(m[2]); of == Unauthorized || of == Unreachable {
+				e.Cause, e.Words = of, redact(b.words(of, "")+": "+clean(m[2]), b.source.secrets)
+				return
+			}
+		}
 		if !strings.Contains(normalised(fileOf(line)), name+"-") {
 			continue
 		}
@@ -162,9 +195,18 @@ func (b *build) skipped(e *Error, about string) {
 			e.Cause, e.Words = NoWheel, b.words(NoWheel, about)
 			return
 		case skippedPython.MatchString(line):
-			e.Words = fmt.Sprintf("no version of %s is for Python %s", about, b.Python.Minor)
+			e.Words = b.wrongPython(about)
 		}
 	}
+}
+
+func likelyCause(text string) Cause {
+	for _, p := range likely {
+		if p.re.MatchString(text) {
+			return p.cause
+		}
+	}
+	return Unknown
 }
 
 var linkOf = regexp.MustCompile(`(?:https?|file)://\S+`)

@@ -41,7 +41,7 @@ type Request struct {
 	MaxSize int64
 
 	// Progress hears what the installer does, some words each time. May be nil.
-	Progress func(string)
+	Progress func(string) `json:"-"`
 }
 
 // Result tells what was made.

@@ -24,6 +24,7 @@ import (
 type sandbox struct {
 	as       *syscall.Credential
 	maxFile  int64
+	alone    bool // it has a network of its own
 	commands chan func()
 	ended    chan struct{}
 }
@@ -46,7 +47,7 @@ func (s *sandbox) serve(writable []string) {
 		return
 	}
 	defer close(s.ended)
-	confine(writable)
+	s.confine(writable)
 	for f := range s.commands {
 		f()
 	}
@@ -67,13 +68,13 @@ func (s *sandbox) Close() {
 
 // confine takes from this thread what it can. Some kernels and containers refuse parts of it:
 // the installer's user is the boundary that always holds, and the rest stands behind it.
-func confine(writable []string) {
+func (s *sandbox) confine(writable []string) {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	if os.Geteuid() != 0 {
 		return
 	}
 	if unix.Unshare(unix.CLONE_NEWNET) == nil {
-		_ = loopbackUp()
+		s.alone = loopbackUp() == nil
 	}
 	_ = unix.Unshare(unix.CLONE_NEWIPC)
 	if unix.Unshare(unix.CLONE_NEWNS) == nil {

@@ -22,9 +22,9 @@ type source struct {
 }
 
 // newSource writes the files into r.Work.
-func newSource(r *Request) (*source, error) {
+func newSource(tool string, r *Request) (*source, error) {
 	s := &source{allowed: hosts{patterns: r.AllowedHosts}}
-	lines, err := s.options(r.Indexes)
+	lines, err := s.options(tool, r.Indexes)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func newSource(r *Request) (*source, error) {
 }
 
 // options are the lines that name the indexes.
-func (s *source) options(from requirement.Indexes) ([]string, error) {
+func (s *source) options(tool string, from requirement.Indexes) ([]string, error) {
 	var lines []string
 	add := func(option, raw string) error {
 		u, err := url.Parse(raw)
@@ -69,8 +69,8 @@ func (s *source) options(from requirement.Indexes) ([]string, error) {
 		s.allowed.add(u)
 		s.secrets = append(s.secrets, secretsOf(u)...)
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} is a variable
-		if u.Scheme == "http" {
-			// It was named, so it is meant. uv takes it as it is and ignores this line; pip would insist on https.
+		if u.Scheme == "http" && tool == "pip" {
+			// It was named, so it is meant. pip would insist on https.
 			lines = append(lines, "--trusted-host "+u.Host)
 		}
 		return nil

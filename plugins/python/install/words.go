@@ -36,13 +36,14 @@ var likely = []pattern{
 	{NoWheel, regexp.MustCompile("(?:Because |and )(\\S+) has no (?:usable )?wheels")},
 	{NoWheel, regexp.MustCompile("(?i)building(?: source distributions)?(?: for)? `?(\\S+?)`? (?:is|from source is) disabled")},
 	{NotFound, regexp.MustCompile(`Because the current Python version \(\S+\) does not satisfy Python\S* and (\S+) depends on Python`)},
+	{NotFound, regexp.MustCompile(`Package '([^']+)' requires a different Python`)}, // pip
 	{NotFound, regexp.MustCompile("Because (\\S+) was not found in ")},
 	{NotFound, regexp.MustCompile("Because there (?:is|are) no versions? of (\\S+?),? ")},
 	{Conflict, regexp.MustCompile(`(?s)No solution found when resolving dependencies:? (?:Because )?(.*are incompatible)`)},
 	{NotFound, regexp.MustCompile(`Because only \S+ (?:is|are) available and (?:you require|\S+ depends on) (\S+?)[, ]`)},
 	{Conflict, regexp.MustCompile(`No solution found when resolving dependencies:? (?:Because )?(.*?),? (?:we can conclude that your|hint:)`)},
 	{Conflict, regexp.MustCompile(`(Requirements contain conflicting .*)`)},
-	{NotFound, regexp.MustCompile(`No matching distribution found for (.+?)(?: \(from |$)`)}, // pip
+	{NotFound, regexp.MustCompile(`(?m)No matching distribution found for (.+?)(?: \(from .*| ERROR: .*)?$`)}, // pip
 	{NotFound, regexp.MustCompile(`Could not find a version that satisfies the requirement (.+?) \(from `)},
 	{Unreachable, regexp.MustCompile(`(?i)connection refused|failed to establish a new connection|timed out|connection (?:reset|aborted|broken|closed)|max retries exceeded|name or service not known|name resolution|tunnel connection failed|ProxyError|too many 50\d error|\b50\d (?:Server Error|Internal|Bad|Service|Gateway)|error sending request|dns error|connect error|error decoding response body|unexpected (?:EOF|end of file)|IncompleteRead|incomplete message|SSLError|CERTIFICATE_VERIFY_FAILED|invalid peer certificate`)},
 }
@@ -52,6 +53,7 @@ var (
 	skippedSource = regexp.MustCompile(`Skipping link: No sources permitted for|Skipping link: not a wheel|No binaries permitted`)
 	skippedWheel  = regexp.MustCompile(`Skipping link: (?:none of the wheel's tags|it is not compatible with this Python)`)
 	skippedPython = regexp.MustCompile(`[Rr]equires a different Python`)
+	skippedIndex  = regexp.MustCompile(`Could not fetch URL (\S+): (.*?)(?: - skipping)?$`)
 )
 
 // steps are the lines that tell a person how far it is.
