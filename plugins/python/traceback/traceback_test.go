@@ -1,0 +1,162 @@
+package traceback
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const python = "/usr/bin/python3"
+
+// stderrOf runs a program of these files, app.py first, and returns what it wrote.
+func stderrOf(t *testing.T, files map[string]string, args ...string) []byte {
+	t.Helper()
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("there is no " + python)
+	}
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if args == nil {
+		args = []string{filepath.Join(dir, "app.py")}
+	}
+	cmd := exec.Command(python, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	_ = cmd.Run() // it fails, which is what it is for
+	return stderr.Bytes()
+}
+
+func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
+	const fails = "def f():\n    raise ValueError('inner')\n"
+	for name, test := range map[string]struct{ program, want string }{
+		"plain":                       {"x = 1\nraise ValueError('no')", "ValueError: no (app.py:2)"},
+		"no such module":              {"import nonexistent", "ModuleNotFoundError: No module named 'nonexistent' (app.py:1)"},
+		"without a message":           {"assert 1 == 2", "AssertionError (app.py:1)"},
+		"message of several lines":    {"raise ValueError('first\\nsecond\\nthird')", "ValueError: first (app.py:1)"},
+		"class within a function":     {"def f():\n    class E(Exception): pass\n    raise E('x')\nf()", "__main__.f.<locals>.E: x (app.py:3)"},
+		"during handling":             {"try:\n    1/0\nexcept Exception:\n    {}['x']", "KeyError: 'x' (app.py:4)"},
+		"direct cause":                {"try:\n    1/0\nexcept Exception as e:\n    raise OSError('x') from e", "OSError: x (app.py:4)"},
+		"syntax":                      {"x = 1\ny = (", "SyntaxError: '(' was never closed (app.py:2)"},
+		"indentation":                 {"if True:\nx = 1", "IndentationError: expected an indented block after 'if' statement on line 1 (app.py:2)"},
+		"syntax of a module":          {"import bad", "SyntaxError: '(' was never closed (bad.py:2)"},
+		"recursion":                   {"def f():\n    return f()\nf()", "RecursionError: maximum recursion depth exceeded (app.py:2)"},
+		"interrupt":                   {"raise KeyboardInterrupt", "KeyboardInterrupt (app.py:1)"},
+		"notes":                       {"e = ValueError('x')\ne.add_note('one: two')\nraise e", "ValueError: x (app.py:3)"},
+		"group":                       {"e = ValueError('a\\nb: c')\nraise ExceptionGroup('several', [e, TypeError('t')])", "ExceptionGroup: several (2 sub-exceptions) (app.py:2)"},
+		"group of groups":             {"def g():\n    try:\n        1/0\n    except Exception as e:\n        return e\nraise ExceptionGroup('a', [ExceptionGroup('b', [g()]), g()])", "ExceptionGroup: a (2 sub-exceptions) (app.py:6)"},
+		"in the standard library":     {"import json\njson.loads('{')", "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) (app.py:2)"},
+		"in a package":                {"import pkg.mod\npkg.mod.f()", "ValueError: inner (mod.py:2)"},
+		"in a package itself":         {"import pkg\npkg.f()", "ValueError: inner (pkg/__init__.py:2)"},
+		"in an installed package":     {"import sys; sys.path.append('site-packages')\nimport installed\ninstalled.f()", "ValueError: inner (app.py:3)"},
+		"in a worker process":         {"from concurrent.futures import ProcessPoolExecutor\ndef f(): raise ValueError('in worker')\nif __name__ == '__main__':\n    with ProcessPoolExecutor(1) as p:\n        p.submit(f).result()", "ValueError: in worker (app.py:5)"},
+		"in a pool":                   {"import multiprocessing\ndef f(x): raise ValueError('in pool')\nif __name__ == '__main__':\n    with multiprocessing.Pool(1) as p:\n        p.map(f, [1])", "ValueError: in pool (app.py:5)"},
+		"atexit":                      {"import atexit, sys\natexit.register(lambda: print('closing: all\\nbye', file=sys.stderr))\n1/0", "ZeroDivisionError: division by zero (app.py:3)"},
+		"main and then a thread":      {"import threading\ne = threading.Event()\ndef f():\n    e.wait()\n    raise ValueError('thread')\nthreading.Thread(target=f).start()\nimport sys\nsys.excepthook = lambda *a: (sys.__excepthook__(*a), e.set())\n1/0", "ZeroDivisionError: division by zero (app.py:9)"},
+		"logged, and nothing after":   {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nsys.exit(1)", "ZeroDivisionError: division by zero (app.py:3)"},
+		"segmentation fault":          {"import faulthandler\nfaulthandler.enable()\ndef f():\n    faulthandler._sigsegv()\nf()", "Fatal Python error: Segmentation fault (app.py:4)"},
+		"segmentation fault, threads": {"import faulthandler, threading, time\nfaulthandler.enable()\ndef f(): time.sleep(60)\nthreading.Thread(target=f, daemon=True).start()\nfaulthandler._sigabrt()", "Fatal Python error: Aborted (app.py:5)"},
+		"argparse":                    {"import argparse\np = argparse.ArgumentParser(prog='tool')\np.add_argument('--n', type=int)\np.parse_args(['--n', 'x'])", "tool: error: argument --n: invalid int value: 'x'"},
+		"str fails":                   {"class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "__main__.E: <exception str() failed> (app.py:3)"},
+		"invalid UTF-8":               {"import sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
+		"long":                        {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x", 287) + "… (app.py:1)"},
+		"CRLF":                        {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')", "ValueError: x (app.py:3)"},
+		"source is not shown":         {"connect = lambda **k: 1/0\nconnect(password='hunter2')", "ZeroDivisionError: division by zero (app.py:1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stderr := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (", "pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
+			f, ok := Last(stderr)
+			want := test.want
+			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr), "\nf.<locals>") {
+				want = strings.TrimPrefix(want, "__main__.") // as interpreters print the main module's classes
+			}
+			if !ok || f.String() != want {
+				t.Errorf("got %q, %t of\n%s", f, ok, stderr)
+			}
+		})
+	}
+}
+
+func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
+	for name, program := range map[string]string{
+		"nothing":             "",
+		"sys.exit":            "import sys\nsys.exit('failed: for a reason')",
+		"thread":              "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
+		"in a destructor":     "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
+		"long before the end": "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
+		"stack":               "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', file=sys.stderr)\nf()\nprint('WARNING: low', file=sys.stderr)",
+		"dumped":              "import faulthandler, sys\nfaulthandler.dump_traceback()\nsys.exit(1)",
+		"words":               "import sys\nprint('Traceback (most recent call last):\\nnothing of the kind', file=sys.stderr)",
+	} {
+		stderr := stderrOf(t, map[string]string{"app.py": program})
+		if f, ok := Last(stderr); ok {
+			t.Errorf("%s: got %q of\n%s", name, f, stderr)
+		}
+	}
+}
+
+func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
+	for want, args := range map[string][]string{
+		"ZeroDivisionError: division by zero (<string>:2)":                                     {"-c", "\n1/0"},
+		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0) (<string>:1)": {"-c", "import json; json.loads('x')"},
+		"No module named nonexistent":                                                          {"-m", "nonexistent"},
+		"can't open file '/nonexistent.py': [Errno 2] No such file or directory":               {"/nonexistent.py"},
+		"Fatal Python error: Aborted (<string>:1)":                                             {"-X", "faulthandler", "-c", "import os; os.abort()"},
+	} {
+		stderr := stderrOf(t, nil, args...)
+		if f, ok := Last(stderr); !ok || f.String() != want {
+			t.Errorf("%q: got %q, %t of\n%s", args, f, ok, stderr)
+		}
+	}
+}
+
+func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
+	stderr := stderrOf(t, map[string]string{"app.py": "import sys\nsys.setrecursionlimit(5000)\ndef f(n):\n    return g(n - 1)\ndef g(n):\n    return f(n) if n else 1/0\nsys.tracebacklimit = 4000\nf(1500)\n"})
+	if len(stderr) < 2*maxTail {
+		t.Fatalf("the traceback has %d bytes only", len(stderr))
+	}
+	for n := range 300 { // wherever in a line it is cut
+		if f, ok := Last(append(stderr, strings.Repeat("x", n)...)); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
+			t.Fatalf("with %d more bytes: %q, %t", n, f, ok)
+		}
+	}
+	if f, ok := Last(stderr[len(stderr)-1000:]); ok {
+		t.Errorf("something that has no header and is not cut is taken for a traceback: %q", f)
+	}
+}
+
+func TestColoursAreTakenOut(t *testing.T) { // as Python 3.13 writes them with FORCE_COLOR
+	const coloured = "Traceback (most recent call last):\r\n  File \x1b[35m\"/srv/app.py\"\x1b[0m, line \x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    \x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m\r\n"
+	if f, ok := Last([]byte(coloured)); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:1)" {
+		t.Errorf("%q, %t", f, ok)
+	}
+}
+
+func FuzzLast(f *testing.F) {
+	f.Add([]byte("Traceback (most recent call last):\n  File \"a\", line 1, in f\n  [Previous line repeated]\nE: x\n\nDuring handling of the above exception, another exception occurred:\n\n  + Exception Group Traceback (most recent call last):\n  |   File \"b\", line 2\n  | G: y\n  +-+\n"))
+	f.Add([]byte("Exception in thread T:\nTraceback (most recent call last):\nE\n  File \"a\", line 99999999999999999999\nSyntaxError:\n"))
+	f.Add([]byte("Fatal Python error: x\nCurrent thread 0x0 (most recent call first):\n  File \"<string>\", line 1 in f\n\xff\x1b["))
+	f.Add([]byte("usage: x\nx: error: \x1b]0;t\x07y"))
+	f.Fuzz(func(t *testing.T, tail []byte) {
+		got, ok := Last(tail)
+		s := got.String()
+		if !utf8.ValidString(s) || utf8.RuneCountInString(s) > 2*maxText+30 || strings.ContainsAny(s, "\n\r\x00\x1b") {
+			t.Errorf("%q", s)
+		}
+		if ok && got.Text == "" {
+			t.Error("it has no text")
+		}
+	})
+}
