@@ -77,6 +77,9 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stderr := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (", "pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
+			if bytes.Contains(stderr, []byte("name 'ExceptionGroup' is not defined")) || bytes.Contains(stderr, []byte("no attribute 'add_note'")) {
+				t.Skip("this interpreter is older than 3.11")
+			}
 			f, ok := Last(stderr)
 			want := test.want
 			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr), "\nf.<locals>") {
@@ -124,7 +127,7 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 
 func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
 	stderr := stderrOf(t, map[string]string{"app.py": "import sys\nsys.setrecursionlimit(5000)\ndef f(n):\n    return g(n - 1)\ndef g(n):\n    return f(n) if n else 1/0\nsys.tracebacklimit = 4000\nf(1500)\n"})
-	if len(stderr) < 2*maxTail {
+	if len(stderr) < maxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
 	for n := range 300 { // wherever in a line it is cut
