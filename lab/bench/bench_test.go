@@ -11,21 +11,19 @@ import (
 )
 
 func TestTheProbeTellsWhenItBegan(t *testing.T) {
-	s := &starter{probe: filepath.Join(t.TempDir(), "probe"), fifo: filepath.Join(t.TempDir(), "time")}
-	if err := writeProbe(s.probe); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(s.fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if s.times, err = os.OpenFile(s.fifo, os.O_RDWR, 0); err != nil {
+	dir := t.TempDir()
+	s, err := newStarter(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.times.Close()
+	probe := filepath.Join(dir, "probe")
+	if err := writeProbe(probe); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		before := monotonic()
-		first, _, err := s.fork()
+		first, _, err := s.fork(exec.Command(probe, s.fifo))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,8 @@ import (
 // driver is a driver as Nomad's client holds one.
 type driver struct {
 	drivers.DriverPlugin
-	spec hcldec.Spec // of a task's config block
+	spec   hcldec.Spec // of a task's config block
+	logmon bool        // it expects FIFOs to write the task's output to
 }
 
 // openRaw returns Nomad's own driver, in this process as in the agent's. For
@@ -31,11 +32,17 @@ type driver struct {
 // the init function of nomad's drivers/shared/executor).
 func openRaw(ctx context.Context) (*driver, error) {
 	d := rawexec.NewRawExecDriver(ctx, hclog.NewNullLogger())
-	return configure(ctx, d, map[string]any{"enabled": true})
+	it, err := configure(ctx, d, map[string]any{"enabled": true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	it.logmon = true
+	return it, nil
 }
 
-// openLite starts a plugin binary as Nomad does. The plugin ends with close.
-func openLite(ctx context.Context, binary, stateDir string) (_ *driver, close func(), err error) {
+// openPlugin starts a plugin binary as Nomad does. hear gets the events of tasks, it may
+// be nil. The plugin ends with close.
+func openPlugin(ctx context.Context, binary string, config map[string]any, hear func(*drivers.TaskEvent)) (_ *driver, close func(), err error) {
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: map[string]goplugin.Plugin{
@@ -59,11 +66,11 @@ func openLite(ctx context.Context, binary, stateDir string) (_ *driver, close fu
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to start plugin: %w", err)
 	}
-	d, err := configure(ctx, it.(drivers.DriverPlugin), map[string]any{"state_dir": stateDir})
+	d, err := configure(ctx, it.(drivers.DriverPlugin), config, hear)
 	return d, client.Kill, err
 }
 
-func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]any) (*driver, error) {
+func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]any, hear func(*drivers.TaskEvent)) (*driver, error) {
 	schema, err := p.ConfigSchema()
 	if err != nil {
 		return nil, err
@@ -96,7 +103,10 @@ func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]an
 		return nil, err
 	}
 	go func() { // ends with ctx
-		for range events {
+		for e := range events {
+			if hear != nil {
+				hear(e)
+			}
 		}
 	}()
 	taskSchema, err := p.TaskConfigSchema()
@@ -104,7 +114,7 @@ func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]an
 		return nil, err
 	}
 	spec, err = convert(taskSchema)
-	return &driver{p, spec}, err
+	return &driver{DriverPlugin: p, spec: spec}, err
 }
 
 func convert(s *hclspec.Spec) (hcldec.Spec, error) {

@@ -1,9 +1,10 @@
-// Command bench compares exec-lite with Nomad's own raw_exec, in one run and on
-// one agent, and prints the ratios:
+// Command bench compares exec-lite with Nomad's own raw_exec, and python with a bare
+// interpreter and with environments made by hand, in one run and on one agent, and
+// prints the ratios:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu]
+//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,python]
 //
-// The two take turns, since a machine's speed drifts within minutes; only the
+// What is compared takes turns, since a machine's speed drifts within minutes; only the
 // ratios mean something, and only within one run. It needs root, since what is
 // compared includes each driver's work on cgroups.
 //
@@ -47,18 +48,21 @@ type options struct {
 	starts   int // of each driver at the driver level
 	cpu      time.Duration
 	only     []string
+
+	pythonStarts int // of each way to start a script
+	pythonRounds int // of environments that are made, with each installer
 }
 
 var (
-	full  = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second}
-	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second}
+	full  = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, pythonStarts: 100, pythonRounds: 5}
+	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, pythonStarts: 20, pythonRounds: 1}
 )
 
 func (o options) want(part string) bool { return len(o.only) == 0 || slices.Contains(o.only, part) }
 
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
-	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu")
+	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, python")
 	flag.Parse()
 	o := full
 	if *isQuick {
@@ -69,7 +73,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	if err := run(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: failed to measure:", err)
@@ -83,7 +87,7 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 	}
 	start := time.Now()
 	steps := term.New(os.Stderr)
-	binary, err := prepare(ctx, steps)
+	binary, pythonBinary, err := prepare(ctx, steps)
 	if err != nil {
 		return err
 	}
@@ -130,26 +134,31 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 			return err
 		}
 	}
+	if o.want("python") {
+		if r.python, err = measurePython(ctx, steps, binary, pythonBinary, o); err != nil {
+			return err
+		}
+	}
 	r.took = time.Since(start)
 	return r.print(w, o)
 }
 
-func prepare(ctx context.Context, steps *term.Printer) (binary string, err error) {
+func prepare(ctx context.Context, steps *term.Printer) (binary, pythonBinary string, err error) {
 	end := steps.Step("Finding Nomad")
 	prog, err := nomad.Binary(ctx, steps.Progress)
 	end(err, "%s (%s)", prog.Version, prog.Origin)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	end = steps.Step("Building %s", lite)
+	end = steps.Step("Building %s and python", lite)
 	root, err := build.Root(".")
 	var paths []string
 	if err == nil {
-		paths, err = build.Builder{Root: root}.All(ctx, lite)
+		paths, err = build.Builder{Root: root}.All(ctx, lite, "python")
 	}
 	end(err, "")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return paths[0], nil
+	return paths[0], paths[1], nil
 }

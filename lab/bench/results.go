@@ -21,6 +21,7 @@ type results struct {
 	jobs   *jobs
 	starts *starts
 	cpu    *cpu
+	python *python
 	took   time.Duration
 }
 
@@ -65,11 +66,14 @@ func (r results) print(w io.Writer, o options) error {
 		add("  and of the agent", percent(c.agent[lite]), percent(c.agent[raw]), ratio(c.agent[lite], c.agent[raw]), "")
 	}
 
-	fmt.Fprintf(w, "\n%s against %s, on one agent, taking turns. %s.\n\n", lite, raw, machine())
-	if err := table(w, rows); err != nil {
-		return err
+	fmt.Fprintf(w, "\n%s.\n", machine())
+	if len(rows) > 1 {
+		fmt.Fprintf(w, "\n%s against %s, on one agent, taking turns.\n\n", lite, raw)
+		if err := table(w, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w)
 	if s := r.starts; s != nil {
 		fmt.Fprintf(w, "The floor, a bare fork and exec of the same program: median %s, 99th percentile %s; %d starts each.\n",
 			ms(median(s.first[floor], self)), ms(percentile(s.first[floor], 99)), len(s.first[floor]))
@@ -80,6 +84,11 @@ func (r results) print(w io.Writer, o options) error {
 		}
 		for _, d := range both {
 			fmt.Fprintf(w, "Rounds of %s: all run after %s; PSS of helpers with 1 and with %d tasks: %s.\n", d, each(j.took[d], ms), j.tasks, pairs(j, d))
+		}
+	}
+	if r.python != nil {
+		if err := r.python.print(w); err != nil {
+			return err
 		}
 	}
 	fmt.Fprintf(w, "%s. Again: go tool mage bench%s\n", term.Short(r.took), flags(o))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
@@ -35,22 +36,18 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 	defer func() { end(err, "") }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &starter{dir: dir, probe: filepath.Join(dir, "probe"), fifo: filepath.Join(dir, "time")}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	if err := writeProbe(s.probe); err != nil {
-		return nil, err
-	}
-	if err := unix.Mkfifo(s.fifo, 0o666); err != nil {
-		return nil, err
-	}
-	if s.times, err = os.OpenFile(s.fifo, os.O_RDWR, 0); err != nil { // never at its end
+	s, err := newStarter(dir)
+	if err != nil {
 		return nil, err
 	}
 	defer s.times.Close()
+	probe := filepath.Join(dir, "probe")
+	if err := writeProbe(probe); err != nil {
+		return nil, err
+	}
+	timed := program{config: map[string]any{"command": probe, "args": []string{s.fifo}}}
 
-	liteDriver, closeLite, err := openLite(ctx, binary, filepath.Join(dir, "state"))
+	liteDriver, closeLite, err := openPlugin(ctx, binary, map[string]any{"state_dir": filepath.Join(dir, "state")}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +67,11 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 			var err error
 			switch what {
 			case lite:
-				first, call, err = s.start(ctx, liteDriver, nil)
+				first, call, err = s.start(ctx, liteDriver, timed)
 			case raw:
-				first, call, err = s.start(ctx, rawDriver, makeFIFOs)
+				first, call, err = s.start(ctx, rawDriver, timed)
 			default:
-				first, call, err = s.fork()
+				first, call, err = s.fork(exec.Command(probe, s.fifo))
 			}
 			if err != nil {
 				return nil, fmt.Errorf("start %d of %s: %w", i, what, err)
@@ -91,46 +88,43 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 	return r, nil
 }
 
-// starter starts the probe as a task.
+// starter starts programs that tell when they began, as tasks.
 type starter struct {
-	dir, probe, fifo string
-	times            *os.File // the probe's words
-	n                int
+	dir, fifo string
+	times     *os.File // the programs' words
+	n         int
 }
 
-// start runs one task from its cgroup's creation to its destruction; prepare
-// makes what the driver expects to find where the task's output goes.
-func (s *starter) start(ctx context.Context, d *driver, prepare func(*drivers.TaskConfig) (func(), error)) (first, call time.Duration, err error) {
-	s.n++
-	cfg := s.task()
-	for _, dir := range []string{cfg.TaskDir().LogDir, cfg.TaskDir().LocalDir, cfg.TaskDir().SecretsDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return 0, 0, err
-		}
+// newStarter makes dir. The caller closes times.
+func newStarter(dir string) (*starter, error) {
+	s := &starter{dir: dir, fifo: filepath.Join(dir, "time")}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
 	}
-	defer os.RemoveAll(cfg.AllocDir)
-	val, err := parse(map[string]any{"command": s.probe, "args": []string{s.fifo}}, d.spec)
+	if err := unix.Mkfifo(s.fifo, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(s.fifo, 0o666); err != nil { // whatever the umask is
+		return nil, err
+	}
+	var err error
+	s.times, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // never at its end
+	return s, err
+}
+
+// program is what a task runs.
+type program struct {
+	config map[string]any
+	user   string // empty is the driver's default
+}
+
+// start runs one task from its cgroup's creation to its destruction.
+func (s *starter) start(ctx context.Context, d *driver, p program) (first, call time.Duration, err error) {
+	cfg, remove, err := s.prepare(d, p)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := cfg.EncodeDriverConfig(val); err != nil {
-		return 0, 0, err
-	}
-	if cgroupslib.GetMode() != cgroupslib.OFF {
-		group := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
-		if err := group.Setup(); err != nil {
-			return 0, 0, err
-		}
-		defer func() { err = errors.Join(err, group.Teardown()) }()
-	}
-	if prepare != nil {
-		undo, err := prepare(cfg)
-		if err != nil {
-			return 0, 0, err
-		}
-		defer undo()
-	}
-
+	defer func() { err = errors.Join(err, remove()) }()
 	begin := monotonic()
 	_, _, err = d.StartTask(cfg)
 	returned := monotonic()
@@ -147,14 +141,60 @@ func (s *starter) start(ctx context.Context, d *driver, prepare func(*drivers.Ta
 		return 0, 0, err
 	}
 	if r := <-exited; r == nil || !r.Successful() {
-		return 0, 0, fmt.Errorf("the probe failed: %+v", r)
+		return 0, 0, fmt.Errorf("the program failed: %+v", r)
 	}
 	return at - begin, returned - begin, nil
 }
 
+// prepare does what Nomad's client does before it starts a task; remove undoes it.
+func (s *starter) prepare(d *driver, p program) (_ *drivers.TaskConfig, remove func() error, err error) {
+	s.n++
+	cfg := s.task()
+	cfg.User = p.user
+	var undo []func() error
+	remove = func() (err error) {
+		for _, f := range slices.Backward(undo) {
+			err = errors.Join(err, f())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+	undo = append(undo, func() error { return os.RemoveAll(cfg.AllocDir) })
+	for _, dir := range []string{cfg.TaskDir().LogDir, cfg.TaskDir().LocalDir, cfg.TaskDir().SecretsDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, nil, err
+		}
+	}
+	val, err := parse(p.config, d.spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cfg.EncodeDriverConfig(val); err != nil {
+		return nil, nil, err
+	}
+	if cgroupslib.GetMode() != cgroupslib.OFF {
+		group := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
+		if err := group.Setup(); err != nil {
+			return nil, nil, err
+		}
+		undo = append(undo, group.Teardown)
+	}
+	if d.logmon {
+		closeFIFOs, err := makeFIFOs(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		undo = append(undo, func() error { closeFIFOs(); return nil })
+	}
+	return cfg, remove, nil
+}
+
 // fork is what the kernel asks for at least.
-func (s *starter) fork() (first, call time.Duration, err error) {
-	cmd := exec.Command(s.probe, s.fifo)
+func (s *starter) fork(cmd *exec.Cmd) (first, call time.Duration, err error) {
 	begin := monotonic()
 	if err := cmd.Start(); err != nil {
 		return 0, 0, err
@@ -164,14 +204,14 @@ func (s *starter) fork() (first, call time.Duration, err error) {
 	return at - begin, returned - begin, errors.Join(err, cmd.Wait())
 }
 
-// told reads what a probe has written.
+// told reads what a program has written.
 func (s *starter) told() (time.Duration, error) {
 	if err := s.times.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return 0, err
 	}
 	var b [16]byte
 	if _, err := s.times.Read(b[:]); err != nil {
-		return 0, fmt.Errorf("failed to hear from the probe: %w", err)
+		return 0, fmt.Errorf("failed to hear from the program: %w", err)
 	}
 	le := binary.LittleEndian
 	return time.Duration(le.Uint64(b[:8]))*time.Second + time.Duration(le.Uint64(b[8:])), nil

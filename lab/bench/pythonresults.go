@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// The bars: a start with an environment that is there takes at most so much longer than
+// the bare interpreter, and making one at most so many times as long as by hand.
+const (
+	cachedBar = 50 * time.Millisecond
+	coldBar   = 1.2
+)
+
+func (p *python) print(w io.Writer) error {
+	floor := median(p.starts[bare], self)
+	rows := [][]string{{"", "median", "99th percentile", "more than bare", "ratio", "bar"}}
+	for _, what := range []string{bare, asExec, noEnv, smallIn, largeIn} {
+		m := median(p.starts[what], self)
+		row := []string{what, ms(m), ms(percentile(p.starts[what], 99)), "", "", ""}
+		if what != bare {
+			row[3], row[4] = ms(m-floor), times(m, floor)
+		}
+		if what == smallIn || what == largeIn {
+			row[5] = fmt.Sprintf("%s (%s more)", word(m-floor <= cachedBar), ms(cachedBar))
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprintf(w, "\npython: from StartTask until the first line of a script, %d starts each, taking turns.\n\n", len(p.starts[bare]))
+	if err := table(w, rows); err != nil {
+		return err
+	}
+
+	rows = [][]string{{"", "python", "by hand", "ratio", "bar"}}
+	for _, c := range p.cold {
+		d, h, u, m := median(c.driver, self), median(c.hand, self), median(c.uncompiled, self), median(c.many, self)
+		rows = append(rows,
+			[]string{c.installer + ", cold start", ms(d), ms(h), times(d, h), fmt.Sprintf("%s (%g)", word(float64(d) <= coldBar*float64(h)), coldBar)},
+			[]string{"  by hand without bytecode", "", ms(u), times(d, u), ""},
+			[]string{fmt.Sprintf("  %d tasks at once, until the last began", manyTasks), ms(m), "", times(m, d) + " of one", ""})
+	}
+	fmt.Fprintf(w, "\nA new environment of %d packages with %d modules each, until the first line of a script that needs it, %d rounds, taking turns.\n\n",
+		packages, modules, len(p.cold[0].driver))
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, c := range p.cold {
+		fmt.Fprintf(w, "Rounds with %s: python %s; by hand %s. Builds for %d tasks at once: %v.\n",
+			c.installer, each(c.driver, ms), each(c.hand, ms), manyTasks, c.builds)
+	}
+	if p.noUV {
+		fmt.Fprintf(w, "Without uv: user %d can run none, on the PATH or of $UV.\n", buildUser)
+	}
+	return nil
+}
+
+func word(met bool) string {
+	if met {
+		return "PASS"
+	}
+	return "FAIL"
+}
+
+// times is d : of.
+func times(d, of time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(of)) }
