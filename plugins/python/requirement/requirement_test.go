@@ -156,6 +156,7 @@ func TestWhatCouldNotBeCheckedIsRefusedWithWhatToWriteInstead(t *testing.T) {
 		"https://host/pkg.tar.gz":             "NAME @ URL",
 		"pkg @ ftp://host/pkg.whl":            "https://",
 		"pkg @ http://host/pkg.whl":           "https://",
+		"pkg @ http://192.0.2.1/pkg.whl":      "https://",
 		"pkg @ http://127.0.0.1.host/pkg.whl": "https://",
 		"pkg @ http://host/pkg.whl#md5=" + hashOf("a"): "https://",
 		"pkg @ https://host/ü.whl":                     "encode",
