@@ -130,7 +130,7 @@ func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
 	if len(stderr) < maxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
-	for n := range 300 { // wherever in a line it is cut
+	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
 		if f, ok := Last(append(stderr, strings.Repeat("x", n)...)); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
 			t.Fatalf("with %d more bytes: %q, %t", n, f, ok)
 		}
