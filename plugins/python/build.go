@@ -78,6 +78,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	case env.Hit:
 		r.Event("Environment %s: cache hit", env.ID)
 	case built != nil:
+		d.tidySoon() // the cache has grown
 		r.Event("Environment %s: built in %.1f s, %d packages, %.1f MB", env.ID, built.Took.Seconds(), len(built.Packages), float64(env.Size)/1e6)
 	}
 	return env, nil

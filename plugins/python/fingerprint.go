@@ -50,6 +50,13 @@ func roundUp(n int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
+// tidySoon has the next fingerprint do so.
+func (d *pythonDriver) tidySoon() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tidied = time.Time{}
+}
+
 func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	d.mu.Lock()
 	due := time.Since(d.tidied) >= tidyEvery
