@@ -303,6 +303,6 @@ func limits(i agent.Info) []string {
 		"  - run a task as another user",
 		"  - limit or measure tasks by cgroup, unless one is delegated to it",
 		"  - mount a tmpfs for a task's secrets (they are in a directory of mode 0700)",
-		"  - isolate Nomad's own exec driver; raw_exec and exec-lite run",
+		"  - isolate Nomad's own exec driver; raw_exec, exec-lite and python run",
 	}
 }
