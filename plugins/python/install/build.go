@@ -25,7 +25,10 @@ type build struct {
 // killed too. The error is an *Error where the installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
-	b, err := i.begin(r)
+	if err := r.makeDir(); err != nil {
+		return nil, err
+	}
+	b, err := i.begin(r, r.Dir, r.Work)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +59,21 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	return &Result{Packages: packages, Took: time.Since(begun)}, nil
 }
 
-// begin prepares what the installer runs in; end undoes it.
-func (i Installer) begin(r Request) (*build, error) {
+// makeDir makes the environment's directory itself, so that the installer needs no right to write beside it.
+func (r *Request) makeDir() error {
+	if err := os.Mkdir(r.Dir, 0o755); err != nil {
+		return fmt.Errorf("failed to make the environment's directory: %w", err)
+	}
+	if r.As != nil {
+		if err := os.Lchown(r.Dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
+			return fmt.Errorf("failed to give the environment's directory to its builder: %w", err)
+		}
+	}
+	return nil
+}
+
+// begin prepares what the installer runs in, where only the directories writable (and Downloads) are; end undoes it.
+func (i Installer) begin(r Request, writable ...string) (*build, error) {
 	if r.AllowSdists {
 		r.Downloads = "" // a package's code could change what the next environment is made of
 	}
@@ -66,16 +82,6 @@ func (i Installer) begin(r Request) (*build, error) {
 	if b.source, err = newSource(i.Name, &r); err != nil {
 		return nil, err
 	}
-	// The directory itself is made here, so that the installer needs no right to write beside it.
-	if err := os.Mkdir(r.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("failed to make the environment's directory: %w", err)
-	}
-	if r.As != nil {
-		if err := os.Lchown(r.Dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
-			return nil, fmt.Errorf("failed to give the environment's directory to its builder: %w", err)
-		}
-	}
-	writable := []string{r.Dir, r.Work}
 	if r.Downloads != "" {
 		writable = append(writable, r.Downloads)
 	}

@@ -34,7 +34,7 @@ func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return &syscall.Credential{Uid: 79998, Gid: 79998}
+	return &syscall.Credential{Uid: 79997, Gid: 79997}
 }
 
 // tools runs a test with each installer.

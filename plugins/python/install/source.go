@@ -104,18 +104,26 @@ func writeLines(path string, lines []string, as *syscall.Credential) error {
 			return fmt.Errorf("the requirement %q has more than one line", redact(line, nil))
 		}
 	}
+	if err := writeFor(path, []byte(strings.Join(lines, "\n")+"\n"), as); err != nil {
+		return fmt.Errorf("failed to write the requirements: %w", err)
+	}
+	return nil
+}
+
+// writeFor makes a file that is as's alone.
+func writeFor(path string, content []byte, as *syscall.Credential) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("failed to write the requirements: %w", err)
+		return err
 	}
 	defer f.Close()
 	if as != nil {
 		if err := f.Chown(int(as.Uid), int(as.Gid)); err != nil {
-			return fmt.Errorf("failed to write the requirements: %w", err)
+			return err
 		}
 	}
-	if _, err := f.WriteString(strings.Join(lines, "\n") + "\n"); err != nil {
-		return fmt.Errorf("failed to write the requirements: %w", err)
+	if _, err := f.Write(content); err != nil {
+		return err
 	}
 	return f.Close()
 }

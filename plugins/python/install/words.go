@@ -21,7 +21,7 @@ var decisive = []pattern{
 	{HashMismatch, regexp.MustCompile("(?i)In `?--require-hashes`? mode, all requirements must (?:have|be).*?(?:: |These do not: )(\\S+)")},
 	{HashMismatch, regexp.MustCompile("(?i)Hashes are required in `?--require-hashes`? mode, but they are missing|In `?--require-hashes`? mode")},
 	{Malicious, regexp.MustCompile(`For req: (\S+?)\. (?:The wheel|Unexpected file|Unknown scheme key)`)}, // pip
-	{Malicious, regexp.MustCompile("Failed to install: \\S+ \\((\\S+?)\\) .*Read-only file system")},      // uv, where nothing else is writable
+	{Malicious, regexp.MustCompile(`Failed to install: \S+ \((\S+?)\) .*Read-only file system`)},          // uv, where nothing else is writable
 	{Malicious, regexp.MustCompile(`(?i)read-only file system`)},
 	{Malicious, regexp.MustCompile(`(?i)(?:trying to install|extract\w*|path|points?|escapes?) outside (?:of )?(?:the )?(?:target|destination|environment|archive|wheel|install)`)},
 }
@@ -33,12 +33,12 @@ var likely = []pattern{
 	{Conflict, regexp.MustCompile(`(Cannot install .*? because these package versions have conflicting dependencies)`)},
 	{Conflict, regexp.MustCompile(`ResolutionImpossible|(Double requirement given: .*?\))|(Requirements contain conflicting URLs for package .*)`)},
 	{NoWheel, regexp.MustCompile("Wheels are required for `([^`]+)`")}, // uv
-	{NoWheel, regexp.MustCompile("(?:Because |and )(\\S+) has no (?:usable )?wheels")},
+	{NoWheel, regexp.MustCompile(`(?:Because |and )(\S+) has no (?:usable )?wheels`)},
 	{NoWheel, regexp.MustCompile("(?i)building(?: source distributions)?(?: for)? `?(\\S+?)`? (?:is|from source is) disabled")},
 	{NotFound, regexp.MustCompile(`Because the current Python version \(\S+\) does not satisfy Python\S* and (\S+) depends on Python`)},
 	{NotFound, regexp.MustCompile(`Package '([^']+)' requires a different Python`)}, // pip
-	{NotFound, regexp.MustCompile("Because (\\S+) was not found in ")},
-	{NotFound, regexp.MustCompile("Because there (?:is|are) no versions? of (\\S+?),? ")},
+	{NotFound, regexp.MustCompile(`Because (\S+) was not found in `)},
+	{NotFound, regexp.MustCompile(`Because there (?:is|are) no versions? of (\S+?),? `)},
 	{Conflict, regexp.MustCompile(`(?s)No solution found when resolving dependencies:? (?:Because )?(.*are incompatible)`)},
 	{NotFound, regexp.MustCompile(`Because only \S+ (?:is|are) available and (?:you require|\S+ depends on) (\S+?)[, ]`)},
 	{Conflict, regexp.MustCompile(`No solution found when resolving dependencies:? (?:Because )?(.*?),? (?:we can conclude that your|hint:)`)},

@@ -1,6 +1,7 @@
 package wheeltest
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +19,7 @@ func Index(t testing.TB, dir string) *httptest.Server {
 	return s
 }
 
-// Handler is an index: /simple/<project>/ lists, /files/<file> is a file.
+// Handler is an index: /simple/<project>/ lists files with their hashes, /files/<file> is one.
 func Handler(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
@@ -29,10 +30,16 @@ func Handler(dir string) http.Handler {
 		page := "<!DOCTYPE html><html><body>\n"
 		for _, f := range files {
 			name, _, _ := strings.Cut(f.Name(), "-")
-			if strings.ReplaceAll(strings.ToLower(name), "_", "-") == r.PathValue("project") {
-				found = true
-				page += fmt.Sprintf("<a href=\"/files/%s\">%s</a><br>\n", f.Name(), filepath.Base(f.Name()))
+			if strings.ReplaceAll(strings.ToLower(name), "_", "-") != r.PathValue("project") {
+				continue
 			}
+			content, err := os.ReadFile(filepath.Join(dir, f.Name()))
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			found = true
+			page += fmt.Sprintf("<a href=\"/files/%[1]s#sha256=%[2]x\">%[1]s</a><br>\n", f.Name(), sha256.Sum256(content))
 		}
 		if !found {
 			http.NotFound(w, r)

@@ -1,0 +1,59 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. It leaves nothing in Work.
+func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
+	if i.Name != "uv" {
+		return nil, &Error{Tool: i.Name + " " + i.Version, Words: "only uv reads a uv.lock, and this node builds with pip: export it (uv export --format requirements-txt), or run where there is uv"}
+	}
+	dir, err := os.MkdirTemp(r.Work, "export-")
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a directory for the locked project: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if r.As != nil {
+		if err := os.Lchown(dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
+			return nil, fmt.Errorf("failed to give a directory to the builder: %w", err)
+		}
+	}
+	lock := r.Requirements.UVLock
+	r.Work, r.Requirements = dir, &requirement.Set{}
+	b, err := i.begin(r, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer b.end()
+
+	project, locked := "pyproject.toml", "uv.lock"
+	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--no-dev", "--format", "requirements-txt", "--python", r.Python.Path)
+	if lock.Script {
+		project, locked = "script.py", "script.py.lock"
+		argv = append(argv, "--script", filepath.Join(dir, project))
+	} else {
+		argv = append(argv, "--no-emit-project")
+	}
+	for name, content := range map[string][]byte{project: lock.Project, locked: lock.Lock} {
+		if err := writeFor(filepath.Join(dir, name), content, r.As); err != nil {
+			return nil, fmt.Errorf("failed to write the locked project: %w", err)
+		}
+	}
+	const exported = "exported.txt"
+	if err := b.tool(ctx, append(argv, "--output-file", filepath.Join(dir, exported))); err != nil {
+		return nil, err
+	}
+	// The builder made that file: only what is in the directory is read.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read what uv exported: %w", err)
+	}
+	defer root.Close()
+	return requirement.Lock(exported, root.ReadFile)
+}

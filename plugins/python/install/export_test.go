@@ -1,0 +1,71 @@
+package install_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+func TestAProjectThatUVLockedIsInstalledAsItWasLocked(t *testing.T) {
+	i := uv(t)
+	tests := map[string]struct{ project, file, lock string }{
+		"a project": {project: "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"hello-world\"]\n[dependency-groups]\ndev = [\"only-for-dev\"]\n",
+			file: "pyproject.toml", lock: "uv.lock"},
+		"a script": {project: "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"hello-world\"]\n# ///\nprint()\n",
+			file: "s.py", lock: "s.py.lock"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			hello(t, p.wheels)
+			wheeltest.Wheel{Name: "only-for-dev", Version: "1.0"}.Write(t, p.wheels)
+			index := wheeltest.Index(t, p.wheels).URL + "/simple"
+			author := t.TempDir()
+			if err := os.WriteFile(filepath.Join(author, test.file), []byte(test.project), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			argv := []string{"lock", "--no-config", "--no-cache", "--python", debian(t).Path, "--default-index", index}
+			if test.file == "s.py" {
+				argv = append(argv, "--script", "s.py")
+			}
+			cmd := exec.Command(i.UV, argv...)
+			cmd.Dir = author
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			lock, err := os.ReadFile(filepath.Join(author, test.lock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := p.request(t)
+			r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: lock, Project: []byte(test.project), Script: test.file == "s.py"}}
+			r.Indexes = requirement.Indexes{URL: index}
+			set, err := i.Export(t.Context(), r)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, lines(err))
+			}
+			if text := strings.Join(set.Lines, "\n"); !set.Hashed || !set.Complete || len(set.Lines) != 2 || !strings.Contains(text, "hello-world==2.0") {
+				t.Fatalf("exported %+v", set)
+			}
+			if left, err := os.ReadDir(p.work()); err != nil || len(left) > 0 {
+				t.Errorf("it left %v: %v", left, err)
+			}
+			// A newer version that came since is not taken.
+			wheeltest.Wheel{Name: "greeting-words", Version: "3.0"}.Write(t, p.wheels)
+			r.Requirements = set
+			result, err := i.Install(t.Context(), r)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, lines(err))
+			}
+			if want := []string{"greeting-words 1.0", "hello-world 2.0"}; !slices.Equal(result.Packages, want) {
+				t.Errorf("installed %q", result.Packages)
+			}
+		})
+	}
+}
