@@ -286,6 +286,24 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
+func TestAnEnvironmentOfTheFutureIsNotFresh(t *testing.T) {
+	for _, c := range []struct {
+		age, limit time.Duration
+		want       bool
+	}{
+		{time.Hour, 0, true},
+		{-time.Hour, 0, true},
+		{time.Hour, 2 * time.Hour, true},
+		{2 * time.Hour, time.Hour, false},
+		{-time.Second, time.Hour, true},
+		{-2 * time.Hour, time.Hour, false},
+	} {
+		if got := (&Environment{Age: c.age}).isFresh(c.limit); got != c.want {
+			t.Errorf("built %v ago, good for %v: got %v", c.age, c.limit, got)
+		}
+	}
+}
+
 type testError struct{ temporary bool }
 
 func (e testError) Error() string   { return fmt.Sprintf("the test's error, temporary %v", e.temporary) }

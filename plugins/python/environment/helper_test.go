@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 	switch what {
 	case "get":
 		helpGet(argument)
+	case "block":
+		helpBlock(argument)
 	case "churn":
 		helpChurn(argument)
 	case "swap":
@@ -120,6 +122,16 @@ func helpGet(dir string) {
 	e.Release()
 }
 
+// helpBlock builds without end.
+func helpBlock(dir string) {
+	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		fatal(building(30)(ctx, dir, final, scratch, downloads))
+		fmt.Println("building")
+		select {}
+	}})
+	fatal(err)
+}
+
 // helpChurn does all that plugins do with a cache, until it is killed.
 func helpChurn(dir string) {
 	fmt.Println("ready")
@@ -144,8 +156,8 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap puts links to a directory in the place of directories and files of each
-// tree that it reads the name of, with the tree itself as working directory.
+// helpSwap reads the names of a tree and of a directory for its own use, and then swaps
+// things of the tree for links to a directory, or to a file in it, and back, until the next ones come.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}
@@ -153,20 +165,27 @@ func helpSwap(victim string) {
 		if stop != nil {
 			stop <- struct{}{}
 		}
-		fatal(os.Chdir(lines.Text()))
+		tree, own, _ := strings.Cut(lines.Text(), " ")
+		fatal(os.Chdir(tree)) // which works after the tree was moved, too
+		fatal(os.Symlink(victim, own+"/directory"))
+		fatal(os.Symlink(victim+"/secret", own+"/file"))
+		in, err := os.Open(own)
+		fatal(err)
+		names, err := filepath.Glob("lib/package2/*")
+		fatal(err)
 		stop = make(chan struct{})
 		go func() {
+			defer in.Close()
 			for {
-				for _, name := range []string{"package0", "package1", "package2/module2.py"} {
-					target := victim
-					if strings.HasSuffix(name, ".py") {
-						target = filepath.Join(victim, "secret")
+				for _, name := range append(names, "lib/package1") {
+					link := "file"
+					if name == "lib/package1" {
+						link = "directory"
 					}
 					// errors are what is to be expected once the tree is taken over
-					_ = os.Rename(name, name+".was")
-					_ = os.Symlink(target, name)
-					_ = os.Remove(name)
-					_ = os.Rename(name+".was", name)
+					if unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE) == nil {
+						_ = unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE)
+					}
 				}
 				select {
 				case <-stop:

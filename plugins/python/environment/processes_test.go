@@ -63,6 +63,39 @@ func TestOfManyProcessesOneBuilds(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
+func TestWhoWaitsForAProcessThatIsKilledBuilds(t *testing.T) {
+	c := testCache(t)
+	cmd := helper(t, nil, "block", c.cfg.Dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "building\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	mustTidy(t, c) // which leaves it alone
+	if builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3")); len(builds) != 1 || err != nil {
+		t.Errorf("there are %v, %v", builds, err)
+	}
+	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+	}})
+	defer e.Release()
+	if err := cmd.Wait(); err == nil {
+		t.Error("it ended by itself")
+	}
+	if e.Hit {
+		t.Error("it cannot have been there")
+	}
+	mustTidy(t, c)
+	mustBeTidy(t, c, 1)
+}
+
 // Two processes build, publish, lend, replace and evict as fast as they can, and
 // one of them is killed at any moment.
 func TestProcessesKilledAtAnyMomentBreakNothing(t *testing.T) {

@@ -21,16 +21,11 @@ func (s *store) seal(dir string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return s.sealDir(fd, "", &st, 0)
+	return s.sealDir(fd, "", 0)
 }
 
 // sealDir closes fd. rel is its path in the environment, for errors and links.
-func (s *store) sealDir(fd int, rel string, st *unix.Stat_t, depth int) error {
+func (s *store) sealDir(fd int, rel string, depth int) error {
 	defer unix.Close(fd)
 	if depth > maxDepth {
 		return errTooDeep
@@ -38,7 +33,11 @@ func (s *store) sealDir(fd int, rel string, st *unix.Stat_t, depth int) error {
 	fail := func(name string, err error) error {
 		return &os.PathError{Op: "seal", Path: path.Join(rel, name), Err: err}
 	}
-	if err := s.checkOwner(rel, st); err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fail("", err)
+	}
+	if err := s.checkOwner(rel, &st); err != nil {
 		return err
 	}
 	if s.builder != nil {
@@ -54,7 +53,6 @@ func (s *store) sealDir(fd int, rel string, st *unix.Stat_t, depth int) error {
 		return fail("", err)
 	}
 	for _, name := range names {
-		var st unix.Stat_t
 		if err := fstatat(fd, name, &st); err != nil {
 			return fail(name, err)
 		}
@@ -65,8 +63,7 @@ func (s *store) sealDir(fd int, rel string, st *unix.Stat_t, depth int) error {
 			if err != nil {
 				return fail(name, err)
 			}
-			err = s.sealDir(sub, child, &st, depth+1)
-			if err != nil {
+			if err := s.sealDir(sub, child, depth+1); err != nil {
 				return err
 			}
 		case unix.S_IFREG:

@@ -88,6 +88,35 @@ func TestUseCountsUntilTheTaskIsGone(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
+// Between looking at it and removing it a task may have come.
+func TestAnEnvironmentThatIsUsedSinceItWasLookedAtIsNotEvicted(t *testing.T) {
+	c := testCache(t)
+	s := Spec{Key: "k", Build: building(3)}
+	e := mustGet(t, c, s)
+	lookedAt := candidate{id: e.id, used: time.Now()}
+	evict := func(when string, want bool) {
+		t.Helper()
+		if removed, err := (&tidying{store: e.store}).evict(lookedAt); removed != want || err != nil {
+			t.Errorf("%s: removed %v, %v", when, removed, err)
+		}
+	}
+	evict("while it is got", false)
+	state := testDir(t)
+	if err := e.Lend(state); err != nil {
+		t.Fatal(err)
+	}
+	e.Release()
+	evict("while it is lent", false)
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	lookedAt.used = time.Now().Add(-time.Minute)
+	evict("after its use", false)
+	lookedAt.used = time.Now()
+	evict("unused", true)
+	mustBeTidy(t, c, 0)
+}
+
 func TestTidyRemovesWhatKilledProcessesLeft(t *testing.T) {
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})

@@ -24,7 +24,7 @@ type tree struct {
 
 // measure looks at a directory. It follows no links.
 func measure(dir string) (tree, error) {
-	w := walker{free: make(chan struct{}, runtime.GOMAXPROCS(0)-1)}
+	w := walker{free: make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
 	fd, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
 		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, err)
@@ -49,7 +49,7 @@ const maxDepth = 100
 
 var errTooDeep = fmt.Errorf("directories are nested more than %d deep", maxDepth)
 
-// walker looks at as many directories at a time as there are processors.
+// walker looks at a few directories at a time.
 type walker struct{ free chan struct{} }
 
 type branch struct {
