@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
@@ -120,9 +120,10 @@ func requiresPythonOfTOML(name string, source []byte) (string, error) {
 		} `toml:"project"`
 	}
 	if err := toml.Unmarshal(source, &file); err != nil {
-		var bad toml.ParseError
+		var bad *toml.DecodeError
 		if errors.As(err, &bad) {
-			return "", fmt.Errorf("%s: line %d: %s", name, bad.Position.Line, bad.Message)
+			line, _ := bad.Position()
+			return "", fmt.Errorf("%s: line %d: %s", name, line, strings.TrimPrefix(bad.Error(), "toml: "))
 		}
 		return "", fmt.Errorf("%s: %w", name, err)
 	}

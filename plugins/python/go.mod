@@ -3,11 +3,11 @@ module github.com/outrider-dev/outrider/plugins/python
 go 1.26
 
 require (
-	github.com/BurntSushi/toml v1.6.0
 	github.com/aquasecurity/go-pep440-version v0.0.1
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/nomad v1.11.3
 	github.com/outrider-dev/outrider/internal/core v0.0.0
+	github.com/pelletier/go-toml/v2 v2.4.3
 	golang.org/x/net v0.51.0
 	golang.org/x/sys v0.41.0
 )

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 )
 
 // Metadata is that of a script.
@@ -76,23 +76,23 @@ func parse(content string, line int) (*Metadata, error) {
 		RequiresPython any `toml:"requires-python"`
 		Dependencies   any `toml:"dependencies"`
 	}
-	meta, err := toml.Decode(content, &found)
-	if err != nil {
-		var bad toml.ParseError
+	if err := toml.Unmarshal([]byte(content), &found); err != nil {
+		var bad *toml.DecodeError
 		if errors.As(err, &bad) {
-			return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line+bad.Position.Line, sentence(bad.Message))
+			at, _ := bad.Position()
+			return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line+at, strings.TrimPrefix(sentence(bad.Error()), "toml: "))
 		}
 		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line, sentence(err.Error()))
 	}
 	m := &Metadata{}
-	if meta.IsDefined("requires-python") {
+	if found.RequiresPython != nil {
 		text, ok := found.RequiresPython.(string)
 		if !ok {
 			return nil, fmt.Errorf("line %d: requires-python is no string: write it such as requires-python = \">=3.11\"", lineOf(content, "requires-python", line))
 		}
 		m.RequiresPython = strings.TrimSpace(text)
 	}
-	if meta.IsDefined("dependencies") {
+	if found.Dependencies != nil {
 		wrong := fmt.Errorf("line %d: dependencies is no list of strings: write it such as dependencies = [\"requests>=2.31\"]", lineOf(content, "dependencies", line))
 		list, ok := found.Dependencies.([]any)
 		if !ok {

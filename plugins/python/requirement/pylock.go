@@ -54,17 +54,16 @@ func pylockVariables() map[string]string {
 // for which is left to the markers, as in a requirements file.
 func readPylock(name string, read Reader) (*Set, error) {
 	var lock pylock
-	meta, err := decode(name, read, &lock)
-	if err != nil {
+	if err := decode(name, read, &lock); err != nil {
 		return nil, err
 	}
-	if !meta.IsDefined("lock-version") {
+	if lock.Version == "" {
 		return nil, fmt.Errorf("%s has no lock-version: it is not a pylock.toml (PEP 751)", name)
 	}
 	if lock.Version != "1" && !strings.HasPrefix(lock.Version, "1.") {
 		return nil, fmt.Errorf("%s has lock-version %s, and only 1 is understood: export it again as 1.0", name, show(lock.Version))
 	}
-	if !meta.IsDefined("packages") {
+	if lock.Packages == nil {
 		return nil, fmt.Errorf("%s has no packages", name)
 	}
 	s := &Set{Hashed: true, Complete: true, RequiresPython: and(lock.RequiresPython)}

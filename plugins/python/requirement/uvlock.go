@@ -18,7 +18,7 @@ func readUVLock(name string, read Reader) (*Set, error) {
 		u.Lock, err = read(name)
 		return u.Lock, err
 	}
-	if _, err := decode(name, keep, &lock); err != nil {
+	if err := decode(name, keep, &lock); err != nil {
 		return nil, err
 	}
 	if lock.Version == 0 {
