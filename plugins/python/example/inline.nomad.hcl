@@ -23,7 +23,7 @@ job "inline" {
         destination = "local/moon.py"
         data        = <<EOF
 # /// script
-# requires-python = ">=3.7"
+# requires-python = ">=3.8"
 # dependencies = ["moonphase>=1,<2"]
 # ///
 import platform

@@ -27,7 +27,7 @@ job "python-web" {
       kill_signal = "SIGTERM"
 
       config {
-        python = ">=3.7" # the newest that the node has, of these
+        python = ">=3.8" # the newest that the node has, of these
 
         code = <<EOF
 import html, os, platform, signal, sys, threading
