@@ -26,6 +26,8 @@ func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	case b.match(e, decisive, text, lines):
 	case b.network(e):
 	case b.match(e, likely, text, lines):
+	case b.with.Name == "pip" && b.Python.Pip == nil && strings.Contains(text, "Traceback (most recent call last)"):
+		e.Words = fmt.Sprintf("%s of %s does not run on Python %s: the node needs a pip of that interpreter's own, or uv", e.Tool, b.with.Python.Path, b.Python.Minor)
 	default:
 		e.Words = fmt.Sprintf("%s failed: %s", e.Tool, err)
 		if len(lines) > 0 {
@@ -151,7 +153,10 @@ func (b *build) words(cause Cause, about string) string {
 		}
 		return fmt.Sprintf("no index has %s for %s", thing, b.python())
 	case Unreachable:
-		return "the package index did not answer"
+		if about == "" {
+			return "the package index did not answer"
+		}
+		return "the package index did not answer as it should: " + about
 	}
 	return ""
 }

@@ -173,7 +173,13 @@ func (b *build) tooLarge() error {
 		"the packages take more than the %d MiB that an environment may take on this node", b.MaxSize>>20)}
 }
 
-func (b *build) name() string { return b.with.Name + " " + b.with.Version }
+// name is the tool that runs: of pip it is the interpreter's own, where it has one.
+func (b *build) name() string {
+	if b.with.Name == "pip" && b.Python.Pip != nil {
+		return "pip " + b.Python.PipVersion
+	}
+	return b.with.Name + " " + b.with.Version
+}
 
 // quote is a file name for people: one may have any character.
 func quote(name string) string { return strconv.Quote(name) }

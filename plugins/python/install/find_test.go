@@ -1,0 +1,61 @@
+package install_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+)
+
+func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
+	p := newPlace(t)
+	program := func(name, text string) string {
+		path := filepath.Join(p.wheels, name, "uv")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good := program("good", "echo 'uv 9.8.7 (abc 2026-01-01)'")
+	other := program("other", "echo something else")
+	broken := program("broken", "exit 3")
+	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
+	bare := interpreter.Interpreter{Path: "/opt/python"}
+
+	tests := []struct {
+		name, want, uv, path string
+		found                []interpreter.Interpreter
+		is, says             string
+	}{
+		{name: "auto takes uv", want: "auto", uv: good, found: []interpreter.Interpreter{python}, is: "uv 9.8.7"},
+		{name: "auto takes pip where uv does not answer", want: "auto", uv: broken, found: []interpreter.Interpreter{bare, python}, is: "pip 23.0.1"},
+		{name: "uv of the PATH", want: "uv", path: filepath.Dir(other) + ":" + filepath.Dir(good), is: "uv 9.8.7"},
+		{name: "uv that is another program", want: "uv", uv: other, says: "it is not uv"},
+		{name: "uv that is not there", want: "uv", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
+		{name: "pip though there is uv", want: "pip", uv: good, found: []interpreter.Interpreter{python}, is: "pip 23.0.1"},
+		{name: "no pip", want: "pip", found: []interpreter.Interpreter{bare}, says: "install python3-pip"},
+		{name: "nothing", want: "auto", uv: broken, says: "no interpreter"},
+		{name: "a word", want: "poetry", says: "none of auto, uv, pip"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.path != "" {
+				t.Setenv("PATH", test.path)
+			}
+			i, err := install.Find(t.Context(), test.want, test.uv, builder(), test.found)
+			if test.says != "" {
+				if err == nil || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("the error is %v", err)
+				}
+			} else if got := i.Name + " " + i.Version; err != nil || got != test.is {
+				t.Errorf("found %s: %v", got, err)
+			}
+		})
+	}
+}
