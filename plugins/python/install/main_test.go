@@ -34,7 +34,7 @@ func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return &syscall.Credential{Uid: 79997, Gid: 79997}
+	return &syscall.Credential{Uid: 79996, Gid: 79996}
 }
 
 // tools runs a test with each installer.
