@@ -2,12 +2,9 @@ package environment
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -288,88 +285,4 @@ func (s *store) ids(dirs ...string) ([]string, error) {
 		return na - nb
 	})
 	return slices.Compact(ids), nil
-}
-
-const trashed = "trash" // what builds/<this>.* is
-
-// discardLocked is discard for who has the environment exclusively. The lock is given back before
-// the files are removed, which may take long.
-func (s *store) discardLocked(id string, l *lock) error {
-	aside, err := s.setAside(id)
-	l.close()
-	s.removeTree(aside...)
-	return err
-}
-
-// discard removes an environment that nobody uses. Whenever it is interrupted, what is left is not
-// used: the record goes first.
-func (s *store) discard(id string) {
-	aside, err := s.setAside(id)
-	if err != nil {
-		s.log("failed to remove environment %s, Tidy will: %v", id, err)
-	}
-	s.removeTree(aside...)
-}
-
-func (s *store) setAside(id string) (aside []string, err error) {
-	for _, file := range []string{s.entryPath(id), s.entryPath(id) + temporarySuffix} {
-		if err := ignoreMissing(os.Remove(file)); err != nil {
-			return nil, fmt.Errorf("failed to remove an environment's record: %w", err)
-		}
-	}
-	for _, dir := range []string{"envs", "users"} {
-		to := s.trashPath()
-		if dir == "envs" && os.Geteuid() != 0 { // who is not root may not move what he may not write to
-			if err := ignoreMissing(os.Chmod(s.path(dir, id), 0o700)); err != nil {
-				return aside, fmt.Errorf("failed to remove an environment: %w", err)
-			}
-		}
-		if err := os.Rename(s.path(dir, id), to); err == nil {
-			aside = append(aside, to)
-		} else if err := ignoreMissing(err); err != nil {
-			return aside, fmt.Errorf("failed to remove an environment: %w", err)
-		}
-	}
-	return aside, nil
-}
-
-// trash moves something out of the way, which only whoever may do so calls, and removes it.
-func (s *store) trash(path string) error {
-	to := s.trashPath()
-	if err := os.Rename(path, to); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return fmt.Errorf("failed to set aside what is to be removed: %w", err)
-	}
-	s.removeTree(to)
-	return nil
-}
-
-func (s *store) trashPath() string { return s.path("builds", trashed+"."+rand.Text()) }
-
-// removeTree follows no links. What it cannot remove, Tidy tries again.
-func (s *store) removeTree(paths ...string) {
-	for _, path := range paths {
-		err := os.RemoveAll(path)
-		if errors.Is(err, fs.ErrPermission) { // not root: what is in a read-only directory stays
-			_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-				if d != nil && d.IsDir() && err == nil {
-					return os.Chmod(p, 0o700)
-				}
-				return nil
-			})
-			err = os.RemoveAll(path)
-		}
-		if err != nil {
-			s.log("failed to remove %s, Tidy will try again: %v", path, err)
-		}
-	}
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
