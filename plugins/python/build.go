@@ -55,13 +55,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 			return err
 		}
 		if required.UVLock != nil {
-			exporter, ok := any(installer).(interface {
-				Export(context.Context, install.Request) (*requirement.Set, error)
-			})
-			if !ok {
-				return fmt.Errorf("uv.lock: not there yet")
-			}
-			if req.Requirements, err = exporter.Export(ctx, req); err != nil {
+			if req.Requirements, err = installer.Export(ctx, req); err != nil {
 				return err
 			}
 		}
