@@ -33,6 +33,61 @@ func TestTheProbeTellsWhenItBegan(t *testing.T) {
 	}
 }
 
+func TestTheScriptTellsWhenItBegan(t *testing.T) {
+	dir := t.TempDir()
+	s, err := newStarter(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.times.Close()
+	if _, err := os.Stat(interpreted); err != nil {
+		t.Skip("there is no ", interpreted)
+	}
+	file := filepath.Join(dir, "script.py")
+	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := monotonic()
+	first, _, err := s.fork(exec.Command(interpreted, file, s.fifo, "json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first <= 0 || first > monotonic()-before {
+		t.Errorf("the first line was %v after the start, in a run of %v", first, monotonic()-before)
+	}
+	if _, _, err := s.fork(exec.Command(interpreted, file, s.fifo, "no_such_package")); err == nil {
+		t.Error("a script without its package is taken for one that ran")
+	}
+}
+
+// A wheel is also a place to import from (zipimport).
+func TestAWheelHasItsModules(t *testing.T) {
+	if _, err := os.Stat(interpreted); err != nil {
+		t.Skip("there is no ", interpreted)
+	}
+	dir := t.TempDir()
+	if err := writeWheel(dir, "package", 5); err != nil {
+		t.Fatal(err)
+	}
+	const check = `import base64, csv, hashlib, sys, zipfile
+wheel = sys.argv[1]
+sys.path.insert(0, wheel)
+from package import module3
+assert module3.function_3_7([1, 2, 1000]) == [(1, 6)], module3.function_3_7([1, 2, 1000])
+z = zipfile.ZipFile(wheel)
+record = {path: sum for path, sum, size in csv.reader(z.read("package-1.0.dist-info/RECORD").decode().splitlines())}
+assert set(record) == set(z.namelist()), record
+assert len([n for n in record if n.endswith(".py")]) == 5, record
+for path, sum in record.items():
+    if sum:
+        assert sum == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(z.read(path)).digest()).decode().rstrip("="), path
+`
+	wheel := filepath.Join(dir, "package-1.0-py3-none-any.whl")
+	if out, err := exec.Command(interpreted, "-I", "-c", check, wheel).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestATreeTellsTasksFromHelpers(t *testing.T) {
 	const marker = "1234567.5"
 	task := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")

@@ -72,7 +72,7 @@ func (h byHand) build(ctx context.Context, s *starter, installer, dir string, sc
 	run := func(argv []string) error {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Dir, cmd.Env = dir, handEnv(dir)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as, Setsid: true} // the scheduler may share by session
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -225,10 +226,13 @@ type coldStarts struct {
 
 func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *driver, w *watched, installer string, o options) (_ *coldStarts, err error) {
 	c := &coldStarts{installer: installer}
+	if _, _, err := b.start(ctx, d, b.task(nil)); err != nil { // a driver has asked the interpreters before its first task
+		return nil, err
+	}
 	for round := range o.pythonRounds {
 		end := steps.Step("Round %d of %d: an environment of %d packages with %s, by hand, by the driver, and for %d tasks at once",
 			round+1, o.pythonRounds, packages, installer, manyTasks)
-		err := b.coldRound(ctx, d, w, c)
+		err := b.coldRound(ctx, d, w, c, round%2 == 0)
 		end(err, "")
 		if err != nil {
 			return nil, err
@@ -237,39 +241,42 @@ func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *d
 	return c, nil
 }
 
-func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *coldStarts) error {
-	command := append([]string{b.script, b.fifo}, names(b.large)...)
-	syscall.Sync() // what is written by one is not waited for by the other
-	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, filepath.Join(b.dir, "hand"), command)
-	if err != nil {
-		return err
+func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *coldStarts, handFirst bool) error {
+	turns := []func() error{
+		func() error { return b.coldByHand(ctx, c) },
+		func() error { return b.coldByDriver(ctx, d, c) },
 	}
-	c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
-
-	if err := b.empty(); err != nil {
-		return err
+	if !handFirst {
+		slices.Reverse(turns)
 	}
-	if first, _, err = b.start(ctx, d, b.task(b.large)); err != nil {
+	turns = append(turns, func() error {
+		before := w.builds.Load()
+		last, err := b.startAll(ctx, d, b.task(b.large), manyTasks)
+		c.many, c.builds = append(c.many, last), append(c.builds, int(w.builds.Load()-before))
 		return err
+	})
+	for _, turn := range turns {
+		if err := os.RemoveAll(b.cache); err != nil {
+			return err
+		}
+		syscall.Sync() // what one has written is not waited for by another
+		if err := turn(); err != nil {
+			return err
+		}
 	}
-	c.driver = append(c.driver, first)
-
-	if err := b.empty(); err != nil {
-		return err
-	}
-	before := w.builds.Load()
-	last, err := b.startAll(ctx, d, b.task(b.large), manyTasks)
-	if err != nil {
-		return err
-	}
-	c.many, c.builds = append(c.many, last), append(c.builds, int(w.builds.Load()-before))
 	return nil
 }
 
-// empty leaves nothing of what was built or downloaded.
-func (b *pythonBench) empty() error {
-	err := os.RemoveAll(b.cache)
-	syscall.Sync()
+func (b *pythonBench) coldByHand(ctx context.Context, c *coldStarts) error {
+	command := append([]string{b.script, b.fifo}, names(b.large)...)
+	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, filepath.Join(b.dir, "hand"), command)
+	c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
+	return err
+}
+
+func (b *pythonBench) coldByDriver(ctx context.Context, d *driver, c *coldStarts) error {
+	first, _, err := b.start(ctx, d, b.task(b.large))
+	c.driver = append(c.driver, first)
 	return err
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -35,8 +36,10 @@ func (p *python) print(w io.Writer) error {
 	rows = [][]string{{"", "python", "by hand", "ratio", "bar"}}
 	for _, c := range p.cold {
 		d, h, u, m := median(c.driver, self), median(c.hand, self), median(c.uncompiled, self), median(c.many, self)
+		fastest, fastestHand := slices.Min(c.driver), slices.Min(c.hand)
 		rows = append(rows,
-			[]string{c.installer + ", cold start", ms(d), ms(h), times(d, h), fmt.Sprintf("%s (%g)", word(float64(d) <= coldBar*float64(h)), coldBar)},
+			[]string{c.installer + ", cold start, median", ms(d), ms(h), times(d, h), fmt.Sprintf("%s (%g)", word(float64(d) <= coldBar*float64(h)), coldBar)},
+			[]string{"  fastest round", ms(fastest), ms(fastestHand), times(fastest, fastestHand), ""},
 			[]string{"  by hand without bytecode", "", ms(u), times(d, u), ""},
 			[]string{fmt.Sprintf("  %d tasks at once, until the last began", manyTasks), ms(m), "", times(m, d) + " of one", ""})
 	}
@@ -51,7 +54,7 @@ func (p *python) print(w io.Writer) error {
 			c.installer, each(c.driver, ms), each(c.hand, ms), manyTasks, c.builds)
 	}
 	if p.noUV {
-		fmt.Fprintf(w, "Without uv: user %d can run none, on the PATH or of $UV.\n", buildUser)
+		fmt.Fprintf(w, "Left out: uv, of which user %d can run none, neither that of $UV nor one on the PATH.\n", buildUser)
 	}
 	return nil
 }
