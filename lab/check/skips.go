@@ -47,8 +47,12 @@ var conditions = map[string]func() bool{
 	},
 	"no-qemu": func() bool { return !onPath("qemu-system-x86_64") },
 	"no-uv":   func() bool { return !onPath("uv") && os.Getenv("UV") == "" },
-	"no-pypy": func() bool { return !onPath("pypy3") },
-	"any":     func() bool { return true },
+	"no-pypy": func() bool { return !exists("/usr/bin/pypy3") },
+	"no-pip":  func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },
+	"no-python311": func() bool {
+		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
+	},
+	"any": func() bool { return true },
 }
 
 func onPath(program string) bool {
