@@ -31,7 +31,7 @@ func TestAgentInAContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Agent: a, dir: dir}
+	n := &node{Agent: a, driver: "exec-lite", dir: dir}
 	defer func() {
 		if t.Failed() {
 			n.tellLog(t)

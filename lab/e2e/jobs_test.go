@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -56,12 +57,15 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	return j
 }
 
-// alloc is the one allocation of a job.
+// alloc is an allocation of a job.
 type alloc struct {
-	n   *node
-	id  string
-	job string
+	n    *node
+	id   string
+	job  string
+	task string // its name, main where empty
 }
+
+func (a *alloc) taskName() string { return cmp.Or(a.task, "main") }
 
 // submit registers a job and returns its allocation.
 func (n *node) submit(t testing.TB, j *api.Job) *alloc {
@@ -97,7 +101,7 @@ func (a *alloc) info() (*api.Allocation, *api.TaskState, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	st := i.TaskStates["main"]
+	st := i.TaskStates[a.taskName()]
 	if st == nil {
 		st = &api.TaskState{}
 	}
@@ -214,7 +218,7 @@ func (a *alloc) read(stream string) (string, error) {
 	}
 	cancel := make(chan struct{})
 	defer close(cancel)
-	frames, errs := a.n.Client().AllocFS().Logs(i, false, "main", stream, api.OriginStart, 0, cancel, nil)
+	frames, errs := a.n.Client().AllocFS().Logs(i, false, a.taskName(), stream, api.OriginStart, 0, cancel, nil)
 	var b strings.Builder
 	for {
 		select {

@@ -26,6 +26,7 @@ var (
 	scratch     string // readable by everybody, with a short path: unix sockets are below it
 	nomadBinary string
 	execLite    string // the plugin
+	python      string // another
 	usbPlugin   string // another
 	libusb      error  // why usbPlugin has no libusb
 	counter     string // see counter/main.go
@@ -75,11 +76,11 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	b := build.Builder{Root: root}
-	paths, err := b.All(ctx, "exec-lite", "usb")
+	paths, err := b.All(ctx, "exec-lite", "python", "usb")
 	if err != nil {
 		return 1, err
 	}
-	execLite, usbPlugin, libusb = paths[0], paths[1], b.Libusb(ctx)
+	execLite, python, usbPlugin, libusb = paths[0], paths[1], paths[2], b.Libusb(ctx)
 	counter = filepath.Join(scratch, "counter")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -100,11 +101,9 @@ func run(m *testing.M) (int, error) {
 	code := m.Run()
 	faultReport.print(os.Stdout)
 	usbReport.print(os.Stdout)
-	if commonStarted.Load() {
-		if n, err := commonNode(); err == nil {
-			if err := n.end(); err != nil {
-				return 1, fmt.Errorf("the shared agent: %w", err)
-			}
+	for _, s := range []*sharedNode{commonNode, pythonNode} {
+		if err := s.end(); err != nil {
+			return 1, fmt.Errorf("a shared agent: %w", err)
 		}
 	}
 	return code, nil
@@ -147,21 +146,49 @@ func poll(within time.Duration, f func() error) error {
 	}
 }
 
-var (
-	commonStarted atomic.Bool
-	commonNode    = sync.OnceValues(func() (*node, error) {
-		commonStarted.Store(true)
-		return startNode("common", nodeOptions{})
-	})
-)
-
-// common is the agent that is shared by tests which do no harm to it. Each stops
+// sharedNode is an agent that is shared by tests which do no harm to it. Each stops
 // its own jobs.
-func common(t testing.TB) *node {
+type sharedNode struct {
+	started atomic.Bool
+	node    func() (*node, error)
+}
+
+func newSharedNode(name string, o nodeOptions) *sharedNode {
+	s := &sharedNode{}
+	s.node = sync.OnceValues(func() (*node, error) {
+		s.started.Store(true)
+		return startNode(name, o)
+	})
+	return s
+}
+
+func (s *sharedNode) get(t testing.TB) *node {
 	t.Helper()
-	n, err := commonNode()
+	n, err := s.node()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+func (s *sharedNode) end() error {
+	if !s.started.Load() {
+		return nil
+	}
+	n, err := s.node()
+	if err != nil {
+		return nil // which the tests have told
+	}
+	return n.end()
+}
+
+var (
+	commonNode = newSharedNode("common", nodeOptions{})
+	pythonNode = newSharedNode("python", nodeOptions{python: &pythonOptions{}})
+)
+
+// common is the shared agent with exec-lite.
+func common(t testing.TB) *node {
+	t.Helper()
+	return commonNode.get(t)
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// node is a private agent with exec-lite.
+// node is a private agent with one of the drivers.
 type node struct {
 	agent.Agent
-	dir   string
-	state string // the plugin's state_dir
-	bare  bool   // no cgroups to be had
+	driver  string // the driver's name
+	dir     string
+	state   string // the plugin's state_dir
+	bare    bool   // no cgroups to be had
+	builder int    // the user that builds environments, 0 is the agent's own
 }
 
 type nodeOptions struct {
@@ -27,8 +29,9 @@ type nodeOptions struct {
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
 
-	usb *usbOptions       // nil: without the usb plugin
-	env map[string]string // more of it for the agent
+	python *pythonOptions    // nil: with exec-lite
+	usb    *usbOptions       // nil: without the usb plugin
+	env    map[string]string // more of it for the agent
 
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
@@ -85,7 +88,15 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	plugins := []agent.Plugin{{Binary: execLite, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
+	driver, builder := execLite, 0
+	if o.python != nil {
+		driver = python
+		if agent.Privileged() && !o.bare {
+			builder = newBuilder()
+		}
+		o.plugin += o.python.config(builder)
+	}
+	plugins := []agent.Plugin{{Binary: driver, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
 	config := keepAllocations
 	if o.usb != nil {
 		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
@@ -104,7 +115,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	if o.state == "${state_dir}" {
 		o.state = a.StateDir()
 	}
-	return &node{Agent: a, dir: a.Info().Dir, state: o.state, bare: o.bare}, nil
+	return &node{Agent: a, driver: plugins[0].Driver(), dir: a.Info().Dir, state: o.state, bare: o.bare, builder: builder}, nil
 }
 
 // end stops all jobs and says what is wrong with what is left then, and then what
@@ -143,6 +154,9 @@ func (n *node) tasksLeft() error {
 	for _, dir := range n.taskDirs() {
 		left = append(left, "state "+dir)
 	}
+	for _, p := range n.installers() {
+		left = append(left, fmt.Sprintf("installer %d %q", p.pid, p.args))
+	}
 	return leftError(append(left, n.taskCgroups()...))
 }
 
@@ -158,6 +172,10 @@ func (n *node) anythingLeft() error {
 		}
 		return nil
 	})
+	for _, p := range n.installers() {
+		left = append(left, fmt.Sprintf("installer %d %q", p.pid, p.args))
+	}
+	left = append(left, n.cacheMounts()...)
 	left = append(left, n.taskCgroups()...)
 	return leftError(append(left, n.leaves()...))
 }
@@ -180,7 +198,7 @@ func (n *node) isAgent(p proc) bool {
 }
 
 func (n *node) isPlugin(p proc) bool {
-	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), filepath.Base(execLite))
+	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), agent.DriverPrefix+n.driver)
 }
 
 func (n *node) isSupervisor(p proc) bool {
@@ -197,7 +215,7 @@ func (n *node) id() string {
 }
 
 // store is where the plugin and its supervisor keep their state of this agent.
-func (n *node) store() string { return filepath.Join(n.state, "exec-lite", n.id()) }
+func (n *node) store() string { return filepath.Join(n.state, n.driver, n.id()) }
 
 func (n *node) taskDirs() []string {
 	dirs, _ := filepath.Glob(filepath.Join(n.store(), "tasks", "*"))
@@ -217,7 +235,7 @@ func (n *node) log() string {
 func (n *node) tellLog(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(n.log()) {
-		if strings.Contains(line, "[WARN]") || strings.Contains(line, "[ERROR]") || strings.Contains(line, "exec-lite") {
+		if strings.Contains(line, "[WARN]") || strings.Contains(line, "[ERROR]") || strings.Contains(line, n.driver) {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}

@@ -171,7 +171,7 @@ func (n *node) leaves() []string {
 	if id == "" {
 		return nil
 	}
-	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-exec-lite-"+id) })
+	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
 }
 
 // startSleep starts a process of the test's own, which ends with the test.

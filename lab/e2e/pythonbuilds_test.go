@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// version is a program that prints what version it has of each module.
+func version(modules ...string) conf {
+	var lines []string
+	for _, m := range modules {
+		lines = append(lines, "import "+m, fmt.Sprintf("print(%q, %s.VERSION)", m, m))
+	}
+	return code(lines...)
+}
+
+func TestPythonEnvironmentIsBuiltOnceAndThenFound(t *testing.T) {
+	t.Parallel()
+	n := pythonNode.get(t)
+	c := version("once", "below").with(needs(wheelhouse(t,
+		wheel{name: "once", version: "1.2", requires: []string{"below>=2"}}, wheel{name: "below", version: "2.0"}), "once"))
+	go1, go2 := filepath.Join(mkdir(t), "go"), filepath.Join(mkdir(t), "go")
+	a := n.submit(t, py(t, c.until(go1)))
+	for _, text := range []string{"Environment: not in the cache, building it with ", ": built in ", "2 packages"} {
+		if err := a.tells(text); err != nil {
+			t.Error(err)
+		}
+	}
+	touch(t, go1)
+	a.ends(t, "exit 0", "once 1.2\nbelow 2.0\n")
+	b := n.submit(t, py(t, c.until(go2)))
+	if err := b.tells(": cache hit"); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(b.story(), "building") {
+		t.Errorf("it was built again: %s", b.story())
+	}
+	touch(t, go2)
+	b.ends(t, "exit 0", "once 1.2\nbelow 2.0\n")
+}
+
+func TestManyPythonTasksHaveOneBuild(t *testing.T) {
+	t.Parallel()
+	oneBuildForMany(t, pythonNode.get(t), 20)
+}
+
+func oneBuildForMany(t *testing.T, n *node, count int) {
+	c := version("shared_by_all").with(needs(wheelhouse(t, wheel{name: "shared_by_all", version: "3"}), "shared-by-all"))
+	trigger := filepath.Join(mkdir(t), "go")
+	j := py(t, c.until(trigger), func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Count = &count
+		task.Resources.CPU = new(5)
+	})
+	n.submit(t, j)
+	builds := 0
+	all := n.allocs(t, *j.ID, count)
+	for _, a := range all {
+		a.running(t)
+		eventually(t, 10*time.Second, func() error {
+			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
+				return fmt.Errorf("nothing tells of the environment: %s", s)
+			}
+			return nil
+		})
+		builds += strings.Count(a.story(), "building it with")
+	}
+	touch(t, trigger)
+	for _, a := range all {
+		a.ends(t, "exit 0", "shared_by_all 3\n")
+	}
+	if builds != 1 {
+		t.Errorf("%d builds for %d tasks", builds, count)
+	}
+}
+
+func TestPythonTasksWithDifferentEnvironmentsStartTogether(t *testing.T) {
+	t.Parallel()
+	n := pythonNode.get(t)
+	wheels := wheelhouse(t, wheel{name: "either", version: "1"}, wheel{name: "either", version: "2"})
+	one := n.submit(t, py(t, version("either").with(needs(wheels, "either==1"))))
+	two := n.submit(t, py(t, version("either").with(needs(wheels, "either>=2"))))
+	one.ends(t, "exit 0", "either 1\n")
+	two.ends(t, "exit 0", "either 2\n")
+}
+
+// until has a program go on until a file is there, and so until a test has seen its events.
+func (c conf) until(path string) conf {
+	return c.with(code(c["code"].(string), "import os, time", "while not os.path.exists("+quote(path)+"): time.sleep(0.1)"))
+}
+
+// withRestarts has Nomad start a task that failed once more, at once.
+func withRestarts(j *api.Job, _ *api.Task) {
+	j.TaskGroups[0].RestartPolicy.Attempts = new(1)
+}
+
+func TestPythonBuildsFailInWords(t *testing.T) {
+	t.Parallel()
+	n := pythonNode.get(t)
+	wheels := mkdir(t)
+	wheel{name: "hashed", version: "1"}.write(t, wheels)
+	wheel{name: "picky", version: "1", requires: []string{"hashed<1"}}.write(t, wheels)
+	wheel{name: "sourceonly", version: "1"}.writeSource(t, wheels)
+	closed := closedPort(t)
+	const wrong = "0000000000000000000000000000000000000000000000000000000000000000"
+
+	for _, row := range []struct {
+		name  string
+		c     conf
+		files map[string]string
+		later bool // it may succeed later
+		says  []string
+	}{
+		{"index that does not answer", conf{"requirements": []string{"anything"}, "index_url": "http://" + closed + "/simple"}, nil,
+			true, []string{closed}},
+		{"other file than the locked one", conf{"lock": "local/requirements.lock", "find_links": []string{wheels}, "offline": true},
+			map[string]string{"local/requirements.lock": "hashed==1 --hash=sha256:" + wrong + "\n"},
+			false, []string{"hash", wrong[:12]}},
+		{"requirements that contradict each other", needs(wheels, "picky", "hashed>=1"), nil,
+			false, []string{"hashed", "picky"}},
+		{"no such package", needs(wheels, "nosuchpackage"), nil,
+			false, []string{"nosuchpackage"}},
+		{"source alone", needs(wheels, "sourceonly"), nil,
+			false, []string{"sourceonly", "does not build packages from source"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			a := n.submit(t, py(t, version("never").with(row.c), withRestarts, func(_ *api.Job, task *api.Task) {
+				for path, content := range row.files {
+					task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &content, DestPath: &path})
+				}
+			}))
+			eventually(t, 60*time.Second, func() error {
+				if i, _, err := a.info(); err != nil || i.ClientStatus != "failed" {
+					return fmt.Errorf("%v: %s", err, a.story())
+				}
+				return nil
+			})
+			t.Log(a.story())
+			for _, text := range append(row.says, api.TaskDriverFailure) {
+				if err := a.tells(text); err != nil {
+					t.Error(err)
+				}
+			}
+			_, st, err := a.info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again := st.Restarts > 0; again != row.later {
+				t.Errorf("it was restarted: %v, want %v: %s", again, row.later, a.story())
+			}
+			if story := a.story(); strings.Contains(story, "\n") {
+				t.Errorf("an event has several lines: %s", story)
+			}
+		})
+	}
+}
+
+// closedPort is an address of this machine that nobody listens at.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const pythonExamples = "../../plugins/python/example"
+
+// pythonExample runs one example job and checks what it is there to show.
+type pythonExample func(t *testing.T, a *alloc)
+
+var pythonExampleJobs = map[string]pythonExample{
+	"web":        webExample,
+	"wheelhouse": wheelhouseExample,
+	"inline":     inlineExample,
+	"crash":      crashExample,
+}
+
+// The tests of events of a task's end have the node for themselves: Nomad takes events
+// one after the other, with a write to the disk for each, and drops those that come
+// after it has heard of the end.
+func TestPythonExamplesDoWhatTheySay(t *testing.T) {
+	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != len(pythonExampleJobs) {
+		t.Errorf("there are %q, and tests of %d", files, len(pythonExampleJobs))
+	}
+	for name := range pythonExampleJobs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runPythonExample(t, pythonNode.get(t), name)
+		})
+	}
+}
+
+func runPythonExample(t *testing.T, n *node, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(pythonExamples, name+".nomad.hcl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := n.Client().Jobs().ParseHCL(string(text), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := n.submit(t, j)
+	a.task = j.TaskGroups[0].Tasks[0].Name
+	pythonExampleJobs[name](t, a)
+}
+
+func webExample(t *testing.T, a *alloc) {
+	a.running(t)
+	var page string
+	eventually(t, 20*time.Second, func() error {
+		s, _, err := a.n.Client().Services().Get("python-web", nil)
+		if err != nil {
+			return err
+		}
+		if len(s) != 1 {
+			return fmt.Errorf("there are %d services", len(s))
+		}
+		page, err = get(fmt.Sprintf("http://%s:%d/", s[0].Address, s[0].Port))
+		return err
+	})
+	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q: %s", want, page)
+		}
+	}
+	eventually(t, 30*time.Second, func() error {
+		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
+		if err != nil {
+			return err
+		}
+		for _, c := range checks {
+			if c.Status == "success" {
+				return nil
+			}
+		}
+		return fmt.Errorf("no check has succeeded: %+v", checks)
+	})
+	a.stop(t)
+	if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, "stopping on SIGTERM\n") {
+		t.Errorf("got %s, %q: %s", a.outcome(), out, a.story())
+	}
+}
+
+func get(url string) (string, error) {
+	c := http.Client{Timeout: 5 * time.Second}
+	r, err := c.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = errors.New(r.Status)
+	}
+	return string(b), err
+}
+
+func wheelhouseExample(t *testing.T, a *alloc) {
+	if got := a.ended(t); got != "exit 0" {
+		t.Fatalf("got %s: %s", got, a.story())
+	}
+	out := a.output(t, "stdout")
+	if strings.Count(out, "\n") != 7 || !strings.HasPrefix(out, "Wed 21 Feb 2024 ") || !strings.Contains(out, "% lit  full moon\n") {
+		t.Errorf("got %q", out)
+	}
+	if err := a.tells("1 packages"); err != nil {
+		t.Error(err)
+	}
+}
+
+func inlineExample(t *testing.T, a *alloc) {
+	if got := a.ended(t); got != "exit 0" {
+		t.Fatalf("got %s: %s", got, a.story())
+	}
+	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "Today: ") || !strings.Contains(out, " says so, with "+a.n.cache("envs")+"/") {
+		t.Errorf("got %q", out)
+	}
+}
+
+func crashExample(t *testing.T, a *alloc) {
+	if got := a.ended(t); got != "exit 1" {
+		t.Fatalf("got %s: %s", got, a.story())
+	}
+	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
+	if err := a.tells(want); err != nil {
+		t.Error(err)
+	}
+	if err := poll(5*time.Second, func() error {
+		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
+			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// cli runs a command of Nomad's own.
+func (n *node) cli(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(nomadBinary, args...)
+	cmd.Env = []string{"NOMAD_ADDR=" + n.Address(), "PATH=" + os.Getenv("PATH"), "HOME=" + scratch}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("nomad %s: %v: %s", args[0], err, out)
+	}
+	return string(out)
+}
+
+func TestPythonOutputIsSeenAsItIsPrinted(t *testing.T) {
+	t.Parallel()
+	trigger := filepath.Join(mkdir(t), "go")
+	a := pythonNode.get(t).start(t, code(
+		"import os, sys, time",
+		"print('one')",
+		"print('two', end='')", // not even a line
+		"print('three', file=sys.stderr)",
+		"while not os.path.exists("+quote(trigger)+"): time.sleep(0.05)",
+		"print()",
+	), asDriver("python"), withMemory(48))
+	a.says(t, "stdout", "one\ntwo")
+	a.says(t, "stderr", "three\n")
+	if i := a.stub(t); i.ClientStatus != "running" {
+		t.Errorf("it is %s", i.ClientStatus)
+	}
+	touch(t, trigger)
+	a.ends(t, "exit 0", "one\ntwo\n")
+}
+
+// quote makes a Python string of a text without anything special in it.
+func quote(s string) string { return "'" + s + "'" }
+
+func TestPythonTasksTellHowTheyEnded(t *testing.T) {
+	n := pythonNode.get(t)
+	for _, row := range []struct {
+		name, code, want string
+		says             []string
+	}{
+		{"exit code", "raise SystemExit(7)", "exit 7", nil},
+		{"exception", "def f():\n    return {}['key']\nf()", "exit 1", []string{"Python: KeyError: 'key' (inline_code.py:2)"}},
+		{"terminated", "import os; os.kill(os.getpid(), 15)", "signal 15", nil},
+		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11", []string{"Python: ", "Segmentation fault"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			a := n.submit(t, py(t, code(row.code)))
+			if got := a.ended(t); got != row.want {
+				t.Errorf("got %s, want %s: %s", got, row.want, a.story())
+			}
+			for _, text := range row.says {
+				if err := a.tells(text); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(row.says) == 0 && strings.Contains(a.story(), "Python: ") {
+				t.Errorf("an exception is told that there was not: %s", a.story())
+			}
+		})
+	}
+}
+
+func TestPythonMemoryLimitKillsAndIsTold(t *testing.T) {
+	needMemoryCgroup(t)
+	a := pythonNode.get(t).submit(t, py(t, code("x = []", "while True: x.append(bytearray(b'x' * (1 << 20)))")))
+	if got := a.ended(t); got != "oom" {
+		t.Errorf("got %s: %s", got, a.story())
+	}
+	if err := a.tells("OOM: killed at 48 MiB of memory"); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(a.story(), "Python: ") {
+		t.Errorf("an exception is told that there was not: %s", a.story())
+	}
+}
+
+// The same where the agent has no rights: it is the tasks' user, and the builder.
+func TestPythonUnderAnAgentThatIsNotRoot(t *testing.T) {
+	t.Parallel()
+	o := nodeOptions{bare: true, shell: unprivileged, python: &pythonOptions{}}
+	if agentUser() != "0" {
+		o.shell = ""
+	}
+	n := newNode(t, o)
+	for name := range pythonExampleJobs {
+		t.Run(name, func(t *testing.T) { runPythonExample(t, n, name) })
+	}
+	t.Run("many tasks, one build", func(t *testing.T) { oneBuildForMany(t, n, 5) })
+}

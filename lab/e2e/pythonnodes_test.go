@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestPythonNodeTellsItsInterpreters(t *testing.T) {
+	t.Parallel()
+	n := pythonNode.get(t)
+	i, _, err := n.Client().Nodes().Info(n.id(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := i.Attributes["driver.python.default"]
+	parts := strings.Split(version, ".")
+	if len(parts) != 3 {
+		t.Fatalf("driver.python.default is %q: %v", version, i.Attributes)
+	}
+	versions := strings.Split(i.Attributes["driver.python.versions"], ",")
+	for _, want := range []string{version, parts[0] + "." + parts[1]} {
+		if !slices.Contains(versions, want) {
+			t.Errorf("driver.python.versions is %q, want %s among them", versions, want)
+		}
+	}
+	installer := i.Attributes["driver.python.installer"]
+	if installer != "uv" && installer != "pip" || i.Attributes["driver.python."+installer+".version"] == "" {
+		t.Errorf("the installer is %q, %q", installer, i.Attributes["driver.python."+installer+".version"])
+	}
+}
+
+// constrained is a job file with what a command has printed in it.
+func constrained(t testing.TB, n *node, name, script, constraint string) *api.Job {
+	t.Helper()
+	j, err := n.Client().Jobs().ParseHCL(fmt.Sprintf(`
+job %q {
+  type = "batch"
+  %s
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "main" {
+      driver = "python"
+      config {
+        script = %q
+      }
+      resources {
+        cpu    = 20
+        memory = 48
+      }
+    }
+  }
+}`, name, constraint, script), true)
+	if err != nil {
+		t.Fatalf("%v: %s", err, constraint)
+	}
+	return j
+}
+
+func constraintOf(t testing.TB, script string) string {
+	t.Helper()
+	out, err := exec.Command(python, "constraint", script).Output()
+	if err != nil {
+		t.Fatalf("constraint %s: %v", script, err)
+	}
+	return string(out)
+}
+
+func TestConstraintOfAScriptKeepsItsJobWhereItFits(t *testing.T) {
+	t.Parallel()
+	n, dir := pythonNode.get(t), mkdir(t)
+	script := func(name, python string) string {
+		path := filepath.Join(dir, name)
+		writeFile(t, path, []byte("# /// script\n# requires-python = \""+python+"\"\n# ///\nprint('ran')\n"))
+		return path
+	}
+	fits, never := script("fits.py", ">=3.9"), script("never.py", "==3.9.99")
+
+	c := constraintOf(t, fits)
+	if !strings.Contains(c, "attr.driver.python.versions") {
+		t.Errorf("the constraint is %q", c)
+	}
+	n.submit(t, constrained(t, n, "fits", fits, c)).ends(t, "exit 0", "ran\n")
+
+	// without the constraint it comes to a node that has no such interpreter
+	c = constraintOf(t, never)
+	a := n.submit(t, constrained(t, n, "never", never, ""))
+	a.ended(t)
+	i, _, err := n.Client().Nodes().Info(n.id(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"3.9.99", "which has ", i.Attributes["driver.python.default"], "attr.driver.python.versions", `"set_contains"`} {
+		if err := a.tells(want); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := n.Client().Jobs().Deregister("never", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	waits := constrained(t, n, "never", never, c)
+	if why := n.unplaced(t, waits); !strings.Contains(why, "driver.python.versions} set_contains 3.9.99") {
+		t.Errorf("why it waits: %q", why)
+	}
+	eventually(t, 5*time.Second, func() error {
+		j, _, err := n.Client().Jobs().Info("never", nil)
+		if err == nil && *j.Status != "pending" {
+			err = fmt.Errorf("the job is %s", *j.Status)
+		}
+		return err
+	})
+	if _, _, err := n.Client().Jobs().Deregister("never", true, nil); err != nil {
+		t.Fatal(err)
+	}
+}
