@@ -22,10 +22,11 @@ type Finder struct {
 	// can't run is none that tasks could use.
 	As *syscall.Credential
 
-	mu       sync.Mutex // held while interpreters are asked, so that none is asked twice
+	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
 	known    map[string]verdict
-	rejected []string // of the last Find
-	asked    int      // how many were run, for tests
+	asking   chan struct{} // not nil while one Find asks, so that no interpreter is asked twice; closed at its end
+	rejected []string      // of the last Find
+	asked    int           // how many were run, for tests
 
 	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
 }
@@ -61,17 +62,16 @@ type candidate struct {
 // Find returns the interpreters, the best to use by default first: CPython with a GIL
 // before others, releases before pre-releases, and then the newest. Each is run once; again when its file
 // has changed. What can't be run is left out; Rejected tells of it. Virtual environments are
-// left out, and several names of one file are one interpreter. The error is that of a glob, or of ctx.
+// left out, and several names of one file are one interpreter. It waits for another Find only where
+// that asks what is not known at all. The error is that of a glob, or of ctx.
 func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	var rejected []string
 	candidates, err := f.candidates(&rejected)
 	if err != nil {
 		return nil, err
 	}
-	verdicts := f.verdicts(ctx, candidates)
-	if err := ctx.Err(); err != nil {
+	verdicts, err := f.verdicts(ctx, candidates)
+	if err != nil {
 		return nil, err
 	}
 	type identity struct {
@@ -100,6 +100,8 @@ func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
 	}
 	slices.SortStableFunc(found, byDefault)
 	slices.Sort(rejected)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.rejected = rejected
 	return found, nil
 }
@@ -177,32 +179,82 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 	return found, nil
 }
 
-// verdicts are those of the candidates, in their order. It asks who is not known. What was not asked
-// when ctx ended has none.
-func (f *Finder) verdicts(ctx context.Context, candidates []candidate) []verdict {
-	all := make([]verdict, len(candidates))
-	slots := make(chan struct{}, askAtOnce)
-	var asking sync.WaitGroup
-	for n, c := range candidates {
-		if v, ok := f.known[c.path]; ok && f.holds(v, c) {
-			all[n] = v
-			continue
+// verdicts are those of the candidates, in their order. It asks who is not known, or no more: while
+// another Find does that, what was known will do.
+func (f *Finder) verdicts(ctx context.Context, candidates []candidate) ([]verdict, error) {
+	for {
+		f.mu.Lock()
+		all, unknown, old := f.recall(candidates)
+		others := f.asking
+		if len(unknown) == 0 && (len(old) == 0 || others != nil) {
+			if others == nil {
+				f.remember(candidates, all)
+			}
+			f.mu.Unlock()
+			return all, ctx.Err()
 		}
-		f.asked++
-		asking.Go(func() {
+		if others == nil {
+			f.asking = make(chan struct{})
+			f.asked += len(unknown) + len(old)
+			f.mu.Unlock()
+			return all, f.askThem(ctx, candidates, append(unknown, old...), all)
+		}
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-others:
+		}
+	}
+}
+
+// recall is what is known of the candidates: all in their order, and the indexes of those of which
+// nothing is, and of which it is old. The caller holds mu.
+func (f *Finder) recall(candidates []candidate) (all []verdict, unknown, old []int) {
+	all = make([]verdict, len(candidates))
+	for n, c := range candidates {
+		v, ok := f.known[c.path]
+		if ok && v.file == c.file && v.sameTarget() {
+			all[n] = v
+			if f.isOld(v) {
+				old = append(old, n)
+			}
+		} else {
+			unknown = append(unknown, n)
+		}
+	}
+	return all, unknown, old
+}
+
+// askThem asks the candidates with the indexes in which, and puts the verdicts into all. The caller has set asking.
+func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []int, all []verdict) error {
+	slots := make(chan struct{}, askAtOnce)
+	var running sync.WaitGroup
+	for _, n := range which {
+		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			all[n] = f.verdict(ctx, c)
+			all[n] = f.verdict(ctx, candidates[n])
 		})
 	}
-	asking.Wait()
-	f.known = make(map[string]verdict, len(candidates)) // what is no longer there is forgotten
+	running.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.remember(candidates, all)
+	close(f.asking)
+	f.asking = nil
+	return ctx.Err()
+}
+
+// remember forgets what is no longer there, and of what was not asked when a context ended that it was
+// to be. The caller holds mu.
+func (f *Finder) remember(candidates []candidate, all []verdict) {
+	f.known = make(map[string]verdict, len(candidates))
 	for n, c := range candidates {
 		if !errors.Is(all[n].err, context.Canceled) && !errors.Is(all[n].err, context.DeadlineExceeded) {
 			f.known[c.path] = all[n]
 		}
 	}
-	return all
 }
 
 func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
@@ -222,15 +274,17 @@ func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
 	return v
 }
 
-// holds says whether a verdict is still good.
-func (f *Finder) holds(v verdict, c candidate) bool {
+// isOld says whether who failed, or had no pip, is to be asked again.
+func (f *Finder) isOld(v verdict) bool {
 	retry := askAgain
 	if f.retry > 0 {
 		retry = f.retry
 	}
-	if v.file != c.file || (v.err != nil || v.interpreter.Pip == nil) && time.Since(v.at) >= retry {
-		return false
-	}
+	return (v.err != nil || v.interpreter.Pip == nil) && time.Since(v.at) >= retry
+}
+
+// sameTarget says whether what ran is still the file that it was.
+func (v verdict) sameTarget() bool {
 	if v.err != nil {
 		return true
 	}

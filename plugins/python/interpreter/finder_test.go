@@ -371,3 +371,45 @@ func TestTheDefaultGlobsFollowTheEnvironment(t *testing.T) {
 		}
 	}
 }
+
+func TestOneThatHangsKeepsOthersWaitingOnlyWhereNothingIsKnown(t *testing.T) {
+	dir := t.TempDir()
+	hangs := "test -e " + dir + "/hang || exit 1; echo $$ > " + dir + "/pid; exec sleep 1000"
+	fake(t, dir+"/a/python3", hangs)
+	fake(t, dir+"/b/python3", says("3.12.1", nil))
+	f := &Finder{Globs: []string{dir + "/*/python3"}}
+	find(t, f)
+	if err := os.WriteFile(dir+"/hang", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.retry = 1 // the one that failed is asked again, and hangs
+	asking, end := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		if _, err := f.Find(asking); !errors.Is(err, context.Canceled) {
+			t.Errorf("the one that asks: %v", err)
+		}
+	})
+	defer over.Wait()
+	defer end()
+	for pid := []byte(nil); len(pid) < 2; time.Sleep(time.Millisecond) {
+		pid, _ = os.ReadFile(dir + "/pid")
+	}
+	if got := paths(dir, find(t, f)); got != "b/python3=3.12.1" {
+		t.Errorf("found %s", got)
+	}
+	fake(t, dir+"/c/python3", says("3.13.1", nil))
+	waiting, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if _, err := f.Find(waiting); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the one that waits: %v", err)
+	}
+	end()
+	over.Wait()
+	if err := os.Remove(dir + "/hang"); err != nil {
+		t.Fatal(err)
+	}
+	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" {
+		t.Errorf("then it found %s", got)
+	}
+}
