@@ -78,8 +78,14 @@ func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environ
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	if err := s.writeEntry(id, entry{Key: key, Built: now, Boot: bootID(), Tree: t}); err != nil {
+	e := entry{Key: key, Built: time.Now(), Boot: bootID(), Tree: t}
+	if e.Boot == "" { // otherwise Tidy does it, when no task waits
+		if err := s.syncEnvironments(); err != nil {
+			return nil, err
+		}
+		e.Synced = true
+	}
+	if err := s.writeEntry(id, e); err != nil {
 		return nil, err
 	}
 	return &Environment{Dir: final, Size: t.Size, id: id, store: s, lock: l}, nil

@@ -38,11 +38,15 @@ func (s *store) readEntry(id string) (entry, error) {
 	if err := json.Unmarshal(content, &e); err != nil || e.Tree.Digest == "" {
 		return e, errNotWhole
 	}
-	if !e.Synced && e.Boot != bootID() {
+	if !e.survived(bootID()) {
 		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
 	}
 	return e, nil
 }
+
+// survived says whether nothing of it can be lost, as the machine has not gone down since, or all
+// was on the disk.
+func (e entry) survived(boot string) bool { return e.Synced || e.Boot != "" && e.Boot == boot }
 
 func (s *store) writeEntry(id string, e entry) error {
 	content, err := json.MarshalIndent(e, "", "  ")
@@ -60,7 +64,7 @@ func (s *store) used(id string) {
 	}
 }
 
-// bootID is empty where it cannot be read, and no environment outlives a start then.
+// bootID is empty where it cannot be read: environments have to be on the disk to be used then.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

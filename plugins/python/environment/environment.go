@@ -94,7 +94,7 @@ type Environment struct {
 // of no use (an error with Temporary() false), which they get too within this process.
 //
 // One that is older than Spec.Fresh is returned all the same when building it anew
-// fails for a while only (Temporary() true); Stale says why then. The errors of Spec.Build
+// fails for a while only (Temporary() true), or takes longer than ctx has; Stale says why then. The errors of Spec.Build
 // are returned as they are; a full disk is a *FullError.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	st, err := c.cfg.open()
@@ -175,7 +175,7 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *runn
 	}
 	env, r.err = st.build(ctx, key, s)
 	if old != nil {
-		if isTemporary(r.err) && ctx.Err() == nil {
+		if isTemporary(r.err) && !errors.Is(ctx.Err(), context.Canceled) { // it is, too, when the time is over
 			old.Stale = r.err
 			return old, nil
 		}

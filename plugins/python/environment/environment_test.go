@@ -267,6 +267,19 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 		t.Errorf("got %+v", stale)
 	}
 	stale.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	s.Build = func(ctx context.Context, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }
+	late, err := c.Get(ctx, s)
+	if err != nil || !errors.Is(late.Stale, context.DeadlineExceeded) || late.Dir != first.Dir {
+		t.Fatalf("got %+v, %v", late, err)
+	}
+	late.Release()
+	ctx, cancel = context.WithCancel(t.Context())
+	s.Build = func(ctx context.Context, _, _, _, _ string) error { cancel(); return unreachable }
+	if _, err := c.Get(ctx, s); err != unreachable {
+		t.Errorf("got %v of one that nobody waits for any more", err)
+	}
 	s.Build = func(context.Context, string, string, string, string) error { return testError{} }
 	if _, err := c.Get(t.Context(), s); err != (testError{}) {
 		t.Errorf("got %v", err)

@@ -87,20 +87,30 @@ func (t *tidying) builds(ctx context.Context) error {
 // sync is for environments that were built since the last time: once they are on the disk,
 // they may be used after the machine went down without notice, too.
 func (t *tidying) sync(ctx context.Context) error {
-	var unsynced []string
+	unsynced := map[string]string{} // with their digests: a name may be another's meanwhile
 	ids, err := t.ids("meta")
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
 		if e, err := t.readEntry(id); err == nil && !e.Synced {
-			unsynced = append(unsynced, id)
+			unsynced[id] = e.Tree.Digest
 		}
 	}
 	if len(unsynced) == 0 || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	dir, err := os.Open(t.path("envs"))
+	if err := t.syncEnvironments(); err != nil {
+		return err
+	}
+	for id, digest := range unsynced {
+		err = errors.Join(err, t.noteSynced(id, digest))
+	}
+	return err
+}
+
+func (s *store) syncEnvironments() error {
+	dir, err := os.Open(s.path("envs"))
 	if err != nil {
 		return fmt.Errorf("failed to write environments to the disk: %w", err)
 	}
@@ -108,14 +118,11 @@ func (t *tidying) sync(ctx context.Context) error {
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return fmt.Errorf("failed to write environments to the disk: %w", err)
 	}
-	for _, id := range unsynced {
-		err = errors.Join(err, t.noteSynced(id))
-	}
-	return err
+	return nil
 }
 
 // noteSynced keeps the time of the record, which is that of the last use.
-func (t *tidying) noteSynced(id string) error {
+func (t *tidying) noteSynced(id, digest string) error {
 	l, err := t.tryLock(id, exclusive)
 	if l == nil {
 		return err
@@ -126,8 +133,8 @@ func (t *tidying) noteSynced(id string) error {
 		return ignoreMissing(err)
 	}
 	e, err := t.readEntry(id)
-	if err != nil {
-		return nil // it became broken meanwhile
+	if err != nil || e.Tree.Digest != digest {
+		return nil // it became broken, or is another one
 	}
 	e.Synced = true
 	if err := t.writeEntry(id, e); err != nil {

@@ -137,6 +137,48 @@ func TestWhatIsOnTheDiskIsUsedAfterACrashOfTheMachine(t *testing.T) {
 	}
 }
 
+func TestOfAnUnknownStartOfTheMachineNothingIsKnownToSurvive(t *testing.T) {
+	for _, c := range []struct {
+		e    entry
+		boot string
+		want bool
+	}{
+		{entry{Boot: "a"}, "a", true},
+		{entry{Boot: "a"}, "b", false},
+		{entry{Boot: "a"}, "", false},
+		{entry{}, "a", false},
+		{entry{}, "", false},
+		{entry{Synced: true}, "", true},
+		{entry{Synced: true, Boot: "a"}, "b", true},
+	} {
+		if got := c.e.survived(c.boot); got != c.want {
+			t.Errorf("%+v at %q: got %v", c.e, c.boot, got)
+		}
+	}
+}
+
+func TestOnlyWhatWasWrittenToTheDiskIsNotedAsSuch(t *testing.T) {
+	c := testCache(t)
+	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+	e.Release()
+	tidying := &tidying{store: e.store}
+	content, err := e.store.readEntry(e.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for digest, want := range map[string]bool{"of another of its name, before": false, content.Tree.Digest: true} {
+		if err := e.store.writeEntry(e.id, content); err != nil {
+			t.Fatal(err)
+		}
+		if err := tidying.noteSynced(e.id, digest); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := e.store.readEntry(e.id); err != nil || now.Synced != want {
+			t.Errorf("%s: %v, %v", digest, now.Synced, err)
+		}
+	}
+}
+
 func TestTheDigestNoticesEachDirectory(t *testing.T) {
 	dir := testDir(t)
 	if err := writeTree(dir, 100); err != nil {
