@@ -27,9 +27,13 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 		// somebody may want the usual port for a lab of his own while tests run
 		ports = freePort(t)
 	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // python's tasks are nobody's
+		t.Fatal(err)
+	}
 	var b bytes.Buffer
 	l := &Lab{
-		root: root, dir: filepath.Join(t.TempDir(), "lab"), runtime: agent.Host, port: ports,
+		root: root, dir: filepath.Join(dir, "lab"), runtime: agent.Host, port: ports,
 		steps: term.New(&b), out: &b, errOut: &b,
 		docker: agent.DockerAnswers, image: image.Ensure,
 	}
@@ -55,6 +59,10 @@ func freePort(t *testing.T) int {
 func jobFile(t *testing.T, kind, name, driver, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".nomad.hcl")
+	program := `command = "/bin/sh"`
+	if driver == pythonDriver {
+		program = `code = "import os, sys; os.execv('/bin/sh', ['sh'] + sys.argv[1:])"`
+	}
 	text := `job "` + name + `" {
   type = "` + kind + `"
   group "g" {
@@ -65,8 +73,8 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
     task "t" {
       driver = "` + driver + `"
       config {
-        command = "/bin/sh"
-        args    = ["-c", "` + script + `"]
+        ` + program + `
+        args = ["-c", "` + script + `"]
       }
       resources {
         cpu    = 20
