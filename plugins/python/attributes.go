@@ -13,7 +13,8 @@ import (
 
 // attributes are what the node says of its interpreters, which are in Find's order. The versions
 // are minor and full ones, for set_contains and set_contains_any; of each minor version there are
-// the properties of the interpreter that a task gets which asks for it.
+// the properties of the interpreter that a task gets which asks for it. A minor version of which there are
+// pre-releases only is not among the versions: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
 func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute {
 	all := map[string]*pstructs.Attribute{}
 	say := func(value string, name ...string) {
@@ -21,13 +22,16 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 			all["driver.python."+strings.Join(name, ".")] = pstructs.NewStringAttribute(value)
 		}
 	}
-	versions := map[string]bool{}
+	versions, described := map[string]bool{}, map[string]bool{}
 	for _, i := range found {
 		versions[i.Version] = true
-		if versions[i.Minor] {
+		if !pep440.PreRelease(i.Version) {
+			versions[i.Minor] = true
+		}
+		if described[i.Minor] {
 			continue
 		}
-		versions[i.Minor] = true
+		described[i.Minor] = true
 		say(i.Version, i.Minor, "version")
 		say(i.Path, i.Minor, "path")
 		say(i.Implementation, i.Minor, "implementation")

@@ -52,6 +52,21 @@ versions=3.9,3.12,3.14,3.9.2,3.9.16,3.12.9,3.12.10,3.14.0`
 	}
 }
 
+func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t *testing.T) {
+	all := attributes([]interpreter.Interpreter{
+		{Path: "/usr/bin/python3.14", Version: "3.14.0", Minor: "3.14"},
+		{Path: "/opt/python/a/bin/python3.14", Version: "3.14.0rc2", Minor: "3.14"},
+		{Path: "/opt/python/b/bin/python3.15", Version: "3.15.0rc1", Minor: "3.15"},
+	})
+	versions, _ := all[interpreter.VersionsAttribute].GetString()
+	if versions != "3.14,3.14.0rc2,3.14.0,3.15.0rc1" {
+		t.Errorf("versions are %s", versions)
+	}
+	if v, _ := all["driver.python.3.15.version"].GetString(); v != "3.15.0rc1" {
+		t.Errorf("3.15 is %q", v)
+	}
+}
+
 func TestANodeWithoutInterpretersSaysNothing(t *testing.T) {
 	if all := attributes(nil); len(all) != 0 {
 		t.Errorf("got %v", all)
