@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// quiet is how long a build says nothing among the task's events: Nomad keeps ten of
-// a task.
+// quiet is how long a build says nothing among the task's events, and longer each time:
+// Nomad keeps ten of a task.
 const quiet = 20 * time.Second
 
 // environment returns one in which everything that is required is installed, from the
@@ -28,12 +28,12 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	if required.UVLock != nil && installer.Name != "uv" {
 		return nil, fmt.Errorf("lock %q needs uv, which this node has not: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock)
 	}
-	src, err := newSources(c, &r.Config, files, required)
+	ctx, cancel := context.WithTimeout(ctx, c.BuildTimeout.Duration())
+	defer cancel()
+	src, err := newSources(ctx, c, &r.Config, files, required)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.BuildTimeout.Duration())
-	defer cancel()
 	key := environmentKey(python, installer, required, src, c.AllowSdists)
 	spec := environment.Spec{Key: key.text, Secret: key.secret}
 	if !required.Hashed && required.UVLock == nil {
@@ -51,12 +51,15 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear,
 		}
 		var err error
-		if req.Indexes, err = src.into(scratch); err != nil {
+		if req.Indexes, err = src.into(ctx, scratch); err != nil {
 			return err
 		}
 		if required.UVLock != nil {
 			if req.Requirements, err = installer.Export(ctx, req); err != nil {
 				return err
+			}
+			if !c.JobIndexes && len(req.Requirements.URLs) > 0 {
+				return errNoJobIndexes
 			}
 		}
 		built, err = installer.Install(ctx, req)
@@ -102,13 +105,16 @@ type progress struct {
 	timer *time.Timer
 
 	mu   sync.Mutex
+	wait time.Duration // until it tells again
 	last string
 	over bool
 }
 
 func newProgress(event func(string, ...any)) *progress {
-	p := &progress{event: event}
-	p.timer = time.AfterFunc(quiet, p.tell)
+	p := &progress{event: event, wait: quiet}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(p.wait, p.tell)
 	return p
 }
 
@@ -127,7 +133,8 @@ func (p *progress) tell() {
 	if p.last != "" {
 		p.event("Environment: still building: %s", p.last)
 	}
-	p.timer.Reset(3 * quiet)
+	p.wait *= 2
+	p.timer.Reset(p.wait)
 }
 
 func (p *progress) stop() {
@@ -136,6 +143,9 @@ func (p *progress) stop() {
 	p.over = true
 	p.timer.Stop()
 }
+
+// made changes when environments are made in another way, so that those of before are not used.
+const made = 1
 
 // key is what an environment depends on.
 type key struct{ text, secret string }
@@ -149,7 +159,7 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	}
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size, python.File.ModTime)
 	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
-	line("installer", i.Name, i.Version)
+	line("installer", i.Name, i.Version, made)
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {

@@ -75,17 +75,23 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// openRegular opens a file to read, which hangs on no FIFO and touches no device.
+// openRegular opens a file to read, which hangs on no FIFO and touches no device: it looks
+// at what it has, and opens that (O_PATH, open(2)). flags are as for that.
 func openRegular(path string, flags int) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil, err
 	}
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		file.Close()
+	defer found.Close()
+	if info, err := found.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
 	}
-	return file, nil
+	file, err := os.Open(fmt.Sprintf("/proc/thread-self/fd/%d", found.Fd()))
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		e.Path = path
+	}
+	return file, err
 }
 
 // asUser calls f with a user's rights to files (setfsuid(2), of one thread), which

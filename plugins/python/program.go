@@ -35,7 +35,8 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 	}
 	if t.Code != "" {
 		p := program{args: []string{filepath.Join(files.dirs[len(files.dirs)-1], inlineCode)}}
-		return p, p.read("code", []byte(t.Code))
+		err := p.read("code", []byte(t.Code))
+		return p, err
 	}
 	path, info, err := files.find(t.Script)
 	if err != nil {
@@ -61,7 +62,8 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 	if err != nil {
 		return program{}, fmt.Errorf("failed to read script: %w", err)
 	}
-	return p, p.read(t.Script, content)
+	err = p.read(t.Script, content)
+	return p, err
 }
 
 // read takes what a source says of itself. A zip application says nothing.

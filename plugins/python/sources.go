@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,10 +33,13 @@ type wheelhouse struct {
 	wheel []wheelFile
 }
 
-type wheelFile struct{ name, sum string }
+type wheelFile struct {
+	name, sum string
+	size      int64
+}
 
 // newSources joins what the node, the job and the job's requirements file say.
-func newSources(c *Config, t *TaskConfig, files taskFiles, required *requirement.Set) (*sources, error) {
+func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set) (*sources, error) {
 	said := required.Indexes
 	if !c.JobIndexes && (said.URL != "" || len(said.Extra) > 0 || len(required.URLs) > 0 || slices.ContainsFunc(said.FindLinks, isURL)) {
 		return nil, errNoJobIndexes
@@ -56,6 +61,10 @@ func newSources(c *Config, t *TaskConfig, files taskFiles, required *requirement
 		}
 	}
 	s.indexes.FindLinks = slices.Clone(c.FindLinks)
+	left := c.CacheMaxSize.Bytes() // what is larger makes no environment
+	if left <= 0 {
+		left = math.MaxInt64 - 1
+	}
 	for _, f := range slices.Concat(t.FindLinks, said.FindLinks) {
 		if isURL(f) {
 			if !s.indexes.Offline {
@@ -63,9 +72,12 @@ func newSources(c *Config, t *TaskConfig, files taskFiles, required *requirement
 			}
 			continue
 		}
-		h, err := newWheelhouse(f, files)
+		h, err := newWheelhouse(ctx, f, files, left)
 		if err != nil {
 			return nil, err
+		}
+		for _, w := range h.wheel {
+			left -= w.size
 		}
 		s.houses = append(s.houses, h)
 	}
@@ -94,7 +106,7 @@ func (s *sources) describe(hashed bool) []string {
 	if !hashed {
 		for _, h := range s.houses {
 			for _, w := range h.wheel {
-				list = append(list, "wheel "+w.name+" "+w.sum)
+				list = append(list, fmt.Sprintf("wheel %q %s", w.name, w.sum))
 			}
 		}
 	}
@@ -111,7 +123,7 @@ func nodeDirectory(dir string) []string {
 	var list []string
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && isPackage(e.Name()) {
-			list = append(list, fmt.Sprintf("file %s %d %d", e.Name(), info.Size(), info.ModTime().UnixNano()))
+			list = append(list, fmt.Sprintf("file %q %d %d", e.Name(), info.Size(), info.ModTime().UnixNano()))
 		}
 	}
 	return list
@@ -121,7 +133,8 @@ func isPackage(name string) bool {
 	return slices.ContainsFunc([]string{".whl", ".tar.gz", ".zip"}, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-func newWheelhouse(name string, files taskFiles) (wheelhouse, error) {
+// newWheelhouse looks at a directory whose packages have at most limit bytes together.
+func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int64) (wheelhouse, error) {
 	path, info, err := files.find(name)
 	if err != nil {
 		return wheelhouse{}, fmt.Errorf("find_links %w", err)
@@ -144,12 +157,15 @@ func newWheelhouse(name string, files taskFiles) (wheelhouse, error) {
 				return err
 			}
 			sum := sha256.New()
-			_, err = io.Copy(sum, f)
+			size, err := io.Copy(sum, untilEnd{ctx, io.LimitReader(f, limit+1)})
 			f.Close()
 			if err != nil {
 				return err
 			}
-			h.wheel = append(h.wheel, wheelFile{e.Name(), hex.EncodeToString(sum.Sum(nil))})
+			if limit -= size; limit < 0 {
+				return errors.New("its packages are larger than an environment may be on this node (cache_max_size)")
+			}
+			h.wheel = append(h.wheel, wheelFile{e.Name(), hex.EncodeToString(sum.Sum(nil)), size})
 		}
 		return nil
 	})
@@ -159,10 +175,23 @@ func newWheelhouse(name string, files taskFiles) (wheelhouse, error) {
 	return h, nil
 }
 
+// untilEnd reads until a context ends.
+type untilEnd struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilEnd) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
 // into copies the job's wheels into the build's scratch directory, and returns where
 // everything is for the installer. The directory may be another user's: no link in
 // it is followed out of it.
-func (s *sources) into(scratch string) (requirement.Indexes, error) {
+func (s *sources) into(ctx context.Context, scratch string) (requirement.Indexes, error) {
 	indexes := s.indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)
 	if len(s.houses) == 0 {
@@ -178,8 +207,11 @@ func (s *sources) into(scratch string) (requirement.Indexes, error) {
 		if err := root.Mkdir(dir, 0o755); err != nil {
 			return indexes, err
 		}
+		if err := root.Chmod(dir, 0o755); err != nil { // whatever the umask is
+			return indexes, err
+		}
 		for _, w := range h.wheel {
-			if err := h.copy(w, root, filepath.Join(dir, w.name)); err != nil {
+			if err := h.copy(ctx, w, root, filepath.Join(dir, w.name)); err != nil {
 				return indexes, fmt.Errorf("failed to copy %s of find_links %q: %w", w.name, h.name, err)
 			}
 		}
@@ -188,12 +220,15 @@ func (s *sources) into(scratch string) (requirement.Indexes, error) {
 	return indexes, nil
 }
 
-func (h wheelhouse) copy(w wheelFile, root *os.Root, target string) error {
+func (h wheelhouse) copy(ctx context.Context, w wheelFile, root *os.Root, target string) error {
 	out, err := root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
+	if err := out.Chmod(0o644); err != nil { // whatever the umask is
+		return err
+	}
 	var in *os.File
 	err = asUser(h.files.user, func() error {
 		in, err = openRegular(filepath.Join(h.path, w.name), 0)
@@ -204,7 +239,7 @@ func (h wheelhouse) copy(w wheelFile, root *os.Root, target string) error {
 	}
 	defer in.Close()
 	sum := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(out, sum), in); err != nil {
+	if _, err := io.Copy(io.MultiWriter(out, sum), untilEnd{ctx, io.LimitReader(in, w.size)}); err != nil {
 		return err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != w.sum {

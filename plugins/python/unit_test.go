@@ -1,8 +1,16 @@
 package main
 
 import (
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
 func TestRedact(t *testing.T) {
@@ -16,6 +24,49 @@ func TestRedact(t *testing.T) {
 		if got := redact(line); got != want {
 			t.Errorf("%s: %s", line, got)
 		}
+	}
+}
+
+func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
+	said := 0
+	p := newProgress(func(string, ...any) { said++ })
+	defer p.stop()
+	p.hear("Collecting moon-phase")
+	for at := p.wait; at < 10*time.Minute; at += p.wait {
+		p.tell()
+	}
+	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
+		t.Errorf("it tells %d times in ten minutes", said)
+	}
+}
+
+func TestOnlyRegularFilesAreOpened(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	must(t, os.WriteFile(file, []byte("text"), 0o600))
+	must(t, unix.Mkfifo(fifo, 0o600))
+	must(t, os.Symlink(file, link))
+	for path, flags := range map[string]int{fifo: 0, "/dev/null": 0, dir: 0, link: unix.O_NOFOLLOW, "/dev/tty": 0} {
+		if f, err := openRegular(path, flags); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v, %v", path, f, err)
+		}
+	}
+	for _, path := range []string{file, link} {
+		f, err := openRegular(path, 0)
+		must(t, err)
+		if b, err := io.ReadAll(f); string(b) != "text" || err != nil {
+			t.Errorf("%s: %q, %v", path, b, err)
+		}
+		must(t, f.Close())
+	}
+}
+
+func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
+	needRoot(t)
+	c := schema.Of[Config]().Default()
+	c.BuildUser, c.DefaultUser = "65534", "65534:0"
+	if err := newDriver().configure(c); err == nil || !strings.Contains(err.Error(), "default_user") {
+		t.Error(err)
 	}
 }
 

@@ -51,6 +51,31 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 		t.Error(err)
 	}
 
+	// a lock may name where a file is, too
+	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase", "moon-phase @ "+index.URL+"/files/"+later.File(), 1)
+	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
+	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index", index.URL+"/simple")
+	cmd.Dir = project
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b, err := os.ReadFile(filepath.Join(project, "uv.lock"))
+	must(t, err)
+	files["uv.lock"] = string(b)
+	for _, may := range []bool{true, false} {
+		a = start(t, func(c *Config) {
+			c.IndexURL, c.Offline, c.Installer, c.JobIndexes = index.URL+"/simple", false, "uv", may
+		})
+		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
+		if may {
+			if out := a.runs(cfg); !strings.HasPrefix(out, "1.3 ") {
+				t.Errorf("got %q", out)
+			}
+		} else if err := a.refused(cfg); !strings.Contains(err.Error(), "job_indexes") {
+			t.Error(err)
+		}
+	}
+
 	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "pip" })
 	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "needs uv") {
 		t.Error(err)
