@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -71,6 +72,10 @@ func (d *pythonDriver) configure(c Config) error {
 		if builder, err = lookUpBuilder(c.BuildUser); err != nil {
 			return err
 		}
+		name, _, _ := strings.Cut(c.DefaultUser, ":")
+		if other, err := lookUpBuilder(name); err == nil && other.UID == builder.UID {
+			return fmt.Errorf("build_user and default_user are both %s: whoever builds runs no tasks", name)
+		}
 		as = &syscall.Credential{Uid: builder.UID, Gid: builder.GID}
 	}
 	d.mu.Lock()
@@ -110,7 +115,9 @@ func (d *pythonDriver) installerFor(ctx context.Context, found []interpreter.Int
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.installer, d.asked = i, time.Now()
+	if d.setup == now {
+		d.installer, d.asked = i, time.Now()
+	}
 	return i, nil
 }
 

@@ -32,7 +32,7 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 		return nil, err
 	}
 	if u := r.User(); u != nil && now.builder != nil && u.UID == now.builder.Uid {
-		return nil, fmt.Errorf("user %q builds this node's environments (build_user), and runs no tasks", r.Task.User)
+		return nil, fmt.Errorf("user %d builds this node's environments (build_user), and runs no tasks: name another user in the job", u.UID)
 	}
 	cmd := r.Run("python3")
 	dirs := r.Task.TaskDir()
@@ -57,12 +57,12 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 	cmd.Env = withoutAgents(cmd.Env)
 	if !required.Empty() {
 		env, err := d.environment(ctx, now, r, files, found, python, required)
+		if err == nil {
+			r.Finally(env.Release)
+			err = env.Lend(r.StateDir())
+		}
 		if err != nil {
 			return nil, startError(err, now.config.BuildTimeout.Duration())
-		}
-		r.Finally(env.Release)
-		if err := env.Lend(r.StateDir()); err != nil {
-			return nil, err
 		}
 		use(cmd, env)
 	}

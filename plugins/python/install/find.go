@@ -25,6 +25,9 @@ func Find(ctx context.Context, want, uv string, as *syscall.Credential, found []
 		if err == nil || want == "uv" {
 			return i, err
 		}
+		if ctx.Err() != nil {
+			return Installer{}, ctx.Err() // whether there is uv is not known
+		}
 		why = err
 	case "pip":
 	default:

@@ -1,6 +1,8 @@
 package install_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +11,15 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
+
+func TestThatNobodyWaitsDoesNotMeanThatThereIsNoUV(t *testing.T) {
+	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if i, err := install.Find(ended, "auto", "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(err, context.Canceled) {
+		t.Errorf("found %s: %v", i.Name, err)
+	}
+}
 
 func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 	p := newPlace(t)
