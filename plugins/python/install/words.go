@@ -2,8 +2,8 @@ package install
 
 import "regexp"
 
-// The words of the tools, pip 20 to 25 and uv 0.4 to 0.9, that tell causes apart. They are matched
-// against all of a tool's last lines joined by single spaces (uv wraps its sentences); a group is what
+// The words of the tools that tell causes apart: those of pip 23.0 and uv 0.6 are tested, and
+// those of other versions not. They are matched against all of a tool's last lines joined by single spaces (uv wraps its sentences); a group is what
 // the words are about.
 
 type pattern struct {
