@@ -117,10 +117,12 @@ func checkDir(dir string, othersToo, itself bool) error {
 		return fmt.Errorf("%s is not a directory, so the cache cannot be there", dir)
 	}
 	if uid := owner(info); uid != 0 && int(uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to user %d, who could replace the cache in it: chown it, or choose another cache directory", dir, uid)
+		return fmt.Errorf("%s belongs to user %d, who could replace the cache in it: chown it, "+
+			"or choose another cache directory", dir, uid)
 	}
 	if info.Mode()&0o022 != 0 && (itself || info.Mode()&fs.ModeSticky == 0) {
-		return fmt.Errorf("others may write to %s, and so could replace the cache in it: chmod go-w %s, or choose another cache directory", dir, dir)
+		return fmt.Errorf("others may write to %s, and so could replace the cache in it: chmod go-w %s, "+
+			"or choose another cache directory", dir, dir)
 	}
 	if othersToo && info.Mode()&0o001 == 0 {
 		return fmt.Errorf("tasks of other users cannot reach the cache through %s: chmod o+x %s, or choose another cache directory", dir, dir)

@@ -46,7 +46,8 @@ func Read(source []byte) (*Metadata, error) {
 		}
 		here := 1 + bytes.Count(source[:at[0]], []byte("\n"))
 		if line > 0 {
-			return nil, fmt.Errorf("line %d: there is a second \"# /// script\" block, the first is on line %d: keep one of them (PEP 723)", here, line)
+			return nil, fmt.Errorf("line %d: there is a second \"# /// script\" block, the first is on line %d: "+
+				"keep one of them (PEP 723)", here, line)
 		}
 		content, line = source[at[4]:at[5]], here
 	}
@@ -88,12 +89,14 @@ func parse(content string, line int) (*Metadata, error) {
 	if found.RequiresPython != nil {
 		text, ok := found.RequiresPython.(string)
 		if !ok {
-			return nil, fmt.Errorf("line %d: requires-python is no string: write it such as requires-python = \">=3.11\"", lineOf(content, "requires-python", line))
+			return nil, fmt.Errorf("line %d: requires-python is no string: write it such as requires-python = \">=3.11\"",
+				lineOf(content, "requires-python", line))
 		}
 		m.RequiresPython = strings.TrimSpace(text)
 	}
 	if found.Dependencies != nil {
-		wrong := fmt.Errorf("line %d: dependencies is no list of strings: write it such as dependencies = [\"requests>=2.31\"]", lineOf(content, "dependencies", line))
+		wrong := fmt.Errorf("line %d: dependencies is no list of strings: write it such as dependencies = [\"requests>=2.31\"]",
+			lineOf(content, "dependencies", line))
 		list, ok := found.Dependencies.([]any)
 		if !ok {
 			return nil, wrong

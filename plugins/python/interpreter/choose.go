@@ -93,7 +93,8 @@ func (e *NoneFitsError) pathError() string {
 	if len(list) > 0 {
 		has = enumerate(list)
 	}
-	return fmt.Sprintf("%s is not an interpreter that this node offers, which has %s: choose one of them, or say which versions the job can use", e.Path, has)
+	return fmt.Sprintf("%s is not an interpreter that this node offers, which has %s: "+
+		"choose one of them, or say which versions the job can use", e.Path, has)
 }
 
 // versionsOf are the versions, oldest first, each once.

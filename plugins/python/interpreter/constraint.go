@@ -51,7 +51,8 @@ func ConstraintFor(wanted pep440.Specifier) (*Constraint, error) {
 
 // Block is the constraint as it is written into a job, as nomad fmt would.
 func (c *Constraint) Block() string {
-	return fmt.Sprintf("constraint {\n  attribute = \"${attr.%s}\"\n  operator  = %q\n  value     = %q\n}\n", VersionsAttribute, c.Operator, c.Value)
+	return fmt.Sprintf("constraint {\n  attribute = \"${attr.%s}\"\n  operator  = %q\n  value     = %q\n}\n",
+		VersionsAttribute, c.Operator, c.Value)
 }
 
 // String is the constraint in one line, for messages. (In a job its arguments are on lines of

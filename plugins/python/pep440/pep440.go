@@ -75,7 +75,8 @@ func parseClause(text string, alone bool) (clause, error) {
 	for _, part := range expand(operator, number) {
 		check, err := version.NewSpecifiers(part)
 		if err != nil {
-			return clause{}, fmt.Errorf("%q has no version that %s can compare with, write versions such as \">=3.11,<3.14\" or \"3.12\"", text, operator)
+			return clause{}, fmt.Errorf("%q has no version that %s can compare with, "+
+				"write versions such as \">=3.11,<3.14\" or \"3.12\"", text, operator)
 		}
 		c.checks = append(c.checks, check)
 	}

@@ -163,7 +163,8 @@ func (f *files) set() (*Set, error) {
 		if insist {
 			r = r.hashed()
 			if len(r.hashes) == 0 {
-				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each must have (uv pip compile --generate-hashes writes them)", show(r.String())))
+				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each must have "+
+					"(uv pip compile --generate-hashes writes them)", show(r.String())))
 			}
 			if !r.pinned() {
 				return nil, e.place.failed(fmt.Errorf("%s has hashes but no single version: pin it with ==", show(r.String())))

@@ -185,7 +185,8 @@ func findLinks(file, value string) (string, error) {
 	}
 	links := relative(file, value)
 	if strings.HasPrefix(links, "-") {
-		return "", fmt.Errorf("--find-links: directory %s begins with a hyphen, which installers take for an option: name it otherwise", show(links))
+		return "", fmt.Errorf("--find-links: directory %s begins with a hyphen, which installers take for an option: "+
+			"name it otherwise", show(links))
 	}
 	return links, nil
 }
@@ -201,9 +202,11 @@ func (o option) besideRequirement() error {
 func (o option) refused() error {
 	switch o.name {
 	case "--editable":
-		return errors.New("an editable install is of a source tree: build a wheel of it, name its directory in find_links, and the package here (uv export has --no-emit-project)")
+		return errors.New("an editable install is of a source tree: build a wheel of it, name its directory in find_links, " +
+			"and the package here (uv export has --no-emit-project)")
 	case "--trusted-host":
-		return errors.New("--trusted-host would switch off the check of certificates: let the node's operator install that of your index's authority")
+		return errors.New("--trusted-host would switch off the check of certificates: " +
+			"let the node's operator install that of your index's authority")
 	case "--no-binary":
 		return errors.New("--no-binary asks for builds from source: remove it, packages come as wheels")
 	case "--pre":

@@ -104,7 +104,8 @@ func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
 	case p.VCS != nil:
 		return errors.New("it is a repository, which would have to be built on the node: build a wheel of it, and lock that")
 	case p.Directory != nil:
-		return errors.New("it is a directory, which would have to be built on the node: leave it out (uv export --no-emit-project), or lock a wheel of it")
+		return errors.New("it is a directory, which would have to be built on the node: " +
+			"leave it out (uv export --no-emit-project), or lock a wheel of it")
 	case p.Archive != nil:
 		err = r.archive(*p.Archive)
 	default:

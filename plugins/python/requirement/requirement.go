@@ -72,7 +72,8 @@ func List(lines []string) (*Set, error) {
 			return nil, at.failed(errors.New("it is empty: remove it"))
 		}
 		if l[0] == '-' {
-			return nil, at.failed(fmt.Errorf("%s is an option, which only files have: write a requirements file, or use the options of the task", show(l)))
+			return nil, at.failed(fmt.Errorf("%s is an option, which only files have: "+
+				"write a requirements file, or use the options of the task", show(l)))
 		}
 		if len(lines) > maxLines || len(l) > maxFile {
 			return nil, at.failed(errors.New("there is more than a program can require"))
@@ -130,7 +131,8 @@ func (s *Set) Join(other *Set) (*Set, error) {
 	case s.UVLock != nil && !other.Empty(), other.UVLock != nil && !s.Empty():
 		return nil, errors.New("a lock and other requirements exclude each other: lock them together")
 	case !empty && s.Hashed != other.Hashed:
-		return nil, errors.New("some requirements have hashes and some have none: the program's own metadata and the job's requirements must both have them, or neither")
+		return nil, errors.New("some requirements have hashes and some have none: " +
+			"the program's own metadata and the job's requirements must both have them, or neither")
 	case s.Indexes.URL != "" && other.Indexes.URL != "" && s.Indexes.URL != other.Indexes.URL:
 		return nil, errors.New("two package indexes are named: write --extra-index-url for one of them")
 	}

@@ -36,7 +36,8 @@ func show(text string) string {
 
 // plain is a library's words in one line that is not too long.
 func plain(words string) string {
-	words = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }), " ")
+	between := func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }
+	words = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), between), " ")
 	if r := []rune(words); len(r) > 2*maxShown {
 		return string(r[:2*maxShown]) + "…"
 	}
@@ -55,7 +56,8 @@ func checkText(text string) error {
 		}
 	}
 	if strings.Contains(text, "${") {
-		return errors.New("variables of the environment are not put in, since they would be the Nomad agent's: write the file with a template block, or let Nomad's own interpolation fill in a list in the job")
+		return errors.New("variables of the environment are not put in, since they would be the Nomad agent's: " +
+			"write the file with a template block, or let Nomad's own interpolation fill in a list in the job")
 	}
 	return nil
 }
@@ -72,10 +74,10 @@ func refuse(text string) error {
 	case strings.HasPrefix(text, "-"):
 		return fmt.Errorf("%s is an option: only --hash goes with a requirement, after it", show(text))
 	case repository.MatchString(text):
-		return fmt.Errorf("%s is a repository, which would have to be built on the node: build a wheel of it, and name its URL or its directory in find_links", show(text))
-	case strings.HasPrefix(lower, "file:"), strings.HasPrefix(target, "/"), strings.HasPrefix(target, "."):
-		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here", show(text))
-	case target == "" && (strings.HasPrefix(text, ".") || strings.HasPrefix(text, "~") || strings.ContainsAny(before, `/\`)):
+		return fmt.Errorf("%s is a repository, which would have to be built on the node: "+
+			"build a wheel of it, and name its URL or its directory in find_links", show(text))
+	case strings.HasPrefix(lower, "file:"), strings.HasPrefix(target, "/"), strings.HasPrefix(target, "."),
+		target == "" && (strings.HasPrefix(text, ".") || strings.HasPrefix(text, "~") || strings.ContainsAny(before, `/\`)):
 		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here", show(text))
 	}
 	return nil
@@ -101,9 +103,8 @@ func nameWheel(text string) string {
 
 func isArchive(name string) bool {
 	name = strings.ToLower(name)
-	return slices.ContainsFunc([]string{".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz", ".tar.lzma"}, func(end string) bool {
-		return strings.HasSuffix(name, end)
-	})
+	ends := []string{".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz", ".tar.lzma"}
+	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
 // checkURL is for pages and packages. The URL itself is not in the error.

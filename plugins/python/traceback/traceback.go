@@ -38,10 +38,12 @@ var (
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
 	// what is told of an exception that ended nothing, in the line before its header
 	harmless = regexp.MustCompile(`^Exception (?:in thread |ignored )`)
-	chained  = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|The above exception was the direct cause of the following exception):$`)
-	usage    = regexp.MustCompile(`^usage: `)
-	misused  = regexp.MustCompile(`^[^\s:][^:]*: error: .`)
-	started  = regexp.MustCompile(`^\S*(?:python|pypy)[0-9.]*: (No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
+	chained  = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|` +
+		`The above exception was the direct cause of the following exception):$`)
+	usage   = regexp.MustCompile(`^usage: `)
+	misused = regexp.MustCompile(`^[^\s:][^:]*: error: .`)
+	started = regexp.MustCompile(`^\S*(?:python|pypy)[0-9.]*: ` +
+		`(No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
 )
 
 // Last finds the failure that a program's standard error ends with; tail is its end, of
@@ -130,7 +132,8 @@ func (b *block) failure(line string) Failure {
 var (
 	fatalError = regexp.MustCompile(`^Fatal Python error: .`)
 	thread     = regexp.MustCompile(`^(?:Current thread|Thread) 0x[0-9a-f]+`)
-	fatalRest  = regexp.MustCompile(`^(?:  File ".*|  <.*>|  \.\.\.|(?:Current thread|Thread) 0x.*|Extension modules: .*|Python runtime state: .*|Stack \(most recent call first\):|)$`)
+	fatalRest  = regexp.MustCompile(`^(?:  File ".*|  <.*>|  \.\.\.|(?:Current thread|Thread) 0x.*|Extension modules: .*|` +
+		`Python runtime state: .*|Stack \(most recent call first\):|)$`)
 )
 
 // fatal reads what faulthandler and a dying interpreter write, the innermost frame first.
