@@ -74,6 +74,24 @@ any = [[1], [2]]
 	}
 }
 
+func TestAPylockThatIsNotForLinuxIsRefused(t *testing.T) {
+	for environments, fits := range map[string]bool{
+		`[]`: true,
+		`["sys_platform == 'win32'", "'linux' == sys_platform and python_version < '3.12'"]`: true,
+		`["sys_platform != 'win32'"]`:                              true,
+		`["sys_platform == 'linux' and platform_machine == 'x'"]`:  true, // not known here
+		`["python_version >= '3.9'"]`:                              true,
+		`["sys_platform == 'win32'", "os_name != 'posix'"]`:        false,
+		`["platform_system == 'Darwin' and python_version < '4'"]`: false,
+	} {
+		lock := lockWith("environments = " + environments + "\n" + wheelOf("a", ""))
+		_, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
+		if fits != (err == nil) || !fits && !strings.Contains(err.Error(), "not for Linux") {
+			t.Errorf("%s: %v", environments, err)
+		}
+	}
+}
+
 func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
 	const head = "[[packages]]\nname = \"a\"\nversion = \"1\"\n"
 	for content, says := range map[string]string{

@@ -67,10 +67,8 @@ func readPylock(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("%s has no packages", name)
 	}
 	s := &Set{Hashed: true, Complete: true, RequiresPython: and(lock.RequiresPython)}
-	for _, e := range lock.Environments {
-		if _, err := lockMarker(e); err != nil {
-			return nil, fmt.Errorf("%s: environments: %w", name, err)
-		}
+	if err := checkEnvironments(lock.Environments); err != nil {
+		return nil, fmt.Errorf("%s: environments: %w", name, err)
 	}
 	for i, p := range lock.Packages {
 		if err := s.addPackage(name, p, lock.DefaultGroups); err != nil {
@@ -84,6 +82,38 @@ func readPylock(name string, read Reader) (*Set, error) {
 	s.sort()
 	s.Hashed = len(s.Lines) > 0
 	return s, nil
+}
+
+// checkEnvironments refuses a lock for other systems than Linux: what is needed here may not be in it. (The
+// specification wants all of the markers looked at; of what else they say requires-python has the most.)
+func checkEnvironments(markers []string) error {
+	fits := len(markers) == 0
+	for _, text := range markers {
+		m, err := lockMarker(text)
+		if err != nil {
+			return err
+		}
+		rest, value := m.decide(onLinux)
+		fits = fits || value || rest != nil
+	}
+	if !fits {
+		return errors.New("the lock is not for Linux: lock for Linux, too")
+	}
+	return nil
+}
+
+// onLinux is for decide.
+func onLinux(c *marker) (value, ok bool) {
+	is := map[string]string{"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"}
+	variable, text := c.left, c.right
+	if isText(variable) {
+		variable, text = text, variable
+	}
+	ours, known := is[variable]
+	if !known || c.op != "==" && c.op != "!=" {
+		return false, false
+	}
+	return (unquote(text) == ours) == (c.op == "=="), true
 }
 
 // addPackage makes a line of a package, unless it is of a group or an extra
