@@ -14,7 +14,7 @@ import (
 
 // Finder finds the interpreters of the node. It is safe for concurrent use.
 type Finder struct {
-	// Globs are where interpreters may be (filepath.Match), nil is DefaultGlobs. A
+	// Globs are where interpreters may be (filepath.Match), nil is defaultGlobs. A
 	// wildcard matches names of interpreters only ("python3.12", "pypy3"); one without wildcards may have any.
 	Globs []string
 
@@ -136,7 +136,7 @@ func (f *Finder) Rejected() []string {
 func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 	globs := f.Globs
 	if globs == nil {
-		globs = DefaultGlobs()
+		globs = defaultGlobs()
 	}
 	type place struct{ real, dir string }
 	at := map[place]int{}

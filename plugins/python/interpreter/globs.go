@@ -7,19 +7,16 @@ import (
 	"strings"
 )
 
-// DefaultGlobs are where interpreters usually are: those of the distribution and of
+// defaultGlobs are where interpreters usually are: those of the distribution and of
 // /usr/local, /opt/python and /opt/pypy*, and those that uv and pyenv installed, for all users or for this
 // process's.
-func DefaultGlobs() []string {
-	globs := []string{
-		"/usr/bin/python3*", "/usr/bin/pypy3*",
-		"/usr/local/bin/python3*", "/usr/local/bin/pypy3*",
-		"/opt/python/*/bin/python3*", "/opt/pypy*/bin/pypy3*",
-	}
+func defaultGlobs() []string {
+	const either = "/p*3*" // python3* and pypy3*, of all that is named as an interpreter: a directory is read for each glob
+	globs := []string{"/usr/bin" + either, "/usr/local/bin" + either, "/opt/python/*/bin" + either, "/opt/pypy*/bin" + either}
 	managed := func(dir string, below ...string) {
 		if filepath.IsAbs(dir) {
 			dir = literal.Replace(filepath.Join(append([]string{dir}, below...)...))
-			globs = append(globs, dir+"/*/bin/python3*", dir+"/*/bin/pypy3*")
+			globs = append(globs, dir+"/*/bin"+either)
 		}
 	}
 	home, _ := os.UserHomeDir() // without one there is nothing of the user's

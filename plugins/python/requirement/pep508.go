@@ -37,8 +37,8 @@ var (
 	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`)
 )
 
-// Name is a project's name as indexes know it (PEP 503).
-func Name(name string) string {
+// projectName is a project's name as indexes know it (PEP 503).
+func projectName(name string) string {
 	return strings.ToLower(separators.ReplaceAllString(name, "-"))
 }
 
@@ -83,7 +83,7 @@ func parse(text string) (requirement, error) {
 	if name == "" {
 		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"", show(text))
 	}
-	r.name = Name(name)
+	r.name = projectName(name)
 	s.blank()
 	err := r.read(&s)
 	if err != nil {
