@@ -78,7 +78,7 @@ func redact(line string, secrets []string) string {
 	return line
 }
 
-// secretsOf are the passwords of a URL, in the forms in which it may be written. One of less than four
+// secretsOf are the passwords and the query of a URL, in the forms in which it may be written. One of less than four
 // characters would take ordinary words with it, and is only taken out of URLs.
 func secretsOf(u *url.URL) []string {
 	var secrets []string
@@ -94,5 +94,6 @@ func secretsOf(u *url.URL) []string {
 	} else if u.User != nil {
 		add(u.User.Username()) // a token
 	}
+	add(u.RawQuery) // which may be one, too
 	return secrets
 }

@@ -44,7 +44,7 @@ func (b *build) pipInstall(ctx context.Context) ([]string, error) {
 	if b.Downloads == "" {
 		argv = append(argv, "--no-cache-dir")
 	} else {
-		argv = append(argv, "--cache-dir", filepath.Join(b.Downloads, "pip"))
+		argv = append(argv, "--cache-dir", b.source.downloads(b.Downloads, "pip"))
 	}
 	if !b.AllowSdists {
 		argv = append(argv, "--only-binary", ":all:")

@@ -1,8 +1,11 @@
 package install
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +22,7 @@ type source struct {
 	requirements, constraints string // files; constraints may be none
 	allowed                   hosts
 	secrets                   []string
+	credentials               hash.Hash // of all URLs that have some, nil if none has
 }
 
 // newSource writes the files into r.Work.
@@ -36,8 +40,7 @@ func newSource(tool string, r *Request) (*source, error) {
 		if _, scheme, ok := strings.Cut(u.Scheme, "+"); ok { // git+https
 			u.Scheme = scheme
 		}
-		s.allowed.add(u)
-		s.secrets = append(s.secrets, secretsOf(u)...)
+		s.add(u)
 	}
 	s.requirements = filepath.Join(r.Work, "requirements.txt")
 	if err := writeLines(s.requirements, append(lines, r.Requirements.Lines...), r.As); err != nil {
@@ -50,6 +53,27 @@ func newSource(tool string, r *Request) (*source, error) {
 		}
 	}
 	return s, nil
+}
+
+// add notes what a URL allows, and what it has to hide.
+func (s *source) add(u *url.URL) {
+	s.allowed.add(u)
+	s.secrets = append(s.secrets, secretsOf(u)...)
+	if u.User != nil {
+		if s.credentials == nil {
+			s.credentials = sha256.New()
+		}
+		fmt.Fprintf(s.credentials, "%s %s\n", u.User, address(u))
+	}
+}
+
+// downloads is where below dir a tool may keep what it downloads. What one job's credentials got does not
+// serve jobs that have others or none: tools find it by a URL without its credentials.
+func (s *source) downloads(dir, tool string) string {
+	if s.credentials == nil {
+		return filepath.Join(dir, tool)
+	}
+	return filepath.Join(dir, hex.EncodeToString(s.credentials.Sum(nil)[:16]), tool)
 }
 
 // options are the lines that name the indexes.
@@ -66,8 +90,7 @@ func (s *source) options(tool string, from requirement.Indexes) ([]string, error
 		case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 			return fmt.Errorf("%q is neither an http or https URL nor an absolute directory", redact(raw, secretsOf(u)))
 		}
-		s.allowed.add(u)
-		s.secrets = append(s.secrets, secretsOf(u)...)
+		s.add(u)
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} is a variable
 		if u.Scheme == "http" && tool == "pip" {
 			// It was named, so it is meant. pip would insist on https.

@@ -9,7 +9,7 @@ func (b *build) uvGlobal(command ...string) []string {
 	if b.Downloads == "" {
 		return append(argv, "--no-cache")
 	}
-	return append(argv, "--cache-dir", filepath.Join(b.Downloads, "uv"))
+	return append(argv, "--cache-dir", b.source.downloads(b.Downloads, "uv"))
 }
 
 func (b *build) uvVenv() []string {
