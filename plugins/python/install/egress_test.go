@@ -85,6 +85,9 @@ func TestAnIndexThatSendsTheInstallerElsewhereIsRefused(t *testing.T) {
 				if strings.HasSuffix(name, "another scheme") {
 					return
 				}
+				if i.Name == "uv" && builder() == nil && strings.HasSuffix(name, "redirected") {
+					t.Skip("uv forgets the proxy's credentials when it is redirected from http, and without root the proxy wants some")
+				}
 				p = newPlace(t)
 				allowed := p.request(t, "greeting-words")
 				allowed.Indexes, allowed.AllowedHosts = r.Indexes, []string{"127.0.0.*"}

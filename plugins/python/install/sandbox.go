@@ -18,9 +18,9 @@ import (
 
 // sandbox is a thread of this process that has given up what an installer must not have: what
 // it starts inherits that, and dies with it. As root these are the network, but for a
-// loopback interface of its own, and all file systems but for the directories it is told; for any
-// user it is the right to gain privileges. (Namespaces, no_new_privs: clone(2), prctl(2); both are a
-// thread's own, which spares a helper program.)
+// loopback interface of its own; for any user they are all file systems but for the directories it is
+// told, and the right to gain privileges. (Namespaces, Landlock, no_new_privs: clone(2), landlock(7),
+// prctl(2); all are a thread's own, which spares a helper program.)
 type sandbox struct {
 	as       *syscall.Credential
 	maxFile  int64
@@ -70,16 +70,17 @@ func (s *sandbox) Close() {
 // the installer's user is the boundary that always holds, and the rest stands behind it.
 func (s *sandbox) confine(writable []string) {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-	if os.Geteuid() != 0 {
-		return
-	}
-	if unix.Unshare(unix.CLONE_NEWNET) == nil {
+	root := os.Geteuid() == 0
+	if root && unix.Unshare(unix.CLONE_NEWNET) == nil {
 		s.alone = loopbackUp() == nil
 	}
-	_ = unix.Unshare(unix.CLONE_NEWIPC)
-	if unix.Unshare(unix.CLONE_NEWNS) == nil {
-		_ = readOnly(writable)
+	if root {
+		_ = unix.Unshare(unix.CLONE_NEWIPC)
 	}
+	if root && unix.Unshare(unix.CLONE_NEWNS) == nil && readOnly(writable) == nil {
+		return
+	}
+	_ = landlock(writable)
 }
 
 // loopbackUp brings up lo, which a new network namespace has down (netdevice(7)).
@@ -157,7 +158,9 @@ func (s *sandbox) try(ctx context.Context, dir string, env, argv []string, out i
 		return fmt.Errorf("failed to start %s: %w", filepath.Base(argv[0]), err)
 	}
 	err = cmd.Wait()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its session
+	if !pidNamespace {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its session
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

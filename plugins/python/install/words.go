@@ -20,8 +20,8 @@ var decisive = []pattern{
 	{HashMismatch, regexp.MustCompile(`DO NOT MATCH THE HASHES`)},
 	{HashMismatch, regexp.MustCompile("(?i)In `?--require-hashes`? mode, all requirements must (?:have|be).*?(?:: |These do not: )(\\S+)")},
 	{HashMismatch, regexp.MustCompile("(?i)Hashes are required in `?--require-hashes`? mode, but they are missing|In `?--require-hashes`? mode")},
-	{Malicious, regexp.MustCompile(`For req: (\S+?)\. (?:The wheel|Unexpected file|Unknown scheme key)`)}, // pip
-	{Malicious, regexp.MustCompile(`Failed to install: \S+ \((\S+?)\) .*Read-only file system`)},          // uv, where nothing else is writable
+	{Malicious, regexp.MustCompile(`For req: (\S+?)\. (?:The wheel|Unexpected file|Unknown scheme key)`)},              // pip
+	{Malicious, regexp.MustCompile(`Failed to install: \S+ \((\S+?)\) .*(?:Read-only file system|Permission denied)`)}, // uv, where nothing else is writable
 	{Malicious, regexp.MustCompile(`(?i)read-only file system`)},
 	{Malicious, regexp.MustCompile(`(?i)(?:trying to install|extract\w*|path|points?|escapes?) outside (?:of )?(?:the )?(?:target|destination|environment|archive|wheel|install)`)},
 }
