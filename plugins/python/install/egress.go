@@ -39,6 +39,7 @@ type egress struct {
 	refused []string         // host:port, in the order of the first time
 	failed  map[string]error // by host:port, unless it answered later
 	tunnels map[net.Conn]bool
+	closed  bool // a tunnel that comes now is too late
 }
 
 const dialTimeout = 15 * time.Second
@@ -88,6 +89,7 @@ func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 func (e *egress) Close() {
 	_ = e.server.Close()
 	e.mu.Lock()
+	e.closed = true
 	for c := range e.tunnels {
 		_ = c.Close()
 	}
@@ -198,6 +200,9 @@ func (e *egress) track(c net.Conn) func() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tunnels[c] = true
+	if e.closed {
+		_ = c.Close()
+	}
 	return func() {
 		_ = c.Close()
 		e.mu.Lock()

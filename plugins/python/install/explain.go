@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // explain makes an *Error of what the installer said and what the proxy saw.
@@ -175,11 +178,19 @@ func (b *build) python() string {
 
 // skipped looks in pip's log for the reason that pip itself keeps quiet about: it had files of the package, but none that fits.
 func (b *build) skipped(e *Error, about string) {
-	f, err := os.Open(b.pipLog())
+	root, err := os.OpenRoot(b.Work) // a package's code may have put anything there
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	f, err := root.OpenFile(filepath.Base(b.pipLog()), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return
+	}
 	name := normalised(about)
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)

@@ -79,6 +79,9 @@ func (b *build) verify(before made) error {
 		}
 		if old, ok := before[name]; ok {
 			seen++
+			if info.Mode().IsRegular() && info.Size() != int64(len(old.content)) { // which may be too much to read
+				return b.malicious("a package changed %s of the environment itself", quote(name))
+			}
 			if now, err := readEntry(root, name, info.Mode()); err != nil || now.link != old.link || !bytes.Equal(now.content, old.content) {
 				return b.malicious("a package changed %s of the environment itself", quote(name))
 			}
@@ -130,6 +133,9 @@ func (b *build) verifyFile(root *os.Root, name string, info fs.FileInfo, owner u
 	return nil
 }
 
+// maxRecord is more than a package with a million files has.
+const maxRecord = 256 << 20
+
 // verifyRecords refuses packages whose lists of files have some outside of the environment (RECORD, of
 // the recording installed projects specification): a tool may have left these out without a word.
 func (b *build) verifyRecords(root *os.Root) error {
@@ -141,6 +147,10 @@ func (b *build) verifyRecords(root *os.Root) error {
 		f, err := root.Open(record)
 		if err != nil {
 			return err
+		}
+		if info, err := f.Stat(); err != nil || info.Size() > maxRecord {
+			f.Close()
+			return errors.Join(err, b.malicious("%s is larger than any package's list of files", quote(record)))
 		}
 		r := csv.NewReader(f)
 		r.FieldsPerRecord, r.ReuseRecord, r.LazyQuotes = -1, true, true
