@@ -97,7 +97,7 @@ func Test(ctx context.Context) error {
 	return check.Test(ctx, ".")
 }
 
-// Compares exec-lite with raw_exec and prints the ratios.
+// Compares exec-lite with raw_exec, and python with the same by hand, and prints the ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	return run(ctx, "./lab/bench")
