@@ -52,17 +52,20 @@ func (s *store) setAside(id string) (aside []string, err error) {
 	return aside, nil
 }
 
-// trash moves something out of the way, which only whoever may do so calls, and removes it.
-func (s *store) trash(path string) error {
-	to := s.trashPath()
-	if err := os.Rename(path, to); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+// trash moves something out of the way, which only who has its lock calls, gives that back, and removes it.
+func (s *store) trash(l *lock, paths ...string) (err error) {
+	var aside []string
+	for _, path := range paths {
+		to := s.trashPath()
+		if failed := os.Rename(path, to); failed == nil {
+			aside = append(aside, to)
+		} else if ignoreMissing(failed) != nil {
+			err = errors.Join(err, fmt.Errorf("failed to set aside what is to be removed: %w", failed))
 		}
-		return fmt.Errorf("failed to set aside what is to be removed: %w", err)
 	}
-	s.removeTree(to)
-	return nil
+	l.close()
+	s.removeTree(aside...)
+	return err
 }
 
 func (s *store) trashPath() string { return s.path("builds", trashed+"."+rand.Text()) }

@@ -78,8 +78,7 @@ func (t *tidying) builds(ctx context.Context) error {
 			err = errors.Join(err, lockErr)
 			continue
 		}
-		err = errors.Join(err, t.trash(t.path("builds", name)))
-		l.close()
+		err = errors.Join(err, t.trash(l, t.path("builds", name)))
 	}
 	return err
 }
@@ -261,11 +260,11 @@ func (t *tidying) downloads(maxSize int64) error {
 		t.log("removing the downloads: %v", failed)
 	}
 	names, err := t.names("downloads")
-	for _, name := range names {
-		err = errors.Join(err, t.trash(t.path("downloads", name)))
+	for i, name := range names {
+		names[i] = t.path("downloads", name)
 	}
 	t.total -= now.Size
-	return err
+	return errors.Join(err, t.trash(l, names...))
 }
 
 // ids are the environments that some of the cache's directories have anything of, each key's in order.
