@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
@@ -67,12 +69,54 @@ func TestWrongConfigurationsAreSentences(t *testing.T) {
 		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not there`,
 		"code = \"1\"\nrequirements = \"local/gone.txt\"":                    "local/gone.txt",
 		"code = \"1\"\nrequirements = [\"-e .\"]":                            "-e",
+		"code = \"1\"\nrequirements = \"\"":                                  "empty",
+		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":      "is not there",
 	} {
 		cfg := a.task(config, map[string]string{"empty/x": ""})
 		err := a.refused(cfg)
 		if !strings.Contains(err.Error(), want) || strings.Contains(strings.TrimSpace(err.Error()), "\n\n") {
 			t.Errorf("%s\n: %v", config, err)
 		}
+	}
+}
+
+func TestALargeProgramIsNotReadBeforeItRuns(t *testing.T) {
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	f, err := z.Create("__main__.py")
+	must(t, err)
+	_, err = f.Write([]byte(greet))
+	must(t, err)
+	must(t, z.Close())
+	a := start(t)
+	cfg := a.task("script = \"app.pyz\"\nrequirements = []\nargs = [\"one\"]", map[string]string{"app.pyz": ""})
+	path := filepath.Join(cfg.TaskDir().LocalDir, "app.pyz")
+	must(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
+	app, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	_, err = app.Write(zipped.Bytes())
+	must(t, err)
+	must(t, app.Close())
+	if out := a.runs(cfg); out != "hello one\n" {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestADirectorysProgramSaysWhatItRequires(t *testing.T) {
+	a := start(t, func(c *Config) { c.Offline, c.JobIndexes = false, false })
+	for requires, want := range map[string]string{
+		`# requires-python = ">=4"`: ">=4",
+		`# dependencies = ["moon-phase @ https://host.invalid/a-1-py3-none-any.whl"]`: "job_indexes",
+	} {
+		cfg := a.task(`script = "dir"`, map[string]string{"dir/__main__.py": "# /// script\n" + requires + "\n# ///\n"})
+		if err := a.refused(cfg); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", requires, err)
+		}
+	}
+	cfg := a.task(`script = "dir"`, map[string]string{"dir/x": ""})
+	must(t, unix.Mkfifo(filepath.Join(cfg.TaskDir().LocalDir, "dir/__main__.py"), 0o644))
+	if err := a.refused(cfg); !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe: %v", err)
 	}
 }
 
