@@ -74,6 +74,18 @@ any = [[1], [2]]
 	}
 }
 
+func TestOfAPackagesRequiresPythonOnlyWhatIsASpecifierCounts(t *testing.T) {
+	for text, want := range map[string]string{
+		">=3.8": ">=3.8", " >= 3.8, !=3.9.* ": ">= 3.8,!=3.9.*", ">=3.6.*": "", "3.8": "", " (>=3.8)": "", "": "", " ": "", "<4,>=": "",
+	} {
+		lock := lockWith(wheelOf("a", `requires-python = "`+text+`"`))
+		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
+		if err != nil || s.RequiresPython != want {
+			t.Errorf("%q: %+v, %v", text, s, err)
+		}
+	}
+}
+
 func TestAPylockThatIsNotForLinuxIsRefused(t *testing.T) {
 	for environments, fits := range map[string]bool{
 		`[]`: true,

@@ -168,6 +168,16 @@ func (s *scanner) specifiers() ([]string, error) {
 	return slices.Compact(list), nil
 }
 
+// isSpecifier says whether a text is versions as PEP 440 has them.
+func isSpecifier(text string) bool {
+	s := scanner{strings.TrimSpace(text)}
+	if strings.HasPrefix(s.rest, "(") { // which requirements alone may have
+		return false
+	}
+	list, err := s.specifiers()
+	return err == nil && s.rest == "" && len(list) > 0
+}
+
 func fits(op, version string) bool {
 	switch op {
 	case "==", "!=":

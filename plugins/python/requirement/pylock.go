@@ -127,7 +127,8 @@ func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
 	if err != nil || !wanted {
 		return err
 	}
-	if p.RequiresPython != "" && r.marker == nil {
+	// of old packages it may be none, such as ">=3.6.*": the installer reads it where it comes from, too
+	if r.marker == nil && isSpecifier(p.RequiresPython) {
 		s.RequiresPython = and(s.RequiresPython, p.RequiresPython)
 	}
 	switch {
