@@ -105,7 +105,7 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 	wheels := mkdir(t)
 	wheel{name: "hashed", version: "1"}.write(t, wheels)
 	wheel{name: "picky", version: "1", requires: []string{"hashed<1"}}.write(t, wheels)
-	wheel{name: "sourceonly", version: "1"}.writeSource(t, wheels)
+	wheel{name: "sourceonly", version: "1"}.writeSource(t, wheels, "raise SystemExit('it was run')")
 	closed := closedPort(t)
 	const wrong = "0000000000000000000000000000000000000000000000000000000000000000"
 
@@ -141,7 +141,6 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 				}
 				return nil
 			})
-			t.Log(a.story())
 			for _, text := range append(row.says, api.TaskDriverFailure) {
 				if err := a.tells(text); err != nil {
 					t.Error(err)

@@ -17,7 +17,7 @@ import (
 // task uses longer than to the plugin's next start. Meanwhile one task runs on.
 func TestPythonEnvironmentsThroughFaults(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nodeOptions{python: &pythonOptions{more: `cache_max_age = "1us"`}})
+	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\nallow_sdists = true"}})
 	f := &pythonFaults{n: n, dir: mkdir(t)}
 	f.start(t)
 	for _, row := range []struct {
@@ -25,6 +25,7 @@ func TestPythonEnvironmentsThroughFaults(t *testing.T) {
 		test func(*testing.T)
 	}{
 		{"plugin killed amid a build", f.pluginAmidBuild},
+		{"plugin killed amid a build of source", f.pluginAmidSource},
 		{"agent killed amid a build", f.agentAmidBuild},
 		{"plugin killed amid starts", f.pluginAmidStarts},
 		{"agent killed amid starts", f.agentAmidStarts},
@@ -101,14 +102,19 @@ func (f *pythonFaults) amidBuild(t *testing.T, name string) (*alloc, *heldIndex,
 	index := holdIndex(t, wheel{name: name, version: "5"})
 	a := f.n.submit(t, py(t, version(name).with(conf{"requirements": []string{name}, "index_url": index.url})))
 	index.wait(t, a)
-	installers := map[string]proc{}
-	for _, p := range f.n.installers() {
-		installers[fmt.Sprintf("%.80q", strings.Join(p.args, " "))] = p
-	}
+	installers := f.installers()
 	if len(installers) == 0 {
 		t.Fatal("no process of the installer is found")
 	}
 	return a, index, installers
+}
+
+func (f *pythonFaults) installers() map[string]proc {
+	found := map[string]proc{}
+	for _, p := range f.n.installers() {
+		found[fmt.Sprintf("%.200q", strings.Join(p.args, " "))] = p
+	}
+	return found
 }
 
 func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
@@ -118,6 +124,44 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	index.wait(t, a) // by itself: Nomad asks the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
+	eventually(t, 10*time.Second, f.noInstaller)
+}
+
+// pluginAmidSource kills the plugin while a package's own code runs, which does not end
+// by itself as an installer without a network does, and has left something behind.
+func (f *pythonFaults) pluginAmidSource(t *testing.T) {
+	if f.n.builder == 0 {
+		t.Skip("only root can have a PID namespace, with which all ends that is in it")
+	}
+	trigger := f.trigger("source")
+	wheels := mkdir(t)
+	wheel{name: "amid_source", version: "9"}.writeSource(t, wheels, strings.Join([]string{
+		"import os, subprocess, sys, time",
+		"if not os.path.exists(" + quote(trigger) + "):",
+		"    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True,",
+		"        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
+		"while not os.path.exists(" + quote(trigger) + "): time.sleep(0.05)",
+	}, "\n"))
+	building := func(a *alloc) (installers map[string]proc) {
+		t.Helper()
+		eventually(t, 40*time.Second, func() error {
+			installers = f.installers()
+			for args := range installers {
+				if strings.Contains(args, "time.sleep(600)") {
+					return nil
+				}
+			}
+			return fmt.Errorf("the package's code does not run: %s", a.story())
+		})
+		return installers
+	}
+	a := f.n.submit(t, py(t, version("amid_source").with(needs(wheels, "amid_source"))))
+	installers := building(a)
+	f.n.plugin(t).end(t)
+	gone(t, installers)
+	building(a) // by itself: Nomad asks the next plugin
+	touch(t, trigger)
+	a.ends(t, "exit 0", "amid_source 9\n")
 	eventually(t, 10*time.Second, f.noInstaller)
 }
 

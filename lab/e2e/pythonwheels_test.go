@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,13 @@ func (w wheel) file() string { return fmt.Sprintf("%s-%s-py3-none-any.whl", w.na
 
 // write puts the wheel into a directory and returns its SHA-256 in hex.
 func (w wheel) write(t testing.TB, dir string) string {
+	t.Helper()
+	b := w.bytes(t)
+	writeFile(t, filepath.Join(dir, w.file()), b)
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
+func (w wheel) bytes(t testing.TB) []byte {
 	t.Helper()
 	info := fmt.Sprintf("%s-%s.dist-info/", w.name, w.version)
 	metadata := fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", w.name, w.version)
@@ -64,20 +72,27 @@ func (w wheel) write(t testing.TB, dir string) string {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, w.file()), b.Bytes())
-	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes()))
+	return b.Bytes()
 }
 
-// writeSource puts a source distribution into a directory, whose build would fail.
-func (w wheel) writeSource(t testing.TB, dir string) {
+// writeSource puts a source distribution into a directory. It brings its own build
+// backend (PEP 517, backend-path), which runs code and then has the wheel.
+func (w wheel) writeSource(t testing.TB, dir, code string) {
 	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	tw := tar.NewWriter(z)
 	top := w.name + "-" + w.version + "/"
 	for name, content := range map[string]string{
-		"PKG-INFO": fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", w.name, w.version),
-		"setup.py": "raise SystemExit('it was run')\n",
+		"PKG-INFO":       fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", w.name, w.version),
+		"pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
+		"wheel":          string(w.bytes(t)),
+		"backend.py": "import os, shutil\n" +
+			"def build_wheel(directory, config_settings=None, metadata_directory=None):\n" +
+			"    exec(" + strconv.Quote(code) + ", {})\n" +
+			"    wheel = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'wheel')\n" +
+			"    shutil.copy(wheel, os.path.join(directory, '" + w.file() + "'))\n" +
+			"    return '" + w.file() + "'\n",
 	} {
 		err := tw.WriteHeader(&tar.Header{Name: top + name, Mode: 0o644, Size: int64(len(content)), Format: tar.FormatPAX})
 		if err == nil {
