@@ -76,9 +76,16 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 		r.Event("Environment %s: cache hit", env.ID)
 	case built != nil:
 		d.tidySoon() // the cache has grown
-		r.Event("Environment %s: built in %.1f s, %d packages, %.1f MB", env.ID, built.Took.Seconds(), len(built.Packages), float64(env.Size)/1e6)
+		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", env.ID, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
 	}
 	return env, nil
+}
+
+func packages(n int) string {
+	if n == 1 {
+		return "1 package"
+	}
+	return fmt.Sprintf("%d packages", n)
 }
 
 func inWords(p interpreter.Interpreter) string {

@@ -30,6 +30,7 @@ type pythonDriver struct {
 	installer install.Installer
 	asked     time.Time // when the installer was looked for
 	tidied    time.Time // when the cache was
+	answered  bool      // a fingerprint
 }
 
 // setup is what follows from a configuration, and does not change.
@@ -86,7 +87,8 @@ func (d *pythonDriver) configure(c Config) error {
 		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
 		cache: environment.Open(environment.Config{
 			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builder: builder,
-			Log: func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
+			Patience: 5 * time.Minute,
+			Log:      func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
 		}),
 	}
 	return nil

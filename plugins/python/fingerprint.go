@@ -59,7 +59,8 @@ func (d *pythonDriver) tidySoon() {
 
 func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	d.mu.Lock()
-	due := time.Since(d.tidied) >= tidyEvery
+	due := d.answered && time.Since(d.tidied) >= tidyEvery // the agent waits for the first answer
+	d.answered = true
 	if due {
 		d.tidied = time.Now()
 	}

@@ -47,6 +47,7 @@ type Driver struct {
 	calls     map[string]context.Context    // by task id: StartTask under way
 	listeners int                           // streams of TaskEvents
 	unheard   []*drivers.TaskEvent          // what happened while there were none
+	heardBy   time.Time                     // when Nomad will have taken the last event of any task
 }
 
 var (
@@ -199,7 +200,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	begun := &startup{
 		stateDir: task.Store{Dir: saved.StoreDir}.TaskDir(cfg.ID),
-		event:    func(text string) { d.emit(taskEvent(cfg, text)) },
+		event:    func(text string) time.Time { return d.emit(taskEvent(cfg, text)) },
 	}
 	defer begun.over()
 	ctx := d.callContext(cfg.ID)
@@ -212,6 +213,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	saved.StartedAt = time.Now()
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
+	h.heardAt(begun.lastHeardBy())
 	// kept first: what the supervisor has to say of the start is about this task
 	if !d.keep(h) {
 		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)

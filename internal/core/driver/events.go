@@ -45,15 +45,13 @@ const maxUnheard = 1000
 func (d *Driver) event(h *handle, format string, args ...any) {
 	e := taskEvent(h.config, fmt.Sprintf(format, args...))
 	h.mu.Lock()
-	if !h.waitedFor {
+	early := !h.waitedFor
+	if early {
 		h.early = append(h.early, e)
-		e = nil
-	} else {
-		h.told = time.Now()
 	}
 	h.mu.Unlock()
-	if e != nil {
-		d.emit(e)
+	if !early {
+		h.heardAt(d.emit(e))
 	}
 }
 
@@ -66,39 +64,39 @@ func (d *Driver) waitedFor(h *handle) {
 	h.mu.Lock()
 	early := h.early
 	h.waitedFor, h.early = true, nil
-	if len(early) > 0 {
-		h.told = time.Now()
-	}
 	h.mu.Unlock()
 	for _, e := range early {
-		d.emit(e)
+		h.heardAt(d.emit(e))
 	}
 }
 
 // How long an exit waits for the events before it, and after a start of the plugin
-// for Nomad to listen to any.
+// for Nomad to listen to any. Nomad takes the events of all tasks one by one, and
+// writes each to its disk.
 const (
-	hearing   = 100 * time.Millisecond
+	hearing   = 100 * time.Millisecond // from an event on, when there is no other
+	taking    = 25 * time.Millisecond  // more for each that was told shortly before it
+	backlog   = 2 * time.Second        // and for all of these at most
 	listening = time.Second
 )
 
-// heard gives Nomad the time to take what was told just now: events travel apart
+// heard gives Nomad the time to take what was told of a task: events travel apart
 // from the exit, and Nomad drops those that come after the end of an allocation.
 func (d *Driver) heard(ctx context.Context, h *handle) {
 	h.mu.Lock()
-	told := h.told
+	by := h.heardBy
 	h.mu.Unlock()
-	if time.Since(told) > hearing {
+	if time.Now().After(by) {
 		return
 	}
 	for end := time.Now().Add(listening); !d.listened(); time.Sleep(10 * time.Millisecond) {
 		if !h.recovered || time.Now().After(end) || ctx.Err() != nil {
 			return
 		}
-		told = time.Now()
+		by = time.Now().Add(hearing)
 	}
 	select {
-	case <-time.After(hearing - time.Since(told)):
+	case <-time.After(time.Until(by)):
 	case <-ctx.Done():
 	}
 }
@@ -110,20 +108,31 @@ func (d *Driver) listened() bool {
 }
 
 // emit tells Nomad, or keeps it until Nomad listens: after a start of the plugin
-// it recovers tasks before it does, and the eventer drops what nobody hears.
-func (d *Driver) emit(e *drivers.TaskEvent) {
+// it recovers tasks before it does, and the eventer drops what nobody hears. It
+// returns when Nomad will have taken it, as far as can be told.
+func (d *Driver) emit(e *drivers.TaskEvent) (heardBy time.Time) {
+	now := time.Now()
 	d.mu.Lock()
 	if d.listeners == 0 {
 		if len(d.unheard) < maxUnheard {
 			d.unheard = append(d.unheard, e)
 		}
 		d.mu.Unlock()
-		return
+		return now.Add(hearing)
 	}
+	heardBy = now.Add(hearing)
+	if next := d.heardBy.Add(taking); next.After(heardBy) {
+		heardBy = next
+	}
+	if latest := now.Add(hearing + backlog); heardBy.After(latest) {
+		heardBy = latest
+	}
+	d.heardBy = heardBy
 	d.mu.Unlock()
 	if err := d.eventer.EmitEvent(e); err != nil {
 		d.logger.Warn("failed to emit task event", "task", e.TaskID, "error", err)
 	}
+	return heardBy
 }
 
 func (d *Driver) supervisorEvent(e supervisor.Event) {

@@ -26,7 +26,7 @@ type handle struct {
 	explained chan struct{}        // made with exit, closed when the workload has had its word on it
 	waitedFor bool                 // WaitTask was called
 	early     []*drivers.TaskEvent // what happened before
-	told      time.Time            // when an event was last
+	heardBy   time.Time            // when Nomad will have taken the last event
 	oomKills  uint64               // of which the user knows
 }
 
@@ -61,6 +61,12 @@ func (h *handle) started(st *task.State) {
 }
 
 // ended notes the exit. The caller closes the channel when it has been explained.
+func (h *handle) heardAt(by time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heardBy = by
+}
+
 func (h *handle) ended(e *task.Exit) (explained chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

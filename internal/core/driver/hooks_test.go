@@ -504,3 +504,47 @@ func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
 		}
 	}
 }
+
+// Nomad takes the events of all tasks one by one, and writes each to its disk.
+func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
+	w := before(func(_ context.Context, r testRequest) error { r.Event("Beginning"); return nil })
+	w.Ended = func(Ended) string { return "The reason" }
+	a := startWorkload(t, w, nil)
+	events, err := a.TaskEvents(t.Context())
+	must(t, err)
+	eventually(t, "the driver knows of the listener", a.driver.listened)
+	var mu sync.Mutex
+	heard := map[string]int{}
+	go func() { // ends with the test's context
+		for e := range events {
+			time.Sleep(10 * time.Millisecond)
+			mu.Lock()
+			heard[e.TaskID]++
+			mu.Unlock()
+		}
+	}()
+	var all sync.WaitGroup
+	for range 20 {
+		cfg := a.shell("exit 1", "")
+		all.Go(func() {
+			if _, _, err := a.StartTask(cfg); err != nil {
+				t.Error(err)
+				return
+			}
+			ch, err := a.WaitTask(t.Context(), cfg.ID)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			<-ch
+			mu.Lock()
+			n := heard[cfg.ID]
+			mu.Unlock()
+			if n < 2 {
+				t.Errorf("the exit came after %d events", n)
+			}
+			a.destroy(cfg.ID)
+		})
+	}
+	all.Wait()
+}

@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
@@ -83,8 +85,9 @@ func (r Request[T]) User() *task.User { return r.base.User }
 func (r Request[T]) StateDir() string { return r.stateDir }
 
 // Event shows a sentence among the task's events, at once. Nomad keeps the last
-// ten of a task (structs.TaskState), all else that happens to it included.
-func (r Request[T]) Event(format string, args ...any) { r.event(fmt.Sprintf(format, args...)) }
+// ten of a task (structs.TaskState), all else that happens to it included. It may be
+// called from any goroutine, until Command returns.
+func (r Request[T]) Event(format string, args ...any) { r.say(fmt.Sprintf(format, args...)) }
 
 // Finally has f called when the start is over, whether it succeeded or not. What
 // was asked last is called first.
@@ -94,8 +97,24 @@ func (r Request[T]) Finally(f func()) { r.finally = append(r.finally, f) }
 type startup struct {
 	base     task.Command
 	stateDir string
-	event    func(string)
+	event    func(string) time.Time // returns when Nomad will have taken it
 	finally  []func()
+
+	mu      sync.Mutex
+	heardBy time.Time // when it will have taken the last
+}
+
+func (s *startup) say(text string) {
+	by := s.event(text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heardBy = by
+}
+
+func (s *startup) lastHeardBy() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heardBy
 }
 
 func (s *startup) over() {

@@ -29,7 +29,12 @@ type Config struct {
 	MaxSize int64         // bytes, 0 is without limit
 	MaxAge  time.Duration // without use, 0 is without limit
 	Builder *Builder      // who builds, nil where it is this process's user
-	Log     func(format string, args ...any)
+
+	// Patience is for how long an old environment (Spec.Fresh) is used without another try
+	// after it could not be built anew: an index that hangs would hold up each start.
+	Patience time.Duration
+
+	Log func(format string, args ...any)
 }
 
 // Builder is a user that owns nothing else on the node.
@@ -42,6 +47,12 @@ type Cache struct {
 
 	mu      sync.Mutex
 	running map[string]*running // builds of this process, by key
+	failed  map[string]failure  // by key: the last that was to replace an old environment
+}
+
+type failure struct {
+	at  time.Time
+	err error
 }
 
 // Open returns a cache. Nothing is read or made before its first use.
@@ -49,7 +60,7 @@ func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	return &Cache{cfg: cfg, running: map[string]*running{}}
+	return &Cache{cfg: cfg, running: map[string]*running{}, failed: map[string]failure{}}
 }
 
 // Spec says which environment is wanted.
@@ -116,6 +127,9 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 			if env.isFresh(s.Fresh) {
 				return env, nil
 			}
+			if failed == nil {
+				failed = c.lately(key)
+			}
 			if isTemporary(failed) {
 				env.Stale = failed
 				return env, nil
@@ -177,11 +191,26 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *runn
 	if old != nil {
 		if isTemporary(r.err) && !errors.Is(ctx.Err(), context.Canceled) { // it is, too, when the time is over
 			old.Stale = r.err
+			c.mu.Lock()
+			c.failed[key] = failure{time.Now(), r.err}
+			c.mu.Unlock()
 			return old, nil
 		}
 		old.Release()
 	}
 	return env, r.err
+}
+
+// lately is why an environment could not be built anew, if that was not long ago.
+func (c *Cache) lately(key string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok := c.failed[key]
+	if !ok || time.Since(f.at) > c.cfg.Patience {
+		delete(c.failed, key)
+		return nil
+	}
+	return f.err
 }
 
 // isFresh takes one that was built in the future for old: the clock was wrong then, or is now.

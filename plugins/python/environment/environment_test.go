@@ -321,3 +321,31 @@ type testError struct{ temporary bool }
 
 func (e testError) Error() string   { return fmt.Sprintf("the test's error, temporary %v", e.temporary) }
 func (e testError) Temporary() bool { return e.temporary }
+
+func TestAnIndexThatFailedIsNotTriedAgainAtOnce(t *testing.T) {
+	cfg := testCache(t).cfg
+	cfg.Patience = time.Hour
+	c := Open(cfg)
+	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
+	mustGet(t, c, s).Release()
+	tries := 0
+	s.Build = func(context.Context, string, string, string, string) error {
+		tries++
+		return testError{temporary: true}
+	}
+	for range 3 {
+		e := mustGet(t, c, s)
+		if e.Stale == nil {
+			t.Errorf("got %+v", e)
+		}
+		e.Release()
+	}
+	if tries != 1 {
+		t.Errorf("it was tried %d times", tries)
+	}
+	c.cfg.Patience = 0
+	mustGet(t, c, s).Release()
+	if tries != 2 {
+		t.Errorf("it was tried %d times", tries)
+	}
+}

@@ -120,7 +120,11 @@ func checkDir(dir string, othersToo, itself bool) error {
 		return fmt.Errorf("%s belongs to user %d, who could replace the cache in it: chown it, "+
 			"or choose another cache directory", dir, uid)
 	}
-	if info.Mode()&0o022 != 0 && (itself || info.Mode()&fs.ModeSticky == 0) {
+	others := fs.FileMode(0o022)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && st.Gid == st.Uid {
+		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
+	}
+	if info.Mode()&others != 0 && (itself || info.Mode()&fs.ModeSticky == 0) {
 		return fmt.Errorf("others may write to %s, and so could replace the cache in it: chmod go-w %s, "+
 			"or choose another cache directory", dir, dir)
 	}

@@ -14,10 +14,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -61,7 +63,7 @@ func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 	}
 	transport := &http.Transport{
 		Proxy:                 func(r *http.Request) (*url.URL, error) { return e.upstream(r.URL) },
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext:           e.dialer().DialContext,
 		ResponseHeaderTimeout: dialTimeout,
 		DisableCompression:    true, // bytes as they are: hashes are of them
 	}
@@ -83,6 +85,19 @@ func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 		transport.CloseIdleConnections()
 	}()
 	return e
+}
+
+// dialer connects to no link-local address, whatever the host is called: that is where clouds
+// have the machine's own credentials (169.254.169.254), which are not a job's to fetch.
+func (e *egress) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: dialTimeout, Control: func(_, to string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(to)
+		if err != nil || !at.Addr().Unmap().IsLinkLocalUnicast() || e.allowed.byOperator(at.Addr().String(), to) {
+			return nil
+		}
+		e.refuse(to)
+		return errors.New("an address of the machine's own link, which the operator has not allowed")
+	}}
 }
 
 // Close ends all connections.
@@ -156,7 +171,7 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 
 // dial connects to the target, through the agent's own proxy where it has one.
 func (e *egress) dial(ctx context.Context, target *url.URL) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: dialTimeout}
+	dialer := e.dialer()
 	proxy, err := e.upstream(target)
 	if err != nil || proxy == nil {
 		return dialer.DialContext(ctx, "tcp", address(target))
@@ -277,9 +292,13 @@ func (h *hosts) allow(u *url.URL) bool {
 	if h.exact[address(u)] {
 		return true
 	}
+	return h.byOperator(strings.ToLower(u.Hostname()), address(u))
+}
+
+// byOperator says whether one of the operator's patterns has any of the names.
+func (h *hosts) byOperator(names ...string) bool {
 	return slices.ContainsFunc(h.patterns, func(p string) bool {
-		p = strings.ToLower(p)
-		return wildcard(p, strings.ToLower(u.Hostname())) || wildcard(p, address(u))
+		return slices.ContainsFunc(names, func(name string) bool { return wildcard(strings.ToLower(p), name) })
 	})
 }
 

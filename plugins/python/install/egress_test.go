@@ -191,3 +191,18 @@ func TestCredentialsOfAnIndexAreNowhereToBeSeen(t *testing.T) {
 		}
 	})
 }
+
+func TestNoInstallerReachesTheMachinesOwnCredentials(t *testing.T) {
+	for _, index := range []string{"http://169.254.169.254/simple", "https://169.254.169.254/simple", "http://[::ffff:169.254.169.254]/simple"} {
+		tools(t, func(t *testing.T, i install.Installer) {
+			p := newPlace(t)
+			r := p.request(t, "greeting-words")
+			r.Indexes = requirement.Indexes{URL: index}
+			_, err := i.Install(t.Context(), r)
+			var e *install.Error
+			if !errors.As(err, &e) || e.Cause != install.RefusedHost || e.Temporary() {
+				t.Errorf("%s: the error is %v\n%s", index, err, lines(err))
+			}
+		})
+	}
+}

@@ -19,7 +19,8 @@ import (
 
 // explain makes an *Error of what the installer said and what the proxy saw.
 func (b *build) explain(ctx context.Context, err error, lines []string) error {
-	e := &Error{Tool: b.name(), Lines: lines[max(0, len(lines)-10):]}
+	last := slices.DeleteFunc(slices.Clone(lines), setUp.MatchString)
+	e := &Error{Tool: b.name(), Lines: last[max(0, len(last)-10):]}
 	text := flat(lines) + "\n" + err.Error()
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -149,7 +150,7 @@ func (b *build) words(cause Cause, about string) string {
 		}
 		return "the requirements contradict each other: " + about
 	case NoWheel:
-		return fmt.Sprintf("no wheel of %s fits %s, and this node does not build packages from source", thing, b.python())
+		return fmt.Sprintf("no wheel of %s fits %s, and this node builds no packages from source (allow_sdists)", thing, b.python())
 	case NotFound:
 		if b.Indexes.Offline {
 			return fmt.Sprintf("%s is not in find_links, and no index is used (offline)", thing)

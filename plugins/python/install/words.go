@@ -59,3 +59,6 @@ var (
 
 // steps are the lines that tell a person how far it is.
 var steps = regexp.MustCompile(`^\s*(?:(Collecting|Downloading|Building|Installing|Resolved|Prepared|Installed|Downloaded|Built) |(Successfully installed) )(\S.*)$`)
+
+// setUp are pip's lines about what it was told, which have paths of the build in them.
+var setUp = regexp.MustCompile(`^(?:Looking in (?:links|indexes): |INFO: adding trusted host|adding trusted host|\[notice\])`)
