@@ -2,22 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
-
-	"github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
-	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
@@ -108,50 +102,6 @@ func withoutAgents(env []string) []string {
 	})
 }
 
-// interpreterArgs are the options before the program.
-func interpreterArgs(r *request, python interpreter.Interpreter) []string {
-	var args []string
-	if r.Config.Unbuffered {
-		args = append(args, "-u")
-	}
-	if r.Config.Isolated {
-		args = append(args, "-I")
-	}
-	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
-	if n := cores(r); n > 0 && atLeast(python, "3.13") {
-		args = append(args, "-X", "cpu_count="+strconv.Itoa(n)) // os.cpu_count() is the host's otherwise
-	}
-	return append(args, r.Config.InterpreterArgs...)
-}
-
-// cores is how many the job reserved for the task (resources { cores = 2 }), 0 for none.
-func cores(r *request) int {
-	if r.Task.Resources == nil || r.Task.Resources.LinuxResources == nil {
-		return 0
-	}
-	n := 0
-	for part := range strings.SplitSeq(r.Task.Resources.LinuxResources.CpusetCpus, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		a, err := strconv.Atoi(first)
-		if err != nil {
-			continue
-		}
-		b := a
-		if isRange {
-			if b, err = strconv.Atoi(last); err != nil {
-				continue
-			}
-		}
-		n += max(0, b-a+1)
-	}
-	return n
-}
-
-func atLeast(python interpreter.Interpreter, version string) bool {
-	s, err := pep440.Parse(">=" + version)
-	return err == nil && s.Allows(python.Version)
-}
-
 // choose finds the interpreter that the job, the program and the lock agree on.
 func choose(found []interpreter.Interpreter, job, script, lock string) (interpreter.Interpreter, error) {
 	path := ""
@@ -167,39 +117,4 @@ func choose(found []interpreter.Interpreter, job, script, lock string) (interpre
 		wanted = wanted.And(s)
 	}
 	return interpreter.Choose(found, path, wanted)
-}
-
-// startError is what Nomad shows, and tells it which failures may be none later or on
-// another node. Nomad takes that from the error itself and not from what it wraps
-// (plugins/drivers/server.go).
-func startError(err error, limit time.Duration) error {
-	temporary := false
-	var may interface{ Temporary() bool }
-	if errors.As(err, &may) {
-		temporary = may.Temporary()
-	}
-	var failed *install.Error
-	switch {
-	case errors.As(err, &failed):
-		err = fmt.Errorf("failed to build the environment: %w%s", err, lastLines(failed))
-	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
-	}
-	if temporary {
-		return structs.NewRecoverableError(err, true)
-	}
-	return err
-}
-
-// lastLines are an installer's, in one, as Nomad's events have no more.
-func lastLines(e *install.Error) string {
-	const most = 600
-	text := strings.Join(e.Lines[max(0, len(e.Lines)-5):], " | ")
-	if text == "" {
-		return ""
-	}
-	if len(text) > most {
-		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
-	}
-	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, text)
 }

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+
+	"github.com/outrider-dev/outrider/plugins/python/install"
+)
+
+// startError is what Nomad shows, and tells it which failures may be none later or on
+// another node. Nomad takes that from the error itself and not from what it wraps
+// (plugins/drivers/server.go).
+func startError(err error, limit time.Duration) error {
+	temporary := false
+	var may interface{ Temporary() bool }
+	if errors.As(err, &may) {
+		temporary = may.Temporary()
+	}
+	var failed *install.Error
+	switch {
+	case errors.As(err, &failed):
+		err = fmt.Errorf("failed to build the environment: %w%s", err, lastLines(failed))
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
+	}
+	if temporary {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
+}
+
+// lastLines are an installer's, in one, as Nomad's events have no more.
+func lastLines(e *install.Error) string {
+	const most = 600
+	text := strings.Join(e.Lines[max(0, len(e.Lines)-5):], " | ")
+	if text == "" {
+		return ""
+	}
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, text)
+}
