@@ -48,6 +48,7 @@ type Driver struct {
 	listeners int                           // streams of TaskEvents
 	unheard   []*drivers.TaskEvent          // what happened while there were none
 	heardBy   time.Time                     // when Nomad will have taken the last event of any task
+	swept     time.Time                     // when what Nomad gave up was looked for
 }
 
 var (

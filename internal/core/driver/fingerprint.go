@@ -33,6 +33,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 }
 
 func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
+	d.sweep() // an agent asks as long as it uses the driver, and nobody else does
 	extra, err := d.workload.fingerprint(ctx)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,56 @@
+package driver
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// sweepEvery is how often what Nomad gave up is looked for.
+const sweepEvery = 10 * time.Minute
+
+// sweep removes what is kept of tasks that Nomad gave up: where a plugin is killed
+// while Nomad recovers a task with it, DestroyTask fails, and is not called again
+// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has
+// ended, this process does not know it, and its allocation is gone from the disk.
+func (d *Driver) sweep() {
+	d.mu.Lock()
+	due := time.Since(d.swept) >= sweepEvery
+	if due {
+		d.swept = time.Now()
+	}
+	root := d.root
+	d.mu.Unlock()
+	if !due || root == "" {
+		return
+	}
+	stores, _ := filepath.Glob(filepath.Join(root, "*"))
+	for _, dir := range stores {
+		states, _, err := task.Store{Dir: dir}.List()
+		if err != nil {
+			continue
+		}
+		for _, st := range states {
+			if !d.givenUp(st) {
+				continue
+			}
+			if err := d.executor(dir).Destroy(d.ctx, st.ID); err != nil {
+				d.logger.Warn("failed to remove what is left of a task", "task", st.ID, "error", err)
+				continue
+			}
+			d.logger.Info("removed what was left of a task that Nomad gave up", "task", st.ID)
+		}
+	}
+}
+
+func (d *Driver) givenUp(st *task.State) bool {
+	if _, err := d.handle(st.ID); err == nil || st.Output.AllocDir == "" || st.Identity.PID == 0 || st.Identity.Alive() {
+		return false
+	}
+	_, err := os.Lstat(st.Output.AllocDir)
+	return errors.Is(err, fs.ErrNotExist)
+}

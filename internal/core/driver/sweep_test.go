@@ -1,0 +1,45 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func TestWhatNomadGaveUpIsRemovedWithItsAllocation(t *testing.T) {
+	a := start(t, nil)
+	given, known, running := a.shell("exit 3", ""), a.shell("exit 3", ""), a.shell("exec sleep 1000", "")
+	a.run(given)
+	a.wait(given.ID)
+	a.restart() // the plugin was killed, and DestroyTask is not called any more
+	a.run(known)
+	a.wait(known.ID)
+	a.run(running)
+	kept := func(id string) bool {
+		return isThere(task.Store{Dir: filepath.Join(a.state, testWorkload.Name, a.node)}.TaskDir(id))
+	}
+	sweep := func() {
+		a.driver.swept = time.Time{}
+		a.driver.sweep()
+	}
+	sweep()
+	if !kept(given.ID) {
+		t.Error("it went while its allocation was there")
+	}
+	for _, dir := range []string{given.AllocDir, known.AllocDir, running.AllocDir} {
+		must(t, os.Rename(dir, dir+".gone"))
+		defer os.Rename(dir+".gone", dir)
+	}
+	sweep()
+	if kept(given.ID) {
+		t.Error("it stays without its allocation")
+	}
+	if !kept(known.ID) || !kept(running.ID) {
+		t.Error("a task that is known went")
+	}
+	a.destroy(known.ID)
+	a.destroy(running.ID)
+}
