@@ -118,7 +118,7 @@ func wheelhouseExample(t *testing.T, a *alloc) {
 	if strings.Count(out, "\n") != 7 || !strings.HasPrefix(out, "Wed 21 Feb 2024 ") || !strings.Contains(out, "% lit  full moon\n") {
 		t.Errorf("got %q", out)
 	}
-	if err := a.tells("1 packages"); err != nil {
+	if err := a.tells("1 package,"); err != nil {
 		t.Error(err)
 	}
 }

@@ -30,7 +30,6 @@ type pythonDriver struct {
 	installer install.Installer
 	asked     time.Time // when the installer was looked for
 	tidied    time.Time // when the cache was
-	answered  bool      // a fingerprint
 }
 
 // setup is what follows from a configuration, and does not change.

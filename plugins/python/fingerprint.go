@@ -59,8 +59,7 @@ func (d *pythonDriver) tidySoon() {
 
 func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	d.mu.Lock()
-	due := d.answered && time.Since(d.tidied) >= tidyEvery // the agent waits for the first answer
-	d.answered = true
+	due := time.Since(d.tidied) >= tidyEvery
 	if due {
 		d.tidied = time.Now()
 	}
@@ -68,7 +67,9 @@ func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	if !due {
 		return
 	}
-	if err := cache.Tidy(ctx); err != nil {
-		d.logger.Warn("failed to tidy the cache of environments", "error", err)
-	}
+	go func() { // ends with the agent's question; the answer need not wait for it
+		if err := cache.Tidy(ctx); err != nil && ctx.Err() == nil {
+			d.logger.Warn("failed to tidy the cache of environments", "error", err)
+		}
+	}()
 }
