@@ -3,6 +3,7 @@ package launch
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -256,9 +257,9 @@ func TestTerminalBecomesTheControllingOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(p.TakePidFD())
-	b := make([]byte, 100)
-	got, err := ptmx.Read(b)
-	if err != nil || string(b[:got]) != "to the terminal\r\n" {
+	const want = "to the terminal\r\n"
+	b := make([]byte, len(want))
+	if got, err := io.ReadFull(ptmx, b); err != nil || string(b) != want { // it may come in two parts
 		t.Errorf("read %q, %v from the terminal", b[:got], err)
 	}
 	var ws unix.WaitStatus
