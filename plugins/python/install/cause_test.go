@@ -54,10 +54,11 @@ func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
 				name = test.name + " offline"
 			}
 			t.Run(name, func(t *testing.T) {
-				tools(t, func(t *testing.T, i install.Installer) {
-					if test.pip && i.Name != "pip" {
-						t.Skip("uv goes by what an index says of a package, which these do not")
-					}
+				each := tools
+				if test.pip { // uv goes by what an index says of a package, which these do not
+					each = pipAlone
+				}
+				each(t, func(t *testing.T, i install.Installer) {
 					p := newPlace(t)
 					wheels(t, p.wheels)
 					r := p.request(t, test.lines...)

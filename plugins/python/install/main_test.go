@@ -39,8 +39,12 @@ func builder() *syscall.Credential {
 
 // tools runs a test with each installer.
 func tools(t *testing.T, test func(t *testing.T, i install.Installer)) {
-	t.Run("pip", func(t *testing.T) { test(t, pip(t)) })
+	pipAlone(t, test)
 	t.Run("uv", func(t *testing.T) { test(t, uv(t)) })
+}
+
+func pipAlone(t *testing.T, test func(t *testing.T, i install.Installer)) {
+	t.Run("pip", func(t *testing.T) { test(t, pip(t)) })
 }
 
 func pip(t testing.TB) install.Installer {
