@@ -43,8 +43,8 @@ func (p *python) print(w io.Writer) error {
 			[]string{"  by hand without bytecode", "", ms(u), times(d, u), ""},
 			[]string{fmt.Sprintf("  %d tasks at once, until the last began", manyTasks), ms(m), "", times(m, d) + " of one", ""})
 	}
-	fmt.Fprintf(w, "\nA new environment of %d packages with %d modules each, until the first line of a script that needs it, %d rounds, taking turns.\n\n",
-		packages, modules, len(p.cold[0].driver))
+	fmt.Fprintf(w, "\nA new environment of %d packages with %d modules each, until the first line of a script that needs it, %d rounds, taking turns, %s.\n\n",
+		packages, modules, len(p.cold[0].driver), p.place)
 	if err := table(w, rows); err != nil {
 		return err
 	}

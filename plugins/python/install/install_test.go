@@ -1,6 +1,7 @@
 package install_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -58,4 +59,18 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	if out, err := exec.Command("grep", "-rIl", p.env(), p.final()).Output(); err == nil {
 		t.Errorf("these files still name the place of the build:\n%s", out)
 	}
+}
+
+func TestAnEnvironmentCanBeInMemory(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		t.Skip("no /dev/shm")
+	}
+	t.Setenv("TMPDIR", "/dev/shm")
+	tools(t, func(t *testing.T, i install.Installer) {
+		p := newPlace(t)
+		hello(t, p.wheels)
+		if _, err := i.Install(t.Context(), p.request(t, "greeting-words")); err != nil {
+			t.Errorf("%v\n%s", err, lines(err))
+		}
+	})
 }

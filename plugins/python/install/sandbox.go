@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -113,7 +115,10 @@ func readOnly(writable []string) error {
 	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &all); err != nil {
 		return err
 	}
-	_ = unix.Mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
+	const shm = "/dev/shm"
+	if !slices.ContainsFunc(writable, func(dir string) bool { return strings.HasPrefix(dir, shm+"/") }) { // it would hide it
+		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
+	}
 	for _, dir := range writable {
 		back := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 		if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &back); err != nil {
