@@ -18,7 +18,7 @@ func interpreterArgs(r *request, python interpreter.Interpreter) []string {
 		args = append(args, "-I")
 	}
 	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
-	if n := cores(r); n > 0 && atLeast(python, "3.13") {
+	if n := cores(r); n > 0 && pep440.Compare(python.Version, "3.13") >= 0 {
 		args = append(args, "-X", "cpu_count="+strconv.Itoa(n)) // os.cpu_count() is the host's otherwise
 	}
 	return append(args, r.Config.InterpreterArgs...)
@@ -45,9 +45,4 @@ func cores(r *request) int {
 		n += max(0, b-a+1)
 	}
 	return n
-}
-
-func atLeast(python interpreter.Interpreter, version string) bool {
-	s, err := pep440.Parse(">=" + version)
-	return err == nil && s.Allows(python.Version)
 }

@@ -36,7 +36,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	var built *install.Result
 	spec.Build = func(ctx context.Context, dir, final, scratch, downloads string) error {
-		r.Event("Environment: not in the cache, building it with %s %s for %s", installer.Name, installer.Version, inWords(python))
+		r.Event("Environment: not in the cache, building it with %s %s for %s", installer.Name, installer.Version, python.Name()+" "+python.Version)
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
@@ -80,17 +80,6 @@ func packages(n int) string {
 		return "1 package"
 	}
 	return fmt.Sprintf("%d packages", n)
-}
-
-func inWords(p interpreter.Interpreter) string {
-	name := p.Implementation
-	switch name {
-	case "cpython":
-		name = "CPython"
-	case "pypy":
-		name = "PyPy"
-	}
-	return name + " " + p.Version
 }
 
 func roughly(d time.Duration) string {

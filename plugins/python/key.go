@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -47,21 +48,8 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	return key{t.String(), secret.String()}
 }
 
+// userinfo is that of a URL (RFC 3986, 3.2.1), which a person may have written with an @ in it.
+var userinfo = regexp.MustCompile(`://[^/ ?#]*@`)
+
 // redact takes the user and the password out of the URLs of a line.
-func redact(line string) string {
-	for from := 0; ; {
-		i := strings.Index(line[from:], "://")
-		if i < 0 {
-			return line
-		}
-		start := from + i + 3
-		end := start + len(line[start:])
-		if j := strings.IndexAny(line[start:], "/ ?#"); j >= 0 {
-			end = start + j
-		}
-		if at := strings.LastIndex(line[start:end], "@"); at >= 0 {
-			line = line[:start] + "…" + line[start+at:]
-		}
-		from = start
-	}
-}
+func redact(line string) string { return userinfo.ReplaceAllString(line, "://…@") }

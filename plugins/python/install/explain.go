@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // explain makes an *Error of what the installer said and what the proxy saw.
@@ -167,14 +169,7 @@ func (b *build) words(cause Cause, about string) string {
 
 // python is the interpreter as a package index would say: "CPython 3.11 on linux-x86_64".
 func (b *build) python() string {
-	name := b.Python.Implementation
-	switch name {
-	case "cpython":
-		name = "CPython"
-	case "pypy":
-		name = "PyPy"
-	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s on %s", name, b.Python.Minor, b.Python.Platform))
+	return strings.TrimSpace(fmt.Sprintf("%s %s on %s", b.Python.Name(), b.Python.Minor, b.Python.Platform))
 }
 
 // skipped looks in pip's log for the reason that pip itself keeps quiet about: it had files of the package, but none that fits.
@@ -234,11 +229,9 @@ func fileOf(line string) string {
 	return path.Base(strings.TrimSuffix(link, ")"))
 }
 
-var separators = regexp.MustCompile(`[-_.]+`)
-
-// normalised is a project's name as it is compared (PEP 503), without what follows it in a requirement.
-func normalised(requirement string) string {
-	name := strings.ToLower(separators.ReplaceAllString(requirement, "-"))
+// normalised is the project's name that a requirement begins with, as names are compared.
+func normalised(text string) string {
+	name := requirement.ProjectName(text)
 	if i := strings.IndexAny(name, " [<>=!~;@("); i > 0 {
 		name = name[:i]
 	}

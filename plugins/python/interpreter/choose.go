@@ -39,6 +39,17 @@ func (i Interpreter) String() string {
 	return i.Version
 }
 
+// Name is what people call the implementation: "CPython", "PyPy", or sys.implementation's own word.
+func (i Interpreter) Name() string {
+	switch i.Implementation {
+	case "cpython":
+		return "CPython"
+	case "pypy":
+		return "PyPy"
+	}
+	return i.Implementation
+}
+
 // Choose returns the best interpreter of those found (in Find's order) whose version is in the wanted set. Of a
 // path, it is the one that has it among its names, if its version is wanted. The error is a *NoneFitsError.
 func Choose(found []Interpreter, path string, wanted pep440.Specifier) (Interpreter, error) {

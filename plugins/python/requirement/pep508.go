@@ -37,8 +37,8 @@ var (
 	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`)
 )
 
-// projectName is a project's name as indexes know it (PEP 503).
-func projectName(name string) string {
+// ProjectName is a project's name as indexes know it (PEP 503).
+func ProjectName(name string) string {
 	return strings.ToLower(separators.ReplaceAllString(name, "-"))
 }
 
@@ -83,7 +83,7 @@ func parse(text string) (requirement, error) {
 	if name == "" {
 		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"", show(text))
 	}
-	r.name = projectName(name)
+	r.name = ProjectName(name)
 	s.blank()
 	err := r.read(&s)
 	if err != nil {

@@ -122,7 +122,7 @@ func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
 	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
 		return errors.New("its name is not one of a package")
 	}
-	r := requirement{name: projectName(p.Name)}
+	r := requirement{name: ProjectName(p.Name)}
 	wanted, err := r.lockMarker(p.Marker, groups)
 	if err != nil || !wanted {
 		return err
@@ -260,7 +260,7 @@ func (r *requirement) lockMarker(text string, groups []string) (bool, error) {
 		case c.right == "extras":
 			return c.op == "not in", true
 		case c.right == "dependency_groups":
-			selected := slices.ContainsFunc(groups, func(g string) bool { return projectName(g) == projectName(unquote(c.left)) })
+			selected := slices.ContainsFunc(groups, func(g string) bool { return ProjectName(g) == ProjectName(unquote(c.left)) })
 			return selected == (c.op == "in"), true
 		case (c.left == "extra" || c.right == "extra") && (c.op == "==" || c.op == "!="):
 			return c.op == "!=", true
