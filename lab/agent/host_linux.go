@@ -9,12 +9,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -451,21 +451,24 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// freePorts returns n loopback ports that nobody listens on now.
+// freePorts returns n loopback ports that nobody listens on now. They are none that the kernel gives
+// to connections (net.ipv4.ip_local_port_range: from 32768 on) or Nomad to jobs (min_dynamic_port: from 20000 on):
+// an agent that was killed finds its ports free when it starts again.
 func freePorts(n int) ([]int, error) {
+	const first, count, tries = 10000, 10000, 100
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("failed to find a free port: %w", err)
+	var err error
+	for range tries {
+		port := first + rand.IntN(count)
+		l, listenErr := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if listenErr != nil {
+			err = listenErr
+			continue
 		}
 		defer l.Close() // held until all are found, so that they differ
-		_, p, _ := net.SplitHostPort(l.Addr().String())
-		port, err := strconv.Atoi(p)
-		if err != nil {
-			return nil, err
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
 		}
-		ports = append(ports, port)
 	}
-	return ports, nil
+	return nil, fmt.Errorf("failed to find a free port: %w", err)
 }

@@ -39,7 +39,7 @@ func bootID() string {
 
 // status is what is needed of /proc/<pid>/stat.
 type status struct {
-	state  byte
+	ended  bool // a zombie, of which no thread runs: it has no ports and files any more
 	parent int
 	start  uint64
 }
@@ -54,7 +54,8 @@ func stat(pid int) (status, error) {
 	if len(f) < 20 {
 		return status{}, fmt.Errorf("malformed /proc/%d/stat", pid)
 	}
-	st := status{state: f[0][0]}
+	threads, _ := strconv.Atoi(f[17])
+	st := status{ended: f[0] == "X" || f[0] == "Z" && threads < 2}
 	if st.parent, err = strconv.Atoi(f[1]); err != nil {
 		return status{}, fmt.Errorf("malformed /proc/%d/stat: %w", pid, err)
 	}
@@ -70,7 +71,7 @@ func (p Process) alive() bool {
 		return false
 	}
 	st, err := stat(p.PID)
-	return err == nil && st.start == p.Start && st.state != 'Z' && st.state != 'X'
+	return err == nil && st.start == p.Start && !st.ended
 }
 
 // signal sends sig to this very process, through a pidfd so that a reused pid is

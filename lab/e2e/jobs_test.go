@@ -128,6 +128,20 @@ func (a *alloc) running(t testing.TB) {
 	})
 }
 
+// held waits until the agent has the task, started or found again. Nomad's state can't tell after the
+// agent was killed: its server is told "running" with the next event only, if it was killed between
+// a start and that (client/allocrunner/taskrunner/task_runner.go, runDriver).
+func (a *alloc) held(t testing.TB) {
+	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		u, err := a.n.Client().Allocations().Stats(a.stub(t), nil)
+		if err == nil && u.Tasks[a.taskName()] == nil {
+			err = fmt.Errorf("the agent has no statistics of %s: %s", a.job, a.story())
+		}
+		return err
+	})
+}
+
 // ended waits for the end and returns how Nomad tells it.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proc is a process that exists; a zombie does not.
+// proc is a process that exists; a zombie of which no thread runs does not.
 type proc struct {
 	pid    int
 	parent int
@@ -31,7 +31,7 @@ func readProc(pid int) (proc, error) {
 		return proc{}, err
 	}
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+	if len(f) < 20 || f[0] == "X" || f[0] == "Z" && (f[17] == "0" || f[17] == "1") {
 		return proc{}, fs.ErrNotExist
 	}
 	parent, _ := strconv.Atoi(f[1])

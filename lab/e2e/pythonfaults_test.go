@@ -241,7 +241,7 @@ func (f *pythonFaults) eachOnce(t *testing.T, name string, all []*alloc) {
 			}
 			return nil
 		})
-		a.running(t)
+		a.held(t)
 	}
 	eventually(t, 10*time.Second, func() error {
 		running := 0

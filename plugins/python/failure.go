@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 // startError is what Nomad shows, and tells it which failures may be none later or on
@@ -29,6 +30,17 @@ func startError(err error, limit time.Duration) error {
 		err = fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
 	}
 	if temporary {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
+}
+
+// choiceError is startError of an interpreter that is not there, while some files may be interpreters that
+// were late to say so.
+func choiceError(err error, late []string) error {
+	var none *interpreter.NoneFitsError
+	if errors.As(err, &none) && len(late) > 0 {
+		err = fmt.Errorf("%w (not known yet, as they did not answer in time: %s)", err, strings.Join(late, ", "))
 		return structs.NewRecoverableError(err, true)
 	}
 	return err

@@ -19,7 +19,7 @@ const tidyEvery = 10 * time.Minute
 // as long as it uses the driver, and nobody else does.
 func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	now := d.current()
-	found, err := now.finder.Find(ctx)
+	found, err := now.finder.Renew(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 	}
 	python, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
-		return nil, err
+		return nil, choiceError(err, now.finder.Late())
 	}
 	cmd.Path = python.Path
 	cmd.Env = withoutAgents(cmd.Env)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -67,6 +68,22 @@ func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
 	c.BuildUser, c.DefaultUser = "65534", "65534:0"
 	if err := newDriver().configure(c); err == nil || !strings.Contains(err.Error(), "default_user") {
 		t.Error(err)
+	}
+}
+
+func TestAStartIsTriedAgainWhileAnInterpreterIsLate(t *testing.T) {
+	_, none := choose(nil, ">=3.12", "", "")
+	_, wrong := choose(nil, "three", "", "")
+	late := []string{"/usr/bin/python3.12"}
+	for _, test := range []struct {
+		err  error
+		late []string
+		want bool
+	}{{none, late, true}, {none, nil, false}, {wrong, late, false}} {
+		err := choiceError(test.err, test.late)
+		if structs.IsRecoverable(err) != test.want || strings.Contains(err.Error(), late[0]) != test.want {
+			t.Errorf("late %q: %v", test.late, err)
+		}
 	}
 }
 

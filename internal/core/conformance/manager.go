@@ -26,6 +26,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // Binary is a plugin as a file that an agent finds.
@@ -301,9 +303,8 @@ func WantEnd(t *testing.T, pid int, limit time.Duration) {
 
 // alive counts a zombie as gone.
 func alive(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, after, _ := strings.Cut(string(b), ") ")
-	return err == nil && !strings.HasPrefix(after, "Z")
+	st, err := task.ReadStat(pid)
+	return err == nil && !st.Zombie
 }
 
 type lockedBuffer struct {

@@ -364,7 +364,7 @@ func descendants(pid int) int {
 	table, _ := task.Processes()
 	n := 0
 	for _, st := range task.Descendants(table, pid) {
-		if st.State != 'Z' {
+		if !st.Zombie {
 			n++
 		}
 	}

@@ -69,7 +69,7 @@ func (h *handle) signalledLeft() bool {
 	pids, err := st.Group.Procs()
 	return err == nil && slices.ContainsFunc(pids, func(pid int) bool {
 		p, err := task.ReadStat(pid)
-		return err == nil && p.Group == st.Identity.PID && p.State != 'Z'
+		return err == nil && p.Group == st.Identity.PID && !p.Zombie
 	})
 }
 

@@ -227,7 +227,7 @@ func (f *fleet) wantAlive(when string) {
 
 func alive(pid int) bool {
 	st, err := task.ReadStat(pid)
-	return err == nil && st.State != 'Z'
+	return err == nil && !st.Zombie
 }
 
 func wantEnd(t *testing.T, pid int, within time.Duration) {

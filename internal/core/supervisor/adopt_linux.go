@@ -140,7 +140,7 @@ func isLauncher(id task.Identity) bool {
 		if err != nil || !id.Alive() {
 			return false
 		}
-		if st.State == 'Z' { // keeps its name, and loses its arguments
+		if st.Zombie { // keeps its name, and loses its arguments
 			comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
 			return err == nil && strings.HasPrefix(string(comm), "launch:")
 		}
@@ -157,7 +157,7 @@ func isLauncher(id task.Identity) bool {
 // runs says whether a process exists and is not a zombie.
 func runs(id task.Identity) bool {
 	st, err := task.ReadStat(id.PID)
-	return err == nil && id.Alive() && st.State != 'Z'
+	return err == nil && id.Alive() && !st.Zombie
 }
 
 // processEnded is called by the event loop when a pidfd says that the process is

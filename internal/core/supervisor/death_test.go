@@ -91,7 +91,7 @@ func (h *host) waitDead(st *task.State) {
 	h.t.Helper()
 	eventually(h.t, "the process is dead", func() bool {
 		now, err := task.ReadStat(st.Identity.PID)
-		return err != nil || now.State == 'Z'
+		return err != nil || now.Zombie
 	})
 }
 

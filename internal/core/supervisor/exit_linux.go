@@ -53,7 +53,7 @@ func peek(pid int) *task.Exit {
 func observeExit(id task.Identity, pidfd int) *task.Exit {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		st, err := task.ReadStat(id.PID)
-		zombie := err == nil && st.Start == id.Start && st.State == 'Z'
+		zombie := err == nil && st.Start == id.Start && st.Zombie
 		if zombie && mayTrace(id.PID) {
 			return exitOf(unix.WaitStatus(st.ExitCode))
 		}

@@ -555,7 +555,7 @@ func children() (pids []int) {
 // reapOrphans reaps what came to this process dead.
 func reapOrphans() {
 	for _, pid := range children() {
-		if st, err := task.ReadStat(pid); err == nil && st.State == 'Z' {
+		if st, err := task.ReadStat(pid); err == nil && st.Zombie {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
 	}

@@ -58,14 +58,14 @@ func killTree(id task.Identity, timeout time.Duration) error {
 		below := task.Descendants(table, id.PID)
 		alive := 0
 		for _, st := range below {
-			if st.State != 'Z' {
+			if !st.Zombie {
 				alive++
 				signalOne(st, unix.SIGKILL)
 			}
 		}
 		if alive == 0 {
 			signalOne(root, unix.SIGKILL)
-			if root.State == 'Z' {
+			if root.Zombie {
 				return nil
 			}
 		}
@@ -90,7 +90,7 @@ func killMarked(run string) error {
 		left := 0
 		for _, st := range table {
 			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
-			if err != nil || st.State == 'Z' || st.PID == os.Getpid() {
+			if err != nil || st.Zombie || st.PID == os.Getpid() {
 				continue
 			}
 			env = append([]byte{0}, env...)

@@ -44,7 +44,6 @@ func (id Identity) Alive() bool {
 // Stat is what Outrider needs of /proc/<pid>/stat, proc_pid_stat(5).
 type Stat struct {
 	PID     int
-	State   byte // 'Z' is a zombie
 	Parent  int
 	Group   int
 	Session int
@@ -52,6 +51,10 @@ type Stat struct {
 	STime   uint64 // clock ticks
 	Start   uint64 // clock ticks after boot
 	RSS     int64  // pages
+
+	// Zombie is a process that has ended, with all its threads, and that nobody has reaped. (One of
+	// which only the main thread has ended says so of itself in its state, too, and runs on.)
+	Zombie bool
 
 	// ExitCode is the wait status of a zombie, as wait4(2) would return it; it
 	// reads 0 without the permission to ptrace the process.
@@ -79,7 +82,6 @@ func ReadStat(pid int) (Stat, error) {
 	}
 	return Stat{
 		PID:      pid,
-		State:    f[0][0],
 		Parent:   int(field(4)),
 		Group:    int(field(5)),
 		Session:  int(field(6)),
@@ -87,6 +89,7 @@ func ReadStat(pid int) (Stat, error) {
 		STime:    uint64(field(15)),
 		Start:    uint64(field(22)),
 		RSS:      field(24),
+		Zombie:   f[0] == "Z" && field(20) < 2,
 		ExitCode: int(field(52)),
 	}, nil
 }

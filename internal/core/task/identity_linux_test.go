@@ -1,11 +1,15 @@
 package task
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestIdentityIsOfOneProcessForEver(t *testing.T) {
@@ -52,7 +56,7 @@ func TestReadStatOfAProgramWithAnAwkwardName(t *testing.T) {
 	}
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
 	st, err := ReadStat(cmd.Process.Pid)
-	if err != nil || st.Parent != os.Getpid() || st.Session != st.PID || st.Group != st.PID || st.State == 'Z' {
+	if err != nil || st.Parent != os.Getpid() || st.Session != st.PID || st.Group != st.PID || st.Zombie {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -68,12 +72,68 @@ func TestReadStatTellsAZombiesWaitStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if st.State == 'Z' {
+		if st.Zombie {
 			if ws := syscall.WaitStatus(st.ExitCode); !ws.Exited() || ws.ExitStatus() != 7 {
 				t.Errorf("wait status %#x", st.ExitCode)
 			}
 			return
 		}
+	}
+}
+
+// leaderless makes this program one of which only the main thread has ended.
+const leaderless = "OUTRIDER_TEST_LEADERLESS"
+
+func init() { // runs on the main thread
+	if os.Getenv(leaderless) != "" {
+		go func() {
+			_, _ = os.Stdin.Read(make([]byte, 1))
+			os.Exit(7)
+		}()
+		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+}
+
+func TestAProcessWithoutItsMainThreadIsNoZombie(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), leaderless+"=1")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	state := func() (string, Stat) {
+		st, err := ReadStat(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		_, after, _ := strings.Cut(string(b), ") ")
+		return after[:1], st
+	}
+	end := time.Now().Add(10 * time.Second)
+	for says, st := state(); says != "Z"; says, st = state() {
+		if st.Zombie || time.Now().After(end) {
+			t.Fatalf("with its main thread: %s, %+v", says, st)
+		}
+	}
+	if _, st := state(); st.Zombie {
+		t.Errorf("it runs, and is %+v", st)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := state(); !st.Zombie; _, st = state() {
+		if time.Now().After(end) {
+			t.Fatalf("it has ended, and is %+v", st)
+		}
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

@@ -88,7 +88,7 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential) (string
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // it is quick, and the node may be overloaded
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}

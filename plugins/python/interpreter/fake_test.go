@@ -49,6 +49,16 @@ func find(t testing.TB, f *Finder) []Interpreter {
 	return found
 }
 
+// renew is Renew, which must not fail.
+func renew(t testing.TB, f *Finder) []Interpreter {
+	t.Helper()
+	found, err := f.Renew(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
 // paths are those of interpreters, with the directory taken away.
 func paths(dir string, found []Interpreter) string {
 	var all []string

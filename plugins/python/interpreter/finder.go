@@ -25,15 +25,18 @@ type Finder struct {
 	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
 	known    map[string]verdict
 	asking   chan struct{} // not nil while one Find asks, so that no interpreter is asked twice; closed at its end
-	rejected []string      // of the last Find
+	rejected []string      // of the last Find or Renew
+	late     []string      // of these, those that did not answer in time
 	asked    int           // how many were run, for tests
 
 	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
 }
 
 const (
-	// askTimeout is how long an interpreter may take to say what it is.
+	// askTimeout is how long an interpreter may take to say what it is. One that takes longer, as any does on a
+	// node that is overloaded or just boots, is asked again at once with twice the time, until that is more than askLongest.
 	askTimeout = 10 * time.Second
+	askLongest = 80 * time.Second
 	// askAgain is after what time one that failed is asked again, and one that had no pip, since both may
 	// have changed though the file has not.
 	askAgain = 10 * time.Minute
@@ -48,6 +51,7 @@ type verdict struct {
 	interpreter Interpreter
 	err         error // why it is none
 	at          time.Time
+	late        time.Duration // how long it was waited for in vain
 }
 
 // candidate is a file in one directory, under all its names there: the directory
@@ -62,15 +66,20 @@ type candidate struct {
 // Find returns the interpreters, the best to use by default first: CPython with a GIL
 // before others, releases before pre-releases, and then the newest. Each is run once; again when its file
 // has changed. What can't be run is left out; Rejected tells of it. Virtual environments are
-// left out, and several names of one file are one interpreter. It waits for another Find only where
-// that asks what is not known at all. The error is that of a glob, or of ctx.
-func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
+// left out, and several names of one file are one interpreter. It asks, or waits for another that asks, only where
+// nothing is known. The error is that of a glob, or of ctx.
+func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, false) }
+
+// Renew is Find, and asks those again that failed a while ago or were late. It is to be called now and then.
+func (f *Finder) Renew(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, true) }
+
+func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
 	var rejected []string
 	candidates, err := f.candidates(&rejected)
 	if err != nil {
 		return nil, err
 	}
-	verdicts, err := f.verdicts(ctx, candidates)
+	verdicts, err := f.verdicts(ctx, candidates, again)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +88,15 @@ func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
 		prefix        string
 	}
 	var found []Interpreter
+	var late []string
 	at := map[identity]int{}
 	for n, c := range candidates {
 		v := verdicts[n]
 		if v.err != nil {
 			rejected = append(rejected, fmt.Sprintf("%s %v", c.path, v.err))
+			if v.late > 0 {
+				late = append(late, c.path)
+			}
 			continue
 		}
 		i, id := v.interpreter, identity{v.target.device, v.target.Inode, v.interpreter.Prefix}
@@ -102,7 +115,7 @@ func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) {
 	slices.Sort(rejected)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rejected = rejected
+	f.rejected, f.late = rejected, late
 	return found, nil
 }
 
@@ -130,6 +143,13 @@ func (f *Finder) Rejected() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.rejected)
+}
+
+// Late are the paths of files that did not answer in time when they were last asked: they may be interpreters.
+func (f *Finder) Late() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.late)
 }
 
 // candidates are what the globs match, in their order.
@@ -179,12 +199,15 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 	return found, nil
 }
 
-// verdicts are those of the candidates, in their order. It asks who is not known, or no more: while
-// another Find does that, what was known will do.
-func (f *Finder) verdicts(ctx context.Context, candidates []candidate) ([]verdict, error) {
+// verdicts are those of the candidates, in their order. It asks who is not known, and again those to be asked
+// again, unless another does that: then what was known will do.
+func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again bool) ([]verdict, error) {
 	for {
 		f.mu.Lock()
 		all, unknown, old := f.recall(candidates)
+		if !again {
+			old = nil
+		}
 		others := f.asking
 		if len(unknown) == 0 && (len(old) == 0 || others != nil) {
 			if others == nil {
@@ -234,7 +257,7 @@ func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []in
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			all[n] = f.verdict(ctx, candidates[n])
+			all[n] = f.verdict(ctx, candidates[n], all[n])
 		})
 	}
 	running.Wait()
@@ -257,7 +280,8 @@ func (f *Finder) remember(candidates []candidate, all []verdict) {
 	}
 }
 
-func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
+// verdict asks a candidate, which may have been late before.
+func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdict {
 	if err := ctx.Err(); err != nil {
 		return verdict{err: err}
 	}
@@ -266,7 +290,11 @@ func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
 	if f.timeout > 0 {
 		timeout = f.timeout
 	}
+	timeout = max(timeout, min(2*before.late, askLongest))
 	said, err := ask(ctx, c.path, f.As, timeout)
+	if errors.Is(err, errLate) {
+		v.late = timeout
+	}
 	if err == nil {
 		v.interpreter, v.target, err = said.interpreter(c.path)
 	}
@@ -276,6 +304,9 @@ func (f *Finder) verdict(ctx context.Context, c candidate) verdict {
 
 // isOld says whether who failed, or had no pip, is to be asked again.
 func (f *Finder) isOld(v verdict) bool {
+	if v.late > 0 && v.late < askLongest {
+		return true
+	}
 	retry := askAgain
 	if f.retry > 0 {
 		retry = f.retry

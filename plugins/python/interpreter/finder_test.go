@@ -235,6 +235,33 @@ func TestOneThatHangsIsKilledWithAllThatItStarted(t *testing.T) {
 	}
 }
 
+// A node that boots, or has too much to do, has interpreters nevertheless.
+func TestOneThatIsLateIsAskedAgainAtOnceAndGetsMoreTime(t *testing.T) {
+	dir := t.TempDir()
+	fake(t, dir+"/a/python3", "sleep 1; "+says("3.11.2", nil))
+	f := &Finder{Globs: []string{dir + "/*/*"}, timeout: 300 * time.Millisecond}
+	for round, late := range []string{"300ms", "600ms"} {
+		if got := paths(dir, renew(t, f)); got != "" {
+			t.Errorf("found %s in round %d", got, round)
+		}
+		mentions(t, f.Rejected(), "did not answer within "+late)
+		if late := f.Late(); len(late) != 1 || late[0] != dir+"/a/python3" {
+			t.Errorf("late are %q", late)
+		}
+		if got := paths(dir, find(t, f)); got != "" || f.asked != round+1 {
+			t.Errorf("a task's start found %s in round %d, %d were asked", got, round, f.asked)
+		}
+	}
+	f.timeout = 20 * time.Second // so that a slow machine does not matter
+	if got := paths(dir, renew(t, f)); got != "a/python3=3.11.2" || len(f.Late()) > 0 {
+		t.Errorf("found %s, late are %q", got, f.Late())
+	}
+	renew(t, f)
+	if f.asked != 3 {
+		t.Errorf("%d were asked", f.asked)
+	}
+}
+
 // gone waits until a process has ended, which init may not have been told yet.
 func gone(t *testing.T, pid string) {
 	t.Helper()
@@ -261,7 +288,10 @@ func TestOneThatFailedIsAskedAgainAfterAWhile(t *testing.T) {
 		t.Errorf("found %s, %d were asked", got, f.asked)
 	}
 	f.retry = 1 // a while is over
-	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2" || f.asked != 5 {
+	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" || f.asked != 3 {
+		t.Errorf("a task's start found %s, %d were asked", got, f.asked)
+	}
+	if got := paths(dir, renew(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2" || f.asked != 5 {
 		t.Errorf("found %s, %d were asked", got, f.asked)
 	}
 }
@@ -388,7 +418,7 @@ func TestOneThatHangsKeepsOthersWaitingOnlyWhereNothingIsKnown(t *testing.T) {
 	asking, end := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
-		if _, err := f.Find(asking); !errors.Is(err, context.Canceled) {
+		if _, err := f.Renew(asking); !errors.Is(err, context.Canceled) {
 			t.Errorf("the one that asks: %v", err)
 		}
 	})
@@ -397,7 +427,7 @@ func TestOneThatHangsKeepsOthersWaitingOnlyWhereNothingIsKnown(t *testing.T) {
 	for pid := []byte(nil); len(pid) < 2; time.Sleep(time.Millisecond) {
 		pid, _ = os.ReadFile(dir + "/pid")
 	}
-	if got := paths(dir, find(t, f)); got != "b/python3=3.12.1" {
+	if got := paths(dir, renew(t, f)); got != "b/python3=3.12.1" {
 		t.Errorf("found %s", got)
 	}
 	fake(t, dir+"/c/python3", says("3.13.1", nil))

@@ -40,6 +40,9 @@ type answer struct {
 // maxAnswer is more than any interpreter says.
 const maxAnswer = 64 << 10
 
+// errLate is of an interpreter that takes too long.
+var errLate = errors.New("did not answer")
+
 // ask runs the interpreter at path once, as a user, and returns what it says of itself. The process
 // and what it started are gone when ask returns. The error says why it can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
@@ -68,7 +71,7 @@ func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.
 	case stdout.over || stderr.over:
 		return answer{}, errors.New("is no Python: it said too much")
 	case limited.Err() != nil:
-		return answer{}, fmt.Errorf("did not answer within %s", timeout)
+		return answer{}, fmt.Errorf("%w within %s", errLate, timeout)
 	case errors.Is(err, fs.ErrPermission) && as != nil:
 		return answer{}, fmt.Errorf("can't be run by user %d: permission denied", as.Uid)
 	case errors.Is(err, fs.ErrPermission):
