@@ -142,11 +142,9 @@ func TestTaskSurvivesItsPlugin(t *testing.T) {
 				st := first.launch(h.shell(waits(file, "exit 7")))
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
+				first.kill() // before: it would start another supervisor
 				if c.both {
 					must(t, unix.Kill(pid, unix.SIGKILL))
-				}
-				first.kill()
-				if c.both {
 					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
 				}
 				if c.ends {
@@ -184,8 +182,9 @@ func TestExitNobodySawIsLostAndNotInvented(t *testing.T) {
 		st := first.launch(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
 		h.waitOutput(st, "first")
 		pid := h.supervisor()
+		first.kill() // before: it would start another, which would see the exit
 		must(t, unix.Kill(pid, unix.SIGKILL))
-		first.kill()
+		h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
 		must(t, os.WriteFile(file, nil, 0o600))
 		h.waitDead(st)
 		reapOrphans()

@@ -318,7 +318,7 @@ func (h *host) supervisor() int {
 	h.t.Helper()
 	pids := h.supervisors()
 	// one that finds the place taken is there for a moment
-	for end := time.Now().Add(2 * time.Second); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
+	for end := time.Now().Add(10 * time.Second); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
 		time.Sleep(time.Millisecond)
 	}
 	if len(pids) != 1 {
@@ -378,7 +378,7 @@ func (h *host) nothingLeft() {
 }
 
 func (h *host) eventuallyOr(what string, ok func() bool, failed func()) {
-	for end := time.Now().Add(6 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
 		if time.Now().After(end) {
 			h.t.Errorf("never happened: %s", what)
 			failed()
@@ -505,7 +505,7 @@ func ctx(t testing.TB) context.Context {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(8 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never happened: %s", what)
 		}
