@@ -195,7 +195,7 @@ func (a *alloc) story() string {
 // tells waits for an event of the task: Nomad's client sends them to its server in
 // batches, and the driver's may come after the one of the exit.
 func (a *alloc) tells(text string) error {
-	return poll(5*time.Second, func() error {
+	return poll(20*time.Second, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
 			return fmt.Errorf("no event says %q: %s", text, s)
 		}

@@ -140,7 +140,7 @@ func crashExample(t *testing.T, a *alloc) {
 	if err := a.tells(want); err != nil {
 		t.Error(err)
 	}
-	if err := poll(5*time.Second, func() error {
+	if err := poll(20*time.Second, func() error {
 		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
 			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
 		}

@@ -31,7 +31,7 @@ func TestPythonEnvironmentsThroughFaults(t *testing.T) {
 		{"agent killed amid starts", f.agentAmidStarts},
 		{"files truncated", f.truncated},
 		{"the task that ran on", f.wentOn},
-		{"plugin killed amid removals", f.pluginAmidRemovals},
+		{"plugin and agent killed amid removals", f.killedAmidRemovals},
 		{"nothing is kept", f.nothingKept},
 	} {
 		if !t.Run(row.name, row.test) {
@@ -285,10 +285,10 @@ func (f *pythonFaults) agentAmidStarts(t *testing.T) {
 	}
 }
 
-// pluginAmidRemovals kills the plugin while it removes environments of which each has
-// many files, and asks for them at once. No task runs: Nomad gives up those that it
+// killedAmidRemovals kills the plugin, and then the agent with it, while it removes environments of which
+// each has many files, and asks for them at once. No task runs: Nomad gives up those that it
 // re-attaches to while the plugin is killed.
-func (f *pythonFaults) pluginAmidRemovals(t *testing.T) {
+func (f *pythonFaults) killedAmidRemovals(t *testing.T) {
 	const many, files = 4, 1500
 	wheels := mkdir(t)
 	for i := range many {
@@ -314,11 +314,14 @@ func (f *pythonFaults) pluginAmidRemovals(t *testing.T) {
 		}
 	}
 	use()
-	for range 2 {
+	for _, strike := range []func(){
+		func() { f.endPlugin(t) },
+		func() { kill(t, f.n); f.n.restart(t) },
+	} {
 		f.endPlugin(t)
 		f.awaitRemoval(t)
 		time.Sleep(rand.N(20 * time.Millisecond))
-		f.endPlugin(t)
+		strike()
 		use()
 	}
 }

@@ -124,7 +124,7 @@ func TestNothingOfAFamilyOutlivesItsMainProcess(t *testing.T) {
 // gone asks that the processes have ended: Nomad has told so already, or is about to.
 func gone(t *testing.T, procs map[string]proc) {
 	t.Helper()
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 20*time.Second, func() error {
 		for name, p := range procs {
 			if p.alive() {
 				return fmt.Errorf("%s (%d) lives", name, p.pid)

@@ -65,7 +65,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		if r == nil || !errors.Is(r.Err, context.Canceled) {
 			t.Errorf("got %+v", r)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Error("still waiting")
 	}
 	if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
@@ -282,7 +282,7 @@ func TestStatsAreComplete(t *testing.T) {
 	for range 4 {
 		select {
 		case last = <-ch:
-		case <-time.After(5 * time.Second):
+		case <-time.After(20 * time.Second):
 			t.Fatal("no statistics")
 		}
 	}
@@ -323,7 +323,7 @@ func TestEventsWaitUntilSomebodyListens(t *testing.T) {
 		select {
 		case e := <-events:
 			return e
-		case <-time.After(5 * time.Second):
+		case <-time.After(20 * time.Second):
 			t.Fatal("no event")
 			return nil
 		}
@@ -354,7 +354,7 @@ func TestOOMKillIsToldWithTheLimit(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	var told string
-	for end := time.After(3 * time.Second); !strings.Contains(told, "30 MiB"); {
+	for end := time.After(20 * time.Second); !strings.Contains(told, "30 MiB"); {
 		select {
 		case e := <-events:
 			told += e.Message + "; "

@@ -215,7 +215,7 @@ func TestWaitersOfADestroyedTaskAreTold(t *testing.T) {
 	h.destroy(c, st.ID)
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Error("still waiting")
 	}
 	if got := h.exits[st.ID]; len(got) != 1 || got[0].Signal != int(unix.SIGKILL) {
