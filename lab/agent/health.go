@@ -11,7 +11,7 @@ import (
 )
 
 // WaitHealthy waits until the agent leads itself, its node is ready, every
-// expected driver is fingerprinted healthy, and every device plugin runs; it returns
+// expected driver is fingerprinted healthy (or undetected, in its own words), and every device plugin runs; it returns
 // the drivers. What a device plugin publishes is not waited for, beyond its first
 // list, which Nomad itself waits for before it registers the node. At the context's
 // end, or when the agent has ended, the error says what was missing, and why.

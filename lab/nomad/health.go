@@ -21,10 +21,14 @@ type Driver struct {
 	Attributes  map[string]string // without the prefix driver.<name>.
 }
 
+// Undetected says whether the driver runs and says that what it runs programs with is not on this
+// node, as a driver for Python does without Python. It has attributes then, other than one whose plugin failed.
+func (d Driver) Undetected() bool { return !d.Detected && d.Version != "" }
+
 // NotHealthyError says which drivers the node lacks, or has unhealthy.
 type NotHealthyError struct {
 	Node    string   // the node's status, where that is the trouble
-	Drivers []Driver // those that are wanted and not healthy
+	Drivers []Driver // those that are wanted and neither healthy nor undetected
 }
 
 // ErrNotRegistered is a *NotHealthyError: the client half of the agent has not
@@ -50,7 +54,8 @@ func (e *NotHealthyError) Error() string {
 }
 
 // Health looks once at the agent's own node, and returns the named drivers. The
-// error is a *NotHealthyError unless the agent cannot be asked.
+// error is a *NotHealthyError unless the agent cannot be asked; a driver that says that it is
+// undetected is none.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
 	if err := registered(c); err != nil {
 		return nil, err
@@ -63,7 +68,7 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 	for _, name := range drivers {
 		d := driverOf(node, name)
 		got = append(got, d)
-		if !d.Detected || !d.Healthy {
+		if !d.Healthy && !d.Undetected() {
 			bad = append(bad, d)
 		}
 	}

@@ -30,6 +30,22 @@ func TestHealthSaysWhatIsMissingAndWhy(t *testing.T) {
 	}
 }
 
+func TestOnlyADriverThatSpeaksForItselfIsUndetected(t *testing.T) {
+	for _, tc := range []struct {
+		driver Driver
+		want   bool
+	}{
+		{Driver{Version: "0.2.0", Description: "no Python"}, true},
+		{Driver{Description: "failed to fingerprint driver"}, false}, // Nomad's words where a plugin fails
+		{Driver{}, false},
+		{Driver{Version: "0.2.0", Detected: true}, false},
+	} {
+		if got := tc.driver.Undetected(); got != tc.want {
+			t.Errorf("%+v: got %v", tc.driver, got)
+		}
+	}
+}
+
 func TestDriverIsReadFromTheNode(t *testing.T) {
 	node := &api.Node{
 		Drivers: map[string]*api.DriverInfo{"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"}},

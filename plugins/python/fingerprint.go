@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"math/bits"
 	"strings"
 	"time"
 
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/driver"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 )
@@ -28,7 +30,10 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 		if rejected := now.finder.Rejected(); len(rejected) > 0 {
 			words += " (" + strings.Join(rejected, "; ") + ")"
 		}
-		return nil, fmt.Errorf("%s", words)
+		if len(now.finder.Late()) > 0 {
+			return nil, errors.New(words) // there may be one
+		}
+		return nil, driver.Undetected(words)
 	}
 	all := attributes(found)
 	if i, err := d.installerFor(ctx, found); err == nil {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"strings"
@@ -23,13 +24,29 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	return fingerprint.Loop[*drivers.Fingerprint]{
 		Probe:  d.probe,
 		Period: 30 * time.Second,
-		Failed: func(_ *drivers.Fingerprint, _ bool, err error) *drivers.Fingerprint {
-			return &drivers.Fingerprint{
-				Attributes: map[string]*pstructs.Attribute{},
-				Health:     drivers.HealthStateUnhealthy, HealthDescription: err.Error(),
-			}
-		},
+		Failed: func(_ *drivers.Fingerprint, _ bool, err error) *drivers.Fingerprint { return d.failed(err) },
 	}.Run(ctx), nil
+}
+
+// Undetected is an error of Workload.Fingerprint, which says what is not on this node that the driver
+// runs programs with. Nomad shows the driver as it does its own java without a JVM: as undetected
+// and not as unhealthy (drivers.HealthStateUndetected).
+type Undetected string
+
+func (u Undetected) Error() string { return string(u) }
+
+// failed is what Nomad is told when a probe failed.
+func (d *Driver) failed(err error) *drivers.Fingerprint {
+	f := &drivers.Fingerprint{
+		Attributes: map[string]*pstructs.Attribute{},
+		Health:     drivers.HealthStateUnhealthy, HealthDescription: err.Error(),
+	}
+	var undetected Undetected
+	if errors.As(err, &undetected) {
+		f.Health = drivers.HealthStateUndetected
+		f.Attributes["driver."+d.name+".version"] = pstructs.NewStringAttribute(plugin.Version())
+	}
+	return f
 }
 
 func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {

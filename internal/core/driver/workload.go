@@ -36,7 +36,7 @@ type Workload[P, T any] struct {
 	Configure func(P) error
 
 	// Fingerprint adds attributes, each under driver.<Name>. An error makes the
-	// driver unhealthy with these words. Optional.
+	// driver unhealthy with these words, or undetected if it is an Undetected. Optional.
 	Fingerprint func(context.Context) (map[string]*pstructs.Attribute, error)
 
 	// DefaultUser is who runs the tasks whose jobs name no user, as a job would

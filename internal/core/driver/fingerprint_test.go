@@ -1,0 +1,29 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+func TestADriverWithoutWhatItRunsProgramsWithIsUndetected(t *testing.T) {
+	d := &Driver{name: "python"}
+	for _, test := range []struct {
+		err    error
+		health drivers.HealthState
+	}{
+		{errors.New("a disk is full"), drivers.HealthStateUnhealthy},
+		{Undetected("no Python"), drivers.HealthStateUndetected},
+		{fmt.Errorf("on this node: %w", Undetected("no Python")), drivers.HealthStateUndetected},
+	} {
+		f := d.failed(test.err)
+		if f.Health != test.health || f.HealthDescription != test.err.Error() || f.Attributes["driver.python"] != nil {
+			t.Errorf("%v: got %+v", test.err, f)
+		}
+		if told := f.Attributes["driver.python.version"] != nil; told != (test.health == drivers.HealthStateUndetected) {
+			t.Errorf("%v: the version is told: %v", test.err, told)
+		}
+	}
+}
