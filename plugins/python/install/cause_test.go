@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -119,4 +121,54 @@ func TestABuildEndsWithItsContext(t *testing.T) {
 		}
 		nothingRuns(t)
 	})
+}
+
+// The pip of another interpreter is first looked for.
+func TestABuildThatEndsBeforePipRunsMayBeTriedAgain(t *testing.T) {
+	p := newPlace(t)
+	begun := filepath.Join(p.work(), "begun")
+	hangs := filepath.Join(p.wheels, "python3")
+	if err := os.WriteFile(hangs, []byte("#!/bin/sh\ntouch "+begun+"\nexec sleep 600\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := p.request(t, "anything")
+	r.Python.Pip = nil
+	ctx, expire := expiring(t)
+	go func() {
+		defer expire()
+		for t.Context().Err() == nil {
+			if _, err := os.Stat(begun); err == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // nothing tells of another process's progress
+		}
+	}()
+	_, err := install.Installer{Name: "pip", Version: "23.0.1", Python: interpreter.Interpreter{Path: hangs, Pip: []string{"-m", "pip"}}}.Install(ctx, r)
+	var e *install.Error
+	if !errors.As(err, &e) || e.Cause != install.TimedOut || !e.Temporary() || !strings.Contains(e.Words, "in time") {
+		t.Errorf("the error is %v", err)
+	}
+	nothingRuns(t)
+}
+
+// expiring is a context whose deadline comes when expire is called.
+func expiring(t *testing.T) (ctx context.Context, expire func()) {
+	done := make(chan struct{})
+	return deadline{t.Context(), done}, sync.OnceFunc(func() { close(done) })
+}
+
+type deadline struct {
+	context.Context
+	done chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.done }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }

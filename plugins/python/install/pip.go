@@ -67,8 +67,13 @@ func (b *build) pipPlace(ctx context.Context, python interpreter.Interpreter) (s
 	err := b.sandbox.run(ctx, b.Work, b.env, []string{python.Path, "-I", "-c",
 		"import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec('pip').origin)))"}, &out)
 	out.end()
-	if err != nil || len(out.lines) != 1 {
-		return "", fmt.Errorf("failed to find the pip of %s: %s", python.Path, strings.Join(out.lines, "; "))
+	switch {
+	case ctx.Err() != nil:
+		return "", b.explain(ctx, ctx.Err(), out.lines)
+	case err != nil: // which may be Temporary, such as EAGAIN
+		return "", fmt.Errorf("failed to find the pip of %s: %w: %s", python.Path, err, strings.Join(out.lines, "; "))
+	case len(out.lines) != 1:
+		return "", fmt.Errorf("failed to find the pip of %s: it answered %q", python.Path, out.lines)
 	}
 	return out.lines[0], nil
 }
