@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -35,24 +36,12 @@ func constraint(w io.Writer, args []string) error {
 	var wanted pep440.Specifier
 	var from []string
 	for _, arg := range args {
-		text, isFile, err := requiresPython(arg)
+		says, words, err := statement(arg)
 		if err != nil {
 			return err
 		}
-		s, err := pep440.Parse(text)
-		switch {
-		case err != nil && isFile:
-			return fmt.Errorf("%s: requires-python: %w", arg, err)
-		case err != nil:
-			return fmt.Errorf("there is no file %s, and %w", arg, err)
-		case isFile && text == "":
-			from = append(from, fmt.Sprintf("%s, which has no requires-python", arg))
-		case isFile:
-			from = append(from, fmt.Sprintf("%s: requires-python = %q", arg, text))
-		default:
-			from = append(from, text)
-		}
-		wanted = wanted.And(s)
+		from = append(from, words)
+		wanted = wanted.And(says)
 	}
 	c, err := interpreter.ConstraintFor(wanted)
 	if err != nil {
@@ -78,36 +67,70 @@ func constraint(w io.Writer, args []string) error {
 // maxProject is more than any project or lock file has.
 const maxProject = 64 << 20
 
-// requiresPython is what a file says of the interpreter, "" if it says nothing. What is no file is
-// taken for a specifier.
-func requiresPython(arg string) (text string, isFile bool, err error) {
-	info, err := os.Stat(arg)
+// statement is what an argument says of the interpreter, and that in words. What is no file is taken for a
+// specifier.
+func statement(arg string) (says pep440.Specifier, words string, err error) {
+	source, err := readProject(arg)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !strings.ContainsRune(arg, '/'):
-		return arg, false, nil
+		if says, err = pep440.Parse(arg); err != nil {
+			err = fmt.Errorf("there is no file %s, and %w", arg, err)
+		}
+		return says, arg, err
 	case err != nil:
-		return "", false, err
+		return says, "", err
+	case filepath.Ext(arg) == ".lock" && isRequirements(source):
+		return says, arg + ", a requirements file, which says nothing of the interpreter", nil
+	}
+	text, err := requiresPython(arg, source)
+	if err != nil || text == "" {
+		return says, arg + ", which has no requires-python", err
+	}
+	if says, err = pep440.Parse(text); err != nil {
+		err = fmt.Errorf("%s: requires-python: %w", arg, err)
+	}
+	return says, fmt.Sprintf("%s: requires-python = %q", arg, text), err
+}
+
+func readProject(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
 	case !info.Mode().IsRegular():
-		return "", false, fmt.Errorf("%s is no file: name the script or the lock itself", arg)
+		return nil, fmt.Errorf("%s is no file: name the script or the lock itself", name)
 	case info.Size() > maxProject:
-		return "", false, fmt.Errorf("%s is longer than %d MiB", arg, maxProject>>20)
+		return nil, fmt.Errorf("%s is longer than %d MiB", name, maxProject>>20)
 	}
-	source, err := os.ReadFile(arg)
-	if err != nil {
-		return "", false, err
+	return os.ReadFile(name)
+}
+
+// requirementLine is an option or a requirement: in TOML, the other kind of .lock, a name has a single = after it.
+var requirementLine = regexp.MustCompile(`^(-|[\w.-]+\s*(\[.*\]\s*)?([!<>=~]=|[<>@;(#\\]|$))`)
+
+// isRequirements looks at the first line that is no comment.
+func isRequirements(source []byte) bool {
+	for line := range strings.Lines(strings.TrimPrefix(string(source), "\uFEFF")) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return requirementLine.MatchString(line)
+		}
 	}
-	if filepath.Ext(arg) == ".toml" || filepath.Ext(arg) == ".lock" {
-		text, err = requiresPythonOfTOML(arg, source)
-		return text, true, err
+	return false
+}
+
+// requiresPython is what a file says of the interpreter, "" if it says nothing.
+func requiresPython(name string, source []byte) (string, error) {
+	if filepath.Ext(name) == ".toml" || filepath.Ext(name) == ".lock" {
+		return requiresPythonOfTOML(name, source)
 	}
 	m, err := inline.Read(source)
 	if err != nil {
-		return "", true, fmt.Errorf("%s: %w", arg, err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if m == nil {
-		return "", true, nil
+		return "", nil
 	}
-	return m.RequiresPython, true, nil
+	return m.RequiresPython, nil
 }
 
 // requiresPythonOfTOML reads it where pyproject.toml has it (PEP 621), or pylock.toml (PEP 751) and

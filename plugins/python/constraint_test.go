@@ -31,6 +31,8 @@ func block(operator, value string) string {
 	return "constraint {\n  attribute = \"${attr.driver.python.versions}\"\n  operator  = \"" + operator + "\"\n  value     = \"" + value + "\"\n}\n"
 }
 
+const none = "# no constraint is needed: each interpreter of a node with the python driver fits\n"
+
 func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 	files(t, map[string]string{
 		"app.py":                "# /// script\n# requires-python = \">=3.11,<3.13\"\n# dependencies = []\n# ///\n",
@@ -41,11 +43,10 @@ func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 		"bare/pyproject.toml":   "[tool.x]\ny = 1\n",
 		"pylock.toml":           "lock-version = \"1.0\"\nrequires-python = \"~=3.11.4\"\n",
 		"uv.lock":               "version = 1\nrequires-python = \"==3.12.*\"\n[[package]]\nname = \"x\"\n",
-		"app.py.lock":           "version = 1\nrequires-python = \">=3.10, <3.11\"\n",
+		"app.py.lock":           "# by uv\nversion = 1\nrequires-python = \">=3.10, <3.11\"\n",
 		"injecting/pylock.toml": "requires-python = \"\"\" \\n >=3.10,\\n<3.11\"\"\"\n",
 	})
 	const open = "# newer versions would fit too: add them when nodes have them\n"
-	const none = "# no constraint is needed: each interpreter of a node with the python driver fits\n"
 	for _, test := range []struct {
 		args []string
 		want string
@@ -67,6 +68,20 @@ func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 		var b strings.Builder
 		if err := constraint(&b, test.args); err != nil || b.String() != test.want {
 			t.Errorf("%q: %v, got\n%s\nwant\n%s", test.args, err, b.String(), test.want)
+		}
+	}
+}
+
+func TestALockThatIsARequirementsFileSaysNothingOfTheInterpreter(t *testing.T) {
+	const want = "# from requirements.lock, a requirements file, which says nothing of the interpreter\n" + none
+	for _, content := range []string{
+		"moon-phase==1.2 \\\n    --hash=sha256:00\n", "# by uv\r\n\r\n-i https://host/simple\r\nmoon-phase==1.2", "\uFEFFmoon.phase [tide] >= 1 ; python_version > '3'",
+		"moon-phase", "moon-phase # all of it\n", "moon-phase @ https://host/x.whl", "moon-phase \\\n==1", "tide[moon,sun]==1",
+	} {
+		files(t, map[string]string{"requirements.lock": content})
+		var b strings.Builder
+		if err := constraint(&b, []string{"requirements.lock"}); err != nil || b.String() != want {
+			t.Errorf("%q: %v, got\n%s", content, err, b.String())
 		}
 	}
 }
