@@ -29,7 +29,8 @@ func TestLabInAVM(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
-	timeout := time.AfterFunc(4*time.Minute, func() { cmd.Process.Kill() })
+	// the whole group: what mage has started holds the pipe open
+	timeout := time.AfterFunc(10*time.Minute, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer timeout.Stop()
 
 	var address, said string

@@ -187,10 +187,17 @@ func TestTwinsStayWithTheirJobsThroughAReboot(t *testing.T) {
 		t.Errorf("their ids were %q and are %q", ids, now)
 	}
 	for i := range ids {
-		list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
-		if err != nil || len(list) != 1 || list[0].ClientStatus != "running" {
-			t.Errorf("job%d has the allocations %v, %v; want the one it had, running", i, list, err)
-		}
+		eventually(t, 60*time.Second, func() error { // the server hears of the tasks after they have started
+			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
+			var are []string
+			for _, a := range list {
+				are = append(are, a.ClientStatus)
+			}
+			if err != nil || !slices.Equal(are, []string{"running"}) {
+				return fmt.Errorf("the allocations of job%d are %q, %v; want the one it had, running", i, are, err)
+			}
+			return nil
+		})
 	}
 	h.run(nil, h.ctl, "agent", "close", agentDir)
 }
