@@ -54,16 +54,17 @@ func BenchmarkColdBuild(b *testing.B) {
 }
 
 func byHand(b *testing.B, i install.Installer, p place, wheels string, packages []string) {
-	python := debian(b).Path
+	python := system(b)
 	env := filepath.Join(p.dir, "new")
 	if i.Name == "uv" {
-		run(b, p, i.UV, "venv", "--python", python, env)
+		run(b, p, i.UV, "venv", "--python", python.Path, env)
 		run(b, p, append([]string{i.UV, "pip", "install", "--python", env + "/bin/python", "--link-mode", "copy", "--no-index", "--find-links", wheels}, packages...)...)
 	} else {
-		run(b, p, python, "-m", "venv", "--without-pip", env)
-		run(b, p, append([]string{python, "-m", "pip", "--python", env + "/bin/python", "install", "--no-compile", "--no-index", "--find-links", wheels}, packages...)...)
+		run(b, p, python.Path, "-m", "venv", "--without-pip", env)
+		pip := append([]string{python.Path}, python.Pip...)
+		run(b, p, append(append(pip, "--python", env+"/bin/python", "install", "--no-compile", "--no-index", "--find-links", wheels), packages...)...)
 	}
-	run(b, p, python, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", env+"/lib")
+	run(b, p, python.Path, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", env+"/lib")
 }
 
 func run(b *testing.B, p place, argv ...string) {

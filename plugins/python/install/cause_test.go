@@ -18,6 +18,7 @@ import (
 )
 
 func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
+	minor := system(t).Minor
 	tests := []struct {
 		name        string
 		lines       []string
@@ -29,9 +30,9 @@ func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
 		{name: "a package that is not there", lines: []string{"missing-thing"}, cause: install.NotFound, words: []string{"missing-thing"}},
 		{name: "a version that is not there", lines: []string{"app==9.0"}, cause: install.NotFound, words: []string{"app", "9.0"}},
 		{name: "a requirement of a package that is not there", lines: []string{"orphan"}, cause: install.NotFound, words: []string{"nowhere"}},
-		{name: "a wheel for another interpreter", lines: []string{"other-abi==1.0"}, cause: install.NoWheel, words: []string{"other", "CPython 3.11"}},
-		{name: "only sources", lines: []string{"source"}, cause: install.NoWheel, words: []string{"source", "CPython 3.11"}},
-		{name: "a package for a newer Python", lines: []string{"newer"}, cause: install.NotFound, words: []string{"newer", "Python 3.11"}, pip: true},
+		{name: "a wheel for another interpreter", lines: []string{"other-abi==1.0"}, cause: install.NoWheel, words: []string{"other", "CPython " + minor}},
+		{name: "only sources", lines: []string{"source"}, cause: install.NoWheel, words: []string{"source", "CPython " + minor}},
+		{name: "a package for a newer Python", lines: []string{"newer"}, cause: install.NotFound, words: []string{"newer", "Python " + minor}, pip: true},
 		{name: "two versions at once", lines: []string{"wants-one", "wants-two"}, cause: install.Conflict, words: []string{"wants-one", "wants-two"}},
 		{name: "a constraint", lines: []string{"wants-two"}, constraints: []string{"app<2"}, cause: install.Conflict, words: []string{"app"}},
 	}

@@ -30,7 +30,7 @@ func TestAProjectThatUVLockedIsInstalledAsItWasLocked(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(author, test.file), []byte(test.project), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			argv := []string{"lock", "--no-config", "--no-cache", "--python", debian(t).Path, "--default-index", index}
+			argv := []string{"lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", index}
 			if test.file == "s.py" {
 				argv = append(argv, "--script", "s.py")
 			}

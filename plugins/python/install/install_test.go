@@ -47,9 +47,10 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
 	out, _ := cmd.CombinedOutput()
-	site := filepath.Join(p.final(), "lib/python3.11/site-packages")
+	minor := r.Python.Minor
+	site := filepath.Join(p.final(), "lib/python"+minor+"/site-packages")
 	for _, want := range []string{
-		"# code object from '" + site + "/__pycache__/hello_world.cpython-311.pyc'",
+		"# code object from '" + site + "/__pycache__/hello_world.cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc'",
 		`File "` + site + `/hello_world.py", line 6, in fail`,
 	} {
 		if !strings.Contains(string(out), want) {

@@ -1,11 +1,12 @@
 package install_test
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,25 +17,43 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-// debian is the distribution's interpreter, which any user can run.
-func debian(t testing.TB) interpreter.Interpreter {
+// system is this machine's best interpreter that has pip, and that builders can run.
+func system(t testing.TB) interpreter.Interpreter {
 	t.Helper()
-	python := interpreter.Interpreter{
-		Path: "/usr/bin/python3.11", Real: "/usr/bin/python3.11", Version: "3.11.2", Minor: "3.11",
-		Implementation: "cpython", Platform: "linux-x86_64", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1",
-	}
-	if err := exec.Command(python.Path, "-I", "-m", "pip", "--version").Run(); err != nil {
-		t.Skipf("%s with pip is not here: %v", python.Path, err)
+	python, err := findSystem()
+	if err != nil {
+		t.Skip(err)
 	}
 	return python
 }
 
-// builder is a user for installers; none where the test is not root.
+var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
+	finder := &interpreter.Finder{As: builder()}
+	found, err := finder.Find(context.Background())
+	for range 3 { // a machine with much to do gives them the time only then
+		if err == nil && len(finder.Late()) > 0 {
+			found, err = finder.Renew(context.Background())
+		}
+	}
+	if err != nil {
+		return interpreter.Interpreter{}, err
+	}
+	for _, i := range found {
+		if i.Pip != nil && i.Implementation == "cpython" && !i.FreeThreaded {
+			return i, nil
+		}
+	}
+	return interpreter.Interpreter{}, fmt.Errorf("no interpreter with pip is here: %d were found, %q are none", len(found), finder.Rejected())
+})
+
+// builder is a user for installers, and of this run of the tests alone; none where the test is not root. The
+// number is among those that systemd leaves to nobody (its "Users, Groups, UIDs and GIDs"), and no process's is larger than 1<<22.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return &syscall.Credential{Uid: 79996, Gid: 79996}
+	id := uint32(1_900_000_000 + os.Getpid())
+	return &syscall.Credential{Uid: id, Gid: id}
 }
 
 // tools runs a test with each installer.
@@ -48,7 +67,7 @@ func pipAlone(t *testing.T, test func(t *testing.T, i install.Installer)) {
 }
 
 func pip(t testing.TB) install.Installer {
-	i, err := install.Find(t.Context(), "pip", "", builder(), []interpreter.Interpreter{debian(t)})
+	i, err := install.Find(t.Context(), "pip", "", builder(), []interpreter.Interpreter{system(t)})
 	if err != nil {
 		t.Skip(err)
 	}
@@ -105,7 +124,7 @@ func (p place) downloads() string { return filepath.Join(p.dir, "downloads") }
 // request is an environment of the wheels beside it, without an index.
 func (p place) request(t testing.TB, lines ...string) install.Request {
 	return install.Request{
-		Python:       debian(t),
+		Python:       system(t),
 		Requirements: &requirement.Set{Lines: lines},
 		Indexes:      requirement.Indexes{FindLinks: []string{p.wheels}, Offline: true},
 		Dir:          p.env(), Final: p.final(), Work: p.work(), Downloads: p.downloads(),
