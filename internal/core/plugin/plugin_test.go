@@ -30,7 +30,9 @@ import (
 func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginInstance {
 	t.Helper()
 	dir := t.TempDir()
-	temp := tempDir(t)
+	h := newHome(t)
+	t.Setenv("TMPDIR", h.temp)
+	t.Setenv(closedEnv, h.closed)
 	t.Setenv(helperEnv, kind)
 	name := "nomad-" + kind + "-stub"
 	exe, err := os.Executable()
@@ -55,27 +57,59 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	reattach, _ := instance.ReattachConfig()
 	t.Cleanup(func() {
 		instance.Kill()
-		wantEnd(t, reattach.Pid, 5*time.Second)
-		wantEmpty(t, temp)
-		if _, err := os.Stat(os.Getenv(closedEnv)); kind == "driver" && err != nil {
-			t.Errorf("the driver was not closed: %v", err)
+		wantEnd(t, reattach.Pid)
+		if kind == "driver" {
+			h.wantClosed(t)
 		}
+		h.wantEmpty(t)
 	})
 	return instance
 }
 
-// tempDir is where plugins make their sockets. Its path is short: a socket's may
-// have 107 bytes (unix(7)). What a stub's Close makes is elsewhere.
-func tempDir(t *testing.T) string {
+// home is what one plugin has for itself.
+type home struct {
+	temp   string // where it makes its sockets
+	closed string // the file that the stub's Close makes
+}
+
+func newHome(t *testing.T) home {
 	t.Helper()
-	t.Setenv(closedEnv, filepath.Join(t.TempDir(), "closed"))
-	dir, err := os.MkdirTemp("", "op")
+	dir, err := os.MkdirTemp("", "op") // short: a socket's path may have 107 bytes (unix(7))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	t.Setenv("TMPDIR", dir)
-	return dir
+	return home{temp: dir, closed: filepath.Join(t.TempDir(), "closed")}
+}
+
+// command runs the test binary as a helper of that kind.
+func (h home) command(ctx context.Context, t *testing.T, kind string, grace time.Duration) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), "TMPDIR="+h.temp, closedEnv+"="+h.closed, helperEnv+"="+kind, graceEnv+"="+grace.String())
+	return cmd
+}
+
+func (h home) wantClosed(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat(h.closed); err != nil {
+		t.Errorf("the driver was not closed: %v", err)
+	}
+}
+
+func (h home) wantEmpty(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(h.temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		t.Errorf("left behind: %s", e.Name())
+	}
 }
 
 func TestNomadsLoaderTakesADriver(t *testing.T) {
@@ -139,21 +173,16 @@ func TestNomadsLoaderTakesADevicePlugin(t *testing.T) {
 
 // fleet is an agent, the plugin it started, and how to meet the plugin again.
 type fleet struct {
+	home
 	t      *testing.T
 	agent  *exec.Cmd
 	plugin launched
-	temp   string
 }
 
 func startAgent(t *testing.T, grace time.Duration) *fleet {
 	t.Helper()
-	f := &fleet{t: t, temp: tempDir(t)}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.agent = exec.Command(exe)
-	f.agent.Env = append(os.Environ(), helperEnv+"=agent", graceEnv+"="+grace.String())
+	f := &fleet{t: t, home: newHome(t)}
+	f.agent = f.command(context.Background(), t, "agent", grace)
 	f.agent.Stderr = os.Stderr
 	out, err := f.agent.StdoutPipe()
 	if err != nil {
@@ -179,11 +208,14 @@ func startAgent(t *testing.T, grace time.Duration) *fleet {
 	return f
 }
 
-func (f *fleet) killAgent() {
+// killAgent returns a time before its death.
+func (f *fleet) killAgent() time.Time {
+	before := time.Now()
 	if f.agent.ProcessState == nil {
 		_ = f.agent.Process.Kill()
 		_ = f.agent.Wait()
 	}
+	return before
 }
 
 // attach connects as a restarted agent does; the function returned disconnects
@@ -209,12 +241,20 @@ func (f *fleet) attach() (drivers.DriverPlugin, func()) {
 }
 
 // wantCleanEnd wants the plugin ended of its own accord, with nothing left.
-func (f *fleet) wantCleanEnd(within time.Duration) {
+func (f *fleet) wantCleanEnd() {
 	f.t.Helper()
-	wantEnd(f.t, f.plugin.PID, within)
-	wantEmpty(f.t, f.temp)
-	if _, err := os.Stat(os.Getenv(closedEnv)); err != nil {
-		f.t.Errorf("the driver was not closed: %v", err)
+	wantEnd(f.t, f.plugin.PID)
+	f.wantClosed(f.t)
+	f.wantEmpty(f.t)
+}
+
+// wantCleanEndAfter wants it not to come before the grace period is over, which has
+// begun at that time or later. However late the test looks, it is right.
+func (f *fleet) wantCleanEndAfter(grace time.Duration, begun time.Time) {
+	f.t.Helper()
+	f.wantCleanEnd()
+	if took := time.Since(begun); took < grace {
+		f.t.Errorf("the plugin ended after %v, before the grace period of %v was over", took, grace)
 	}
 }
 
@@ -230,55 +270,46 @@ func alive(pid int) bool {
 	return err == nil && !st.Zombie
 }
 
-func wantEnd(t *testing.T, pid int, within time.Duration) {
+// soon is long enough on a busy machine.
+const soon = time.Minute
+
+func wantEnd(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(within); alive(pid); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(soon); alive(pid); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("plugin %d is still there after %v", pid, within)
+			t.Fatalf("plugin %d is still there after %v", pid, soon)
 		}
 	}
 }
 
-func wantEmpty(t *testing.T, dir string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		t.Errorf("left behind: %s", e.Name())
-	}
-}
-
 func TestAnOrphanEndsAfterTheGracePeriod(t *testing.T) {
-	const grace = 2 * time.Second
+	t.Parallel()
+	const grace = 3 * time.Second
 	f := startAgent(t, grace)
 	time.Sleep(2 * grace)
 	f.wantAlive("though its agent is connected")
-	f.killAgent()
-	time.Sleep(grace / 2)
-	f.wantAlive("before the grace period is over")
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEndAfter(grace, f.killAgent())
 }
 
 func TestAnAgentThatLivesMayDisconnect(t *testing.T) {
-	const grace = 300 * time.Millisecond
+	t.Parallel()
+	const grace = 3 * time.Second
 	f := startAgent(t, grace)
 	if err := f.agent.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(5 * grace)
+	time.Sleep(3 * grace)
 	f.wantAlive("though the agent that started it is alive")
-	f.killAgent()
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEndAfter(grace, f.killAgent())
 }
 
 func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
-	const grace = 2 * time.Second
+	t.Parallel()
+	const grace = 6 * time.Second // in which an agent has to connect
 	f := startAgent(t, grace)
 	f.killAgent()
 	driver, disconnect := f.attach()
-	time.Sleep(3 * grace)
+	time.Sleep(grace + grace/2)
 	f.wantAlive("though an agent is connected")
 
 	// stderr is a pipe that nobody reads since the first agent died
@@ -291,27 +322,28 @@ func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
 	f.wantAlive("after writing to a closed stderr")
 
 	disconnect()
-	time.Sleep(grace / 2)
-	f.wantAlive("before the grace period is over")
+	time.Sleep(grace / 4)
 	_, disconnect = f.attach() // a second restart starts the period anew
 	time.Sleep(grace)
 	f.wantAlive("though an agent is connected again")
+	begun := time.Now()
 	disconnect()
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEndAfter(grace, begun)
 }
 
 func TestAStartEndsWithTheAgentThatAskedForIt(t *testing.T) {
+	t.Parallel()
 	f := startAgent(t, time.Hour)
 	other, leave := f.attach()
 	driver, disconnect := f.attach()
 	noted := func(id, want string) {
 		t.Helper()
 		var got []byte
-		for end := time.Now().Add(20 * time.Second); string(got) != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(soon); string(got) != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("task %s: noted %q, want %q", id, got, want)
 			}
-			got, _ = os.ReadFile(os.Getenv(closedEnv) + "-" + id)
+			got, _ = os.ReadFile(f.closed + "-" + id)
 		}
 	}
 	if _, _, err := driver.StartTask(&drivers.TaskConfig{ID: "quick"}); err != nil {
@@ -337,10 +369,11 @@ func TestAStartEndsWithTheAgentThatAskedForIt(t *testing.T) {
 	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEnd()
 }
 
 func TestSignalsAreTheAgentsAffair(t *testing.T) {
+	t.Parallel()
 	f := startAgent(t, time.Hour)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
 		if err := syscall.Kill(f.plugin.PID, sig); err != nil {
@@ -350,10 +383,11 @@ func TestSignalsAreTheAgentsAffair(t *testing.T) {
 		f.wantAlive("after " + sig.String() + " with an agent connected")
 	}
 	f.killAgent() // the grace period is an hour, but SIGTERM has come
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEnd()
 }
 
 func TestSIGTERMEndsAnOrphanAtOnce(t *testing.T) {
+	t.Parallel()
 	f := startAgent(t, time.Hour)
 	f.killAgent()
 	time.Sleep(300 * time.Millisecond)
@@ -361,24 +395,21 @@ func TestSIGTERMEndsAnOrphanAtOnce(t *testing.T) {
 	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	f.wantCleanEnd(20 * time.Second)
+	f.wantCleanEnd()
 }
 
 func TestAPluginToWhichNobodyConnectsEnds(t *testing.T) {
-	temp := tempDir(t)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Parallel()
+	h := newHome(t)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), helperEnv+"=driver", graceEnv+"=100ms", base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue)
+	cmd := h.command(ctx, t, "driver", 100*time.Millisecond)
+	cmd.Env = append(cmd.Env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "no agent ever connected") {
 		t.Errorf("got %v\n%s", err, out)
 	}
-	wantEmpty(t, temp)
+	h.wantEmpty(t)
 }
 
 func TestRunByHand(t *testing.T) {

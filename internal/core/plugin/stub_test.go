@@ -208,7 +208,7 @@ func agentMain() {
 	signal.Notify(disconnect, syscall.SIGUSR1)
 	r := client.ReattachConfig()
 	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
-	for end := time.After(time.Minute); ; { // bounds what a killed test leaves
+	for end := time.After(5 * time.Minute); ; { // bounds what a killed test leaves
 		select {
 		case <-disconnect:
 			rpc.(*goplugin.GRPCClient).Conn.Close()
