@@ -30,6 +30,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
+// patience is how long a test waits for what has to come, on a busy machine.
+const patience = 30 * time.Second
+
 // Binary is a plugin as a file that an agent finds.
 type Binary struct {
 	// Name is the file's, by which the agent's configuration calls the plugin.
@@ -56,6 +59,7 @@ type Manager struct {
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
 	updates int
+	unseen  []string // the lists of devices since the one that Want has found last
 	state   *state.PluginState
 	changed chan struct{} // closed at an update
 }
@@ -132,7 +136,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Cleanup(func() {
 		pid := m.PID()
 		manager.Shutdown()
-		WantEnd(t, pid, 5*time.Second)
+		WantEnd(t, pid, patience)
 	})
 	return m, nil
 }
@@ -153,6 +157,7 @@ func (m *Manager) update(devices []*structs.NodeDeviceResource) {
 	defer m.mu.Unlock()
 	m.devices = devices
 	m.updates++
+	m.unseen = append(m.unseen, nodeDevices(devices))
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -222,22 +227,26 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 }
 
 // Want waits for the node to have these devices, in the words of Devices, and
-// returns how long that took.
+// returns how long that took. What it has had since the last Want counts too: a
+// test may be slower than a grace period.
 func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	m.t.Helper()
 	began := time.Now()
 	end := time.After(limit)
 	for {
 		m.mu.Lock()
-		got, changed, updates := nodeDevices(m.devices), m.changed, m.updates
+		found, got, changed := slices.Index(m.unseen, devices), strings.Join(m.unseen, "\nthen\n"), m.changed
+		if found >= 0 {
+			m.unseen = m.unseen[found:] // itself too: it may be wanted again
+		}
 		m.mu.Unlock()
-		if got == devices && updates > 0 {
+		if found >= 0 {
 			return time.Since(began)
 		}
 		select {
 		case <-changed:
 		case <-end:
-			m.t.Fatalf("after %s the node has\n%s\nwant\n%s", limit, got, devices)
+			m.t.Fatalf("after %s the node has had\n%s\nwant\n%s", limit, got, devices)
 		}
 	}
 }
@@ -268,11 +277,11 @@ func (m *Manager) KillPlugin() int {
 
 func (m *Manager) kill(pid int) {
 	m.t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // it may just have ended
 		m.t.Error(err)
 	}
 	m.killed++
-	WantEnd(m.t, pid, 5*time.Second)
+	WantEnd(m.t, pid, patience)
 }
 
 // processes are those that have been started with this manager's environment, the

@@ -37,15 +37,16 @@ func host(t *testing.T) (config string, unplug, plug func()) {
 func TestTheExampleIsAWholePlugin(t *testing.T) {
 	config, unplug, plug := host(t)
 	m := conformance.StartManager(t, device.PluginBinary(t, "example", config))
-	m.Want("host/serial/port: ttyS0 ttyS1", 10*time.Second)
+	const soon = 30 * time.Second // on a busy machine
+	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 	r, err := m.Reserve("host/serial/port", "ttyS1")
 	if err != nil || r.Envs["SERIAL_PORTS"] != "ttyS1" || r.Devices[0].TaskPath != "/dev/ttyS1" {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	unplug()
-	m.Want("host/serial/port: ttyS0 ttyS1(unplugged)", 10*time.Second)
+	m.Want("host/serial/port: ttyS0 ttyS1(unplugged)", soon)
 	plug()
-	m.Want("host/serial/port: ttyS0 ttyS1", 10*time.Second)
+	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 }
 
 func TestTheExampleConforms(t *testing.T) {

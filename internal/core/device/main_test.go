@@ -50,7 +50,7 @@ type fileWorld struct {
 type fileConfig struct {
 	Dir    string          `codec:"dir" required:"true" doc:"Where the world is."`
 	Period schema.Duration `codec:"period" default:"50ms" doc:"Time between scans."`
-	Grace  schema.Duration `codec:"grace" default:"1s" doc:"Grace."`
+	Grace  schema.Duration `codec:"grace" default:"3s" doc:"Grace."`
 }
 
 var fileKind = Kind[fileConfig]{
@@ -127,11 +127,11 @@ func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	return conformance.Binary{Name: "nomad-device-" + role, Exe: exe, Env: map[string]string{roleVar: role}, Config: config}
 }
 
-func startRig(t *testing.T, w fileWorld) *rig {
+func startRig(t *testing.T, w fileWorld, more ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir()}
 	r.set(w)
-	r.Manager = conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", r.dir)))
+	r.Manager = conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q\n%s", r.dir, strings.Join(more, "\n"))))
 	return r
 }
 
