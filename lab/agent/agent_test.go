@@ -151,7 +151,7 @@ func TestFailedStartLeavesNothingAndSaysWhy(t *testing.T) {
 		{"a nomad that is none", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			tc.o.Runtime, tc.o.Dir = agent.Host, filepath.Join(dir, "a")
 			a, err := agent.Run(ctx, tc.o)

@@ -119,7 +119,7 @@ func (a *alloc) stub(t testing.TB) *api.Allocation {
 
 func (a *alloc) running(t testing.TB) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		i, st, err := a.info()
 		if err == nil && (i.ClientStatus != "running" || st.State != "running") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())

@@ -2,13 +2,13 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 )
 
 // version is a program that prints what version it has of each module.
@@ -60,9 +60,9 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	n.submit(t, j)
 	builds := 0
 	all := n.allocs(t, *j.ID, count)
+	eventually(t, 120*time.Second, func() error { return n.countRunning(*j.ID, count) })
 	for _, a := range all {
-		a.running(t)
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, 20*time.Second, func() error {
 			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
 				return fmt.Errorf("nothing tells of the environment: %s", s)
 			}
@@ -135,7 +135,7 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 					task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &content, DestPath: &path})
 				}
 			}))
-			eventually(t, 60*time.Second, func() error {
+			eventually(t, 120*time.Second, func() error { // pip asks an index again and again
 				if i, _, err := a.info(); err != nil || i.ClientStatus != "failed" {
 					return fmt.Errorf("%v: %s", err, a.story())
 				}
@@ -160,13 +160,21 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 	}
 }
 
-// closedPort is an address of this machine that nobody listens at.
+// closedPort is an address of this machine that nobody listens at until the end of the
+// test: it is taken.
 func closedPort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() { unix.Close(socket) })
+	if err := unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", address.(*unix.SockaddrInet4).Port)
 }
