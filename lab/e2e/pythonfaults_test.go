@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,27 +19,35 @@ import (
 // task uses longer than to the plugin's next start. Meanwhile one task runs on.
 func TestPythonEnvironmentsThroughFaults(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\nallow_sdists = true"}})
-	f := &pythonFaults{n: n, dir: mkdir(t)}
+	f := newPythonFaults(t, "")
 	f.start(t)
-	for _, row := range []struct {
-		name string
-		test func(*testing.T)
-	}{
-		{"plugin killed amid a build", f.pluginAmidBuild},
-		{"plugin killed amid a build of source", f.pluginAmidSource},
-		{"agent killed amid a build", f.agentAmidBuild},
+	f.run(t, append(f.amidBuilds(), []pythonFault{
 		{"plugin killed amid starts", f.pluginAmidStarts},
 		{"agent killed amid starts", f.agentAmidStarts},
 		{"files truncated", f.truncated},
 		{"the task that ran on", f.wentOn},
 		{"plugin and agent killed amid removals", f.killedAmidRemovals},
 		{"nothing is kept", f.nothingKept},
-	} {
-		if !t.Run(row.name, row.test) {
-			break
-		}
+	}...))
+}
+
+// The same of builds, where pip builds though there may be uv.
+func TestPythonBuildsByPipThroughFaults(t *testing.T) {
+	if out, err := exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").CombinedOutput(); err != nil {
+		t.Skipf("there is no pip: %s", out)
 	}
+	t.Parallel()
+	f := newPythonFaults(t, `installer = "pip"`)
+	i, _, err := f.n.Client().Nodes().Info(f.n.id(), nil)
+	if err != nil || i.Attributes["driver.python.installer"] != "pip" {
+		t.Fatalf("the installer is %q, %v", i.Attributes["driver.python.installer"], err)
+	}
+	f.run(t, append(f.amidBuilds(), pythonFault{"nothing is kept", f.nothingKept}))
+}
+
+type pythonFault struct {
+	name string
+	test func(*testing.T)
 }
 
 type pythonFaults struct {
@@ -47,6 +57,27 @@ type pythonFaults struct {
 	goesOn  *alloc
 	process proc
 	env     string // the environment of the task that goes on
+}
+
+func newPythonFaults(t *testing.T, config string) *pythonFaults {
+	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\nallow_sdists = true\n" + config}})
+	return &pythonFaults{n: n, dir: mkdir(t)}
+}
+
+func (f *pythonFaults) run(t *testing.T, faults []pythonFault) {
+	for _, fault := range faults {
+		if !t.Run(fault.name, fault.test) {
+			break
+		}
+	}
+}
+
+func (f *pythonFaults) amidBuilds() []pythonFault {
+	return []pythonFault{
+		{"plugin killed amid a build", f.pluginAmidBuild},
+		{"plugin killed amid a build of source", f.pluginAmidSource},
+		{"agent killed amid a build", f.agentAmidBuild},
+	}
 }
 
 // start starts the task that goes on. It has two modules, and needs the second later.
@@ -85,16 +116,24 @@ func (f *pythonFaults) wentOn(t *testing.T) {
 }
 
 // endPlugin kills the plugin and waits for the next one, which looks through the cache.
-func (f *pythonFaults) endPlugin(t *testing.T) {
+func (f *pythonFaults) endPlugin(t *testing.T) (next proc) {
 	t.Helper()
 	old := f.n.plugin(t)
 	old.end(t)
-	eventually(t, 20*time.Second, func() error {
-		if p := f.n.find(f.n.isPlugin); len(p) != 1 || p[0].pid == old.pid {
+	return f.nextPlugin(t, old)
+}
+
+func (f *pythonFaults) nextPlugin(t *testing.T, old proc) (next proc) {
+	t.Helper()
+	eventually(t, 40*time.Second, func() error {
+		p := f.n.find(f.n.isPlugin)
+		if len(p) != 1 || p[0].pid == old.pid {
 			return fmt.Errorf("no new plugin: %v", p)
 		}
+		next = p[0]
 		return nil
 	})
+	return next
 }
 
 // amidBuild is a job whose environment is just being built, and the processes of that.
@@ -124,7 +163,7 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	index.wait(t, a) // by itself: Nomad asks the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
-	eventually(t, 10*time.Second, f.noInstaller)
+	eventually(t, 20*time.Second, f.noInstaller)
 }
 
 // pluginAmidSource kills the plugin while a package's own code runs, which does not end
@@ -162,20 +201,18 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	building(a) // by itself: Nomad asks the next plugin
 	touch(t, trigger)
 	a.ends(t, "exit 0", "amid_source 9\n")
-	eventually(t, 10*time.Second, f.noInstaller)
+	eventually(t, 20*time.Second, f.noInstaller)
 }
 
 func (f *pythonFaults) agentAmidBuild(t *testing.T) {
 	a, index, installers := f.amidBuild(t, "amid_agent")
 	kill(t, f.n)
 	gone(t, installers) // with the agent, whether the plugin notices its end already or not
-	if err := f.noInstaller(); err != nil {
-		t.Error(err)
-	}
+	eventually(t, 20*time.Second, f.noInstaller)
 	f.n.restart(t)
 	index.release()
 	a.ends(t, "exit 0", "amid_agent 5\n")
-	eventually(t, 10*time.Second, f.noInstaller)
+	eventually(t, 20*time.Second, f.noInstaller)
 }
 
 func (f *pythonFaults) noInstaller() error {
@@ -185,13 +222,22 @@ func (f *pythonFaults) noInstaller() error {
 	return nil
 }
 
-// starting are jobs that were just submitted. Each notes that it runs, and waits.
-func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count int) []*alloc {
+// starts are the tasks of a job that was just submitted. Each notes that it runs, and waits.
+type starts struct {
+	*pythonFaults
+	name   string
+	before []string // the directories of other tasks
+	allocs []*alloc
+}
+
+func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count int) *starts {
 	t.Helper()
+	s := &starts{pythonFaults: f, name: name, before: f.n.taskDirs()}
 	j := py(t, code(
 		"import os, starts, time",
 		"log = os.open("+quote(f.trigger(name))+" + os.environ['NOMAD_ALLOC_INDEX'], os.O_WRONLY | os.O_APPEND)",
-		"os.write(log, b'%d\\n' % os.getpid())",
+		"since = open('/proc/self/stat').read().rsplit(')', 1)[1].split()[19]",
+		"os.write(log, b'%d %s\\n' % (os.getpid(), since.encode()))",
 		"while not os.path.exists("+quote(f.trigger(name+"-go"))+"): time.sleep(0.05)",
 		"print(starts.VERSION)",
 	).with(needs(wheels, "starts")), func(j *api.Job, _ *api.Task) {
@@ -205,84 +251,119 @@ func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count 
 		}
 	}
 	f.n.submit(t, j)
-	all := f.n.allocs(t, *j.ID, count)
-	for _, a := range all { // before, Nomad gives up what comes to a plugin that is killed
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(a.dir()); err == nil {
-				break
-			} else if time.Now().After(end) {
-				t.Fatal(err)
+	s.allocs = f.n.allocs(t, *j.ID, count)
+	// before they have directories, Nomad gives up what comes to a plugin that is killed
+	s.await(t, func() bool {
+		for _, a := range s.allocs {
+			if _, err := os.Stat(a.dir()); err != nil {
+				return false
 			}
 		}
+		return true
+	})
+	return s
+}
+
+// await is for what may be over soon.
+func (s *starts) await(t *testing.T, what func() bool) {
+	t.Helper()
+	for end := time.Now().Add(40 * time.Second); !what(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("nothing comes of %s: %s", s.name, s.allocs[0].story())
+		}
 	}
-	return all
+}
+
+// notes are what the processes of the task with this index have noted.
+func (s *starts) notes(t *testing.T, index int) []string {
+	t.Helper()
+	b, err := os.ReadFile(s.trigger(s.name) + strconv.Itoa(index))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Collect(strings.Lines(string(b)))
+}
+
+// progress says how many tasks the plugin has begun to start, and how many of their programs run.
+func (s *starts) progress(t *testing.T) (begun, run int) {
+	t.Helper()
+	for i := range s.allocs {
+		if len(s.notes(t, i)) > 0 {
+			run++
+		}
+	}
+	for _, dir := range s.n.taskDirs() {
+		if !slices.Contains(s.before, dir) {
+			begun++
+		}
+	}
+	return begun, run
 }
 
 // eachOnce checks that of each task exactly one process runs, and lets them end.
-func (f *pythonFaults) eachOnce(t *testing.T, name string, all []*alloc) {
+func (s *starts) eachOnce(t *testing.T) {
 	t.Helper()
-	for i, a := range all {
-		var alive []string
+	for i, a := range s.allocs {
 		// the allocations are in no order; their files are
-		eventually(t, 30*time.Second, func() error {
-			alive = nil
-			b, err := os.ReadFile(f.trigger(name) + strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			for line := range strings.Lines(string(b)) {
-				pid, _ := strconv.Atoi(strings.TrimSpace(line))
-				if _, err := readProc(pid); err == nil {
-					alive = append(alive, strings.TrimSpace(line))
+		eventually(t, 60*time.Second, func() error {
+			for _, note := range s.notes(t, i) {
+				var p proc
+				if _, err := fmt.Sscan(note, &p.pid, &p.start); err == nil && p.alive() {
+					return nil
 				}
 			}
-			if len(alive) == 0 {
-				return fmt.Errorf("task %d has not started: %s", i, a.story())
-			}
-			return nil
+			return fmt.Errorf("task %d has not started: %s", i, a.story())
 		})
 		a.held(t)
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, 20*time.Second, func() error {
 		running := 0
-		for _, p := range f.n.processes() {
-			if !f.n.infrastructure(p) && p.pid != f.process.pid {
+		for _, p := range s.n.processes() {
+			if !s.n.infrastructure(p) && p.pid != s.process.pid {
 				running++
 			}
 		}
-		if running != len(all) {
-			return fmt.Errorf("%d processes of %d tasks", running, len(all))
+		if running != len(s.allocs) {
+			return fmt.Errorf("%d processes of %d tasks", running, len(s.allocs))
 		}
 		return nil
 	})
-	touch(t, f.trigger(name+"-go"))
-	for _, a := range all {
+	touch(t, s.trigger(s.name+"-go"))
+	for _, a := range s.allocs {
 		a.ends(t, "exit 0", "6\n")
 	}
 }
 
 func (f *pythonFaults) pluginAmidStarts(t *testing.T) {
-	wheels := wheelhouse(t, wheel{name: "starts", version: "6"})
-	f.n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
-	for round := range 4 {
-		name := fmt.Sprintf("starts-plugin-%d", round)
-		all := f.starting(t, name, wheels, 3)
-		time.Sleep(rand.N(200 * time.Millisecond))
-		f.n.plugin(t).end(t)
-		f.eachOnce(t, name, all)
-	}
+	f.amidStarts(t, "plugin", 4, func(plugin proc) { plugin.end(t) }, func() {})
 }
 
 func (f *pythonFaults) agentAmidStarts(t *testing.T) {
+	f.amidStarts(t, "agent", 2, func(proc) { kill(t, f.n) }, func() { f.n.restart(t) })
+}
+
+// amidStarts strikes while tasks start: that often, and more often where that was too
+// late for all of them.
+func (f *pythonFaults) amidStarts(t *testing.T, who string, rounds int, strike func(plugin proc), heal func()) {
 	wheels := wheelhouse(t, wheel{name: "starts", version: "6"})
-	for round := range 2 {
-		name := fmt.Sprintf("starts-agent-%d", round)
-		all := f.starting(t, name, wheels, 3)
-		time.Sleep(rand.N(200 * time.Millisecond))
-		kill(t, f.n)
-		f.n.restart(t)
-		f.eachOnce(t, name, all)
+	f.n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
+	hits, round := 0, 0
+	for ; round < rounds || hits == 0; round++ {
+		if round == rounds+10 {
+			t.Fatalf("the %s was killed %d times, and never amid a start: the test proves nothing", who, round)
+		}
+		plugin := f.n.plugin(t)
+		s := f.starting(t, fmt.Sprintf("starts-%s-%d", who, round), wheels, 3)
+		s.await(t, func() bool { begun, _ := s.progress(t); return begun > 0 })
+		time.Sleep(rand.N(50 * time.Millisecond))
+		strike(plugin)
+		if begun, run := s.progress(t); run < begun {
+			hits++
+		}
+		heal()
+		s.eachOnce(t)
 	}
+	t.Logf("the %s was killed amid a start in %d of %d rounds", who, hits, round)
 }
 
 // killedAmidRemovals kills the plugin, and then the agent with it, while it removes environments of which
@@ -313,32 +394,56 @@ func (f *pythonFaults) killedAmidRemovals(t *testing.T) {
 			a.ends(t, "exit 0", fmt.Sprintf("7 %d\n", files))
 		}
 	}
-	use()
-	for _, strike := range []func(){
-		func() { f.endPlugin(t) },
-		func() { kill(t, f.n); f.n.restart(t) },
+	for _, fault := range []struct {
+		who    string
+		strike func(plugin proc)
+		heal   func(plugin proc)
+	}{
+		{"plugin", func(plugin proc) { plugin.end(t) }, func(plugin proc) { f.nextPlugin(t, plugin) }},
+		{"agent", func(proc) { kill(t, f.n) }, func(proc) { f.n.restart(t) }},
 	} {
-		f.endPlugin(t)
-		f.awaitRemoval(t)
-		time.Sleep(rand.N(20 * time.Millisecond))
-		strike()
+		for round := 1; ; round++ {
+			use()
+			plugin := f.endPlugin(t)
+			hit := f.amidRemoval(t)
+			if hit {
+				time.Sleep(rand.N(20 * time.Millisecond))
+				fault.strike(plugin)
+				hit = len(f.removals()) > 0
+				fault.heal(plugin)
+			}
+			if hit {
+				t.Logf("the %s was killed amid a removal in round %d", fault.who, round)
+				break
+			}
+			if round == 10 {
+				t.Fatalf("the %s was never killed amid a removal, %d times: the test proves nothing", fault.who, round)
+			}
+		}
 		use()
 	}
 }
 
-// awaitRemoval returns when something is being removed.
-func (f *pythonFaults) awaitRemoval(t *testing.T) {
+// amidRemoval returns when something is being removed, or, false, when all has been.
+func (f *pythonFaults) amidRemoval(t *testing.T) bool {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		for _, name := range f.n.cached("builds") {
-			if strings.HasPrefix(name, "trash.") {
-				return
-			}
+		left := f.n.cached("envs")
+		if len(f.removals()) > 0 {
+			return true
+		}
+		if len(left) == 0 {
+			return false
 		}
 		if time.Now().After(end) {
-			t.Fatalf("nothing is removed: %q", f.n.cached("envs"))
+			t.Fatalf("nothing is removed: %q", left)
 		}
 	}
+}
+
+// removals are what is being removed, or was when its remover was killed.
+func (f *pythonFaults) removals() []string {
+	return slices.DeleteFunc(f.n.cached("builds"), func(name string) bool { return !strings.HasPrefix(name, "trash.") })
 }
 
 func (f *pythonFaults) truncated(t *testing.T) {

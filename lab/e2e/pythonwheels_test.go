@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -130,8 +131,8 @@ func wheelhouse(t testing.TB, wheels ...wheel) string {
 
 // heldIndex is a package index (PEP 503) that does not answer until it is told to.
 type heldIndex struct {
-	url   string        // for index_url
-	asked chan struct{} // gets a value for each request that is held
+	url   string               // for index_url
+	asked chan context.Context // gets that of each request that is held
 
 	release func() // may be called twice
 }
@@ -141,14 +142,14 @@ func holdIndex(t testing.TB, wheels ...wheel) *heldIndex {
 	t.Helper()
 	dir := wheelhouse(t, wheels...)
 	released := make(chan struct{})
-	x := &heldIndex{asked: make(chan struct{}, 100), release: sync.OnceFunc(func() { close(released) })}
+	x := &heldIndex{asked: make(chan context.Context, 100), release: sync.OnceFunc(func() { close(released) })}
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
 	mux.HandleFunc("/simple/{project}/", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-released:
 		default:
-			x.asked <- struct{}{}
+			x.asked <- r.Context()
 			select {
 			case <-released:
 			case <-r.Context().Done():
@@ -169,12 +170,17 @@ func holdIndex(t testing.TB, wheels ...wheel) *heldIndex {
 	return x
 }
 
-// wait returns when an installer waits for an answer.
+// wait returns when an installer waits for an answer: one that lives.
 func (x *heldIndex) wait(t testing.TB, a *alloc) {
 	t.Helper()
-	select {
-	case <-x.asked:
-	case <-time.After(40 * time.Second):
-		t.Fatalf("no installer asks the index: %s", a.story())
+	for timeout := time.After(60 * time.Second); ; {
+		select {
+		case request := <-x.asked:
+			if request.Err() == nil {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("no installer asks the index: %s", a.story())
+		}
 	}
 }
