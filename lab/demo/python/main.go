@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -107,21 +107,22 @@ func (d *demo) page(ctx context.Context) error {
 // built starts a job whose environment is not there yet.
 func (d *demo) built(ctx context.Context) error {
 	stage.Say("A job with a locked dependency, which it brings along: nothing is downloaded")
-	return d.moon(ctx, "wheelhouse")
+	return d.moon(ctx, "built in")
 }
 
 func (d *demo) found(ctx context.Context) error {
 	stage.Say("The same job again")
-	return d.moon(ctx, "wheelhouse")
+	return d.moon(ctx, "cache hit")
 }
 
-// moon runs a job to its end.
-func (d *demo) moon(ctx context.Context, name string) error {
-	r, err := d.submit(ctx, name)
+// moon runs the wheelhouse job to its end, and fails unless its events tell this of the
+// environment.
+func (d *demo) moon(ctx context.Context, environment string) error {
+	r, err := d.submit(ctx, "wheelhouse")
 	if err != nil {
 		return err
 	}
-	if err := r.ends(ctx); err != nil {
+	if _, err := r.ends(ctx, environment); err != nil {
 		return err
 	}
 	if err := d.output(ctx, r); err != nil {
@@ -142,35 +143,53 @@ func (d *demo) killed(ctx context.Context) error {
 		return err
 	}
 	plugin := pids[agent.DriverPrefix+"python"]
-	killed := make(chan error, 1)
-	go func() { killed <- d.killBuilder(ctx, plugin) }()
+	type end struct {
+		at  time.Time
+		err error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		at, err := d.killBuilder(ctx, plugin)
+		ended <- end{at, err}
+	}()
 	r, err := d.submit(ctx, "inline")
 	if err != nil {
 		return err
 	}
+	var killed end
 	select {
-	case err := <-killed:
-		if err != nil {
-			return err
+	case killed = <-ended:
+		if killed.err != nil {
+			return killed.err
 		}
 	case <-time.After(20 * time.Second):
 		return fmt.Errorf("no build was seen")
 	}
 	stage.Note("Plugin %d was killed. Nomad started another, and that built the environment anew:", plugin)
-	if err := r.ends(ctx); err != nil {
+	built, err := r.ends(ctx, "built in")
+	if err != nil {
 		return err
+	}
+	if time.Unix(0, built.Time).Before(killed.at) {
+		return fmt.Errorf("the plugin was killed only after the environment was built")
 	}
 	return d.output(ctx, r)
 }
 
-// killBuilder waits, where the plugin is, for the first sign of a build.
-func (d *demo) killBuilder(ctx context.Context, plugin int) error {
-	const script = `until [ -n "$(ls "$1")" ]; do :; done; kill -9 "$2"`
+// killBuilder waits, where the plugin is, for the first sign of a build, and returns when
+// it killed the plugin.
+func (d *demo) killBuilder(ctx context.Context, plugin int) (time.Time, error) {
+	const script = `until [ -n "$(ls "$1")" ]; do :; done; kill -9 "$2"; date +%s%N`
 	builds := strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/builds"
-	if out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", builds, fmt.Sprint(plugin)); err != nil {
-		return fmt.Errorf("failed to kill the plugin: %w: %s", err, out)
+	out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", builds, fmt.Sprint(plugin))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("failed to kill the plugin: %w: %s", err, out)
 	}
-	return nil
+	at, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("failed to tell when the plugin was killed: %w", err)
+	}
+	return time.Unix(0, at), nil
 }
 
 func (d *demo) crash(ctx context.Context) error {
@@ -182,13 +201,10 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := r.wait(ctx, "to fail", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusFailed }); err != nil {
 		return err
 	}
+	_, err = r.tells(ctx, "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)")
 	stage.Note("The task's events, as in nomad alloc status and in the web UI:")
 	r.show()
-	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
-	if !slices.ContainsFunc(r.events(), func(e *api.TaskEvent) bool { return e.DisplayMessage == want }) {
-		return fmt.Errorf("the exception is not among the events")
-	}
-	return nil
+	return err
 }
 
 // run is one run of an example.
@@ -243,23 +259,43 @@ func (d *demo) output(ctx context.Context, r *run) error {
 	return nil
 }
 
-// ends waits for an end in good order, and shows the driver's events.
-func (r *run) ends(ctx context.Context) error {
+// ends waits for an end in good order, shows the driver's events, and returns the one
+// that tells this of the environment.
+func (r *run) ends(ctx context.Context, environment string) (*api.TaskEvent, error) {
 	if err := r.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
-		return err
+		return nil, err
 	}
-	r.show()
 	if r.alloc.ClientStatus != api.AllocClientStatusComplete {
-		return fmt.Errorf("job %s is %s", r.job, r.alloc.ClientStatus)
+		r.show()
+		return nil, fmt.Errorf("job %s is %s", r.job, r.alloc.ClientStatus)
 	}
+	told, err := r.tells(ctx, environment)
+	r.show()
 	stage.Note("The program started %s.", r.took())
-	return nil
+	return told, err
+}
+
+// tells waits for an event of the driver's: Nomad may pass it on after that of the exit.
+func (r *run) tells(ctx context.Context, text string) (told *api.TaskEvent, err error) {
+	err = r.wait(ctx, "to tell: "+text, func(*api.Allocation) bool {
+		for _, e := range r.events() {
+			if e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, text) {
+				told = e
+			}
+		}
+		return told != nil
+	})
+	return told, err
 }
 
 func (r *run) wait(ctx context.Context, what string, done func(*api.Allocation) bool) error {
-	return stage.Until(ctx, r.job+" "+what, func() (_ bool, err error) {
-		r.alloc, _, err = r.client.Allocations().Info(r.alloc.ID, nil)
-		return err == nil && done(r.alloc), err
+	return stage.Until(ctx, r.job+" "+what, func() (bool, error) {
+		now, _, err := r.client.Allocations().Info(r.alloc.ID, nil)
+		if err != nil {
+			return false, err
+		}
+		r.alloc = now
+		return done(now), nil
 	})
 }
 
