@@ -18,6 +18,7 @@ type build struct {
 	sandbox *sandbox
 	egress  *egress
 	env     []string
+	site    string // where the interpreter looks for packages
 }
 
 // Install makes the environment: virtual environment, packages, bytecode. The files are
@@ -40,6 +41,9 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if b.site, err = sitePackages(b.Dir); err != nil {
+		return nil, err
+	}
 	if err := b.packages(ctx); err != nil {
 		return nil, err
 	}
@@ -52,7 +56,7 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	if err := b.bytecode(ctx); err != nil {
 		return nil, err
 	}
-	packages, err := installed(b.Dir)
+	packages, err := installed(b.site)
 	if err != nil {
 		return nil, err
 	}

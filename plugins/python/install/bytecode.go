@@ -16,18 +16,14 @@ import (
 // do not change (PEP 552), and with the paths that tracebacks are to show. The base interpreter does it, without
 // site (-S), so that nothing of the environment runs. A file that does not compile is its package's business.
 func (b *build) bytecode(ctx context.Context) error {
-	packages, err := sitePackages(b.Dir)
-	if err != nil {
-		return err
-	}
-	final := filepath.Join(b.Final, strings.TrimPrefix(packages, b.Dir))
+	final := filepath.Join(b.Final, strings.TrimPrefix(b.site, b.Dir))
 	var out output
 	_ = b.sandbox.run(ctx, b.Work, b.env, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", "-d", final, packages}, &out)
+		"--invalidation-mode", "unchecked-hash", "-d", final, b.site}, &out)
 	return ctx.Err()
 }
 
-// sitePackages is where an environment's packages are.
+// sitePackages is where the packages of an environment will be, as long as none is there: they may have such directories too.
 func sitePackages(dir string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages"))
 	if err != nil || len(found) != 1 {
@@ -36,12 +32,8 @@ func sitePackages(dir string) (string, error) {
 	return found[0], nil
 }
 
-// installed lists an environment's packages by their metadata (core metadata specification).
-func installed(dir string) ([]string, error) {
-	site, err := sitePackages(dir)
-	if err != nil {
-		return nil, err
-	}
+// installed lists the packages of a directory by their metadata (core metadata specification).
+func installed(site string) ([]string, error) {
 	root, err := os.OpenRoot(site)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the packages: %w", err)
