@@ -19,6 +19,8 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -43,7 +45,8 @@ type Builder struct{ UID, GID uint32 }
 // Cache is the environments below a directory. It is safe for concurrent use, and so are
 // several of one directory, in any number of processes.
 type Cache struct {
-	cfg Config
+	cfg    Config
+	places chan struct{} // one is taken for each build: what all at once would take, a node has not
 
 	mu      sync.Mutex
 	running map[string]*running // builds of this process, by key
@@ -60,7 +63,7 @@ func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	return &Cache{cfg: cfg, running: map[string]*running{}, failed: map[string]failure{}}
+	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))), running: map[string]*running{}, failed: map[string]failure{}}
 }
 
 // Spec says which environment is wanted.
@@ -79,8 +82,13 @@ type Spec struct {
 	// Nothing that it started may run any more when it returns.
 	Build func(ctx context.Context, dir, final, scratch, downloads string) error
 
-	// Waiting is called, once, when another task or process builds it. May be nil.
-	Waiting func()
+	// Limit is how long Build may take, with the wait for another process that builds the same, and
+	// before that how long others may be built first; 0 is without limit.
+	Limit time.Duration
+
+	// Waiting is called, once, when another task or process builds it, and Queued when it has to wait
+	// until others are built. May be nil.
+	Waiting, Queued func()
 }
 
 // Environment is one that may be used until Release.
@@ -100,13 +108,14 @@ type Environment struct {
 }
 
 // Get returns an environment: one that is there and whole, or a new one. Of all that
-// ask at the same time one builds, in whatever process, and the others wait; when it
-// fails each of them tries itself, one after the other, unless the build says that it is
-// of no use (an error with Temporary() false), which they get too within this process.
+// ask at the same time one builds, in whatever process, and the others wait. When it fails those of this
+// process that waited get its error, too, unless it failed as its ctx was cancelled: then the next one tries.
+// Those of other processes try themselves, one process after the other.
 //
 // One that is older than Spec.Fresh is returned all the same when building it anew
-// fails for a while only (Temporary() true), or takes longer than ctx has; Stale says why then. The errors of Spec.Build
-// are returned as they are; a full disk is a *FullError.
+// fails for a while only (Temporary() true), or takes longer than Spec.Limit or ctx has; Stale says why then.
+// The errors of Spec.Build are returned as they are; a full disk is a *FullError, and a place
+// that did not become free in time a *BusyError.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	st, err := c.cfg.open()
 	if err != nil {
@@ -117,42 +126,53 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		return nil, err
 	}
 	s.Waiting = onceOrNever(s.Waiting)
-	var failed error // the build that this call waited for
 	for {
-		env, err := st.find(ctx, key)
+		old, err := st.find(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		if env != nil {
-			if env.isFresh(s.Fresh) {
-				return env, nil
-			}
-			if failed == nil {
-				failed = c.lately(key)
-			}
-			if isTemporary(failed) {
-				env.Stale = failed
-				return env, nil
-			}
-			env.Release()
+		if old != nil && old.isFresh(s.Fresh) {
+			return old, nil
+		}
+		if err := c.lately(key); old != nil && err != nil {
+			old.Stale = err
+			return old, nil
 		}
 		r, first := c.join(key)
 		if first {
-			return c.lead(ctx, st, key, s, r)
+			env, err := c.lead(ctx, st, key, s, r, old != nil)
+			if err != nil {
+				return instead(ctx, old, err)
+			}
+			old.Release()
+			return env, nil
 		}
 		s.Waiting()
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return instead(ctx, old, ctx.Err())
 		case <-r.done:
 		}
-		if failed = r.err; isFinal(failed) {
-			return nil, failed
+		if r.err != nil {
+			return instead(ctx, old, r.err)
 		}
+		old.Release()
 	}
 }
 
-// running is a build of this process. Whoever made it closes done, after setting err.
+// instead is what there is where a new environment could not be made: the old one, which may be nil, if it
+// could not for a while only, and somebody still waits.
+func instead(ctx context.Context, old *Environment, err error) (*Environment, error) {
+	if old == nil || !isTemporary(err) || errors.Is(ctx.Err(), context.Canceled) {
+		old.Release()
+		return nil, err
+	}
+	old.Stale = err // a time that is over is temporary, too
+	return old, nil
+}
+
+// running is a build of this process. Whoever made it closes done, after setting err, which is nil
+// where who waits has to look again: it is built, or nobody has tried to the end.
 type running struct {
 	done chan struct{}
 	err  error
@@ -169,37 +189,79 @@ func (c *Cache) join(key string) (r *running, first bool) {
 	return r, true
 }
 
-// lead gets the environment for this call and for those of this process that wait for it.
-func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *running) (env *Environment, err error) {
+// lead gets the environment for this call and for those of this process that wait for it. hasOld
+// says that there is one that will do if it fails.
+func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *running, hasOld bool) (env *Environment, err error) {
 	defer func() {
 		c.mu.Lock()
 		delete(c.running, key)
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			r.err = err
+			if hasOld && isTemporary(err) {
+				c.failed[key] = failure{time.Now(), err}
+			}
+		}
 		c.mu.Unlock()
 		close(r.done)
 	}()
-	var built *lock
-	if built, r.err = st.waitLock(ctx, key, exclusive, s.Waiting); r.err != nil {
-		return nil, r.err
+	if err := c.takePlace(ctx, s); err != nil {
+		return nil, err
 	}
-	defer built.close()
-	old, err := st.find(ctx, key) // another process may have built it meanwhile
-	if err != nil || old != nil && old.isFresh(s.Fresh) {
-		r.err = err
-		return old, err
+	defer func() { <-c.places }()
+	limited, cancel := s.limit(ctx)
+	defer cancel()
+	building, err := st.waitLock(limited, key, exclusive, s.Waiting)
+	if err != nil {
+		return nil, err
 	}
-	env, r.err = st.build(ctx, key, s)
-	if old != nil {
-		if isTemporary(r.err) && !errors.Is(ctx.Err(), context.Canceled) { // it is, too, when the time is over
-			old.Stale = r.err
-			c.mu.Lock()
-			c.failed[key] = failure{time.Now(), r.err}
-			c.mu.Unlock()
-			return old, nil
-		}
-		old.Release()
+	defer building.close()
+	there, err := st.find(limited, key) // another process may have built it meanwhile
+	if err != nil || there != nil && there.isFresh(s.Fresh) {
+		return there, err
 	}
-	return env, r.err
+	there.Release()
+	return st.build(limited, key, s)
 }
+
+// takePlace waits until there are fewer builds than may be at once.
+func (c *Cache) takePlace(ctx context.Context, s Spec) error {
+	select {
+	case c.places <- struct{}{}:
+		return nil
+	default:
+	}
+	if s.Queued != nil {
+		s.Queued()
+	}
+	limited, cancel := s.limit(ctx)
+	defer cancel()
+	select {
+	case c.places <- struct{}{}:
+		return nil
+	case <-limited.Done():
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return &BusyError{s.Limit}
+	}
+}
+
+func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.Limit <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, s.Limit)
+}
+
+// BusyError says that other environments were built for all the time that this one could wait.
+type BusyError struct{ Waited time.Duration }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("for %s this node was busy with building other environments", e.Waited)
+}
+
+// Temporary says that the same may succeed later, or elsewhere.
+func (e *BusyError) Temporary() bool { return true }
 
 // lately is why an environment could not be built anew, if that was not long ago.
 func (c *Cache) lately(key string) error {
@@ -221,11 +283,6 @@ func (e *Environment) isFresh(limit time.Duration) bool {
 func isTemporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary()
-}
-
-func isFinal(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && !t.Temporary()
 }
 
 func onceOrNever(f func()) func() {

@@ -29,11 +29,13 @@ func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-func TestWhoWaitsGetsAFinalErrorAndTriesAfterATemporaryOne(t *testing.T) {
-	for _, temporary := range []bool{false, true} {
-		t.Run(fmt.Sprintf("temporary %v", temporary), func(t *testing.T) {
+func TestAllWhoWaitGetTheErrorOfOneBuild(t *testing.T) {
+	for name, failure := range map[string]error{
+		"final": testError{}, "temporary": testError{temporary: true}, "neither": errors.New("the test's"), "late": context.DeadlineExceeded,
+	} {
+		t.Run(name, func(t *testing.T) {
 			c := testCache(t)
-			const tasks = 5
+			const tasks = 20
 			var builds, waited atomic.Int32
 			everyoneWaits := make(chan struct{})
 			s := Spec{Key: "k",
@@ -45,21 +47,44 @@ func TestWhoWaitsGetsAFinalErrorAndTriesAfterATemporaryOne(t *testing.T) {
 				Build: func(context.Context, string, string, string, string) error {
 					builds.Add(1)
 					<-everyoneWaits
-					return testError{temporary}
+					return failure
 				}}
 			var all sync.WaitGroup
 			for range tasks {
 				all.Go(func() {
-					if _, err := c.Get(t.Context(), s); err != (testError{temporary}) {
+					if _, err := c.Get(t.Context(), s); err != failure {
 						t.Errorf("got %v", err)
 					}
 				})
 			}
 			all.Wait()
-			if want := map[bool]int32{false: 1, true: tasks}[temporary]; builds.Load() != want {
-				t.Errorf("%d builds instead of %d", builds.Load(), want)
+			if builds.Load() != 1 {
+				t.Errorf("%d builds", builds.Load())
 			}
 		})
+	}
+}
+
+func TestWhoWaitsBuildsWhenTheBuilderIsCancelled(t *testing.T) {
+	c := testCache(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	_, err := c.Get(ctx, Spec{Key: "k", Build: func(context.Context, string, string, string, string) error {
+		waits := make(chan struct{})
+		all.Go(func() {
+			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
+			if err != nil || e.Hit {
+				t.Errorf("got %+v, %v", e, err)
+			}
+			e.Release()
+		})
+		<-waits
+		cancel()
+		return testError{temporary: true}
+	}})
+	all.Wait()
+	if err != (testError{temporary: true}) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -34,8 +34,11 @@ func (e *Environment) Lend(stateDir string) error {
 	return full(e.store.dir, writeFile(filepath.Join(dir, hex.EncodeToString(sum[:16])), []byte(stateDir)))
 }
 
-// Release ends what Get began: from now on only borrowers keep the environment from removal. It may be called twice.
+// Release ends what Get began: from now on only borrowers keep the environment from removal. It may be called twice, and of nil.
 func (e *Environment) Release() {
+	if e == nil {
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.lock != nil {

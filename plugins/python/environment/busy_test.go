@@ -1,0 +1,149 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestNoMoreBuildsRunAtOnceThanTheNodeHasProcessors(t *testing.T) {
+	c := testCache(t)
+	most := max(2, runtime.GOMAXPROCS(0))
+	tasks := 3 * most
+	var mu sync.Mutex // guards what follows
+	came, now := 0, 0
+	everyoneCame := make(chan struct{})
+	comes := func(builds int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now += builds; now > most {
+			t.Errorf("%d at once", now)
+		}
+		if came++; came == tasks {
+			close(everyoneCame)
+		}
+	}
+	var all sync.WaitGroup
+	for n := range tasks {
+		all.Go(func() {
+			queued := false
+			e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(n),
+				Queued: func() {
+					queued = true
+					comes(0)
+				},
+				Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+					if !queued {
+						comes(1)
+						defer comes(-1)
+					}
+					<-everyoneCame
+					return building(3)(ctx, dir, final, scratch, downloads)
+				}})
+			if err != nil {
+				t.Error(err)
+			}
+			e.Release()
+		})
+	}
+	all.Wait()
+	mustBeTidy(t, c, tasks)
+}
+
+func TestTheTimeOfABuildCountsFromItsBeginning(t *testing.T) {
+	c := testCache(t)
+	fill(c)
+	var free time.Time
+	e := mustGet(t, c, Spec{Key: "k", Limit: time.Hour,
+		Queued: func() {
+			free = time.Now()
+			<-c.places
+		},
+		Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+			if end, ok := ctx.Deadline(); !ok || end.Before(free.Add(time.Hour)) {
+				t.Errorf("it has %s", time.Until(end))
+			}
+			return building(3)(ctx, dir, final, scratch, downloads)
+		}})
+	e.Release()
+}
+
+func TestWhoFindsTheNodeBusyForAllItsTimeMayTryLater(t *testing.T) {
+	c := testCache(t)
+	s := Spec{Key: "k", Fresh: time.Nanosecond, Limit: time.Millisecond, Build: building(3)}
+	fill(c)
+	var busy *BusyError
+	if _, err := c.Get(t.Context(), s); !errors.As(err, &busy) || !isTemporary(err) {
+		t.Errorf("got %v", err)
+	}
+	empty(c)
+	s.Limit = 0
+	mustGet(t, c, s).Release()
+	fill(c)
+	s.Limit = time.Millisecond
+	old := mustGet(t, c, s)
+	if !errors.As(old.Stale, &busy) {
+		t.Errorf("got %+v", old)
+	}
+	old.Release()
+}
+
+func fill(c *Cache) {
+	for range cap(c.places) {
+		c.places <- struct{}{}
+	}
+}
+
+func empty(c *Cache) {
+	for range cap(c.places) {
+		<-c.places
+	}
+}
+
+func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing.T) {
+	for _, other := range []string{"this process", "another"} {
+		t.Run("built by "+other, func(t *testing.T) {
+			c := testCache(t)
+			first := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+			first.Release()
+			waiter := c
+			if other == "another" {
+				waiter = Open(c.cfg) // they know each other from the disk alone
+			}
+			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Build: func(context.Context, string, string, string, string) error {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
+				if err != nil || !errors.Is(old.Stale, context.DeadlineExceeded) || old.Dir != first.Dir {
+					t.Errorf("got %+v, %v", old, err)
+				}
+				old.Release()
+				return testError{temporary: true}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Release()
+		})
+	}
+	t.Run("of twenty that ask together", func(t *testing.T) {
+		c := testCache(t)
+		mustGet(t, c, Spec{Key: "k", Build: building(3)}).Release()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Limit: 100 * time.Millisecond,
+					Build: func(ctx context.Context, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }})
+				if err != nil || !errors.Is(e.Stale, context.DeadlineExceeded) {
+					t.Errorf("got %+v, %v", e, err)
+				}
+				e.Release()
+			})
+		}
+		all.Wait()
+	})
+}
