@@ -78,7 +78,11 @@ func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environ
 	if err != nil {
 		return nil, err
 	}
-	e := entry{Key: key, Built: time.Now(), Boot: bootID(), Tree: t}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	e := entry{Key: key, Built: time.Now(), Boot: boot, Tree: t}
 	if e.Boot == "" { // otherwise Tidy does it, when no task waits
 		if err := s.syncEnvironments(); err != nil {
 			return nil, err

@@ -28,6 +28,9 @@ func (s *store) entryPath(id string) string { return s.path("meta", id+entrySuff
 // errNotWhole is an environment that is there and must not be used.
 var errNotWhole = errors.New("it is not as it was built")
 
+// unusable says that an environment is not there or not whole, and not only that it can't be looked at now.
+func unusable(err error) bool { return errors.Is(err, errNotWhole) || errors.Is(err, fs.ErrNotExist) }
+
 // readEntry says errNotWhole of what a crash left.
 func (s *store) readEntry(id string) (entry, error) {
 	var e entry
@@ -38,7 +41,11 @@ func (s *store) readEntry(id string) (entry, error) {
 	if err := json.Unmarshal(content, &e); err != nil || e.Tree.Digest == "" {
 		return e, errNotWhole
 	}
-	if !e.survived(bootID()) {
+	boot, err := bootID()
+	if err != nil {
+		return e, err
+	}
+	if !e.survived(boot) {
 		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
 	}
 	return e, nil
@@ -64,13 +71,16 @@ func (s *store) used(id string) {
 	}
 }
 
-// bootID is empty where it cannot be read: environments have to be on the disk to be used then.
-func bootID() string {
+// bootID is empty where the kernel tells none: environments have to be on the disk to be used then.
+func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return "", nil
 	}
-	return strings.TrimSpace(string(id))
+	if err != nil {
+		return "", fmt.Errorf("failed to find out since when the machine runs: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
 }
 
 // newest is the latest environment of a key, "" if there is none; next is what the one after it
@@ -127,7 +137,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			}
 		}
 		l.close()
-		if !errors.Is(err, errNotWhole) && !errors.Is(err, fs.ErrNotExist) {
+		if !unusable(err) {
 			return nil, err
 		}
 	}

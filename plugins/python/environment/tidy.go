@@ -148,19 +148,19 @@ func (t *tidying) environments(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	newest := map[string]string{}
+	newest := map[string]int{} // those that can't be read count only once they are known to be good
 	for _, id := range ids {
 		if _, err := t.readEntry(id); err == nil {
-			key, _, _ := splitID(id)
-			newest[key] = id // ids are in order
+			key, n, _ := splitID(id)
+			newest[key] = n // ids are in order
 		}
 	}
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		key, _, _ := splitID(id)
-		err = errors.Join(err, t.environment(id, newest[key] != id))
+		key, n, _ := splitID(id)
+		err = errors.Join(err, t.environment(id, n < newest[key]))
 	}
 	return err
 }
@@ -186,8 +186,11 @@ func (t *tidying) environment(id string, superseded bool) error {
 	if err == nil {
 		_, err = os.Lstat(t.path("envs", id))
 	}
-	if err != nil || superseded {
+	if superseded || unusable(err) {
 		return t.discardLocked(id, l)
+	}
+	if err != nil {
+		return err
 	}
 	info, err := os.Stat(t.entryPath(id))
 	if err != nil {

@@ -1,11 +1,14 @@
 package environment
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Each of these is what a task that runs as the environments' own user, a crash
@@ -111,6 +114,33 @@ func anotherBoot(e *Environment) error {
 	}
 	content.Boot = "another"
 	return e.store.writeEntry(e.id, content)
+}
+
+func TestWhatCannotBeReadForNowIsNotRemoved(t *testing.T) {
+	c := testCache(t)
+	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
+	mustGet(t, c, s).Release()
+	e := mustGet(t, c, s)
+	e.Release()
+	record := e.store.entryPath(e.id)
+	if err := os.Rename(record, record+".aside"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(record, record); err != nil { // reading it fails, though it is there
+		t.Fatal(err)
+	}
+	if _, err := c.Get(t.Context(), s); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("got %v", err)
+	}
+	if err := c.Tidy(t.Context()); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("tidied: %v", err)
+	}
+	if err := os.Rename(record+".aside", record); err != nil {
+		t.Fatal(err)
+	}
+	mustBeTidy(t, c, 2)
+	mustTidy(t, c)
+	mustBeTidy(t, c, 1) // the older one is of no use now
 }
 
 func TestWhatIsOnTheDiskIsUsedAfterACrashOfTheMachine(t *testing.T) {
