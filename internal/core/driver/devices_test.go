@@ -81,7 +81,7 @@ func TestTaskHasItsDevicesAndMounts(t *testing.T) {
 			a.restart()
 			must(t, a.RecoverTask(wire(t, th)))
 		}
-		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, 10*time.Second)
+		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
 		must(t, err)
 		if string(r.Stdout) != want {
 			t.Errorf("a command in it, plugin restarted %v: got %q, want %q", again, r.Stdout, want)
@@ -118,7 +118,7 @@ func TestWhatADriverLendsReadOnlyIsSoInEveryProcessOfTheTask(t *testing.T) {
 			a.restart()
 			must(t, a.RecoverTask(wire(t, th)))
 		}
-		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, 10*time.Second)
+		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
 		must(t, err)
 		if string(r.Stdout) != want {
 			t.Errorf("a command in it, plugin restarted %v: got %q", again, r.Stdout)

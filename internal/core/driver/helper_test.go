@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,15 +76,25 @@ func removeLeaves() {
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
-		for _, driver := range []string{"test-driver", "script"} {
-			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-"+driver+"-*"))
+		for _, node := range nodes { // another run's are its own
+			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
-				for end := time.Now().Add(5 * time.Second); unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end); {
+				for end := time.Now().Add(30 * time.Second); unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
 				}
 			}
 		}
 	}
+}
+
+var nodes []string
+
+// NewNode is the id of an agent's node, whose cgroups are removed when all tests
+// have ended.
+func NewNode() string {
+	node := uuid.Generate()
+	nodes = append(nodes, node)
+	return node
 }
 
 type testConfig struct{ PluginOptions }
@@ -130,7 +141,7 @@ func startWorkload(t *testing.T, w Workload[testConfig, testTask], options map[s
 	t.Helper()
 	state, err := os.MkdirTemp("", "otd")
 	must(t, err)
-	a := &agent{t: t, state: state, node: uuid.Generate(), cgroup: cgroup.Detect(""), workload: w}
+	a := &agent{t: t, state: state, node: NewNode(), cgroup: cgroup.Detect(""), workload: w}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
 		a.makeShare()
 	}
@@ -286,7 +297,7 @@ func (a *agent) run(cfg *drivers.TaskConfig) *drivers.TaskHandle {
 
 func (a *agent) wait(id string) *drivers.ExitResult {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ch, err := a.WaitTask(ctx, id)
 	must(a.t, err)
@@ -295,6 +306,22 @@ func (a *agent) wait(id string) *drivers.ExitResult {
 		a.t.Fatal("WaitTask brought nothing")
 	}
 	return r
+}
+
+// pid is a task's main process.
+func (a *agent) pid(id string) int {
+	a.t.Helper()
+	st, err := a.InspectTask(id)
+	must(a.t, err)
+	pid, err := strconv.Atoi(st.DriverAttributes["pid"])
+	must(a.t, err)
+	return pid
+}
+
+// stopped says whether a signal has stopped a task's main process.
+func (a *agent) stopped(id string) bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.pid(id)))
+	return strings.Contains(string(b), ") T ")
 }
 
 func (a *agent) destroy(id string) {
@@ -345,7 +372,7 @@ func (a *agent) nothingLeft() {
 	}
 	for _, dir := range slices.Backward(a.made) {
 		err := unix.Rmdir(dir)
-		for end := time.Now().Add(3 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
+		for end := time.Now().Add(30 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if err != nil {
@@ -401,7 +428,7 @@ func must(t testing.TB, err error) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never happened: %s", what)
 		}

@@ -38,7 +38,7 @@ func TestSampleWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	prints, err := h.Fingerprint(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestSampleWorkload(t *testing.T) {
 
 	run := func(script string, args ...string) (*drivers.TaskConfig, error) {
 		alloc := uuid.Generate()
-		cfg := &drivers.TaskConfig{ID: alloc + "/greet/1", AllocID: alloc, Name: "greet", NodeID: uuid.Generate()}
+		cfg := &drivers.TaskConfig{ID: alloc + "/greet/1", AllocID: alloc, Name: "greet", NodeID: driver.NewNode()}
 		t.Cleanup(h.MkAllocDir(cfg, false))
 		options := schema.Of[TaskConfig]().Default()
 		options.Script, options.Args = script, args
