@@ -227,13 +227,22 @@ func (e *egress) track(c net.Conn) func() {
 }
 
 func (e *egress) answered(r *http.Response) error {
-	if r.StatusCode >= 500 {
+	if mayBeOtherwiseLater(r.StatusCode) {
 		e.remember(address(r.Request.URL), fmt.Errorf("it answered %s", r.Status))
 	} else {
 		e.remember(address(r.Request.URL), nil)
 		r.Body = &watchedBody{r.Body, func(err error) { e.remember(address(r.Request.URL), err) }}
 	}
 	return nil
+}
+
+// mayBeOtherwiseLater tells an answer that is about the server's state, and not about what was asked for.
+func mayBeOtherwiseLater(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 500
 }
 
 // watchedBody tells of an answer that breaks off: pip takes what it got for the whole.

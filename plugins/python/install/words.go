@@ -46,7 +46,7 @@ var likely = []pattern{
 	{NotFound, regexp.MustCompile(`(?m)No matching distribution found for (.+?)(?: \(from .*| ERROR: .*)?$`)}, // pip
 	{NotFound, regexp.MustCompile(`Could not find a version that satisfies the requirement (.+?) \(from `)},
 	{Unreachable, regexp.MustCompile(`(?i)(CERTIFICATE_VERIFY_FAILED|invalid peer certificate: \w+)`)},
-	{Unreachable, regexp.MustCompile(`(?i)(connection refused|failed to establish a new connection|timed out|connection (?:reset|aborted|broken|closed)|max retries exceeded|name or service not known|name resolution|tunnel connection failed|ProxyError|too many 50\d error|\b50\d (?:Server Error|Internal|Bad|Service|Gateway)|error sending request|dns error|connect error|error decoding response body|unexpected (?:EOF|end of file)|IncompleteRead|incomplete message|SSLError)`)},
+	{Unreachable, regexp.MustCompile(`(?i)(connection refused|failed to establish a new connection|timed out|connection (?:reset|aborted|broken|closed)|max retries exceeded|name or service not known|name resolution|tunnel connection failed|ProxyError|too many 5\d\d error|\b(?:408|425|429|5\d\d) (?:Client|Server) Error|HTTP error (?:408|425|429|5\d\d)\b|HTTP status \w+ error \((?:408|425|429|5\d\d)[^)]*|error sending request|dns error|connect error|error decoding response body|unexpected (?:EOF|end of file)|IncompleteRead|incomplete message|SSLError)`)},
 }
 
 // Why pip left out a file, in its log.
