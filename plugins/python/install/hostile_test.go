@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -57,6 +58,8 @@ func TestAWheelThatReachesOutOfTheEnvironmentChangesNothingOutside(t *testing.T)
 					}
 				} else if !test.made || err != nil {
 					t.Errorf("it was installed, or failed otherwise: %v", err)
+				} else if found := dangers(t, p); len(found) > 0 {
+					t.Errorf("it was installed with %q", found)
 				}
 				if after := list(t, p); !slices.Equal(before, after) {
 					t.Errorf("outside of the environment there was %q and is %q", before, after)
@@ -65,6 +68,72 @@ func TestAWheelThatReachesOutOfTheEnvironmentChangesNothingOutside(t *testing.T)
 					t.Errorf("%s was made", outside)
 					os.Remove(outside)
 				}
+			})
+		})
+	}
+}
+
+// dangers are what is in a new environment though it must not be, but for the links to its interpreter.
+func dangers(t *testing.T, p place) (found []string) {
+	t.Helper()
+	err := filepath.WalkDir(p.env(), func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		what := ""
+		switch mode := info.Mode(); {
+		case mode&os.ModeSymlink != 0:
+			to, err := filepath.EvalSymlinks(name)
+			if err != nil || to != system(t).Real && !strings.HasPrefix(to, p.env()+"/") {
+				what = fmt.Sprintf("a link to %s", to)
+			}
+		case mode&(os.ModeSetuid|os.ModeSetgid) != 0 || !mode.IsDir() && !mode.IsRegular():
+			what = mode.String()
+		case mode.IsRegular() && info.Sys().(*syscall.Stat_t).Nlink > 1:
+			what = "a hard link"
+		}
+		if what != "" {
+			found = append(found, what+" at "+name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Code of a package may write to the new environment, and does there what no tool does with a wheel. What is
+// looked at afterwards is the same with any tool.
+func TestAPackagesBuildThatPutsDangersIntoTheEnvironmentIsRefused(t *testing.T) {
+	for name, code := range map[string]string{
+		"a link to a file outside":          "os.symlink('/etc/passwd', ENV + '/lib/evil.py')",
+		"a link to a directory outside":     "os.symlink('../../..', ENV + '/lib/evil')",
+		"a program with its owner's rights": "open(ENV + '/bin/evil', 'w').close(); os.chmod(ENV + '/bin/evil', 0o4755)",
+		"a program with its group's rights": "open(ENV + '/bin/evil', 'w').close(); os.chmod(ENV + '/bin/evil', 0o2755)",
+		"a hard link":                       "open(ENV + '/evil', 'w').close(); os.link(ENV + '/evil', ENV + '/lib/evil')",
+		"a pipe":                            "os.mkfifo(ENV + '/evil')",
+		"another interpreter":               "os.unlink(ENV + '/bin/python3'); os.symlink('/bin/sh', ENV + '/bin/python3')",
+		"settings that are moved":           "os.rename(ENV + '/pyvenv.cfg', ENV + '/lib/pyvenv.cfg')",
+		"more settings":                     "open(ENV + '/pyvenv.cfg', 'a').write('home = /tmp')",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pipAlone(t, func(t *testing.T, i install.Installer) {
+				p := newPlace(t)
+				wheeltest.Sdist{Name: "evil", Version: "1.0", Code: "import os; ENV = " + quoted(p.env()) + "; " + code}.Write(t, p.wheels)
+				r := p.request(t, "evil")
+				r.AllowSdists = true
+				_, err := i.Install(t.Context(), r)
+				var e *install.Error
+				if !errors.As(err, &e) || e.Cause != install.Malicious {
+					t.Errorf("the error is %v\n%s", err, lines(err))
+				}
+				t.Log(err)
 			})
 		})
 	}
