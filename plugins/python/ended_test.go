@@ -29,10 +29,12 @@ func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
 	for name, code := range map[string]string{
 		"ends well":             "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
 		"another code":          "import sys\nsys.exit(3)\n",
+		"stopped, and says so":  "import os, signal, sys, time, traceback\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(10)\nexcept KeyboardInterrupt:\n    traceback.print_exc()\n    sys.exit(1)\n",
 		"stopped as Nomad does": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(10)\n",
 	} {
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": code})
 		a.run(cfg)
+		a.hasSaid()
 		for _, e := range a.said(cfg) {
 			if strings.HasPrefix(e, "Python:") {
 				t.Errorf("%s: %q", name, e)
@@ -45,6 +47,7 @@ func TestExceptionEventsCanBeTurnedOff(t *testing.T) {
 	a := start(t, func(c *Config) { c.ExceptionEvents = false })
 	cfg := a.task(`code = "raise RuntimeError('secret')"`, nil)
 	a.run(cfg)
+	a.hasSaid()
 	for _, e := range a.said(cfg) {
 		if strings.Contains(e, "secret") {
 			t.Error(e)
@@ -66,6 +69,7 @@ func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(cfg.Env["LOGS"], "app.stderr.7")); err != nil || r.ExitCode != 1 {
 		t.Fatalf("the trap is not there: %v, %+v", err, r)
 	}
+	a.hasSaid()
 	for _, e := range a.said(cfg) {
 		if strings.Contains(e, "hunter2") {
 			t.Error(e)

@@ -42,6 +42,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
+// patience is how long a test waits for what has to happen: on a machine that is overloaded, too.
+const patience = time.Minute
+
 // agent is what Nomad is to the driver.
 type agent struct {
 	t   *testing.T
@@ -163,7 +166,7 @@ func (a *agent) runs(cfg *drivers.TaskConfig) string {
 
 func (a *agent) wait(cfg *drivers.TaskConfig) *drivers.ExitResult {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ch, err := a.WaitTask(ctx, cfg.ID)
 	must(a.t, err)
@@ -202,7 +205,7 @@ func (a *agent) said(cfg *drivers.TaskConfig) []string {
 // says waits for an event of a task.
 func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	a.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		for _, m := range a.said(cfg) {
 			if strings.Contains(m, text) {
 				return
@@ -212,6 +215,14 @@ func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 			a.t.Fatalf("no event has %q: %q", text, a.said(cfg))
 		}
 	}
+}
+
+// hasSaid returns when all that was said before it has been heard: events come one by one, in their order.
+func (a *agent) hasSaid() {
+	a.t.Helper()
+	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)
+	a.run(last)
+	a.says(last, "Killed by signal 9")
 }
 
 func asUserOf(name string) func(*drivers.TaskConfig) {
@@ -234,7 +245,7 @@ func must(t testing.TB, err error) {
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not so: %s", what)
 		}

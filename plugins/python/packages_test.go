@@ -15,13 +15,13 @@ import (
 )
 
 // installers runs a test with each installer that is there.
-func installers(t *testing.T, test func(t *testing.T, a *agent)) {
+func installers(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
 	for _, name := range []string{"pip", "uv"} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath("uv"); name == "uv" && err != nil {
 				t.Skip("no uv")
 			}
-			test(t, start(t, func(c *Config) { c.Installer = name }))
+			test(t, start(t, append(change, func(c *Config) { c.Installer = name })...))
 		})
 	}
 }
@@ -120,7 +120,9 @@ func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
 			if r := a.wait(cfg); r.ExitCode != 0 {
 				t.Errorf("got %+v", r)
 			}
-			a.says(cfg, "Environment")
+		}
+		a.hasSaid()
+		for _, cfg := range tasks {
 			for _, e := range a.said(cfg) {
 				if strings.Contains(e, "not in the cache") {
 					built++
