@@ -15,19 +15,22 @@ import (
 
 // startError is what Nomad shows, and tells it which failures may be none later or on
 // another node. Nomad takes that from the error itself and not from what it wraps
-// (plugins/drivers/server.go).
-func startError(err error, limit time.Duration) error {
+// (plugins/drivers/server.go). ctx is the plugin's own, which ends with it.
+func startError(ctx context.Context, err error, limit time.Duration) error {
 	temporary := false
 	var may interface{ Temporary() bool }
 	if errors.As(err, &may) {
 		temporary = may.Temporary()
 	}
+	late := fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
 	var failed *install.Error
 	switch {
-	case errors.As(err, &failed):
+	case errors.As(err, &failed) && failed.Cause == install.TimedOut && ctx.Err() == nil:
+		err = fmt.Errorf("%w%s", late, lastLines(failed))
+	case failed != nil:
 		err = fmt.Errorf("failed to build the environment: %w%s", err, lastLines(failed))
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("failed to build the environment within %s (build_timeout)", limit)
+		err = late
 	}
 	if temporary {
 		return structs.NewRecoverableError(err, true)

@@ -67,9 +67,7 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 	}
 	for _, f := range slices.Concat(t.FindLinks, said.FindLinks) {
 		if isURL(f) {
-			if !s.indexes.Offline {
-				s.indexes.FindLinks = append(s.indexes.FindLinks, f)
-			}
+			s.indexes.FindLinks = append(s.indexes.FindLinks, f) // offline is without an index, which no page is
 			continue
 		}
 		h, err := newWheelhouse(ctx, f, files, left)

@@ -56,7 +56,7 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 			err = env.Lend(r.StateDir())
 		}
 		if err != nil {
-			return nil, startError(err, now.config.BuildTimeout.Duration())
+			return nil, startError(ctx, err, now.config.BuildTimeout.Duration())
 		}
 		use(cmd, env)
 	}
