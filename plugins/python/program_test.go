@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,8 +38,6 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 		"name like an option":    "script = \"-odd.py\"\nwork_dir = \"local\"",
 		"module":                 "module = \"package.cli\"\nwork_dir = \"local\"",
 		"inline code":            `code = "import sys\nprint('hello', *sys.argv[1:])"`,
-		"isolated":               "script = \"app.py\"\nisolated = true",
-		"interpreter's options":  "script = \"app.py\"\ninterpreter_args = [\"-X\", \"dev\", \"-W\", \"ignore\"]",
 		"a path that is allowed": "script = \"app.py\"\npython = \"/usr/bin/python3\"",
 	} {
 		if name == "absolute script" {
@@ -46,6 +46,82 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 		}
 		if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
 			t.Errorf("%s: got %q", name, out)
+		}
+	}
+}
+
+func TestTheInterpreterRunsWithTheOptionsOfTheJob(t *testing.T) {
+	a := start(t)
+	const show = "import faulthandler, sys\nf = sys.flags\n" +
+		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, faulthandler.is_enabled(), *sys.argv[1:])\n"
+	for config, want := range map[string]string{
+		``:                   "1 0 False None [] True",
+		`unbuffered = true`:  "1 0 False None [] True",
+		`unbuffered = false`: "0 0 False None [] True",
+		`isolated = true`:    "1 1 False None [] True",
+		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True None ['default', 'ignore'] True",
+	} {
+		config += "\nscript = \"app.py\"\nargs = [\"-X\"]"
+		if out := a.runs(a.task(config, map[string]string{"app.py": show})); out != want+" -X\n" {
+			t.Errorf("%s: got %q", config, out)
+		}
+	}
+}
+
+func TestPythonIsToldHowManyCoresAreReserved(t *testing.T) {
+	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "3.*/python3.*")} })
+	a.pretends("3.12.9")
+	a.pretends("3.13.0")
+	var allowed unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &allowed))
+	first := 0
+	for !allowed.IsSet(first) {
+		first++
+	}
+	for _, test := range []struct{ python, cpus, want string }{
+		{"3.13", strconv.Itoa(first), "1"},
+		{"3.13", "", "None"},
+		{"3.12", strconv.Itoa(first), "None"}, // it does not know the option
+	} {
+		cfg := a.task("code = \"import sys; print(sys._xoptions.get('cpu_count'))\"\npython = \""+test.python+"\"", nil, func(c *drivers.TaskConfig) {
+			c.Resources.LinuxResources.CpusetCpus = test.cpus
+		})
+		if out := a.runs(cfg); out != test.want+"\n" {
+			t.Errorf("%+v: got %q", test, out)
+		}
+	}
+}
+
+// pretends adds an interpreter that says it is of another version.
+func (a *agent) pretends(version string) {
+	a.t.Helper()
+	minor := version[:strings.LastIndexByte(version, '.')]
+	path := filepath.Join(a.dir, minor, "python"+minor)
+	must(a.t, os.Mkdir(filepath.Dir(path), 0o755))
+	must(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
+		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": \"\"/'\n"+
+		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
+}
+
+func TestInterpretersAreWhereTheNodesConfigurationSays(t *testing.T) {
+	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin/python3*")} })
+	own := filepath.Join(a.dir, "own/bin/python3")
+	must(t, os.MkdirAll(filepath.Dir(own), 0o755))
+	must(t, os.Symlink("/usr/bin/python3", own))
+	if out := a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)); out != own+"\n" {
+		t.Errorf("it runs with %q", out)
+	}
+}
+
+func TestALockSaysForWhichPythonItIs(t *testing.T) {
+	a := start(t)
+	for name, lock := range map[string]string{
+		"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=4\"\npackages = []\n",
+		"app.py.lock": "version = 1\nrequires-python = \">=4\"\n",
+	} {
+		cfg := a.task("script = \"app.py\"\nlock = \"local/"+name+"\"", map[string]string{"app.py": "", name: lock})
+		if err := a.refused(cfg); !strings.Contains(err.Error(), "python >=4 is not on this node") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -84,6 +85,18 @@ func TestAStartIsTriedAgainWhileAnInterpreterIsLate(t *testing.T) {
 		if structs.IsRecoverable(err) != test.want || strings.Contains(err.Error(), late[0]) != test.want {
 			t.Errorf("late %q: %v", test.late, err)
 		}
+	}
+}
+
+func TestCoresAreCountedAsTheKernelListsThem(t *testing.T) {
+	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
+		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}}}
+		if got := cores(r); got != want {
+			t.Errorf("%q: %d", list, got)
+		}
+	}
+	if got := cores(&request{Task: &drivers.TaskConfig{}}); got != 0 {
+		t.Errorf("without resources: %d", got)
 	}
 }
 
