@@ -6,8 +6,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
+
+// groupless are the versions of uv that have --no-default-groups. Those before leave out dev alone.
+var groupless, _ = pep440.Parse(">=0.5.23")
 
 // Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. It leaves nothing in Work.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
@@ -33,7 +37,11 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	defer b.end()
 
 	project, locked := "pyproject.toml", "uv.lock"
-	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--no-dev", "--format", "requirements-txt", "--python", r.Python.Path)
+	without := "--no-dev"
+	if groupless.Allows(i.Version) {
+		without = "--no-default-groups"
+	}
+	argv := append(b.uvGlobal("export"), "--frozen", "--offline", without, "--format", "requirements-txt", "--python", r.Python.Path)
 	if lock.Script {
 		project, locked = "script.py", "script.py.lock"
 		argv = append(argv, "--script", filepath.Join(dir, project))

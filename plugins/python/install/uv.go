@@ -17,10 +17,14 @@ func (b *build) uvVenv() []string {
 }
 
 func (b *build) uvInstall() []string {
+	strategy := "first-index" // a name of a private index is never taken from another
+	if b.Requirements.Hashed {
+		strategy = "unsafe-best-match" // a lock may be of several indexes, and its hashes say which file is meant
+	}
 	argv := append(b.uvGlobal("pip", "install"),
 		"--python", filepath.Join(b.Dir, "bin/python"),
 		"--link-mode", "copy", // a hard link would be sealed, or changed, in both places
-		"--index-strategy", "first-index", // a name of a private index is never taken from another
+		"--index-strategy", strategy,
 		"--keyring-provider", "disabled",
 		"-r", b.source.requirements)
 	if !b.AllowSdists {
