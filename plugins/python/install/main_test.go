@@ -212,7 +212,7 @@ func nothingRuns(t testing.TB) {
 		return
 	}
 	found := builders(t)
-	for deadline := time.Now().Add(10 * time.Second); len(found) > 0 && time.Now().Before(deadline); found = builders(t) {
+	for deadline := time.Now().Add(time.Minute); len(found) > 0 && time.Now().Before(deadline); found = builders(t) {
 		time.Sleep(10 * time.Millisecond) // nothing tells of the end of another's child
 	}
 	if len(found) > 0 {

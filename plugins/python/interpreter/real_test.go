@@ -7,14 +7,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
+// patience is enough on a machine that is overloaded.
+const patience = time.Minute
+
 // system is the distribution's interpreter.
 func system(t testing.TB) Interpreter {
 	t.Helper()
-	found := find(t, &Finder{Globs: []string{"/usr/bin/python3*"}})
+	found := find(t, &Finder{Globs: []string{"/usr/bin/python3*"}, timeout: patience})
 	if len(found) == 0 {
 		t.Skip("there is no python3 in /usr/bin")
 	}
@@ -45,7 +49,7 @@ func TestEachPipInstallsAWheel(t *testing.T) {
 		pips = append(pips, i.Pip)
 	}
 	wheels, _ := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
-	said, err := ask(t.Context(), i.Path, nil, askTimeout)
+	said, err := ask(t.Context(), i.Path, nil, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +88,7 @@ func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
 	if out, err := exec.Command(i.Path, "-m", "venv", "--without-pip", dir+"/venv").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	f := &Finder{Globs: []string{dir + "/venv/bin/python3*", "/usr/bin/python3*"}}
+	f := &Finder{Globs: []string{dir + "/venv/bin/python3*", "/usr/bin/python3*"}, timeout: patience}
 	found := find(t, f)
 	n := slices.IndexFunc(found, func(f Interpreter) bool { return f.Path == i.Path })
 	if n < 0 {
@@ -102,7 +106,7 @@ func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
 	if err := os.Symlink(i.Path, dir+"/python3"); err != nil {
 		t.Fatal(err)
 	}
-	f = &Finder{Globs: []string{dir + "/python3", "/usr/bin/python3*"}}
+	f = &Finder{Globs: []string{dir + "/python3", "/usr/bin/python3*"}, timeout: patience}
 	chosen, err := Choose(find(t, f), dir+"/python3", pep(t, ""))
 	if err != nil || chosen.Path != i.Path {
 		t.Errorf("got %s, %v", chosen.Path, err)
@@ -110,7 +114,7 @@ func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
 }
 
 func TestPyPyIsFound(t *testing.T) {
-	found := find(t, &Finder{Globs: []string{"/usr/bin/pypy3*"}})
+	found := find(t, &Finder{Globs: []string{"/usr/bin/pypy3*"}, timeout: patience})
 	if len(found) == 0 {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
