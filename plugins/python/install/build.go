@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,9 @@ type build struct {
 // killed too. The error is an *Error where the installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
+	if err := (&build{with: i, Request: r}).refuseSources(); err != nil {
+		return nil, err
+	}
 	if err := r.makeDir(); err != nil {
 		return nil, err
 	}
@@ -61,6 +65,25 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	return &Result{Packages: packages, Took: time.Since(begun)}, nil
+}
+
+// refuseSources finds packages that are named by the URL of no wheel. (uv would refuse them itself.)
+func (b *build) refuseSources() error {
+	if b.AllowSdists || b.Requirements == nil {
+		return nil
+	}
+	for _, raw := range b.Requirements.URLs {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return fmt.Errorf("failed to read the URL of a requirement: %w", withoutURL(err))
+		}
+		if !strings.HasSuffix(u.Path, ".whl") {
+			u.User, u.RawQuery, u.Fragment = nil, "", "" // which may be secret
+			return &Error{Cause: NoWheel, Tool: b.name(), Words: fmt.Sprintf(
+				"%s is no wheel, and this node builds no packages from source (allow_sdists)", clean(u.String()))}
+		}
+	}
+	return nil
 }
 
 // makeDir makes the environment's directory itself, so that the installer needs no right to write beside it.

@@ -14,8 +14,8 @@ func (b *build) pipVenv() []string {
 	return []string{b.Python.Path, "-I", "-m", "venv", "--without-pip", b.Dir}
 }
 
-// runner runs the pip of another place in this interpreter, and nothing else from there: what pip's
-// own --python does (pip/__pip-runner__.py) since 22.3, but for any pip.
+// runner finds the pip of another place in this interpreter, and nothing else from there: what pip's
+// own --python does (pip/__pip-runner__.py) since 22.3, but for any pip. runPip then runs it.
 const runner = `import runpy, sys
 from importlib.machinery import PathFinder
 place = sys.argv.pop(1)
@@ -24,7 +24,35 @@ class Finder:
     def find_spec(name, path=None, target=None):
         return PathFinder.find_spec(name, [place], target) if name == "pip" else None
 sys.meta_path.insert(0, Finder)
-runpy.run_module("pip", run_name="__main__", alter_sys=True)
+`
+
+// noBuilds keeps pip from running code of packages, which --only-binary leaves to it where a package is named by its
+// URL. Whatever the names are that a pip has for it, to build one begins with another process: it can start none but the
+// loader that it asks for musl's version. Where the names are known, it tells which package it is. A PermissionError
+// is what it is prepared for when it looks for others, such as lsb_release.
+const noBuilds = `import os, subprocess
+start = subprocess.Popen.__init__
+def refuse(*args, **options):
+    raise PermissionError("building packages from source is disabled")
+def only_loader(self, args, *more, **options):
+    if not (isinstance(args, list) and len(args) == 1 and os.path.dirname(args[0]) == "/lib" and "/ld-musl-" in args[0]):
+        refuse()
+    start(self, args, *more, **options)
+subprocess.Popen.__init__ = only_loader
+for name in "system popen fork forkpty execv execve posix_spawn posix_spawnp".split():
+    if hasattr(os, name):
+        setattr(os, name, refuse)
+try:
+    from pip._internal.distributions.sdist import SourceDistribution
+    from pip._internal.exceptions import InstallationError
+    def tell(self, *args, **options):
+        raise InstallationError("building %s from source is disabled" % self.req.name)
+    SourceDistribution.prepare_distribution_metadata = tell
+except (ImportError, AttributeError):
+    pass
+`
+
+const runPip = `runpy.run_module("pip", run_name="__main__", alter_sys=True)
 `
 
 func (b *build) pipInstall(ctx context.Context) ([]string, error) {
@@ -36,7 +64,11 @@ func (b *build) pipInstall(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	argv := []string{filepath.Join(b.Dir, "bin/python"), "-I", "-c", runner, place,
+	program := runner + noBuilds + runPip
+	if b.AllowSdists {
+		program = runner + runPip
+	}
+	argv := []string{filepath.Join(b.Dir, "bin/python"), "-I", "-c", program, place,
 		"install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-color", "--no-compile",
 		"--retries", "2", "--timeout", "15",
 		"--log", b.pipLog(),

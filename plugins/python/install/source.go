@@ -70,6 +70,7 @@ func (s *source) add(u *url.URL) {
 // downloads is where below dir a tool may keep what it downloads. What one job's credentials got does not
 // serve jobs that have others or none: tools find it by a URL without its credentials.
 func (s *source) downloads(dir, tool string) string {
+	dir = filepath.Join(dir, "2") // beside is what was kept when pip could run code of packages, which could change it
 	if s.credentials == nil {
 		return filepath.Join(dir, tool)
 	}

@@ -34,6 +34,7 @@ var likely = []pattern{
 	{Conflict, regexp.MustCompile(`ResolutionImpossible|(Double requirement given: .*?\))|(Requirements contain conflicting URLs for package .*)`)},
 	{NoWheel, regexp.MustCompile("Wheels are required for `([^`]+)`")}, // uv
 	{NoWheel, regexp.MustCompile(`(?:Because |and )(\S+) has no (?:usable )?wheels`)},
+	{NoWheel, regexp.MustCompile(`building packages from source is disabled`)},
 	{NoWheel, regexp.MustCompile("(?i)building(?: source distributions)?(?: for)? `?(\\S+?)`? (?:is|from source is) disabled")},
 	{NotFound, regexp.MustCompile(`Because the current Python version \(\S+\) does not satisfy Python\S* and (\S+) depends on Python`)},
 	{NotFound, regexp.MustCompile(`Package '([^']+)' requires a different Python`)}, // pip

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,8 +23,8 @@ func (s Sdist) File() string { return fmt.Sprintf("%s-%s.tar.gz", s.wheel().modu
 
 func (s Sdist) wheel() Wheel { return Wheel{Name: s.Name, Version: s.Version} }
 
-// Write puts it into a directory, which it makes.
-func (s Sdist) Write(t testing.TB, dir string) {
+// Write puts it into a directory, which it makes, and returns its SHA-256 in hex.
+func (s Sdist) Write(t testing.TB, dir string) string {
 	t.Helper()
 	backend := fmt.Sprintf(`import base64, os
 WHEEL = %q
@@ -65,4 +66,5 @@ CODE = %q
 	if err := os.WriteFile(filepath.Join(dir, s.File()), b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes()))
 }
