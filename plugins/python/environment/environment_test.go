@@ -267,16 +267,19 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 		t.Errorf("got %+v", stale)
 	}
 	stale.Release()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	s.Build = func(ctx context.Context, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }
-	late, err := c.Get(ctx, s)
+	limited := deadline{t.Context(), make(chan struct{})}
+	s.Build = func(ctx context.Context, _, _, _, _ string) error {
+		close(limited.over)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	late, err := c.Get(limited, s)
 	if err != nil || !errors.Is(late.Stale, context.DeadlineExceeded) || late.Dir != first.Dir {
 		t.Fatalf("got %+v, %v", late, err)
 	}
 	late.Release()
-	ctx, cancel = context.WithCancel(t.Context())
-	s.Build = func(ctx context.Context, _, _, _, _ string) error { cancel(); return unreachable }
+	ctx, cancel := context.WithCancel(t.Context())
+	s.Build = func(context.Context, string, string, string, string) error { cancel(); return unreachable }
 	if _, err := c.Get(ctx, s); err != unreachable {
 		t.Errorf("got %v of one that nobody waits for any more", err)
 	}
@@ -297,6 +300,23 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
+}
+
+// deadline is a context whose time is over when over is closed.
+type deadline struct {
+	context.Context
+	over chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.over }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 func TestAnEnvironmentOfTheFutureIsNotFresh(t *testing.T) {

@@ -68,7 +68,7 @@ func TestWhatIsNotAsItWasBuiltIsBuiltAnew(t *testing.T) {
 			s := Spec{Key: "k", Build: building(30)}
 			first := mustGet(t, cache, s)
 			defer first.Release()
-			time.Sleep(10 * time.Millisecond) // the kernel's file times are that coarse (CONFIG_HZ)
+			nextFileTime(t)
 			if err := c.do(first); err != nil {
 				t.Fatal(err)
 			}
@@ -88,6 +88,21 @@ func TestWhatIsNotAsItWasBuiltIsBuiltAnew(t *testing.T) {
 			mustTidy(t, cache)
 			mustBeTidy(t, cache, 1)
 		})
+	}
+}
+
+// nextFileTime waits until what changes has another time than what changed before: the kernel takes files' times from a
+// clock that is as coarse as its ticks (CONFIG_HZ).
+func nextFileTime(t testing.TB) {
+	t.Helper()
+	now := func() (clock unix.Timespec) {
+		if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &clock); err != nil {
+			t.Fatal(err)
+		}
+		return clock
+	}
+	for begun := now(); now() == begun; {
+		time.Sleep(time.Millisecond)
 	}
 }
 
