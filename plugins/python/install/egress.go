@@ -292,6 +292,9 @@ func (h *hosts) add(u *url.URL) {
 	if u.Host != "" {
 		h.exact[address(u)] = true
 	}
+	if host, port, _ := net.SplitHostPort(address(u)); u.Scheme == "http" && port == "80" {
+		h.exact[net.JoinHostPort(host, "443")] = true // where many send those on who come without encryption
+	}
 	if u.Hostname() == "pypi.org" {
 		h.exact["files.pythonhosted.org:443"] = true
 	}

@@ -41,23 +41,7 @@ func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
 			return
 		}
 		tunnels.Add(1)
-		there, err := net.Dial("tcp", index.Listener.Addr().String())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer there.Close()
-		here, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			return
-		}
-		defer here.Close()
-		io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
-		go func() {
-			defer there.Close()
-			io.Copy(there, here)
-		}()
-		io.Copy(here, there)
+		connect(w, index.Listener.Addr())
 	}))
 	t.Cleanup(proxy.Close)
 	certificates := filepath.Join(p.wheels, "ca.pem")
@@ -91,6 +75,27 @@ func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
 			t.Errorf("with another authority: %v\n%s", err, lines(err))
 		}
 	})
+}
+
+// connect answers CONNECT.
+func connect(w http.ResponseWriter, to net.Addr) {
+	there, err := net.Dial("tcp", to.String())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer there.Close()
+	here, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer here.Close()
+	io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
+	go func() {
+		defer there.Close()
+		io.Copy(there, here)
+	}()
+	io.Copy(here, there)
 }
 
 // certified makes an authority, as PEM, and a certificate of it.
