@@ -35,7 +35,7 @@ func (d *pythonDriver) ended(e driver.Ended) string {
 	if err != nil {
 		return ""
 	}
-	f, ok := traceback.Last(tail)
+	f, ok := traceback.Last(tail, e.Exit.Code)
 	if !ok || strings.HasPrefix(f.Text, "KeyboardInterrupt") { // that is how Nomad stops a task
 		return ""
 	}

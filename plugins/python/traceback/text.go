@@ -16,7 +16,7 @@ const (
 var (
 	// colours, of Python 3.13 and later, and whatever else a terminal would understand
 	escapes = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
-	foreign = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/(?:python|pypy)[0-9.]+)/`)
+	foreign = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/(?:python|pypy)[0-9.]+)/|\.(?:pyx|pxd|pxi)$`)
 )
 
 // plainLines are the lines of an output, without those at its end that are empty.
@@ -54,7 +54,7 @@ func bounded(text string) string {
 }
 
 // innermost is the first of the frames that is the program's own: not of a
-// package that was installed, nor of Python. Code without a file (python -c) is
+// package that was installed (Cython names its files as they were when it was built), nor of Python. Code without a file (python -c) is
 // the program's own where no file is, and otherwise the first frame is taken.
 func innermost(frames []string) (file string, line int) {
 	best := 0

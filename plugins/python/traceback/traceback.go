@@ -24,9 +24,15 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s (%s:%d)", f.Text, f.File, f.Line)
 }
 
-// maxAfter is how many lines may follow an exception's first: the rest of its message,
-// notes, and what a program says when it exits.
-const maxAfter = 10
+// A message, with its notes, may have any number of lines that look like anything, so which lines may follow an
+// exception's first depends on who printed it. Of an exception that nobody caught the interpreter does: the traceback
+// begins with the program's first frame (<module>), no log record announces it, and the exit code is 1. What follows is the
+// message, but for log records. All others were caught and printed, often to go on: what follows is the
+// program's, but for indented lines. A program that ends may still say a little.
+const (
+	maxAfter = 10  // lines that are not the message's
+	maxLines = 500 // with the message's
+)
 
 var (
 	header = regexp.MustCompile(`^(?:  \+ Exception Group )?Traceback \(most recent call last\):$`)
@@ -37,8 +43,17 @@ var (
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
 	// what is told of an exception that ended nothing, in the line before its header
-	harmless = regexp.MustCompile(`^Exception (?:in thread |ignored )`)
-	chained  = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|` +
+	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing of request) |--- Logging error ---$|` +
+		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
+		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`) // asyncio's, of what nobody waited for
+	outermost = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
+	word      = regexp.MustCompile(`[\p{L}\p{N}]`)
+	// a log record has a time or a level, or is JSON; the one before a traceback complains
+	record = regexp.MustCompile(`^\W?\d{4}[-/.]\d\d[-/.]\d\d|^\W?\d\d:\d\d:\d\d|^\{".*\}$|\[\d\d/[A-Z][a-z]{2}/\d{4}|` +
+		`\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b`)
+	complaint = regexp.MustCompile(`\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\[(?:warning|error|critical)\b`)
+	level     = regexp.MustCompile(`^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):`)
+	chained   = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|` +
 		`The above exception was the direct cause of the following exception):$`)
 	usage   = regexp.MustCompile(`^usage: `)
 	misused = regexp.MustCompile(`^[^\s:][^:]*: error: .`)
@@ -47,20 +62,23 @@ var (
 )
 
 // Last finds the failure that a program's standard error ends with; tail is its end, of
-// which the last 64 KiB are looked at. It is false where there is none, since the program
-// wrote none or something else after it.
-func Last(tail []byte) (Failure, bool) {
+// which the last 64 KiB are looked at, and code the program's exit code. It is false where
+// there is none, since the program wrote none or something else after it.
+func Last(tail []byte, code int) (Failure, bool) {
 	lines := plainLines(tail)
 	if f, ok := fatal(lines); ok {
 		return f, true
 	}
-	if f, ok := uncaught(lines, len(tail) >= maxTail); ok {
+	if f, ok := lastException(lines, code, len(tail) >= maxTail); ok {
 		return f, true
 	}
 	if len(lines) == 0 {
 		return Failure{}, false
 	}
 	last := lines[len(lines)-1]
+	if code == 1 && syntaxError.MatchString(last) { // of a file that can't be shown
+		return Failure{Text: bounded(last)}, true
+	}
 	if m := started.FindStringSubmatch(last); m != nil {
 		return Failure{Text: bounded(m[1])}, true
 	}
@@ -75,51 +93,83 @@ type block struct {
 	frames   []string
 	syntax   bool // it began without a header
 	harmless bool
+	logged   bool // a log record is before it
+	cut      bool // the first frames are not in the tail
 }
 
-// uncaught returns the last traceback, if the output ends with it. Where the output is
+// uncaught says whether the interpreter printed it.
+func (b *block) uncaught(code int) bool {
+	return code == 1 && !b.logged && !b.cut && len(b.frames) > 0 && outermost.MatchString(b.frames[0])
+}
+
+// lastException is the last traceback, if the output ends with it. Where the output is
 // cut, it may begin within one.
-func uncaught(lines []string, cut bool) (f Failure, ok bool) {
-	var b *block
-	var before string // the last line that is not empty
-	var ended bool    // the last traceback was harmless
-	after := 0
+func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
+	var b, previous *block
+	var before string // the last line that is neither empty nor indented
+	var uncaught bool // f is an exception that nobody caught
+	var empty bool    // so far, its message is
+	after, foreign := 0, 0
+	found := func(line string) {
+		// One within a message, or of while the interpreter ends, did not end the program.
+		if is := b.uncaught(code); is || !uncaught || b.logged {
+			f, ok, uncaught = b.failure(line), true, is
+			empty, after, foreign = strings.HasSuffix(line, ":"), 0, 0
+		}
+		b, previous = nil, b
+	}
+	follows := func(line string) {
+		after++
+		if uncaught && record.MatchString(line) || !uncaught && line[0] != ' ' {
+			foreign++
+		}
+		if empty && word.MatchString(line) {
+			f.Text, empty = bounded(f.Text+": "+strings.TrimSpace(line)), false
+		}
+	}
 	for i, line := range lines {
 		switch {
 		case header.MatchString(line):
-			b = &block{harmless: harmless.MatchString(before) || ended && chained.MatchString(before)}
+			b = &block{harmless: harmless.MatchString(before), logged: complaint.MatchString(before)}
+			if previous != nil && chained.MatchString(before) {
+				b.harmless, b.logged = previous.harmless, previous.logged
+			}
 		case b == nil && syntaxFrame.MatchString(line):
 			b = &block{frames: []string{line}, syntax: true}
 		case b == nil && cut && frame.MatchString(line): // the header is not in the tail any more
-			b = &block{frames: []string{line}}
-		case b == nil || line == "":
-			if !grouped.MatchString(line) && line != "" {
-				after++
+			b = &block{frames: []string{line}, cut: true}
+		case line == "":
+		case b == nil:
+			if !grouped.MatchString(line) {
+				follows(line)
 			}
 		case strings.HasPrefix(line, "  | ") && strings.TrimLeft(line[4:], " ") == line[4:]:
-			f, ok, after = b.failure(line[4:]), true, 0
-			b, ended = nil, false
+			found(line[4:])
 		case line[0] == ' ':
 			if frame.MatchString(strings.TrimPrefix(line, "  |")) {
 				b.frames = append(b.frames, strings.TrimPrefix(line, "  |"))
 			}
-		case !exception.MatchString(line) || b.syntax && !syntaxError.MatchString(line):
-			b = nil
-			after++
+		case !b.endsWith(line):
+			if b.syntax || len(b.frames) == 0 || !record.MatchString(line) { // which another thread writes in between
+				b = nil
+				follows(line)
+			}
 		case b.harmless:
-			b, ended = nil, true
+			b, previous = nil, b
 		default:
-			f, ok, after = b.failure(line), true, 0
-			b, ended = nil, false
+			found(line)
 		}
-		if line != "" {
+		if line != "" && line[0] != ' ' {
 			before = line
-		}
-		if i > 0 && line != "" && line[0] != ' ' {
-			cut = false
+			cut = cut && i == 0
 		}
 	}
-	return f, ok && after <= maxAfter
+	return f, ok && foreign <= maxAfter && after <= maxLines
+}
+
+// endsWith says whether a line can be the exception.
+func (b *block) endsWith(line string) bool {
+	return exception.MatchString(line) && !level.MatchString(line) && (!b.syntax || syntaxError.MatchString(line))
 }
 
 func (b *block) failure(line string) Failure {
@@ -131,9 +181,9 @@ func (b *block) failure(line string) Failure {
 
 var (
 	fatalError = regexp.MustCompile(`^Fatal Python error: .`)
-	thread     = regexp.MustCompile(`^(?:Current thread|Thread) 0x[0-9a-f]+`)
-	fatalRest  = regexp.MustCompile(`^(?:  File ".*|  <.*>|  \.\.\.|(?:Current thread|Thread) 0x.*|Extension modules: .*|` +
-		`Python runtime state: .*|Stack \(most recent call first\):|)$`)
+	thread     = regexp.MustCompile(`^(?:(?:Current thread|Thread) 0x[0-9a-f]+|Stack \(most recent call first.*\):$)`)
+	fatalRest  = regexp.MustCompile(`^(?:  File ".*|  Binary file ".*|  <.*>|  \.\.\.|Current thread's C stack trace .*|` +
+		`Extension modules: .*|Python runtime state: .*|)$`)
 )
 
 // fatal reads what faulthandler and a dying interpreter write, the innermost frame first.
@@ -148,7 +198,7 @@ func fatal(lines []string) (f Failure, ok bool) {
 			current, frames = false, nil
 		case !ok:
 		case thread.MatchString(line):
-			current = strings.HasPrefix(line, "Current")
+			current = !strings.HasPrefix(line, "Thread")
 		case current && frame.MatchString(line):
 			frames = append(frames, line)
 		case !fatalRest.MatchString(line):

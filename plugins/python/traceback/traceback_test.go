@@ -12,8 +12,8 @@ import (
 
 const python = "/usr/bin/python3"
 
-// stderrOf runs a program of these files, app.py first, and returns what it wrote.
-func stderrOf(t *testing.T, files map[string]string, args ...string) []byte {
+// stderrOf runs a program of these files, app.py first, and returns what it wrote and its exit code.
+func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, int) {
 	t.Helper()
 	if _, err := os.Stat(python); err != nil {
 		t.Skip("there is no " + python)
@@ -36,7 +36,7 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) []byte {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	_ = cmd.Run() // it fails, which is what it is for
-	return stderr.Bytes()
+	return stderr.Bytes(), cmd.ProcessState.ExitCode()
 }
 
 func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
@@ -73,14 +73,30 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 		"invalid UTF-8":               {"import sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
 		"long":                        {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x", 287) + "… (app.py:1)"},
 		"CRLF":                        {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')", "ValueError: x (app.py:3)"},
+		"message as pydantic's":       {"raise ValueError('5 validation errors for M\\n' + '\\n'.join('field_%d\\n  Input should be a valid integer [type=int_parsing]\\n    For further information visit https://errors.pydantic.dev/2.5/v/int_parsing' % n for n in range(5)))", "ValueError: 5 validation errors for M (app.py:1)"},
+		"message as jsonschema's":     {"raise ValueError('[0, 1] is not of type\\n\\nFailed validating in schema:\\n' + '    {},\\n' * 30 + '\\nOn instance:\\n' + '    1,\\n' * 30)", "ValueError: [0, 1] is not of type (app.py:1)"},
+		"message of a hundred lines":  {"import logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line %d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
+		"long message, logged":        {"import logging, sys\ntry:\n    raise ValueError('first' + '\\n  indented' * 30)\nexcept Exception:\n    logging.exception('failed')\nsys.exit(3)", "ValueError: first (app.py:3)"},
+		"many notes":                  {"e = ValueError('x')\nfor n in range(15):\n    e.add_note('note %d' % n)\nraise e", "ValueError: x (app.py:4)"},
+		"empty first line":            {"raise LookupError('\\n' + '*' * 70 + '\\n  Resource punkt not found.\\n  Download it')", "LookupError: Resource punkt not found. (app.py:1)"},
+		"traceback in the message":    {"raise ValueError('worker failed:\\nTraceback (most recent call last):\\n  File \"w.py\", line 3, in f\\nKeyError: 1')", "ValueError: worker failed (app.py:1)"},
+		"as a module that is run":     {"import subprocess, sys\nif len(sys.argv) == 1:\n    sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('\\nline' * 30)", "ValueError: line (app.py:4)"},
+		"and a task's, at the end":    {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def main():\n    global t\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    raise KeyError('main')\nasyncio.run(main())", "KeyError: 'main' (app.py:7)"},
+		"and another, at exit":        {"import atexit, traceback\n@atexit.register\ndef f():\n    try:\n        {}['exit']\n    except KeyError:\n        traceback.print_exc()\n1/0", "ZeroDivisionError: division by zero (app.py:8)"},
+		"logged, and then raised":     {"import logging, sys\ndef main():\n    try:\n        1/0\n    except Exception:\n        logging.exception('failed')\n        raise\nmain()", "ZeroDivisionError: division by zero (app.py:4)"},
+		"records in between":          {"import sys, traceback\ndef hook(*e):\n    first, *rest = traceback.format_exception(*e)\n    sys.stderr.write(first + rest[0] + 'INFO: beat\\n2024-01-01 00:00:00,1 INFO beat\\n' + ''.join(rest[1:]))\nsys.excepthook = hook\n1/0", "ZeroDivisionError: division by zero (app.py:6)"},
+		"a level in the message":      {"raise OSError('refused: FATAL: password is wrong')", "OSError: refused: FATAL: password is wrong (app.py:1)"},
+		"in Cython":                   {"exec(compile('def f(): raise ValueError(1)', 'pkg/inner.pyx', 'exec'))\nf()", "ValueError: 1 (app.py:2)"},
+		"warnings at the end":         {"import atexit, warnings\nwarnings.simplefilter('always')\natexit.register(lambda: warnings.warn('late: indeed'))\nf = open('/dev/null')\n1/0", "ZeroDivisionError: division by zero (app.py:5)"},
+		"tests that fail":             {"import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual([1], [2])\nunittest.main()", "AssertionError: Lists differ: [1] != [2] (app.py:3)"},
 		"source is not shown":         {"connect = lambda **k: 1/0\nconnect(password='hunter2')", "ZeroDivisionError: division by zero (app.py:1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stderr := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (", "pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
+			stderr, code := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (", "pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
 			if bytes.Contains(stderr, []byte("name 'ExceptionGroup' is not defined")) || bytes.Contains(stderr, []byte("no attribute 'add_note'")) {
 				t.Skip("this interpreter is older than 3.11")
 			}
-			f, ok := Last(stderr)
+			f, ok := Last(stderr, code)
 			want := test.want
 			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr), "\nf.<locals>") {
 				want = strings.TrimPrefix(want, "__main__.") // as interpreters print the main module's classes
@@ -94,17 +110,26 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 
 func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 	for name, program := range map[string]string{
-		"nothing":             "",
-		"sys.exit":            "import sys\nsys.exit('failed: for a reason')",
-		"thread":              "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
-		"in a destructor":     "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
-		"long before the end": "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
-		"stack":               "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', file=sys.stderr)\nf()\nprint('WARNING: low', file=sys.stderr)",
-		"dumped":              "import faulthandler, sys\nfaulthandler.dump_traceback()\nsys.exit(1)",
-		"words":               "import sys\nprint('Traceback (most recent call last):\\nnothing of the kind', file=sys.stderr)",
+		"nothing":                "",
+		"sys.exit":               "import sys\nsys.exit('failed: for a reason')",
+		"thread":                 "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
+		"in a destructor":        "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
+		"long before the end":    "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
+		"printed, and went on":   "import sys, traceback\ndef main():\n    try:\n        1/0\n    except Exception:\n        traceback.print_exc()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
+		"printed, and logged on": "import logging, sys, traceback\nlogging.basicConfig(level=logging.INFO)\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): logging.info('line %d', i)\nsys.exit(1)",
+		"another exit code":      "import sys, traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(3)",
+		"task":                   "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    sys.exit(1)\nasyncio.run(main())",
+		"task, debugged":         "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    sys.exit(1)\nasyncio.run(main(), debug=True)",
+		"callback":               "import asyncio, sys\nasync def main():\n    asyncio.get_running_loop().call_soon(lambda: 1/0)\n    await asyncio.sleep(0)\n    sys.exit(1)\nasyncio.run(main())",
+		"callback of a future":   "import sys\nfrom concurrent.futures import Future\nf = Future()\nf.add_done_callback(lambda f: 1/0)\nf.set_result(1)\nsys.exit(1)",
+		"logging itself":         "import logging, sys\nlogging.error('%d', 'x')\nsys.exit(1)",
+		"request of a server":    "import socketserver, sys\ntry:\n    1/0\nexcept Exception:\n    socketserver.BaseServer(None, None).handle_error(None, 'a client')\nsys.exit(1)",
+		"stack":                  "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', file=sys.stderr)\nf()\nprint('WARNING: low', file=sys.stderr)",
+		"dumped":                 "import faulthandler, sys\nfaulthandler.dump_traceback()\nsys.exit(1)",
+		"words":                  "import sys\nprint('Traceback (most recent call last):\\nnothing of the kind', file=sys.stderr)",
 	} {
-		stderr := stderrOf(t, map[string]string{"app.py": program})
-		if f, ok := Last(stderr); ok {
+		stderr, code := stderrOf(t, map[string]string{"app.py": program})
+		if f, ok := Last(stderr, code); ok {
 			t.Errorf("%s: got %q of\n%s", name, f, stderr)
 		}
 	}
@@ -118,31 +143,46 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 		"can't open file '/nonexistent.py': [Errno 2] No such file or directory":               {"/nonexistent.py"},
 		"Fatal Python error: Aborted (<string>:1)":                                             {"-X", "faulthandler", "-c", "import os; os.abort()"},
 	} {
-		stderr := stderrOf(t, nil, args...)
-		if f, ok := Last(stderr); !ok || f.String() != want {
+		stderr, code := stderrOf(t, nil, args...)
+		if f, ok := Last(stderr, code); !ok || f.String() != want {
 			t.Errorf("%q: got %q, %t of\n%s", args, f, ok, stderr)
 		}
 	}
 }
 
 func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
-	stderr := stderrOf(t, map[string]string{"app.py": "import sys\nsys.setrecursionlimit(5000)\ndef f(n):\n    return g(n - 1)\ndef g(n):\n    return f(n) if n else 1/0\nsys.tracebacklimit = 4000\nf(1500)\n"})
+	stderr, code := stderrOf(t, map[string]string{"app.py": "import sys\nsys.setrecursionlimit(5000)\ndef f(n):\n    return g(n - 1)\ndef g(n):\n    return f(n) if n else 1/0\nsys.tracebacklimit = 4000\nf(1500)\n"})
 	if len(stderr) < maxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
 	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
-		if f, ok := Last(append(stderr, strings.Repeat("x", n)...)); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
+		if f, ok := Last(append(stderr, strings.Repeat("x", n)...), code); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
 			t.Fatalf("with %d more bytes: %q, %t", n, f, ok)
 		}
 	}
-	if f, ok := Last(stderr[len(stderr)-1000:]); ok {
+	if f, ok := Last(stderr[len(stderr)-1000:], code); ok {
 		t.Errorf("something that has no header and is not cut is taken for a traceback: %q", f)
+	}
+}
+
+func TestWhatOtherInterpretersWriteIsFound(t *testing.T) {
+	for name, test := range map[string]struct {
+		stderr, want string
+		code         int
+	}{
+		"PyPy crashes":        {"Fatal Python error: Segmentation fault\n\nStack (most recent call first, approximate line numbers):\n  File \"/srv/app.py\", line 3 in f\n  File \"/srv/app.py\", line 1 in <module>\n" + strings.Repeat("  File \"<builtin>/app_main.py\", line 1012 in execfile\n", 4), "Fatal Python error: Segmentation fault (app.py:3)", 0},
+		"Python 3.14 crashes": {"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fb899f39700 (most recent call first):\n  File \"/srv/app.py\", line 3 in f\n\nCurrent thread's C stack trace (most recent call first):\n" + strings.Repeat("  Binary file \"/usr/bin/python3.14\", at +0x32dbbe [0x5b27f7d85bbe]\n", 32) + "  <truncated rest of calls>\n", "Fatal Python error: Segmentation fault (app.py:3)", 0},
+		"no UTF-8":            {"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2\n", "SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2", 1},
+	} {
+		if f, ok := Last([]byte(test.stderr), test.code); !ok || f.String() != test.want {
+			t.Errorf("%s: got %q, %t", name, f, ok)
+		}
 	}
 }
 
 func TestColoursAreTakenOut(t *testing.T) { // as Python 3.13 writes them with FORCE_COLOR
 	const coloured = "Traceback (most recent call last):\r\n  File \x1b[35m\"/srv/app.py\"\x1b[0m, line \x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    \x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m\r\n"
-	if f, ok := Last([]byte(coloured)); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:1)" {
+	if f, ok := Last([]byte(coloured), 1); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:1)" {
 		t.Errorf("%q, %t", f, ok)
 	}
 }
@@ -153,7 +193,7 @@ func FuzzLast(f *testing.F) {
 	f.Add([]byte("Fatal Python error: x\nCurrent thread 0x0 (most recent call first):\n  File \"<string>\", line 1 in f\n\xff\x1b["))
 	f.Add([]byte("usage: x\nx: error: \x1b]0;t\x07y"))
 	f.Fuzz(func(t *testing.T, tail []byte) {
-		got, ok := Last(tail)
+		got, ok := Last(tail, 1)
 		s := got.String()
 		if !utf8.ValidString(s) || utf8.RuneCountInString(s) > 2*maxText+30 || strings.ContainsAny(s, "\n\r\x00\x1b") {
 			t.Errorf("%q", s)
