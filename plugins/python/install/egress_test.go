@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
@@ -104,11 +106,27 @@ func page(w http.ResponseWriter, prefix string) {
 	fmt.Fprintf(w, "<!DOCTYPE html><html><body><a href=\"%sgreeting_words-1.0-py3-none-any.whl\">greeting_words-1.0-py3-none-any.whl</a></body></html>", prefix)
 }
 
+// deaf is an address that refuses connections, and that no other gets while the test runs.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
+}
+
 func TestAnIndexThatDoesNotAnswerMayLater(t *testing.T) {
-	closed := httptest.NewServer(nil)
-	closed.Close()
 	tests := map[string]string{
-		"refused connection": closed.URL + "/simple",
+		"refused connection": "http://" + deaf(t) + "/simple",
 		"unknown host":       "http://index.invalid/simple",
 		"unknown https host": "https://index.invalid/simple",
 		"an error": serve(t, func(w http.ResponseWriter, r *http.Request) {
