@@ -32,7 +32,7 @@ func TestDefect03AReservationGrantsTheStick(t *testing.T) {
 	_, err = tty.WriteString("turn the light on\n")
 	m.must(err)
 	answer := make([]byte, 100)
-	tty.SetReadDeadline(time.Now().Add(5 * time.Second)) // where it has one
+	tty.SetReadDeadline(time.Now().Add(soon)) // where it has one
 	n, err := tty.Read(answer)
 	m.must(err)
 	if got := string(answer[:n]); got != "stick: turn the light on\n" || said.String() != "turn the light on\n" {

@@ -100,7 +100,7 @@ func TestNodesGoWithTheirDeviceWhenTheGracePeriodIsOver(t *testing.T) {
 	r := m.reserve("10c4:ea60:0001")
 	m.must(p.Unplug())
 	m.scan()
-	time.Sleep(60 * time.Millisecond)
+	time.Sleep(60 * time.Millisecond) // at least
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
 	if !isDir(m.nodes + "/10c4-ea60-0001") {

@@ -285,7 +285,7 @@ func TestTheStickAnswersWhatATaskWrites(t *testing.T) {
 	}
 	// a task that has the port open finds it hung up
 	p.Unplug()
-	port.SetReadDeadline(time.Now().Add(10 * time.Second))
+	port.SetReadDeadline(time.Now().Add(30 * time.Second))
 	io.Copy(io.Discard, port)
 	if _, err := port.Write([]byte("x")); err == nil {
 		t.Error("it can still be written to")
