@@ -25,6 +25,7 @@ type node struct {
 }
 
 type nodeOptions struct {
+	config string // more of the agent's configuration
 	plugin string // the plugin's configuration, but for state_dir
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
@@ -97,7 +98,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		o.plugin += o.python.config(builder)
 	}
 	plugins := []agent.Plugin{{Binary: driver, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
-	config := keepAllocations
+	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
 		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
 		if !o.usb.usual {

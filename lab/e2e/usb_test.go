@@ -182,6 +182,29 @@ func (n *node) placed(t testing.TB, job string) (id string) {
 	return id
 }
 
+// placedAtOnce submits a job and returns its allocation, or nil where it has to wait for
+// a place.
+func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
+	t.Helper()
+	reg, _, err := n.Client().Jobs().Register(j, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits bool
+	eventually(t, 30*time.Second, func() error {
+		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
+		if err == nil && e.Status != "complete" {
+			err = fmt.Errorf("the evaluation of %s is %s", *j.ID, e.Status)
+		}
+		waits = err == nil && len(e.FailedTGAllocs) > 0
+		return err
+	})
+	if waits {
+		return nil
+	}
+	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}
+}
+
 // mkdir makes a directory that everybody can reach.
 func mkdir(t testing.TB) string {
 	t.Helper()

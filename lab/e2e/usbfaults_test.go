@@ -99,7 +99,7 @@ func TestTaskKeepsItsStickThroughFaults(t *testing.T) {
 
 	kill(t, n)
 	s.unplug(t)
-	s = plug(t, root, args...)
+	plug(t, root, args...)
 	n.restart(t)
 	a.restart(t)
 	a.saysNow(t, "line 1 -> stick: ")
@@ -114,13 +114,27 @@ func TestStickThatIsNotThereIsToldInWords(t *testing.T) {
 	root := filepath.Join(mkdir(t), "usb")
 	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
 	const id = "10c4:ea60:0001"
-	n := usbNode(t, usbOptions{root: root, grace: "3s", more: zigbee})
-	n.offers(t, id)
+	n := usbNode(t, usbOptions{root: root, grace: "10s", more: zigbee})
 
 	// the server has not heard yet that it is gone, and places the job
-	s.unplug(t)
-	time.Sleep(time.Second) // for the plugin to see it
-	a := n.submit(t, job(t, sh("true"), withDevice("zigbee")))
+	var a *alloc
+	for tries := 1; ; tries++ {
+		n.offers(t, id)
+		n.awaitSeen(t, id, true)
+		s.unplug(t)
+		n.awaitSeen(t, id, false)
+		j := job(t, sh("true"), withDevice("zigbee"))
+		if a = n.placedAtOnce(t, j); a != nil {
+			break
+		}
+		if tries == 5 {
+			t.Fatal("the server has always heard of it before it has the job: the test proves nothing")
+		}
+		if _, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil); err != nil {
+			t.Fatal(err)
+		}
+		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
+	}
 	a.ended(t)
 	if err := a.tells(`device "10c4:ea60:0001" is not `); err != nil {
 		t.Error(err)
@@ -165,8 +179,9 @@ func TestBadUSBConfigurationIsToldByTheAgent(t *testing.T) {
 	}
 }
 
-// Each message of a plugin is a change of the node for all servers to agree on,
-// whether it says something new or not. OUTRIDER_QUIET=10m looks for longer.
+// A change of the node's devices is one for all servers to agree on, and Nomad's client
+// logs it. The node's index would not tell: a heartbeat that an overloaded machine misses
+// changes it, too. OUTRIDER_QUIET=10m looks for longer.
 func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 	t.Parallel()
 	quiet := 45 * time.Second
@@ -178,22 +193,17 @@ func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 	}
 	root := filepath.Join(mkdir(t), "usb")
 	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	n := usbNode(t, usbOptions{root: root, usual: true, more: zigbee})
+	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, usual: true, more: zigbee}, config: `log_level = "DEBUG"`})
 	n.offers(t, "10c4:ea60:0001")
-	time.Sleep(12 * time.Second) // Nomad's own fingerprints settle
-	index := func() uint64 {
-		t.Helper()
-		node, _, err := n.Client().Nodes().Info(n.id(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return node.ModifyIndex
+	changes := func() int { return strings.Count(n.log(), "new devices detected") }
+	before, plugin := changes(), n.usbPlugin(t)
+	if before == 0 {
+		t.Fatal("the agent's log does not tell of the stick: the test proves nothing")
 	}
-	before, plugin := index(), n.usbPlugin(t)
 	cpu := cpuTime(t, plugin.pid)
 	time.Sleep(quiet)
-	if now := index(); now != before {
-		t.Errorf("the node was changed from %d to %d in %v", before, now, quiet)
+	if now := changes(); now != before {
+		t.Errorf("the node was changed %d times in %v", now-before, quiet)
 	}
 	if !plugin.alive() {
 		t.Error("the plugin is another")

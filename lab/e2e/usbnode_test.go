@@ -164,7 +164,7 @@ func (n *node) devices(t testing.TB) []string {
 // change after 5 to 10 s.
 func (n *node) offers(t testing.TB, want ...string) {
 	t.Helper()
-	eventually(t, 25*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if got := n.devices(t); !slices.Equal(got, want) {
 			return fmt.Errorf("the node has %q, want %q", got, want)
 		}
@@ -194,7 +194,7 @@ func (n *node) sees(t testing.TB) map[string]bool {
 // awaitSeen waits until the agent sees a device as plugged in, or as not.
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
 	t.Helper()
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		if in, there := n.sees(t)[id]; in != plugged || !there && plugged {
 			return fmt.Errorf("the agent sees %v", n.sees(t))
 		}

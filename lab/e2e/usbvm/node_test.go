@@ -37,12 +37,12 @@ func (n *node) end() error {
 }
 
 // clientConfig has what the agent knows of devices at hand (by default it asks each
-// second), and gives tasks of exec the programs that they use and no more: Nomad
-// copies all of it for each.
+// second), has their changes logged, and gives tasks of exec the programs that they use
+// and no more: Nomad copies all of it for each.
 func clientConfig(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("telemetry {\n  collection_interval = \"100ms\"\n}\nclient {\n  chroot_env {\n")
+	b.WriteString("log_level = \"DEBUG\"\ntelemetry {\n  collection_interval = \"100ms\"\n}\nclient {\n  chroot_env {\n")
 	files := map[string]bool{"/etc/passwd": true, "/etc/group": true}
 	for _, name := range []string{"sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id"} {
 		path, err := exec.LookPath(name)
@@ -322,6 +322,11 @@ func (n *node) tellLog() {
 	if err := n.Logs(context.Background(), &b, false); err != nil {
 		fmt.Println(err)
 	}
-	lines := strings.Split(b.String(), "\n")
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		if !strings.Contains(line, "[DEBUG]") {
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+	}
 	fmt.Println(strings.Join(lines[max(0, len(lines)-60):], "\n"))
 }
