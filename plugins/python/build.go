@@ -15,25 +15,31 @@ import (
 // cache or new. The caller releases it.
 func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, files taskFiles, found []interpreter.Interpreter, python interpreter.Interpreter, required *requirement.Set) (*environment.Environment, error) {
 	c := &now.config
-	installer, err := d.installerFor(ctx, found)
+	installer, err := now.installers.get(ctx, found)
 	if err != nil {
 		return nil, err
 	}
 	if required.UVLock != nil && installer.Name != "uv" {
-		return nil, fmt.Errorf("lock %q needs uv, which this node has not: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock)
+		why := ""
+		if installer.NoUV != nil {
+			why = " (" + installer.NoUV.Error() + ")"
+		}
+		return nil, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock, why)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.BuildTimeout.Duration())
+	limit := c.BuildTimeout.Duration()
+	looking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	src, err := newSources(ctx, c, &r.Config, files, required)
+	src, err := newSources(looking, c, &r.Config, files, required)
 	if err != nil {
 		return nil, err
 	}
 	key := environmentKey(python, installer, required, src, c.AllowSdists)
-	spec := environment.Spec{Key: key.text, Secret: key.secret}
+	spec := environment.Spec{Key: key.text, Secret: key.secret, Limit: limit}
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
+	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
 	var built *install.Result
 	spec.Build = func(ctx context.Context, dir, final, scratch, downloads string) error {
 		r.Event("Environment: not in the cache, building it with %s %s for %s", installer.Name, installer.Version, python.Name()+" "+python.Version)

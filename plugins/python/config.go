@@ -25,7 +25,7 @@ type Config struct {
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"After what time without use an environment is removed."`
 	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is for ever."`
 	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that installers run as where the agent is root. No task of this driver may run as it."`
-	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take."`
+	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, and how long before that it may wait for other builds."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"Who runs tasks whose job names no user, where the agent is root."`
 	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task is shown among its events, which who may read the job may read."`

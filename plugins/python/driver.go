@@ -25,19 +25,20 @@ import (
 type pythonDriver struct {
 	logger hclog.Logger
 
-	mu        sync.Mutex
-	setup     *setup
-	installer install.Installer
-	asked     time.Time // when the installer was looked for
-	tidied    time.Time // when the cache was
+	mu     sync.Mutex
+	setup  *setup
+	tidied time.Time // when the cache was
+
+	tidying sync.Mutex // held while the cache is tidied, and never waited for
 }
 
 // setup is what follows from a configuration, and does not change.
 type setup struct {
-	config  Config
-	finder  *interpreter.Finder
-	cache   *environment.Cache
-	builder *syscall.Credential // who runs installers, nil: this process's user
+	config     Config
+	finder     *interpreter.Finder
+	installers *installerFinder
+	cache      *environment.Cache
+	builder    *syscall.Credential // who runs installers, nil: this process's user
 }
 
 func newDriver() *pythonDriver {
@@ -80,10 +81,12 @@ func (d *pythonDriver) configure(c Config) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.installer = install.Installer{}
 	d.setup = &setup{
 		config: c, builder: as,
 		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
+		installers: &installerFinder{logger: d.logger, find: func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
+			return install.Find(ctx, c.Installer, c.UV, as, found)
+		}},
 		cache: environment.Open(environment.Config{
 			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builder: builder,
 			Patience: 5 * time.Minute,
@@ -98,28 +101,6 @@ func (d *pythonDriver) current() *setup {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.setup
-}
-
-// installerFor is the one that builds environments. It is looked for anew when it
-// was not there, and from time to time: one may be installed while the agent runs.
-func (d *pythonDriver) installerFor(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
-	const every = 10 * time.Minute
-	d.mu.Lock()
-	known, asked, now := d.installer, d.asked, d.setup
-	d.mu.Unlock()
-	if known.Name != "" && time.Since(asked) < every {
-		return known, nil
-	}
-	i, err := install.Find(ctx, now.config.Installer, now.config.UV, now.builder, found)
-	if err != nil {
-		return i, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.setup == now {
-		d.installer, d.asked = i, time.Now()
-	}
-	return i, nil
 }
 
 func cacheDir(configured string) (string, error) {

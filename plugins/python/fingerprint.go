@@ -36,7 +36,7 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 		return nil, driver.Undetected(words)
 	}
 	all := attributes(found)
-	if i, err := d.installerFor(ctx, found); err == nil {
+	if i, err := now.installers.renew(ctx, found); err == nil {
 		all["driver.python.installer"] = pstructs.NewStringAttribute(i.Name)
 		all["driver.python."+i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
 	}
@@ -64,7 +64,7 @@ func (d *pythonDriver) tidySoon() {
 
 func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	d.mu.Lock()
-	due := time.Since(d.tidied) >= tidyEvery
+	due := time.Since(d.tidied) >= tidyEvery && d.tidying.TryLock() // a slow disk gets no more to do
 	if due {
 		d.tidied = time.Now()
 	}
@@ -73,6 +73,7 @@ func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 		return
 	}
 	go func() { // ends with the agent's question; the answer need not wait for it
+		defer d.tidying.Unlock()
 		if err := cache.Tidy(ctx); err != nil && ctx.Err() == nil {
 			d.logger.Warn("failed to tidy the cache of environments", "error", err)
 		}

@@ -257,7 +257,7 @@ func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 type BusyError struct{ Waited time.Duration }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("for %s this node was busy with building other environments", e.Waited)
+	return fmt.Sprintf("no build could begin within %s (build_timeout), since this node was busy with other environments", e.Waited)
 }
 
 // Temporary says that the same may succeed later, or elsewhere.

@@ -16,35 +16,58 @@ import (
 )
 
 // Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
-// empty. The error says what to install on the node.
+// empty. The error says what to install on the node; it is a *NotKnownError where there may be an uv.
 func Find(ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter) (Installer, error) {
-	var why error
+	var noUV error
 	switch want {
 	case "auto", "uv":
 		i, err := findUV(ctx, uv, as)
-		if err == nil || want == "uv" {
-			return i, err
-		}
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return Installer{}, ctx.Err() // whether there is uv is not known
 		}
-		why = err
+		var notKnown *NotKnownError
+		if err == nil || want == "uv" || errors.As(err, &notKnown) {
+			return i, err
+		}
+		noUV = err
 	case "pip":
 	default:
 		return Installer{}, fmt.Errorf("installer %q is none of auto, uv, pip", want)
 	}
 	for _, python := range found {
 		if python.Pip != nil {
-			return Installer{Name: "pip", Version: python.PipVersion, Python: python}, nil
+			i := Installer{Name: "pip", Version: python.PipVersion, Python: python}
+			if !errors.Is(noUV, errNoUV) {
+				i.NoUV = noUV
+			}
+			return i, nil
 		}
 	}
 	if len(found) == 0 {
-		return Installer{}, errors.Join(why, errors.New("there is no pip, since there is no interpreter"))
+		return Installer{}, errors.Join(noUV, errors.New("there is no pip, since there is no interpreter"))
 	}
-	return Installer{}, errors.Join(why, errors.New("no interpreter has pip: install python3-pip, or uv"))
+	return Installer{}, errors.Join(noUV, errors.New("no interpreter has pip: install python3-pip, or uv"))
 }
 
-// findUV returns the first uv that answers.
+// NotKnownError says that a program may be uv, but could not answer now. pip is no way out: what it builds
+// are other environments.
+type NotKnownError struct {
+	Path string
+	Err  error
+}
+
+func (e *NotKnownError) Error() string {
+	return fmt.Sprintf("whether %s is uv is not known yet: %v", e.Path, e.Err)
+}
+
+func (e *NotKnownError) Unwrap() error { return e.Err }
+
+// Temporary says that the same may succeed later, or elsewhere.
+func (e *NotKnownError) Temporary() bool { return true }
+
+var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: install it, or name it by the option uv")
+
+// findUV returns the first uv that answers, and no later one while it is not known whether one before will.
 func findUV(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
 	candidates := []string{configured}
 	if configured == "" {
@@ -52,18 +75,21 @@ func findUV(ctx context.Context, configured string, as *syscall.Credential) (Ins
 	}
 	var why []string
 	for _, path := range candidates {
-		version, err := uvVersion(ctx, path, as)
-		if err == nil {
+		version, err := uvVersion(ctx, path, as, uvTimeout)
+		var notKnown *NotKnownError
+		switch {
+		case err == nil:
 			return Installer{Name: "uv", Version: version, UV: path}, nil
-		}
-		if configured != "" || !errors.Is(err, os.ErrNotExist) {
+		case errors.As(err, &notKnown):
+			return Installer{}, err
+		case configured != "" || !errors.Is(err, os.ErrNotExist):
 			why = append(why, fmt.Sprintf("%s: %v", path, err))
 		}
 	}
 	if len(why) > 0 {
 		return Installer{}, fmt.Errorf("no uv that the build user can run: %s", strings.Join(why, "; "))
 	}
-	return Installer{}, errors.New("there is no uv on the agent's PATH or where its installers put it: install it, or name it by the option uv")
+	return Installer{}, errNoUV
 }
 
 // uvPlaces are the PATH and where uv's installers put it (docs.astral.sh/uv, installation).
@@ -83,19 +109,33 @@ func uvPlaces() []string {
 	return places
 }
 
+const uvTimeout = 30 * time.Second // it is quick, and the node may be overloaded
+
 // uvVersion asks a program whether it is uv.
-func uvVersion(ctx context.Context, path string, as *syscall.Credential) (string, error) {
+func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (string, error) {
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // it is quick, and the node may be overloaded
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd := exec.CommandContext(limited, path, "--version")
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it has started
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
-	if err != nil {
+	var errno syscall.Errno
+	var exit *exec.ExitError
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil && limited.Err() != nil:
+		return "", &NotKnownError{path, fmt.Errorf("it did not answer within %s", timeout)}
+	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
+		return "", &NotKnownError{path, err} // the node has too much to do, or the program is just being written
+	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
+		return "", &NotKnownError{path, err} // as the kernel does when it is out of memory
+	case err != nil:
 		return "", err
 	}
 	name, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")

@@ -16,8 +16,47 @@ func TestThatNobodyWaitsDoesNotMeanThatThereIsNoUV(t *testing.T) {
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if i, err := install.Find(ended, "auto", "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(err, context.Canceled) {
-		t.Errorf("found %s: %v", i.Name, err)
+	for _, want := range []string{"auto", "uv"} {
+		if i, err := install.Find(ended, want, "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: found %s: %v", want, i.Name, err)
+		}
+	}
+}
+
+func TestAnUVThatCannotAnswerNowIsNotTakenForNone(t *testing.T) {
+	first, second := filepath.Join(t.TempDir(), "uv"), filepath.Join(t.TempDir(), "uv")
+	t.Setenv("PATH", filepath.Dir(first)+":"+filepath.Dir(second))
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	find := func(want string) (install.Installer, error) {
+		return install.Find(t.Context(), want, "", nil, []interpreter.Interpreter{{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}})
+	}
+	write(second, "echo uv 1.2.3")
+	notKnown := func(why string) {
+		for _, want := range []string{"auto", "uv"} {
+			i, err := find(want)
+			var e *install.NotKnownError
+			if !errors.As(err, &e) || e.Path != first || !e.Temporary() {
+				t.Errorf("%s, %s: found %s %s: %v", why, want, i.Name, i.Version, err)
+			}
+		}
+	}
+	write(first, "kill -9 $$")
+	notKnown("it was killed")
+	write(first, "echo uv 4.5.6")
+	file, err := os.OpenFile(first, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notKnown("it is being written")
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := find("auto"); err != nil || i.Version != "4.5.6" {
+		t.Errorf("found %s %s: %v", i.Name, i.Version, err)
 	}
 }
 
@@ -36,6 +75,10 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 	good := program("good", "echo 'uv 9.8.7 (abc 2026-01-01)'")
 	other := program("other", "echo something else")
 	broken := program("broken", "exit 3")
+	closed := program("closed", "echo uv 9.8.7")
+	if err := os.Chmod(closed, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	bare := interpreter.Interpreter{Path: "/opt/python"}
 
@@ -43,9 +86,11 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 		name, want, uv, path string
 		found                []interpreter.Interpreter
 		is, says             string
+		noUV                 string
 	}{
 		{name: "auto takes uv", want: "auto", uv: good, found: []interpreter.Interpreter{python}, is: "uv 9.8.7"},
-		{name: "auto takes pip where uv does not answer", want: "auto", uv: broken, found: []interpreter.Interpreter{bare, python}, is: "pip 23.0.1"},
+		{name: "auto takes pip where uv does not answer", want: "auto", uv: broken, found: []interpreter.Interpreter{bare, python}, is: "pip 23.0.1", noUV: "exit status 3"},
+		{name: "auto takes pip where nobody may run uv", want: "auto", uv: closed, found: []interpreter.Interpreter{python}, is: "pip 23.0.1", noUV: "permission denied"},
 		{name: "uv of the PATH", want: "uv", path: filepath.Dir(other) + ":" + filepath.Dir(good), is: "uv 9.8.7"},
 		{name: "uv that is another program", want: "uv", uv: other, says: "it is not uv"},
 		{name: "uv that is not there", want: "uv", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
@@ -66,6 +111,8 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 				}
 			} else if got := i.Name + " " + i.Version; err != nil || got != test.is {
 				t.Errorf("found %s: %v", got, err)
+			} else if (i.NoUV != nil) != (test.noUV != "") || i.NoUV != nil && !strings.Contains(i.NoUV.Error(), test.noUV) {
+				t.Errorf("it says of uv: %v", i.NoUV)
 			}
 		})
 	}

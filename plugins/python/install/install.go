@@ -16,6 +16,7 @@ type Installer struct {
 	Version string
 	UV      string                  // the program, of uv
 	Python  interpreter.Interpreter // of pip: the interpreter that runs it, if the environment's own has no pip
+	NoUV    error                   // of pip: why a uv that is there was not taken, nil if there is none or none was wanted
 }
 
 // Request is an environment to make.
