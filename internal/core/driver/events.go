@@ -181,7 +181,10 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	go func() { // it may read files, and the exits of other tasks are told meanwhile
 		defer close(explained)
 		st := h.current()
-		said := d.workload.ended(Ended{ID: id, Command: &st.Command, Exit: e, AllocDir: st.Output.AllocDir, Task: st.Task})
+		said := d.workload.ended(Ended{
+			ID: id, Command: &st.Command, Exit: e,
+			AllocDir: st.Output.AllocDir, Task: st.Task, StderrFrom: st.Output.StderrFrom,
+		})
 		if said != "" {
 			d.event(h, "%s", said)
 		}

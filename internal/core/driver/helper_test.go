@@ -73,13 +73,14 @@ func removeLeaves() {
 		}
 	}
 	s := cgroup.Detect("")
+	end := time.Now().Add(30 * time.Second)
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
 		for _, node := range nodes { // another run's are its own
 			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
-				for end := time.Now().Add(30 * time.Second); unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end); {
+				for unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end) {
 					time.Sleep(10 * time.Millisecond)
 				}
 			}
@@ -355,10 +356,14 @@ func (a *agent) nothingLeft() {
 			t.Errorf("state of %d tasks is left", len(tasks))
 		}
 		for _, pid := range supervisors(dir) { // idle now; it would end by itself in some seconds
-			if n := descendants(pid); n > 0 {
-				t.Errorf("%d processes of tasks are left", n)
-			}
+			left := descendants(pid)
 			unix.Kill(pid, unix.SIGKILL)
+			if len(left) > 0 {
+				t.Errorf("%d processes of tasks are left", len(left))
+			}
+			for _, pid := range left { // or they would slow down all that comes after a failed test
+				unix.Kill(pid, unix.SIGKILL)
+			}
 		}
 	}
 	if a.share == "" {
@@ -370,9 +375,10 @@ func (a *agent) nothingLeft() {
 			t.Errorf("cgroup %s is left", dir)
 		}
 	}
+	end := time.Now().Add(30 * time.Second)
 	for _, dir := range slices.Backward(a.made) {
 		err := unix.Rmdir(dir)
-		for end := time.Now().Add(30 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
+		for ; err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if err != nil {
@@ -387,15 +393,14 @@ func supervisors(store string) (pids []int) {
 	})
 }
 
-func descendants(pid int) int {
+func descendants(pid int) (pids []int) {
 	table, _ := task.Processes()
-	n := 0
 	for _, st := range task.Descendants(table, pid) {
 		if !st.Zombie {
-			n++
+			pids = append(pids, st.PID)
 		}
 	}
-	return n
+	return pids
 }
 
 func find(fits func(args []string) bool) (pids []int) {

@@ -87,7 +87,27 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 		}
 	}
 	st.Command = *cmd
+	if out.AllocDir != "" {
+		st.Output.StderrFrom = stderrEnd(out.AllocDir, cfg.Name)
+	}
 	return st, notes, nil
+}
+
+// stderrEnd is where a task's stderr ends: all its runs in an allocation write to the same files.
+func stderrEnd(allocDir, name string) (end task.LogPlace) {
+	entries, _ := os.ReadDir(filepath.Join(allocDir, "alloc", "logs")) // at the first run there may be none
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), name+".stderr.")
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(rest)
+		info, failed := e.Info()
+		if err == nil && failed == nil && n >= end.File {
+			end = task.LogPlace{File: n, Offset: info.Size()}
+		}
+	}
+	return end
 }
 
 // userOf is the job's, or the driver's own choice. Only root can choose.

@@ -134,6 +134,9 @@ type Ended struct {
 	// that the process wrote is there, but where Nomad's logmon collects it may be a
 	// moment behind. AllocDir is empty where nobody kept the output.
 	AllocDir, Task string
+
+	// StderrFrom is where this run's stderr begins, as earlier ones have written to the same files.
+	StderrFrom task.LogPlace
 }
 
 // workload is a Workload without its type parameters.

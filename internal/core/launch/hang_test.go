@@ -128,17 +128,24 @@ func TestStartThatTakesTooLongIsKilled(t *testing.T) {
 	}
 }
 
-// waitForStage returns when the launcher has been in a step for a while.
+// waitForStage returns when the launcher has been waiting in a step for a while. One
+// that only gets no processor is running, proc_pid_stat(5).
 func waitForStage(t *testing.T, pid int, s Stage) {
 	t.Helper()
-	for range 5000 {
-		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.TrimSpace(string(b)) == processName(s) {
-			time.Sleep(20 * time.Millisecond)
+	said, waits := "", 0
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		said = string(b)
+		if name := "(" + processName(s) + ") "; strings.Contains(said, name+"S ") || strings.Contains(said, name+"D ") {
+			waits++
+		} else {
+			waits = 0
+		}
+		if waits == 10 {
 			return
 		}
-		time.Sleep(time.Millisecond)
 	}
-	t.Fatalf("the launcher never came to step %q", s)
+	t.Fatalf("the launcher does not wait in step %q: %s", s, said)
 }
 
 func TestKillDuringExecveIsNoStart(t *testing.T) {
@@ -156,7 +163,7 @@ func TestKillDuringExecveIsNoStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if sig != unix.SIGKILL { // caught by the launcher's runtime, which can't act in execve
-			time.Sleep(20 * time.Millisecond)
+			waitForStage(t, p.PID, StageExec)
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 		want := "was killed (SIGKILL) before it ran"
@@ -190,11 +197,10 @@ func TestCgroupV1IsJoinedByTheProgram(t *testing.T) {
 func removeCgroup(t *testing.T, dir string) {
 	t.Helper()
 	var err error
-	for range 200 { // the kernel takes a moment to forget a process
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // the kernel takes a moment to forget a process
 		if err = unix.Rmdir(dir); err == nil {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	t.Errorf("failed to remove cgroup: %v", err)
 }

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -536,18 +535,19 @@ func TestSupervisorGoneMeansNoProgram(t *testing.T) {
 
 func TestKillEndsALauncherThatWaits(t *testing.T) {
 	nothingLeft(t)
-	p, r, err := start(shell("exit 0"), nil)
+	marker := filepath.Join(t.TempDir(), "ran")
+	p, r, err := start(shell("touch "+marker), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	time.Sleep(20 * time.Millisecond)
-	if stage := p.stage(); stage != StageSetup {
-		t.Errorf("it is in step %q", stage)
-	}
+	waitForStage(t, p.PID, StageSetup)
 	p.Kill()
 	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
 		t.Errorf("process is still there: %v", err)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the program ran")
 	}
 }
 

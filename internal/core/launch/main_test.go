@@ -105,7 +105,7 @@ func run(spec *Spec, cgroup *os.File) (ended, error) {
 		return ended{}, err
 	}
 	defer r.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := p.Started(ctx); err != nil {
 		return ended{}, err

@@ -146,9 +146,10 @@ func (h *host) planCgroups() {
 		t.Skip("no cgroup can be used: " + h.support.Missing)
 	}
 	t.Cleanup(func() {
+		end := time.Now().Add(30 * time.Second)
 		for _, dir := range slices.Backward(h.made) {
 			err := unix.Rmdir(dir)
-			for end := time.Now().Add(3 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
+			for ; err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			if err != nil {
@@ -272,10 +273,17 @@ func (h *host) wait(c *Client, id string) *task.Exit {
 	select {
 	case <-ended:
 		return c.Exit(id)
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		h.t.Fatalf("task %s did not end", id)
 		return nil
 	}
+}
+
+// told are the exits of a task that a client's owner was told.
+func (h *host) told(id string) []*task.Exit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.exits[id])
 }
 
 // output is what is in a task's files of one stream, of all rotated ones.
@@ -318,7 +326,7 @@ func (h *host) supervisor() int {
 	h.t.Helper()
 	pids := h.supervisors()
 	// one that finds the place taken is there for a moment
-	for end := time.Now().Add(10 * time.Second); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
+	for end := time.Now().Add(time.Minute); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
 		time.Sleep(time.Millisecond)
 	}
 	if len(pids) != 1 {
@@ -335,7 +343,7 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	defer unix.Close(fd)
 	must(h.t, unix.Kill(pid, sig))
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if n, _ := unix.Poll(p, 1000); n == 1 {
 			return
 		}
@@ -378,7 +386,7 @@ func (h *host) nothingLeft() {
 }
 
 func (h *host) eventuallyOr(what string, ok func() bool, failed func()) {
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(3 * time.Millisecond) {
 		if time.Now().After(end) {
 			h.t.Errorf("never happened: %s", what)
 			failed()
@@ -498,14 +506,14 @@ func must(t testing.TB, err error) {
 }
 
 func ctx(t testing.TB) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	c, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return c
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(3 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(3 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never happened: %s", what)
 		}
