@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -59,18 +60,39 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 		if !ok {
 			return nil, errSessionLost
 		}
-		// what it left running in the background may hold the pipe for ever
-		select {
-		case <-read:
-		case <-time.After(100 * time.Millisecond):
-			r.Close()
-			<-read
-		}
+		waitForOutput(r, read)
 		return &drivers.ExecTaskResult{Stdout: out.buf.Bytes(), ExitResult: exitResult(e)}, nil
 	case <-timer.C:
 		s.kill()
 		return nil, fmt.Errorf("command did not end within %v: %w", timeout, context.DeadlineExceeded)
 	}
+}
+
+// waitForOutput waits until what a command has written is read, now that it has
+// ended. What it left running in the background may hold the pipe for ever: then an
+// empty one is the end. (A full one may be read late, on a busy machine.)
+func waitForOutput(r *os.File, read <-chan struct{}) {
+	for range 100 { // 10 s, if what runs in the background writes all the time
+		select {
+		case <-read:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		if empty(r) {
+			break
+		}
+	}
+	r.Close()
+	<-read
+}
+
+func empty(pipe *os.File) bool {
+	left := 0
+	raw, err := pipe.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { left, err = logs.Queued(int(fd)) })
+	}
+	return err != nil || left == 0
 }
 
 // ExecTaskStreamingRaw is drivers.ExecTaskStreamingRawDriver: `nomad alloc exec`.

@@ -37,9 +37,7 @@ func ownHost(t *testing.T, change ...func(t *testing.T)) {
 		dev = tree(t, "/dev")
 	}
 	t.Cleanup(func() {
-		if now := mountsHere(t); now != mounts {
-			t.Errorf("the host's mounts were\n%s\nand are\n%s", mounts, now)
-		}
+		wantMounts(t, mounts)
 		if dev == "" {
 			return
 		}
@@ -90,15 +88,29 @@ func node(t *testing.T, path string, mode uint32, major, minor uint32) {
 	must(t, os.Chmod(path, os.FileMode(mode)))
 }
 
-// mountsHere is the mount table of this thread, less what goes from it when another
-// package's test removes the directory where it is mounted.
+// mountsHere is the mount table of this thread.
 func mountsHere(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/mountinfo")
 	must(t, err)
-	return strings.Join(slices.DeleteFunc(strings.SplitAfter(string(b), "\n"), func(line string) bool {
-		return strings.Contains(line, "/nomad_driver_harness-")
-	}), "")
+	return string(b)
+}
+
+// wantMounts wants the mounts that there were, less what went when another process
+// removed the directory where it was mounted.
+func wantMounts(t *testing.T, before string) {
+	t.Helper()
+	now := mountsHere(t)
+	for line := range strings.Lines(now) {
+		if !strings.Contains(before, line) {
+			t.Errorf("the host has a mount more: %s", line)
+		}
+	}
+	for line := range strings.Lines(before) {
+		if at := strings.Fields(line)[4]; !strings.Contains(now, line) && exists(at) { // proc_pid_mountinfo(5)
+			t.Errorf("the host has a mount less: %s", line)
+		}
+	}
 }
 
 // tree describes what is in a directory and below it, less what everybody makes

@@ -1,0 +1,29 @@
+package driver
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+func TestOutputOfACommandThatEndedIsReadHoweverLate(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close() // as by what the command left in the background
+	want := bytes.Repeat([]byte("x"), 60_000)
+	_, err = w.Write(want)
+	must(t, err)
+	var got bytes.Buffer
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		time.Sleep(500 * time.Millisecond)
+		_, _ = io.Copy(&got, r)
+	}()
+	waitForOutput(r, read)
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("%d bytes of %d were read", got.Len(), len(want))
+	}
+}
