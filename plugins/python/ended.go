@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
@@ -29,7 +30,7 @@ func (d *pythonDriver) ended(e driver.Ended) string {
 	}
 	var tail []byte
 	err := asUser(e.Command.User, func() (err error) {
-		tail, err = lastOutput(filepath.Join(e.AllocDir, "alloc", "logs"), e.Task+".stderr.")
+		tail, err = lastOutput(filepath.Join(e.AllocDir, "alloc", "logs"), e.Task+".stderr.", e.StderrFrom)
 		return err
 	})
 	if err != nil {
@@ -52,9 +53,9 @@ func isFatal(signal int) bool {
 	return false
 }
 
-// lastOutput reads the end of the newest log files. The task may have put anything
-// in their place.
-func lastOutput(dir, prefix string) ([]byte, error) {
+// lastOutput reads the end of the newest log files, and nothing of before a place. The
+// task may have put anything in their place.
+func lastOutput(dir, prefix string, from task.LogPlace) ([]byte, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -67,9 +68,16 @@ func lastOutput(dir, prefix string) ([]byte, error) {
 			}
 		}
 	}
+	if newest < from.File { // somebody removed them
+		from = task.LogPlace{}
+	}
 	var tail []byte
-	for n := newest; n >= 0 && n > newest-2 && len(tail) < maxTail; n-- {
-		part, err := endOf(filepath.Join(dir, prefix+strconv.Itoa(n)), int64(maxTail-len(tail)))
+	for n := newest; n >= from.File && n > newest-2 && len(tail) < maxTail; n-- {
+		begin := int64(0)
+		if n == from.File {
+			begin = from.Offset
+		}
+		part, err := endOf(filepath.Join(dir, prefix+strconv.Itoa(n)), begin, int64(maxTail-len(tail)))
 		if err != nil {
 			break // rotated away
 		}
@@ -78,7 +86,8 @@ func lastOutput(dir, prefix string) ([]byte, error) {
 	return tail, nil
 }
 
-func endOf(path string, size int64) ([]byte, error) {
+// endOf is at most so many of a file's last bytes, none of them before begin.
+func endOf(path string, begin, size int64) ([]byte, error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
@@ -88,7 +97,10 @@ func endOf(path string, size int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Seek(max(0, end-size), io.SeekStart); err != nil {
+	if begin > end { // somebody emptied it
+		begin = 0
+	}
+	if _, err := f.Seek(max(begin, end-size), io.SeekStart); err != nil {
 		return nil, err
 	}
 	return io.ReadAll(io.LimitReader(f, size))

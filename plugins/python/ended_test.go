@@ -93,3 +93,39 @@ func TestExceptionOfATaskThatEndedWithoutThePluginIsTold(t *testing.T) {
 	a.says(cfg, "ValueError: late (inline_code.py:3)")
 	must(t, a.DestroyTask(cfg.ID, true))
 }
+
+func TestExceptionOfAnEarlierRunIsNotToldAgain(t *testing.T) {
+	a := start(t)
+	for _, recovered := range []bool{false, true} {
+		first := a.task(`script = "app.py"`, map[string]string{"app.py": "raise ValueError('first')\n"})
+		a.run(first)
+		a.says(first, "ValueError: first")
+
+		second := *first
+		second.ID += "-2" // in the same allocation, with the same log files
+		gate := filepath.Join(a.dir, "gate-"+first.AllocID)
+		must(t, os.WriteFile(filepath.Join(first.TaskDir().LocalDir, "app.py"), []byte("import os, sys, time\n"+
+			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))
+		handle, _, err := a.StartTask(&second)
+		must(t, err)
+		if recovered {
+			a.stopDriver()
+			a.startDriver()
+			must(t, a.RecoverTask(handle))
+		}
+		must(t, os.WriteFile(gate, nil, 0o644))
+		if r := a.wait(&second); r.ExitCode != 1 {
+			t.Errorf("got %+v", r)
+		}
+		must(t, a.DestroyTask(second.ID, true))
+		if text := a.output(first, "stderr"); !strings.Contains(text, "first") || !strings.HasSuffix(text, "no settings\n") {
+			t.Errorf("stderr of both is %q", text)
+		}
+		a.hasSaid()
+		for _, e := range a.said(&second) {
+			if strings.HasPrefix(e, "Python:") {
+				t.Errorf("recovered %t: %q", recovered, e)
+			}
+		}
+	}
+}

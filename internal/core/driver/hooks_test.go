@@ -365,6 +365,25 @@ func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
 	}
 }
 
+func TestTheDriverIsToldWhereTheOutputOfARunBegins(t *testing.T) {
+	calls := make(chan Ended, 10)
+	a := startWorkload(t, told(calls), nil)
+	cfg := a.shell("echo one >&2", "")
+	for _, want := range []task.LogPlace{{}, {Offset: 4}, {Offset: 8}, {File: 7, Offset: 3}} {
+		if want.File > 0 { // as if it had been rotated
+			must(t, os.WriteFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.7"), []byte("new"), 0o600))
+		}
+		run := *cfg
+		run.ID += fmt.Sprint(want.Offset)
+		a.run(&run)
+		a.wait(run.ID)
+		a.destroy(run.ID)
+		if e := await(t, "the call", calls); e.StderrFrom != want {
+			t.Errorf("got %+v, want %+v", e.StderrFrom, want)
+		}
+	}
+}
+
 func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
 	const tasks = 100
 	var mu sync.Mutex

@@ -52,9 +52,18 @@ type Output struct {
 	MaxFiles    int    `json:"max_files,omitempty"`
 	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
 
+	// StderrFrom is where stderr ended before the start: what is before is of earlier runs.
+	StderrFrom LogPlace `json:"stderr_from,omitzero"`
+
 	// Stdout and Stderr are the FIFOs of Nomad's logmon, or os.DevNull. Used by CollectorNomad.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
+}
+
+// LogPlace is one in the log files of a stream: in the file of this number, after so many bytes.
+type LogPlace struct {
+	File   int   `json:"file"`
+	Offset int64 `json:"offset"`
 }
 
 // Collector names who collects a task's output.
