@@ -15,24 +15,29 @@ const writing = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRU
 	unix.LANDLOCK_ACCESS_FS_MAKE_SYM
 
 // landlock has this thread, and what it starts, write nowhere but below the directories, and to /dev/null
-// and /dev/shm. It needs no privileges but no_new_privs, and Linux 6.2 (version 3, which has truncation).
-func landlock(writable []string) error {
+// and /dev/shm. It needs no privileges but no_new_privs, and Linux 6.2 (version 3, which has truncation), or
+// where mounts are read-only already, 5.19 (version 2, which has renaming to another directory).
+func landlock(writable []string, closed bool) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 || version < 3 {
+	access := uint64(writing)
+	switch {
+	case errno != 0 || version < 2 || version == 2 && !closed:
 		return errors.ErrUnsupported
+	case version == 2:
+		access &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
-	attr := unix.LandlockRulesetAttr{Access_fs: writing}
+	attr := unix.LandlockRulesetAttr{Access_fs: access}
 	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Access_fs), 0)
 	if errno != 0 {
 		return errno
 	}
 	defer unix.Close(int(rules))
 	for _, dir := range append([]string{"/dev/shm"}, writable...) {
-		if err := allow(rules, dir, writing); err != nil && dir != "/dev/shm" {
+		if err := allow(rules, dir, access); err != nil && dir != "/dev/shm" {
 			return err
 		}
 	}
-	if err := allow(rules, "/dev/null", unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE); err != nil {
+	if err := allow(rules, "/dev/null", access&(unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE)); err != nil {
 		return err
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, rules, 0, 0); errno != 0 {

@@ -79,10 +79,8 @@ func (s *sandbox) confine(writable []string) {
 	if root {
 		_ = unix.Unshare(unix.CLONE_NEWIPC)
 	}
-	if root && unix.Unshare(unix.CLONE_NEWNS) == nil && readOnly(writable) == nil {
-		return
-	}
-	_ = landlock(writable)
+	closed := root && unix.Unshare(unix.CLONE_NEWNS) == nil && readOnly(writable) == nil
+	_ = landlock(writable, closed) // then too: who has Landlock's rules can't trace, and so not enter by /proc, others
 }
 
 // loopbackUp brings up lo, which a new network namespace has down (netdevice(7)).
@@ -101,9 +99,10 @@ func loopbackUp() error {
 }
 
 // readOnly leaves nothing writable in this mount namespace but the directories, and a
-// /dev/shm of its own, which Python's semaphores need (mount_setattr(2), Linux 5.12).
+// /dev/shm of its own, which Python's semaphores need (mount_setattr(2), Linux 5.12). What the host
+// unmounts is unmounted here, too.
 func readOnly(writable []string) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
 	for _, dir := range writable {
@@ -119,6 +118,9 @@ func readOnly(writable []string) error {
 	if !slices.ContainsFunc(writable, func(dir string) bool { return strings.HasPrefix(dir, shm+"/") }) { // it would hide it
 		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
 	}
+	// Without processes that may not be traced: the arguments of another build name its directory, and it has the same
+	// user. (proc(5). 4 is of Linux 5.8, before which the option would be the host's, too.)
+	_ = unix.Mount("proc", "/proc", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=4")
 	for _, dir := range writable {
 		back := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 		if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &back); err != nil {
