@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ type build struct {
 	source  *source
 	sandbox *sandbox
 	egress  *egress
+	bound   *bound
 	env     []string
 	site    string // where the interpreter looks for packages
 }
@@ -120,12 +122,14 @@ func (i Installer) begin(r Request, writable ...string) (*build, error) {
 	}
 	b.egress = newEgress(l, b.source.allowed, b.sandbox.alone)
 	b.env = environ(r.Work, b.egress.URL)
+	b.bound = newBound(&r)
 	return b, nil
 }
 
 func (b *build) end() {
 	b.sandbox.Close()
 	b.egress.Close()
+	b.bound.end()
 }
 
 // environ is all that an installer sees of this process's environment: nothing, but for the certificates to trust.
@@ -205,9 +209,16 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 			}
 		}
 	}
-	err := b.sandbox.run(ctx, b.Work, b.env, argv, out)
+	watched, stop := b.bound.watch(ctx)
+	err := b.sandbox.run(watched, b.Work, b.env, argv, out)
+	grown := stop()
 	out.end()
-	if err != nil {
+	switch {
+	case errors.Is(grown, errTooLarge):
+		return b.tooLarge()
+	case grown != nil:
+		return b.tooLargeTogether()
+	case err != nil:
 		return b.explain(ctx, err, out.lines)
 	}
 	return nil

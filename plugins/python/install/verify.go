@@ -183,6 +183,12 @@ func (b *build) tooLarge() error {
 		"the packages take more than the %d MiB that an environment may take on this node", b.MaxSize>>20)}
 }
 
+// tooLargeTogether may be another build's fault, and none the next time.
+func (b *build) tooLargeTogether() error {
+	return &Error{Cause: NoSpace, Tool: b.name(), Words: fmt.Sprintf(
+		"what is downloaded for this and other environments at the same time takes more than the %d MiB that each may take on this node", b.MaxSize>>20)}
+}
+
 // name is the tool that runs: of pip it is the interpreter's own, where it has one.
 func (b *build) name() string {
 	if b.with.Name == "pip" && b.Python.Pip != nil {
