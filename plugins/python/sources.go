@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,8 +41,10 @@ type wheelFile struct {
 
 // newSources joins what the node, the job and the job's requirements file say.
 func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set) (*sources, error) {
-	said := required.Indexes
-	if !c.JobIndexes && (said.URL != "" || len(said.Extra) > 0 || len(required.URLs) > 0 || slices.ContainsFunc(said.FindLinks, isURL)) {
+	own := slices.Concat([]string{c.IndexURL}, c.ExtraIndexURLs)
+	notOwn := func(index string) bool { return !slices.Contains(own, index) }
+	said := meant(required.Indexes, slices.Concat([]string{t.IndexURL}, t.ExtraIndexURLs, own))
+	if !c.JobIndexes && (said.URL != "" && notOwn(said.URL) || slices.ContainsFunc(said.Extra, notOwn) || len(required.URLs) > 0 || slices.ContainsFunc(said.FindLinks, isURL)) {
 		return nil, errNoJobIndexes
 	}
 	s := &sources{}
@@ -55,8 +58,12 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 		default:
 			s.indexes.URL = c.IndexURL
 		}
-		s.indexes.Extra = slices.Concat(t.ExtraIndexURLs, said.Extra)
-		if s.indexes.URL == c.IndexURL && len(s.indexes.Extra) == 0 {
+		for _, e := range slices.Concat(t.ExtraIndexURLs, said.Extra) {
+			if e != s.indexes.URL && !slices.Contains(s.indexes.Extra, e) {
+				s.indexes.Extra = append(s.indexes.Extra, e)
+			}
+		}
+		if s.indexes.URL == c.IndexURL && len(t.ExtraIndexURLs) == 0 && !slices.ContainsFunc(s.indexes.Extra, notOwn) {
 			s.indexes.Extra = c.ExtraIndexURLs
 		}
 	}
@@ -83,6 +90,36 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
 	}
 	return s, nil
+}
+
+// meant has the indexes that are known where a lock or a file names the same without credentials, which locks have none of.
+func meant(said requirement.Indexes, known []string) requirement.Indexes {
+	find := func(index string) string {
+		if user, bare := splitIndex(index); user == nil && bare != "" {
+			for _, k := range known {
+				if _, same := splitIndex(k); same == bare {
+					return k
+				}
+			}
+		}
+		return index
+	}
+	said.URL = find(said.URL)
+	said.Extra = slices.Clone(said.Extra)
+	for i, e := range said.Extra {
+		said.Extra[i] = find(e)
+	}
+	return said
+}
+
+// splitIndex has the credentials apart, and no last slash.
+func splitIndex(index string) (user *url.Userinfo, bare string) {
+	u, err := url.Parse(index)
+	if err != nil {
+		return nil, index
+	}
+	user, u.User = u.User, nil
+	return user, strings.TrimSuffix(u.String(), "/")
 }
 
 // describe is for the key. What is in directories matters only where requirements do

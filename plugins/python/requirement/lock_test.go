@@ -1,6 +1,7 @@
 package requirement
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -168,6 +169,34 @@ func TestAUVLockComesWithItsProject(t *testing.T) {
 		if _, err := Lock(name, read); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestAUVLockSaysWhichIndexesItIsOf(t *testing.T) {
+	lock := "version = 1\nrequires-python = \">=3.11\"\n"
+	for _, source := range []string{
+		`virtual = "."`, `registry = "https://pypi.org/simple"`, `registry = "https://b.example.com/simple"`, `registry = "../wheels"`,
+		`registry = "http://a.example.com/simple/"`, `registry = "https://b.example.com/simple"`, `url = "https://c.example.com/x.whl"`, `git = "https://d.example.com/x"`,
+	} {
+		lock += "[[package]]\nname = \"a\"\nsource = { " + source + " }\n"
+	}
+	files := map[string]string{"uv.lock": lock, "pyproject.toml": "[project]"}
+	s, err := Lock("uv.lock", in(files))
+	if want := []string{"https://b.example.com/simple", "http://a.example.com/simple/"}; err != nil || !slices.Equal(s.Indexes.Extra, want) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, wrong := range []string{"https:///simple", "http://h/\\u0007", "https://h/${TOKEN}"} {
+		files["uv.lock"] = lock + "[[package]]\nname = \"a\"\nsource = { registry = \"" + wrong + "\" }\n"
+		if _, err := Lock("uv.lock", in(files)); err == nil || !strings.HasPrefix(err.Error(), "uv.lock: package \"a\"") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	for n := range 100 {
+		lock += fmt.Sprintf("[[package]]\nname = \"a\"\nsource = { registry = \"https://h/%d\" }\n", n)
+	}
+	files["uv.lock"] = lock
+	if _, err := Lock("uv.lock", in(files)); err == nil || !strings.Contains(err.Error(), "more than 50 indexes") {
+		t.Error(err)
 	}
 }
 

@@ -196,16 +196,29 @@ func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
 		s.Indexes.FindLinks = each(s.Indexes.FindLinks, []string{links})
 	}
 	r.hashes = sorted(r.hashes)
-	if p.Index == "" || strings.TrimSuffix(p.Index, "/") == "https://pypi.org/simple" {
+	return s.addIndex(p.Index)
+}
+
+// maxIndexes bounds those of a lock, each of which is asked for each package.
+const maxIndexes = 50
+
+// addIndex is for the index that a lock names for a package. PyPI stands for the node's own, which may be a mirror of it.
+func (s *Set) addIndex(index string) error {
+	if index == "" || strings.TrimSuffix(index, "/") == "https://pypi.org/simple" {
 		return nil
 	}
-	if _, err := checkURL(p.Index); err != nil {
+	if _, err := checkURL(index); err != nil {
 		return fmt.Errorf("its index: %w", err)
 	}
-	if err := checkText(p.Index); err != nil {
+	if err := checkText(index); err != nil {
 		return err
 	}
-	s.Indexes.Extra = each(s.Indexes.Extra, []string{p.Index})
+	if slices.Contains(s.Indexes.Extra, index) {
+		return nil
+	}
+	if s.Indexes.Extra = append(s.Indexes.Extra, index); len(s.Indexes.Extra) > maxIndexes {
+		return fmt.Errorf("the lock has more than %d indexes", maxIndexes)
+	}
 	return nil
 }
 

@@ -36,8 +36,8 @@ type Set struct {
 	// URLs are of requirements and constraints that name their file ("name @ https://…").
 	URLs []string
 
-	// UVLock is set for a uv.lock: the other fields but RequiresPython are empty, and uv
-	// has to make them of these two files.
+	// UVLock is set for a uv.lock: the other fields but RequiresPython and Indexes are empty,
+	// and uv has to make them of these two files.
 	UVLock *UVLock
 }
 

@@ -12,6 +12,10 @@ func readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		Version        int    `toml:"version"`
 		RequiresPython string `toml:"requires-python"`
+		Packages       []struct {
+			Name   string         `toml:"name"`
+			Source map[string]any `toml:"source"`
+		} `toml:"package"`
 	}
 	u := &UVLock{}
 	keep := func(name string) (content []byte, err error) {
@@ -35,5 +39,15 @@ func readUVLock(name string, read Reader) (*Set, error) {
 	if len(u.Project) > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d KiB", project, maxFile>>10)
 	}
-	return &Set{UVLock: u, Complete: true, RequiresPython: and(lock.RequiresPython)}, nil
+	s := &Set{UVLock: u, Complete: true, RequiresPython: and(lock.RequiresPython)}
+	for _, p := range lock.Packages {
+		registry, _ := p.Source["registry"].(string)
+		if !strings.HasPrefix(registry, "http") { // a directory, which find_links names
+			continue
+		}
+		if err := s.addIndex(registry); err != nil {
+			return nil, fmt.Errorf("%s: package %s: %w", name, show(p.Name), err)
+		}
+	}
+	return s, nil
 }
