@@ -26,7 +26,8 @@ type sources struct {
 }
 
 // wheelhouse is a directory of a task with wheels. They are copied for the installer,
-// which may not see the directory, with what they were when they were looked at.
+// which may not see the directory, with what they were when they were looked at. Where the requirements have
+// hashes, the installer knows what they have to be: then they are first read when an environment is built.
 type wheelhouse struct {
 	name  string
 	path  string
@@ -35,8 +36,9 @@ type wheelhouse struct {
 }
 
 type wheelFile struct {
-	name, sum string
-	size      int64
+	name string
+	sum  string // "" where it was not read
+	size int64
 }
 
 // newSources joins what the node, the job and the job's requirements file say.
@@ -77,7 +79,7 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 			s.indexes.FindLinks = append(s.indexes.FindLinks, f) // offline is without an index, which no page is
 			continue
 		}
-		h, err := newWheelhouse(ctx, f, files, left)
+		h, err := newWheelhouse(ctx, f, files, left, !required.Hashed)
 		if err != nil {
 			return nil, err
 		}
@@ -157,19 +159,30 @@ func nodeDirectory(dir string) []string {
 	}
 	var list []string
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && isPackage(e.Name()) {
+		if !isPackage(e.Name()) && !isPage(e.Name()) {
+			continue
+		}
+		if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil { // of what a link leads to
 			list = append(list, fmt.Sprintf("file %q %d %d", e.Name(), info.Size(), info.ModTime().UnixNano()))
 		}
 	}
 	return list
 }
 
+// isPackage says whether an installer could take a file for a wheel or for a source distribution.
 func isPackage(name string) bool {
-	return slices.ContainsFunc([]string{".whl", ".tar.gz", ".zip"}, func(end string) bool { return strings.HasSuffix(name, end) })
+	return hasSuffix(name, ".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz", ".tar.lzma", ".tar.zst", ".tar.z")
 }
 
-// newWheelhouse looks at a directory whose packages have at most limit bytes together.
-func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int64) (wheelhouse, error) {
+// isPage says whether pip follows the links in a file.
+func isPage(name string) bool { return hasSuffix(name, ".html", ".htm") }
+
+func hasSuffix(name string, ends ...string) bool {
+	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(strings.ToLower(name), end) })
+}
+
+// newWheelhouse looks at a directory whose packages have at most limit bytes together, and reads them if that is wanted.
+func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int64, read bool) (wheelhouse, error) {
 	path, info, err := files.find(name)
 	if err != nil {
 		return wheelhouse{}, fmt.Errorf("find_links %w", err)
@@ -187,20 +200,14 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 			if !isPackage(e.Name()) {
 				continue
 			}
-			f, err := openRegular(filepath.Join(path, e.Name()), 0)
+			w, err := lookAtWheel(ctx, path, e.Name(), limit, read)
 			if err != nil {
 				return err
 			}
-			sum := sha256.New()
-			size, err := io.Copy(sum, untilEnd{ctx, io.LimitReader(f, limit+1)})
-			f.Close()
-			if err != nil {
-				return err
-			}
-			if limit -= size; limit < 0 {
+			if limit -= w.size; limit < 0 {
 				return errors.New("its packages are larger than an environment may be on this node (cache_max_size)")
 			}
-			h.wheel = append(h.wheel, wheelFile{e.Name(), hex.EncodeToString(sum.Sum(nil)), size})
+			h.wheel = append(h.wheel, w)
 		}
 		return nil
 	})
@@ -208,6 +215,26 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 		return wheelhouse{}, fmt.Errorf("failed to read find_links %q: %w", name, err)
 	}
 	return h, nil
+}
+
+// lookAtWheel opens the file in any case, so that one that can't be read is found at once. Of one that is larger than limit it
+// says so, and not how large it is.
+func lookAtWheel(ctx context.Context, dir, name string, limit int64, read bool) (wheelFile, error) {
+	f, err := openRegular(filepath.Join(dir, name), 0)
+	if err != nil {
+		return wheelFile{}, err
+	}
+	defer f.Close()
+	if !read {
+		info, err := f.Stat()
+		if err != nil {
+			return wheelFile{}, err
+		}
+		return wheelFile{name: name, size: info.Size()}, nil
+	}
+	sum := sha256.New()
+	size, err := io.Copy(sum, untilEnd{ctx, io.LimitReader(f, limit+1)})
+	return wheelFile{name, hex.EncodeToString(sum.Sum(nil)), size}, err
 }
 
 // untilEnd reads until a context ends.
@@ -277,7 +304,7 @@ func (h wheelhouse) copy(ctx context.Context, w wheelFile, root *os.Root, target
 	if _, err := io.Copy(io.MultiWriter(out, sum), untilEnd{ctx, io.LimitReader(in, w.size)}); err != nil {
 		return err
 	}
-	if hex.EncodeToString(sum.Sum(nil)) != w.sum {
+	if w.sum != "" && hex.EncodeToString(sum.Sum(nil)) != w.sum {
 		return errors.New("it has changed meanwhile")
 	}
 	return out.Close()
