@@ -217,8 +217,7 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 	return h, nil
 }
 
-// lookAtWheel opens the file in any case, so that one that can't be read is found at once. Of one that is larger than limit it
-// says so, and not how large it is.
+// lookAtWheel opens the file in any case, so that one that can't be read is found at once. A size above limit means only that.
 func lookAtWheel(ctx context.Context, dir, name string, limit int64, read bool) (wheelFile, error) {
 	f, err := openRegular(filepath.Join(dir, name), 0)
 	if err != nil {
