@@ -112,7 +112,7 @@ func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
 	after, foreign := 0, 0
 	found := func(line string) {
 		// One within a message, or of while the interpreter ends, did not end the program.
-		if is := b.uncaught(code); is || !uncaught || b.logged {
+		if is := b.uncaught(code); !b.harmless && (is || !uncaught || b.logged) {
 			f, ok, uncaught = b.failure(line), true, is
 			empty, after, foreign = strings.HasSuffix(line, ":"), 0, 0
 		}
@@ -154,8 +154,6 @@ func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
 				b = nil
 				follows(line)
 			}
-		case b.harmless:
-			b, previous = nil, b
 		default:
 			found(line)
 		}

@@ -113,6 +113,7 @@ func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 		"nothing":                "",
 		"sys.exit":               "import sys\nsys.exit('failed: for a reason')",
 		"thread":                 "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
+		"group in a thread":      "import sys, threading\ndef f(): raise ExceptionGroup('several', [ValueError(1)])\nt = threading.Thread(target=f)\nt.start()\nt.join()\nsys.exit(1)",
 		"in a destructor":        "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
 		"long before the end":    "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
 		"printed, and went on":   "import sys, traceback\ndef main():\n    try:\n        1/0\n    except Exception:\n        traceback.print_exc()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
