@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -30,16 +29,16 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {
-		line("require", redact(l))
+		line("require", requirement.Redact(l))
 	}
 	for _, l := range required.Constraints {
-		line("constrain", redact(l))
+		line("constrain", requirement.Redact(l))
 	}
 	if u := required.UVLock; u != nil {
 		line("uv.lock", digest(u.Lock), digest(u.Project))
 	}
 	for _, s := range src.describe(required.Hashed) {
-		line("from", redact(s))
+		line("from", requirement.Redact(s))
 		fmt.Fprintln(&secret, s)
 	}
 	for _, l := range slices.Concat(required.Lines, required.Constraints) {
@@ -47,9 +46,3 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	}
 	return key{t.String(), secret.String()}
 }
-
-// userinfo is that of a URL (RFC 3986, 3.2.1), which a person may have written with an @ in it.
-var userinfo = regexp.MustCompile(`://[^/ ?#]*@`)
-
-// redact takes the user and the password out of the URLs of a line.
-func redact(line string) string { return userinfo.ReplaceAllString(line, "://…@") }

@@ -34,9 +34,9 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 }
 
 // isFileName tells a file from a requirement, which has neither a slash nor such an
-// ending, unless it is "name @ https://…".
+// ending, unless it is "name @ https://…" or the URL of a wheel.
 func isFileName(text string) bool {
-	if strings.Contains(text, "@") {
+	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false
 	}
 	return strings.Contains(text, "/") || path.Ext(text) == ".txt" || path.Ext(text) == ".in"

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // output takes what an installer writes, line by line, without what must not be seen.
@@ -53,6 +55,7 @@ func (o *output) take(line string) {
 var (
 	escapes  = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
 	userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'"]*@`)
+	places   = regexp.MustCompile("\\S*/[^\\s'\"`)>]*") // URLs, and paths of such
 )
 
 // clean leaves of a line what can be shown: no colours, no control characters, no broken UTF-8.
@@ -69,13 +72,13 @@ func clean(line string) string {
 	}, line)
 }
 
-// redact takes the credentials of URLs, and whatever else is secret, out of a line.
+// redact takes the credentials and queries of URLs, and whatever else is secret, out of a line.
 func redact(line string, secrets []string) string {
 	line = userinfo.ReplaceAllString(line, "$1")
 	for _, s := range secrets {
 		line = strings.ReplaceAll(line, s, "****")
 	}
-	return line
+	return places.ReplaceAllStringFunc(line, requirement.Redact)
 }
 
 // secretsOf are the passwords and the query of a URL, in the forms in which it may be written. One of less than four

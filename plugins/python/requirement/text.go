@@ -18,16 +18,35 @@ var (
 	notBlank    = regexp.MustCompile(`^[^ \t]+`)
 	urlText     = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 	urlStart    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
+	ambiguous   = regexp.MustCompile(`://[^/\s@]*[?#][^/\s]*@\S*`) // a password with such a character, or a query with an @
 	credentials = regexp.MustCompile(`://[^/\s]*@`)
+	additions   = regexp.MustCompile(`[?#]\S+`) // query and fragment
 	repository  = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
 )
 
 // maxShown bounds what of a file turns up in an error.
 const maxShown = 80
 
-// show quotes a part of a file for an error, without the password of a URL.
+// Redact takes out of the URLs of a line what may be secret: the user and the password, the query, and the
+// fragment but for a hash.
+func Redact(line string) string {
+	line = ambiguous.ReplaceAllString(line, "://…")
+	line = credentials.ReplaceAllString(line, "://…@")
+	return additions.ReplaceAllStringFunc(line, func(text string) string {
+		hash, rest := fragmentHash(text)
+		if rest != "" {
+			rest = rest[:1] + "…"
+		}
+		if hash != "" {
+			rest += "#" + strings.Replace(hash, ":", "=", 1)
+		}
+		return rest
+	})
+}
+
+// show quotes a part of a file for an error, without what may be secret in it.
 func show(text string) string {
-	text = credentials.ReplaceAllString(text, "://…@")
+	text = Redact(text)
 	if utf8.RuneCountInString(text) > maxShown {
 		text = string([]rune(text)[:maxShown]) + "…"
 	}
