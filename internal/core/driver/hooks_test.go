@@ -305,9 +305,12 @@ func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
 			must(t, err)
 			must(t, os.WriteFile(file, nil, 0o600))
 			await(t, "the exit", waits)
-			heard := l.heard(cfg.ID, fmt.Sprintf("It said %d/%d", want.Code, want.Signal))
-			if wanted := want != (task.Exit{}); wanted != (heard == 1) {
-				t.Errorf("%s: its sentence was heard %d times by the time of the exit: %q", name, heard, l.messages)
+			sentence := fmt.Sprintf("It said %d/%d", want.Code, want.Signal)
+			if want != (task.Exit{}) {
+				eventually(t, name+": its sentence is heard", func() bool { return l.heard(cfg.ID, sentence) > 0 })
+			}
+			if n := l.heard(cfg.ID, sentence); n > 1 || n > 0 && want == (task.Exit{}) {
+				t.Errorf("%s: its sentence was heard %d times", name, n)
 			}
 			e := await(t, "the call", calls)
 			if e.ID != cfg.ID || e.Task != "web" || e.AllocDir != cfg.AllocDir || e.Command.Path != "/bin/sh" ||
@@ -450,9 +453,10 @@ func TestADriverThatIsSlowOfWordHoldsUpNoOtherTask(t *testing.T) {
 	default:
 	}
 	close(answer)
-	if r := await(t, "the exit", waits); r.ExitCode != 1 || l.heard(slow.ID, "said") != 1 {
-		t.Errorf("got %+v, and heard %q", r, l.messages)
+	if r := await(t, "the exit", waits); r.ExitCode != 1 {
+		t.Errorf("got %+v", r)
 	}
+	eventually(t, "its sentence is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
 	a.destroy(slow.ID)
 	a.destroy(quick.ID)
 }
@@ -532,18 +536,18 @@ func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
 	events, err := a.TaskEvents(t.Context())
 	must(t, err)
 	eventually(t, "the driver knows of the listener", a.driver.listened)
+	const tasks = 20
 	var mu sync.Mutex
-	heard := map[string]int{}
+	told, exited := map[string][]time.Time{}, map[string]time.Time{}
 	go func() { // ends with the test's context
 		for e := range events {
-			time.Sleep(10 * time.Millisecond)
 			mu.Lock()
-			heard[e.TaskID]++
+			told[e.TaskID] = append(told[e.TaskID], e.Timestamp)
 			mu.Unlock()
 		}
 	}()
 	var all sync.WaitGroup
-	for range 20 {
+	for range tasks {
 		cfg := a.shell("exit 1", "")
 		all.Go(func() {
 			if _, _, err := a.StartTask(cfg); err != nil {
@@ -557,13 +561,33 @@ func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
 			}
 			<-ch
 			mu.Lock()
-			n := heard[cfg.ID]
+			exited[cfg.ID] = time.Now()
 			mu.Unlock()
-			if n < 2 {
-				t.Errorf("the exit came after %d events", n)
-			}
 			a.destroy(cfg.ID)
 		})
 	}
 	all.Wait()
+	eventually(t, "all events are heard", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		n := 0
+		for _, times := range told {
+			n += len(times)
+		}
+		return n == 2*tasks
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	var reasons, exits []time.Time
+	for id, times := range told {
+		if waited := exited[id].Sub(times[1]); waited < hearing {
+			t.Errorf("an exit came %v after its event", waited)
+		}
+		reasons, exits = append(reasons, times[1]), append(exits, exited[id])
+	}
+	// no more than a bound below: a busy machine is later
+	first, last := slices.MinFunc(reasons, time.Time.Compare), slices.MaxFunc(exits, time.Time.Compare)
+	if waited := last.Sub(first); waited < hearing+(tasks-1)*taking {
+		t.Errorf("the last exit came %v after the first event of an end", waited)
+	}
 }
