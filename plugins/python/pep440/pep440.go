@@ -23,8 +23,12 @@ type clause struct {
 	checks            []version.Specifiers
 }
 
-// maxLength bounds what is parsed, since each check takes time in proportion to it.
-const maxLength = 500
+// What is parsed is bounded, since each check takes time in proportion to it. A lock may have very many packages
+// that each say something of the interpreter, but never so much that differs.
+const (
+	maxLength  = 100 // of a clause
+	maxClauses = 200
+)
 
 var (
 	comparison = regexp.MustCompile(`^(~=|===|==|!=|<=|>=|<|>)?\s*([^\s=<>!~]+)$`)
@@ -35,13 +39,16 @@ var (
 // is "==3.12.*". An error is one sentence that says what would be right.
 func Parse(text string) (Specifier, error) {
 	text = strings.TrimSpace(text)
-	if len(text) > maxLength {
-		return Specifier{}, fmt.Errorf("version specifier is longer than %d characters", maxLength)
-	}
 	s := Specifier{text: text}
 	parts := strings.Split(text, ",")
+	if len(parts) > maxClauses {
+		return Specifier{}, fmt.Errorf("version specifier has more than %d parts", maxClauses)
+	}
 	for _, part := range parts {
 		part = strings.TrimSpace(part)
+		if len(part) > maxLength {
+			return Specifier{}, fmt.Errorf("version specifier has a part that is longer than %d characters", maxLength)
+		}
 		if part == "" { // also after a last comma, as packaging allows
 			continue
 		}

@@ -84,7 +84,9 @@ func TestWhatIsNoSpecifierIsRefusedWithWhatWouldBeRight(t *testing.T) {
 		"3.13t":                  `write versions`,
 		"==99999999999999999999": `write versions`,
 		"/usr/bin/python3":       `write versions`,
-		strings.Repeat("3", 501): `longer than 500`,
+		strings.Repeat("3", 101): `longer than 100`,
+
+		">=3" + strings.Repeat(",>=3", 200): `more than 200`,
 	} {
 		_, err := Parse(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

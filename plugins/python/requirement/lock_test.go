@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 func lockWith(packages string) string {
@@ -84,6 +86,21 @@ func TestOfAPackagesRequiresPythonOnlyWhatIsASpecifierCounts(t *testing.T) {
 		if err != nil || s.RequiresPython != want {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}
+	}
+}
+
+func TestALockOfManyPackagesSaysOfTheInterpreterWhatAllSay(t *testing.T) {
+	lock := lockWith("")
+	for n := range 3000 {
+		lock += wheelOf(fmt.Sprint("p", n), fmt.Sprintf("requires-python = \">=3.8, !=3.9.%d, <4\"", n%100))
+	}
+	s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, err := pep440.Parse(s.RequiresPython)
+	if err != nil || len(s.RequiresPython) < 500 || !wanted.Allows("3.11.2") || wanted.Allows("3.9.99") || wanted.Allows("3.7.0") {
+		t.Errorf("%s: %v", s.RequiresPython, err)
 	}
 }
 

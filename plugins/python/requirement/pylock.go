@@ -66,12 +66,13 @@ func readPylock(name string, read Reader) (*Set, error) {
 	if lock.Packages == nil {
 		return nil, fmt.Errorf("%s has no packages", name)
 	}
-	s := &Set{Hashed: true, Complete: true, RequiresPython: and(lock.RequiresPython)}
+	s := &Set{Hashed: true, Complete: true}
+	pythons := []string{lock.RequiresPython}
 	if err := checkEnvironments(lock.Environments); err != nil {
 		return nil, fmt.Errorf("%s: environments: %w", name, err)
 	}
 	for i, p := range lock.Packages {
-		if err := s.addPackage(name, p, lock.DefaultGroups); err != nil {
+		if err := s.addPackage(name, p, lock.DefaultGroups, &pythons); err != nil {
 			label := show(p.Name)
 			if p.Name == "" {
 				label = fmt.Sprint("number ", i+1)
@@ -80,6 +81,7 @@ func readPylock(name string, read Reader) (*Set, error) {
 		}
 	}
 	s.sort()
+	s.RequiresPython = and(pythons...)
 	s.Hashed = len(s.Lines) > 0
 	return s, nil
 }
@@ -117,8 +119,8 @@ func onLinux(c *marker) (value, ok bool) {
 }
 
 // addPackage makes a line of a package, unless it is of a group or an extra
-// that nobody asked for.
-func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
+// that nobody asked for, and adds what it requires of the interpreter to pythons.
+func (s *Set) addPackage(lock string, p pylockPackage, groups []string, pythons *[]string) error {
 	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
 		return errors.New("its name is not one of a package")
 	}
@@ -129,7 +131,7 @@ func (s *Set) addPackage(lock string, p pylockPackage, groups []string) error {
 	}
 	// of old packages it may be none, such as ">=3.6.*": the installer reads it where it comes from, too
 	if r.marker == nil && isSpecifier(p.RequiresPython) {
-		s.RequiresPython = and(s.RequiresPython, p.RequiresPython)
+		*pythons = append(*pythons, p.RequiresPython)
 	}
 	switch {
 	case p.VCS != nil:

@@ -158,9 +158,11 @@ func (s *Set) Join(other *Set) (*Set, error) {
 // and is the specifier of what both specifiers allow.
 func and(specifiers ...string) string {
 	var list []string
+	seen := map[string]bool{"": true}
 	for _, s := range specifiers {
-		for _, part := range strings.Split(s, ",") {
-			if part = strings.TrimSpace(part); part != "" && !slices.Contains(list, part) {
+		for part := range strings.SplitSeq(s, ",") {
+			if part = strings.TrimSpace(part); !seen[part] {
+				seen[part] = true
 				list = append(list, part)
 			}
 		}
