@@ -55,11 +55,11 @@ func TestV2TaskIsClonedIntoItsScope(t *testing.T) {
 		t.Errorf("stats: %+v, %v", s, err)
 	}
 	running(t, cmd, "sleep")
-	if err := g.Signal(unix.SIGHUP); err != nil {
+	if err := g.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	cmd.Wait()
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGHUP {
+	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGTERM {
 		t.Errorf("ended by %v", ws)
 	}
 	if empty, err := g.Empty(); err != nil || !empty {

@@ -41,7 +41,7 @@ func running(t *testing.T, spec *Spec) int {
 	r.Close()
 	must(t, p.Started(t.Context()))
 	t.Cleanup(func() {
-		_ = unix.Kill(p.PID, unix.SIGKILL)
+		_ = unix.Kill(-p.PID, unix.SIGKILL) // its session's, with what it started
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(p.TakePidFD())
 	})

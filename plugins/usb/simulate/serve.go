@@ -18,7 +18,7 @@ const answer = "stick: "
 
 // patience is how long the stick waits for a task to read before it drops an
 // answer, as a serial line without flow control does.
-const patience = 100 * time.Millisecond
+const patience = time.Second
 
 // Serve writes to out each line that a task writes to one of the nodes, and answers
 // it on the same node, until ctx ends. A line of more than 4 kB is taken in parts.
