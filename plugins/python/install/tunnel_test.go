@@ -26,14 +26,27 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
+// encryptedIndex is one of example.com, whose authority in the file certificates is trusted while the test runs.
+func encryptedIndex(t *testing.T) (index *httptest.Server, certificates string) {
+	t.Helper()
 	p := newPlace(t)
 	hello(t, p.wheels)
 	authority, certificate := certified(t, "example.com")
-	index := httptest.NewUnstartedServer(wheeltest.Handler(p.wheels))
+	index = httptest.NewUnstartedServer(wheeltest.Handler(p.wheels))
 	index.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
 	index.StartTLS()
 	t.Cleanup(index.Close)
+	certificates = filepath.Join(p.wheels, "ca.pem")
+	if err := os.WriteFile(certificates, authority, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", certificates)
+	t.Setenv("REQUESTS_CA_BUNDLE", certificates)
+	return index, certificates
+}
+
+func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
+	index, certificates := encryptedIndex(t)
 	var tunnels atomic.Int32
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth(); password != "agent" || r.Method != http.MethodConnect || r.Host != "example.com:443" {
@@ -44,12 +57,6 @@ func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
 		connect(w, index.Listener.Addr())
 	}))
 	t.Cleanup(proxy.Close)
-	certificates := filepath.Join(p.wheels, "ca.pem")
-	if err := os.WriteFile(certificates, authority, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("SSL_CERT_FILE", certificates)
-	t.Setenv("REQUESTS_CA_BUNDLE", certificates)
 	t.Setenv("HTTPS_PROXY", strings.Replace(proxy.URL, "://", "://me:agent@", 1))
 	t.Setenv("NO_PROXY", "")
 	tools(t, func(t *testing.T, i install.Installer) {
