@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 	if len(found) == 0 {
 		words := "no Python interpreter that tasks can run is on this node: install one, or say with interpreters in the plugin's config where it is"
 		if rejected := now.finder.Rejected(); len(rejected) > 0 {
-			words += " (" + strings.Join(rejected, "; ") + ")"
+			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}
 		if len(now.finder.Late()) > 0 {
 			return nil, errors.New(words) // there may be one
@@ -45,6 +46,14 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 		all["driver.python.cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
 	}
 	return all, nil
+}
+
+// firstOf is a list, or its beginning and how many more there are: people read it.
+func firstOf(list []string, most int) []string {
+	if len(list) <= most {
+		return list
+	}
+	return append(list[:most:most], fmt.Sprintf("and %d more", len(list)-most))
 }
 
 // roundUp is the next power of two: a node is not updated for each environment.

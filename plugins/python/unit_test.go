@@ -86,6 +86,16 @@ func TestCoresAreCountedAsTheKernelListsThem(t *testing.T) {
 	}
 }
 
+func TestOfALongListTheBeginningIsShown(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	if got := strings.Join(firstOf(all, 3), " "); got != "a b c" {
+		t.Errorf("got %s", got)
+	}
+	if got := strings.Join(firstOf(all, 2), " "); got != "a b and 1 more" || strings.Join(all, " ") != "a b c" {
+		t.Errorf("got %s, of %s", got, all)
+	}
+}
+
 func TestRoundUp(t *testing.T) {
 	for n, want := range map[int64]int64{-1: 0, 0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048} {
 		if got := roundUp(n); got != want {

@@ -112,7 +112,6 @@ func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
 		found[n].finish()
 	}
 	slices.SortStableFunc(found, byDefault)
-	slices.Sort(rejected)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rejected, f.late = rejected, late
@@ -138,7 +137,7 @@ func (i *Interpreter) finish() {
 	}
 }
 
-// Rejected says why files that match are not among the interpreters, one sentence each.
+// Rejected says why files that match are not among the interpreters, one sentence each, in the order of Globs.
 func (f *Finder) Rejected() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
