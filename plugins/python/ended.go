@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
@@ -30,7 +30,7 @@ func (d *pythonDriver) ended(e driver.Ended) string {
 	}
 	var tail []byte
 	err := asUser(e.Command.User, func() (err error) {
-		tail, err = lastOutput(filepath.Join(e.AllocDir, "alloc", "logs"), e.Task+".stderr.", e.StderrFrom)
+		tail, err = lastOutput(filepath.Join(e.AllocDir, "alloc", "logs"), e.Task+".stderr", e.StderrFrom)
 		return err
 	})
 	if err != nil {
@@ -55,19 +55,12 @@ func isFatal(signal int) bool {
 
 // lastOutput reads the end of the newest log files, and nothing of before a place. The
 // task may have put anything in their place.
-func lastOutput(dir, prefix string, from task.LogPlace) ([]byte, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+func lastOutput(dir, stream string, from task.LogPlace) ([]byte, error) {
+	all, err := logs.Indexes(dir, stream)
+	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	newest := -1
-	for _, e := range entries {
-		if rest, ok := strings.CutPrefix(e.Name(), prefix); ok {
-			if n, err := strconv.Atoi(rest); err == nil {
-				newest = max(newest, n)
-			}
-		}
-	}
+	newest := int(all[len(all)-1])
 	if newest < from.File { // somebody removed them
 		from = task.LogPlace{}
 	}
@@ -77,7 +70,7 @@ func lastOutput(dir, prefix string, from task.LogPlace) ([]byte, error) {
 		if n == from.File {
 			begin = from.Offset
 		}
-		part, err := endOf(filepath.Join(dir, prefix+strconv.Itoa(n)), begin, int64(maxTail-len(tail)))
+		part, err := endOf(filepath.Join(dir, stream+"."+strconv.Itoa(n)), begin, int64(maxTail-len(tail)))
 		if err != nil {
 			break // rotated away
 		}

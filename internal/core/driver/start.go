@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -94,20 +95,18 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 }
 
 // stderrEnd is where a task's stderr ends: all its runs in an allocation write to the same files.
-func stderrEnd(allocDir, name string) (end task.LogPlace) {
-	entries, _ := os.ReadDir(filepath.Join(allocDir, "alloc", "logs")) // at the first run there may be none
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), name+".stderr.")
-		if !ok {
-			continue
-		}
-		n, err := strconv.Atoi(rest)
-		info, failed := e.Info()
-		if err == nil && failed == nil && n >= end.File {
-			end = task.LogPlace{File: n, Offset: info.Size()}
-		}
+func stderrEnd(allocDir, name string) task.LogPlace {
+	dir, stream := filepath.Join(allocDir, "alloc", "logs"), name+".stderr"
+	all, _ := logs.Indexes(dir, stream)
+	if len(all) == 0 { // at the first run
+		return task.LogPlace{}
 	}
-	return end
+	newest := int(all[len(all)-1])
+	info, err := os.Lstat(filepath.Join(dir, stream+"."+strconv.Itoa(newest)))
+	if err != nil {
+		return task.LogPlace{}
+	}
+	return task.LogPlace{File: newest, Offset: info.Size()}
 }
 
 // userOf is the job's, or the driver's own choice. Only root can choose.

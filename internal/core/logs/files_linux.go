@@ -223,16 +223,26 @@ func list(dir int, name string) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	var indexes []int64
+	return indexes(entries, name), nil
+}
+
+// Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending,
+// none where there are none. The error is that of reading the directory.
+func Indexes(dir, name string) ([]int64, error) {
+	entries, err := os.ReadDir(dir)
+	return indexes(entries, name), err
+}
+
+func indexes(entries []os.DirEntry, name string) (found []int64) {
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), name+".")
 		if !ok || e.IsDir() || len(suffix) > 15 { // no log has got that far, and the next index must not overflow
 			continue
 		}
 		if n, err := strconv.ParseInt(suffix, 10, 64); err == nil && fileName(name, n) == e.Name() && n >= 0 {
-			indexes = append(indexes, n)
+			found = append(found, n)
 		}
 	}
-	slices.Sort(indexes)
-	return indexes, nil
+	slices.Sort(found)
+	return found
 }

@@ -34,7 +34,7 @@ type Finder struct {
 
 const (
 	// askTimeout is how long an interpreter may take to say what it is. One that takes longer, as any does on a
-	// node that is overloaded or just boots, is asked again at once with twice the time, until that is more than askLongest.
+	// node that is overloaded or just boots, is asked again by the next Renew with twice the time, until that is more than askLongest.
 	askTimeout = 10 * time.Second
 	askLongest = 80 * time.Second
 	// askAgain is after what time one that failed is asked again, and one that had no pip, since both may
