@@ -144,6 +144,24 @@ func TestLabFromUpToDown(t *testing.T) {
 		t.Errorf("a job without a place: %v", err)
 	}
 
+	// a scheduler that is slow to hear of the removal of a job that is run again
+	again := jobFile(t, "batch", "again", "raw_exec", "true")
+	step("run", "is complete", func() error { return l.Run(ctx, again) })
+	brake := func(on bool) {
+		t.Helper()
+		c, _, err := a.Client().Operator().SchedulerGetConfiguration(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SchedulerConfig.PauseEvalBroker = on
+		if _, _, err := a.Client().Operator().SchedulerSetConfiguration(c.SchedulerConfig, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	brake(true)
+	time.AfterFunc(time.Second, func() { brake(false) })
+	step("run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
+
 	pid, err := a.PID(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -69,8 +70,8 @@ func (r *jobRun) run(ctx context.Context) error {
 	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 	// Nomad does not run a batch job again that has ended and has not changed
 	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil && (*old.Status == "dead" || r.over(ctx, old)) {
-		if _, _, err := r.client.Jobs().Deregister(id, true, w); err != nil {
-			return fmt.Errorf("failed to remove the ended job %s: %w", id, err)
+		if err := agent.Purge(ctx, r.client, *r.job.Namespace, id); err != nil {
+			return err
 		}
 	}
 	reg, _, err := r.client.Jobs().Register(r.job, w)
@@ -101,35 +102,27 @@ func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
 
 // placed waits for the evaluation, and returns the allocations that it made.
 func (r *jobRun) placed(ctx context.Context, eval string) ([]string, error) {
-	for {
-		e, _, err := r.client.Evaluations().Info(eval, r.query(ctx))
-		if err != nil {
-			return nil, fmt.Errorf("failed to read evaluation %s: %w", eval, err)
-		}
-		switch e.Status {
-		case "complete", "failed", "canceled":
-			if len(e.FailedTGAllocs) > 0 {
-				return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, reasons(e.FailedTGAllocs))
-			}
-			if e.Status != "complete" {
-				return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
-			}
-			list, _, err := r.client.Evaluations().Allocations(eval, r.query(ctx))
-			if err != nil {
-				return nil, fmt.Errorf("failed to list the allocations of job %s: %w", *r.job.ID, err)
-			}
-			var ids []string
-			for _, a := range list {
-				if a.DesiredStatus == api.AllocDesiredStatusRun {
-					ids = append(ids, a.ID)
-				}
-			}
-			return ids, nil
-		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return nil, err
+	e, err := agent.Evaluated(ctx, r.client, *r.job.Namespace, eval)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.FailedTGAllocs) > 0 {
+		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, reasons(e.FailedTGAllocs))
+	}
+	if e.Status != api.EvalStatusComplete {
+		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
+	}
+	list, _, err := r.client.Evaluations().Allocations(eval, r.query(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the allocations of job %s: %w", *r.job.ID, err)
+	}
+	var ids []string
+	for _, a := range list {
+		if a.DesiredStatus == api.AllocDesiredStatusRun {
+			ids = append(ids, a.ID)
 		}
 	}
+	return ids, nil
 }
 
 // reasons says in words why task groups were not placed.

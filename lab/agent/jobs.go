@@ -18,6 +18,41 @@ func newClient(address string) (*api.Client, error) {
 	return c, nil
 }
 
+// Evaluated waits until the scheduler is done with an evaluation.
+func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api.Evaluation, error) {
+	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+	for {
+		e, _, err := c.Evaluations().Info(eval, q)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read evaluation %s: %w", eval, err)
+		}
+		switch e.Status {
+		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
+			return e, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("evaluation %s is %s: %w", eval, e.Status, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Purge removes a job and waits until the scheduler knows. An evaluation of the removal
+// that is still in the queue would take a job that is submitted under the same name for
+// its own and place it, and the new job's would find nothing left to do.
+func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
+	w := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+	eval, _, err := c.Jobs().Deregister(job, true, w)
+	if err == nil && eval != "" { // a periodic job has none
+		_, err = Evaluated(ctx, c, namespace, eval)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to remove job %s: %w", job, err)
+	}
+	return nil
+}
+
 // stopJobs stops every job and waits until no task of theirs runs, at most for
 // the longest usual kill_timeout.
 func stopJobs(ctx context.Context, c *api.Client) error {

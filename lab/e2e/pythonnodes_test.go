@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func TestPythonNodeTellsItsInterpreters(t *testing.T) {
@@ -108,7 +110,7 @@ func TestConstraintOfAScriptKeepsItsJobWhereItFits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, _, err := n.Client().Jobs().Deregister("never", true, nil); err != nil {
+	if err := agent.Purge(t.Context(), n.Client(), "default", "never"); err != nil {
 		t.Fatal(err)
 	}
 	waits := constrained(t, n, "never", never, c)

@@ -11,6 +11,8 @@ import (
 
 	nomad "github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/outrider-dev/outrider/internal/core/device"
+
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -21,9 +23,9 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	r := &reservation{inventory: v, links: sysfs.Links(os.DirFS(v.Root)), env: map[string]string{}, taken: map[string]bool{}}
 	for i, id := range ids {
 		s := now.byID[id]
-		switch { // there was a scan since the core looked
-		case s == nil:
-			return nil, fmt.Errorf("device %q was unplugged meanwhile", id)
+		switch {
+		case s == nil || !s.pluggedInStill(v.Root):
+			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
 		}
@@ -33,6 +35,13 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")
 	}
 	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
+}
+
+// pluggedInStill says whether this plugging of the device is there: one plugged in anew
+// has another number, and nodes that no scan has seen.
+func (s *stick) pluggedInStill(root string) bool {
+	b, err := os.ReadFile(filepath.Join(root, "sys/bus/usb/devices", s.Name, "devnum"))
+	return err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(s.Address)
 }
 
 // reservation is what a task gets, while it is put together.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	nomad "github.com/hashicorp/nomad/plugins/device"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
 func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
@@ -181,12 +184,22 @@ func TestADeviceThatIsGoneOrHasLostItsNodeIsNotReserved(t *testing.T) {
 		nodes = ["hidraw"]
 	}`)
 	m.plug("1050:0407", "7", "1-1", "tty")
+	pulled, moved := m.plug("1050:0407", "8", "1-2", "hidraw"), m.plug("1050:0407", "9", "1-3", "hidraw")
 	m.scan()
-	for id, want := range map[string]string{"1050:0407:7": "no hidraw", "10c4:ea60:0001": "unplugged"} {
-		if _, err := m.Reserve(t.Context(), []string{id}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+	m.must(pulled.Unplug())
+	m.must(moved.Unplug())
+	m.plug("1050:0407", "9", "1-3", "hidraw")
+	const vanished = "it has gone since the last look"
+	for id, want := range map[string]string{
+		"1050:0407:7": "no hidraw", "10c4:ea60:0001": vanished, "1050:0407:8": vanished, "1050:0407:9": vanished,
+	} {
+		_, err := m.Reserve(t.Context(), []string{id})
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, device.ErrVanished) != (want == vanished) {
+			t.Errorf("%s: got %v, want %s", id, err, want)
 		}
 	}
+	m.scan()
+	m.reserve("1050:0407:9")
 }
 
 func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {

@@ -8,6 +8,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -53,6 +54,10 @@ type Device struct {
 	// empty where there is none.
 	PCIBusID string
 }
+
+// ErrVanished is what a Reserver's error wraps if it finds that a device has gone
+// since the last Scan: the core scans again, and waits as for one that the Scan missed.
+var ErrVanished = errors.New("it has gone since the last look")
 
 // Reserver gives devices to tasks.
 type Reserver interface {

@@ -44,46 +44,73 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 			return nil, fmt.Errorf("device %q was asked for twice", ids[i])
 		}
 	}
-	if err := p.await(ids, min(supply.Grace, maxWait)); err != nil {
-		return nil, err
+	limit := min(supply.Grace, maxWait)
+	if !p.current.Load().scanned {
+		limit = max(limit, scanWait)
 	}
+	waiting, stop := context.WithTimeout(p.ctx, limit)
+	defer stop()
+	for stale := (*staleness)(nil); ; {
+		s, err := p.await(waiting, ids, stale)
+		switch {
+		case errors.As(err, new(passing)) && p.ctx.Err() != nil:
+			return nil, fmt.Errorf("%w (and the plugin ends)", err)
+		case errors.As(err, new(passing)):
+			return nil, fmt.Errorf("%w (after a wait of %s)", err, limit)
+		case err != nil:
+			return nil, err
+		}
+		r, err := p.grant(supply.Reserver, ids)
+		switch {
+		case errors.Is(err, ErrVanished):
+			stale = &staleness{s, err}
+		case err != nil:
+			return nil, err
+		default:
+			return complete(r)
+		}
+	}
+}
+
+// grant asks the Reserver.
+func (p *Plugin) grant(reserver Reserver, ids []string) (r *device.ContainerReservation, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
-	var r *device.ContainerReservation
 	err = guard(func() (err error) {
-		if lessor, ok := supply.Reserver.(Lessor); ok {
+		if lessor, ok := reserver.(Lessor); ok {
 			r, err = p.lease(ctx, lessor, ids)
 		} else {
-			r, err = supply.Reserver.Reserve(ctx, ids)
+			r, err = reserver.Reserve(ctx, ids)
 		}
 		return err
 	})
 	var panicked *fingerprint.PanicError
-	switch {
-	case errors.As(err, &panicked):
+	if errors.As(err, &panicked) {
 		p.logger.Error("failed to reserve", "panic", panicked.Value, "stack", string(panicked.Stack))
-		return nil, errors.New("failed to reserve: " + inWords(err))
-	case err != nil:
-		return nil, err
+		err = errors.New("failed to reserve: " + inWords(err))
 	}
-	return complete(r)
+	return r, err
 }
 
-// await returns when all of these are healthy, or an error if they are not or do
-// not become so within limit.
-func (p *Plugin) await(ids []string, limit time.Duration) error {
-	if !p.current.Load().scanned {
-		limit = max(limit, scanWait)
-	}
-	ctx, cancel := context.WithTimeout(p.ctx, limit)
-	defer cancel()
+// staleness is a snapshot of which a Reserver knows that it is true no more.
+type staleness struct {
+	of  *snapshot
+	why error
+}
+
+// await returns the snapshot in which all of these are healthy, or an error: a
+// passing one if they are not healthy before ctx ends.
+func (p *Plugin) await(ctx context.Context, ids []string, stale *staleness) (*snapshot, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
 	for kicked := false; ; {
 		s := p.current.Load()
 		err := s.refusal(ids)
+		if err == nil && stale != nil && s == stale.of {
+			err = passing{stale.why}
+		}
 		if !errors.As(err, new(passing)) {
-			return err
+			return s, err
 		}
 		if !kicked { // and not after each scan, which would be the next one's reason
 			p.kick.Kick()
@@ -94,10 +121,7 @@ func (p *Plugin) await(ids []string, limit time.Duration) error {
 		case <-again.C:
 			kicked = false
 		case <-ctx.Done():
-			if p.ctx.Err() != nil {
-				return fmt.Errorf("%w (and the plugin ends)", err)
-			}
-			return fmt.Errorf("%w (after a wait of %s)", err, limit)
+			return nil, err
 		}
 	}
 }

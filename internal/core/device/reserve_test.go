@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,60 @@ func TestReserveWaitsForARePlug(t *testing.T) {
 		}
 		if took := time.Since(before); took < 5*time.Second || took > 6500*time.Millisecond {
 			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// A Reserver may know before the next scan.
+func TestReserveWaitsForWhatVanishedAfterTheScan(t *testing.T) {
+	for name, c := range map[string]struct {
+		back bool
+		want string
+	}{
+		"it comes back": {true, ""},
+		"it does not":   {false, `device "a:1" is not ready: unplugged (after a wait of 10s)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				w.plug(sticks("ea60", "a:1"))
+				s := supplied(w)
+				s.Period = time.Hour // Reserve kicks by itself
+				p, _ := start(t, s)
+				next(t, stream(t, p))
+				w.plug()
+				w.set(func(w *world) { w.refuse = fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished) })
+				go func() {
+					time.Sleep(3 * time.Second)
+					w.set(func(w *world) { w.refuse = nil })
+					if c.back {
+						w.plug(sticks("ea60", "a:1"))
+					}
+				}()
+				before := time.Now()
+				_, err := p.Reserve([]string{"a:1"})
+				if took := time.Since(before); c.back && (err != nil || took < 3*time.Second || took > 4500*time.Millisecond) {
+					t.Errorf("got %v after %s", err, took)
+				}
+				if !c.back {
+					wantError(t, err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// One that vanishes in every scan's shadow is told in the Reserver's words.
+func TestReserveEndsThoughTheDeviceVanishesAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		next(t, stream(t, p))
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 10s)`)
+		if n := w.reserved(); n < 3 || n > 40 {
+			t.Errorf("asked %d times in 10s", n)
 		}
 	})
 }
