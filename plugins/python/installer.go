@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/outrider-dev/outrider/plugins/python/flight"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -17,18 +18,12 @@ type installerFinder struct {
 	find   func(context.Context, []interpreter.Interpreter) (install.Installer, error)
 	logger hclog.Logger
 
-	mu     sync.Mutex
+	asking flight.Group // one question at a time
+
+	mu     sync.Mutex        // guards what follows
 	known  install.Installer // the zero value while none is
 	at     time.Time         // when it was found
-	asking *asking           // not nil while one asks
 	warned string
-}
-
-// asking is a question under way. Who asks closes done, after setting the answer.
-type asking struct {
-	done      chan struct{}
-	installer install.Installer
-	err       error
 }
 
 // get returns the installer that builds environments. Who starts a task waits only where none is known.
@@ -43,54 +38,52 @@ func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpr
 }
 
 func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer, error) {
-	const every = 10 * time.Minute
 	for {
-		f.mu.Lock()
-		if f.known.Name != "" && (!again || f.asking != nil || time.Since(f.at) < every) {
-			defer f.mu.Unlock()
-			return f.known, nil
+		known, due := f.recall(again)
+		if !due {
+			return known, nil
 		}
-		others := f.asking
-		if others == nil {
-			mine := &asking{done: make(chan struct{})}
-			f.asking = mine
-			f.mu.Unlock()
-			mine.installer, mine.err = f.find(ctx, found)
-			f.learn(mine)
-			return mine.installer, mine.err
-		}
-		f.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return install.Installer{}, ctx.Err()
-		case <-others.done:
-		}
-		if !ended(others.err) {
-			return others.installer, others.err
+		enough := known.Name != "" // while another asks
+		led, err := f.asking.Do(ctx, "installer", func() bool { return !enough }, func() (err error) {
+			if known, due = f.recall(again); due { // another may just have asked
+				known, err = f.learn(f.find(ctx, found))
+			}
+			return err
+		})
+		if led || enough || err != nil {
+			return known, err
 		}
 	}
 }
 
-// learn takes down an answer, and hands it out.
-func (f *installerFinder) learn(a *asking) {
+// recall is the installer that is known, and whether it is due to be asked for.
+func (f *installerFinder) recall(again bool) (known install.Installer, due bool) {
+	const every = 10 * time.Minute
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer close(a.done)
-	f.asking = nil
+	return f.known, f.known.Name == "" || again && time.Since(f.at) >= every
+}
+
+// learn takes down an answer, and returns what follows from it.
+func (f *installerFinder) learn(i install.Installer, err error) (install.Installer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var notKnown *install.NotKnownError
 	switch {
-	case a.err == nil:
-		f.known, f.at = a.installer, time.Now()
-		f.warn(a.installer.NoUV)
-	case ended(a.err):
-	case errors.As(a.err, &notKnown):
-		f.warn(a.err)
+	case err == nil:
+		f.known, f.at = i, time.Now()
+		f.warn(i.NoUV)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // nobody asked to the end
+		return i, err
+	case errors.As(err, &notKnown):
+		f.warn(err)
 		if f.known.Name != "" {
-			a.installer, a.err = f.known, nil
+			err = nil
 		}
 	default:
 		f.known = install.Installer{}
 	}
+	return f.known, err
 }
 
 // warn tells the operator once why uv is not used.
@@ -103,9 +96,4 @@ func (f *installerFinder) warn(why error) {
 		f.logger.Warn("uv can't be used", "reason", words)
 	}
 	f.warned = words
-}
-
-// ended is of who did not ask to the end.
-func ended(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -47,20 +48,52 @@ func TestManyStartsAskOnceForTheInstaller(t *testing.T) {
 
 func TestAllWhoWaitForTheInstallerGetTheSameError(t *testing.T) {
 	late := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
-	f := testFinder(func(context.Context) (install.Installer, error) {
-		return install.Installer{}, errors.New("it was asked again")
-	})
-	f.asking = &asking{done: make(chan struct{}), err: late}
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			if _, err := f.get(t.Context(), nil); err != late {
-				t.Error(err)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		asked := 0
+		f := testFinder(func(context.Context) (install.Installer, error) {
+			asked++
+			<-release
+			return install.Installer{}, late
 		})
-	}
-	close(f.asking.done)
-	all.Wait()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if _, err := f.get(t.Context(), nil); err != late {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		if asked != 1 {
+			t.Errorf("it was asked %d times", asked)
+		}
+	})
+}
+
+func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := testFinder(func(context.Context) (install.Installer, error) {
+			<-release
+			return install.Installer{Name: "pip"}, nil
+		})
+		f.known = install.Installer{Name: "uv"} // and old
+		go f.renew(t.Context(), nil)
+		synctest.Wait()
+		for _, again := range []bool{false, true} {
+			if i, err := f.ask(t.Context(), nil, again); err != nil || i.Name != "uv" {
+				t.Errorf("got %s, %v", i.Name, err)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if i, err := f.renew(t.Context(), nil); err != nil || i.Name != "pip" {
+			t.Errorf("then it is %s, %v", i.Name, err)
+		}
+	})
 }
 
 func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {

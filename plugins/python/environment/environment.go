@@ -23,6 +23,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/flight"
 )
 
 // Config is what a Cache needs to know.
@@ -47,10 +49,10 @@ type Builder struct{ UID, GID uint32 }
 type Cache struct {
 	cfg    Config
 	places chan struct{} // one is taken for each build: what all at once would take, a node has not
+	builds flight.Group  // of this process, by key
 
-	mu      sync.Mutex
-	running map[string]*running // builds of this process, by key
-	failed  map[string]failure  // by key: the last that was to replace an old environment
+	mu     sync.Mutex
+	failed map[string]failure // by key: the last build that was to replace an old environment
 }
 
 type failure struct {
@@ -63,7 +65,7 @@ func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))), running: map[string]*running{}, failed: map[string]failure{}}
+	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))), failed: map[string]failure{}}
 }
 
 // Spec says which environment is wanted.
@@ -138,25 +140,21 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 			old.Stale = err
 			return old, nil
 		}
-		r, first := c.join(key)
-		if first {
-			env, err := c.lead(ctx, st, key, s, r, old != nil)
-			if err != nil {
-				return instead(ctx, old, err)
+		var built *Environment
+		led, err := c.builds.Do(ctx, key, func() bool { s.Waiting(); return true }, func() (err error) {
+			built, err = c.lead(ctx, st, key, s)
+			if old != nil && isTemporary(err) && !errors.Is(ctx.Err(), context.Canceled) {
+				c.note(key, err)
 			}
-			old.Release()
-			return env, nil
-		}
-		s.Waiting()
-		select {
-		case <-ctx.Done():
-			return instead(ctx, old, ctx.Err())
-		case <-r.done:
-		}
-		if r.err != nil {
-			return instead(ctx, old, r.err)
+			return err
+		})
+		if err != nil {
+			return instead(ctx, old, err)
 		}
 		old.Release()
+		if led {
+			return built, nil
+		}
 	}
 }
 
@@ -171,39 +169,8 @@ func instead(ctx context.Context, old *Environment, err error) (*Environment, er
 	return old, nil
 }
 
-// running is a build of this process. Whoever made it closes done, after setting err, which is nil
-// where who waits has to look again: it is built, or nobody has tried to the end.
-type running struct {
-	done chan struct{}
-	err  error
-}
-
-func (c *Cache) join(key string) (r *running, first bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.running[key]; r != nil {
-		return r, false
-	}
-	r = &running{done: make(chan struct{})}
-	c.running[key] = r
-	return r, true
-}
-
-// lead gets the environment for this call and for those of this process that wait for it. hasOld
-// says that there is one that will do if it fails.
-func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec, r *running, hasOld bool) (env *Environment, err error) {
-	defer func() {
-		c.mu.Lock()
-		delete(c.running, key)
-		if !errors.Is(ctx.Err(), context.Canceled) {
-			r.err = err
-			if hasOld && isTemporary(err) {
-				c.failed[key] = failure{time.Now(), err}
-			}
-		}
-		c.mu.Unlock()
-		close(r.done)
-	}()
+// lead gets the environment for this call. Others of this process wait for it.
+func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Environment, error) {
 	if err := c.takePlace(ctx, s); err != nil {
 		return nil, err
 	}
@@ -262,6 +229,13 @@ func (e *BusyError) Error() string {
 
 // Temporary says that the same may succeed later, or elsewhere.
 func (e *BusyError) Temporary() bool { return true }
+
+// note has lately know of an error.
+func (c *Cache) note(key string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed[key] = failure{time.Now(), err}
+}
 
 // lately is why an environment could not be built anew, if that was not long ago.
 func (c *Cache) lately(key string) error {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/flight"
 )
 
 // Finder finds the interpreters of the node. It is safe for concurrent use.
@@ -22,12 +24,13 @@ type Finder struct {
 	// can't run is none that tasks could use.
 	As *syscall.Credential
 
+	asking flight.Group // one Find at a time, so that no interpreter is asked twice
+
 	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
 	known    map[string]verdict
-	asking   chan struct{} // not nil while one Find asks, so that no interpreter is asked twice; closed at its end
-	rejected []string      // of the last Find or Renew
-	late     []string      // of these, those that did not answer in time
-	asked    int           // how many were run, for tests
+	rejected []string // of the last Find or Renew
+	late     []string // of these, those that did not answer in time
+	asked    int      // how many were run, for tests
 
 	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
 }
@@ -202,54 +205,44 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 // again, unless another does that: then what was known will do.
 func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again bool) ([]verdict, error) {
 	for {
-		f.mu.Lock()
-		all, unknown, old := f.recall(candidates)
-		if !again {
-			old = nil
-		}
-		others := f.asking
-		if len(unknown) == 0 && (len(old) == 0 || others != nil) {
-			if others == nil {
-				f.remember(candidates, all)
-			}
-			f.mu.Unlock()
+		all, which, enough := f.recall(candidates, again)
+		if len(which) == 0 {
 			return all, ctx.Err()
 		}
-		if others == nil {
-			f.asking = make(chan struct{})
-			f.asked += len(unknown) + len(old)
-			f.mu.Unlock()
-			return all, f.askThem(ctx, candidates, append(unknown, old...), all)
-		}
-		f.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-others:
+		led, err := f.asking.Do(ctx, "interpreters", func() bool { return !enough }, func() error {
+			all, which, _ = f.recall(candidates, again) // another may just have asked them
+			f.askThem(ctx, candidates, which, all)
+			return nil
+		})
+		if led || enough || err != nil {
+			return all, ctx.Err()
 		}
 	}
 }
 
-// recall is what is known of the candidates: all in their order, and the indexes of those of which
-// nothing is, and of which it is old. The caller holds mu.
-func (f *Finder) recall(candidates []candidate) (all []verdict, unknown, old []int) {
-	all = make([]verdict, len(candidates))
+// recall is what is known of the candidates, in their order, and which of them, by their indexes, are to be asked; enough
+// says that something is known of each. It forgets what is no longer there.
+func (f *Finder) recall(candidates []candidate, again bool) (all []verdict, which []int, enough bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := make(map[string]verdict, len(candidates))
+	all, enough = make([]verdict, len(candidates)), true
 	for n, c := range candidates {
 		v, ok := f.known[c.path]
-		if ok && v.file == c.file && v.sameTarget() {
-			all[n] = v
-			if f.isOld(v) {
-				old = append(old, n)
-			}
-		} else {
-			unknown = append(unknown, n)
+		if ok = ok && v.file == c.file && v.sameTarget(); ok {
+			known[c.path], all[n] = v, v
 		}
+		if !ok || again && f.isOld(v) {
+			which = append(which, n)
+		}
+		enough = enough && ok
 	}
-	return all, unknown, old
+	f.known = known
+	return all, which, enough
 }
 
-// askThem asks the candidates with the indexes in which, and puts the verdicts into all. The caller has set asking.
-func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []int, all []verdict) error {
+// askThem asks the candidates with the indexes in which, and puts the verdicts into all.
+func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []int, all []verdict) {
 	slots := make(chan struct{}, askAtOnce)
 	var running sync.WaitGroup
 	for _, n := range which {
@@ -262,19 +255,10 @@ func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []in
 	running.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.remember(candidates, all)
-	close(f.asking)
-	f.asking = nil
-	return ctx.Err()
-}
-
-// remember forgets what is no longer there, and of what was not asked when a context ended that it was
-// to be. The caller holds mu.
-func (f *Finder) remember(candidates []candidate, all []verdict) {
-	f.known = make(map[string]verdict, len(candidates))
-	for n, c := range candidates {
-		if !errors.Is(all[n].err, context.Canceled) && !errors.Is(all[n].err, context.DeadlineExceeded) {
-			f.known[c.path] = all[n]
+	f.asked += len(which)
+	for _, n := range which {
+		if !errors.Is(all[n].err, context.Canceled) && !errors.Is(all[n].err, context.DeadlineExceeded) { // ctx ended before
+			f.known[candidates[n].path] = all[n]
 		}
 	}
 }
