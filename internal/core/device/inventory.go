@@ -56,7 +56,8 @@ type Device struct {
 }
 
 // ErrVanished is what a Reserver's error wraps if it finds that a device has gone
-// since the last Scan: the core scans again, and waits as for one that the Scan missed.
+// since the last Scan: the core scans again, waits as for one that the Scan missed, and
+// asks the Reserver again, which keeps nothing of what it refused so.
 var ErrVanished = errors.New("it has gone since the last look")
 
 // Reserver gives devices to tasks.
@@ -65,8 +66,8 @@ type Reserver interface {
 	// given once. Nomad calls it once for each device block of an allocation's task,
 	// not again when the task is restarted (client/allocrunner/taskrunner,
 	// device_hook.go): what is given must stay right over a re-plug. It may be called
-	// from several goroutines. An error fails the allocation, in these words. The core
-	// adds a variable with the devices and mounts to the environment of the answer,
+	// from several goroutines. An error that is no ErrVanished fails the allocation, in
+	// these words. The core adds a variable with the devices and mounts to the environment of the answer,
 	// for drivers to find them again (package reservation).
 	Reserve(ctx context.Context, ids []string) (*device.ContainerReservation, error)
 }

@@ -198,6 +198,28 @@ func TestAReservationThatFailsHoldsNothing(t *testing.T) {
 	})
 }
 
+func TestAReservationThatWaitsHoldsNothingMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, p, _ := startPool(t)
+		l.set(func(l *pool) { l.fail = fmt.Errorf("dataset is not ready: %w", ErrVanished) })
+		done := make(chan error, 1)
+		go func() { _, err := p.Reserve([]string{"tank-a", "tank-b"}); done <- err }()
+		wantHeld(t, l)
+		l.set(func(l *pool) { l.fail = nil })
+		p.kick.Kick() // what is found is what was listed, and is asked for once more
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("it waits though there is a newer list")
+		}
+		wantHeld(t, l, "tank-a", "tank-b")
+	})
+}
+
 // What a sweep has seen as left must not be given away while it is released.
 func TestASweepNeverTakesWhatHasJustBeenGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

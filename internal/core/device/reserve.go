@@ -48,26 +48,54 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if !p.current.Load().scanned {
 		limit = max(limit, scanWait)
 	}
-	waiting, stop := context.WithTimeout(p.ctx, limit)
+	ctx, stop := context.WithTimeout(p.ctx, limit)
 	defer stop()
-	for stale := (*staleness)(nil); ; {
-		s, err := p.await(waiting, ids, stale)
-		switch {
-		case errors.As(err, new(passing)) && p.ctx.Err() != nil:
-			return nil, fmt.Errorf("%w (and the plugin ends)", err)
-		case errors.As(err, new(passing)):
-			return nil, fmt.Errorf("%w (after a wait of %s)", err, limit)
-		case err != nil:
+	r, err := p.await(ctx, supply.Reserver, ids)
+	switch {
+	case errors.As(err, new(passing)) && p.ctx.Err() != nil:
+		return nil, fmt.Errorf("%w (and the plugin ends)", err)
+	case errors.As(err, new(passing)):
+		return nil, fmt.Errorf("%w (after a wait of %s)", err, limit)
+	case err != nil:
+		return nil, err
+	}
+	return complete(r)
+}
+
+// await asks the Reserver when all of these are healthy. The error is a passing one
+// if that is not before ctx ends, or if one has vanished since.
+func (p *Plugin) await(ctx context.Context, reserver Reserver, ids []string) (*device.ContainerReservation, error) {
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	var stale *snapshot // of which the Reserver knows that it is true no more
+	var vanished error
+	for kicked := false; ; {
+		s := p.current.Load()
+		err := s.refusal(ids)
+		if err == nil && s == stale {
+			err = passing{vanished}
+		}
+		if err == nil {
+			r, err := p.grant(reserver, ids)
+			if !errors.Is(err, ErrVanished) {
+				return r, err
+			}
+			stale, vanished = s, err
+			continue
+		}
+		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		r, err := p.grant(supply.Reserver, ids)
-		switch {
-		case errors.Is(err, ErrVanished):
-			stale = &staleness{s, err}
-		case err != nil:
+		if !kicked { // and not after each scan, which would be the next one's reason
+			p.kick.Kick()
+			kicked = true
+		}
+		select {
+		case <-s.newer:
+		case <-again.C:
+			kicked = false
+		case <-ctx.Done():
 			return nil, err
-		default:
-			return complete(r)
 		}
 	}
 }
@@ -90,40 +118,6 @@ func (p *Plugin) grant(reserver Reserver, ids []string) (r *device.ContainerRese
 		err = errors.New("failed to reserve: " + inWords(err))
 	}
 	return r, err
-}
-
-// staleness is a snapshot of which a Reserver knows that it is true no more.
-type staleness struct {
-	of  *snapshot
-	why error
-}
-
-// await returns the snapshot in which all of these are healthy, or an error: a
-// passing one if they are not healthy before ctx ends.
-func (p *Plugin) await(ctx context.Context, ids []string, stale *staleness) (*snapshot, error) {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
-	for kicked := false; ; {
-		s := p.current.Load()
-		err := s.refusal(ids)
-		if err == nil && stale != nil && s == stale.of {
-			err = passing{stale.why}
-		}
-		if !errors.As(err, new(passing)) {
-			return s, err
-		}
-		if !kicked { // and not after each scan, which would be the next one's reason
-			p.kick.Kick()
-			kicked = true
-		}
-		select {
-		case <-s.newer:
-		case <-again.C:
-			kicked = false
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }
 
 // complete is the reservation as Nomad gets it: its agent panics on none at all.

@@ -144,15 +144,37 @@ func TestReserveWaitsForWhatVanishedAfterTheScan(t *testing.T) {
 
 // One that vanishes in every scan's shadow is told in the Reserver's words.
 func TestReserveEndsThoughTheDeviceVanishesAgainAndAgain(t *testing.T) {
+	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) { // which never ends if scan and reservation make each other go on
+			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
+			w.plug(sticks("ea60", "a:1"))
+			s := supplied(w)
+			s.Settle = settle
+			p, _ := start(t, s)
+			next(t, stream(t, p))
+			_, err := p.Reserve([]string{"a:1"})
+			wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 10s)`)
+			if n := w.reserved(); n < 9 || n > 12 {
+				t.Errorf("asked %d times in 10s", n)
+			}
+		})
+	}
+}
+
+// The error is the Reserver's own where nobody waits.
+func TestWithoutGraceWhatVanishedIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 		w.plug(sticks("ea60", "a:1"))
-		p, _ := start(t, supplied(w))
+		s := supplied(w)
+		s.Grace = 0
+		p, _ := start(t, s)
 		next(t, stream(t, p))
+		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
-		wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 10s)`)
-		if n := w.reserved(); n < 3 || n > 40 {
-			t.Errorf("asked %d times in 10s", n)
+		wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 0s)`)
+		if took := time.Since(before); took > 0 {
+			t.Errorf("it took %s", took)
 		}
 	})
 }
