@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/probe"
 )
 
 // Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
@@ -116,21 +117,14 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	cmd := exec.CommandContext(limited, path, "--version")
-	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it has started
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+	out, _, err := probe.Run(ctx, timeout, as, []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}, path, "--version")
 	var errno syscall.Errno
 	var exit *exec.ExitError
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return "", ctx.Err()
-	case err != nil && limited.Err() != nil:
-		return "", &NotKnownError{path, fmt.Errorf("it did not answer within %s", timeout)}
+	case errors.Is(err, probe.ErrLate):
+		return "", &NotKnownError{path, fmt.Errorf("it %w", err)}
+	case errors.Is(err, probe.ErrTooMuch):
+		return "", fmt.Errorf("it is not uv: it %w", err)
 	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
 		return "", &NotKnownError{path, err} // the node has too much to do, or the program is just being written
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
@@ -138,10 +132,10 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 	case err != nil:
 		return "", err
 	}
-	name, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	name, rest, _ := strings.Cut(strings.TrimSpace(out), " ")
 	version, _, _ := strings.Cut(rest, " ")
 	if name != "uv" || version == "" {
-		return "", fmt.Errorf("it is not uv: it answers %q to --version", clean(strings.TrimSpace(string(out))))
+		return "", fmt.Errorf("it is not uv: it answers %q to --version", clean(strings.TrimSpace(out)))
 	}
 	return version, nil
 }

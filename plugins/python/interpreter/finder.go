@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/flight"
+	"github.com/outrider-dev/outrider/plugins/python/probe"
 )
 
 // Finder finds the interpreters of the node. It is safe for concurrent use.
@@ -275,7 +276,7 @@ func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdi
 	}
 	timeout = max(timeout, min(2*before.late, askLongest))
 	said, err := ask(ctx, c.path, f.As, timeout)
-	if errors.Is(err, errLate) {
+	if errors.Is(err, probe.ErrLate) {
 		v.late = timeout
 	}
 	if err == nil {

@@ -1,7 +1,6 @@
 package interpreter
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -9,13 +8,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/probe"
 )
 
 //go:embed probe.py
@@ -37,55 +36,31 @@ type answer struct {
 	Wheels         []string `json:"wheels"`
 }
 
-// maxAnswer is more than any interpreter says.
-const maxAnswer = 64 << 10
-
-// errLate is of an interpreter that takes too long.
-var errLate = errors.New("did not answer")
-
 // ask runs the interpreter at path once, as a user, and returns what it says of itself. The process
 // and what it started are gone when ask returns. The error says why it can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
-	// Pdeathsig is of the thread that started the process, not of this process.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	stdout, stderr := &bounded{full: cancel}, &bounded{full: cancel}
-	cmd := exec.CommandContext(limited, path, "-I", "-c", probeSource)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel = killGroup
-	cmd.WaitDelay = time.Second // for what it started and that has its output open
-	err := cmd.Run()
-	if cmd.Process != nil {
-		_ = killGroup() // what it left behind; mostly there is nothing
-	}
+	stdout, stderr, err := probe.Run(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, path, "-I", "-c", probeSource)
 	switch {
+	case err == nil:
+		return parseAnswer(stdout)
 	case ctx.Err() != nil:
 		return answer{}, ctx.Err()
-	case stdout.over || stderr.over:
-		return answer{}, errors.New("is no Python: it said too much")
-	case limited.Err() != nil:
-		return answer{}, fmt.Errorf("%w within %s", errLate, timeout)
+	case errors.Is(err, probe.ErrLate):
+		return answer{}, err
+	case errors.Is(err, probe.ErrTooMuch):
+		return answer{}, fmt.Errorf("is no Python: it %w", err)
 	case errors.Is(err, fs.ErrPermission) && as != nil:
 		return answer{}, fmt.Errorf("can't be run by user %d: permission denied", as.Uid)
 	case errors.Is(err, fs.ErrPermission):
 		return answer{}, errors.New("can't be run: permission denied")
-	case strings.Contains(stderr.text.String(), "Unknown option: -I"):
+	case strings.Contains(stderr, "Unknown option: -I"):
 		return answer{}, fmt.Errorf("is older than Python 3.%d", oldestMinor)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		var path *fs.PathError
-		if errors.As(err, &path) {
-			err = path.Err
-		}
-		return answer{}, fmt.Errorf("failed to run: %w%s", err, lastWords(stderr.text.String()))
 	}
-	return parseAnswer(stdout.text.String())
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return answer{}, fmt.Errorf("failed to run: %w%s", err, lastWords(stderr))
 }
 
 // oldestMinor is that of the oldest Python 3 that is used.
@@ -182,21 +157,4 @@ func lastWords(text string) string {
 		return ""
 	}
 	return fmt.Sprintf(": %.200s", text[strings.LastIndexByte(text, '\n')+1:])
-}
-
-// bounded keeps what is written until it is too much. (The buffer is not embedded: its ReadFrom
-// would take everything.)
-type bounded struct {
-	text bytes.Buffer
-	full func() // called when it is too much
-	over bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.text.Len()+len(p) > maxAnswer {
-		b.over = true
-		b.full()
-		return 0, errors.New("it said too much")
-	}
-	return b.text.Write(p)
 }
