@@ -12,9 +12,10 @@ import (
 )
 
 // firstWait is how long the first message waits for the first scan, so that an
-// agent's start is one update of its node. Without a message the agent itself
-// waits for 50 s (client/node_updater.go).
-const firstWait = 2 * time.Second
+// agent's start is one update of its node, and a plugin that was started again on a
+// busy machine does not take the node's devices away for a moment. Without a message
+// the agent itself waits for 50 s (client/node_updater.go).
+const firstWait = 10 * time.Second
 
 // Fingerprint is part of device.DevicePlugin. The stream ends with its context and
 // never before, and has no errors: Nomad answers either by dropping the plugin for

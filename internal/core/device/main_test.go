@@ -50,7 +50,7 @@ type fileWorld struct {
 type fileConfig struct {
 	Dir    string          `codec:"dir" required:"true" doc:"Where the world is."`
 	Period schema.Duration `codec:"period" default:"50ms" doc:"Time between scans."`
-	Grace  schema.Duration `codec:"grace" default:"3s" doc:"Grace."`
+	Grace  schema.Duration `codec:"grace" default:"5m" doc:"Grace."`
 }
 
 var fileKind = Kind[fileConfig]{
@@ -67,7 +67,12 @@ var fileKind = Kind[fileConfig]{
 type fileInventory struct{ dir string }
 
 func (f *fileInventory) Scan(context.Context) ([]Group, error) {
-	if err := os.WriteFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())), nil, 0o600); err != nil {
+	log, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = log.WriteString(".")
+	if err := errors.Join(err, log.Close()); err != nil {
 		return nil, err
 	}
 	var w fileWorld
@@ -155,6 +160,26 @@ func (r *rig) set(w fileWorld) {
 func (r *rig) processes() int {
 	all, _ := filepath.Glob(filepath.Join(r.dir, "scanned-by-*"))
 	return len(all)
+}
+
+// scanned returns when n more scans have begun.
+func (r *rig) scanned(n int) {
+	r.t.Helper()
+	scans := func() (n int64) {
+		all, _ := filepath.Glob(filepath.Join(r.dir, "scanned-by-*"))
+		for _, log := range all {
+			if info, err := os.Stat(log); err == nil {
+				n += info.Size()
+			}
+		}
+		return n
+	}
+	before := scans()
+	for end := time.Now().Add(soon); scans() < before+int64(n); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("%d scans in %s, want %d", scans()-before, soon, n)
+		}
+	}
 }
 
 // quiet fails if the node is updated within a second of 20 scans.

@@ -35,17 +35,24 @@ func TestNomadIsToldOfChangesAndOfNothingElse(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
 	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
-	r.Want("10c4/zigbee/ea60: b:1", soon)
 	if a := r.Resources()[0].Attributes["ids"]; a == nil || *a.String != "b:1" {
 		t.Errorf("got attribute %v", a)
 	}
-	if n := r.Updates(); n != 4 {
-		t.Errorf("%d updates for a list and three changes", n)
+	if n := r.Updates(); n != 3 {
+		t.Errorf("%d updates for a list and two changes", n)
 	}
 	r.quiet()
 	if n := r.processes(); n != 1 {
 		t.Errorf("%d processes have scanned: only the one that serves may", n)
 	}
+}
+
+func TestNomadIsToldWhenAGracePeriodIsOver(t *testing.T) {
+	r := startRig(t, one(), `grace = "1s"`)
+	r.Want(a1, soon)
+	r.set(fileWorld{})
+	r.Want("", soon) // it may have been too slow for "unplugged", and is told of the newest alone
+	r.quiet()
 }
 
 func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
@@ -76,11 +83,11 @@ func TestNothingInAScanEndsThePlugin(t *testing.T) {
 		"a byte out of range": {Groups: []Group{sticks("ea60", "a:1"), ill(sticks("ea62", "c:1"), "bad "+foreign+" byte")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := startRig(t, one())
+			r := startRig(t, one(), `grace = "1s"`)
 			r.Want(a1, soon)
 			pid := r.PID()
 			r.set(w)
-			time.Sleep(500 * time.Millisecond)
+			r.scanned(3)
 			r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
 			r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
 			if r.PID() != pid || r.processes() != 1 {
@@ -134,7 +141,7 @@ func TestReserveThroughNomad(t *testing.T) {
 }
 
 func TestReserveThroughNomadWaitsForARePlug(t *testing.T) {
-	r := startRig(t, one(), `grace = "1m"`)
+	r := startRig(t, one())
 	r.Want(a1, soon)
 	r.set(fileWorld{})
 	r.Want(a1+"(unplugged)", soon)
@@ -180,7 +187,7 @@ func TestScansLeaveNothingInTheProcess(t *testing.T) {
 		r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
 		r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
 		r.set(fileWorld{Panic: "bad firmware"})
-		time.Sleep(100 * time.Millisecond)
+		r.scanned(2)
 		r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
 		r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 		r.set(one())
