@@ -4,8 +4,8 @@
 # down. An agent that ends by itself ends the container, as anywhere.
 # POSIX sh, since Nomad's official image has only busybox.
 set -u
-PIDFILE=/run/nomad-agent.pid
-HOLD=/run/nomad-agent.hold
+PIDFILE=/dev/shm/nomad-agent.pid # in memory: gone when the container starts again
+HOLD=/dev/shm/nomad-agent.hold
 CG=/sys/fs/cgroup
 
 # A container may own its cgroups and still have them mounted read-only.
@@ -35,11 +35,13 @@ trap 'touch "$HOLD"; [ -n "$agent" ] && kill -INT "$agent"; exit 0' TERM INT
 while :; do
 	nomad agent -config /etc/nomad.d "$@" &
 	agent=$!
-	echo "$agent" >"$PIDFILE"
+	echo "$agent" >"$PIDFILE.new"
+	mv "$PIDFILE.new" "$PIDFILE" # whoever finds the file finds the number in it
 	wait "$agent"
 	code=$?
+	# before the file goes: whoever waited for that may take the hold away at once
+	[ -e "$HOLD" ] || exit "$code"
 	rm -f "$PIDFILE"
 	agent=
-	[ -e "$HOLD" ] || exit "$code"
 	while [ -e "$HOLD" ]; do sleep 0.05; done
 done

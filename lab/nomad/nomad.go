@@ -29,8 +29,9 @@ const (
 	pluginDir = "/usr/local/lib/nomad/plugins"
 	stateDir  = dataDir + "-plugins" // a volume too: plugins keep sockets and FIFOs there
 
-	pidFile  = "/run/nomad-agent.pid"
-	holdFile = "/run/nomad-agent.hold"
+	// as in entrypoint.sh; in memory, so that they are gone when the container starts again
+	pidFile  = "/dev/shm/nomad-agent.pid"
+	holdFile = "/dev/shm/nomad-agent.hold"
 
 	portLabel = "dev.outrider.nomad.port"
 	modeLabel = "dev.outrider.nomad.mode"
@@ -302,7 +303,7 @@ p=$(cat %[2]s 2>/dev/null) || exit 0
 kill -%[3]s $p 2>/dev/null
 for i in $(seq %[4]d); do [ -e %[2]s ] || exit 0; sleep 0.05; done
 kill -KILL $p 2>/dev/null
-for i in $(seq 100); do [ -e %[2]s ] || exit 0; sleep 0.05; done
+for i in $(seq 1200); do [ -e %[2]s ] || exit 0; sleep 0.05; done
 echo "agent $p does not end"; exit 1`, holdFile, pidFile, signal, patience/(50*time.Millisecond))
 	if _, err := c.Output(ctx, "sh", "-c", script); err != nil {
 		return fmt.Errorf("stop nomad agent: %w", err)
@@ -313,7 +314,7 @@ echo "agent $p does not end"; exit 1`, holdFile, pidFile, signal, patience/(50*t
 // StartAgent starts the agent again after StopAgent or KillAgent.
 func (c *Container) StartAgent(ctx context.Context) error {
 	script := fmt.Sprintf(`rm -f %s
-for i in $(seq 400); do [ -e %s ] && exit 0; sleep 0.05; done
+for i in $(seq 1200); do [ -e %s ] && exit 0; sleep 0.05; done
 echo "agent does not start"; exit 1`, holdFile, pidFile)
 	if _, err := c.Output(ctx, "sh", "-c", script); err != nil {
 		return fmt.Errorf("start nomad agent: %w", err)

@@ -1,0 +1,65 @@
+package nomad
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestAgentThatIsLetGoAtOnceIsStartedAgain(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{
+		"entrypoint": strings.NewReplacer("/sys/fs/cgroup", path("cgroup"), "/dev/shm", dir, "/var/lib", dir, "/usr/local/lib", dir).Replace(entrypoint),
+		"bin/nomad":  "#!/bin/sh\nexec sleep 600\n",
+		"bin/mount":  "#!/bin/sh\n",
+		// StopAgent sees the pid file go, and StartAgent is there before the next line
+		"bin/rm": fmt.Sprintf("#!/bin/sh\n/bin/rm \"$@\"\ncase \"$*\" in *agent.pid) /bin/rm -f %s;; esac\n", path("nomad-agent.hold")),
+	} {
+		if err := os.MkdirAll(filepath.Dir(path(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path(name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("/bin/sh", path("entrypoint"))
+	cmd.Env = append(os.Environ(), "PATH="+path("bin")+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+
+	started := func(before int) (pid int) {
+		t.Helper()
+		for timeout := time.After(time.Minute); ; {
+			b, _ := os.ReadFile(path("nomad-agent.pid"))
+			if fmt.Sscan(string(b), &pid); pid != 0 && pid != before {
+				return pid
+			}
+			select {
+			case err := <-ended:
+				t.Fatalf("it has ended: %v", err)
+			case <-timeout:
+				t.Fatal("no agent is started")
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	first := started(0)
+	if err := os.WriteFile(path("nomad-agent.hold"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	started(first)
+}
