@@ -43,7 +43,8 @@ advertise {
 server {
   enabled          = true
   bootstrap_expect = 1
-  raft_multiplier  = 1 # the shortest election time-outs
+  raft_multiplier  = 1    # the shortest election time-outs
+  heartbeat_grace  = "5m" # the node is this very process: a heartbeat is late where the machine was busy or asleep
 
   default_scheduler_config {
     scheduler_algorithm = "binpack"

@@ -38,7 +38,7 @@ var _ Agent = (*containerAgent)(nil)
 // daemon can tell.
 func DockerAnswers(ctx context.Context) error {
 	quiet()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	// not testcontainers' client: it panics where it finds no daemon
 	cli, err := client.New(client.FromEnv)
@@ -90,7 +90,7 @@ func startContainer(ctx context.Context, o Options) (_ Agent, err error) {
 			return a, nil
 		}
 		if a != nil {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 			err = errors.Join(err, a.remove(cctx))
 			cancel()
 		}

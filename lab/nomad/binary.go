@@ -154,7 +154,7 @@ func programVersion(ctx context.Context, path string) (string, error) {
 	} else if st.IsDir() {
 		return "", fmt.Errorf("%s is a directory, not a nomad binary", path)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "version").Output()
 	if err != nil {
