@@ -29,7 +29,7 @@ type build struct {
 // killed too. The error is an *Error where the installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
-	if err := (&build{with: i, Request: r}).refuseSources(); err != nil {
+	if err := i.refuseSources(&r); err != nil {
 		return nil, err
 	}
 	if err := r.makeDir(); err != nil {
@@ -70,18 +70,18 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 }
 
 // refuseSources finds packages that are named by the URL of no wheel. (uv would refuse them itself.)
-func (b *build) refuseSources() error {
-	if b.AllowSdists || b.Requirements == nil {
+func (i Installer) refuseSources(r *Request) error {
+	if r.AllowSdists {
 		return nil
 	}
-	for _, raw := range b.Requirements.URLs {
+	for _, raw := range r.Requirements.URLs {
 		u, err := url.Parse(raw)
 		if err != nil {
 			return fmt.Errorf("failed to read the URL of a requirement: %w", withoutURL(err))
 		}
 		if !strings.HasSuffix(u.Path, ".whl") {
 			u.User, u.RawQuery, u.Fragment = nil, "", "" // which may be secret
-			return &Error{Cause: NoWheel, Tool: b.name(), Words: fmt.Sprintf(
+			return &Error{Cause: NoWheel, Tool: i.tool(r.Python), Words: fmt.Sprintf(
 				"%s is no wheel, and this node builds no packages from source (allow_sdists)", clean(u.String()))}
 		}
 	}

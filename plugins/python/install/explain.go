@@ -22,7 +22,7 @@ import (
 // explain makes an *Error of what the installer said and what the proxy saw.
 func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	last := slices.DeleteFunc(slices.Clone(lines), setUp.MatchString)
-	e := &Error{Tool: b.name(), Lines: last[max(0, len(last)-10):]}
+	e := &Error{Tool: b.with.tool(b.Python), Lines: last[max(0, len(last)-10):]}
 	text := flat(lines) + "\n" + err.Error()
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):

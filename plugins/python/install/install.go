@@ -19,6 +19,14 @@ type Installer struct {
 	NoUV    error                   // of pip: why a uv that is there was not taken, nil if there is none or none was wanted
 }
 
+// tool is what runs, with its version: of pip it is the environment's interpreter's own, where it has one.
+func (i Installer) tool(python interpreter.Interpreter) string {
+	if i.Name == "pip" && python.Pip != nil {
+		return "pip " + python.PipVersion
+	}
+	return i.Name + " " + i.Version
+}
+
 // Request is an environment to make.
 type Request struct {
 	Python       interpreter.Interpreter

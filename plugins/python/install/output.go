@@ -54,7 +54,6 @@ func (o *output) take(line string) {
 
 var (
 	escapes  = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
-	userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'"]*@`)
 	places   = regexp.MustCompile("\\S*/[^\\s'\"`)>]*") // URLs, and paths of such
 )
 
@@ -72,9 +71,8 @@ func clean(line string) string {
 	}, line)
 }
 
-// redact takes the credentials and queries of URLs, and whatever else is secret, out of a line.
+// redact takes what is secret, and what may be in any URL, out of a tool's words.
 func redact(line string, secrets []string) string {
-	line = userinfo.ReplaceAllString(line, "$1")
 	for _, s := range secrets {
 		line = strings.ReplaceAll(line, s, "****")
 	}

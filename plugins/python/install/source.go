@@ -89,7 +89,7 @@ func (s *source) options(tool string, from requirement.Indexes) ([]string, error
 			u = &url.URL{Scheme: "file", Path: filepath.Clean(raw)} // which, unlike a path, can have any character
 		case u.Scheme == "file" && (u.Host == "" || u.Host == "localhost"):
 		case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-			return fmt.Errorf("%q is neither an http or https URL nor an absolute directory", redact(raw, secretsOf(u)))
+			return fmt.Errorf("%q is neither an http or https URL nor an absolute directory", requirement.Redact(raw))
 		}
 		s.add(u)
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} is a variable
@@ -125,7 +125,7 @@ func withoutURL(err error) error {
 func writeLines(path string, lines []string, as *syscall.Credential) error {
 	for _, line := range lines {
 		if strings.ContainsAny(line, "\r\n\x00") {
-			return fmt.Errorf("the requirement %q has more than one line", redact(line, nil))
+			return fmt.Errorf("the requirement %q has more than one line", requirement.Redact(line))
 		}
 	}
 	if err := writeFor(path, []byte(strings.Join(lines, "\n")+"\n"), as); err != nil {

@@ -175,26 +175,18 @@ func (b *build) verifyRecords(root *os.Root) error {
 }
 
 func (b *build) malicious(format string, args ...any) error {
-	return &Error{Cause: Malicious, Tool: b.name(), Words: fmt.Sprintf(format, args...)}
+	return &Error{Cause: Malicious, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(format, args...)}
 }
 
 func (b *build) tooLarge() error {
-	return &Error{Cause: TooLarge, Tool: b.name(), Words: fmt.Sprintf(
+	return &Error{Cause: TooLarge, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(
 		"the packages take more than the %d MiB that an environment may take on this node", b.MaxSize>>20)}
 }
 
 // tooLargeTogether may be another build's fault, and none the next time.
 func (b *build) tooLargeTogether() error {
-	return &Error{Cause: NoSpace, Tool: b.name(), Words: fmt.Sprintf(
+	return &Error{Cause: NoSpace, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(
 		"what is downloaded for this and other environments at the same time takes more than the %d MiB that each may take on this node", b.MaxSize>>20)}
-}
-
-// name is the tool that runs: of pip it is the interpreter's own, where it has one.
-func (b *build) name() string {
-	if b.with.Name == "pip" && b.Python.Pip != nil {
-		return "pip " + b.Python.PipVersion
-	}
-	return b.with.Name + " " + b.with.Version
 }
 
 // quote is a file name for people: one may have any character.

@@ -17,6 +17,7 @@ func TestWhatMayBeSecretInAURLIsNotShown(t *testing.T) {
 		"https://host/x.whl#token=b":                                        "https://host/x.whl#…",
 		"https://host?sig=a@b https://h2":                                   "https://… https://h2",
 		"https://user:pa?ss@host/a https://u@h2/":                           "https://… https://…@h2/",
+		"https://user:pass@host?sig=a@b":                                    "https://…",
 		"/simple/x/?token=a":                                                "/simple/x/?…",
 		"moon-phase==1.2":                                                   "moon-phase==1.2",
 		"https://a@b@host":                                                  "https://…@host",

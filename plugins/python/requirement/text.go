@@ -18,7 +18,7 @@ var (
 	notBlank    = regexp.MustCompile(`^[^ \t]+`)
 	urlText     = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 	urlStart    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
-	ambiguous   = regexp.MustCompile(`://[^/\s@]*[?#][^/\s]*@\S*`) // a password with such a character, or a query with an @
+	ambiguous   = regexp.MustCompile(`://[^/\s]*[?#][^/\s]*@\S*`) // a password with such a character, or a query with an @
 	credentials = regexp.MustCompile(`://[^/\s]*@`)
 	additions   = regexp.MustCompile(`[?#]\S+`) // query and fragment
 	repository  = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
