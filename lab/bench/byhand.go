@@ -32,23 +32,6 @@ func findPip(python string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// findUV returns a uv that as can run, "" where there is none: that of $UV or on the PATH.
-func findUV(as *syscall.Credential) string {
-	uv := os.Getenv("UV")
-	if uv == "" {
-		uv, _ = exec.LookPath("uv")
-	}
-	if uv == "" {
-		return ""
-	}
-	cmd := exec.Command(uv, "--version")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	if cmd.Run() != nil {
-		return ""
-	}
-	return uv
-}
-
 func handEnv(home string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=" + home, "TMPDIR=" + home}
 }

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/uv"
 )
 
 //go:embed skips.txt
@@ -46,7 +48,12 @@ var conditions = map[string]func() bool{
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
 	"no-qemu": func() bool { return !onPath("qemu-system-x86_64") },
-	"no-uv":   func() bool { return !onPath("uv") && os.Getenv("UV") == "" },
+	"no-uv": func() bool {
+		if os.Geteuid() != 0 {
+			return uv.Find(nil) == ""
+		}
+		return uv.Find(&syscall.Credential{Uid: 79999, Gid: 79999}) == "" // build_user's default, who may not reach root's own
+	},
 	"no-pypy": func() bool { return !exists("/usr/bin/pypy3") },
 	"no-pip":  func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },
 	"no-python311": func() bool {

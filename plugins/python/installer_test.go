@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -180,10 +179,7 @@ func testFinder(find func(context.Context) (install.Installer, error)) *installe
 }
 
 func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {
-	real, err := exec.LookPath("uv")
-	if err != nil {
-		t.Skip("no uv")
-	}
+	real := uv(t)
 	dir := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	must(t, os.Chmod(dir, 0o755))

@@ -83,10 +83,7 @@ func TestALockOfTheNodesOwnIndexIsInstalledWithTheNodesCredentials(t *testing.T)
 }
 
 func TestAProjectThatUVLockedIsInstalledFromTheIndexesOfItsLock(t *testing.T) {
-	uv, err := exec.LookPath("uv")
-	if err != nil {
-		t.Skip("no uv")
-	}
+	uv := uv(t)
 	wheels, private := t.TempDir(), t.TempDir()
 	older, newer := moon, moon
 	older.Version, newer.Version = "1.0", "2.0"
@@ -108,7 +105,7 @@ func TestAProjectThatUVLockedIsInstalledFromTheIndexesOfItsLock(t *testing.T) {
 	must(t, err)
 	files["uv.lock"] = string(lock)
 	for _, may := range []bool{true, false} {
-		a := start(t, func(c *Config) { c.IndexURL, c.Offline, c.Installer, c.JobIndexes = main, false, "uv", may })
+		a := start(t, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = main, false, may }, with(uv))
 		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
 		if may {
 			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {

@@ -3,10 +3,10 @@ package main
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -18,12 +18,26 @@ import (
 func installers(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
 	for _, name := range []string{"pip", "uv"} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath("uv"); name == "uv" && err != nil {
-				t.Skip("no uv")
+			if name == "uv" {
+				change = append(change, with(uv(t)))
 			}
 			test(t, start(t, append(change, func(c *Config) { c.Installer = name })...))
 		})
 	}
+}
+
+// uv is one that can be run by whom the driver has build.
+func uv(t *testing.T) string {
+	var as *syscall.Credential
+	if os.Geteuid() == 0 {
+		as = &syscall.Credential{Uid: 79999, Gid: 79999} // build_user's default
+	}
+	return wheeltest.UV(t, as)
+}
+
+// with has environments built with a uv.
+func with(uv string) func(*Config) {
+	return func(c *Config) { c.Installer, c.UV = "uv", uv }
 }
 
 // withWheels is a task's local directory that has these wheels.

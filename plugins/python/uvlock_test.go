@@ -11,10 +11,7 @@ import (
 )
 
 func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
-	uv, err := exec.LookPath("uv")
-	if err != nil {
-		t.Skip("no uv")
-	}
+	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	index := wheeltest.Index(t, wheels)
@@ -37,7 +34,7 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	later.Write(t, wheels)
 
 	config := "script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"" + index.URL + "/simple\""
-	a := start(t, func(c *Config) { c.Offline, c.Installer = false, "uv" })
+	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
 	if out := a.runs(a.task(config, files)); !strings.HasPrefix(out, "1.2 ") {
 		t.Errorf("got %q", out)
 	}
@@ -46,7 +43,7 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	other := moon
 	other.Files = map[string]string{"planted.py": ""}
 	other.Write(t, wheels)
-	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "uv" })
+	a = start(t, func(c *Config) { c.Offline = false }, with(uv))
 	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "not the file that was locked") {
 		t.Error(err)
 	}
@@ -64,8 +61,8 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	files["uv.lock"] = string(b)
 	for _, may := range []bool{true, false} {
 		a = start(t, func(c *Config) {
-			c.IndexURL, c.Offline, c.Installer, c.JobIndexes = index.URL+"/simple", false, "uv", may
-		})
+			c.IndexURL, c.Offline, c.JobIndexes = index.URL+"/simple", false, may
+		}, with(uv))
 		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
 		if may {
 			if out := a.runs(cfg); !strings.HasPrefix(out, "1.3 ") {

@@ -75,9 +75,9 @@ func pip(t testing.TB) install.Installer {
 }
 
 func uv(t testing.TB) install.Installer {
-	i, err := install.Find(t.Context(), "uv", os.Getenv("UV"), builder(), nil)
+	i, err := install.Find(t.Context(), "uv", wheeltest.UV(t, builder()), builder(), nil)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	return i
 }
