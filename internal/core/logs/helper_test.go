@@ -33,20 +33,31 @@ func TestMain(m *testing.M) {
 		}
 		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
 		pump(s)
-	case "lines": // count, bytes a line, lines a second, a file that ends it and gets the count: a task
+	case "lines": // count, bytes a line, lines a second, a file that ends it, at the count or before, and gets the count: a task
 		count, _ := strconv.Atoi(os.Args[1])
 		size, _ := strconv.Atoi(os.Args[2])
 		rate, _ := strconv.Atoi(os.Args[3])
 		start := time.Now()
-		for i := range count {
-			if len(os.Args) > 4 && i%100 == 99 {
+		i := 0
+		enough := func() bool {
+			if len(os.Args) <= 4 {
+				return i == count
+			}
+			for i == count || i%100 == 99 { // at the last it waits
 				if _, err := os.Stat(os.Args[4]); err == nil {
 					if err := os.WriteFile(os.Args[4], []byte(strconv.Itoa(i)), 0o600); err != nil {
 						panic(err)
 					}
+					return true
+				}
+				if i < count {
 					break
 				}
+				time.Sleep(10 * time.Millisecond)
 			}
+			return false
+		}
+		for ; !enough(); i++ {
 			if rate > 0 {
 				if ahead := time.Duration(i)*time.Second/time.Duration(rate) - time.Since(start); ahead > time.Millisecond/2 {
 					time.Sleep(ahead)
