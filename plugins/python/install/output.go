@@ -53,8 +53,8 @@ func (o *output) take(line string) {
 }
 
 var (
-	escapes  = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
-	places   = regexp.MustCompile("\\S*/[^\\s'\"`)>]*") // URLs, and paths of such
+	escapes = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
+	places  = regexp.MustCompile("\\S*/[^\\s'\"`)>]*")                                                 // URLs, and paths of such
 )
 
 // clean leaves of a line what can be shown: no colours, no control characters, no broken UTF-8.
