@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,11 +32,10 @@ func TestDefect03AReservationGrantsTheStick(t *testing.T) {
 	defer tty.Close()
 	_, err = tty.WriteString("turn the light on\n")
 	m.must(err)
-	answer := make([]byte, 100)
 	tty.SetReadDeadline(time.Now().Add(soon)) // where it has one
-	n, err := tty.Read(answer)
+	got, err := bufio.NewReader(tty).ReadString('\n')
 	m.must(err)
-	if got := string(answer[:n]); got != "stick: turn the light on\n" || said.String() != "turn the light on\n" {
+	if got != "stick: turn the light on\n" || said.String() != "turn the light on\n" {
 		t.Errorf("the stick heard %q and answered %q", said, got)
 	}
 }

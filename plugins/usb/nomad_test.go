@@ -14,8 +14,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
-
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
 func TestDevicePluginsTable(t *testing.T) {
@@ -42,7 +40,7 @@ func TestDevicePluginsTable(t *testing.T) {
 	}.Test(t)
 }
 
-const soon = 20 * time.Second // on a busy machine
+const soon = time.Minute // on a busy machine
 
 // agent is the part of an agent that has to do with devices, with the plugin as a
 // process of its own.
@@ -58,22 +56,29 @@ func (m *machine) agent(config string) *conformance.Manager {
 
 func TestAnAgentHearsOfPlugsAndUnplugs(t *testing.T) {
 	m := newMachine(t, ``)
-	a := m.agent("grace = \"3s\"\n" + zigbeeBlock)
+	a := m.agent("grace = \"5m\"\n" + zigbeeBlock)
 	a.Want("", soon)
 	const plugged = "10c4/zigbee/ea60: 10c4:ea60:0001"
-	var stick *simulate.Plugged
 	for range 2 {
-		stick = m.plug("10c4:ea60", "0001", "1-1")
+		stick := m.plug("10c4:ea60", "0001", "1-1")
 		a.Want(plugged, soon)
 		m.must(stick.Unplug())
-		a.Want("10c4/zigbee/ea60: 10c4:ea60:0001(unplugged)", soon)
-		a.Want("", soon)
+		a.Want(plugged+"(unplugged)", soon)
 	}
 	told := a.Updates()
 	time.Sleep(time.Second)
 	if now := a.Updates(); now != told {
 		t.Errorf("the node was updated %d times without a change", now-told)
 	}
+}
+
+func TestAnAgentHearsThatAGracePeriodIsOver(t *testing.T) {
+	m := newMachine(t, ``)
+	stick := m.plug("10c4:ea60", "0001", "1-1")
+	a := m.agent("grace = \"1s\"\n" + zigbeeBlock)
+	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", soon)
+	m.must(stick.Unplug())
+	a.Want("", soon) // who is slow is told of the newest alone
 }
 
 func TestAReservationIsTheSameAfterThePluginWasKilled(t *testing.T) {
@@ -161,7 +166,7 @@ func TestAThousandScansLeaveNothing(t *testing.T) {
 		m.scan()
 	}
 	now := held()
-	if now[0] != before[0] || now[2] != before[2] || now[1] > before[1]+1 { // the runtime may want a thread more for itself
+	if now[0] > before[0] || now[2] != before[2] || now[1] > before[1]+20 { // the runtime wants some threads for calls that take long
 		t.Errorf("descriptors, threads and nodes are %v, before %v", now, before)
 	}
 	if len(m.said) > 0 {

@@ -151,7 +151,7 @@ func TestUnpluggingLeavesNothing(t *testing.T) {
 			t.Errorf("left: %q, was %q", got, empty)
 		}
 	}
-	if now := openDescriptors(t); now != descriptors {
+	if now := openDescriptors(t); now > descriptors {
 		t.Errorf("%d descriptors have become %d", descriptors, now)
 	}
 	if held, _ := filepath.Glob(filepath.Join(dir, ".simulate/*-*")); len(held) > 0 {
@@ -208,7 +208,7 @@ func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
 		})
 	}
 	seen := 0
-	for start := time.Now(); time.Since(start) < 2*time.Second; {
+	for start := time.Now(); time.Since(start) < 2*time.Second || seen < 100 && time.Since(start) < time.Minute; {
 		for _, d := range scan(t, dir) {
 			if d.Name == "3-9" {
 				continue
@@ -220,8 +220,8 @@ func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	if seen == 0 {
-		t.Error("no scan saw a stick: the test tests nothing")
+	if seen < 100 {
+		t.Errorf("only %d times a scan saw a stick: the test tests nothing", seen)
 	}
 	if got := scan(t, dir); len(got) != 1 {
 		t.Errorf("left: %+v", got)
@@ -285,7 +285,7 @@ func TestTheStickAnswersWhatATaskWrites(t *testing.T) {
 	}
 	// a task that has the port open finds it hung up
 	p.Unplug()
-	port.SetReadDeadline(time.Now().Add(30 * time.Second))
+	port.SetReadDeadline(time.Now().Add(time.Minute))
 	io.Copy(io.Discard, port)
 	if _, err := port.Write([]byte("x")); err == nil {
 		t.Error("it can still be written to")
@@ -396,7 +396,7 @@ func TestAThousandScansLeaveNoDescriptor(t *testing.T) {
 	for range 1000 {
 		scan(t, dir)
 	}
-	if now := openDescriptors(t); now != descriptors {
+	if now := openDescriptors(t); now > descriptors {
 		t.Errorf("%d descriptors have become %d", descriptors, now)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const soon = 30 * time.Second // on a busy machine
+const soon = time.Minute // on a busy machine
 
 func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 	for message, want := range map[string]bool{
@@ -79,7 +79,7 @@ func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
 			t.Fatal("it goes on without its context")
 		}
 	}
-	if now := openDescriptors(t); now != descriptors {
+	if now := openDescriptors(t); now > descriptors {
 		t.Errorf("%d descriptors have become %d", descriptors, now)
 	}
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // a goroutine that has sent its last takes a moment to end
