@@ -143,11 +143,11 @@ func newPythonBench(dir string) (*pythonBench, error) {
 	if err := os.Mkdir(b.wheels, 0o755); err != nil {
 		return nil, err
 	}
-	if err := writeWheel(b.wheels, "little", 5); err != nil {
+	if err := packageOf("little", 5).Write(b.wheels); err != nil {
 		return nil, err
 	}
 	for _, name := range names(b.large) {
-		if err := writeWheel(b.wheels, name, modules); err != nil {
+		if err := packageOf(name, modules).Write(b.wheels); err != nil {
 			return nil, err
 		}
 	}

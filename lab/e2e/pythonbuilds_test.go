@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/internal/wheel"
 )
 
 // version is a program that prints what version it has of each module.
@@ -24,7 +26,7 @@ func TestPythonEnvironmentIsBuiltOnceAndThenFound(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	c := version("once", "below").with(needs(wheelhouse(t,
-		wheel{name: "once", version: "1.2", requires: []string{"below>=2"}}, wheel{name: "below", version: "2.0"}), "once"))
+		wheel.Wheel{Name: "once", Version: "1.2", Requires: []string{"below>=2"}}, wheel.Wheel{Name: "below", Version: "2.0"}), "once"))
 	go1, go2 := filepath.Join(mkdir(t), "go"), filepath.Join(mkdir(t), "go")
 	a := n.submit(t, py(t, c.until(go1)))
 	for _, text := range []string{"Environment: not in the cache, building it with ", ": built in ", "2 packages"} {
@@ -51,7 +53,7 @@ func TestManyPythonTasksHaveOneBuild(t *testing.T) {
 }
 
 func oneBuildForMany(t *testing.T, n *node, count int) {
-	c := version("shared_by_all").with(needs(wheelhouse(t, wheel{name: "shared_by_all", version: "3"}), "shared-by-all"))
+	c := version("shared_by_all").with(needs(wheelhouse(t, wheel.Wheel{Name: "shared_by_all", Version: "3"}), "shared-by-all"))
 	trigger := filepath.Join(mkdir(t), "go")
 	j := py(t, c.until(trigger), func(j *api.Job, task *api.Task) {
 		j.TaskGroups[0].Count = &count
@@ -82,7 +84,7 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 func TestPythonTasksWithDifferentEnvironmentsStartTogether(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
-	wheels := wheelhouse(t, wheel{name: "either", version: "1"}, wheel{name: "either", version: "2"})
+	wheels := wheelhouse(t, wheel.Wheel{Name: "either", Version: "1"}, wheel.Wheel{Name: "either", Version: "2"})
 	one := n.submit(t, py(t, version("either").with(needs(wheels, "either==1"))))
 	two := n.submit(t, py(t, version("either").with(needs(wheels, "either>=2"))))
 	one.ends(t, "exit 0", "either 1\n")
@@ -102,10 +104,10 @@ func withRestarts(j *api.Job, _ *api.Task) {
 func TestPythonBuildsFailInWords(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
-	wheels := mkdir(t)
-	wheel{name: "hashed", version: "1"}.write(t, wheels)
-	wheel{name: "picky", version: "1", requires: []string{"hashed<1"}}.write(t, wheels)
-	wheel{name: "sourceonly", version: "1"}.writeSource(t, wheels, "raise SystemExit('it was run')")
+	wheels := wheelhouse(t, wheel.Wheel{Name: "hashed", Version: "1"}, wheel.Wheel{Name: "picky", Version: "1", Requires: []string{"hashed<1"}})
+	if err := (wheel.Wheel{Name: "sourceonly", Version: "1"}).WriteSource(wheels, "raise SystemExit('it was run')"); err != nil {
+		t.Fatal(err)
+	}
 	closed := closedPort(t)
 	const wrong = "0000000000000000000000000000000000000000000000000000000000000000"
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/internal/wheel"
 )
 
 // The faults come one after the other to one node, whose cache keeps nothing that no
@@ -82,7 +84,7 @@ func (f *pythonFaults) amidBuilds() []pythonFault {
 
 // start starts the task that goes on. It has two modules, and needs the second later.
 func (f *pythonFaults) start(t *testing.T) {
-	wheels := wheelhouse(t, wheel{name: "early", version: "1", files: map[string]string{"late.py": "VERSION = 'in time'\n"}})
+	wheels := wheelhouse(t, wheel.Wheel{Name: "early", Version: "1", Files: map[string]string{"late.py": "VERSION = 'in time'\n"}})
 	f.goesOn = f.n.submit(t, py(t, code(
 		"import early, os, sys, time",
 		"print(sys.prefix)",
@@ -138,7 +140,7 @@ func (f *pythonFaults) nextPlugin(t *testing.T, old proc) (next proc) {
 
 // amidBuild is a job whose environment is just being built, and the processes of that.
 func (f *pythonFaults) amidBuild(t *testing.T, name string) (*alloc, *heldIndex, map[string]proc) {
-	index := holdIndex(t, wheel{name: name, version: "5"})
+	index := holdIndex(t, wheel.Wheel{Name: name, Version: "5"})
 	a := f.n.submit(t, py(t, version(name).with(conf{"requirements": []string{name}, "index_url": index.url})))
 	index.wait(t, a)
 	installers := f.installers()
@@ -174,13 +176,16 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	}
 	trigger := f.trigger("source")
 	wheels := mkdir(t)
-	wheel{name: "amid_source", version: "9"}.writeSource(t, wheels, strings.Join([]string{
+	err := wheel.Wheel{Name: "amid_source", Version: "9"}.WriteSource(wheels, strings.Join([]string{
 		"import os, subprocess, sys, time",
 		"if not os.path.exists(" + quote(trigger) + "):",
 		"    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True,",
 		"        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 		"while not os.path.exists(" + quote(trigger) + "): time.sleep(0.05)",
 	}, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	building := func(a *alloc) (installers map[string]proc) {
 		t.Helper()
 		eventually(t, 40*time.Second, func() error {
@@ -345,7 +350,7 @@ func (f *pythonFaults) agentAmidStarts(t *testing.T) {
 // amidStarts strikes while tasks start: that often, and more often where that was too
 // late for all of them.
 func (f *pythonFaults) amidStarts(t *testing.T, who string, rounds int, strike func(plugin proc), heal func()) {
-	wheels := wheelhouse(t, wheel{name: "starts", version: "6"})
+	wheels := wheelhouse(t, wheel.Wheel{Name: "starts", Version: "6"})
 	f.n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
 	hits, round := 0, 0
 	for ; round < rounds || hits == 0; round++ {
@@ -371,14 +376,15 @@ func (f *pythonFaults) amidStarts(t *testing.T, who string, rounds int, strike f
 // re-attaches to while the plugin is killed.
 func (f *pythonFaults) killedAmidRemovals(t *testing.T) {
 	const many, files = 4, 1500
-	wheels := mkdir(t)
+	var large []wheel.Wheel
 	for i := range many {
-		w := wheel{name: fmt.Sprintf("large%d", i), version: "7", files: map[string]string{}}
+		w := wheel.Wheel{Name: fmt.Sprintf("large%d", i), Version: "7", Files: map[string]string{}}
 		for k := range files {
-			w.files[fmt.Sprintf("large%d_data/%d", i, k)] = "x"
+			w.Files[fmt.Sprintf("large%d_data/%d", i, k)] = "x"
 		}
-		w.write(t, wheels)
+		large = append(large, w)
 	}
+	wheels := wheelhouse(t, large...)
 	use := func() {
 		t.Helper()
 		var all []*alloc
@@ -448,7 +454,7 @@ func (f *pythonFaults) removals() []string {
 
 func (f *pythonFaults) truncated(t *testing.T) {
 	c := code("import damaged", "print(damaged.VERSION, damaged.__file__)").
-		with(needs(wheelhouse(t, wheel{name: "damaged", version: "8"}), "damaged"))
+		with(needs(wheelhouse(t, wheel.Wheel{Name: "damaged", Version: "8"}), "damaged"))
 	a := f.n.submit(t, py(t, c))
 	a.ended(t)
 	out := a.output(t, "stdout")

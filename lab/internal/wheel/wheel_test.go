@@ -1,0 +1,57 @@
+package wheel
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+const python = "/usr/bin/python3"
+
+// A wheel is also a place to import from (zipimport).
+func TestAWheelHasWhatItSaysAndASourceBecomesIt(t *testing.T) {
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("there is no ", python)
+	}
+	dir := t.TempDir()
+	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"}, Files: map[string]string{"more/words.txt": "full\n"}}
+	if err := w.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.WriteSource(dir, "import builtins; builtins.ran = True"); err != nil {
+		t.Fatal(err)
+	}
+	const check = `import base64, builtins, csv, hashlib, os, sys, tarfile, zipfile
+dir, file = sys.argv[1:]
+wheel = os.path.join(dir, file)
+sys.path.insert(0, wheel)
+import moon_phase
+assert moon_phase.VERSION == "1.2"
+z = zipfile.ZipFile(wheel)
+record = {path: sum for path, sum, size in csv.reader(z.read("moon_phase-1.2.dist-info/RECORD").decode().splitlines())}
+assert set(record) == set(z.namelist()) >= {"moon_phase.py", "more/words.txt"}, record
+for path, sum in record.items():
+    if sum:
+        assert sum == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(z.read(path)).digest()).decode().rstrip("="), path
+assert "Requires-Dist: sun>=2\n" in z.read("moon_phase-1.2.dist-info/METADATA").decode()
+tarfile.open(os.path.join(dir, "moon_phase-1.2.tar.gz")).extractall(dir)
+sys.path.insert(0, os.path.join(dir, "moon_phase-1.2"))
+import backend
+os.mkdir(os.path.join(dir, "built"))
+assert backend.build_wheel(os.path.join(dir, "built")) == file and builtins.ran
+assert open(os.path.join(dir, "built", file), "rb").read() == open(wheel, "rb").read()
+`
+	if out, err := exec.Command(python, "-I", "-c", check, dir, w.File()).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := (Wheel{Name: "package", Version: "1", Files: map[string]string{"package/__init__.py": ""}}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"), filepath.Join(dir, "out")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "out/package.py")); err == nil {
+		t.Error("a package is beside a module of its name")
+	}
+}
