@@ -53,11 +53,8 @@ func leftOvers() string {
 			left = append(left, fd+" -> "+target)
 		}
 	}
-	for range 100 { // a goroutine that was waited for may not be quite gone
-		if runtime.NumGoroutine() == 1 {
-			break
-		}
-		runtime.Gosched()
+	// a goroutine that was waited for may not be quite gone
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > 1 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if n := runtime.NumGoroutine(); n > 1 {

@@ -261,7 +261,7 @@ func TestOneThatIsLateIsAskedAgainAtOnceAndGetsMoreTime(t *testing.T) {
 			t.Errorf("a task's start found %s in round %d, %d were asked", got, round, f.asked)
 		}
 	}
-	f.timeout = 20 * time.Second // so that a slow machine does not matter
+	f.timeout = patience // so that a slow machine does not matter
 	if got := paths(dir, renew(t, f)); got != "a/python3=3.11.2" || len(f.Late()) > 0 {
 		t.Errorf("found %s, late are %q", got, f.Late())
 	}
