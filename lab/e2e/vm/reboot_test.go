@@ -154,7 +154,7 @@ func writer(name, id string) *api.Job {
 func (h *host) eachHasItsOwn() {
 	h.t.Helper()
 	for i := range 2 {
-		eventually(h.t, 90*time.Second, func() error {
+		eventually(h.t, 5*time.Minute, func() error {
 			got := h.run(nil, "cat", fmt.Sprint("/run/usb-twin", i))
 			if strings.Count(got, fmt.Sprint("job", i)) < 3 || strings.Contains(got, fmt.Sprint("job", 1-i)) {
 				return fmt.Errorf("the stick in port %d got %q", i, got)
@@ -187,7 +187,7 @@ func TestTwinsStayWithTheirJobsThroughAReboot(t *testing.T) {
 		t.Errorf("their ids were %q and are %q", ids, now)
 	}
 	for i := range ids {
-		eventually(t, 60*time.Second, func() error { // the server hears of the tasks after they have started
+		eventually(t, 5*time.Minute, func() error { // the server hears of the tasks after they have started
 			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
 			var are []string
 			for _, a := range list {
@@ -206,7 +206,7 @@ func TestTwinsStayWithTheirJobsThroughAReboot(t *testing.T) {
 // their ports.
 func twins(t *testing.T, c *api.Client) (ids []string) {
 	t.Helper()
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, 5*time.Minute, func() error {
 		ids = nil
 		stubs, _, err := c.Nodes().List(nil)
 		if err != nil || len(stubs) != 1 {
