@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -108,29 +110,73 @@ func killCgroup(dir string) {
 
 // removeParents removes the cgroups that Nomad made for itself, where they are
 // empty and no other agent runs: what is empty now may be about to be used.
-func removeParents(dirs []string) {
-	if agentsRun() {
-		return
+func removeParents(ctx context.Context, dirs []string) error {
+	return locked(ctx, unix.LOCK_EX, func() error {
+		if agentsRun() {
+			return nil
+		}
+		for _, dir := range dirs {
+			for _, d := range subtree(dir) {
+				os.Remove(d)
+			}
+		}
+		return nil
+	})
+}
+
+// startBesideRemovals starts an agent's process while nobody removes cgroups because
+// there is none.
+func startBesideRemovals(ctx context.Context, cmd *exec.Cmd) error {
+	return locked(ctx, unix.LOCK_SH, cmd.Start)
+}
+
+// locked calls f with a lock on the machine's cgroups, which all hosts of agents take.
+func locked(ctx context.Context, how int, f func() error) error {
+	root, err := os.Open(cgroupRoot)
+	if err != nil {
+		return f() // there are none
 	}
-	for _, dir := range dirs {
-		for _, d := range subtree(dir) {
-			os.Remove(d)
+	defer root.Close()
+	for {
+		err := unix.Flock(int(root.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			return f()
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("failed to lock the cgroups: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("failed to lock the cgroups: %w", ctx.Err())
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// agentsRun says whether any Nomad agent runs on this machine.
+// agentsRun says whether any Nomad agent runs on this machine, or a process that one of
+// this package's has started: it may be down for a moment.
 func agentsRun() bool {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err != nil {
 			continue
 		}
-		args := strings.Split(string(b), "\x00")
-		if len(args) > 1 && filepath.Base(args[0]) == "nomad" && args[1] == "agent" {
+		environ, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if ofAgent(cmdline, environ) {
 			return true
 		}
 	}
 	return false
+}
+
+// ofAgent recognizes them by what they were started with.
+func ofAgent(cmdline, environ []byte) bool {
+	for v := range bytes.SplitSeq(environ, []byte{0}) {
+		if bytes.HasPrefix(v, []byte(markVar+"=")) {
+			return true
+		}
+	}
+	args := strings.Split(string(cmdline), "\x00")
+	return len(args) > 1 && strings.HasPrefix(filepath.Base(args[0]), "nomad") && args[1] == "agent"
 }

@@ -53,6 +53,7 @@ func TestPluginNamesItsDriver(t *testing.T) {
 func TestPluginsAreFoundAmongProcesses(t *testing.T) {
 	got := pluginPIDs(map[int]string{
 		7: "/p/nomad-device-usb", 8: "/p/nomad-driver-x",
+		70: "/p/nomad-device-usb", 71: "/p/nomad-device-usb", // its children, before they execute
 		9:  "/p/nomad-device-usb simulate /tmp/x", // a task
 		10: "/other/nomad-device-usb", 11: "/p/deep/nomad-device-usb", 12: "",
 	}, "/p")

@@ -18,12 +18,13 @@ import (
 func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 90*time.Second)
+		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 	}
 	want := a.Info().Drivers()
 	last := error(nil)
 	var ready time.Time // when the server was first seen to be ready for its client
+	patience := time.Second
 	var before map[string]int
 	for {
 		if err := a.Alive(ctx); err != nil {
@@ -43,11 +44,11 @@ func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 			if ready.IsZero() {
 				ready = time.Now()
 			}
-			if time.Since(ready) > time.Second {
+			if time.Since(ready) > patience {
 				if err := again(ctx, a); err != nil {
 					return nil, err
 				}
-				ready = time.Time{}
+				ready, patience = time.Time{}, 30*time.Second // that it was too early is no reason any more: it is slow
 			}
 		}
 		select {
@@ -83,12 +84,15 @@ func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[str
 }
 
 // pluginPIDs finds the plugins among commands, by process id. Nomad runs a plugin by
-// its path and without arguments.
+// its path and without arguments. A process that a plugin is just starting looks the
+// same, and is the younger one.
 func pluginPIDs(commands map[int]string, dir string) map[string]int {
 	found := map[string]int{}
 	for pid, command := range commands {
 		if name, ok := strings.CutPrefix(command, dir+"/"); ok && !strings.ContainsAny(name, " /") {
-			found[name] = pid
+			if first, ok := found[name]; !ok || pid < first {
+				found[name] = pid
+			}
 		}
 	}
 	return found

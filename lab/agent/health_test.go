@@ -2,8 +2,17 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // fake has the processes of one look after the other.
@@ -46,5 +55,49 @@ func TestDevicePluginIsHealthyOnceItsProcessStays(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// unregistered is a new agent whose server is ready and whose client takes its time.
+type unregistered struct {
+	Agent
+	client *api.Client
+	starts int
+}
+
+func (u *unregistered) Info() Info                                  { return Info{} }
+func (u *unregistered) Client() *api.Client                         { return u.client }
+func (u *unregistered) Alive(context.Context) error                 { return nil }
+func (u *unregistered) Stop(context.Context) error                  { return nil }
+func (u *unregistered) Start(context.Context) error                 { u.starts++; return nil }
+func (u *unregistered) Logs(context.Context, io.Writer, bool) error { return nil }
+
+func TestSlowClientIsNotRestartedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const snapshot = "a snapshot"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/agent/self":
+			fmt.Fprint(w, `{"stats": {"client": {}}}`)
+		case "/.well-known/jwks.json":
+			fmt.Fprint(w, `{"keys": [{}]}`)
+		case "/v1/operator/snapshot":
+			sum := sha256.Sum256([]byte(snapshot))
+			w.Header().Set("Digest", "sha-256="+base64.StdEncoding.EncodeToString(sum[:]))
+			fmt.Fprint(w, snapshot)
+		default:
+			t.Errorf("asked for %s", r.URL)
+		}
+	}))
+	defer s.Close()
+	client, err := newClient(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unregistered{client: client}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
+		t.Errorf("it was started %d times again, want 1; %v", u.starts, err)
 	}
 }

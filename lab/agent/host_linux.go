@@ -62,7 +62,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 	}}
 	defer func() {
 		if err != nil {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 			defer cancel()
 			err = errors.Join(err, a.Close(cctx))
 		}
@@ -142,14 +142,8 @@ func (a *hostAgent) up(ctx context.Context) error {
 		if err := a.Alive(ctx); err != nil {
 			return err
 		}
-		if _, err := a.client.Agent().Health(); err == nil {
+		if a.answers(ctx) {
 			return nil
-		}
-		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", a.info.HTTP)); err == nil {
-			c.Close()
-			if a.Alive(ctx) == nil { // else somebody else's port
-				return nil
-			}
 		}
 		select {
 		case <-ctx.Done():
@@ -157,6 +151,18 @@ func (a *hostAgent) up(ctx context.Context) error {
 		case <-time.After(25 * time.Millisecond):
 		}
 	}
+}
+
+// answers says whether this very agent answers. Another one may have the port, which
+// this one notices only when it wants it, too.
+func (a *hostAgent) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var self struct {
+		Config struct{ DataDir string }
+	}
+	_, err := a.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
+	return err == nil && self.Config.DataDir == a.DataDir()
 }
 
 // Start implements Agent.
@@ -186,7 +192,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 		}
 		defer binary.Close()
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startBesideRemovals(ctx, cmd); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
 	p, err := identify(cmd.Process.Pid)
@@ -226,7 +232,7 @@ func (a *hostAgent) Stop(ctx context.Context) error {
 	if err := p.signal(unix.SIGINT); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
+	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	if p.gone(wait) == nil {
 		return nil
@@ -366,11 +372,10 @@ func (a *hostAgent) Close(ctx context.Context) error {
 // clean removes what an agent on the host may have left, after its end. It
 // goes by what is there and does not need the agent to have ended well.
 func clean(ctx context.Context, i Info, allocs map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	leaves, err := killAll(ctx, i.Dir)
-	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
-	removeParents(i.Parents)
+	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, i.Parents))
 	return errors.Join(err, unmountBelow(i.Dir), removeAll(i.Dir), removeAll(stateDir(i.Dir)))
 }
 
@@ -419,7 +424,11 @@ func (a *hostAgent) logTail() string {
 }
 
 // install copies a program by a rename, so that one that runs is not disturbed.
+// Meanwhile this process starts no other: until it has executed its program, that would
+// have the file open for writing, too, and nobody could execute it (execve(2): ETXTBSY).
 func install(src, dst string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	in, err := os.Open(src)
 	if err != nil {
 		return fmt.Errorf("failed to install plugin: %w", err)
@@ -453,13 +462,17 @@ func Sum(path string) (string, error) {
 
 // freePorts returns n loopback ports that nobody listens on now. They are none that the kernel gives
 // to connections (net.ipv4.ip_local_port_range: from 32768 on) or Nomad to jobs (min_dynamic_port: from 20000 on):
-// an agent that was killed finds its ports free when it starts again.
+// an agent that was killed finds its ports free when it starts again. This process gets each but
+// once: nobody listens on those of an agent that is about to start.
 func freePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int
 	var err error
 	for range tries {
 		port := first + rand.IntN(count)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		l, listenErr := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if listenErr != nil {
 			err = listenErr
@@ -472,3 +485,5 @@ func freePorts(n int) ([]int, error) {
 	}
 	return nil, fmt.Errorf("failed to find a free port: %w", err)
 }
+
+var givenPorts sync.Map // of int: the ports that freePorts has looked at

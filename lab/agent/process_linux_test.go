@@ -2,10 +2,13 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,14 +52,16 @@ func TestOnlyProcessesOfThisDirectoryAreFoundAndKilled(t *testing.T) {
 	}
 
 	var found []Process
-	for end := time.Now().Add(5 * time.Second); len(found) < 4 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	child := false // it is one before it executes its program
+	for end := time.Now().Add(time.Minute); !child && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if found, err = processes(dir); err != nil {
 			t.Fatal(err)
 		}
+		for _, p := range found {
+			child = child || strings.HasSuffix(p.command(), "sleep 101")
+		}
 	}
-	child := false
 	for _, p := range found {
-		child = child || strings.HasSuffix(p.command(), "sleep 101")
 		for _, s := range strangers {
 			if p.PID == s.PID {
 				t.Errorf("found a stranger: %s", p.command())
@@ -67,7 +72,7 @@ func TestOnlyProcessesOfThisDirectoryAreFoundAndKilled(t *testing.T) {
 		t.Errorf("found %v, want two sleeps, a shell and its child with an empty environment", found)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := killAll(ctx, dir); err != nil {
 		t.Fatal(err)
@@ -116,7 +121,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 		t.Fatal(p, err)
 	}
 	cmd.Process.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.gone(ctx); err != nil { // not reaped yet
 		t.Error(err)
@@ -141,5 +146,101 @@ func TestPluginIsReplacedWhileItRuns(t *testing.T) {
 	}
 	if !p.alive() {
 		t.Error("the running one was disturbed")
+	}
+}
+
+func TestProgramIsExecutedRightAfterItsInstallationWhileOthersStart(t *testing.T) {
+	dir := t.TempDir()
+	src := filepath.Join(dir, "src")
+	if err := os.WriteFile(src, []byte("#!/bin/sh\n"+strings.Repeat("#\n", 1<<20)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					exec.Command("/bin/true").Run()
+				}
+			}
+		})
+	}
+	defer others.Wait()
+	defer close(done)
+	for i := range 100 {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := install(src, path); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(path)
+		if err := cmd.Start(); err != nil {
+			t.Fatalf("installation %d: %v", i, err)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		os.Remove(path)
+	}
+}
+
+func TestPortIsGivenOnce(t *testing.T) {
+	given := map[int]bool{}
+	for range 200 {
+		ports, err := freePorts(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range ports {
+			if given[p] {
+				t.Fatalf("port %d is given to two agents", p)
+			}
+			given[p] = true
+		}
+	}
+}
+
+func TestWhatAnAgentHasStartedIsRecognized(t *testing.T) {
+	for _, tc := range []struct {
+		cmdline, environ string
+		want             bool
+	}{
+		{"/usr/bin/nomad\x00agent\x00-dev\x00", "", true},
+		{"/root/.cache/outrider/nomad-1.11.3-amd64\x00agent\x00-config\x00x\x00", "", true},
+		{"/bin/sleep\x00600\x00", "A=1\x00" + markVar + "=/lab\x00", true}, // its agent is down for a moment
+		{"nomad\x00job\x00run\x00x\x00", "A=1\x00", false},
+		{"/usr/sbin/sshd\x00agent\x00", "X" + markVar + "=1\x00", false},
+		{"", "", false},
+	} {
+		if got := ofAgent([]byte(tc.cmdline), []byte(tc.environ)); got != tc.want {
+			t.Errorf("%q, %q: %v", tc.cmdline, tc.environ, got)
+		}
+	}
+}
+
+func TestNoAgentStartsWhileCgroupsAreRemoved(t *testing.T) {
+	if _, err := os.Stat(cgroupRoot); err != nil {
+		t.Skip(err)
+	}
+	started := make(chan error, 1)
+	err := locked(t.Context(), unix.LOCK_EX, func() error {
+		go func() {
+			started <- startBesideRemovals(t.Context(), exec.Command("/no/such/program"))
+		}()
+		select {
+		case err := <-started:
+			t.Errorf("it started meanwhile: %v", err)
+			started <- err
+		case <-time.After(100 * time.Millisecond):
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
 	}
 }
