@@ -11,8 +11,9 @@ import (
 )
 
 // killTimeout bounds Kill. Only a process that sleeps uninterruptibly (a dead
-// network file system) takes longer than some milliseconds.
-const killTimeout = 5 * time.Second
+// network file system), or gets no processor to die on, takes longer than some
+// milliseconds.
+const killTimeout = 10 * time.Second
 
 // ErrSelf is returned by Signal and Kill for a group that the calling process is
 // in, or that is above the caller's: no saved state, however damaged, makes a
@@ -166,7 +167,7 @@ func (g Group) freeze(really bool) (thaw func() error, err error) {
 }
 
 // Kill kills every process of the group and waits until it is empty. It blocks
-// for five seconds at most, and then says which processes are left.
+// for ten seconds at most, and then says which processes are left.
 func (g Group) Kill() error {
 	wait := time.Millisecond
 	for deadline := time.Now().Add(killTimeout); ; wait = min(2*wait, 50*time.Millisecond) {

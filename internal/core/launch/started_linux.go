@@ -11,8 +11,9 @@ import (
 )
 
 // deathTimeout is how long a killed launcher may take to be gone. It takes less
-// than a millisecond, also out of a hung file system that can be interrupted.
-const deathTimeout = 2 * time.Second
+// than a millisecond where it gets a processor, also out of a hung file system that
+// can be interrupted.
+const deathTimeout = 10 * time.Second
 
 // Started hands the spec to the launcher and returns nil when the program runs,
 // or has run: a program that ended at once was started. On an error (an *Error)
