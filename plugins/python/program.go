@@ -14,9 +14,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/inline"
 )
 
-// maxSource bounds how much of a program is looked at for what it says of itself.
-const maxSource = 16 << 20
-
 // inlineCode is the file that the option code is written to, in the task directory:
 // a file of the task, so that tracebacks show its lines and multiprocessing finds it.
 const inlineCode = "local/inline_code.py"
@@ -55,10 +52,10 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 		if _, _, err := files.find(source); err != nil {
 			return program{}, fmt.Errorf("script %q is a directory without a __main__.py", t.Script)
 		}
-	} else if info.Size() > maxSource || !info.Mode().IsRegular() {
+	} else if info.Size() > inline.MaxSource || !info.Mode().IsRegular() {
 		return p, nil // a zip application may be large; python says what is wrong with others
 	}
-	content, err := files.read(source, maxSource)
+	content, err := files.read(source, inline.MaxSource)
 	if err != nil {
 		return program{}, fmt.Errorf("failed to read script: %w", err)
 	}

@@ -159,7 +159,7 @@ func nodeDirectory(dir string) []string {
 	}
 	var list []string
 	for _, e := range entries {
-		if !isPackage(e.Name()) && !isPage(e.Name()) {
+		if !requirement.IsArchive(e.Name()) && !isPage(e.Name()) {
 			continue
 		}
 		if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil { // of what a link leads to
@@ -169,16 +169,10 @@ func nodeDirectory(dir string) []string {
 	return list
 }
 
-// isPackage says whether an installer could take a file for a wheel or for a source distribution.
-func isPackage(name string) bool {
-	return hasSuffix(name, ".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz", ".tar.lzma", ".tar.zst", ".tar.z")
-}
-
 // isPage says whether pip follows the links in a file.
-func isPage(name string) bool { return hasSuffix(name, ".html", ".htm") }
-
-func hasSuffix(name string, ends ...string) bool {
-	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(strings.ToLower(name), end) })
+func isPage(name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	return ext == ".html" || ext == ".htm"
 }
 
 // newWheelhouse looks at a directory whose packages have at most limit bytes together, and reads them if that is wanted.
@@ -197,7 +191,7 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 			return err
 		}
 		for _, e := range entries {
-			if !isPackage(e.Name()) {
+			if !requirement.IsArchive(e.Name()) {
 				continue
 			}
 			w, err := lookAtWheel(ctx, path, e.Name(), limit, read)

@@ -32,15 +32,11 @@ func (c *Cache) Usage() (size int64, count int, err error) {
 	if s == nil || err != nil {
 		return 0, 0, err
 	}
-	names, err := s.names("meta")
+	ids, err := s.ids("meta")
 	if err != nil {
 		return 0, 0, err
 	}
-	for _, name := range names {
-		id, ok := strings.CutSuffix(name, entrySuffix)
-		if !ok {
-			continue
-		}
+	for _, id := range ids {
 		if e, err := s.readEntry(id); err == nil {
 			size += e.Tree.Size
 			count++

@@ -18,12 +18,11 @@ type Metadata struct {
 	Dependencies   []string // PEP 508 requirements
 }
 
-const (
-	// maxSource is the longest source that is looked through.
-	maxSource = 16 << 20
-	// maxBlock is the longest block that is parsed.
-	maxBlock = 256 << 10
-)
+// MaxSource is the longest source that is looked through, in bytes.
+const MaxSource = 16 << 20
+
+// maxBlock is the longest block that is parsed.
+const maxBlock = 256 << 10
 
 // block is the PEP's reference expression, with one group for the type and one for
 // the content. It is matched with newlines alone.
@@ -33,8 +32,8 @@ var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+
 // one sentence with the line of the script. What the metadata says to tools ("[tool]") is
 // not looked at.
 func Read(source []byte) (*Metadata, error) {
-	if len(source) > maxSource {
-		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", maxSource>>20)
+	if len(source) > MaxSource {
+		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxSource>>20)
 	}
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources

@@ -93,10 +93,16 @@ func (r *Request) makeDir() error {
 	if err := os.Mkdir(r.Dir, 0o755); err != nil {
 		return fmt.Errorf("failed to make the environment's directory: %w", err)
 	}
-	if r.As != nil {
-		if err := os.Lchown(r.Dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
-			return fmt.Errorf("failed to give the environment's directory to its builder: %w", err)
-		}
+	return r.give(r.Dir)
+}
+
+// give makes a directory the builder's.
+func (r *Request) give(dir string) error {
+	if r.As == nil {
+		return nil
+	}
+	if err := os.Lchown(dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
+		return fmt.Errorf("failed to give a directory to the user that builds: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,5 @@
 package install
 
-import "fmt"
-
 // Cause is why an installer failed.
 type Cause int
 
@@ -28,7 +26,7 @@ type Error struct {
 	Lines []string // the installer's last lines, without credentials
 }
 
-func (e *Error) Error() string { return fmt.Sprint(e.Words) }
+func (e *Error) Error() string { return e.Words }
 
 // Temporary says whether the same may succeed later or elsewhere.
 func (e *Error) Temporary() bool {

@@ -23,10 +23,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 		return nil, fmt.Errorf("failed to make a directory for the locked project: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	if r.As != nil {
-		if err := os.Lchown(dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
-			return nil, fmt.Errorf("failed to give a directory to the builder: %w", err)
-		}
+	if err := r.give(dir); err != nil {
+		return nil, err
 	}
 	lock := r.Requirements.UVLock
 	r.Work, r.Requirements = dir, &requirement.Set{}

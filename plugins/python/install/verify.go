@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 )
@@ -80,10 +79,10 @@ func (b *build) verify(before made) error {
 		if old, ok := before[name]; ok {
 			seen++
 			if info.Mode().IsRegular() && info.Size() != int64(len(old.content)) { // which may be too much to read
-				return b.malicious("a package changed %s of the environment itself", quote(name))
+				return b.malicious("a package changed %q of the environment itself", name)
 			}
 			if now, err := readEntry(root, name, info.Mode()); err != nil || now.link != old.link || !bytes.Equal(now.content, old.content) {
-				return b.malicious("a package changed %s of the environment itself", quote(name))
+				return b.malicious("a package changed %q of the environment itself", name)
 			}
 			return nil
 		}
@@ -110,7 +109,7 @@ func (b *build) verify(before made) error {
 func (b *build) verifyFile(root *os.Root, name string, info fs.FileInfo, owner uint32) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return fmt.Errorf("failed to see who owns %s", quote(name))
+		return fmt.Errorf("failed to see who owns %q", name)
 	}
 	mode := info.Mode()
 	switch {
@@ -118,17 +117,17 @@ func (b *build) verifyFile(root *os.Root, name string, info fs.FileInfo, owner u
 		// A Root follows links as long as they stay in it, and no absolute ones. One to nowhere leads nowhere.
 		if _, err := root.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			target, _ := root.Readlink(name)
-			return b.malicious("a package has a link out of the environment, %s to %s", quote(name), quote(target))
+			return b.malicious("a package has a link out of the environment, %q to %q", name, target)
 		}
 	case !mode.IsDir() && !mode.IsRegular():
-		return b.malicious("a package has a device, pipe or socket, %s", quote(name))
+		return b.malicious("a package has a device, pipe or socket, %q", name)
 	case mode.IsRegular() && mode&(fs.ModeSetuid|fs.ModeSetgid) != 0:
-		return b.malicious("a package has a program with the rights of its owner (setuid), %s", quote(name))
+		return b.malicious("a package has a program with the rights of its owner (setuid), %q", name)
 	case mode.IsRegular() && stat.Nlink != 1:
-		return b.malicious("a package has a file that is also elsewhere (a hard link), %s", quote(name))
+		return b.malicious("a package has a file that is also elsewhere (a hard link), %q", name)
 	}
 	if stat.Uid != owner {
-		return b.malicious("a file is not the builder's, %s", quote(name))
+		return b.malicious("a file is not the builder's, %q", name)
 	}
 	return nil
 }
@@ -150,7 +149,7 @@ func (b *build) verifyRecords(root *os.Root) error {
 		}
 		if info, err := f.Stat(); err != nil || info.Size() > maxRecord {
 			f.Close()
-			return errors.Join(err, b.malicious("%s is larger than any package's list of files", quote(record)))
+			return errors.Join(err, b.malicious("%q is larger than any package's list of files", record))
 		}
 		r := csv.NewReader(f)
 		r.FieldsPerRecord, r.ReuseRecord, r.LazyQuotes = -1, true, true
@@ -161,7 +160,7 @@ func (b *build) verifyRecords(root *os.Root) error {
 				break
 			}
 			if !filepath.IsLocal(path.Join(site, row[0])) || path.IsAbs(row[0]) && !strings.HasPrefix(path.Clean(row[0]), b.Dir+"/") {
-				err = b.malicious("%s lists a file outside of the environment, %s", quote(path.Base(path.Dir(record))), quote(row[0]))
+				err = b.malicious("%q lists a file outside of the environment, %q", path.Base(path.Dir(record)), row[0])
 				break
 			}
 		}
@@ -188,6 +187,3 @@ func (b *build) tooLargeTogether() error {
 	return &Error{Cause: NoSpace, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(
 		"what is downloaded for this and other environments at the same time takes more than the %d MiB that each may take on this node", b.MaxSize>>20)}
 }
-
-// quote is a file name for people: one may have any character.
-func quote(name string) string { return strconv.Quote(name) }

@@ -41,8 +41,8 @@ func ConstraintFor(wanted pep440.Specifier) (*Constraint, error) {
 	if len(minors) == 0 {
 		return nil, fmt.Errorf("%q allows no Python from %s on", wanted, oldest)
 	}
-	var any pep440.Specifier
-	if c.Open && len(c.Partial) == 0 && len(minors) == len(any.Minors())-oldestMinor {
+	var all pep440.Specifier
+	if c.Open && len(c.Partial) == 0 && len(minors) == len(all.Minors())-oldestMinor {
 		return nil, nil
 	}
 	c.Value = strings.Join(minors, ",")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -89,7 +88,7 @@ func parse(text string) (requirement, error) {
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", show(text), err)
 	}
-	if r.url == "" && isArchive(text) { // pip would look for a file of that name
+	if r.url == "" && IsArchive(text) { // pip would look for a file of that name
 		return r, fmt.Errorf("%s looks like a file: put it into a directory, name that in find_links, and the package here", show(text))
 	}
 	return r, nil
@@ -138,8 +137,7 @@ func (s *scanner) extras() ([]string, error) {
 		list = append(list, strings.ToLower(extra))
 		s.blank()
 	}
-	slices.Sort(list)
-	return slices.Compact(list), nil
+	return sorted(list), nil
 }
 
 // specifiers reads versions, in parentheses or not.
@@ -164,8 +162,7 @@ func (s *scanner) specifiers() ([]string, error) {
 	if closed && (!s.skip(")") || list == nil) {
 		return nil, errors.New("a parenthesis is not closed, or has no version in it")
 	}
-	slices.Sort(list)
-	return slices.Compact(list), nil
+	return sorted(list), nil
 }
 
 // isSpecifier says whether a text is versions as PEP 440 has them.

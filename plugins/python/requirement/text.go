@@ -120,9 +120,10 @@ func nameWheel(text string) string {
 	return name + " @ " + text
 }
 
-func isArchive(name string) bool {
+// IsArchive says whether an installer could take a file of that name for a wheel or for a source distribution.
+func IsArchive(name string) bool {
 	name = strings.ToLower(name)
-	ends := []string{".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz", ".tar.lzma"}
+	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz", ".tar.lzma", ".tar.zst", ".tar.z"}
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
