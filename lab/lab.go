@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
@@ -25,16 +26,17 @@ const defaultPort = 4646
 
 // Lab is the lab of one checkout.
 type Lab struct {
-	root    string
-	dir     string // of the agent
-	runtime agent.Runtime
-	usb     usb
-	port    int // 0: defaultPort, or a free one
-	steps   *term.Printer
-	out     io.Writer
-	errOut  io.Writer
-	docker  func(context.Context) error // nil where Docker answers
-	image   func(ctx context.Context, progress func(string, ...any)) (string, error)
+	root        string
+	dir         string // of the agent
+	runtime     agent.Runtime
+	usb         usb
+	port        int // 0: defaultPort, or a free one
+	steps       *term.Printer
+	out         io.Writer
+	errOut      io.Writer
+	firstOutput time.Duration               // how long a service is waited for that prints nothing
+	docker      func(context.Context) error // nil where Docker answers
+	image       func(ctx context.Context, progress func(string, ...any)) (string, error)
 }
 
 // New returns the lab of the checkout that the working directory is in. The
@@ -55,7 +57,7 @@ func New(runtime string) (*Lab, error) {
 	l := &Lab{
 		root: root, dir: defaultDir(root), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
-		docker: agent.DockerAnswers, image: image.Ensure,
+		firstOutput: 3 * time.Second, docker: agent.DockerAnswers, image: image.Ensure,
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {

@@ -35,7 +35,7 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	l := &Lab{
 		root: root, dir: filepath.Join(dir, "lab"), runtime: agent.Host, port: ports,
 		steps: term.New(&b), out: &b, errOut: &b,
-		docker: agent.DockerAnswers, image: image.Ensure,
+		firstOutput: time.Minute, docker: agent.DockerAnswers, image: image.Ensure,
 	}
 	t.Cleanup(func() {
 		if err := l.Down(context.Background()); err != nil {
@@ -45,9 +45,10 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	return l, &b
 }
 
+// freePort is none of those that private agents pick.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for p := 14646; p < 14746; p++ {
+	for p := 9646; p < 9746; p++ {
 		if free(p) {
 			return p
 		}
@@ -88,6 +89,28 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// slowScheduler pauses the scheduler for a second.
+func slowScheduler(t *testing.T, a agent.Agent) {
+	t.Helper()
+	brake := func(on bool) error {
+		c, _, err := a.Client().Operator().SchedulerGetConfiguration(nil)
+		if err != nil {
+			return err
+		}
+		c.SchedulerConfig.PauseEvalBroker = on
+		_, _, err = a.Client().Operator().SchedulerSetConfiguration(c.SchedulerConfig, nil)
+		return err
+	}
+	if err := brake(true); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, func() {
+		if err := brake(false); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestLabFromUpToDown walks the way that a developer goes.
@@ -147,19 +170,7 @@ func TestLabFromUpToDown(t *testing.T) {
 	// a scheduler that is slow to hear of the removal of a job that is run again
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
 	step("run", "is complete", func() error { return l.Run(ctx, again) })
-	brake := func(on bool) {
-		t.Helper()
-		c, _, err := a.Client().Operator().SchedulerGetConfiguration(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.SchedulerConfig.PauseEvalBroker = on
-		if _, _, err := a.Client().Operator().SchedulerSetConfiguration(c.SchedulerConfig, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	brake(true)
-	time.AfterFunc(time.Second, func() { brake(false) })
+	slowScheduler(t, a)
 	step("run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
 
 	pid, err := a.PID(ctx)
@@ -243,10 +254,21 @@ func TestLabWithASimulatedStick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Client().Jobs().Deregister(simJob, false, nil); err != nil {
-		t.Fatal(err)
+	pull := func() {
+		t.Helper()
+		if _, _, err := a.Client().Jobs().Deregister(simJob, false, nil); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	// in again before the server has heard that it was out
+	pull()
+	slowScheduler(t, a)
+	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
+	if !runs(ctx, a.Client(), simJob) {
+		t.Error("the lab is said to be up before the stick is plugged in")
+	}
+	pull()
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out.Reset()
 		if err := l.Status(ctx); err != nil {
 			t.Fatal(err)

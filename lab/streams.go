@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -13,38 +14,47 @@ type streams struct {
 	run  *jobRun
 	quit chan struct{} // closed by stop: ends the API's follow requests
 	wg   sync.WaitGroup
-	seen map[string]bool
+
+	copies map[stream]*progress
 
 	mu   sync.Mutex // guards last
 	last time.Time  // when something came
 }
 
+// stream is one of a task's two.
+type stream struct{ alloc, task, name string }
+
+// progress is how far its copy is.
+type progress struct {
+	bytes atomic.Int64
+	ended atomic.Bool
+}
+
 func newStreams(r *jobRun) *streams {
-	return &streams{run: r, quit: make(chan struct{}), seen: map[string]bool{}}
+	return &streams{run: r, quit: make(chan struct{}), copies: map[stream]*progress{}}
 }
 
 // follow starts to copy a task's stdout and stderr, once. The task has to have
 // been started: before that Nomad knows of no log.
 func (s *streams) follow(ctx context.Context, a *api.Allocation, task string, prefix bool) {
-	key := a.ID + "/" + task
-	if s.seen[key] {
+	if s.copies[stream{a.ID, task, api.FSLogNameStdout}] != nil {
 		return
 	}
-	s.seen[key] = true
 	label := ""
 	if prefix {
 		label = task
 	}
-	for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
-			s.copy(ctx, a, task, stream, label)
-		}()
+	for _, name := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
+		p := &progress{}
+		s.copies[stream{a.ID, task, name}] = p
+		s.wg.Go(func() {
+			defer p.ended.Store(true)
+			s.copy(ctx, a, task, name, label, p)
+		})
 	}
 }
 
-func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, label string) {
+func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, label string, p *progress) {
 	frames, errs := s.run.client.AllocFS().Logs(a, true, task, stream, api.OriginStart, 0, s.quit, s.run.query(ctx))
 	w := s.run.out.Writer(label)
 	defer w.Close() // a last line without its end
@@ -59,6 +69,7 @@ func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, lab
 				s.last = time.Now()
 				s.mu.Unlock()
 				w.Write(f.Data)
+				p.bytes.Add(int64(len(f.Data)))
 			}
 		case err := <-errs:
 			if err != nil && ctx.Err() == nil {
@@ -73,21 +84,18 @@ func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, lab
 	}
 }
 
-// drain waits until nothing has come for a moment, or every stream has ended:
-// Nomad ends the stream of a task that has ended some time after its last byte.
-func (s *streams) drain(ctx context.Context) {
+// came says whether anything has.
+func (s *streams) came() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.last.IsZero()
+}
+
+// calm waits until nothing has come for a moment.
+func (s *streams) calm(ctx context.Context) {
 	const quiet, most = 400 * time.Millisecond, 5 * time.Second
-	ended := make(chan struct{})
-	go func() { s.wg.Wait(); close(ended) }()
 	start := time.Now()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-ctx.Done():
-			return
-		case <-time.After(50 * time.Millisecond):
-		}
+	for pause(ctx, 50*time.Millisecond) == nil {
 		s.mu.Lock()
 		last := s.last
 		s.mu.Unlock()
@@ -96,6 +104,44 @@ func (s *streams) drain(ctx context.Context) {
 		}
 		if time.Since(last) > quiet || time.Since(start) > most {
 			return
+		}
+	}
+}
+
+// drain waits until all has come that tasks have written which have ended. Nomad does not
+// end their streams, but another that follows nothing it ends with the last byte.
+func (s *streams) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		s.calm(ctx) // Nomad's own collector writes the last bytes after it has told the end
+		all := true
+		for key, c := range s.copies {
+			n, err := s.length(ctx, key)
+			all = all && (err != nil || c.ended.Load() || c.bytes.Load() >= n)
+		}
+		if all || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// length is how much there is of a stream.
+func (s *streams) length(ctx context.Context, key stream) (n int64, err error) {
+	quit := make(chan struct{})
+	defer close(quit)
+	frames, errs := s.run.client.AllocFS().Logs(&api.Allocation{ID: key.alloc}, false, key.task, key.name, api.OriginStart, 0, quit, s.run.query(ctx))
+	for {
+		select {
+		case f, ok := <-frames:
+			if !ok {
+				return n, nil
+			}
+			n += int64(len(f.Data))
+		case err := <-errs:
+			return n, err
+		case <-ctx.Done():
+			return n, ctx.Err()
 		}
 	}
 }

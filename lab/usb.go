@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -75,12 +76,13 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	if _, _, err := a.Client().Jobs().Register(stick(a), (&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return fmt.Errorf("failed to submit job %s: %w", simJob, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
 		devices, err := nomad.Devices(ctx, a.Client())
 		for _, d := range devices {
-			if err == nil && d.Healthy {
+			// the server may not have heard yet of one that was just pulled out
+			if err == nil && d.Healthy && runs(ctx, a.Client(), simJob) {
 				return nil
 			}
 		}
@@ -88,6 +90,14 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 			return fmt.Errorf("the node has no such device yet: see the output of job %s: %w", simJob, ctx.Err())
 		}
 	}
+}
+
+// runs says whether a job runs that is not being stopped.
+func runs(ctx context.Context, c *api.Client, job string) bool {
+	allocs, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{}).WithContext(ctx))
+	return err == nil && slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool {
+		return a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusRunning
+	})
 }
 
 // stick is the job of the simulated stick.
