@@ -164,9 +164,13 @@ func (d *demo) show(ctx context.Context) error {
 
 func (d *demo) taskPIDs(ctx context.Context) (pids []int, err error) {
 	ours, err := d.ours(ctx)
-	for _, p := range ours {
+	isTask := map[int]bool{}
+	for _, p := range ours { // parents come first
 		if strings.HasPrefix(p.Args, "/bin/sh -c "+mark) {
-			pids = append(pids, p.PID)
+			isTask[p.PID] = true
+			if !isTask[p.PPID] { // else a task's child before it executes its program
+				pids = append(pids, p.PID)
+			}
 		}
 	}
 	if err == nil && len(pids) == 0 {

@@ -69,12 +69,13 @@ func (d *demo) page(ctx context.Context) error {
 	if err := web.wait(ctx, "to run", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusRunning }); err != nil {
 		return err
 	}
-	services, _, err := d.agent.Client().Services().Get(web.job, nil)
+	var services []*api.ServiceRegistration
+	err = stage.Until(ctx, "service "+web.job, func() (bool, error) {
+		services, _, err = d.agent.Client().Services().Get(web.job, nil)
+		return len(services) > 0, err
+	})
 	if err != nil {
 		return fmt.Errorf("failed to look the service up: %w", err)
-	}
-	if len(services) == 0 {
-		return fmt.Errorf("service %s is not registered", web.job)
 	}
 	url := fmt.Sprintf("http://%s:%d/", services[0].Address, services[0].Port)
 	const get = "import sys, urllib.request as r; print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
@@ -129,18 +130,41 @@ func (d *demo) moon(ctx context.Context, environment string) error {
 		return err
 	}
 	// Nomad runs a batch job that has ended only once, unless it forgets it
-	if _, _, err := d.agent.Client().Jobs().Deregister(r.job, true, nil); err != nil {
-		return fmt.Errorf("failed to remove the job: %w", err)
-	}
-	return nil
+	return agent.Purge(ctx, d.agent.Client(), "default", r.job)
 }
 
 // killed kills the plugin while it builds.
 func (d *demo) killed(ctx context.Context) error {
 	stage.Say("Another environment (for a script that says itself what it needs), and kill -9 of the plugin while it builds")
+	for try := 1; ; try++ {
+		late, err := d.killedAmid(ctx)
+		if err != nil || !late {
+			return err
+		}
+		if try == 5 {
+			return fmt.Errorf("the plugin was killed only after the environment was built, %d times", try)
+		}
+		stage.Note("That was too late: the environment was there already. Once more, without it:")
+		if err := agent.Purge(ctx, d.agent.Client(), "default", "inline"); err != nil {
+			return err
+		}
+		const script = `chmod -R u+w "$1" && rm -rf "$1"/*` // an environment may not be written to
+		if out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", d.cache("envs")); err != nil {
+			return fmt.Errorf("failed to empty the cache: %w: %s", err, out)
+		}
+	}
+}
+
+// cache is a directory of the environments' cache, where the plugin is.
+func (d *demo) cache(dir string) string {
+	return strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/" + dir
+}
+
+// killedAmid runs the job, and says whether the plugin was killed too late for its build.
+func (d *demo) killedAmid(ctx context.Context) (late bool, err error) {
 	pids, err := d.agent.PluginPIDs(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	plugin := pids[agent.DriverPrefix+"python"]
 	type end struct {
@@ -154,34 +178,33 @@ func (d *demo) killed(ctx context.Context) error {
 	}()
 	r, err := d.submit(ctx, "inline")
 	if err != nil {
-		return err
+		return false, err
 	}
 	var killed end
 	select {
 	case killed = <-ended:
 		if killed.err != nil {
-			return killed.err
+			return false, killed.err
 		}
-	case <-time.After(20 * time.Second):
-		return fmt.Errorf("no build was seen")
+	case <-time.After(2 * time.Minute):
+		return false, fmt.Errorf("no build was seen")
 	}
 	stage.Note("Plugin %d was killed. Nomad started another, and that built the environment anew:", plugin)
 	built, err := r.ends(ctx, "built in")
 	if err != nil {
-		return err
+		return false, err
 	}
 	if time.Unix(0, built.Time).Before(killed.at) {
-		return fmt.Errorf("the plugin was killed only after the environment was built")
+		return true, nil
 	}
-	return d.output(ctx, r)
+	return false, d.output(ctx, r)
 }
 
 // killBuilder waits, where the plugin is, for the first sign of a build, and returns when
 // it killed the plugin.
 func (d *demo) killBuilder(ctx context.Context, plugin int) (time.Time, error) {
 	const script = `until [ -n "$(ls "$1")" ]; do :; done; kill -9 "$2"; date +%s%N`
-	builds := strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/builds"
-	out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", builds, fmt.Sprint(plugin))
+	out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", d.cache("builds"), fmt.Sprint(plugin))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("failed to kill the plugin: %w: %s", err, out)
 	}

@@ -106,9 +106,9 @@ func Say(format string, args ...any) { fmt.Printf("\n== %s\n", fmt.Sprintf(forma
 // Note prints a line within one.
 func Note(format string, args ...any) { fmt.Printf("   %s\n", fmt.Sprintf(format, args...)) }
 
-// Until asks again and again until it is done, at most for 40 s.
+// Until asks again and again until it is done, at most for two minutes.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {
-	return Within(ctx, 40*time.Second, what, done)
+	return Within(ctx, 2*time.Minute, what, done)
 }
 
 // Within is Until with another limit.
