@@ -95,7 +95,7 @@ func TestATreeTellsTasksFromHelpers(t *testing.T) {
 	}
 	want := map[int]role{os.Getpid(): isAgent, task.Process.Pid: isTask, helper.Process.Pid: isOther}
 	var child int // of the task: it belongs to it
-	for end := time.Now().Add(10 * time.Second); child == 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); child == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the task's own process does not appear")
 		}
@@ -174,5 +174,21 @@ func TestPercentiles(t *testing.T) {
 	}
 	if got := percentile(list[:1], 99); got != 200 {
 		t.Errorf("the 99th percentile of one value is %d, want that value", got)
+	}
+}
+
+func TestEndedProcessIsNoFailure(t *testing.T) {
+	cmd := exec.Command("/bin/true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := memoryOf(cmd.Process.Pid); !ended(err) {
+		t.Errorf("its memory: %v", err)
+	}
+	if _, err := cpuTicks(cmd.Process.Pid); !ended(err) {
+		t.Errorf("its time: %v", err)
+	}
+	if _, err := memoryOf(os.Getpid()); ended(err) {
+		t.Errorf("this process's: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func (c *cluster) job(driver string, count int, command string, args []string) *
 // the server shows it.
 func (c *cluster) start(ctx context.Context, job *api.Job) (time.Duration, error) {
 	want := *job.TaskGroups[0].Count
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	begin := time.Now()
 	if _, _, err := c.agent.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
@@ -72,7 +72,7 @@ func (c *cluster) start(ctx context.Context, job *api.Job) (time.Duration, error
 
 // stop purges a job and waits until nothing of its tasks is left.
 func (c *cluster) stop(ctx context.Context, job *api.Job) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	w := (&api.WriteOptions{}).WithContext(ctx)
 	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, true, w); err != nil {

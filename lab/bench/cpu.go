@@ -73,6 +73,9 @@ func (c *cluster) ticks(ctx context.Context, driver string) (map[process]int, er
 			continue
 		}
 		t, err := cpuTicks(p.pid)
+		if p.role == isOther && ended(err) { // what somebody has started for a moment
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

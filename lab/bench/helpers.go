@@ -3,11 +3,15 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // role is what a process is to a task.
@@ -168,6 +172,9 @@ func memoryOf(pid int) (memory, error) {
 	}
 	return memory{rollup["Pss"], rollup["Pss_Anon"], rollup["Private_Dirty"], status["VmPTE"], status["Threads"]}, nil
 }
+
+// ended says whether a file of proc could not be read since its process has ended.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // fields reads the "Name: number" lines of a file of proc.
 func fields(path string) (map[string]int, error) {

@@ -106,6 +106,10 @@ func (c *cluster) readOnce(ctx context.Context, driver string) (usage, map[role]
 			continue
 		}
 		m, err := memoryOf(p.pid)
+		if p.role == isOther && ended(err) { // what somebody has started for a moment
+			counts[p.role]--
+			continue
+		}
 		if err != nil {
 			return usage{}, nil, fmt.Errorf("failed to read the memory of the %s: %w", p.role, err)
 		}

@@ -206,7 +206,7 @@ func (s *starter) fork(cmd *exec.Cmd) (first, call time.Duration, err error) {
 
 // told reads what a program has written.
 func (s *starter) told() (time.Duration, error) {
-	if err := s.times.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := s.times.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return 0, err
 	}
 	var b [16]byte
@@ -286,7 +286,7 @@ func makeFIFOs(cfg *drivers.TaskConfig) (undo func(), err error) {
 // supervisorGone waits until the supervisor that keeps its state in dir has ended
 // by itself, as it does without task and plugin.
 func supervisorGone(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	for {
 		ps, err := tree(0, dir, "\x00")
