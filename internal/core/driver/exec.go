@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,7 +61,9 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 		if !ok {
 			return nil, errSessionLost
 		}
-		waitForOutput(r, read)
+		waitForOutput(d.ctx, read, r)
+		r.Close()
+		<-read
 		return &drivers.ExecTaskResult{Stdout: out.buf.Bytes(), ExitResult: exitResult(e)}, nil
 	case <-timer.C:
 		s.kill()
@@ -69,21 +72,22 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 }
 
 // waitForOutput waits until what a command has written is read, now that it has
-// ended. What it left running in the background may hold the pipe for ever: then an
-// empty one is the end. (A full one may be read late, on a busy machine.)
-func waitForOutput(r *os.File, read <-chan struct{}) {
-	for range 100 { // 10 s, if what runs in the background writes all the time
+// ended. What it left running in the background may hold the pipes for ever: then
+// empty ones are the end. (Full ones may be read late, by a user whose line is slow,
+// or on a busy machine.)
+func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
+	for range 600 { // a minute, if what runs in the background writes all the time
 		select {
 		case <-read:
 			return
+		case <-ctx.Done(): // nobody wants it any more
+			return
 		case <-time.After(100 * time.Millisecond):
 		}
-		if empty(r) {
-			break
+		if !slices.ContainsFunc(pipes, func(p *os.File) bool { return p != nil && !empty(p) }) {
+			return
 		}
 	}
-	r.Close()
-	<-read
 }
 
 func empty(pipe *os.File) bool {
@@ -124,12 +128,9 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, id string, cmd []stri
 	case e, ok := <-s.ended:
 		done := make(chan struct{})
 		go func() { reading.Wait(); close(done) }()
-		select {
-		case <-done:
-		case <-time.After(time.Second): // a background process has the terminal
-			t.close()
-			<-done
-		}
+		waitForOutput(ctx, done, t.stdout, t.stderr)
+		t.close()
+		<-done
 		if !ok {
 			return errSessionLost
 		}

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
 func TestOutputOfACommandThatEndedIsReadHoweverLate(t *testing.T) {
@@ -22,8 +25,43 @@ func TestOutputOfACommandThatEndedIsReadHoweverLate(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		_, _ = io.Copy(&got, r)
 	}()
-	waitForOutput(r, read)
+	waitForOutput(t.Context(), read, r)
+	r.Close()
+	<-read
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("%d bytes of %d were read", got.Len(), len(want))
+	}
+}
+
+// slowUser is one whose line is slow at first.
+type slowUser struct {
+	wait time.Duration
+	got  atomic.Int64
+}
+
+func (u *slowUser) Send(m *drivers.ExecTaskStreamingResponseMsg) error {
+	if out := m.Stdout; out != nil && len(out.Data) > 0 {
+		time.Sleep(u.wait)
+		u.wait = 0
+		u.got.Add(int64(len(out.Data)))
+	}
+	return nil
+}
+
+func (u *slowUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) { return nil, io.EOF }
+
+func TestASlowUserGetsAllThatACommandHasWritten(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	defer a.destroy(cfg.ID)
+	m := mark()
+	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which holds the pipe
+		u := &slowUser{wait: 3 * time.Second}
+		// less than a pipe holds with what the sender has in hand: the command ends before
+		must(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"/bin/sh", "-c", background + "head -c 90000 /dev/zero"}, false, u))
+		if n := u.got.Load(); n != 90_000 {
+			t.Errorf("after %q: %d bytes of 90000", background, n)
+		}
 	}
 }

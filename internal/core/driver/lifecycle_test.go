@@ -36,18 +36,21 @@ func TestExitsAreTold(t *testing.T) {
 func TestWaitersAllGetTheExit(t *testing.T) {
 	a := start(t, nil)
 	for range 5 {
-		cfg := a.shell("sleep 0.1; exit 5", "")
+		file := filepath.Join(t.TempDir(), "go")
+		cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; exit 5", "")
 		a.run(cfg)
 		var all sync.WaitGroup
 		for range 20 {
+			ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over the wire nothing tells that it has been asked
+			must(t, err)
 			all.Go(func() {
-				if r := a.wait(cfg.ID); r.ExitCode != 5 || r.Err != nil {
+				if r := await(t, "the exit", ch); r.ExitCode != 5 || r.Err != nil {
 					t.Errorf("got %+v", r)
 				}
 				_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
 			})
-			time.Sleep(time.Millisecond)
 		}
+		must(t, os.WriteFile(file, nil, 0o600))
 		all.Wait()
 		a.destroy(cfg.ID)
 	}
@@ -66,7 +69,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		if r == nil || !errors.Is(r.Err, context.Canceled) {
 			t.Errorf("got %+v", r)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("still waiting")
 	}
 	if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
@@ -334,7 +337,7 @@ func TestEventsWaitUntilSomebodyListens(t *testing.T) {
 		select {
 		case e := <-events:
 			return e
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no event")
 			return nil
 		}
@@ -365,7 +368,7 @@ func TestOOMKillIsToldWithTheLimit(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	var told string
-	for end := time.After(20 * time.Second); !strings.Contains(told, "30 MiB"); {
+	for end := time.After(time.Minute); !strings.Contains(told, "30 MiB"); {
 		select {
 		case e := <-events:
 			told += e.Message + "; "

@@ -23,7 +23,7 @@ func TestTaskWithoutACgroupSaysThatLimitsAreNotEnforced(t *testing.T) {
 		if e.TaskID != cfg.ID || !strings.HasPrefix(e.Message, "Limits are not enforced: ") || len(e.Message) < 40 {
 			t.Errorf("got %+v", e)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no event")
 	}
 	a.destroy(cfg.ID)

@@ -135,9 +135,9 @@ func isChild(id task.Identity) bool {
 // supervisor that was killed meanwhile, and ends, or hangs, as that. Its exit is
 // not the task's.
 func isLauncher(id task.Identity) bool {
-	for range 20 {
+	for end := time.Now().Add(execveTime); ; time.Sleep(time.Millisecond) {
 		st, err := task.ReadStat(id.PID)
-		if err != nil || !id.Alive() {
+		if err != nil || !id.Alive() || time.Now().After(end) {
 			return false
 		}
 		if st.Zombie { // keeps its name, and loses its arguments
@@ -149,10 +149,13 @@ func isLauncher(id task.Identity) bool {
 		if len(cmdline) > 0 {
 			return strings.HasPrefix(string(cmdline), argv0+"\x00")
 		}
-		time.Sleep(time.Millisecond) // in the middle of an execve
+		// in the middle of an execve
 	}
-	return false
 }
+
+// execveTime is how long a process may have no arguments: the kernel takes
+// microseconds, unless the process gets no processor meanwhile.
+const execveTime = 2 * time.Second
 
 // runs says whether a process exists and is not a zombie.
 func runs(id task.Identity) bool {
@@ -234,9 +237,13 @@ func (s *server) reap(p *process) {
 	p.pidfd = -1
 }
 
-// killOrphans kills what ended tasks without a cgroup left behind. No launcher
-// may be forked meanwhile: it would look like such a process.
-func (s *server) killOrphans() error {
+// killOrphans kills what ended tasks without a cgroup left behind, and returns when
+// it is gone.
+func (s *server) killOrphans() error { return untilNone(s.killOrphansOnce) }
+
+// killOrphansOnce says how many there were. No launcher may be forked meanwhile: it
+// would look like such a process.
+func (s *server) killOrphansOnce() (int, error) {
 	s.forks.Lock()
 	defer s.forks.Unlock()
 	known := map[int]bool{}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -349,6 +350,24 @@ func (h *host) kill(pid int, sig unix.Signal) {
 		}
 	}
 	h.t.Fatalf("process %d did not die", pid)
+}
+
+// keep has a supervisor stay that would end for want of a client, until the test is
+// over or it is upgraded. It says whether the supervisor was still there.
+func (h *host) keep() bool {
+	h.t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
+	if err != nil {
+		return false
+	}
+	h.t.Cleanup(func() { c.Close() })
+	ask, err := encode(&request{Op: opHello})
+	must(h.t, err)
+	if _, err := c.Write(ask); err != nil {
+		return false
+	}
+	_, err = c.Read(make([]byte, 1)) // it has us for a client
+	return err == nil
 }
 
 // nothingLeft checks that the supervisor ends by itself, and what is there after it.

@@ -204,7 +204,11 @@ func (c *Client) handOver(ctx context.Context, l *link, held []*hold) {
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*link, error) {
 	var last error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+	deadline := time.Now().Add(10 * time.Second)
+	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil; try++ {
+		if try > 0 {
+			time.Sleep(5 * time.Millisecond)
+		}
 		nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.cfg.Store.Socket(), Net: "unix"})
 		if err != nil {
 			if last = c.startSupervisor(ctx); last != nil && !errors.Is(last, errDiedStarting) {

@@ -182,14 +182,7 @@ func (s *server) run() {
 			freed = last
 			debug.FreeOSMemory()
 		}
-		if s.idleFor() < s.idle {
-			continue
-		}
-		s.mu.Lock()
-		s.ending = len(s.clients) == 0
-		ending := s.ending
-		s.mu.Unlock()
-		if ending {
+		if s.mayEnd() {
 			break
 		}
 	}

@@ -244,33 +244,33 @@ func (s *server) publish(p *process, e *task.Exit) {
 		return
 	}
 	p.exit = e
-	close(p.done)
 	s.busySince = time.Now()
 	for c := range s.clients {
 		if p.owner == nil || p.owner == c {
 			c.tell(&reply{ID: p.id, Exit: e})
 		}
 	}
+	close(p.done) // last: whoever asked for the end is told of it before the answer
 	if p.task != nil {
 		delete(s.processes, p.id)
 	}
 }
 
-// idleFor says for how long there has been neither a client nor a running process.
-func (s *server) idleFor() time.Duration {
+// mayEnd says whether there has been neither a client nor a running process for long
+// enough. From then on nobody is taken as a client.
+func (s *server) mayEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.clients) > 0 {
 		s.busySince = time.Now()
-		return 0
 	}
 	for _, p := range s.processes {
 		if p.exit == nil && !p.gone {
 			s.busySince = time.Now()
-			return 0
 		}
 	}
-	return time.Since(s.busySince)
+	s.ending = time.Since(s.busySince) >= s.idle
+	return s.ending
 }
 
 func (p *process) ended() bool {

@@ -49,6 +49,10 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 	return err
 }
 
+// readyTime is what a new supervisor may take until it serves: milliseconds, on a
+// machine that is not overloaded.
+const readyTime = 30 * time.Second
+
 func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	if err := os.MkdirAll(c.cfg.Store.Dir, 0o700); err != nil {
 		return fmt.Errorf("failed to make the state directory: %w", err)
@@ -110,7 +114,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 	entered()
 
-	_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = r.SetReadDeadline(time.Now().Add(readyTime))
 	said, err := bufio.NewReader(r).ReadString('\n')
 	switch said = strings.TrimSpace(said); {
 	case said == "ready":

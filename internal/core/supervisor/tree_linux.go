@@ -82,12 +82,8 @@ func killTree(id task.Identity, timeout time.Duration) error {
 func killMarked(run string) error {
 	alloc, name, _ := strings.Cut(run, "/")
 	marks := [][]byte{[]byte("\x00NOMAD_ALLOC_ID=" + alloc + "\x00"), []byte("\x00NOMAD_TASK_NAME=" + name + "\x00")}
-	for range 200 {
+	return untilNone(func() (left int, err error) {
 		table, err := task.Processes()
-		if err != nil {
-			return err
-		}
-		left := 0
 		for _, st := range table {
 			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
 			if err != nil || st.Zombie || st.PID == os.Getpid() {
@@ -99,39 +95,44 @@ func killMarked(run string) error {
 				signalOne(st, unix.SIGKILL)
 			}
 		}
-		if left == 0 {
-			return nil
+		return left, err
+	})
+}
+
+// orphanTime bounds how long what a task left behind may take to be gone, within
+// which its exit waits. It is microseconds for what gets a processor.
+const orphanTime = killTimeout / 2
+
+// untilNone kills until there was nothing to kill.
+func untilNone(kill func() (left int, err error)) error {
+	end := time.Now().Add(orphanTime)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		left, err := kill()
+		if err != nil || left == 0 {
+			return err
 		}
-		time.Sleep(time.Millisecond)
+		if time.Now().After(end) {
+			return errors.New("processes that a task left behind do not end")
+		}
+		time.Sleep(wait)
 	}
-	return errors.New("processes that a task left behind do not end")
 }
 
 // killOrphans kills and reaps the children of this process that are in nobody's
 // list, with all that is below them: they are what ended tasks left behind.
-func killOrphans(known map[int]bool) error {
+func killOrphans(known map[int]bool) (left int, err error) {
 	self := os.Getpid()
-	for range 200 {
-		table, err := task.Processes()
-		if err != nil {
-			return err
+	table, err := task.Processes()
+	for _, st := range table {
+		if st.Parent != self || known[st.PID] {
+			continue
 		}
-		left := 0
-		for _, st := range table {
-			if st.Parent != self || known[st.PID] {
-				continue
-			}
-			left++
-			for _, below := range task.Descendants(table, st.PID) {
-				signalOne(below, unix.SIGKILL)
-			}
-			signalOne(st, unix.SIGKILL)
-			_, _ = unix.Wait4(st.PID, nil, unix.WNOHANG, nil)
+		left++
+		for _, below := range task.Descendants(table, st.PID) {
+			signalOne(below, unix.SIGKILL)
 		}
-		if left == 0 {
-			return nil
-		}
-		time.Sleep(time.Millisecond)
+		signalOne(st, unix.SIGKILL)
+		_, _ = unix.Wait4(st.PID, nil, unix.WNOHANG, nil)
 	}
-	return errors.New("processes that a task left behind do not end")
+	return left, err
 }

@@ -34,8 +34,14 @@ var small = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// startOld starts a supervisor of an older build.
+// startOld starts a supervisor of an older build, which stays until it is upgraded.
 func (h *host) startOld() {
+	h.t.Helper()
+	for h.tryOld(); !h.keep(); h.tryOld() { // it has ended by itself, being idle
+	}
+}
+
+func (h *host) tryOld() {
 	h.t.Helper()
 	path, err := small()
 	if err != nil {
@@ -58,7 +64,7 @@ func (h *host) startOld() {
 	w.Close()
 	must(h.t, h.leaf.Join(cmd.Process.Pid))
 	said, _ := bufio.NewReader(r).ReadString('\n')
-	if said != "ready\n" {
+	if said != "ready\n" && said != "busy\n" { // with one that is just ending
 		h.t.Fatalf("the old supervisor said %q", said)
 	}
 	go cmd.Wait()
