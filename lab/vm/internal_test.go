@@ -155,7 +155,7 @@ func TestVMThatHangsIsGivenUp(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "has gone away") && !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("the command ended with %v", err)
 	}
-	if took := time.Since(begin); took > time.Minute {
+	if took := time.Since(begin); took > 5*time.Minute {
 		t.Errorf("only after %v", took)
 	}
 	if err := v.Kill(); err != nil {

@@ -33,6 +33,8 @@ type machine struct {
 	console *tail // of the first serial line
 	said    *tail // by QEMU itself
 
+	printed chan struct{} // closed when the console has said all
+
 	kill func()        // returns when it is gone
 	done chan struct{} // closed when it is gone
 	err  error         // how it ended, once done
@@ -44,7 +46,7 @@ const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off rand
 
 func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *machine, err error) {
 	var files []*os.File // the process's, from descriptor 3 on
-	m := &machine{console: newTail(o.Console), said: newTail(nil), done: make(chan struct{})}
+	m := &machine{console: newTail(o.Console), said: newTail(nil), printed: make(chan struct{}), done: make(chan struct{})}
 	var ours []net.Conn
 	defer func() {
 		for _, f := range files {
@@ -112,6 +114,7 @@ func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a a
 		return nil, fmt.Errorf("failed to start qemu: %w", err)
 	}
 	go func() { // ends with QEMU
+		defer close(m.printed)
 		io.Copy(m.console, consoleConn)
 		consoleConn.Close()
 	}()
@@ -177,11 +180,12 @@ func (m *machine) close() {
 func (m *machine) explain(err error) error {
 	select {
 	case <-m.done:
-	case <-time.After(time.Second): // the connections end just before the process
+	case <-time.After(10 * time.Second): // the connections end just before the process
 	}
 	var b strings.Builder
 	select {
 	case <-m.done:
+		<-m.printed
 		fmt.Fprintf(&b, "; the VM has ended")
 		if m.err != nil {
 			fmt.Fprintf(&b, " (qemu: %v)", m.err)

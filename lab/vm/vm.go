@@ -188,10 +188,14 @@ func (v *VM) Console() string { return v.machine.console.String() }
 func (v *VM) Close() error {
 	v.streams()
 	v.session.Close() // the guest writes what is in its memory, and switches itself off
-	err := v.machine.end(10 * time.Second)
+	err := v.machine.end(offTime)
 	v.machine.close()
 	return err
 }
+
+// offTime is what a VM may take to switch itself off: it is emulated, and this
+// machine may be busy.
+const offTime = time.Minute
 
 // Kill ends the VM as a power cut does.
 func (v *VM) Kill() error {

@@ -3,6 +3,7 @@ package gadget_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,7 @@ func plug(t *testing.T, name string, port int, d gadget.Device) *gadget.Gadget {
 // await returns the only path that matches, once there is one.
 func await(t *testing.T, glob string) string {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		found, err := filepath.Glob(glob)
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +52,7 @@ func await(t *testing.T, glob string) string {
 			return found[0]
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: %q after 20 s", glob, found)
+			t.Fatalf("%s: %q after a minute", glob, found)
 		}
 	}
 }
@@ -102,8 +103,8 @@ func TestStickIsWhatWasDescribedAndItsBytesComeOutAtTheOtherEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := make([]byte, 5)
-		d[1].SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := d[1].Read(b); err != nil || !bytes.Equal(b, []byte("hello")) {
+		d[1].SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.ReadFull(d[1], b); err != nil || !bytes.Equal(b, []byte("hello")) {
 			t.Errorf("%s says %q, %v", d[1].Name(), b, err)
 		}
 	}
@@ -157,7 +158,7 @@ func TestUnpluggedDeviceIsGoneAndComesBackWhereItWas(t *testing.T) {
 		if g.Plugged() {
 			t.Error("plugged after unplugging")
 		}
-		for end := time.Now().Add(20 * time.Second); len(devices(t)) > 0; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); len(devices(t)) > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("still there: %q", devices(t))
 			}

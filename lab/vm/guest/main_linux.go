@@ -38,7 +38,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		if port != nil {
 			wire.WriteLine(port, wire.Ready{Error: err.Error()})
-			time.Sleep(100 * time.Millisecond) // what is in the port's queue goes with the machine
+			time.Sleep(2 * time.Second) // what is in the port's queue goes with the machine
 		}
 	}
 	powerOff()

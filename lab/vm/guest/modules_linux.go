@@ -49,7 +49,7 @@ func loadModule(path string) error {
 // openPort opens the virtio serial port of that name, which appears a moment
 // after its driver was loaded.
 func openPort(name string) (*os.File, error) {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 		if err != nil {
 			return nil, err

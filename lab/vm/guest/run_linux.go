@@ -58,8 +58,6 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	if cmd.Env == nil {
 		cmd.Env = []string{} // not this process's
 	}
-	cmd.WaitDelay = time.Second // what it has left running may have its output open
-
 	scope := filepath.Join(slice, fmt.Sprintf("run-%d.scope", runs.Add(1)))
 	if err := os.Mkdir(scope, 0o755); err != nil {
 		return none, err
@@ -74,6 +72,7 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 
 	var in io.WriteCloser
 	var terminal *os.File
+	var outputs []*output
 	if r.Terminal != nil {
 		master, tty, err := pty.Open()
 		if err != nil {
@@ -81,13 +80,22 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 		}
 		defer master.Close()
 		defer tty.Close()
-		pty.Setsize(master, &pty.Winsize{Rows: r.Terminal.Rows, Cols: r.Terminal.Cols})
+		resize(master, *r.Terminal)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 		cmd.SysProcAttr.Setctty = true
 		in, terminal = master, master
+		outputs = append(outputs, newOutput(master, stream, wire.Stdout))
 	} else {
-		cmd.Stdout = wire.Writer{W: stream, Kind: wire.Stdout}
-		cmd.Stderr = wire.Writer{W: stream, Kind: wire.Stderr}
+		for kind, to := range map[wire.Kind]*io.Writer{wire.Stdout: &cmd.Stdout, wire.Stderr: &cmd.Stderr} {
+			ours, theirs, err := os.Pipe()
+			if err != nil {
+				return none, err
+			}
+			defer ours.Close()
+			defer theirs.Close()
+			*to = theirs
+			outputs = append(outputs, newOutput(ours, stream, kind))
+		}
 		if r.Stdin {
 			if in, err = cmd.StdinPipe(); err != nil {
 				return none, err
@@ -97,15 +105,11 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	if err := cmd.Start(); err != nil {
 		return none, err
 	}
-	shown := make(chan struct{})
-	if terminal != nil {
-		cmd.Stdin.(*os.File).Close() // else its end would not be seen
-		go func() {
-			defer close(shown)
-			io.Copy(wire.Writer{W: stream, Kind: wire.Stdout}, terminal) // to EIO, when nobody has it open
-		}()
-	} else {
-		close(shown)
+	// else the end of the output would not be seen
+	cmd.Stdout.(*os.File).Close()
+	cmd.Stderr.(*os.File).Close()
+	for _, o := range outputs {
+		go o.pass()
 	}
 	var ended atomic.Bool
 	go func() { // ends with the stream
@@ -115,12 +119,11 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	}()
 	err = cmd.Wait()
 	ended.Store(true) // what it has left running stays
-	select {
-	case <-shown:
-	case <-time.After(cmd.WaitDelay):
+	for _, o := range outputs {
+		o.finish()
 	}
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
+	if err != nil && !errors.As(err, &exit) {
 		return none, err
 	}
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -128,6 +131,50 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 		return wire.Exit{Signal: int(ws.Signal())}, nil
 	}
 	return wire.Exit{Code: ws.ExitStatus()}, nil
+}
+
+// output is one output of a command, on its way to the host.
+type output struct {
+	from *os.File
+	to   io.Writer
+	done chan struct{}
+}
+
+func newOutput(from *os.File, stream io.Writer, kind wire.Kind) *output {
+	return &output{from, wire.Writer{W: stream, Kind: kind}, make(chan struct{})}
+}
+
+// pass goes on until nobody has the other end open; of a terminal that is EIO.
+func (o *output) pass() {
+	defer close(o.done)
+	io.Copy(o.to, o.from)
+}
+
+// finish returns when all is passed on that a command has written, now that it has
+// ended: what it has left running may have its output open, and then an empty one is
+// the end. The host may be slow to take what is there.
+func (o *output) finish() {
+	for range 600 { // a minute, if what it has left running writes all the time
+		select {
+		case <-o.done:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		if o.empty() {
+			break
+		}
+	}
+	o.from.Close()
+	<-o.done
+}
+
+func (o *output) empty() bool {
+	left := 0
+	conn, err := o.from.SyscallConn()
+	if err == nil {
+		conn.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return err != nil || left == 0
 }
 
 // receive passes on what the host sends, and returns an error when it sends no
@@ -153,13 +200,23 @@ func receive(stream net.Conn, pid int, in io.WriteCloser, terminal *os.File) err
 		case wire.Resized:
 			var s wire.Size
 			if json.Unmarshal(data, &s) == nil && terminal != nil {
-				pty.Setsize(terminal, &pty.Winsize{Rows: s.Rows, Cols: s.Cols})
+				resize(terminal, s)
 			}
 		case wire.Signaled:
 			if n, err := strconv.Atoi(string(data)); err == nil {
 				unix.Kill(-pid, unix.Signal(n))
 			}
 		}
+	}
+}
+
+// resize is not pty.Setsize, whose Fd() makes the file blocking: its reader would not
+// hear of a close.
+func resize(terminal *os.File, s wire.Size) {
+	if conn, err := terminal.SyscallConn(); err == nil {
+		conn.Control(func(fd uintptr) {
+			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+		})
 	}
 }
 
