@@ -40,7 +40,7 @@ func TestTwoAgentsNeverMeet(t *testing.T) {
 
 	superA.end(t)
 	a.plugin(t).end(t)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if p := a.find(a.isSupervisor); len(p) != 1 || p[0].pid == superA.pid {
 			return fmt.Errorf("no new supervisor: %v", p)
 		}
@@ -54,7 +54,7 @@ func TestTwoAgentsNeverMeet(t *testing.T) {
 	inA.stop(t)
 	kill(t, a)
 	before := len(inB.output(t, "stdout"))
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		out := inB.output(t, "stdout")
 		if _, _, err := numbered(out); err != nil {
 			return err
@@ -77,7 +77,7 @@ func TestPluginEndsWithoutItsAgentAndTheExitIsToldLater(t *testing.T) {
 	a := n.start(t, conf{"command": counter, "args": []string{"-until", trigger, "-then", "exit:7"}})
 	p, plugin, supervisor := a.pid(t), n.plugin(t), n.supervisor(t)
 	kill(t, n)
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if plugin.alive() {
 			return errors.New("the plugin lives without an agent")
 		}
@@ -87,7 +87,7 @@ func TestPluginEndsWithoutItsAgentAndTheExitIsToldLater(t *testing.T) {
 		t.Fatal("the task ended with the plugin")
 	}
 	touch(t, trigger)
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if left := n.processes(); len(left) > 0 {
 			return fmt.Errorf("processes live without agent and task: %v", left)
 		}

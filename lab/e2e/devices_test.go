@@ -27,7 +27,7 @@ func TestTaskWaitsForItsDeviceToBePluggedIn(t *testing.T) {
 	root := filepath.Join(mkdir(t), "usb")
 	args := []string{"-id", "10c4:ea60", "-serial", "0001"}
 	s := plug(t, root, args...)
-	n := usbNode(t, usbOptions{root: root, grace: "1m", more: zigbee})
+	n := usbNode(t, usbOptions{root: root, grace: "5m", more: zigbee})
 	n.offers(t, "10c4:ea60:0001")
 	a := n.start(t, sh("echo started; exec sleep 600"), withDevice("zigbee"), triedAgain)
 	s.unplug(t)
@@ -35,7 +35,7 @@ func TestTaskWaitsForItsDeviceToBePluggedIn(t *testing.T) {
 	if err := a.tells("is not there: is it plugged?"); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if story := a.story(); strings.Count(story, "is it plugged?") < 3 {
 			return fmt.Errorf("it is not tried again: %s", story)
 		}
@@ -82,14 +82,12 @@ device "zigbee" {
 
 	// Its mounts are a copy of what the host had, those of other allocations too.
 	other.stop(t)
-	if err := n.Client().System().GarbageCollect(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 20*time.Second, func() error {
-		if _, err := os.Stat(other.dir()); err == nil {
-			return fmt.Errorf("%s is still there", other.dir())
+	eventually(t, time.Minute, func() error {
+		if _, err := os.Stat(other.dir()); err != nil {
+			return nil
 		}
-		return nil
+		time.Sleep(200 * time.Millisecond)
+		return errors.Join(fmt.Errorf("%s is still there", other.dir()), n.Client().System().GarbageCollect())
 	})
 	a.running(t)
 	a.stop(t)

@@ -107,7 +107,7 @@ var stateFaults = []fault{
 		resume := r.n.process(t).pause(t)
 		r.n.plugin(t).end(t)
 		return func() {
-			eventually(t, 10*time.Second, func() error {
+			eventually(t, time.Minute, func() error {
 				for _, a := range r.ending() {
 					if _, err := os.Stat(filepath.Join(r.dirs[a], "exit.json")); err != nil {
 						return err
@@ -158,7 +158,7 @@ func damaged(damage func(t *testing.T, dir string) error) func(*testing.T, *roun
 var fullDiskFaults = []fault{
 	{name: "disk of the logs full", strike: func(t *testing.T, r *round) func() {
 		free := fill(t, filepath.Join(r.n.DataDir(), "alloc"))
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, time.Minute, func() error {
 			if s := r.goesOn.story(); !strings.Contains(s, "no space left on device") {
 				return fmt.Errorf("no event tells of the full disk: %s", s)
 			}
@@ -235,7 +235,7 @@ func (f fault) run(t *testing.T, n *node, agent string) {
 	heal := f.strike(t, r)
 	defer func() { heal() }() // should the test end early
 	touch(t, r.trigger)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		for _, a := range r.ending() {
 			if r.procs[a].alive() {
 				return fmt.Errorf("%q does not end", r.procs[a].args)
@@ -298,7 +298,7 @@ func (f fault) wentOn(t *testing.T, r *round, before int) string {
 		return "died"
 	}
 
-	if err := poll(20*time.Second, func() error {
+	if err := poll(time.Minute, func() error {
 		out, err := r.goesOn.read("stdout")
 		if err != nil {
 			return err
@@ -353,7 +353,7 @@ func (r *round) end(t *testing.T) {
 	if !r.bystander.alive() {
 		t.Error("a process that is not the task's was killed")
 	}
-	if err := poll(20*time.Second, r.n.tasksLeft); err != nil {
+	if err := poll(time.Minute, r.n.tasksLeft); err != nil {
 		t.Error(err)
 	}
 }
@@ -383,7 +383,7 @@ func bystander(t *testing.T) proc {
 
 func kill(t testing.TB, n *node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := n.Kill(ctx); err != nil {
 		t.Fatal(err)
@@ -392,7 +392,7 @@ func kill(t testing.TB, n *node) {
 
 func stop(t testing.TB, n *node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := n.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -443,7 +443,7 @@ func (n *node) tellsExit() bool {
 func (a *alloc) quiet(t testing.TB) {
 	t.Helper()
 	before, _ := a.read("stdout")
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		time.Sleep(200 * time.Millisecond) // twice as long as logmon holds it
 		now, err := a.read("stdout")
 		if err == nil && now != before {

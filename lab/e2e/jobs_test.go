@@ -45,7 +45,7 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 		task.SetConfig(name, value)
 	}
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-	task.KillTimeout = new(3 * time.Second)
+	task.KillTimeout = new(20 * time.Second) // for a task on a busy machine; who is deaf says less
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute), Delay: new(50 * time.Millisecond)}
@@ -74,7 +74,7 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 		t.Fatalf("failed to register job: %v", err)
 	}
 	a := &alloc{n: n, job: *j.ID}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (a *alloc) stub(t testing.TB) *api.Allocation {
 
 func (a *alloc) running(t testing.TB) {
 	t.Helper()
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		i, st, err := a.info()
 		if err == nil && (i.ClientStatus != "running" || st.State != "running") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -133,7 +133,7 @@ func (a *alloc) running(t testing.TB) {
 // a start and that (client/allocrunner/taskrunner/task_runner.go, runDriver).
 func (a *alloc) held(t testing.TB) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		u, err := a.n.Client().Allocations().Stats(a.stub(t), nil)
 		if err == nil && u.Tasks[a.taskName()] == nil {
 			err = fmt.Errorf("the agent has no statistics of %s: %s", a.job, a.story())
@@ -145,7 +145,7 @@ func (a *alloc) held(t testing.TB) {
 // ended waits for the end and returns how Nomad tells it.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()
-	eventually(t, 40*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		i, st, err := a.info()
 		if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -195,7 +195,7 @@ func (a *alloc) story() string {
 // tells waits for an event of the task: Nomad's client sends them to its server in
 // batches, and the driver's may come after the one of the exit.
 func (a *alloc) tells(text string) error {
-	return poll(20*time.Second, func() error {
+	return poll(time.Minute, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
 			return fmt.Errorf("no event says %q: %s", text, s)
 		}
@@ -253,7 +253,7 @@ func (a *alloc) read(stream string) (string, error) {
 // says waits until a stream has a text.
 func (a *alloc) says(t testing.TB, stream, text string) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		out, err := a.read(stream)
 		if err == nil && !strings.Contains(out, text) {
 			err = fmt.Errorf("%s is %q, want %q in it", stream, last(out, 500), text)

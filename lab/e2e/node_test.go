@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,11 +84,14 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	if o.shell != "" {
 		binary = dir + ".nomad"
 		text := "#!/bin/sh\nset -e\nDIR=" + dir + "\nset -- " + nomadBinary + " \"$@\"\n" + o.shell + "\nexec \"$@\"\n"
-		if err := os.WriteFile(binary, []byte(text), 0o755); err != nil {
+		syscall.ForkLock.RLock() // nobody could execute it while one just forked has it open
+		err := os.WriteFile(binary, []byte(text), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	driver, builder := execLite, 0
 	if o.python != nil {
@@ -129,13 +133,13 @@ func (n *node) end() error {
 		_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
 		errs = append(errs, err)
 	}
-	if err := poll(20*time.Second, n.tasksLeft); err != nil {
+	if err := poll(time.Minute, n.tasksLeft); err != nil {
 		errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	errs = append(errs, n.Stop(ctx))
-	if err := poll(20*time.Second, n.anythingLeft); err != nil {
+	if err := poll(time.Minute, n.anythingLeft); err != nil {
 		errs = append(errs, fmt.Errorf("with the agent stopped: %w", err))
 	}
 	if err := n.Close(ctx); err != nil {
@@ -246,7 +250,7 @@ func (n *node) tellLog(t *testing.T) {
 // restart starts the agent again after Stop or Kill.
 func (n *node) restart(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := n.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func (p proc) kill(t testing.TB, sig syscall.Signal) {
 func (p proc) end(t testing.TB) {
 	t.Helper()
 	p.kill(t, unix.SIGKILL)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if p.alive() {
 			return fmt.Errorf("%q lives", p.args)
 		}
@@ -64,10 +64,24 @@ func (p proc) end(t testing.TB) {
 	})
 }
 
-// pause stops a process; the result lets it go on, and may be called twice.
+// pause stops a process and waits until it stands still; the result lets it go on, and may
+// be called twice.
 func (p proc) pause(t testing.TB) (resume func()) {
 	t.Helper()
 	p.kill(t, unix.SIGSTOP)
+	eventually(t, time.Minute, func() error { // one thread takes the signal, and then stops the others
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
+		for _, path := range tasks {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				continue // it has ended
+			}
+			if state := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))[0]; state != "T" {
+				return fmt.Errorf("a thread of %q is still in state %s", p.args, state)
+			}
+		}
+		return err
+	})
 	return func() {
 		if p.alive() {
 			unix.Kill(p.pid, unix.SIGCONT)
@@ -112,7 +126,7 @@ func (n *node) find(what func(proc) bool) []proc {
 func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 	t.Helper()
 	var p proc
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		found := n.find(is)
 		if len(found) != 1 {
 			return fmt.Errorf("there are %d %ss, want 1: %v", len(found), kind, found)

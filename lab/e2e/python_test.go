@@ -125,7 +125,7 @@ func (n *node) cacheMounts() []string {
 func (n *node) allocs(t testing.TB, job string, count int) []*alloc {
 	t.Helper()
 	var all []*alloc
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
 		if err != nil {
 			return err

@@ -62,9 +62,9 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	n.submit(t, j)
 	builds := 0
 	all := n.allocs(t, *j.ID, count)
-	eventually(t, 120*time.Second, func() error { return n.countRunning(*j.ID, count) })
+	eventually(t, 4*time.Minute, func() error { return n.countRunning(*j.ID, count) })
 	for _, a := range all {
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, time.Minute, func() error {
 			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
 				return fmt.Errorf("nothing tells of the environment: %s", s)
 			}
@@ -137,7 +137,7 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 					task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &content, DestPath: &path})
 				}
 			}))
-			eventually(t, 120*time.Second, func() error { // pip asks an index again and again
+			eventually(t, 4*time.Minute, func() error { // pip asks an index again and again
 				if i, _, err := a.info(); err != nil || i.ClientStatus != "failed" {
 					return fmt.Errorf("%v: %s", err, a.story())
 				}

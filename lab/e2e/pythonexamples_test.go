@@ -54,6 +54,7 @@ func runPythonExample(t *testing.T, n *node, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
 	a := n.submit(t, j)
 	a.task = j.TaskGroups[0].Tasks[0].Name
 	pythonExampleJobs[name](t, a)
@@ -62,7 +63,7 @@ func runPythonExample(t *testing.T, n *node, name string) {
 func webExample(t *testing.T, a *alloc) {
 	a.running(t)
 	var page string
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		s, _, err := a.n.Client().Services().Get("python-web", nil)
 		if err != nil {
 			return err
@@ -78,7 +79,7 @@ func webExample(t *testing.T, a *alloc) {
 			t.Errorf("the page has no %q: %s", want, page)
 		}
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
 		if err != nil {
 			return err
@@ -140,7 +141,7 @@ func crashExample(t *testing.T, a *alloc) {
 	if err := a.tells(want); err != nil {
 		t.Error(err)
 	}
-	if err := poll(20*time.Second, func() error {
+	if err := poll(time.Minute, func() error {
 		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
 			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
 		}

@@ -107,7 +107,7 @@ func (f *pythonFaults) wentOn(t *testing.T) {
 		t.Fatalf("the task that goes on is %s, %d restarts: %v: %s", st.State, st.Restarts, err, f.goesOn.story())
 	}
 	f.endPlugin(t)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if envs := f.n.cached("envs"); len(envs) != 1 || envs[0] != filepath.Base(f.env) {
 			return fmt.Errorf("there are %q, want %q alone", envs, f.env)
 		}
@@ -127,7 +127,7 @@ func (f *pythonFaults) endPlugin(t *testing.T) (next proc) {
 
 func (f *pythonFaults) nextPlugin(t *testing.T, old proc) (next proc) {
 	t.Helper()
-	eventually(t, 40*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		p := f.n.find(f.n.isPlugin)
 		if len(p) != 1 || p[0].pid == old.pid {
 			return fmt.Errorf("no new plugin: %v", p)
@@ -165,7 +165,7 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	index.wait(t, a) // by itself: Nomad asks the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
-	eventually(t, 20*time.Second, f.noInstaller)
+	eventually(t, time.Minute, f.noInstaller)
 }
 
 // pluginAmidSource kills the plugin while a package's own code runs, which does not end
@@ -188,7 +188,7 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	}
 	building := func(a *alloc) (installers map[string]proc) {
 		t.Helper()
-		eventually(t, 40*time.Second, func() error {
+		eventually(t, time.Minute, func() error {
 			installers = f.installers()
 			for args := range installers {
 				if strings.Contains(args, "time.sleep(600)") {
@@ -206,18 +206,18 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	building(a) // by itself: Nomad asks the next plugin
 	touch(t, trigger)
 	a.ends(t, "exit 0", "amid_source 9\n")
-	eventually(t, 20*time.Second, f.noInstaller)
+	eventually(t, time.Minute, f.noInstaller)
 }
 
 func (f *pythonFaults) agentAmidBuild(t *testing.T) {
 	a, index, installers := f.amidBuild(t, "amid_agent")
 	kill(t, f.n)
 	gone(t, installers) // with the agent, whether the plugin notices its end already or not
-	eventually(t, 20*time.Second, f.noInstaller)
+	eventually(t, time.Minute, f.noInstaller)
 	f.n.restart(t)
 	index.release()
 	a.ends(t, "exit 0", "amid_agent 5\n")
-	eventually(t, 20*time.Second, f.noInstaller)
+	eventually(t, time.Minute, f.noInstaller)
 }
 
 func (f *pythonFaults) noInstaller() error {
@@ -272,7 +272,7 @@ func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count 
 // await is for what may be over soon.
 func (s *starts) await(t *testing.T, what func() bool) {
 	t.Helper()
-	for end := time.Now().Add(40 * time.Second); !what(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !what(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("nothing comes of %s: %s", s.name, s.allocs[0].story())
 		}
@@ -310,7 +310,7 @@ func (s *starts) eachOnce(t *testing.T) {
 	t.Helper()
 	for i, a := range s.allocs {
 		// the allocations are in no order; their files are
-		eventually(t, 60*time.Second, func() error {
+		eventually(t, 2*time.Minute, func() error {
 			for _, note := range s.notes(t, i) {
 				var p proc
 				if _, err := fmt.Sscan(note, &p.pid, &p.start); err == nil && p.alive() {
@@ -321,7 +321,7 @@ func (s *starts) eachOnce(t *testing.T) {
 		})
 		a.held(t)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		running := 0
 		for _, p := range s.n.processes() {
 			if !s.n.infrastructure(p) && p.pid != s.process.pid {
@@ -433,7 +433,7 @@ func (f *pythonFaults) killedAmidRemovals(t *testing.T) {
 // amidRemoval returns when something is being removed, or, false, when all has been.
 func (f *pythonFaults) amidRemoval(t *testing.T) bool {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		left := f.n.cached("envs")
 		if len(f.removals()) > 0 {
 			return true
@@ -479,9 +479,9 @@ func (f *pythonFaults) truncated(t *testing.T) {
 
 // nothingKept asks that the plugin's next start leaves nothing of a cache that no task uses.
 func (f *pythonFaults) nothingKept(t *testing.T) {
-	eventually(t, 20*time.Second, f.n.tasksLeft)
+	eventually(t, time.Minute, f.n.tasksLeft)
 	f.endPlugin(t)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		for _, dir := range []string{"envs", "meta", "users", "builds"} {
 			if left := f.n.cached(dir); len(left) > 0 {
 				return fmt.Errorf("%s has %q", dir, left)

@@ -117,7 +117,7 @@ func TestConstraintOfAScriptKeepsItsJobWhereItFits(t *testing.T) {
 	if why := n.unplaced(t, waits); !strings.Contains(why, "driver.python.versions} set_contains 3.9.99") {
 		t.Errorf("why it waits: %q", why)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		j, _, err := n.Client().Jobs().Info("never", nil)
 		if err == nil && *j.Status != "pending" {
 			err = fmt.Errorf("the job is %s", *j.Status)

@@ -19,6 +19,7 @@ func TestOutputIsReadThroughNomad(t *testing.T) {
 	a := n.start(t, sh(`echo to stdout; echo to stderr >&2; for i in 1 2 3; do echo $i; done; exec sleep 600`))
 	defer a.stop(t)
 	a.says(t, "stdout", "3\n")
+	a.says(t, "stderr", "to stderr\n") // comes by a way of its own
 	if got, want := a.output(t, "stdout"), "to stdout\n1\n2\n3\n"; got != want {
 		t.Errorf("stdout is %q, want %q", got, want)
 	}
@@ -55,7 +56,7 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 
 	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}), nil)
 	var b strings.Builder
-	timeout := time.After(40 * time.Second)
+	timeout := time.After(time.Minute)
 	for !strings.Contains(last(b.String(), 20), "last") {
 		select {
 		case f, ok := <-frames:
@@ -197,7 +198,7 @@ func TestDispatchedJobsTellTheirOwnExits(t *testing.T) {
 	}
 	for id, want := range want {
 		a := &alloc{n: n, job: id}
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, time.Minute, func() error {
 			list, _, err := n.Client().Jobs().Allocations(id, false, nil)
 			if err == nil && len(list) == 0 {
 				return fmt.Errorf("%s has no allocation", id)
@@ -218,7 +219,7 @@ func TestStatisticsAreNotZero(t *testing.T) {
 	n := common(t)
 	a := n.start(t, sh(`while :; do :; done`))
 	defer a.stop(t)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		u, err := n.Client().Allocations().Stats(a.stub(t), nil)
 		if err != nil {
 			return err
@@ -269,7 +270,7 @@ func TestRestartInPlaceKeepsTheLog(t *testing.T) {
 	if before.alive() {
 		t.Error("the process from before the restart lives")
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if dirs := n.tasksOf(a.id); len(dirs) != 1 {
 			return fmt.Errorf("state of %d runs", len(dirs))
 		}
@@ -293,7 +294,7 @@ func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
 
 	j.TaskGroups[0].Count = new(2) // in place for the first, a new one beside it
 	n.Client().Jobs().Register(j, nil)
-	eventually(t, 20*time.Second, func() error { return n.countRunning(*j.ID, 2) })
+	eventually(t, time.Minute, func() error { return n.countRunning(*j.ID, 2) })
 	if !before.alive() {
 		t.Error("an update in place ended the task")
 	}
@@ -301,7 +302,7 @@ func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
 	j.TaskGroups[0].Count = new(1)
 	j.TaskGroups[0].Tasks[0].Env["GREETING"] = "two" // destructive
 	n.Client().Jobs().Register(j, nil)
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
 		if err != nil {
 			return err
@@ -314,7 +315,7 @@ func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
 		}
 		return fmt.Errorf("no allocation says two")
 	})
-	if err := poll(10*time.Second, func() error {
+	if err := poll(time.Minute, func() error {
 		if before.alive() {
 			return fmt.Errorf("the old task lives")
 		}

@@ -21,7 +21,7 @@ type state struct {
 // stateOf finds the state of the running task of an allocation.
 func (n *node) stateOf(t testing.TB, allocID string) (dir string, st state) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		for _, dir = range n.taskDirs() {
 			b, err := os.ReadFile(filepath.Join(dir, "task.json"))
 			if err != nil {

@@ -31,7 +31,7 @@ func TestANodeWithoutPythonHasItWhenItIsInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &alloc{n: n, job: *j.ID}
-	eventually(t, time.Minute, func() error { // at the next fingerprint
+	eventually(t, 3*time.Minute, func() error { // at the next fingerprint
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
 		if err != nil || len(list) == 0 {
 			return fmt.Errorf("the job is not placed: %v", err)

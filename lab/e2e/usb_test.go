@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,9 +69,12 @@ device "gps" {
 		if got := a.ended(t); got != "exit 0" {
 			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
 		}
-		if got := a.output(t, "stdout"); got != "stick: raw\n" {
-			t.Errorf("the task got %q", got)
-		}
+		eventually(t, time.Minute, func() error { // Nomad's collector writes the last bytes after the end
+			if got := a.output(t, "stdout"); got != "stick: raw\n" {
+				return fmt.Errorf("the task got %q", got)
+			}
+			return nil
+		})
 	})
 	t.Run("two tasks share one that may be shared, a third waits", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
@@ -138,12 +142,16 @@ device "gps" {
 	})
 	t.Run("statistics", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("zigbee", byID(first)))
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, time.Minute, func() error {
 			s, err := n.Client().Allocations().Stats(a.stub(t), nil)
 			if err != nil {
 				return err
 			}
-			for _, g := range s.Tasks["main"].ResourceUsage.DeviceStats {
+			task := s.Tasks["main"]
+			if task == nil || task.ResourceUsage == nil {
+				return errors.New("the allocation has no statistics yet")
+			}
+			for _, g := range task.ResourceUsage.DeviceStats {
 				if d := g.InstanceStats[first]; d != nil && d.Summary != nil && d.Stats != nil {
 					return nil
 				}
@@ -169,7 +177,7 @@ func byID(id string) func(*api.RequestedDevice) {
 // placed waits until a job has an allocation.
 func (n *node) placed(t testing.TB, job string) (id string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("job %s has no allocation", job)
@@ -191,7 +199,7 @@ func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
 		t.Fatal(err)
 	}
 	var waits bool
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
 		if err == nil && e.Status != "complete" {
 			err = fmt.Errorf("the evaluation of %s is %s", *j.ID, e.Status)

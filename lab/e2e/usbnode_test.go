@@ -91,7 +91,7 @@ func plug(t testing.TB, root string, args ...string) *stick {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.unplug(t) })
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if s.heard() == "" {
 			return errors.New("the simulator says nothing")
 		}
@@ -164,7 +164,7 @@ func (n *node) devices(t testing.TB) []string {
 // change after 5 to 10 s.
 func (n *node) offers(t testing.TB, want ...string) {
 	t.Helper()
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		if got := n.devices(t); !slices.Equal(got, want) {
 			return fmt.Errorf("the node has %q, want %q", got, want)
 		}
@@ -183,6 +183,9 @@ func (n *node) sees(t testing.TB) map[string]bool {
 	found := map[string]bool{}
 	for _, g := range stats.DeviceStats {
 		for id, d := range g.InstanceStats {
+			if d.Stats == nil {
+				continue
+			}
 			if v := d.Stats.Attributes["Plugged in"]; v != nil && v.BoolVal != nil {
 				found[id] = *v.BoolVal
 			}
@@ -194,7 +197,7 @@ func (n *node) sees(t testing.TB) map[string]bool {
 // awaitSeen waits until the agent sees a device as plugged in, or as not.
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if in, there := n.sees(t)[id]; in != plugged || !there && plugged {
 			return fmt.Errorf("the agent sees %v", n.sees(t))
 		}
@@ -219,7 +222,7 @@ func (n *node) unplaced(t testing.TB, j *api.Job) string {
 		t.Fatal(err)
 	}
 	var why []string
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
 		if err != nil {
 			return err
