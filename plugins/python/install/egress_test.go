@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -169,10 +170,13 @@ func TestCredentialsOfAnIndexAreNowhereToBeSeen(t *testing.T) {
 		p := newPlace(t)
 		hello(t, p.wheels)
 		handler := wheeltest.Handler(p.wheels)
+		var mu sync.Mutex // guards argvs: uv asks for several things at once
 		var argvs, heard []string
 		open := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			out, _ := exec.Command("ps", "-eo", "args").Output()
+			mu.Lock()
 			argvs = append(argvs, string(out))
+			mu.Unlock()
 			if _, given, _ := r.BasicAuth(); given != "s3cr3t/w" {
 				w.Header().Set("WWW-Authenticate", `Basic realm="index"`)
 				w.WriteHeader(http.StatusUnauthorized)
@@ -191,7 +195,10 @@ func TestCredentialsOfAnIndexAreNowhereToBeSeen(t *testing.T) {
 				t.Errorf("%v\n%s", err, lines(err))
 			}
 		}
-		for _, text := range append(argvs, heard...) {
+		mu.Lock()
+		seen := append(argvs, heard...)
+		mu.Unlock()
+		for _, text := range seen {
 			if strings.Contains(text, "s3cr3t") {
 				t.Errorf("the password is in %s", text)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -13,14 +14,16 @@ import (
 // Indexes sign the links to their files so.
 func TestWhatIsInTheQueryOfAURLIsNowhereToBeSeen(t *testing.T) {
 	tools(t, func(t *testing.T, i install.Installer) {
-		asked := false
+		var asked atomic.Bool
 		index := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasPrefix(r.URL.Path, "/simple/") {
 				w.Header().Set("Content-Type", "text/html")
 				fmt.Fprint(w, `<!DOCTYPE html><html><body><a href="/files/greeting_words-1.0-py3-none-any.whl?sig=SECRET">greeting_words-1.0-py3-none-any.whl</a></body></html>`)
 				return
 			}
-			asked = asked || strings.Contains(r.URL.RawQuery, "SECRET")
+			if strings.Contains(r.URL.RawQuery, "SECRET") {
+				asked.Store(true)
+			}
 			http.Error(w, "no", http.StatusGone)
 		})
 		direct := strings.TrimSuffix(index, "/simple") + "/files/greeting_words-1.0-py3-none-any.whl?sig=SECRET"
@@ -34,8 +37,8 @@ func TestWhatIsInTheQueryOfAURLIsNowhereToBeSeen(t *testing.T) {
 			var heard []string
 			r.Progress = func(words string) { heard = append(heard, words) }
 			_, err := i.Install(t.Context(), r)
-			if text := fmt.Sprint(err, lines(err), heard); err == nil || !asked || strings.Contains(text, "SECRET") {
-				t.Errorf("%s (asked: %v): %s", line, asked, text)
+			if text := fmt.Sprint(err, lines(err), heard); err == nil || !asked.Load() || strings.Contains(text, "SECRET") {
+				t.Errorf("%s (asked: %v): %s", line, asked.Load(), text)
 			}
 		}
 	})
