@@ -150,7 +150,7 @@ func shared(t *testing.T) *node {
 	if started != nil {
 		return started
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("/tmp", "usbvm")
 	if err != nil {

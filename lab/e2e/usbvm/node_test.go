@@ -114,7 +114,7 @@ func (n *node) devices(kind string) ([]device, error) {
 // others, and returns their ids. An agent tells its server of a change after 5 to 10 s.
 func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
 	t.Helper()
-	eventually(t, 40*time.Second, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		ids = nil
 		all, err := n.devices(kind)
 		for _, d := range all {
@@ -152,7 +152,7 @@ func (n *node) sees(id string) (bool, error) {
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		got, err := n.sees(id)
 		if err == nil && got != plugged {
 			err = fmt.Errorf("the agent has %s as plugged in: %v", id, got)
@@ -180,6 +180,10 @@ type spec struct {
 	script string
 }
 
+// lastLine is what each task prints in the end: collectors of output may write it only
+// after Nomad has told the end of the task.
+const lastLine = "the end of the output"
+
 // submit registers a job.
 func (n *node) submit(t testing.TB, s spec) *task {
 	t.Helper()
@@ -198,7 +202,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 		}
 	}
 	main := api.NewTask("main", s.driver).
-		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script}).
+		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script + "\nstatus=$?; echo " + lastLine + "; exit $status"}).
 		Require(&api.Resources{CPU: new(20), MemoryMB: new(64), Devices: []*api.RequestedDevice{d}})
 	main.User = s.user
 	main.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
@@ -218,7 +222,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 // placed waits until the job has an allocation.
 func (x *task) placed(t testing.TB) {
 	t.Helper()
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		list, _, err := x.n.Client().Jobs().Allocations(x.job, false, nil)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("job %s has no allocation", x.job)
@@ -245,7 +249,7 @@ func (x *task) state() (*api.TaskState, error) {
 func (x *task) running(t testing.TB) *task {
 	t.Helper()
 	x.placed(t)
-	eventually(t, 60*time.Second, func() error { return x.is("running") })
+	eventually(t, 2*time.Minute, func() error { return x.is("running") })
 	return x
 }
 
@@ -262,7 +266,7 @@ func (x *task) is(state string) error {
 func (x *task) ended(t testing.TB) string {
 	t.Helper()
 	x.placed(t)
-	eventually(t, 60*time.Second, func() error { return x.is("dead") })
+	eventually(t, 2*time.Minute, func() error { return x.is("dead") })
 	st, err := x.state()
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +274,15 @@ func (x *task) ended(t testing.TB) string {
 	if st.Failed {
 		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
 	}
-	return x.output("stdout")
+	var out string
+	eventually(t, time.Minute, func() (err error) {
+		var whole bool
+		if out, whole = strings.CutSuffix(x.output("stdout"), lastLine+"\n"); !whole {
+			err = fmt.Errorf("the end of its output is missing: %q", out)
+		}
+		return err
+	})
+	return out
 }
 
 func story(st *api.TaskState) string {
@@ -290,9 +302,22 @@ func (x *task) output(stream string) string {
 // says waits until the task has printed this.
 func (x *task) says(t testing.TB, want string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if got := x.output("stdout"); !strings.Contains(got, want) {
 			return fmt.Errorf("the task says %q, %q; want %q in it", got, x.output("stderr"), want)
+		}
+		return nil
+	})
+}
+
+// goesOn waits until a talker has begun and ended a turn.
+func (x *task) goesOn(t testing.TB) {
+	t.Helper()
+	turns := func() int { return strings.Count(x.output("stderr"), "again\n") }
+	before := turns()
+	eventually(t, time.Minute, func() error {
+		if turns() < before+2 {
+			return errors.New("the task does not go on")
 		}
 		return nil
 	})
@@ -312,7 +337,7 @@ func (x *task) stop(t testing.TB) {
 		t.Error(err)
 	}
 	if x.alloc != "" {
-		eventually(t, 30*time.Second, func() error { return x.is("dead") })
+		eventually(t, time.Minute, func() error { return x.is("dead") })
 	}
 }
 

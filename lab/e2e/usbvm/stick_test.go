@@ -143,7 +143,7 @@ func (s *stick) unplug(t *testing.T) {
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been on its way
 			return fmt.Errorf("since then came %q", got)
 		}
@@ -160,7 +160,7 @@ func (s *stick) heard() string {
 
 func (s *stick) hears(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if got := s.heard(); !strings.Contains(got, want) {
 			return fmt.Errorf("at the other end came %q, want %q", got, want)
 		}

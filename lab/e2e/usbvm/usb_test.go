@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // cycles is how often the times of plugging are taken.
@@ -42,7 +44,7 @@ func TestAgentKnowsWhatIsPluggedAndUnplugged(t *testing.T) {
 // terminal waits for the only serial port of the stick in this port of the VM.
 func terminal(t *testing.T, port int) (name string) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		found, err := filepath.Glob(fmt.Sprintf("/sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*", port))
 		if err == nil && len(found) != 1 {
 			err = fmt.Errorf("port %d has the terminals %q", port, found)
@@ -56,8 +58,8 @@ func terminal(t *testing.T, port int) (name string) {
 	return name
 }
 
-// talker writes a word a moment, whenever it can.
-const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; sleep 0.2; done`
+// talker writes a word a moment, whenever it can, and notes each time.
+const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; echo again >&2; sleep 0.2; done`
 
 func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
 	n := shared(t)
@@ -82,7 +84,7 @@ func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if now := pid(); now == 0 || now == old {
 			return fmt.Errorf("the plugin's process is %d", now)
 		}
@@ -98,7 +100,10 @@ func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
 	if err := n.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error { return x.is("running") })
+	if _, err := agent.WaitHealthy(t.Context(), n.Agent); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Minute, func() error { return x.is("running") })
 	n.awaitSeen(t, id("kept"), true)
 	s.hearsAnew(t, "word")
 
@@ -164,6 +169,7 @@ func TestRunningTaskHasItsStickAgainAfterAReplug(t *testing.T) {
 	between.plug(t) // may take the number that the stick's terminal had
 	terminal(t, 4)
 	n.awaitSeen(t, id("between"), true) // and until the plugin has looked, the task may find it
+	x.goesOn(t)                         // and what it had opened it has closed
 	time.Sleep(500 * time.Millisecond)
 	strays := between.heard()
 	s.plug(t)
@@ -243,7 +249,7 @@ func TestAdapterOfQEMUAnswersATask(t *testing.T) {
 	if ids := n.offers(t, "ftdi", 1); ids[0] != "0403:6001:"+ftdiSerial {
 		t.Errorf("it is %s", ids[0])
 	}
-	x := n.submit(t, spec{device: "ftdi", script: `exec 3<>$USB_FTDI_TTY; stty raw -echo <&3; echo "there and back" >&3; timeout --foreground 10 head -n 1 <&3`})
+	x := n.submit(t, spec{device: "ftdi", script: `exec 3<>$USB_FTDI_TTY; stty raw -echo <&3; echo "there and back" >&3; timeout --foreground 60 head -n 1 <&3`})
 	if got := x.ended(t); got != "there and back\n" {
 		t.Errorf("it answers %q", got)
 	}
