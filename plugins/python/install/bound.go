@@ -125,9 +125,9 @@ func sizeOf(ctx context.Context, dir string) (size int64, err error) {
 		return 0, ctx.Err() // it is not there yet
 	}
 	defer root.Close()
-	return size, fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+	return size, fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
 		if err == nil {
-			if info, err := root.Lstat(name); err == nil {
+			if info, err := d.Info(); err == nil {
 				size += info.Size()
 			}
 		}

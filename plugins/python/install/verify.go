@@ -72,7 +72,7 @@ func (b *build) verify(before made) error {
 		if err != nil {
 			return err
 		}
-		info, err := root.Lstat(name)
+		info, err := d.Info() // looked at with its directory, within the Root
 		if err != nil {
 			return err
 		}
