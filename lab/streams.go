@@ -109,19 +109,20 @@ func (s *streams) calm(ctx context.Context) {
 }
 
 // drain waits until all has come that tasks have written which have ended. Nomad does not
-// end their streams, but another that follows nothing it ends with the last byte.
+// end their streams, but another that follows nothing it ends with the last byte. Of tasks
+// that go on it waits for what they have written by now.
 func (s *streams) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for {
-		s.calm(ctx) // Nomad's own collector writes the last bytes after it has told the end
-		all := true
-		for key, c := range s.copies {
-			n, err := s.length(ctx, key)
-			all = all && (err != nil || c.ended.Load() || c.bytes.Load() >= n)
+	s.calm(ctx) // Nomad's own collector writes the last bytes after it has told the end
+	want := map[*progress]int64{}
+	for key, c := range s.copies {
+		if n, err := s.length(ctx, key); err == nil {
+			want[c] = n
 		}
-		if all || ctx.Err() != nil {
-			return
+	}
+	for c, n := range want {
+		for !c.ended.Load() && c.bytes.Load() < n && pause(ctx, 50*time.Millisecond) == nil {
 		}
 	}
 }

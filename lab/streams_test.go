@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,4 +56,45 @@ func TestLastWordsAreWaitedForHoweverLateTheyCome(t *testing.T) {
 	if got := out.String(); got != "last words\n" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A task of the job may go on when another has failed, and its stream is always behind.
+func TestATaskThatTalksOnIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	frame, err := json.Marshal(api.StreamFrame{File: "main.stdout.0", Data: []byte("word\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("follow") != "true" {
+			for range sent.Load() + 2 {
+				w.Write(frame)
+			}
+			return
+		}
+		for r.Context().Err() == nil {
+			w.Write(frame)
+			w.(http.Flusher).Flush()
+			sent.Add(1)
+			time.Sleep(100 * time.Millisecond)
+		}
+	}))
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := "default"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // which ends the streams
+	run := &jobRun{client: client, job: &api.Job{Namespace: &namespace}, out: term.NewLines(io.Discard)}
+	streams := newStreams(run)
+	streams.follow(ctx, &api.Allocation{ID: "a"}, "main", false)
+	begin := time.Now()
+	streams.drain(ctx)
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	streams.stop()
 }
