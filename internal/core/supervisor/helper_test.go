@@ -361,6 +361,7 @@ func (h *host) keep() bool {
 		return false
 	}
 	h.t.Cleanup(func() { c.Close() })
+	must(h.t, c.SetDeadline(time.Now().Add(time.Minute)))
 	ask, err := encode(&request{Op: opHello})
 	must(h.t, err)
 	if _, err := c.Write(ask); err != nil {

@@ -37,7 +37,11 @@ var small = sync.OnceValues(func() (string, error) {
 // startOld starts a supervisor of an older build, which stays until it is upgraded.
 func (h *host) startOld() {
 	h.t.Helper()
+	end := time.Now().Add(time.Minute)
 	for h.tryOld(); !h.keep(); h.tryOld() { // it has ended by itself, being idle
+		if time.Now().After(end) {
+			h.t.Fatal("no old supervisor stays")
+		}
 	}
 }
 
