@@ -37,15 +37,21 @@ var small = sync.OnceValues(func() (string, error) {
 // startOld starts a supervisor of an older build, which stays until it is upgraded.
 func (h *host) startOld() {
 	h.t.Helper()
-	end := time.Now().Add(time.Minute)
-	for h.tryOld(); !h.keep(); h.tryOld() { // it has ended by itself, being idle
-		if time.Now().After(end) {
-			h.t.Fatal("no old supervisor stays")
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		cmd := h.tryOld()
+		if h.keep() {
+			go cmd.Wait()
+			return
 		}
+		// it ends by itself, being idle, and removes what the next one would find
+		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+		_ = cmd.Wait()
+		kill.Stop()
 	}
+	h.t.Fatal("no old supervisor stays")
 }
 
-func (h *host) tryOld() {
+func (h *host) tryOld() *exec.Cmd {
 	h.t.Helper()
 	path, err := small()
 	if err != nil {
@@ -71,7 +77,7 @@ func (h *host) tryOld() {
 	if said != "ready\n" && said != "busy\n" { // with one that is just ending
 		h.t.Fatalf("the old supervisor said %q", said)
 	}
-	go cmd.Wait()
+	return cmd
 }
 
 // old is a client that leaves the supervisor as it is.
