@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -272,7 +273,7 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *c
 		return err
 	})
 	for _, turn := range turns {
-		if err := os.RemoveAll(b.cache); err != nil {
+		if err := b.putAside(b.cache); err != nil {
 			return err
 		}
 		syscall.Sync() // what one has written is not waited for by another
@@ -283,9 +284,25 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *c
 	return nil
 }
 
+// putAside keeps what a turn has made until the end. After a removal ext4 looks for some
+// seconds at each inode that was freed before it takes another (fs/ext4/ialloc.c,
+// recently_deleted), so that the next turn would pay for this one's tidiness.
+func (b *pythonBench) putAside(dir string) error {
+	aside, err := os.MkdirTemp(b.dir, "aside-")
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(dir, filepath.Join(aside, filepath.Base(dir))); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 func (b *pythonBench) coldByHand(ctx context.Context, c *coldStarts) error {
 	command := append([]string{b.script, b.fifo}, names(b.large)...)
-	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, filepath.Join(b.dir, "hand"), command)
+	hand := filepath.Join(b.dir, "hand")
+	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, hand, command)
+	err = errors.Join(err, b.putAside(hand))
 	c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
 	return err
 }

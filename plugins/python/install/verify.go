@@ -72,7 +72,7 @@ func (b *build) verify(before made) error {
 		if err != nil {
 			return err
 		}
-		info, err := d.Info() // looked at with its directory, within the Root
+		info, err := d.Info() // whoever still runs could deceive it: sealing looks again, by descriptors
 		if err != nil {
 			return err
 		}
