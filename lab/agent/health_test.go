@@ -95,7 +95,7 @@ func TestSlowClientIsNotRestartedAgainAndAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := &unregistered{client: client}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
 	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
 		t.Errorf("it was started %d times again, want 1; %v", u.starts, err)

@@ -98,7 +98,7 @@ func TestAgentInAContainer(t *testing.T) {
 		t.Errorf("a deaf task: got %s", got)
 	}
 	eventually(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
-		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; ls " + a.StateDir() + "/exec-lite/*/tasks")
+		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() + " -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
 		if left != "" {
 			return fmt.Errorf("left of the tasks:\n%s", left)
 		}
