@@ -284,9 +284,9 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *c
 	return nil
 }
 
-// putAside keeps what a turn has made until the end. After a removal ext4 looks for some
-// seconds at each inode that was freed before it takes another (fs/ext4/ialloc.c,
-// recently_deleted), so that the next turn would pay for this one's tidiness.
+// putAside keeps what a turn has made until the end. After a removal new files can take
+// much longer (ext4 without a journal looks at each inode that was freed lately, before it
+// takes another: fs/ext4/ialloc.c, recently_deleted), and the next turn would pay for it.
 func (b *pythonBench) putAside(dir string) error {
 	aside, err := os.MkdirTemp(b.dir, "aside-")
 	if err != nil {
