@@ -32,7 +32,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, client: a.Client(), job: job, out: term.NewLines(l.out), firstOutput: l.firstOutput}
+	r := &jobRun{lab: l, client: a.Client(), job: job, out: term.NewLines(l.out)}
 	err = r.run(ctx)
 	if ctx.Err() != nil {
 		l.say("\nInterrupted; the job goes on. Stop it with: nomad job stop %s", *job.ID)
@@ -58,33 +58,31 @@ func parseJob(c *api.Client, path string) (*api.Job, error) {
 
 // jobRun is one submission of a job.
 type jobRun struct {
-	lab         *Lab
-	client      *api.Client
-	job         *api.Job
-	out         *term.Lines
-	before      uint64         // the index of the last change of the job before this one
-	firstOutput time.Duration  // how long a service is waited for that prints nothing
-	shown       map[string]int // events of a task that were looked at, by allocation and task
+	lab    *Lab
+	client *api.Client
+	job    *api.Job
+	out    *term.Lines
+	shown  map[string]int // events of a task that were looked at, by allocation and task
 }
 
 func (r *jobRun) run(ctx context.Context) error {
 	id := *r.job.ID
 	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 	// Nomad does not run a batch job again that has ended and has not changed
-	before, _, err := r.client.Jobs().Info(id, r.query(ctx))
-	if err == nil {
-		r.before = *before.JobModifyIndex
-	}
-	if err == nil && (*before.Status == "dead" || r.over(ctx, before)) {
-		if err := agent.Purge(ctx, r.client, *r.job.Namespace, id); err != nil {
-			return err
+	var before uint64 // the index of the last change of the job
+	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil {
+		before = *old.JobModifyIndex
+		if *old.Status == "dead" || r.over(ctx, old) {
+			if err := agent.Purge(ctx, r.client, *r.job.Namespace, id); err != nil {
+				return err
+			}
 		}
 	}
 	reg, _, err := r.client.Jobs().Register(r.job, w)
 	if err != nil {
 		return fmt.Errorf("failed to submit job %s: %w", id, err)
 	}
-	ids, err := r.placed(ctx, reg)
+	ids, err := r.placed(ctx, reg, reg.JobModifyIndex != before)
 	if err != nil {
 		r.end(ctx)
 		return err
@@ -109,7 +107,7 @@ func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
 // placed waits for the evaluation, and returns the allocations that it made. If the job
 // has changed, those of another one count too: it may have come first, or have replaced
 // what has failed already.
-func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) ([]string, error) {
+func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, changed bool) ([]string, error) {
 	e, err := agent.Evaluated(ctx, r.client, *r.job.Namespace, reg.EvalID)
 	if err != nil {
 		return nil, err
@@ -124,7 +122,6 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) ([]st
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the allocations of job %s: %w", *r.job.ID, err)
 	}
-	changed := reg.JobModifyIndex != r.before
 	var ids []string
 	for _, a := range list {
 		if a.EvalID == reg.EvalID && a.DesiredStatus == api.AllocDesiredStatusRun || changed && a.CreateIndex > reg.JobModifyIndex {
@@ -202,7 +199,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 				since = time.Now()
 			}
 			// long enough for an early death; and for the first lines, which can be late
-			if took := time.Since(since); took > time.Second && (took > r.firstOutput || streams.came()) {
+			if took := time.Since(since); took > time.Second && (took > r.lab.firstOutput || streams.came()) {
 				streams.calm(ctx)
 				r.lab.say("\nJob %s runs. Follow it with:\n\n  nomad alloc logs -f %.8s\n\nand stop it with: nomad job stop %s", *r.job.ID, ids[0], *r.job.ID)
 				return nil
