@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -137,20 +139,10 @@ func locked(ctx context.Context, how int, f func() error) error {
 		return f() // there are none
 	}
 	defer root.Close()
-	for {
-		err := unix.Flock(int(root.Fd()), how|unix.LOCK_NB)
-		if err == nil {
-			return f()
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("failed to lock the cgroups: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("failed to lock the cgroups: %w", ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+	if err := cache.Flock(ctx, root, how, nil); err != nil {
+		return err
 	}
+	return f()
 }
 
 // agentsRun says whether any Nomad agent runs on this machine, or a process that one of

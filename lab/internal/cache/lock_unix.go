@@ -23,23 +23,32 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the cache lock: %w", err)
 	}
+	if err := Flock(ctx, f, syscall.LOCK_EX, waits); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// Flock takes a flock(2) of that kind on an open file, waiting for another holder until
+// the context ends; waits is called once if there is one, and may be nil. Closing the
+// file drops it.
+func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
 	for told := false; ; told = true {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("failed to take the cache lock: %w", err)
+			return fmt.Errorf("failed to lock %s: %w", f.Name(), err)
 		}
 		if !told && waits != nil {
 			waits()
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+			return fmt.Errorf("failed to lock %s: %w", f.Name(), ctx.Err())
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
