@@ -198,16 +198,11 @@ func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var waits bool
-	eventually(t, time.Minute, func() error {
-		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
-		if err == nil && e.Status != "complete" {
-			err = fmt.Errorf("the evaluation of %s is %s", *j.ID, e.Status)
-		}
-		waits = err == nil && len(e.FailedTGAllocs) > 0
-		return err
-	})
-	if waits {
+	e := n.evaluated(t, reg.EvalID)
+	switch {
+	case e.Status != api.EvalStatusComplete:
+		t.Fatalf("the evaluation of %s is %s", *j.ID, e.Status)
+	case len(e.FailedTGAllocs) > 0:
 		return nil
 	}
 	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // usbOptions configure the usb plugin of a node. Its machine is a simulation: a
@@ -214,6 +217,18 @@ func (n *node) usbPlugin(t testing.TB) proc {
 	return n.one(t, "usb plugin", n.isUSBPlugin)
 }
 
+// evaluated waits until the scheduler is done with an evaluation.
+func (n *node) evaluated(t testing.TB, eval string) *api.Evaluation {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e, err := agent.Evaluated(ctx, n.Client(), "default", eval)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // unplaced waits until a job waits for a place, and returns the reasons.
 func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	t.Helper()
@@ -221,25 +236,19 @@ func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	e := n.evaluated(t, reg.EvalID)
 	var why []string
-	eventually(t, time.Minute, func() error {
-		e, _, err := n.Client().Evaluations().Info(reg.EvalID, nil)
-		if err != nil {
-			return err
+	for _, m := range e.FailedTGAllocs {
+		for c := range m.ConstraintFiltered {
+			why = append(why, c)
 		}
-		for _, m := range e.FailedTGAllocs {
-			for c := range m.ConstraintFiltered {
-				why = append(why, c)
-			}
-			for d := range m.DimensionExhausted {
-				why = append(why, d)
-			}
+		for d := range m.DimensionExhausted {
+			why = append(why, d)
 		}
-		if len(why) == 0 {
-			return fmt.Errorf("evaluation %s has no failed group", e.Status)
-		}
-		return nil
-	})
+	}
+	if len(why) == 0 {
+		t.Fatalf("evaluation %s has no failed group", e.Status)
+	}
 	slices.Sort(why)
 	return strings.Join(why, ", ")
 }
