@@ -125,6 +125,7 @@ func TestRolesByCommandLine(t *testing.T) {
 	}{
 		{[]string{"/opt/plugins/nomad-driver-exec-lite"}, isPlugin},
 		{[]string{"outrider-supervisor", "supervise", "/x"}, isSupervisor},
+		{[]string{"outrider-supervisor", "collect", "/x"}, isCollector},
 		{[]string{"/usr/bin/nomad", "executor", "{}"}, isExecutor},
 		{[]string{"/usr/bin/nomad", "logmon"}, isLogmon},
 		{[]string{"/bin/sleep", "MARK"}, isTask},

@@ -22,6 +22,7 @@ const (
 	isAgent      role = "agent"
 	isPlugin     role = "plugin"
 	isSupervisor role = "supervisor"
+	isCollector  role = "collector"
 	isExecutor   role = "executor"
 	isLogmon     role = "logmon"
 	isOther      role = "other"
@@ -94,7 +95,7 @@ func (r role) helps(driver string) bool {
 	switch r {
 	case isTask, isAgent:
 		return false
-	case isPlugin, isSupervisor:
+	case isPlugin, isSupervisor, isCollector:
 		return driver != raw
 	}
 	return true
@@ -113,6 +114,8 @@ func roleOf(pid, agent int, args [][]byte, marker string) role {
 	switch {
 	case pid == agent:
 		return isAgent
+	case string(args[0]) == "outrider-supervisor" && second == "collect":
+		return isCollector
 	case string(args[0]) == "outrider-supervisor":
 		return isSupervisor
 	case strings.HasPrefix(filepath.Base(string(args[0])), "nomad-driver-"):

@@ -113,7 +113,7 @@ func table(w io.Writer, rows [][]string) error {
 // counts says which processes there were beside the agent and the tasks.
 func counts(n map[role]int, driver string) string {
 	var s []string
-	for _, r := range []role{isPlugin, isSupervisor, isExecutor, isLogmon, isOther} {
+	for _, r := range []role{isPlugin, isSupervisor, isCollector, isExecutor, isLogmon, isOther} {
 		if r.helps(driver) && (n[r] > 0 || r != isOther) {
 			s = append(s, fmt.Sprintf("%s %d", r, n[r]))
 		}

@@ -32,7 +32,7 @@ func TestManyTasksHaveOnePluginAndOneSupervisor(t *testing.T) {
 	j := job(t, conf{"command": "/bin/sleep", "args": []string{"600"}}, small(crowd))
 	n.submit(t, j)
 	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
-	want := fmt.Sprint(map[string]int{"agent": 1, "plugin": 1, "supervisor": 1, "task": crowd})
+	want := fmt.Sprint(map[string]int{"agent": 1, "collector": 1, "plugin": 1, "supervisor": 1, "task": crowd})
 	eventually(t, time.Minute, func() error { // there may be one that somebody has started for a moment
 		kinds := map[string]int{}
 		for _, p := range n.processes() {
@@ -43,6 +43,8 @@ func TestManyTasksHaveOnePluginAndOneSupervisor(t *testing.T) {
 				kinds["plugin"]++
 			case n.isSupervisor(p):
 				kinds["supervisor"]++
+			case n.isCollector(p):
+				kinds["collector"]++
 			case len(p.args) == 2 && strings.HasSuffix(p.args[0], "sleep"):
 				kinds["task"]++
 				if p.parent != supervisor.pid {

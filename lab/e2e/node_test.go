@@ -194,7 +194,7 @@ func leftError(left []string) error {
 
 // infrastructure tells the processes that belong to the agent from tasks.
 func (n *node) infrastructure(p proc) bool {
-	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isUSBPlugin(p)
+	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isCollector(p) || n.isUSBPlugin(p)
 }
 
 func (n *node) isAgent(p proc) bool {
@@ -206,9 +206,12 @@ func (n *node) isPlugin(p proc) bool {
 	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), agent.DriverPrefix+n.driver)
 }
 
-func (n *node) isSupervisor(p proc) bool {
-	return len(p.args) == 3 && p.args[0] == "outrider-supervisor" && p.args[1] == "supervise" &&
-		p.args[2] == n.store()
+func (n *node) isSupervisor(p proc) bool { return n.isRole(p, "supervise") }
+
+func (n *node) isCollector(p proc) bool { return n.isRole(p, "collect") }
+
+func (n *node) isRole(p proc, role string) bool {
+	return len(p.args) == 3 && p.args[0] == "outrider-supervisor" && p.args[1] == role && p.args[2] == n.store()
 }
 
 func isLogmon(p proc) bool { return len(p.args) >= 2 && p.args[len(p.args)-1] == "logmon" }

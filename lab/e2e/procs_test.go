@@ -90,7 +90,7 @@ func (p proc) pause(t testing.TB) (resume func()) {
 }
 
 // processes are those of the agent: with its mark in the environment, or a
-// supervisor's, which has an environment of its own.
+// supervisor or collector, which have an environment of their own.
 func (n *node) processes() []proc {
 	entries, _ := os.ReadDir("/proc")
 	mark := []byte("OUTRIDER_LAB_DIR=" + n.dir + "\x00")
@@ -105,7 +105,7 @@ func (n *node) processes() []proc {
 			continue
 		}
 		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if bytes.Contains(env, mark) || n.isSupervisor(p) {
+		if bytes.Contains(env, mark) || n.isSupervisor(p) || n.isCollector(p) {
 			found = append(found, p)
 		}
 	}

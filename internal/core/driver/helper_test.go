@@ -60,7 +60,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// removeLeaves ends the supervisors that no test needs any more, which would go by
+// removeLeaves ends the supervisors, with their collectors, that no test needs any more, which would go by
 // themselves when they have been idle for a while, and removes their cgroups.
 func removeLeaves() {
 	table, err := task.Processes()
@@ -68,7 +68,7 @@ func removeLeaves() {
 		return
 	}
 	for _, p := range task.Descendants(table, os.Getpid()) {
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); strings.HasPrefix(string(line), "outrider-supervisor\x00supervise\x00") {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); strings.HasPrefix(string(line), "outrider-supervisor\x00") {
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 	}
@@ -389,7 +389,7 @@ func (a *agent) nothingLeft() {
 
 func supervisors(store string) (pids []int) {
 	return find(func(args []string) bool {
-		return len(args) == 3 && args[0] == "outrider-supervisor" && args[2] == store
+		return len(args) == 3 && args[0] == "outrider-supervisor" && args[1] == "supervise" && args[2] == store
 	})
 }
 

@@ -41,6 +41,8 @@ type files struct {
 	name     string // "web.stdout"
 	max      int    // how many files are kept
 
+	device uint64 // st_dev of the directory, once that was open
+
 	dir   int // -1: not open
 	file  int // -1: not open
 	index int64
@@ -68,7 +70,7 @@ func (f *files) open() error {
 		return err
 	}
 	f.close()
-	f.dir, f.known = dir, known
+	f.dir, f.known, f.device = dir, known, deviceOf(dir)
 	f.use(fd, index)
 	return nil
 }
@@ -97,6 +99,14 @@ func (f *files) use(fd int, index int64) {
 		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // it may be gone; nothing can be done about it if it stays
 		f.known = f.known[1:]
 	}
+}
+
+func deviceOf(fd int) uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Dev
 }
 
 func (f *files) path(index int64) string { return fileName(f.name, index) }

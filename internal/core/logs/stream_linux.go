@@ -325,3 +325,7 @@ func cause(err error) error {
 	}
 	return err
 }
+
+// Device is the number of the file system in which the log directory is, 0 before
+// that was opened.
+func (s *Stream) Device() uint64 { return s.files.device }

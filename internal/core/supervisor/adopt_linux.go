@@ -23,12 +23,13 @@ func (s *server) adoptAll() error {
 	for _, st := range states {
 		s.takeOver(st)
 	}
+	go s.keepOutput()
 	return nil
 }
 
 // adopt makes sure that a task is known, from what its driver remembers of it if
 // need be. A pidfd that the driver held tells the exit that nobody saw.
-func (s *server) adopt(st *task.State, files []*os.File, late bool) (*Status, error) {
+func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
@@ -51,10 +52,7 @@ func (s *server) adopt(st *task.State, files []*os.File, late bool) (*Status, er
 			return nil, ErrUnknownTask
 		}
 	}
-	if p.late && late && p.output.Collector == task.CollectorDriver {
-		s.event(p.id, "Output: its end may be missing: the task ended while nobody held its output")
-		p.late = false
-	}
+	s.tellLate(p)
 	s.settle(p, files)
 	return s.statusOf(p)
 }
@@ -81,9 +79,11 @@ func (s *server) takeOver(st *task.State) *process {
 	p := newProcess(st.ID)
 	close(p.begun)
 	p.run = runOf(st)
-	p.identity, p.group, p.oomKills, p.output = st.Identity, st.Group, st.OOMKills, output{st.Output, st.Task}
+	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
 	if p.exit = s.store.LoadExit(st.ID); p.exit != nil {
 		close(p.done)
+		close(p.output.opened)
+		p.output.spec, p.closed = s.specOf(st), true // a collector may have it all the same
 	}
 	s.mu.Lock()
 	s.processes[p.id] = p
@@ -95,6 +95,7 @@ func (s *server) takeOver(st *task.State) *process {
 		return p
 	}
 	if st.Identity.PID == 0 || isLauncher(st.Identity) {
+		close(p.output.opened)
 		s.abandon(p)
 		return nil
 	}
@@ -104,10 +105,9 @@ func (s *server) takeOver(st *task.State) *process {
 		err = unix.ESRCH
 	}
 	p.gone = err != nil
-	p.late = !runs(st.Identity)
-	s.reopenOutput(p, st.Output, st.Command.User) // also of one that is gone: its last words may still be in the pipe
+	s.resumeOutput(p, st) // also of one that is gone: its last words may still be in the pipe
 	if p.gone {
-		s.drainStreams(p)
+		go s.drainOutput(p)
 		return p
 	}
 	p.child = isChild(p.identity)
@@ -115,9 +115,6 @@ func (s *server) takeOver(st *task.State) *process {
 		becomeSubreaper()
 	}
 	p.pidfd = fd
-	for _, str := range p.streams {
-		s.loop.addStream(str)
-	}
 	if err := s.loop.addProcess(p); err != nil {
 		s.event(p.id, "The task can't be watched: %v", err)
 	}
@@ -163,16 +160,15 @@ func runs(id task.Identity) bool {
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called by the event loop when a pidfd says that the process is
-// dead. It does not block.
+// processEnded is called when a pidfd says that the process is dead.
 func (s *server) processEnded(p *process) {
-	if p.child && p.group.Mode != cgroup.None && len(p.held) == 0 {
+	if p.child && p.group.Mode != cgroup.None {
 		if e := peek(p.identity.PID); e != nil {
 			s.finish(p, e)
 			return
 		}
 	}
-	go s.conclude(p)
+	s.conclude(p)
 }
 
 // conclude finds out how a dead process ended, where that may take a while: it is
@@ -209,7 +205,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 		e.At = time.Now()
 	}
 	if p.task == nil {
-		s.drainStreams(p)
+		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
 			e.OOMKills = kills
 			e.OOMKilled = e.Signal != 0 || e.Code != 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // Config is what a Client needs to know.
@@ -42,8 +43,9 @@ type Config struct {
 // supervisor when one is needed, and another when that one was killed; calls that
 // are under way then are repeated, so that callers do not notice.
 //
-// For each running task it holds a pidfd and the output FIFOs open, so that
-// neither the exit status nor the last line is lost while no supervisor lives.
+// For each running task it holds a pidfd, so that the exit status is not lost while
+// no supervisor lives. A supervisor that does not answer is killed, and its tasks are
+// adopted by another: no call waits for longer than its deadline.
 type Client struct {
 	cfg    Config
 	ctx    context.Context
@@ -70,8 +72,6 @@ type session struct {
 type hold struct {
 	state *task.State
 	pidfd *os.File
-	fifos []*os.File
-	late  bool // taken when the task had ended already
 	exit  *task.Exit
 	done  chan struct{}
 }
@@ -113,7 +113,7 @@ func (c *Client) Close() {
 // once the program itself runs. A *launch.Error says why a program could not be
 // started; nothing is left of it then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
-	h := c.hold(st, false) // before the launch: the exit may be told before the reply is read
+	h := c.hold(st) // before the launch: the exit may be told before the reply is read
 	// it may be asked twice: the supervisor starts an id once
 	r, err := c.repeat(ctx, &request{Op: opLaunch, State: st})
 	if err == nil && r.State == nil {
@@ -128,7 +128,7 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	}
 	c.mu.Lock()
 	h.state = r.State
-	h.open(c.cfg.Store)
+	h.open()
 	c.mu.Unlock()
 	return r.State, nil
 }
@@ -140,14 +140,14 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	h := c.holds[st.ID]
 	c.mu.Unlock()
 	if h == nil {
-		h = c.hold(st, !runs(st.Identity))
+		h = c.hold(st)
 	}
 	c.mu.Lock()
-	h.open(c.cfg.Store)
+	h.open()
 	c.mu.Unlock()
 	for try := 0; ; try++ {
 		r, err := c.adopt(ctx, h)
-		if errors.Is(err, errLinkLost) && try < 2 {
+		if errors.Is(err, wire.ErrLost) && try < 2 {
 			continue
 		}
 		if err != nil {
@@ -245,7 +245,7 @@ func (c *Client) Forget(id string) {
 func (c *Client) repeat(ctx context.Context, req *request) (*reply, error) {
 	for try := 0; ; try++ {
 		r, err := c.call(ctx, req)
-		if !errors.Is(err, errLinkLost) || try >= 3 {
+		if !errors.Is(err, wire.ErrLost) || try >= 3 {
 			return r, err
 		}
 	}
@@ -257,14 +257,14 @@ func (c *Client) call(ctx context.Context, req *request, fds ...int) (*reply, er
 		return nil, err
 	}
 	r, err := l.roundTrip(ctx, req, fds...)
-	if errors.Is(err, errLinkLost) {
+	if errors.Is(err, wire.ErrLost) {
 		c.drop(l)
 	}
 	return r, err
 }
 
-func (c *Client) hold(st *task.State, late bool) *hold {
-	h := &hold{state: st, late: late, done: make(chan struct{})}
+func (c *Client) hold(st *task.State) *hold {
+	h := &hold{state: st, done: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holds[st.ID] = h
@@ -273,7 +273,7 @@ func (c *Client) hold(st *task.State, late bool) *hold {
 
 // open takes hold of what would be lost with the supervisor. What can't be
 // opened is gone already, and the supervisor knows more.
-func (h *hold) open(store task.Store) {
+func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
 	}
@@ -284,22 +284,13 @@ func (h *hold) open(store task.Store) {
 			unix.Close(fd)
 		}
 	}
-	if h.state.Output.Collector != task.CollectorDriver {
-		return
-	}
-	for _, name := range streamNames {
-		if f, err := os.OpenFile(store.FIFO(h.state.ID, name), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err == nil {
-			h.fifos = append(h.fifos, f)
-		}
-	}
 }
 
 func (h *hold) release() {
-	closeAll(h.fifos)
 	if h.pidfd != nil {
 		h.pidfd.Close()
 	}
-	h.fifos, h.pidfd = nil, nil
+	h.pidfd = nil
 }
 
 // ended notes an exit; the first one told counts.
@@ -333,7 +324,6 @@ func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
 
 func (c *Client) adoptOver(ctx context.Context, l *link, h *hold, req *request) (*Status, error) {
 	var fds []int
-	req.Late = h.late
 	c.mu.Lock()
 	if h.pidfd != nil {
 		if fd, err := unix.FcntlInt(h.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {

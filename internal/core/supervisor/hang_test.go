@@ -146,7 +146,7 @@ func TestStoppedClientDoesNotHoldTheOthersUp(t *testing.T) {
 	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 	must(t, err)
 	defer deaf.Close()
-	ask, err := encode(&request{Op: opHello})
+	ask, err := json.Marshal(&request{Op: opHello})
 	must(t, err)
 	for range 100 {
 		if _, err := deaf.Write(bytes.Repeat(ask, 100)); err != nil {

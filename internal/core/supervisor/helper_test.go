@@ -362,7 +362,7 @@ func (h *host) keep() bool {
 	}
 	h.t.Cleanup(func() { c.Close() })
 	must(h.t, c.SetDeadline(time.Now().Add(time.Minute)))
-	ask, err := encode(&request{Op: opHello})
+	ask, err := json.Marshal(&request{Op: opHello})
 	must(h.t, err)
 	if _, err := c.Write(ask); err != nil {
 		return false

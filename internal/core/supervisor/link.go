@@ -5,54 +5,108 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// errLinkLost: the supervisor went away with the call under way.
-var errLinkLost = errors.New("connection to the supervisor was lost")
+// HelloTime is how long a supervisor may take to answer a hello, which it does
+// without waiting for anything. One that takes longer is killed, and replaced.
+const HelloTime = 10 * time.Second
+
+// helloEvery is how often it is asked while tasks run, or a call is under way.
+const helloEvery = time.Second
+
+// deadlines are how long each kind of call may take. They are above what the
+// supervisor gives itself for it; one that answers hello, but not the call, is at
+// fault, and the caller is told.
+var deadlines = map[string]time.Duration{
+	opHello:   HelloTime,
+	opLaunch:  startTimeout + openTime + 30*time.Second,
+	opAdopt:   30 * time.Second,
+	opSignal:  20 * time.Second,
+	opKill:    2*killTimeout + 10*time.Second,
+	opDestroy: 4*killTimeout + endTime + 10*time.Second,
+	opExec:    startTimeout + 30*time.Second,
+	opUpgrade: 20 * time.Second,
+}
 
 // link is one connection to a supervisor.
 type link struct {
-	*conn
-	mu      sync.Mutex
-	seq     uint64
-	pending map[uint64]chan *reply
-	lost    bool
+	*wire.Conn
+	calls wire.Calls[*reply]
+	heard atomic.Int64 // how many messages came
 }
 
 // roundTrip sends a request and waits for its reply. A context that ends first
 // gives up waiting; the request itself goes on.
 func (l *link) roundTrip(ctx context.Context, req *request, fds ...int) (*reply, error) {
-	answer := make(chan *reply, 1)
-	l.mu.Lock()
-	if l.lost {
-		l.mu.Unlock()
-		return nil, errLinkLost
-	}
-	l.seq++
-	mine := *req
-	mine.Seq = l.seq
-	l.pending[mine.Seq] = answer
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.pending, mine.Seq)
-		l.mu.Unlock()
-	}()
-	if err := l.send(&mine, fds...); err != nil {
-		l.Close()
-		return nil, errLinkLost
-	}
-	select {
-	case r, ok := <-answer:
-		if !ok {
-			return nil, errLinkLost
+	limited, cancel := context.WithTimeout(ctx, deadlines[req.Op])
+	defer cancel()
+	r, err := l.calls.Do(limited, func(seq uint64) error {
+		mine := *req
+		mine.Seq = seq
+		_ = l.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // it does not read: watch sees to it earlier
+		if l.Send(&mine, fds...) != nil {
+			l.Close()
+			return wire.ErrLost
 		}
-		return r, r.Error.err()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("supervisor has not done this in %v: %s", deadlines[req.Op], req.Op)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Error.err()
+}
+
+// watch asks the supervisor again and again whether it is there, for as long as the
+// connection lasts, and kills one that is not. Time is counted by looks, not by the
+// clock: where this process stands still, too, nobody is late.
+func (c *Client) watch(l *link) {
+	const look = 100 * time.Millisecond
+	silent, heard := 0, l.heard.Load()
+	for tick := time.NewTicker(look); ; <-tick.C {
+		c.mu.Lock()
+		gone := c.link != l || c.ctx.Err() != nil
+		needed := c.running() > 0
+		c.mu.Unlock()
+		if gone {
+			tick.Stop()
+			return
+		}
+		if now := l.heard.Load(); now != heard || !needed && l.calls.Pending() == 0 {
+			silent, heard = 0, now
+		}
+		if silent++; silent == int(helloEvery/look) {
+			go func() { _, _ = l.roundTrip(c.ctx, &request{Op: opHello}) }()
+		}
+		if silent > int((helloEvery+HelloTime)/look) {
+			tick.Stop()
+			c.cfg.Log("supervisor has not answered for %v: replacing it", HelloTime)
+			c.replace(l)
+			return
+		}
+	}
+}
+
+// replace kills the supervisor of a connection. The next call starts another.
+func (c *Client) replace(l *link) {
+	process, err := l.KillPeer()
+	if err != nil && !errors.Is(err, wire.ErrPeerGone) {
+		c.cfg.Log("failed to kill the supervisor: %v", err)
+	}
+	if process != nil {
+		// its lock goes with it: it touches nothing that can hang but its own directory
+		for end := time.Now().Add(HelloTime); !dead(int(process.Fd())) && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		process.Close()
+	}
+	l.Close()
 }
 
 // listen reads what the supervisor says until the connection ends, and then sees
@@ -60,32 +114,22 @@ func (l *link) roundTrip(ctx context.Context, req *request, fds ...int) (*reply,
 func (c *Client) listen(l *link) {
 	for {
 		var r reply
-		if l.receive(&r) != nil {
+		if l.Receive(&r) != nil {
 			break
 		}
+		l.heard.Add(1)
 		switch {
 		case r.Event != nil:
 			c.cfg.OnEvent(*r.Event)
 		case r.Seq == 0 && r.Exit != nil:
 			c.ended(r.ID, r.Exit)
 		default:
-			l.mu.Lock()
-			if answer := l.pending[r.Seq]; answer != nil {
-				delete(l.pending, r.Seq)
-				answer <- &r
-			}
-			l.mu.Unlock()
+			l.calls.Answer(r.Seq, &r)
 		}
 	}
 	c.drop(l) // first: who is told that it is lost calls again at once
-	l.mu.Lock()
-	l.lost = true
-	for seq, answer := range l.pending {
-		close(answer)
-		delete(l.pending, seq)
-	}
-	l.mu.Unlock()
-	l.shut()
+	l.calls.Lose()
+	l.Shut()
 
 	c.mu.Lock()
 	for id, s := range c.sessions { // they died with the connection
@@ -165,6 +209,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	c.mu.Unlock()
 	c.handOver(ctx, l, held)
 	go c.hangUpWhenIdle(l)
+	go c.watch(l)
 	return l, nil
 }
 
@@ -177,7 +222,7 @@ func (c *Client) handOver(ctx context.Context, l *link, held []*hold) {
 		switch {
 		case errors.Is(err, ErrUnknownTask):
 			c.ended(h.state.ID, lost("its supervisor was killed before the program ran"))
-		case errors.Is(err, errLinkLost):
+		case errors.Is(err, wire.ErrLost):
 			return // the next supervisor gets them
 		case err != nil:
 			c.cfg.Log("failed to hand task %s to the supervisor: %v", h.state.ID, err)
@@ -216,11 +261,14 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 			}
 			continue
 		}
-		l := &link{conn: newConn(nc), pending: map[uint64]chan *reply{}}
+		l := &link{Conn: wire.New(nc)}
 		go c.listen(l)
 		r, err := l.roundTrip(ctx, &request{Op: opHello})
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not greet"), err)
+			if err != nil && !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
+				c.replace(l)
+			}
 			l.Close()
 			continue // it was just ending
 		}
@@ -253,7 +301,7 @@ func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
 	defer binary.Close()
 	req := &request{Op: opUpgrade, Build: buildID(), FDs: 1}
 	_, err = l.roundTrip(ctx, req, int(binary.Fd()))
-	if errors.Is(err, errLinkLost) {
+	if errors.Is(err, wire.ErrLost) {
 		c.upgraded = true
 		c.cfg.Log("supervisor was upgraded in place")
 		return nil
@@ -271,9 +319,7 @@ func (c *Client) hangUpWhenIdle(l *link) {
 		}
 		c.mu.Lock()
 		stale := c.link != l
-		l.mu.Lock()
-		idle := len(c.holds) == 0 && len(c.sessions) == 0 && len(l.pending) == 0 && time.Since(c.lastUse) > c.cfg.Idle
-		l.mu.Unlock()
+		idle := len(c.holds) == 0 && len(c.sessions) == 0 && l.calls.Pending() == 0 && time.Since(c.lastUse) > c.cfg.Idle
 		if idle && !stale {
 			c.link = nil // a call from now on dials anew
 		}

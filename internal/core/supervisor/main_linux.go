@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -60,6 +62,9 @@ func Main() {
 	switch os.Args[1] {
 	case roleLaunch:
 		launch.Main()
+	case collector.Role:
+		setName("outrider-collec")
+		collector.Main()
 	case roleSupervise:
 		os.Exit(supervise(os.Getenv(optionsVar)))
 	}
@@ -128,6 +133,7 @@ func newServer(o options) (*server, error) {
 		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{},
 		busySince: time.Now(),
 	}
+	s.collector = newCollector(s)
 	var err error
 	if s.loop, err = newLoop(s); err != nil {
 		return nil, err
@@ -186,6 +192,9 @@ func (s *server) run() {
 			break
 		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	s.collector.End(ctx)
+	cancel()
 	s.listener.Close() // removes the socket
 	_ = os.Remove(filepath.Join(s.store.Dir, "supervisor.log"))
 	// each succeeds only where nothing is left in it; exit records that nobody

@@ -1,16 +1,15 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -18,176 +17,228 @@ import (
 // streamNames are a task's streams: the names of its FIFOs, and of its log files.
 var streamNames = [2]string{"stdout", "stderr"}
 
-// stream is one output stream of a task that this supervisor collects.
-type stream struct {
-	p *process
+// How long the supervisor waits for a collector: to open a new task's log files, and
+// at the end of a task, where the collector itself gives up earlier.
+const (
+	openTime = 10 * time.Second
+	endTime  = 5 * time.Second
+)
 
-	mu   sync.Mutex   // the event loop pumps, and the end of a task drains
-	logs *logs.Stream // nil when closed
+// collection is what the supervisor knows of the collection of a task's output.
+// Nothing of it is a file of the allocation: those are the collector's.
+type collection struct {
+	spec   *collector.Spec // nil where nothing is collected
+	opened chan struct{}   // closed when the collector has it, or failed to take it
+	err    error           // why it failed, once opened is closed
+	late   bool            // under mu: taken when the task had ended, so that something may be missing
 }
 
-// drainTime bounds how long the end of a task waits for its last output to be
-// taken: by a full disk, or by a logmon that is gone.
-const drainTime = 2 * time.Second
+func newCollector(s *server) *collector.Client {
+	return collector.NewClient(collector.Config{
+		Store: s.store, Argv0: argv0, Build: s.build, Running: s.collected,
+		OnEvent: func(e collector.Event) { s.event(e.ID, "%s", e.Message) },
+		Forks:   &s.forks,
+		OnStart: func(pid int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.launchers[pid] = true
+		},
+		OnEnd: s.noLauncher,
+		Log:   func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
+	})
+}
 
-// openOutput makes a new task's standard streams. The caller closes the files,
+// collected are the tasks whose output is collected. Of those that are being started
+// it is the ones that a collector has had; the others' starts ask again.
+func (s *server) collected() (specs []collector.Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.output.spec != nil && !p.closed && (!p.starting || p.isOpened()) {
+			specs = append(specs, *p.output.spec)
+		}
+	}
+	return specs
+}
+
+func (p *process) isOpened() bool {
+	select {
+	case <-p.output.opened:
+		return p.output.err == nil
+	default:
+		return false
+	}
+}
+
+func (p *process) isCollected(s *server) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.output.spec != nil
+}
+
+// keepOutput ends the collection for tasks that nobody knows any more, once all that
+// are on disk have been adopted.
+func (s *server) keepOutput() {
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
+	defer cancel()
+	s.collector.Keep(ctx, func(id string) bool {
+		_, err := s.find(id)
+		return err == nil
+	})
+}
+
+func (s *server) specOf(st *task.State) *collector.Spec {
+	spec := &collector.Spec{
+		ID: st.ID, Task: st.Task, Output: st.Output, Inodes: st.Output.FIFOs, Identity: st.Identity, UID: -1, GID: -1,
+	}
+	if u := st.Command.User; u != nil && os.Geteuid() == 0 {
+		spec.UID, spec.GID = int(u.UID), int(u.GID)
+	}
+	if st.Output.Collector == task.CollectorDriver {
+		for i, name := range streamNames {
+			spec.FIFOs[i] = s.store.FIFO(st.ID, name)
+		}
+	}
+	return spec
+}
+
+// openOutput makes a new task's standard streams, and lets the collector open the
+// other side meanwhile: output.opened says when it has. The caller closes the files,
 // which are the task's ends, when the task has them.
 func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err error) {
-	uid, gid := -1, -1
-	if u := st.Command.User; u != nil && os.Geteuid() == 0 {
-		uid, gid = int(u.UID), int(u.GID)
+	if st.Output.Collector != task.CollectorDriver && st.Output.Collector != task.CollectorNomad {
+		close(p.output.opened)
+		return stdio, nil // /dev/null is what a nil file becomes
 	}
+	spec := s.specOf(st)
+	s.mu.Lock()
+	p.output.spec = spec
+	s.mu.Unlock()
+	if st.Output.Collector == task.CollectorNomad {
+		ends, err := s.startCollection(p, spec)
+		copy(stdio[1:], ends)
+		return stdio, err
+	}
+	var reads []*os.File
 	for i, name := range streamNames {
-		switch st.Output.Collector {
-		case task.CollectorDriver:
-			path := s.store.FIFO(st.ID, name)
-			if err = logs.MakeFIFO(path, uid, gid); err != nil {
-				return stdio, err
-			}
-			if err = s.openStream(p, name); err != nil {
-				return stdio, err
-			}
-			stdio[i+1], err = logs.OpenTaskEnd(path)
-		case task.CollectorNomad:
-			path := []string{st.Output.Stdout, st.Output.Stderr}[i]
-			if stdio[i+1], err = logs.OpenNomadFIFO(path, uid, gid); err == nil {
-				err = p.hold(path, uid, gid)
-			}
-		default:
-			// /dev/null is what a nil file becomes
+		var read *os.File
+		if stdio[i+1], read, err = makeFIFO(spec, i); err != nil {
+			closeAll(reads)
+			close(p.output.opened)
+			return stdio, fmt.Errorf("failed to make the task's %s: %w", name, err)
 		}
-		if err != nil {
-			return stdio, err
-		}
+		reads = append(reads, read)
 	}
+	st.Output.FIFOs = spec.Inodes
+	go func() {
+		defer closeAll(reads)
+		_, _ = s.startCollection(p, spec, reads...)
+	}()
 	return stdio, nil
 }
 
-// hold keeps a FIFO of Nomad's logmon open for as long as the task lives, so that
-// its output waits there while no logmon does.
-func (p *process) hold(path string, uid, gid int) error {
-	f, err := logs.OpenNomadFIFO(path, uid, gid)
-	if err == nil {
-		p.held = append(p.held, f)
+// makeFIFO makes one and opens both of its ends.
+func makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
+	path := spec.FIFOs[i]
+	if err := logs.MakeFIFO(path, spec.UID, spec.GID); err != nil {
+		return nil, nil, err
 	}
-	return err
-}
-
-// openStream opens the supervisor's end of a FIFO, and the log file.
-func (s *server) openStream(p *process, name string) error {
-	fd, err := logs.OpenReadEnd(s.store.FIFO(p.id, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		fd, err = p.readEndOfTask(name, err)
+	if end, err = logs.OpenTaskEnd(path); err != nil {
+		return nil, nil, err
 	}
+	fd, err := logs.OpenReadEnd(path)
 	if err != nil {
-		return err
+		end.Close()
+		return nil, nil, err
 	}
-	l, err := logs.Open(fd, logs.Config{
-		AllocDir: p.output.AllocDir, Name: p.output.Task + "." + name,
-		MaxFiles: p.output.MaxFiles, MaxFileSize: p.output.MaxFileSize,
-	})
-	if l != nil {
-		p.streams = append(p.streams, &stream{p: p, logs: l})
+	spec.Inodes[i], err = task.InodeOf(fd)
+	if err != nil {
+		end.Close()
+		unix.Close(fd)
+		return nil, nil, err
 	}
-	return err
+	return end, os.NewFile(uintptr(fd), path), nil
 }
 
-// readEndOfTask finds a FIFO whose name is gone, because somebody removed the
-// state directory, at the task that still writes to it. notFound is returned where
-// the task has put something else in its place.
-func (p *process) readEndOfTask(name string, notFound error) (int, error) {
-	path := fmt.Sprintf("/proc/%d/fd/%d", p.identity.PID, 1+slices.Index(streamNames[:], name))
-	var st unix.Stat_t
-	if !p.identity.Alive() || unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO || st.Nlink != 0 {
-		return -1, notFound
+func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.File) ([]*os.File, error) {
+	defer close(p.output.opened)
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
+	defer cancel()
+	ends, err := s.collector.Start(ctx, *spec, reads...)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errors.New("log directory does not answer: its file system hangs")
 	}
-	return logs.OpenReadEnd(path)
+	p.output.err = err
+	return ends, err
 }
 
-// reopenOutput opens what a supervisor before this one had open. Errors are the
-// stream's to deal with: a task that runs is not ended for them.
-func (s *server) reopenOutput(p *process, out task.Output, u *task.User) {
-	uid, gid := -1, -1
-	if u != nil && os.Geteuid() == 0 {
-		uid, gid = int(u.UID), int(u.GID)
-	}
-	for i, name := range streamNames {
-		var err error
-		switch out.Collector {
-		case task.CollectorDriver:
-			err = s.openStream(p, name)
-		case task.CollectorNomad:
-			err = p.hold([]string{out.Stdout, out.Stderr}[i], uid, gid)
-		}
-		if err != nil {
-			s.event(p.id, "Output: %v", err)
-		}
-	}
-}
-
-// pump moves a stream's output and arranges when the loop looks at it again.
-func (l *loop) pump(str *stream) {
-	str.mu.Lock()
-	defer str.mu.Unlock()
-	if str.logs == nil {
+// resumeOutput makes sure that the output of a task of an earlier supervisor is
+// collected. Errors are told: a task that runs is not ended for them.
+func (s *server) resumeOutput(p *process, st *task.State) {
+	if st.Output.Collector != task.CollectorDriver && st.Output.Collector != task.CollectorNomad {
+		close(p.output.opened)
 		return
 	}
-	r := str.logs.Pump(time.Now())
-	l.server.tell(str.p, r.Events)
-	switch r.Next {
-	case logs.Wait:
-		l.arm(str.logs.FD())
-	case logs.Later:
-		l.rest(str, r.At)
-	case logs.Ended:
-		// nobody can write to it any more; it is closed with the task
+	late := !runs(st.Identity) && st.Output.Collector == task.CollectorDriver
+	spec := s.specOf(st)
+	s.mu.Lock()
+	p.output.spec = spec
+	s.mu.Unlock()
+	go func() {
+		defer close(p.output.opened)
+		ctx, cancel := context.WithTimeout(context.Background(), openTime)
+		defer cancel()
+		always, err := s.collector.Resume(ctx, *spec)
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // of what hangs the collector tells
+			s.event(p.id, "Output: %v", err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.output.late = late && !always
+	}()
+}
+
+// tellLate tells, once, that the end of a task's output may be missing.
+func (s *server) tellLate(p *process) {
+	select {
+	case <-p.output.opened:
+	case <-time.After(endTime):
+		return
+	}
+	s.mu.Lock()
+	late := p.output.late
+	p.output.late = false
+	s.mu.Unlock()
+	if late {
+		s.event(p.id, "Output: its end may be missing: the task ended while nobody held its output")
 	}
 }
 
-// drainStreams moves all output that is there, once a task has ended: whoever is
-// told of the exit finds the last line in the file.
-func (s *server) drainStreams(p *process) {
-	for _, str := range p.streams {
-		str.mu.Lock()
-		if str.logs != nil {
-			r := str.logs.Drain(time.Now())
-			s.tell(p, r.Events)
-		}
-		str.mu.Unlock()
+// drainOutput returns when all output that is there has been moved, once a task has
+// ended: whoever is told of the exit finds the last line in the file. What hangs, or
+// finds a full disk, is not waited for.
+func (s *server) drainOutput(p *process) {
+	if !p.isCollected(s) {
+		return
 	}
-	for _, f := range p.held { // logmon reads to the end when all writers are gone
-		for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			if n, err := logs.Queued(int(f.Fd())); err != nil || n == 0 {
-				break
-			}
-		}
+	<-p.output.opened
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if _, err := s.collector.Drain(ctx, p.id); err != nil {
+		s.event(p.id, "Output: its end may be missing: %v", err)
 	}
 }
 
-// closeStreams ends the collection of a task's output.
-func (s *server) closeStreams(p *process) {
-	for _, str := range p.streams {
-		str.mu.Lock()
-		if str.logs != nil {
-			for end := time.Now().Add(drainTime); ; time.Sleep(50 * time.Millisecond) {
-				r := str.logs.Drain(time.Now())
-				s.tell(p, r.Events)
-				if r.Next == logs.Ended || time.Now().After(end) {
-					break
-				}
-			}
-			s.loop.remove(str.logs.FD())
-			s.tell(p, str.logs.Close())
-			str.logs = nil
-		}
-		str.mu.Unlock()
+// closeOutput ends the collection of a task's output.
+func (s *server) closeOutput(p *process) {
+	if !p.isCollected(s) {
+		return
 	}
-	closeAll(p.held)
-	p.held = nil
-}
-
-func (s *server) tell(p *process, events []string) {
-	for _, e := range events {
-		s.event(p.id, "Output: %s", e)
-	}
+	<-p.output.opened
+	s.mu.Lock()
+	p.closed = true
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	_ = s.collector.Close(ctx, p.id) // a collector that is gone has let go, too
 }

@@ -8,7 +8,6 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 
@@ -34,7 +33,6 @@ type request struct {
 	Exec   *ExecSpec     `json:"exec,omitempty"`   // exec
 	Signal int           `json:"signal,omitempty"` // signal
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
-	Late   bool          `json:"late,omitempty"`   // adopt: the client did not hold the task while it lived
 	Build  string        `json:"build,omitempty"`  // upgrade
 
 	files []*os.File // received; the handler closes them
@@ -134,10 +132,4 @@ func (r *remoteError) err() error {
 	default:
 		return errors.New(r.Message)
 	}
-}
-
-// encode is one message on the wire.
-func encode(v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	return append(b, '\n'), err
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,7 +10,9 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // server is the supervisor's whole state. The event loop (loop_linux.go) and the
@@ -20,10 +23,11 @@ type server struct {
 	build string
 	leaf  cgroup.Group // where this process itself is; removed at the end
 
-	loop     *loop
-	listener *net.UnixListener
-	lock     *os.File // flock on the store's directory: one supervisor a store
-	idle     time.Duration
+	loop      *loop
+	collector *collector.Client
+	listener  *net.UnixListener
+	lock      *os.File // flock on the store's directory: one supervisor a store
+	idle      time.Duration
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	adoption sync.Mutex   // one adoption at a time
@@ -53,15 +57,13 @@ type process struct {
 	child    bool // ours, so wait4(2) tells the exit status
 	group    cgroup.Group
 	oomKills uint64
-	output   output
-	streams  []*stream
-	held     []*os.File // FIFOs of Nomad's logmon
+	output   collection
+	closed   bool // its output is not collected any more
 
 	exit *task.Exit    // nil while it runs
 	done chan struct{} // closed when exit is set
 
 	gone     bool          // adopted too late: no such process, and no record of its exit
-	late     bool          // adopted when it was dead, reaped or not
 	starting bool          // its launcher is at work
 	begun    chan struct{} // closed when that is over, well or not
 
@@ -69,16 +71,10 @@ type process struct {
 	destroyed bool
 }
 
-// output is what is needed of task.Output, and of the task's name, to open files.
-type output struct {
-	task.Output
-	Task string
-}
-
 func newProcess(id string) *process {
 	return &process{
 		id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None},
-		done: make(chan struct{}), begun: make(chan struct{}),
+		done: make(chan struct{}), begun: make(chan struct{}), output: collection{opened: make(chan struct{})},
 	}
 }
 
@@ -88,19 +84,28 @@ func (p *process) isStarting(s *server) bool {
 	return p.starting
 }
 
+// firstWait is how long the first wait after a failed accept(2) is.
+const firstWait = 10 * time.Millisecond
+
 // serve accepts clients until the listener is closed.
 func (s *server) serve() {
-	for {
+	for wait := firstWait; ; {
 		c, err := s.listener.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		w := newConn(c)
-		if uid, err := w.peerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
-			w.shut() // the directory's mode keeps others out already; this is the second lock
+		if err != nil { // no descriptor or no memory is left, for now
+			time.Sleep(wait)
+			wait = min(2*wait, time.Second)
 			continue
 		}
-		cl := &client{conn: w, out: make(chan *reply, 1024)}
+		wait = firstWait
+		w := wire.New(c)
+		if uid, err := w.PeerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
+			w.Shut() // the directory's mode keeps others out already; this is the second lock
+			continue
+		}
+		cl := &client{Conn: w, out: make(chan *reply, 1024)}
 		s.mu.Lock()
 		ending := s.ending
 		if !ending {
@@ -108,7 +113,7 @@ func (s *server) serve() {
 		}
 		s.mu.Unlock()
 		if ending { // the client starts another supervisor
-			w.shut()
+			w.Shut()
 			return
 		}
 		go s.converse(cl)
@@ -118,7 +123,7 @@ func (s *server) serve() {
 // client is one plugin's connection. What it is told goes through a queue, since
 // the event loop must not wait for a plugin that does not read.
 type client struct {
-	*conn
+	*wire.Conn
 	out chan *reply
 }
 
@@ -139,7 +144,7 @@ func (s *server) converse(c *client) {
 		for {
 			select {
 			case r := <-c.out:
-				if c.send(r) != nil {
+				if c.Send(r) != nil {
 					c.Close()
 				}
 			case <-done:
@@ -150,10 +155,10 @@ func (s *server) converse(c *client) {
 	var running sync.WaitGroup
 	for {
 		var req request
-		if err := c.receive(&req); err != nil {
+		if err := c.Receive(&req); err != nil {
 			break
 		}
-		req.files = c.take(req.FDs)
+		req.files = c.Take(req.FDs)
 		running.Go(func() {
 			r := s.answer(c, &req)
 			closeAll(req.files)
@@ -176,7 +181,7 @@ func (s *server) converse(c *client) {
 	}
 	running.Wait()
 	close(done)
-	c.shut()
+	c.Shut()
 }
 
 func (s *server) answer(c *client, req *request) *reply {
@@ -189,7 +194,7 @@ func (s *server) answer(c *client, req *request) *reply {
 	case opLaunch:
 		r.State, r.Stat, err = s.launch(req.State)
 	case opAdopt:
-		r.Stat, err = s.adopt(req.State, req.files, req.Late)
+		r.Stat, err = s.adopt(req.State, req.files)
 	case opSignal:
 		err = s.signal(req.ID, req.Signal, req.Mode)
 	case opKill:
@@ -220,7 +225,10 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	st, err := s.store.Load(p.id)
 	if err != nil && p.task == nil {
 		// the file was damaged under us: what is in memory is enough to go on
-		st = &task.State{ID: p.id, Identity: p.identity, Group: p.group, Output: p.output.Output}
+		st = &task.State{ID: p.id, Identity: p.identity, Group: p.group}
+		if p.isCollected(s) {
+			st.Output = p.output.spec.Output
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,6 +43,9 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	s.destroyEarlierRuns(p)
 	proc, err := s.prepare(p, st)
 	if err == nil {
+		err = s.collects(p, proc)
+	}
+	if err == nil {
 		err = s.follow(p, proc)
 	}
 	if err != nil {
@@ -91,7 +94,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 		return nil, fmt.Errorf("failed to set up the cgroup: %w", err)
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
-	p.group, p.oomKills, p.output = st.Group, st.OOMKills, output{st.Output, st.Task}
+	p.group, p.oomKills = st.Group, st.OOMKills
 
 	stdio, err := s.openOutput(p, st)
 	defer closeAll(stdio[:])
@@ -115,15 +118,21 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	return proc, nil
 }
 
+// collects waits until the collector has opened the files of a launcher's output.
+func (s *server) collects(p *process, proc *launch.Process) error {
+	<-p.output.opened
+	if p.output.err != nil {
+		s.drop(proc)
+	}
+	return p.output.err
+}
+
 // follow waits until the launcher has become the program, and watches that.
 func (s *server) follow(p *process, proc *launch.Process) error {
 	if err := s.started(proc); err != nil {
 		return err
 	}
 	p.pidfd, p.child = proc.TakePidFD(), true
-	for _, str := range p.streams {
-		s.loop.addStream(str)
-	}
 	return s.loop.addProcess(p)
 }
 
@@ -196,7 +205,7 @@ func (s *server) noLauncher(pid int) {
 // abandon clears a task that did not start.
 func (s *server) abandon(p *process) {
 	_ = s.killTree(p)
-	s.closeStreams(p)
+	s.closeOutput(p)
 	_ = p.group.Remove()
 	_ = s.store.Remove(p.id)
 	s.mu.Lock()

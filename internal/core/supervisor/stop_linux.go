@@ -151,7 +151,7 @@ func (s *server) destroyTask(id string) error {
 	if err := s.killTree(p); err != nil {
 		return err
 	}
-	s.closeStreams(p)
+	s.closeOutput(p)
 	s.enders.enter()
 	defer s.enders.leave()
 	if err := p.group.Remove(); err != nil {

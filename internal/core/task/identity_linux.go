@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Identity names one process for ever: a pid alone is used again by the kernel.
@@ -39,6 +41,19 @@ func (id Identity) Alive() bool {
 	}
 	st, err := ReadStat(id.PID)
 	return err == nil && st.Start == id.Start
+}
+
+// Inode names a file of a file system that is mounted. The zero value names none.
+type Inode struct {
+	Device uint64 `json:"device"`
+	Number uint64 `json:"number"`
+}
+
+// InodeOf returns that of an open file.
+func InodeOf(fd int) (Inode, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return Inode{Device: st.Dev, Number: st.Ino}, err
 }
 
 // Stat is what Outrider needs of /proc/<pid>/stat, proc_pid_stat(5).

@@ -55,6 +55,10 @@ type Output struct {
 	// StderrFrom is where stderr ended before the start: what is before is of earlier runs.
 	StderrFrom LogPlace `json:"stderr_from,omitzero"`
 
+	// FIFOs are the inodes of the FIFOs stdout and stderr in the task's directory.
+	// Used by CollectorDriver.
+	FIFOs [2]Inode `json:"fifos,omitzero"`
+
 	// Stdout and Stderr are the FIFOs of Nomad's logmon, or os.DevNull. Used by CollectorNomad.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`

@@ -61,7 +61,7 @@ func (d *demo) acts(ctx context.Context) error {
 	if err := d.show(ctx); err != nil {
 		return err
 	}
-	stage.Note("One plugin, one supervisor, and the tasks. A hundred tasks have the same two.")
+	stage.Note("One plugin, one supervisor with its collector, and the tasks. A hundred tasks have the same three.")
 	tasks, err := d.taskPIDs(ctx)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (d *demo) ours(ctx context.Context) ([]forest.Process, error) {
 	}
 	found := forest.Below(all, pid)
 	for _, p := range all {
-		orphan := strings.HasPrefix(p.Args, "outrider-supervisor supervise "+d.agent.StateDir()) || strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
+		orphan := strings.HasPrefix(p.Args, "outrider-supervisor ") && strings.Contains(p.Args, " "+d.agent.StateDir()) || strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
 		if orphan &&
 			!slices.ContainsFunc(found, func(q forest.Process) bool { return q.PID == p.PID }) {
 			found = append(found, forest.Below(all, p.PID)...)

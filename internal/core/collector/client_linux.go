@@ -1,0 +1,493 @@
+package collector
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
+)
+
+// answerTime is how long a collector may take for what touches no file. One that
+// takes longer is replaced.
+const answerTime = 5 * time.Second
+
+// Config is what a Client needs to know.
+type Config struct {
+	Store task.Store
+
+	// Argv0 is the name under which the supervisor's binary runs in a role.
+	Argv0 string
+
+	// Build says which binary this is. A collector of another build is replaced.
+	Build string
+
+	// Running returns the tasks whose output is to be collected: a collector that
+	// takes another's place gets them.
+	Running func() []Spec
+
+	// OnEvent is called, from one goroutine, with what the user of a task should know.
+	OnEvent func(Event)
+
+	// Forks is held while a collector is forked, and until OnStart has returned, which
+	// is called with its pid, as OnEnd is when it has been reaped.
+	Forks          sync.Locker
+	OnStart, OnEnd func(pid int)
+
+	// Log is called with what an operator may want to know.
+	Log func(format string, args ...any)
+}
+
+// Client is a supervisor's side: it finds the collector that serves the store, or
+// starts one, and another when that one has gone. It is safe for concurrent use.
+// No call takes longer than its context, and a little over drainTime at most where
+// the contract does not say otherwise.
+type Client struct {
+	cfg Config
+
+	connecting sync.Mutex // one attempt at a time
+	mu         sync.Mutex
+	link       *link
+	over       bool
+}
+
+// link is one connection to a collector.
+type link struct {
+	*wire.Conn
+	calls wire.Calls[*reply]
+	had   []string // the tasks that it had when it was connected
+}
+
+// NewClient returns a client; nothing runs before its first call.
+func NewClient(cfg Config) *Client { return &Client{cfg: cfg} }
+
+// Start begins to collect the output of a task that is being started. files are the
+// read ends of its FIFOs, for CollectorDriver; they stay the caller's. What is
+// returned are the task's ends of Nomad's FIFOs, for CollectorNomad. An error says
+// why its output can't be collected; it is not, then.
+func (c *Client) Start(ctx context.Context, spec Spec, files ...*os.File) ([]*os.File, error) {
+	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec, New: true}, files...)
+	if err != nil {
+		return nil, err
+	}
+	return r.files, nil
+}
+
+// Resume makes sure that the output of a task that was started earlier is collected.
+// It says whether it was all the time, so that nothing can be missing.
+func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
+	l, err := c.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	if slices.Contains(l.had, spec.ID) {
+		return true, nil
+	}
+	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
+	return err == nil && r.Had, err
+}
+
+// Drain returns when all that a task wrote is in the files; false where that takes
+// too long, as on a full disk or a file system that does not answer: it goes on then.
+func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
+	r, err := c.repeat(ctx, &request{Op: opDrain, ID: id})
+	return err == nil && !r.Waits, err
+}
+
+// Close ends the collection of a task's output. What waits for a file system is
+// moved in the background when that answers. Nothing is started for it.
+func (c *Client) Close(ctx context.Context, id string) error {
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l == nil {
+		return nil // one that takes this one's place does not get the task
+	}
+	_, err := c.ask(ctx, l, &request{Op: opClose, ID: id})
+	return err
+}
+
+// Rename gives a task another id.
+func (c *Client) Rename(ctx context.Context, id, to string) error {
+	_, err := c.repeat(ctx, &request{Op: opRename, ID: id, To: to})
+	return err
+}
+
+// Keep ends the collection for all tasks but those that the function names, if there
+// is a collector.
+func (c *Client) Keep(ctx context.Context, keep func(id string) bool) {
+	if p := c.find(); p == nil {
+		return
+	} else {
+		unix.Close(p.pidfd)
+	}
+	l, err := c.connect(ctx)
+	if err != nil {
+		return
+	}
+	for _, id := range l.had {
+		if !keep(id) {
+			_, _ = c.ask(ctx, l, &request{Op: opClose, ID: id})
+		}
+	}
+}
+
+// End lets the collector go when it has moved what there is, and returns when it is
+// gone, or ctx has ended. No call may follow.
+func (c *Client) End(ctx context.Context) {
+	c.mu.Lock()
+	l := c.link
+	c.over = true
+	c.mu.Unlock()
+	if l != nil {
+		_, _ = c.ask(ctx, l, &request{Op: opEnd})
+		for c.current() == l && ctx.Err() == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	if p := c.find(); p != nil { // it waits for a file system
+		unix.Close(p.pidfd)
+		return
+	}
+	_ = os.Remove(Socket(c.cfg.Store))
+	_ = os.Remove(c.file())
+}
+
+func (c *Client) current() *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link
+}
+
+// repeat makes a call that may be made twice.
+func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
+	for try := 0; ; try++ {
+		l, err := c.connect(ctx)
+		if err == nil {
+			var r *reply
+			if r, err = c.ask(ctx, l, req, files...); !errors.Is(err, wire.ErrLost) {
+				return r, err
+			}
+		}
+		if try >= 3 {
+			return nil, fmt.Errorf("failed to reach the collector: %w", err)
+		}
+	}
+}
+
+// ask makes one call. A collector that is too late with its answer is asked whether
+// it answers at all, and hung up on if it does not.
+func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.File) (*reply, error) {
+	r, err := l.calls.Do(ctx, func(seq uint64) error {
+		mine := *req
+		mine.Seq, mine.FDs = seq, len(files)
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		_ = l.SetWriteDeadline(time.Now().Add(answerTime)) // one that does not read
+		if l.Send(&mine, fds...) != nil {
+			l.Close()
+			return wire.ErrLost
+		}
+		return nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		go c.check(l)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, r.err()
+}
+
+func (c *Client) check(l *link) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	if _, err := l.calls.Do(ctx, func(seq uint64) error { return l.Send(&request{Seq: seq, Op: opHello}) }); err != nil {
+		c.cfg.Log("collector does not answer: replacing it")
+		l.Close()
+	}
+}
+
+// connect returns the connection to a collector of this build that knows all running
+// tasks.
+func (c *Client) connect(ctx context.Context) (*link, error) {
+	c.connecting.Lock()
+	defer c.connecting.Unlock()
+	if l := c.current(); l != nil {
+		return l, nil
+	}
+	old := c.find()
+	l, err := c.greet(ctx, old)
+	if err != nil {
+		if l, err = c.replace(ctx, old); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	c.link = l
+	c.mu.Unlock()
+	return l, nil
+}
+
+// file is where the identity of the collector is kept that moves the output.
+func (c *Client) file() string { return filepath.Join(c.cfg.Store.Dir, "collector.json") }
+
+// process is one that moves output.
+type process struct {
+	pid   int
+	pidfd int
+}
+
+// find returns the process that moves the output; nil where none does.
+func (c *Client) find() *process {
+	var id task.Identity
+	b, err := os.ReadFile(c.file())
+	if err != nil || json.Unmarshal(b, &id) != nil {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	if err != nil {
+		return nil
+	}
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, _ := unix.Poll(poll, 0)
+	if !id.Alive() || n > 0 { // asked after the open: the pidfd is of this very process. A zombie is none
+		unix.Close(fd)
+		return nil
+	}
+	c.cfg.OnStart(id.PID) // it may be this process's child, from before an upgrade
+	return &process{pid: id.PID, pidfd: fd}
+}
+
+var errOther = errors.New("the collector is of another build")
+
+// greet connects to the collector that is there. With an error none is, or not one
+// to go on with.
+func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
+	if p == nil {
+		return nil, unix.ESRCH
+	}
+	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: Socket(c.cfg.Store), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l := c.listen(wire.New(nc))
+	r, err := c.hello(ctx, l)
+	if err == nil && r.Build != c.cfg.Build {
+		err = errOther
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	unix.Close(p.pidfd)
+	l.had = r.Tasks
+	return l, nil
+}
+
+func (c *Client) hello(ctx context.Context, l *link) (*reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return c.ask(ctx, l, &request{Op: opHello})
+}
+
+// replace starts a collector, which opens what the old one has open before that one
+// is killed, and moves nothing before that one is dead: two of them would write over
+// each other's bytes.
+//
+// What does not die at once has its threads in file systems that do not answer. Each
+// holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
+// system answers, before it moves anything else: so it is not waited for.
+func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
+	if old != nil {
+		defer unix.Close(old.pidfd)
+	}
+	l, id, err := c.start()
+	if err != nil {
+		return nil, fmt.Errorf("failed to start the collector: %w", err)
+	}
+	if _, err := c.hello(ctx, l); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("failed to start the collector: %w", err)
+	}
+	var taken sync.WaitGroup
+	for _, spec := range c.cfg.Running() {
+		taken.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, takeTime)
+			defer cancel()
+			_, _ = l.calls.Do(ctx, func(seq uint64) error {
+				return l.Send(&request{Seq: seq, Op: opTake, Spec: &spec})
+			})
+		})
+	}
+	taken.Wait()
+	if old != nil {
+		old.kill()
+		c.cfg.OnEnd(old.pid)
+	}
+	b, err := json.Marshal(id)
+	if err == nil {
+		err = writeFile(c.file(), b)
+	}
+	if err == nil {
+		_, err = c.ask(ctx, l, &request{Op: opGo})
+	}
+	if err != nil {
+		l.Close() // it ends, since it was not told to go
+		return nil, fmt.Errorf("failed to start the collector: %w", err)
+	}
+	return l, nil
+}
+
+// takeTime is how long a FIFO may take to be opened where nothing hangs.
+const takeTime = time.Second
+
+// kill returns when the process is dead, or what is left of it hangs: all its threads
+// are in a system call that nothing interrupts (state D of proc_pid_stat(5)).
+func (p *process) kill() {
+	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+	poll := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+	for hung := 0; hung < 20; { // seen twenty times, since a thread is there for a moment at each write
+		n, err := unix.Poll(poll, 50)
+		if n > 0 || err != nil && err != unix.EINTR {
+			break
+		}
+		if hung++; !p.hangs() {
+			hung = 0
+		}
+	}
+	_, _ = unix.Wait4(p.pid, nil, unix.WNOHANG, nil) // where it is a child: ECHILD says that it is none, or reaped
+}
+
+func (p *process) hangs() bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
+	if err != nil {
+		return false
+	}
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if end := bytes.LastIndexByte(b, ')'); err == nil && end >= 0 && len(b) > end+2 && bytes.IndexByte([]byte("DZX"), b[end+2]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func writeFile(path string, b []byte) error {
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// start forks a collector.
+func (c *Client) start() (*link, task.Identity, error) {
+	var none task.Identity
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, none, err
+	}
+	mine, its := os.NewFile(uintptr(pair[0]), "collector"), os.NewFile(uintptr(pair[1]), "supervisor")
+	defer its.Close()
+	nc, err := net.FileConn(mine)
+	mine.Close()
+	if err != nil {
+		return nil, none, err
+	}
+	o, err := json.Marshal(options{Dir: c.cfg.Store.Dir, Build: c.cfg.Build})
+	if err != nil {
+		nc.Close()
+		return nil, none, err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
+	// its garbage is little, and the memory that waits for it counts for each plugin
+	cmd.Env = []string{optionsVar + "=" + string(o), "GOGC=10"}
+	cmd.Dir = "/"
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{its}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	c.cfg.Forks.Lock()
+	defer c.cfg.Forks.Unlock()
+	if err := cmd.Start(); err != nil {
+		nc.Close()
+		return nil, none, err
+	}
+	pid := cmd.Process.Pid
+	c.cfg.OnStart(pid)
+	id, err := task.Identify(pid)
+	go func() {
+		_ = cmd.Wait()
+		c.cfg.OnEnd(pid)
+	}()
+	u := nc.(*net.UnixConn)
+	if err != nil {
+		u.Close()
+		return nil, none, err
+	}
+	return c.listen(wire.New(u)), id, nil
+}
+
+// listen reads what a collector says until the connection ends. Then there is to be
+// another, if there is something to collect.
+func (c *Client) listen(conn *wire.Conn) *link {
+	l := &link{Conn: conn}
+	go func() {
+		for {
+			r := &reply{}
+			if l.Receive(r) != nil {
+				break
+			}
+			r.files = l.Take(r.FDs)
+			switch {
+			case r.Event != nil:
+				c.cfg.OnEvent(*r.Event)
+			case !l.calls.Answer(r.Seq, r):
+				closeAll(r.files)
+			}
+		}
+		c.mu.Lock()
+		current := c.link == l
+		if current {
+			c.link = nil
+		}
+		over := c.over
+		c.mu.Unlock()
+		l.calls.Lose()
+		l.Shut()
+		if current && !over && len(c.cfg.Running()) > 0 {
+			c.again()
+		}
+	}()
+	return l
+}
+
+// again gets a collector for tasks that lost theirs. Nobody may be waiting in a call
+// that would notice a failure, so it tries until it succeeds.
+func (c *Client) again() {
+	for wait := 10 * time.Millisecond; len(c.cfg.Running()) > 0; wait = min(2*wait, 5*time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		_, err := c.connect(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		c.cfg.Log("%v", err)
+		time.Sleep(wait)
+	}
+}

@@ -1,0 +1,203 @@
+package collector
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/logs"
+)
+
+// loop is the one epoll(7) loop over the output of all tasks. A task costs it a few
+// descriptors and nothing else.
+//
+// Streams are registered with EPOLLONESHOT: after each event the loop decides when
+// it wants to hear of the stream again, which lets little writes gather and a full
+// disk rest without spinning.
+//
+// One goroutine runs the loop and moves the bytes. If a file system keeps it for
+// longer than stallTime, another takes its place, and it ends when it comes back;
+// from then until it does, the streams of that file system have a goroutine each.
+type loop struct {
+	ep    int
+	tell  func(str *stream, events []string)
+	watch *time.Timer // fires when the runner's work takes too long
+
+	mu      sync.Mutex
+	watched map[int32]*stream // by FIFO
+	resting map[*stream]time.Time
+	queue   []*stream
+	runner  int     // which goroutine it is, counted
+	busy    *stream // what the runner is at
+	stalled map[uint64]int
+}
+
+const (
+	// stallTime is what moving a pipe's worth of bytes never takes, unless the machine is overloaded.
+	stallTime = 50 * time.Millisecond
+
+	// hangTime is when the user of the task is told.
+	hangTime = 2 * time.Second
+)
+
+func newLoop(tell func(*stream, []string)) (*loop, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	l := &loop{ep: ep, tell: tell, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
+	l.watch = time.AfterFunc(time.Hour, l.takeOver)
+	l.watch.Stop()
+	return l, err
+}
+
+// add begins to watch a stream's FIFO.
+func (l *loop) add(str *stream) error {
+	fd := str.logs.FD()
+	l.mu.Lock()
+	l.watched[int32(fd)] = str
+	l.mu.Unlock()
+	return unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+}
+
+// arm lets the loop hear of a FIFO once more.
+func (l *loop) arm(fd int) {
+	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+}
+
+// rest makes the loop look at a stream at a time, and not before.
+func (l *loop) rest(str *stream, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy == str {
+		l.resting[str] = until
+		return
+	}
+	// the runner waits already, perhaps for ever. What rests has bytes queued, so that to arm it is enough
+	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
+}
+
+// remove must be called before the FIFO is closed.
+func (l *loop) remove(str *stream) {
+	fd := str.logs.FD()
+	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.resting, str)
+	delete(l.watched, int32(fd))
+}
+
+// run moves output until another goroutine has taken over.
+func (l *loop) run(runner int) {
+	events := make([]unix.EpollEvent, 128)
+	for {
+		str, mine := l.next(runner)
+		switch {
+		case !mine:
+			return
+		case str == nil:
+			l.await(events)
+		default:
+			str.locked(func() { l.pump(str) })
+		}
+	}
+}
+
+// next returns the stream to look at, nil where none is due. It is false where the
+// loop has another runner.
+func (l *loop) next(runner int) (*stream, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watch.Stop()
+	if l.runner != runner {
+		return nil, false
+	}
+	l.busy = nil
+	for len(l.queue) > 0 {
+		str := l.queue[0]
+		l.queue = l.queue[1:]
+		if l.stalled[str.device] > 0 {
+			go str.locked(func() { str.mayHang(l.tell, func() { l.pump(str) }) })
+			continue
+		}
+		l.busy = str
+		l.watch.Reset(stallTime)
+		return str, true
+	}
+	l.queue = nil
+	return nil, true
+}
+
+// await fills the queue.
+func (l *loop) await(events []unix.EpollEvent) {
+	n, err := unix.EpollWait(l.ep, events, l.timeout())
+	if err != nil && err != unix.EINTR {
+		panic("epoll_wait: " + err.Error()) // only a programming error can be the cause
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ev := range events[:max(n, 0)] {
+		if str := l.watched[ev.Fd]; str != nil {
+			l.queue = append(l.queue, str)
+		}
+	}
+	for str, at := range l.resting {
+		if !at.After(now) {
+			l.queue = append(l.queue, str)
+			delete(l.resting, str)
+		}
+	}
+}
+
+// takeOver starts another runner: this one's work takes too long.
+func (l *loop) takeOver() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	str := l.busy
+	if str == nil {
+		return
+	}
+	l.busy = nil
+	l.runner++
+	go l.run(l.runner)
+	device := str.device
+	l.stalled[device]++
+	go str.mayHang(l.tell, func() {
+		str.mu.Lock() // when it has come back
+		defer str.mu.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.stalled[device]--; l.stalled[device] == 0 {
+			delete(l.stalled, device)
+		}
+	})
+}
+
+// timeout is how long epoll_wait may block, in ms: until the first resting stream
+// is due, for ever without one.
+func (l *loop) timeout() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.resting) == 0 {
+		return -1
+	}
+	first := time.Hour
+	for _, due := range l.resting {
+		first = min(first, time.Until(due))
+	}
+	return int(max(0, first+time.Millisecond-1) / time.Millisecond)
+}
+
+// pump moves a stream's output and arranges when the loop looks at it again. The
+// stream is locked.
+func (l *loop) pump(str *stream) {
+	r := str.logs.Pump(time.Now())
+	l.tell(str, r.Events)
+	switch r.Next {
+	case logs.Wait:
+		l.arm(str.logs.FD())
+	case logs.Later:
+		l.rest(str, r.At)
+	case logs.Ended:
+		str.ended = true // nobody can write to it any more; it is closed with the task
+	}
+}

@@ -1,0 +1,380 @@
+package collector
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
+)
+
+// Role is the argument that makes the supervisor's binary a collector.
+const Role = "collect"
+
+// optionsVar is the environment variable that holds a collector's options. The
+// arguments are left to what a reader of ps wants to know.
+const optionsVar = "OUTRIDER_COLLECTOR"
+
+// socketFD is where a new collector finds the connection to who started it.
+const socketFD = 3
+
+// linger is how long a collector without a supervisor stays when nothing is written
+// any more.
+const linger = 10 * time.Second
+
+type options struct {
+	Dir   string `json:"dir"`
+	Build string `json:"build"`
+}
+
+// server is the collector's whole state.
+type server struct {
+	store task.Store
+	build string
+	loop  *loop
+
+	mu      sync.Mutex
+	outputs map[string]*output // by task
+	closing int                // outputs that are not known any more, but not closed yet
+	going   bool
+	ending  bool
+	client  *client   // the latest
+	alone   time.Time // when there was a client last
+	untold  []Event
+}
+
+// client is a supervisor's connection. What it is told goes through a queue, since
+// the loop must not wait for a supervisor that does not read.
+type client struct {
+	*wire.Conn
+	out chan *reply
+}
+
+// maxUntold bounds the events that are kept for a supervisor that is not there.
+const maxUntold = 1000
+
+// Main is the collector's whole life; it does not return.
+func Main() {
+	// no signal that is meant for somebody else ends it
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
+	debug.SetMaxThreads(1 << 20) // one for each task whose files hang
+	var o options
+	if err := json.Unmarshal([]byte(os.Getenv(optionsVar)), &o); err != nil {
+		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
+		os.Exit(2)
+	}
+	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now()}
+	conn, err := firstConn()
+	if err == nil {
+		s.loop, err = newLoop(s.tell)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
+		os.Exit(1)
+	}
+	go s.loop.run(0)
+	go s.converse(conn)
+	s.run()
+	os.Exit(0)
+}
+
+func firstConn() (*wire.Conn, error) {
+	syscall.CloseOnExec(socketFD)
+	f := os.NewFile(socketFD, "supervisor")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("this role is for the supervisor, which starts it by itself")
+	}
+	return wire.New(u), nil
+}
+
+// run returns when nobody needs the collector any more.
+func (s *server) run() {
+	for range time.Tick(time.Second / 4) {
+		if s.mayEnd() {
+			return
+		}
+	}
+}
+
+func (s *server) mayEnd() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing > 0:
+		return false
+	case s.client == nil && !s.going: // who started it is gone, and another collector may move the output
+		return true
+	case s.ending:
+	case s.client != nil || time.Since(s.alone) < linger:
+		return false
+	}
+	for _, o := range s.outputs {
+		if !o.atEnd() {
+			return false
+		}
+	}
+	// all is in the files: a supervisor that comes later finds no FIFO, and misses nothing
+	for _, o := range s.outputs {
+		o.removeFIFOs()
+	}
+	return true
+}
+
+// listen accepts supervisors after the first.
+func (s *server) listen() error {
+	path := Socket(s.store)
+	_ = os.Remove(path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	go func() {
+		for wait := 10 * time.Millisecond; ; {
+			c, err := l.AcceptUnix()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // out of descriptors, most likely
+				time.Sleep(wait)
+				wait = min(2*wait, time.Second)
+				continue
+			}
+			wait = 10 * time.Millisecond
+			w := wire.New(c)
+			if uid, err := w.PeerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
+				w.Shut()
+				continue
+			}
+			go s.converse(w)
+		}
+	}()
+	return nil
+}
+
+// converse answers one supervisor until it hangs up.
+func (s *server) converse(conn *wire.Conn) {
+	c := &client{Conn: conn, out: make(chan *reply, 1024)}
+	s.mu.Lock()
+	s.client, s.ending = c, false
+	untold := s.untold
+	s.untold = nil
+	s.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case r := <-c.out:
+				fds := make([]int, len(r.files))
+				for i, f := range r.files {
+					fds[i] = int(f.Fd())
+				}
+				err := c.Send(r, fds...)
+				closeAll(r.files)
+				if err != nil {
+					c.Close()
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	for _, e := range untold {
+		s.event(e)
+	}
+	var running sync.WaitGroup
+	for {
+		var req request
+		if c.Receive(&req) != nil {
+			break
+		}
+		req.files = c.Take(req.FDs)
+		running.Go(func() {
+			r := s.answer(&req)
+			closeAll(req.files)
+			r.Seq, r.FDs = req.Seq, len(r.files)
+			select {
+			case c.out <- r:
+			case <-over:
+				closeAll(r.files)
+			}
+		})
+	}
+	s.mu.Lock()
+	if s.client == c {
+		s.client, s.alone = nil, time.Now()
+	}
+	s.mu.Unlock()
+	close(over)
+	c.Shut()
+}
+
+func (s *server) answer(req *request) *reply {
+	r := &reply{}
+	var err error
+	switch req.Op {
+	case opHello:
+		s.mu.Lock()
+		r.Build, r.Tasks = s.build, slices.Sorted(maps.Keys(s.outputs))
+		s.mu.Unlock()
+	case opTake:
+		r.files, r.Had, err = s.take(req)
+	case opGo:
+		err = s.start()
+	case opDrain:
+		if o := s.find(req.ID); o != nil {
+			r.Waits = !o.drain(s.tell)
+		}
+	case opClose:
+		r.Waits = !s.close(req.ID)
+	case opRename:
+		s.rename(req.ID, req.To)
+	case opEnd:
+		s.mu.Lock()
+		s.ending = true
+		s.mu.Unlock()
+	default:
+		err = fmt.Errorf("unknown request %q", req.Op)
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+// take begins to collect the output of a task. What can't be opened fails a task
+// that is being started; one that runs goes on, and is told.
+func (s *server) take(req *request) (ends []*os.File, had bool, err error) {
+	if req.Spec == nil || req.Spec.ID == "" {
+		return nil, false, errors.New("take needs a task")
+	}
+	o := &output{spec: *req.Spec, opened: make(chan struct{})}
+	s.mu.Lock()
+	_, had = s.outputs[o.spec.ID]
+	if !had {
+		s.outputs[o.spec.ID] = o
+	}
+	s.mu.Unlock()
+	if had {
+		return nil, true, nil
+	}
+	mayHang("", func(events []string) { s.events(o, events) }, func() { ends, err = o.open(req.files, req.New) })
+	if err != nil && req.New {
+		closeAll(ends)
+		s.close(o.spec.ID)
+		return nil, false, err
+	}
+	if err != nil {
+		s.events(o, []string{err.Error()})
+	}
+	s.mu.Lock()
+	going := s.going
+	s.mu.Unlock()
+	if going {
+		o.watch(s.loop)
+	}
+	return ends, false, nil
+}
+
+// start begins to move output: from here on a supervisor finds this collector by
+// its socket.
+func (s *server) start() error {
+	if err := s.listen(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.going = true
+	all := slices.Collect(maps.Values(s.outputs))
+	s.mu.Unlock()
+	for _, o := range all {
+		go o.watch(s.loop)
+	}
+	return nil
+}
+
+func (s *server) find(id string) *output {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outputs[id]
+}
+
+func (s *server) close(id string) bool {
+	s.mu.Lock()
+	o := s.outputs[id]
+	if o == nil {
+		s.mu.Unlock()
+		return true
+	}
+	delete(s.outputs, id)
+	s.closing++
+	s.mu.Unlock()
+	return o.close(s.loop, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closing--
+	})
+}
+
+func (s *server) rename(id, to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.outputs[id]; o != nil {
+		delete(s.outputs, id)
+		s.outputs[to] = o
+		o.rename(to)
+	}
+}
+
+// tell is for the user of the task that a stream belongs to.
+func (s *server) tell(str *stream, events []string) {
+	s.events(str.output, events)
+}
+
+func (s *server) events(o *output, events []string) {
+	for _, e := range events {
+		s.event(Event{ID: o.id(), Message: "Output: " + e})
+	}
+}
+
+// event tells the supervisor, or keeps it for the next.
+func (s *server) event(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		select {
+		case s.client.out <- &reply{Event: &e}:
+			return
+		default:
+		}
+	}
+	if len(s.untold) < maxUntold {
+		s.untold = append(s.untold, e)
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Socket is the path of a collector's listening socket.
+func Socket(s task.Store) string { return s.Dir + "/collector.sock" }

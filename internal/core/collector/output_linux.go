@@ -1,0 +1,290 @@
+package collector
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/logs"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// drainTime bounds how long the end of a task waits for its last output to be
+// taken: by a full disk, by a file system that does not answer, or by a logmon that
+// is gone.
+const drainTime = 2 * time.Second
+
+// output is that of one task. Its methods may take as long as a file system does,
+// unless they say otherwise.
+type output struct {
+	mu   sync.Mutex // of spec.ID, which may change
+	spec Spec
+
+	watching sync.Once
+
+	opened  chan struct{} // closed when the FIFOs and the files are open, or can't be
+	streams []*stream     // set before opened is closed
+	held    []*os.File    // FIFOs of Nomad's logmon, likewise
+}
+
+// stream is one output stream of a task that is collected here.
+type stream struct {
+	output *output
+	label  string // "stdout "
+	device uint64 // of the log directory's file system, 0 before that is open
+
+	mu    sync.Mutex   // the loop pumps, and the end of a task drains
+	logs  *logs.Stream // nil when closed
+	ended bool         // all that there will ever be is in the files
+}
+
+// locked calls do for a stream that is open, alone with it.
+func (str *stream) locked(do func()) {
+	str.mu.Lock()
+	defer str.mu.Unlock()
+	if str.logs != nil {
+		do()
+	}
+}
+
+// mayHang calls do, and tells the user of the task if that takes long. label is the
+// stream's, with a space behind it, or empty.
+func mayHang(label string, tell func(events []string), do func()) {
+	var mu sync.Mutex
+	told := false
+	timer := time.AfterFunc(hangTime, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		told = true
+		tell([]string{label + "waits: the file system of the log directory does not answer"})
+	})
+	do()
+	timer.Stop()
+	mu.Lock()
+	defer mu.Unlock()
+	if told {
+		tell([]string{label + "goes on"})
+	}
+}
+
+func (str *stream) mayHang(tell func(*stream, []string), do func()) {
+	mayHang(str.label, func(events []string) { tell(str, events) }, do)
+}
+
+func (o *output) id() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spec.ID
+}
+
+func (o *output) rename(to string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spec.ID = to
+}
+
+// open opens what the output needs. For CollectorNomad and a new task it returns
+// the task's ends of the FIFOs, which are the caller's to close. What is open when
+// there is an error stays so: a stream whose file can't be made yet tries again.
+func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error) {
+	defer close(o.opened)
+	for i := range streamNames {
+		var e error
+		if o.spec.Output.Collector == task.CollectorNomad {
+			var end *os.File
+			if end, e = o.hold(i, isNew); end != nil {
+				ends = append(ends, end)
+			}
+		} else {
+			e = o.openStream(i, files)
+		}
+		err = errors.Join(err, e)
+	}
+	return ends, err
+}
+
+// hold keeps a FIFO of Nomad's logmon open for as long as the task lives, so that
+// its output waits there while no logmon does.
+func (o *output) hold(i int, isNew bool) (end *os.File, err error) {
+	path := [2]string{o.spec.Output.Stdout, o.spec.Output.Stderr}[i]
+	f, err := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
+	if err != nil {
+		return nil, err
+	}
+	o.held = append(o.held, f)
+	if !isNew {
+		return nil, nil
+	}
+	return logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
+}
+
+// openStream opens this process's end of a FIFO, and the log file.
+func (o *output) openStream(i int, files []*os.File) (err error) {
+	fd := -1
+	if i < len(files) {
+		fd, err = unix.FcntlInt(files[i].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	} else {
+		fd, err = logs.OpenReadEnd(o.spec.FIFOs[i])
+		if errors.Is(err, fs.ErrNotExist) {
+			fd, err = o.readEndOfTask(i, err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	l, err := logs.Open(fd, logs.Config{
+		AllocDir: o.spec.Output.AllocDir, Name: o.spec.Task + "." + streamNames[i],
+		MaxFiles: o.spec.Output.MaxFiles, MaxFileSize: o.spec.Output.MaxFileSize,
+	})
+	if l == nil {
+		unix.Close(fd)
+		return err
+	}
+	o.streams = append(o.streams, &stream{output: o, label: streamNames[i] + " ", logs: l, device: l.Device()})
+	return err
+}
+
+// readEndOfTask finds a FIFO whose name is gone, because somebody removed the
+// state directory, at the task that still writes to it. notFound is returned where
+// the task has another file in its place: it is the task's to choose, and this
+// process may read what the task may not.
+func (o *output) readEndOfTask(i int, notFound error) (int, error) {
+	pidfd, err := unix.PidfdOpen(o.spec.Identity.PID, 0)
+	if err != nil {
+		return -1, notFound
+	}
+	defer unix.Close(pidfd)
+	if !o.spec.Identity.Alive() { // asked after the open: the pidfd is of this very process
+		return -1, notFound
+	}
+	fd, err := unix.PidfdGetfd(pidfd, i+1, 0)
+	if err != nil {
+		return -1, notFound
+	}
+	defer unix.Close(fd)
+	if at, err := task.InodeOf(fd); err != nil || at != o.spec.Inodes[i] || at == (task.Inode{}) {
+		return -1, notFound
+	}
+	return logs.OpenReadEnd(fmt.Sprintf("/proc/self/fd/%d", fd)) // a description of our own
+}
+
+// watch hands the streams to the loop.
+func (o *output) watch(l *loop) {
+	<-o.opened
+	o.watching.Do(func() {
+		for _, str := range o.streams {
+			str.locked(func() {
+				if err := l.add(str); err != nil {
+					l.tell(str, []string{str.label + "is not collected: " + err.Error()})
+				}
+			})
+		}
+	})
+}
+
+// drain moves all output that is there, once a task has ended: whoever is told of
+// the exit finds the last line in the file. It returns within drainTime; false:
+// not all was moved.
+func (o *output) drain(tell func(*stream, []string)) bool {
+	return o.bounded(func() bool {
+		all := true
+		for _, str := range o.streams {
+			str.mayHang(tell, func() {
+				str.locked(func() {
+					r := str.logs.Drain(time.Now())
+					tell(str, r.Events)
+					all = all && r.Next == logs.Ended
+				})
+			})
+		}
+		for _, f := range o.held { // logmon reads to the end when all writers are gone
+			for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				if n, err := logs.Queued(int(f.Fd())); err != nil || n == 0 {
+					break
+				}
+			}
+		}
+		return all
+	})
+}
+
+// close ends the collection. It returns within drainTime, false if it goes on in
+// the background; done is called when it is over.
+func (o *output) close(l *loop, done func()) bool {
+	return o.bounded(func() bool {
+		defer done()
+		for _, str := range o.streams {
+			str.mayHang(l.tell, func() { str.locked(func() { str.close(l) }) })
+		}
+		for _, f := range o.held {
+			f.Close()
+		}
+		return true
+	})
+}
+
+func (str *stream) close(l *loop) {
+	for end := time.Now().Add(drainTime); ; time.Sleep(50 * time.Millisecond) {
+		r := str.logs.Drain(time.Now())
+		l.tell(str, r.Events)
+		if r.Next == logs.Ended || time.Now().After(end) {
+			break
+		}
+	}
+	l.remove(str)
+	l.tell(str, str.logs.Close())
+	str.logs = nil
+}
+
+// bounded calls do, once the output is open, and returns what that returns; false
+// after drainTime, while do goes on.
+func (o *output) bounded(do func() bool) bool {
+	result := make(chan bool, 1)
+	go func() {
+		<-o.opened
+		result <- do()
+	}()
+	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // a full disk takes drainTime by itself
+	defer timeout.Stop()
+	select {
+	case all := <-result:
+		return all
+	case <-timeout.C:
+		return false
+	}
+}
+
+// atEnd says whether nothing will ever come any more. It does not wait: what hangs
+// is not at its end.
+func (o *output) atEnd() bool {
+	select {
+	case <-o.opened:
+	default:
+		return false
+	}
+	for _, str := range o.streams {
+		if !str.mu.TryLock() {
+			return false
+		}
+		over := str.logs == nil || str.ended
+		str.mu.Unlock()
+		if !over {
+			return false
+		}
+	}
+	return true
+}
+
+// removeFIFOs is for an output that is at its end.
+func (o *output) removeFIFOs() {
+	for _, path := range o.spec.FIFOs {
+		if path != "" {
+			_ = os.Remove(path)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+// Package collector is the process that moves the output of tasks to their log
+// files. It is apart from the supervisor, since a file system that does not answer
+// keeps whoever touches it for as long as it likes, and a process with a thread in
+// it can't even be killed: so the supervisor touches no file of an allocation.
+//
+// One collector serves all tasks of a supervisor, and outlives it: what it holds
+// open, the FIFOs above all, waits for no successor. A task whose files hang has a
+// thread of its own for that long, and holds up nobody.
+//
+// The package has two halves: Main is the process, Client the supervisor's side.
+package collector
+
+import (
+	"errors"
+	"os"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Spec is a task whose output is collected.
+type Spec struct {
+	ID     string      `json:"id"`
+	Task   string      `json:"task"` // its name, which that of its files begins with
+	Output task.Output `json:"output"`
+
+	// FIFOs are the paths of the task's stdout and stderr, for CollectorDriver. A new
+	// task's read ends come with the request. Those of one that runs are opened, or,
+	// where their names are gone, found at its process.
+	FIFOs    [2]string     `json:"fifos,omitempty"`
+	Inodes   [2]task.Inode `json:"inodes,omitzero"`
+	Identity task.Identity `json:"identity,omitzero"`
+
+	// UID and GID are the task's, for the FIFOs of CollectorNomad; -1 is this process's own.
+	UID int `json:"uid"`
+	GID int `json:"gid"`
+}
+
+// The protocol is package wire's: requests from a supervisor, a reply to each, and
+// events of tasks. Requests run concurrently.
+type request struct {
+	Seq  uint64 `json:"seq"`
+	Op   op     `json:"op"`
+	ID   string `json:"id,omitempty"`
+	Spec *Spec  `json:"spec,omitempty"` // take
+	New  bool   `json:"new,omitempty"`  // take: of a task that is being started, which fails with it
+	To   string `json:"to,omitempty"`   // rename
+	FDs  int    `json:"fds,omitempty"`
+
+	files []*os.File // received; the handler closes them
+}
+
+type op string
+
+const (
+	opHello  op = "hello"  // -> Build, Tasks
+	opTake   op = "take"   // Spec -> Had; with CollectorNomad and New, the task's ends of the FIFOs
+	opGo     op = "go"     // begin to move: no other collector does any more
+	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
+	opClose  op = "close"  // ID: drain, and let go; what hangs goes on in the background
+	opRename op = "rename" // ID, To
+	opEnd    op = "end"    // end when nothing is collected any more
+)
+
+type reply struct {
+	Seq   uint64   `json:"seq,omitempty"` // 0: an event
+	Error string   `json:"error,omitempty"`
+	Build string   `json:"build,omitempty"`
+	Tasks []string `json:"tasks,omitempty"` // ids
+	Had   bool     `json:"had,omitempty"`   // the task was known already
+	Waits bool     `json:"waits,omitempty"` // a file system does not answer, or has no space
+	FDs   int      `json:"fds,omitempty"`
+	Event *Event   `json:"event,omitempty"`
+
+	files []*os.File
+}
+
+// Event is a sentence for the user of a task.
+type Event struct {
+	ID      string `json:"id"`
+	Message string `json:"message"`
+}
+
+func (r *reply) err() error {
+	if r.Error == "" {
+		return nil
+	}
+	return errors.New(r.Error)
+}
+
+// streamNames are a task's streams: the names of its FIFOs, and of its log files.
+var streamNames = [2]string{"stdout", "stderr"}

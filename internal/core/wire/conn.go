@@ -1,0 +1,128 @@
+// Package wire is how Outrider's own processes talk to each other: JSON values on a
+// unix stream socket, with file descriptors beside them (SCM_RIGHTS, unix(7)).
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxFDs is how many descriptors one message may carry.
+const MaxFDs = 8
+
+// errTruncated: this process has no number left for a descriptor that was sent.
+var errTruncated = errors.New("a file descriptor that was sent could not be received: too many are open")
+
+// Conn frames messages on a unix stream socket and carries file descriptors.
+// One goroutine may Receive and Take; any number may Send.
+type Conn struct {
+	*net.UnixConn
+	dec *json.Decoder
+	fds []int // received, not yet taken: in the order of the messages they came with
+
+	sendLock sync.Mutex
+}
+
+// New returns the connection of a socket, which is the connection's from then on.
+func New(c *net.UnixConn) *Conn {
+	w := &Conn{UnixConn: c}
+	w.dec = json.NewDecoder(readerFunc(w.readFDs))
+	return w
+}
+
+// Send writes one message; the descriptors, MaxFDs at most, travel with its first
+// byte, and stay the caller's to close.
+func (c *Conn) Send(v any, fds ...int) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	b = append(b, '\n')
+	c.sendLock.Lock()
+	defer c.sendLock.Unlock()
+	if len(fds) == 0 {
+		_, err = c.Write(b)
+		return err
+	}
+	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+	if err == nil && n < len(b) {
+		_, err = c.Write(b[n:])
+	}
+	return err
+}
+
+// Receive reads one message into v. After an error the connection is of no more
+// use: what follows could be taken for another message, or its descriptors for another's.
+func (c *Conn) Receive(v any) error { return c.dec.Decode(v) }
+
+// Take hands over n received descriptors; the caller closes them.
+func (c *Conn) Take(n int) []*os.File {
+	var files []*os.File
+	for ; n > 0 && len(c.fds) > 0; n-- {
+		files = append(files, os.NewFile(uintptr(c.fds[0]), "received"))
+		c.fds = c.fds[1:]
+	}
+	return files
+}
+
+func (c *Conn) readFDs(p []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(MaxFDs*4))
+	n, oobn, flags, _, err := c.ReadMsgUnix(p, oob)
+	if oobn > 0 {
+		if msgs, perr := unix.ParseSocketControlMessage(oob[:oobn]); perr == nil {
+			for _, m := range msgs {
+				if fds, perr := unix.ParseUnixRights(&m); perr == nil {
+					for _, fd := range fds {
+						syscall.CloseOnExec(fd)
+						c.fds = append(c.fds, fd)
+					}
+				}
+			}
+		}
+	}
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		return 0, errTruncated
+	}
+	return max(n, 0), err // it is -1 with a connection that was reset
+}
+
+// Shut closes the connection and whatever descriptors nobody took. It is for the
+// goroutine that receives.
+func (c *Conn) Shut() {
+	c.Close()
+	for _, f := range c.Take(len(c.fds)) {
+		f.Close()
+	}
+}
+
+// PeerUID is the user at the other end, SO_PEERCRED of unix(7).
+func (c *Conn) PeerUID() (uint32, error) {
+	cred, err := c.peer()
+	if err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}
+
+func (c *Conn) peer() (cred *unix.Ucred, err error) {
+	cerr := c.control(func(fd int) { cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, errors.Join(cerr, err)
+}
+
+func (c *Conn) control(do func(fd int)) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { do(int(fd)) })
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -1,0 +1,68 @@
+package wire
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// soPeerPidFD is SO_PEERPIDFD of asm-generic/socket.h, since Linux 6.5.
+const soPeerPidFD = 77
+
+// ErrPeerGone: the process at the other end has ended.
+var ErrPeerGone = errors.New("the process at the other end has ended")
+
+// KillPeer sends SIGKILL to the process at the other end: the one that connected,
+// or that listens, which no process that got its pid since is taken for. It returns
+// a pidfd of it, which is readable when the process is dead; the caller closes it.
+func (c *Conn) KillPeer() (*os.File, error) {
+	fd, err := c.peerPidFD()
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		unix.Close(fd)
+		if err == unix.ESRCH {
+			return nil, ErrPeerGone
+		}
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+func (c *Conn) peerPidFD() (fd int, err error) {
+	cerr := c.control(func(sock int) { fd, err = unix.GetsockoptInt(sock, unix.SOL_SOCKET, soPeerPidFD) })
+	if cerr != nil {
+		return -1, cerr
+	}
+	switch err {
+	case nil:
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+		return fd, err
+	case unix.ENODATA, unix.ESRCH:
+		return -1, ErrPeerGone
+	case unix.ENOPROTOOPT:
+	default:
+		return -1, err
+	}
+	// an older kernel: the pid may be another's by now, but then the socket has hung up
+	cred, err := c.peer()
+	if err != nil {
+		return -1, err
+	}
+	if fd, err = unix.PidfdOpen(int(cred.Pid), 0); err != nil {
+		return -1, ErrPeerGone
+	}
+	gone := false
+	cerr = c.control(func(sock int) {
+		p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
+		_, perr := unix.Poll(p, 0)
+		gone = perr != nil || p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	if cerr != nil || gone {
+		unix.Close(fd)
+		return -1, errors.Join(ErrPeerGone, cerr)
+	}
+	return fd, nil
+}
