@@ -1,0 +1,238 @@
+package owndir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const stranger = 65534
+
+// place is a directory of this test's, with what a test arranges in it.
+type place struct {
+	t   *testing.T
+	dir string
+}
+
+func newPlace(t *testing.T) place {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	return place{t, dir}
+}
+
+func (p place) path(name string) string { return filepath.Join(p.dir, name) }
+
+func (p place) mkdir(name string, mode fs.FileMode) {
+	p.t.Helper()
+	must(p.t, os.MkdirAll(p.path(name), 0o755))
+	must(p.t, os.Chmod(p.path(name), mode))
+}
+
+func (p place) link(target, name string) {
+	p.t.Helper()
+	must(p.t, os.Symlink(target, p.path(name)))
+}
+
+func (p place) give(name string) {
+	p.t.Helper()
+	must(p.t, os.Lchown(p.path(name), stranger, stranger))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const sticky = fs.ModeSticky | 0o777
+
+// What is refused is neither opened nor made, and the error names what has to be changed.
+func TestADirectoryThatAnotherUserCanReplaceIsRefused(t *testing.T) {
+	for name, row := range map[string]struct {
+		arrange func(place)
+		dir     string
+		blamed  string
+		want    string
+		root    bool // the arrangement needs root
+	}{
+		"a stranger's":                 {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a", "% belongs to user 65534, ", true},
+		"below a stranger's":           {func(p place) { p.mkdir("a/b", 0o700); p.give("a") }, "a/b", "a", "% belongs to user 65534, ", true},
+		"missing, below a stranger's":  {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a/b/c", "a", "% belongs to user 65534, ", true},
+		"a stranger's in a sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp/a") }, "tmp/a/b", "tmp/a", "% belongs to user 65534, ", true},
+		"a stranger's sticky one":      {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp") }, "tmp/a", "tmp", "% belongs to user 65534, ", true},
+		"through a stranger's link": {func(p place) {
+			p.mkdir("tmp", sticky)
+			p.mkdir("a", 0o755)
+			p.link(p.path("a"), "tmp/l")
+			p.give("tmp/l")
+		}, "tmp/l", "tmp/l", "% belongs to user 65534, ", true},
+		"through links, the second's":      {func(p place) { p.mkdir("a", 0o755); p.link("a", "m"); p.give("m"); p.link("m", "l") }, "l/b", "m", "% belongs to user 65534, ", true},
+		"a link into a stranger's":         {func(p place) { p.mkdir("a/b", 0o755); p.give("a"); p.link(p.path("a/b"), "l") }, "l", "a", "% belongs to user 65534, ", true},
+		"a link out of a stranger's":       {func(p place) { p.mkdir("a/b", 0o755); p.mkdir("c", 0o755); p.give("a"); p.link("a/b/../../c", "l") }, "l", "a", "% belongs to user 65534, ", true},
+		"writable by all":                  {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "others may write to %, ", false},
+		"writable by a group":              {func(p place) { p.mkdir("a", 0o775); must(p.t, os.Lchown(p.path("a"), -1, stranger)) }, "a", "a", "others may write to %, ", true},
+		"below one that all may write":     {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ", false},
+		"sticky itself":                    {func(p place) { p.mkdir("a", sticky) }, "a", "a", "others may write to %, ", false},
+		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ", false},
+		"a file":                           {func(p place) { must(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a", "%: not a directory", false},
+		"a link to itself":                 {func(p place) { p.link("a", "a") }, "a", "a", "%: too many levels", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if row.root && os.Geteuid() != 0 {
+				t.Skip("needs root to give directories to another user")
+			}
+			p := newPlace(t)
+			row.arrange(p)
+			before := tree(t, p.dir)
+			f, err := Make(p.path(row.dir), 0o700)
+			if err == nil {
+				f.Close()
+				t.Fatal("opened")
+			}
+			if want := strings.Replace(row.want, "%", p.path(row.blamed), 1); !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not say %q", err, want)
+			}
+			if Check(p.path(row.dir)) == nil {
+				t.Error("it passes the check")
+			}
+			if after := tree(t, p.dir); after != before {
+				t.Errorf("there was %s and is %s", before, after)
+			}
+		})
+	}
+}
+
+func TestADirectoryThatNobodyElseCanReplaceIsMade(t *testing.T) {
+	for name, row := range map[string]struct {
+		arrange  func(place)
+		dir, got string
+	}{
+		"missing":                          {func(place) {}, "a/b", "a/b"},
+		"there":                            {func(p place) { p.mkdir("a", 0o750) }, "a", "a"},
+		"missing in a sticky one":          {func(p place) { p.mkdir("tmp", sticky) }, "tmp/a/b", "tmp/a/b"},
+		"through a link":                   {func(p place) { p.mkdir("a", 0o755); p.link("a", "l") }, "l/b", "a/b"},
+		"through an absolute link":         {func(p place) { p.mkdir("a", 0o755); p.mkdir("c", 0o755); p.link(p.path("a"), "c/l") }, "c/l/b", "a/b"},
+		"through a link up":                {func(p place) { p.mkdir("a/b", 0o755); p.mkdir("c", 0o755); p.link("../c", "a/l") }, "a/l/./d", "c/d"},
+		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
+		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			row.arrange(p)
+			must(t, Check(p.path(row.dir)))
+			_, err := os.Stat(p.path(row.dir))
+			there := err == nil
+			if f, err := Open(p.path(row.dir)); errors.Is(err, fs.ErrNotExist) == there {
+				t.Errorf("opened what is there (%v): %v", there, err)
+			} else if err == nil {
+				f.Close()
+			}
+			old := unix.Umask(0o277)
+			f, err := Make(p.path(row.dir), 0o700)
+			unix.Umask(old)
+			must(t, err)
+			defer f.Close()
+			if f.Name() != p.path(row.got) {
+				t.Errorf("it is %s, want %s", f.Name(), p.path(row.got))
+			}
+			opened, err := f.Stat()
+			must(t, err)
+			named, err := os.Stat(p.path(row.dir))
+			must(t, err)
+			if !os.SameFile(opened, named) {
+				t.Error("another directory was opened")
+			}
+			if !there && opened.Mode() != fs.ModeDir|0o700 {
+				t.Errorf("its mode is %v", opened.Mode())
+			}
+			must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+		})
+	}
+}
+
+// A user who is not root has directories, too, and with a umask of 002 also in a group of their own.
+func TestAUsersOwnDirectoryIsTheirsAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to become other users")
+	}
+	p := newPlace(t)
+	for dir := p.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	p.mkdir("home", 0o775)
+	p.give("home")
+	p.mkdir("group", 0o775)
+	must(t, os.Lchown(p.path("group"), stranger, stranger-1))
+	p.mkdir("tmp", sticky)
+	for _, row := range []struct {
+		uid         int
+		can, cannot []string
+	}{
+		{stranger, []string{"home/a/b", "home", "tmp/a"}, []string{"group", "group/a", "tmp"}},
+		{stranger - 1, nil, []string{"home", "home/a", "tmp/a", "tmp/a/b", "group"}},
+	} {
+		as(t, row.uid, func() {
+			for _, dir := range row.can {
+				if f, err := Make(p.path(dir), 0o700); err != nil {
+					t.Errorf("user %d, %s: %v", row.uid, dir, err)
+				} else {
+					f.Close()
+				}
+			}
+			for _, dir := range row.cannot {
+				if f, err := Make(p.path(dir), 0o700); err == nil {
+					f.Close()
+					t.Errorf("user %d: %s was opened", row.uid, dir)
+				}
+			}
+		})
+	}
+}
+
+// as runs a function on a thread of another user, and ends the thread.
+func as(t *testing.T, uid int, f func()) {
+	t.Helper()
+	done := make(chan unix.Errno)
+	go func() {
+		runtime.LockOSThread() // for good
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(uid), uintptr(uid), uintptr(uid))
+		if errno == 0 {
+			_, _, errno = unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+		}
+		if errno == 0 {
+			f()
+		}
+		done <- errno
+	}()
+	if errno := <-done; errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+func TestARelativePathIsRefused(t *testing.T) {
+	if _, err := Make("a", 0o700); err == nil || !strings.Contains(err.Error(), "not absolute") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// tree is what is in a directory, in one line.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		all = append(all, path+" "+info.Mode().String())
+		return err
+	}))
+	return strings.Join(all, ", ")
+}
