@@ -286,7 +286,12 @@ func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := c.listen(wire.New(nc))
+	w := wire.New(nc)
+	if err := w.OwnPeer(); err != nil {
+		w.Shut()
+		return nil, err
+	}
+	l := c.listen(w)
 	r, err := c.hello(ctx, l)
 	if err == nil && r.Build != c.cfg.Build {
 		err = errOther

@@ -158,7 +158,7 @@ func (s *server) listen() error {
 			}
 			wait = 10 * time.Millisecond
 			w := wire.New(c)
-			if uid, err := w.PeerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
+			if w.OwnPeer() != nil {
 				w.Shut()
 				continue
 			}

@@ -384,11 +384,11 @@ func (d *Driver) stateRoot() string {
 // destroyUnknown destroys a task of which only the disk knows: in any agent's
 // store, since an id is unique and nothing else tells whose it was.
 func (d *Driver) destroyUnknown(id string) error {
-	stores, err := filepath.Glob(filepath.Join(d.stateRoot(), "*"))
+	dirs, err := stores(d.stateRoot())
 	if err != nil {
-		return nil
+		return fmt.Errorf("failed to destroy task: %w", err)
 	}
-	for _, dir := range stores {
+	for _, dir := range dirs {
 		if _, err := os.Stat(task.Store{Dir: dir}.TaskDir(id)); err == nil {
 			return d.executor(dir).Destroy(d.ctx, id)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -59,7 +61,7 @@ func shortID(nodeID string) string {
 const maxSocketPath = 107
 
 // stateRoot is <state_dir>/<plugin>, checked as far as that can be done without
-// making anything.
+// making anything: what exists of it is nobody's but root's and this user's.
 func stateRoot(configured, name string) (string, error) {
 	dir := configured
 	switch {
@@ -84,5 +86,34 @@ func stateRoot(configured, name string) (string, error) {
 	if n := len(task.Store{Dir: root + node}.Socket()); n > maxSocketPath {
 		return "", fmt.Errorf("state_dir %q is %d bytes too long for a unix socket in it: choose a shorter one", dir, n-maxSocketPath)
 	}
-	return root, nil
+	return root, owned(root)
+}
+
+// owned refuses a directory for state that another user can replace.
+func owned(dir string) error {
+	if err := owndir.Check(dir); err != nil {
+		return fmt.Errorf("state_dir can't be used: %w", err)
+	}
+	return nil
+}
+
+// stores lists the agents' stores below root, which is empty before SetConfig.
+func stores(root string) ([]string, error) {
+	if root == "" {
+		return nil, nil
+	}
+	if err := owned(root); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("failed to list what is kept of tasks: %w", err)
+	}
+	var dirs []string
+	for _, e := range entries {
+		if dir := filepath.Join(root, e.Name()); e.IsDir() && owned(dir) == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
 }

@@ -51,6 +51,11 @@ func (d *Driver) failed(err error) *drivers.Fingerprint {
 
 func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 	d.sweep() // an agent asks as long as it uses the driver, and nobody else does
+	if root := d.stateRoot(); root != "" {
+		if err := owned(root); err != nil {
+			return nil, err
+		}
+	}
 	extra, err := d.workload.fingerprint(ctx)
 	if err != nil {
 		return nil, err

@@ -99,6 +99,9 @@ func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err 
 	if saved.StoreDir == "" || !filepath.IsAbs(saved.StoreDir) {
 		return saved, nil, errors.New("task handle does not say where its state is")
 	}
+	if err := owned(saved.StoreDir); err != nil {
+		return saved, nil, err
+	}
 	st, err = task.Store{Dir: saved.StoreDir}.Load(th.Config.ID)
 	if err == nil {
 		return saved, st, nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -28,8 +27,11 @@ func (d *Driver) sweep() {
 	if !due || root == "" {
 		return
 	}
-	stores, _ := filepath.Glob(filepath.Join(root, "*"))
-	for _, dir := range stores {
+	dirs, err := stores(root)
+	if err != nil {
+		d.logger.Warn("failed to look for tasks that Nomad gave up", "error", err)
+	}
+	for _, dir := range dirs {
 		states, _, err := task.Store{Dir: dir}.List()
 		if err != nil {
 			continue

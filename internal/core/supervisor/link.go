@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -254,14 +253,14 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 		if try > 0 {
 			time.Sleep(5 * time.Millisecond)
 		}
-		nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.cfg.Store.Socket(), Net: "unix"})
+		conn, err := dialOwn(c.cfg.Store)
 		if err != nil {
 			if last = c.startSupervisor(ctx); last != nil && !errors.Is(last, errDiedStarting) {
 				return nil, last
 			}
 			continue
 		}
-		l := &link{Conn: wire.New(nc)}
+		l := &link{Conn: conn}
 		go c.listen(l)
 		r, err := l.roundTrip(ctx, &request{Op: opHello})
 		if err != nil || r.Hello == nil {

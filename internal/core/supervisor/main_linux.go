@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/launch"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -150,15 +152,16 @@ func newServer(o options) (*server, error) {
 }
 
 // lockDir makes the directory and takes its flock, which the kernel gives back
-// whatever happens to the holder.
+// whatever happens to the holder. The directory is refused where another user could
+// replace it.
 func lockDir(dir string) (*os.File, error) {
 	for range 10 {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
+		f, err := owndir.Make(dir, 0o700)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed by the last holder between two of its steps
 		}
-		f, err := os.Open(dir)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("the state directory can't be used: %w", err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
@@ -196,7 +199,7 @@ func (s *server) run() {
 	s.collector.End(ctx)
 	cancel()
 	s.listener.Close() // removes the socket
-	_ = os.Remove(filepath.Join(s.store.Dir, "supervisor.log"))
+	_ = os.Remove(s.store.Log())
 	// each succeeds only where nothing is left in it; exit records that nobody
 	// has asked for stay
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))

@@ -101,7 +101,7 @@ func (s *server) serve() {
 		}
 		wait = firstWait
 		w := wire.New(c)
-		if uid, err := w.PeerUID(); err != nil || (uid != uint32(os.Geteuid()) && uid != 0) {
+		if w.OwnPeer() != nil {
 			w.Shut() // the directory's mode keeps others out already; this is the second lock
 			continue
 		}

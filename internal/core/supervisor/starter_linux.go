@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // errDiedStarting: killed, most likely, before it could serve or complain.
@@ -54,11 +56,7 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 const readyTime = 30 * time.Second
 
 func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
-	if err := os.MkdirAll(c.cfg.Store.Dir, 0o700); err != nil {
-		return fmt.Errorf("failed to make the state directory: %w", err)
-	}
-	logPath := filepath.Join(c.cfg.Store.Dir, "supervisor.log")
-	stderr, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	stderr, err := openLog(c.cfg.Store)
 	if err != nil {
 		return err
 	}
@@ -126,8 +124,31 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		return fmt.Errorf("failed to start the supervisor: %s", said)
 	default:
 		_ = cmd.Process.Kill()
-		return fmt.Errorf("%w (%w); see %s", errDiedStarting, err, logPath)
+		return fmt.Errorf("%w (%w); see %s", errDiedStarting, err, c.cfg.Store.Log())
 	}
+}
+
+// openLog makes the store's directory, and in it the file that the supervisor's
+// standard error goes to.
+func openLog(store task.Store) (*os.File, error) {
+	dir, err := owndir.Make(store.Dir, 0o700)
+	if err != nil {
+		return nil, fmt.Errorf("the state directory can't be used: %w", err)
+	}
+	defer dir.Close()
+	// without waiting for the other end of what should be no FIFO
+	const flags = unix.O_CREAT | unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(dir.Fd()), filepath.Base(store.Log()), flags, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: store.Log(), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), store.Log())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Nlink != 1 {
+		f.Close()
+		return nil, fmt.Errorf("%s is not a file that this user's supervisor made: remove it", store.Log())
+	}
+	return f, nil
 }
 
 // openBinary returns the program that the supervisor is: the small one that was

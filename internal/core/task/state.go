@@ -94,6 +94,9 @@ type Store struct{ Dir string }
 // Socket is the path of the supervisor's listening socket.
 func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") }
 
+// Log is the path of the file that the supervisor writes to what nobody else can be told.
+func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
+
 // TaskDir is where the files of one task are: task.json, exit.json, and the FIFOs
 // stdout and stderr. The name is a hash since an id has slashes and no length limit.
 func (s Store) TaskDir(id string) string {

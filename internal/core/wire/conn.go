@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -101,13 +102,17 @@ func (c *Conn) Shut() {
 	}
 }
 
-// PeerUID is the user at the other end, SO_PEERCRED of unix(7).
-func (c *Conn) PeerUID() (uint32, error) {
+// OwnPeer refuses a connection with a process that is neither root's nor this
+// user's: who connected, or who listened (SO_PEERCRED of unix(7)).
+func (c *Conn) OwnPeer() error {
 	cred, err := c.peer()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return cred.Uid, nil
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("process %d at the other end is user %d's", cred.Pid, cred.Uid)
+	}
+	return nil
 }
 
 func (c *Conn) peer() (cred *unix.Ucred, err error) {

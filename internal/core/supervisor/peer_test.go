@@ -1,0 +1,211 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+const strangerUID = 65534
+
+// asStranger runs a function on a thread of another user, and ends the thread.
+func asStranger(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, strangerUID, strangerUID, strangerUID); errno != 0 {
+			done <- errno
+			return
+		}
+		done <- f()
+	}()
+	must(t, <-done)
+}
+
+// stranger listens where the supervisor would, and remembers what it is told.
+type stranger struct {
+	listener *net.UnixListener
+	told     chan []byte // of each connection, when that has ended
+}
+
+func listenAsStranger(t *testing.T, path string) *stranger {
+	t.Helper()
+	s := &stranger{told: make(chan []byte, 1000)}
+	asStranger(t, func() (err error) {
+		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		return err
+	})
+	s.listener.SetUnlinkOnClose(false) // by then it is another's
+	go func() {
+		defer close(s.told)
+		for {
+			c, err := s.listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // one that is being told does not end
+			b, _ := io.ReadAll(c)
+			c.Close()
+			s.told <- b
+		}
+	}()
+	return s
+}
+
+// heard is all that was said to the stranger, who ends.
+func (s *stranger) heard() (connections int, all string) {
+	s.listener.Close()
+	for b := range s.told {
+		connections++
+		all += string(b)
+	}
+	return connections, all
+}
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to be another user, too")
+	}
+}
+
+// The directory is as it should be, and what listens in it is not.
+func TestNothingIsToldToAStrangersSocket(t *testing.T) {
+	needsRoot(t)
+	h := newHost(t, withoutCgroup)
+	must(t, os.MkdirAll(h.store.Dir, 0o700))
+	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o777))
+	}
+	s := listenAsStranger(t, h.store.Socket())
+	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	nc, err := dialOwn(h.store)
+	if err == nil {
+		nc.Close()
+		t.Fatal("the connection was taken for the supervisor's")
+	}
+	if want := "the other end is user 65534's"; !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q does not say %q", err, want)
+	}
+	c := h.client()
+	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
+	h.launch(c, st) // by a supervisor of our own, which takes the place
+	if e := h.wait(c, st.ID); e.Code != 3 {
+		t.Errorf("exit %+v", e)
+	}
+	h.destroy(c, st.ID)
+	if n, all := s.heard(); n == 0 || all != "" {
+		t.Errorf("%d connections, told %q", n, all)
+	}
+}
+
+// The directory is a stranger's, or below one.
+func TestAStateDirectoryOfAStrangerIsRefused(t *testing.T) {
+	needsRoot(t)
+	for name, whose := range map[string]func(store string) string{
+		"itself":   func(store string) string { return store },
+		"above it": filepath.Dir,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, withoutCgroup)
+			must(t, os.MkdirAll(h.store.Dir, 0o755))
+			must(t, os.Chmod(h.store.Dir, 0o777))
+			s := listenAsStranger(t, h.store.Socket())
+			must(t, os.Chmod(h.store.Dir, 0o755))
+			must(t, os.Lchown(whose(h.store.Dir), strangerUID, strangerUID))
+			_, err := h.client().Launch(ctx(t), h.shell("exit 3"))
+			want := "state directory can't be used: " + whose(h.store.Dir) + " belongs to user 65534, "
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
+			if n, all := s.heard(); n != 0 {
+				t.Errorf("%d connections, told %q", n, all)
+			}
+			if _, err := lockDir(h.store.Dir); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the supervisor's error is %v, want %q", err, want)
+			}
+			must(t, os.RemoveAll(filepath.Dir(h.store.Dir)))
+		})
+	}
+}
+
+// The directory's mode would keep a stranger out; who gets in all the same is not heard.
+func TestASupervisorTakesNoOrderFromAStranger(t *testing.T) {
+	needsRoot(t)
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	st := h.launch(c, h.shell("exec sleep 1000"))
+	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	must(t, os.Chmod(h.store.Socket(), 0o777))
+	var nc *net.UnixConn
+	asStranger(t, func() (err error) {
+		nc, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
+		return err
+	})
+	defer nc.Close()
+	must(t, nc.SetDeadline(time.Now().Add(time.Minute)))
+	order, err := json.Marshal(&request{Op: opKill, ID: st.ID})
+	must(t, err)
+	_, _ = nc.Write(order) // the other end may be closed already
+	b, err := io.ReadAll(nc)
+	if len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("answered %q, %v", b, err)
+	}
+	if e := c.Exit(st.ID); e != nil || !st.Identity.Alive() {
+		t.Errorf("the task has ended: %+v", e)
+	}
+	h.destroy(c, st.ID)
+}
+
+func TestTheSupervisorsLogIsNobodyElsesFile(t *testing.T) {
+	for name, row := range map[string]struct {
+		arrange func(t *testing.T, other, log string)
+		ok      bool
+	}{
+		"none":        {func(*testing.T, string, string) {}, true},
+		"ours":        {func(t *testing.T, _, log string) { must(t, os.WriteFile(log, nil, 0o600)) }, true},
+		"a link":      {func(t *testing.T, other, log string) { must(t, os.Symlink(other, log)) }, false},
+		"a hard link": {func(t *testing.T, other, log string) { must(t, os.Link(other, log)) }, false},
+		"a FIFO":      {func(t *testing.T, _, log string) { must(t, unix.Mkfifo(log, 0o600)) }, false},
+		"a directory": {func(t *testing.T, _, log string) { must(t, os.Mkdir(log, 0o700)) }, false},
+		"a stranger's": {func(t *testing.T, _, log string) {
+			needsRoot(t)
+			must(t, os.WriteFile(log, nil, 0o666))
+			must(t, os.Chown(log, strangerUID, strangerUID))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := task.Store{Dir: t.TempDir()}
+			other := filepath.Join(t.TempDir(), "other")
+			must(t, os.WriteFile(other, nil, 0o600))
+			row.arrange(t, other, store.Log())
+			f, err := openLog(store)
+			if err == nil {
+				_, err = f.WriteString("x")
+				f.Close()
+			}
+			if (err == nil) != row.ok {
+				t.Errorf("error %v", err)
+			}
+			if b, err := os.ReadFile(other); err != nil || len(b) > 0 {
+				t.Errorf("the other file has %q, %v", b, err)
+			}
+		})
+	}
+}

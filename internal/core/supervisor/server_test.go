@@ -1,0 +1,71 @@
+package supervisor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func TestASupervisorDoesNotEndWhileItHasATaskOrAClient(t *testing.T) {
+	running, ended, gone := newProcess("running"), newProcess("ended"), newProcess("gone")
+	ended.exit, gone.gone = &task.Exit{}, true
+	for name, row := range map[string]struct {
+		processes []*process
+		clients   int
+		mayEnd    bool
+	}{
+		"nothing":                      {nil, 0, true},
+		"a task, and no client":        {[]*process{running}, 0, false},
+		"a client, and no task":        {nil, 1, false},
+		"tasks that have ended":        {[]*process{ended, gone}, 0, true},
+		"one of several has not ended": {[]*process{ended, running, gone}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &server{
+				idle: time.Hour, busySince: time.Now().Add(-2 * time.Hour),
+				processes: map[string]*process{}, clients: map[*client]bool{},
+			}
+			for _, p := range row.processes {
+				s.processes[p.id] = p
+			}
+			for range row.clients {
+				s.clients[&client{}] = true
+			}
+			if got := s.mayEnd(); got != row.mayEnd {
+				t.Errorf("it may end: %v", got)
+			}
+			if s.ending != row.mayEnd {
+				t.Errorf("it takes no clients any more: %v", s.ending)
+			}
+			// from now on it is idle
+			s.processes, s.clients = nil, nil
+			if got := s.mayEnd(); got != row.mayEnd {
+				t.Errorf("it may end at once when it has nothing any more: %v", got)
+			}
+		})
+	}
+}
+
+// A session is named by its client: of another one with the same name this would be the end.
+func TestASessionsExitIsToldToItsOwnerAlone(t *testing.T) {
+	owner, other := &client{out: make(chan *reply, 2)}, &client{out: make(chan *reply, 2)}
+	s := &server{clients: map[*client]bool{owner: true, other: true}, processes: map[string]*process{}}
+	of := newProcess("task")
+	session := newProcess("session")
+	session.task, session.owner = of, owner
+	s.processes["task"], s.processes["session"] = of, session
+
+	s.publish(session, &task.Exit{Code: 3})
+	if len(owner.out) != 1 || len(other.out) != 0 {
+		t.Errorf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out))
+	}
+	if s.processes["session"] != nil {
+		t.Error("the session is not forgotten")
+	}
+	s.publish(of, &task.Exit{Code: 4})
+	s.publish(of, &task.Exit{Code: 5})
+	if len(owner.out) != 2 || len(other.out) != 1 || of.exit.Code != 4 {
+		t.Errorf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out))
+	}
+}
