@@ -67,7 +67,7 @@ func (s *server) settle(p *process, files []*os.File) {
 	if p.identity.BootID != task.BootID() {
 		e = lost("the host was restarted while it ran")
 	} else if len(files) == 1 {
-		e = observeExit(p.identity, int(files[0].Fd()))
+		e = s.observeExit(p.identity, int(files[0].Fd()))
 	}
 	s.finish(p, e)
 }
@@ -182,7 +182,7 @@ func (s *server) conclude(p *process) {
 		}
 	}
 	if e == nil {
-		e = observeExit(p.identity, p.pidfd)
+		e = s.observeExit(p.identity, p.pidfd)
 	}
 	if p.group.Mode == cgroup.None {
 		err := s.killOrphans()

@@ -3,8 +3,8 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -14,10 +14,11 @@ import (
 )
 
 // An exit status has three sources. waitid(2) tells a parent. The zombie's
-// /proc/<pid>/stat tells anybody who may trace it, until it is reaped. And on
-// Linux 6.15 and later a pidfd tells anybody who held one, after it was reaped
-// (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). Where all
-// three are silent the exit is lost; none is ever made up.
+// /proc/<pid>/stat tells anybody who may trace it, until it is reaped, and is
+// believed where it was proved (proof_linux.go). And on Linux 6.15 and later a
+// pidfd tells anybody who held one, after it was reaped (PIDFD_GET_INFO with
+// PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). Where all three are silent the
+// exit is lost; none is ever made up.
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -50,27 +51,57 @@ func peek(pid int) *task.Exit {
 
 // observeExit returns how a process ended that is not our child. It blocks until
 // a source tells, at most for the time an init may take to reap.
-func observeExit(id task.Identity, pidfd int) *task.Exit {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		st, err := task.ReadStat(id.PID)
-		zombie := err == nil && st.Start == id.Start && st.Zombie
-		if zombie && mayTrace(id.PID) {
-			return exitOf(unix.WaitStatus(st.ExitCode))
+func (s *server) observeExit(id task.Identity, pidfd int) *task.Exit {
+	return witness{
+		inProc: func() (*task.Exit, bool) { return exitInProc(id, s.proved) },
+		inInfo: func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
+		reaped: func() bool { return reaped(pidfd) },
+	}.exit(time.Now().Add(10 * time.Second))
+}
+
+// witness is who may know how a process ended: its entry in /proc while it is a zombie,
+// and its pidfd when it is reaped.
+type witness struct {
+	inProc func() (e *task.Exit, zombie bool)
+	inInfo func() (unix.WaitStatus, bool)
+	reaped func() bool
+}
+
+func (w witness) exit(deadline time.Time) *task.Exit {
+	// a zombie says for microseconds only that it does not run any more, and then an init has reaped it
+	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
+		e, zombie := w.inProc()
+		if e != nil {
+			return e
 		}
-		if ws, ok := pidfdExit(pidfd); ok {
+		if ws, ok := w.inInfo(); ok {
 			return exitOf(ws)
 		}
-		if !zombie && reaped(pidfd) {
+		if !zombie && w.reaped() {
 			// the information is there before the hang-up is, so one more look is the last
-			if ws, ok := pidfdExit(pidfd); ok {
+			if ws, ok := w.inInfo(); ok {
 				return exitOf(ws)
 			}
 			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells nobody else how")
 		}
 		if time.Now().After(deadline) {
-			return lost("nobody reaps it, and it is another user's, so its exit status can't be read")
+			return lost("nobody reaps it, and its exit status can't be read: it is another user's, or the kernel is one before Linux 5.17")
 		}
+		time.Sleep(wait)
 	}
+}
+
+// exitInProc returns how a zombie ended if /proc tells it and can be believed. The
+// proof is asked for when there is something to believe: by then the zombie may be gone.
+func exitInProc(id task.Identity, proved func() proof) (e *task.Exit, zombie bool) {
+	st, err := task.ReadStat(id.PID)
+	if err != nil || st.Start != id.Start || !st.Zombie {
+		return nil, false
+	}
+	if (st.Permitted || mayTrace(id.PID)) && proved().believes(st) {
+		return exitOf(unix.WaitStatus(st.ExitCode)), true
+	}
+	return nil, true
 }
 
 func exitOf(ws unix.WaitStatus) *task.Exit {
@@ -107,24 +138,6 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// TellsExit says whether this kernel tells a process's exit to whoever holds a
-// pidfd (Linux 6.15 and later). It asks about a child of its own.
-func TellsExit() bool {
-	fd := -1
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{argv0, "nothing"}, &syscall.ProcAttr{
-		Sys: &syscall.SysProcAttr{PidFD: &fd},
-	})
-	if err != nil || fd < 0 {
-		return false
-	}
-	defer unix.Close(fd)
-	for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
-		_, err = unix.Wait4(pid, nil, 0, nil)
-	}
-	_, ok := pidfdExit(fd)
-	return ok
-}
-
 // reaped says whether the process is gone altogether: a pidfd hangs up then.
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
@@ -143,8 +156,9 @@ func dead(pidfd int) bool {
 	return err == nil && n == 1 && p[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
 }
 
-// mayTrace says whether the exit code in /proc/<pid>/stat is true: it reads 0
-// without the permission (PTRACE_MODE_READ, ptrace(2)).
+// mayTrace says whether this process should have the permission with which
+// /proc/<pid>/stat tells an exit code (PTRACE_MODE_READ, ptrace(2)). A security module may
+// see it otherwise.
 func mayTrace(pid int) bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -155,12 +169,18 @@ func mayTrace(pid int) bool {
 	if err != nil {
 		return false
 	}
-	me := fmt.Sprint(os.Geteuid())
+	same := 0
 	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
-			f := strings.Fields(rest)
-			return len(f) > 2 && f[0] == me && f[1] == me && f[2] == me
+		f := strings.Fields(line)
+		for _, own := range []struct {
+			name string
+			id   int
+		}{{"Uid:", os.Geteuid()}, {"Gid:", os.Getegid()}} {
+			me := strconv.Itoa(own.id)
+			if len(f) > 3 && f[0] == own.name && f[1] == me && f[2] == me && f[3] == me {
+				same++
+			}
 		}
 	}
-	return false
+	return same == 2
 }

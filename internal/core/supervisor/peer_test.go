@@ -24,10 +24,13 @@ func asStranger(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, strangerUID, strangerUID, strangerUID); errno != 0 {
-			done <- errno
-			return
+		runtime.LockOSThread() // for good: the calls are made for this thread alone
+
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			if _, _, errno := unix.RawSyscall(call, strangerUID, strangerUID, strangerUID); errno != 0 {
+				done <- errno
+				return
+			}
 		}
 		done <- f()
 	}()

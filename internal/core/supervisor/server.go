@@ -35,6 +35,9 @@ type server struct {
 	enders   gate         // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
 
+	proving sync.Once // of what to believe of exits: proof
+	proof   proof
+
 	lastRequest atomic.Int64 // when it was answered, ns since 1970
 
 	mu        sync.Mutex

@@ -72,8 +72,13 @@ type Stat struct {
 	Zombie bool
 
 	// ExitCode is the wait status of a zombie, as wait4(2) would return it; it
-	// reads 0 without the permission to ptrace the process.
+	// reads 0 without the permission to ptrace the process, and before Linux 5.17
+	// it may be that of the first thread alone.
 	ExitCode int
+
+	// Permitted says that the reader has that permission, of a process that does not run:
+	// field 35 (wchan) is 1 then, on Linux 5.16 and later, and 0 otherwise.
+	Permitted bool
 }
 
 // ReadStat reads /proc/<pid>/stat.
@@ -106,5 +111,7 @@ func ReadStat(pid int) (Stat, error) {
 		RSS:      field(24),
 		Zombie:   f[0] == "Z" && field(20) < 2,
 		ExitCode: int(field(52)),
+
+		Permitted: field(35) == 1,
 	}, nil
 }

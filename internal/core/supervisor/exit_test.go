@@ -1,0 +1,221 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// zombie is a child that has ended and is not reaped before the end of the test.
+func zombie(t *testing.T, args ...string) task.Identity {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Wait() })
+	id, err := task.Identify(cmd.Process.Pid)
+	must(t, err)
+	// dead, and off its processor: the mark is there
+	eventually(t, "it is a zombie", func() bool {
+		st, err := task.ReadStat(id.PID)
+		return err == nil && st.Zombie && (st.Permitted || !marks(t))
+	})
+	return id
+}
+
+// kernel says whether the kernel is as new as this.
+func kernel(t *testing.T, major, minor int) bool {
+	t.Helper()
+	var u unix.Utsname
+	must(t, unix.Uname(&u))
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		t.Fatal(err)
+	}
+	return a > major || a == major && b >= minor
+}
+
+func marks(t *testing.T) bool { return kernel(t, 5, 17) }
+
+func tracesAll(t *testing.T) bool {
+	t.Helper()
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	must(t, unix.Capget(&hdr, &caps[0]))
+	return caps[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
+}
+
+func always(p proof) func() proof { return func() proof { return p } }
+
+func never(t *testing.T) func() proof {
+	return func() proof {
+		t.Error("a proof is asked for where there is nothing to believe")
+		return proof{}
+	}
+}
+
+// It is right on every kernel: where the child's end is not told as it was, nothing is believed.
+func TestProcIsNotBelievedBeforeItIsProved(t *testing.T) {
+	id := zombie(t, "sh", "-c", "exit 7")
+	if e, dead := exitInProc(id, always(proof{})); e != nil || !dead {
+		t.Errorf("without a proof: %+v, a zombie: %v", e, dead)
+	}
+	if e, dead := exitInProc(id, always(proof{pidfd: true, marks: true})); e != nil || !dead {
+		t.Errorf("with a proof of something else: %+v, a zombie: %v", e, dead)
+	}
+	if e, dead := exitInProc(id, always(proof{proc: true, marks: marks(t)})); e == nil || e.Code != 7 || !dead {
+		t.Errorf("with a proof: %+v, a zombie: %v", e, dead)
+	}
+	other := id
+	other.Start++
+	if e, dead := exitInProc(other, never(t)); e != nil || dead {
+		t.Errorf("another process of that pid: %+v, a zombie: %v", e, dead)
+	}
+	self, err := task.Identify(os.Getpid())
+	must(t, err)
+	if e, dead := exitInProc(self, never(t)); e != nil || dead {
+		t.Errorf("one that runs: %+v, a zombie: %v", e, dead)
+	}
+}
+
+// The child that all depends on ends in two ways: what is proved is that the second one is told.
+func TestWhatIsProvedIsTheProcessesEndAndNotItsFirstThreads(t *testing.T) {
+	if codeFirstThread == codeProcess {
+		t.Error("the two can't be told apart")
+	}
+	pid, pidfd, err := startProver()
+	must(t, err)
+	p := finishProof(pid, pidfd)
+	may := os.Geteuid() != 0 || tracesAll(t) // a container may have taken that from root
+	if want := (proof{proc: may, marks: may, pidfd: kernel(t, 6, 15)}); kernel(t, 5, 17) && p != want {
+		t.Errorf("proved is %+v, want %+v", p, want)
+	}
+	if task.Identity.Alive(task.Identity{BootID: task.BootID(), PID: pid}) {
+		t.Error("the child is not reaped")
+	}
+
+	// how it ends, seen by its parent: a thread of it after the first one
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{argv0, roleProve}
+	must(t, cmd.Start())
+	both := false
+	eventually(t, "it is dead", func() bool {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		st, err := task.ReadStat(cmd.Process.Pid)
+		both = both || strings.Contains(string(b), ") Z") && err == nil && !st.Zombie
+		return peek(cmd.Process.Pid) != nil
+	})
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != codeProcess {
+		t.Errorf("it ended with %d", code)
+	}
+	t.Logf("seen with its first thread dead and another running: %v", both) // a matter of luck
+}
+
+// /proc says 0 to who is not permitted to know, and looks as if it meant it.
+func TestAnExitThatMayNotBeReadIsNotTakenForSuccess(t *testing.T) {
+	needsRoot(t)
+	id := zombie(t, "sh", "-c", "exit 7")
+	success := zombie(t, "true")
+	for _, p := range []proof{{proc: true, marks: marks(t)}, {proc: true}} {
+		if e, _ := exitInProc(success, always(p)); e == nil || e.Code != 0 {
+			t.Errorf("%+v: success is told as %+v", p, e)
+		}
+		asStranger(t, func() error {
+			for _, id := range []task.Identity{id, success} {
+				if e, dead := exitInProc(id, always(p)); e != nil || !dead {
+					t.Errorf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// A security module refuses what the capability promises: the kernel's mark tells.
+func TestACapabilityIsNotBelievedWhereTheKernelSaysOtherwise(t *testing.T) {
+	refused := task.Stat{Zombie: true}
+	if (proof{proc: true, marks: true}).believes(refused) {
+		t.Error("an exit code is believed that could not be read")
+	}
+	if !(proof{proc: true}).believes(refused) {
+		t.Error("on a kernel without the mark nothing is believed")
+	}
+}
+
+// With the user's ids but not their group a process may not be traced.
+func TestAProcessOfAnotherGroupMayNotBeTraced(t *testing.T) {
+	needsRoot(t)
+	for name, row := range map[string]struct {
+		uid, gid uint32
+		may      bool
+	}{
+		"the same":      {strangerUID, strangerUID, true},
+		"another group": {strangerUID, 1, false},
+		"another user":  {1, strangerUID, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("sleep", "1000")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: row.uid, Gid: row.gid}}
+			must(t, cmd.Start())
+			defer func() {
+				cmd.Process.Kill()
+				cmd.Wait()
+			}()
+			if got := mayTrace(cmd.Process.Pid); got != tracesAll(t) {
+				t.Errorf("root may: %v", got)
+			}
+			asStranger(t, func() error {
+				if got := mayTrace(cmd.Process.Pid); got != row.may {
+					t.Errorf("a user of the same name may: %v", got)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// Between a look at the pidfd and the news that the process is reaped the exit comes to be known.
+func TestTheLastLookIsAfterTheProcessIsReaped(t *testing.T) {
+	for name, row := range map[string]struct {
+		known int // at which look
+		want  task.Exit
+	}{
+		"known at once":              {1, task.Exit{Code: 7}},
+		"known when it is reaped":    {2, task.Exit{Code: 7}},
+		"never, on an older kernel":  {9, task.Exit{Lost: true}},
+		"known to nobody but a look": {3, task.Exit{Lost: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			looks := 0
+			e := witness{
+				inProc: func() (*task.Exit, bool) { return nil, false },
+				inInfo: func() (unix.WaitStatus, bool) { looks++; return 7 << 8, looks >= row.known },
+				reaped: func() bool { return looks > 0 },
+			}.exit(time.Now().Add(time.Minute))
+			if e.Code != row.want.Code || e.Lost != row.want.Lost {
+				t.Errorf("it is %+v, want %+v", e, row.want)
+			}
+		})
+	}
+}
+
+// A zombie is not given up before the deadline, and not waited for after it.
+func TestAZombieThatNobodyReapsIsLost(t *testing.T) {
+	asked := 0
+	w := witness{
+		inProc: func() (*task.Exit, bool) { asked++; return nil, true },
+		inInfo: func() (unix.WaitStatus, bool) { return 0, false },
+		reaped: func() bool { t.Error("a zombie is not reaped"); return true },
+	}
+	if e := w.exit(time.Now().Add(20 * time.Millisecond)); !e.Lost || !strings.Contains(e.Reason, "nobody reaps it") || asked < 2 {
+		t.Errorf("it is %+v after %d looks", e, asked)
+	}
+}
