@@ -163,7 +163,7 @@ func (c *Client) End(ctx context.Context) {
 		return
 	}
 	_ = os.Remove(Socket(c.cfg.Store))
-	_ = os.Remove(c.file())
+	_ = os.Remove(identityFile(c.cfg.Store))
 }
 
 func (c *Client) current() *link {
@@ -244,8 +244,16 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// file is where the identity of the collector is kept that moves the output.
-func (c *Client) file() string { return filepath.Join(c.cfg.Store.Dir, "collector.json") }
+// identityFile is where the identity of the collector is kept that moves the output.
+func identityFile(s task.Store) string { return filepath.Join(s.Dir, "collector.json") }
+
+func readIdentity(s task.Store) (id task.Identity, err error) {
+	b, err := os.ReadFile(identityFile(s))
+	if err == nil {
+		err = json.Unmarshal(b, &id)
+	}
+	return id, err
+}
 
 // process is one that moves output.
 type process struct {
@@ -255,9 +263,8 @@ type process struct {
 
 // find returns the process that moves the output; nil where none does.
 func (c *Client) find() *process {
-	var id task.Identity
-	b, err := os.ReadFile(c.file())
-	if err != nil || json.Unmarshal(b, &id) != nil {
+	id, err := readIdentity(c.cfg.Store)
+	if err != nil {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(id.PID, 0)
@@ -347,7 +354,7 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 	}
 	b, err := json.Marshal(id)
 	if err == nil {
-		err = writeFile(c.file(), b)
+		err = writeFile(identityFile(c.cfg.Store), b)
 	}
 	if err == nil {
 		_, err = c.ask(ctx, l, &request{Op: opGo})

@@ -51,6 +51,7 @@ type server struct {
 	client  *client   // the latest
 	alone   time.Time // when there was a client last
 	untold  []Event
+	look    chan struct{} // a supervisor has hung up
 }
 
 // client is a supervisor's connection. What it is told goes through a queue, since
@@ -73,7 +74,7 @@ func Main() {
 		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
 		os.Exit(2)
 	}
-	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now()}
+	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(), look: make(chan struct{}, 1)}
 	conn, err := firstConn()
 	if err == nil {
 		s.loop, err = newLoop(s.tell)
@@ -83,6 +84,7 @@ func Main() {
 		os.Exit(1)
 	}
 	go s.loop.run(0)
+	s.client = &client{} // on its way
 	go s.converse(conn)
 	s.run()
 	os.Exit(0)
@@ -105,7 +107,11 @@ func firstConn() (*wire.Conn, error) {
 
 // run returns when nobody needs the collector any more.
 func (s *server) run() {
-	for range time.Tick(time.Second / 4) {
+	for tick := time.Tick(time.Second / 4); ; {
+		select {
+		case <-tick:
+		case <-s.look:
+		}
 		if s.mayEnd() {
 			return
 		}
@@ -118,7 +124,7 @@ func (s *server) mayEnd() bool {
 	switch {
 	case s.closing > 0:
 		return false
-	case s.client == nil && !s.going: // who started it is gone, and another collector may move the output
+	case s.client == nil && !(s.going && s.isNamed()): // another collector may move the output
 		return true
 	case s.ending:
 	case s.client != nil || time.Since(s.alone) < linger:
@@ -134,6 +140,13 @@ func (s *server) mayEnd() bool {
 		o.removeFIFOs()
 	}
 	return true
+}
+
+// isNamed says whether the store says that this process moves the output. Where
+// somebody has removed the directory, the next supervisor starts another.
+func (s *server) isNamed() bool {
+	id, err := readIdentity(s.store)
+	return err == nil && id.PID == os.Getpid() && id.Alive()
 }
 
 // listen accepts supervisors after the first.
@@ -223,6 +236,10 @@ func (s *server) converse(conn *wire.Conn) {
 	s.mu.Unlock()
 	close(over)
 	c.Shut()
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
 }
 
 func (s *server) answer(req *request) *reply {
