@@ -109,7 +109,7 @@ var stateFaults = []fault{
 		return func() {
 			eventually(t, time.Minute, func() error {
 				for _, a := range r.ending() {
-					if _, err := os.Stat(filepath.Join(r.dirs[a], "exit.json")); err != nil {
+					if err := exitRecorded(r.dirs[a]); err != nil {
 						return err
 					}
 				}
@@ -117,7 +117,7 @@ var stateFaults = []fault{
 			})
 			r.n.supervisor(t).end(t)
 			for _, a := range r.ending() {
-				if err := os.Truncate(filepath.Join(r.dirs[a], "exit.json"), 5); err != nil {
+				if err := os.Truncate(filepath.Join(r.dirs[a], "record"), 5); err != nil {
 					t.Fatal(err)
 				}
 			}

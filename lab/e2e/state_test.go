@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"os"
@@ -35,6 +36,16 @@ func (n *node) stateOf(t testing.TB, allocID string) (dir string, st state) {
 		return errors.New("no task.json of allocation " + allocID)
 	})
 	return dir, st
+}
+
+// exitRecorded says whether a task's record has its exit, of which the length is
+// at byte 8.
+func exitRecorded(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "record"))
+	if err == nil && (len(b) < 12 || binary.LittleEndian.Uint32(b[8:]) == 0) {
+		err = errors.New("no exit in the record")
+	}
+	return err
 }
 
 // editState changes fields of a task.json; nil removes one.

@@ -94,6 +94,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 	umask := uint32(0o027)
 	plain := Spec{Session: true, Command: task.Command{Path: program, Env: env, Dir: "/"}}
+	records := b.TempDir()
 	full := plain
 	full.Command.User = &task.User{UID: 65534, GID: 65534, Groups: []uint32{1, 2}}
 	full.Command.Umask = &umask
@@ -140,6 +141,15 @@ func BenchmarkStart(b *testing.B) {
 			return func() { _ = cmd.Wait() }
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
+		{"launcher-record", func(w *os.File) func() { // as each task has one
+			recorded := plain
+			recorded.Record = filepath.Join(records, "record")
+			wait := byLauncher(&recorded, launcher)(w)
+			return func() {
+				wait()
+				_ = os.Remove(recorded.Record)
+			}
+		}},
 		{"launcher-everything", byLauncher(&full, launcher)},
 		{"launcher-device", byLauncher(&devices, launcher)},
 		{"launcher-read-only", byLauncher(&readOnly, launcher)},

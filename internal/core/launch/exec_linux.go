@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // exec is the last step: what would disturb the launcher itself, then execve.
@@ -26,13 +28,18 @@ func (l *launcher) exec(p program) *Error {
 	argv = append(vector(vector(argv, []string{c.Path}), c.Args), nil)
 	envv := append(vector(make([]*byte, 0, len(c.Env)+1), c.Env), nil)
 	defaultSignals()
+	if err := l.mark(); err != nil { // a ulimit -f of 0 would refuse it
+		return err
+	}
 
 	// Below here a successful start allocates nothing: a ulimit -v would make the
 	// runtime fail for want of memory.
 	if err := lowerLimits(c.Rlimits); err != nil {
+		l.unmark()
 		return err
 	}
 	if !going() {
+		l.unmark()
 		exit(2) // the supervisor has died, and nobody would know of the program
 	}
 	var e syscall.Errno
@@ -42,6 +49,7 @@ func (l *launcher) exec(p program) *Error {
 			break
 		}
 	}
+	l.unmark()
 	return l.explain(p.path, e)
 }
 
@@ -64,6 +72,31 @@ var status = [1]byte{statusExec}
 func going() bool {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, statusFD, uintptr(unsafe.Pointer(&status)), 1, unix.MSG_NOSIGNAL, 0, 0)
 	return e == 0
+}
+
+// recordMark is not on the heap.
+var recordMark = [1]byte{task.RecordMark}
+
+// mark says in the task's record that what holds its lock no more is the program.
+func (l *launcher) mark() *Error {
+	if l.spec.Record == "" {
+		return nil
+	}
+	if e := retry(func() syscall.Errno {
+		_, _, e := unix.RawSyscall6(unix.SYS_PWRITE64, recordFD, uintptr(unsafe.Pointer(&recordMark)), 1, 0, 0, 0)
+		return e
+	}); e != 0 {
+		return failed("mark the task's record", e)
+	}
+	return nil
+}
+
+// unmark takes it back: the launcher ends as one. A hole reads as zeros, and no
+// ulimit refuses to make one.
+func (l *launcher) unmark() {
+	if l.spec.Record != "" {
+		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1, 0, 0)
+	}
 }
 
 // blockingStdio undoes an O_NONBLOCK that whoever opened the files left in them:

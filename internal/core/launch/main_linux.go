@@ -12,6 +12,10 @@ import (
 // statusFD is where a launcher finds its end of the status socket.
 const statusFD = 3
 
+// recordFD is where it finds the task's record, where the spec has one. It holds
+// the lock on it; the supervisor has closed its own descriptor.
+const recordFD = 4
+
 const namePrefix = "launch:"
 
 func processName(s Stage) string { return namePrefix + string(s) }

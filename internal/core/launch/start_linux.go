@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // Launcher says how to run the launcher: a binary that calls Main in this role.
@@ -42,6 +44,7 @@ type Process struct {
 	pidfd  int
 	status *os.File
 	spec   []byte
+	record string // of the Spec
 
 	// for the sentence of a start that hangs
 	program, dir, netns string
@@ -60,6 +63,9 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 // Started, so the caller can save the process's identity first and never loses
 // one; if the caller dies before Started, the launcher ends by itself. Each
 // Process is ended by Started or by Kill.
+//
+// No other process may be forked meanwhile where the spec has a Record: it would
+// hold the record's lock until it has executed something.
 func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 	msg, err := encodeSpec(spec)
 	if err != nil {
@@ -82,6 +88,7 @@ func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Proces
 		pidfd:   -1,
 		status:  os.NewFile(uintptr(pair[0]), "launcher"),
 		spec:    msg,
+		record:  spec.Record,
 		program: spec.Command.Path,
 		dir:     spec.Command.Dir,
 		netns:   spec.Command.NetworkNamespace,
@@ -98,7 +105,7 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 	if cgroup != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
 	}
-	fds := [4]uintptr{statusFD: uintptr(status)}
+	fds := append(make([]uintptr, statusFD, recordFD+1), uintptr(status))
 	for i, f := range stdio {
 		if f == nil {
 			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -110,7 +117,15 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 		}
 		fds[i] = f.Fd()
 	}
-	pid, err := syscall.ForkExec(l.Path, l.Args, &syscall.ProcAttr{Env: l.Env, Files: fds[:], Sys: sys})
+	if spec.Record != "" {
+		record, err := task.NewRecord(spec.Record)
+		if err != nil {
+			return fmt.Errorf("failed to make the task's record: %w", err)
+		}
+		defer unix.Close(record) // and the launcher alone has the lock
+		fds = append(fds, uintptr(record))
+	}
+	pid, err := syscall.ForkExec(l.Path, l.Args, &syscall.ProcAttr{Env: l.Env, Files: fds, Sys: sys})
 	runtime.KeepAlive(stdio)
 	runtime.KeepAlive(cgroup)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // deathTimeout is how long a killed launcher may take to be gone. It takes less
@@ -83,6 +85,8 @@ func (p *Process) executed() bool {
 		switch {
 		case err == nil && comm != name:
 			return true
+		case dead && err == nil && p.exited():
+			return true // it has taken the launcher's name
 		case err != nil, dead:
 			return false
 		case i > 1000: // a program whose file has that very name
@@ -90,6 +94,18 @@ func (p *Process) executed() bool {
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
+}
+
+// exited says whether a dead process was the program beyond doubt: it ended by a
+// code, and a launcher that does so has taken the mark back.
+func (p *Process) exited() bool {
+	if task.ReadProgress(p.record) != task.ProgressExecuted {
+		return false
+	}
+	const codeExited = 1 // CLD_EXITED
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, p.PID, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	return err == nil && info.Code == codeExited
 }
 
 // comm is the process's name, proc_pid_comm(5).

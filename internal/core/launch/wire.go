@@ -110,6 +110,7 @@ func encodeSpec(s *Spec) ([]byte, error) {
 	e.bool(s.Subreaper)
 	e.bool(s.Session)
 	e.bool(s.TTY)
+	e.str(s.Record)
 	if e.nul {
 		return nil, errNUL
 	}
@@ -217,6 +218,7 @@ func (d *decoder) spec(s *Spec) bool {
 	s.Subreaper = d.bool()
 	s.Session = d.bool()
 	s.TTY = d.bool()
+	s.Record = d.str()
 	return !d.bad && len(d.b) == 0
 }
 

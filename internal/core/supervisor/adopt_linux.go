@@ -2,9 +2,8 @@ package supervisor
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,18 +12,64 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// adoptAll takes over every task on disk: after a supervisor was killed, and
-// after this one has replaced its own binary.
-func (s *server) adoptAll() error {
+// adopters is how many tasks are adopted at once, each of which may need a look at
+// a disk, or the death of a launcher.
+const adopters = 8
+
+// register makes every task on disk known, so that whoever asks about one waits for
+// its adoption. adoptAll must follow.
+func (s *server) register() ([]adoption, error) {
 	states, _, err := s.store.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	s.launches.RLock() // until all are adopted: an upgrade waits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []adoption
 	for _, st := range states {
-		s.takeOver(st)
+		if s.processes[st.ID] == nil {
+			a := newAdoption(st)
+			s.processes[st.ID] = a.p
+			found = append(found, a)
+		}
 	}
-	go s.keepOutput()
-	return nil
+	return found, nil
+}
+
+// adoptAll takes over every task on disk: after a supervisor was killed, and
+// after this one has replaced its own binary. The supervisor serves meanwhile.
+func (s *server) adoptAll(found []adoption) {
+	defer s.launches.RUnlock()
+	next := make(chan adoption)
+	var all sync.WaitGroup
+	for range min(adopters, len(found)) {
+		all.Go(func() {
+			for a := range next {
+				s.takeOver(a)
+			}
+		})
+	}
+	for _, a := range found {
+		next <- a
+	}
+	close(next)
+	all.Wait()
+	s.keepOutput()
+}
+
+// adoption is a process that is known, and of which nobody has looked yet what it is.
+type adoption struct {
+	p  *process
+	st *task.State
+}
+
+func newAdoption(st *task.State) adoption {
+	p := newProcess(st.ID)
+	p.adopting = true
+	p.run = runOf(st)
+	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
+	return adoption{p, st}
 }
 
 // adopt makes sure that a task is known, from what its driver remembers of it if
@@ -33,24 +78,18 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
-	s.adoption.Lock()
-	defer s.adoption.Unlock()
-	s.mu.Lock()
-	p := s.processes[st.ID]
-	s.mu.Unlock()
-	if p != nil && p.isStarting(s) {
-		<-p.begun
-		p, _ = s.find(st.ID)
-	}
+	a := newAdoption(st)
+	p := s.enter(a.p)
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
 			if err := s.store.Save(st); err != nil { // it is watched all the same
 				s.event(st.ID, "failed to save the task's state: %v", err)
 			}
 		}
-		if p = s.takeOver(st); p == nil {
+		if !s.takeOver(a) {
 			return nil, ErrUnknownTask
 		}
+		p = a.p
 	}
 	s.tellLate(p)
 	s.settle(p, files)
@@ -60,6 +99,8 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 // settle says of a task that was adopted too late how it ended, with the help of
 // a pidfd if somebody had one.
 func (s *server) settle(p *process, files []*os.File) {
+	p.settling.Lock()
+	defer p.settling.Unlock()
 	if !p.gone || p.ended() {
 		return
 	}
@@ -72,43 +113,45 @@ func (s *server) settle(p *process, files []*os.File) {
 	s.finish(p, e)
 }
 
-// takeOver makes a process of what is on disk: one that runs, one that has
-// ended, or one that is gone with nobody to tell how. It returns nil, having
+// takeOver finds out what a process on disk is: one that runs, one that has
+// ended, or one that is gone with nobody to tell how. It says no, having
 // cleared up, for a task that was never really started.
-func (s *server) takeOver(st *task.State) *process {
-	p := newProcess(st.ID)
-	close(p.begun)
-	p.run = runOf(st)
-	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
-	if p.exit = s.store.LoadExit(st.ID); p.exit != nil {
-		close(p.done)
-		close(p.output.opened)
-		p.output.spec, p.closed = s.specOf(st), true // a collector may have it all the same
-	}
-	s.mu.Lock()
-	s.processes[p.id] = p
-	s.mu.Unlock()
-	if p.exit != nil {
+func (s *server) takeOver(a adoption) bool {
+	p, st := a.p, a.st
+	defer close(p.begun)
+	if e := s.store.LoadExit(st.ID); e != nil {
 		if isChild(p.identity) { // recorded, but not reaped before the upgrade
 			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
 		}
-		return p
-	}
-	if st.Identity.PID == 0 || isLauncher(st.Identity) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.exit, p.adopting = e, false
+		p.output.spec, p.closed = s.specOf(st), true // a collector may have it all the same
 		close(p.output.opened)
-		s.abandon(p)
-		return nil
+		close(p.done)
+		return true
 	}
 	fd, err := unix.PidfdOpen(st.Identity.PID, 0)
 	if err == nil && !st.Identity.Alive() { // asked after the open: the pidfd is of this very process
 		unix.Close(fd)
 		err = unix.ESRCH
 	}
-	p.gone = err != nil
+	if err != nil {
+		fd = -1
+	}
+	if st.Identity.PID == 0 || neverRan(s.store.Record(st.ID), fd) {
+		unix.Close(fd)
+		close(p.output.opened)
+		s.abandon(p)
+		return false
+	}
 	s.resumeOutput(p, st) // also of one that is gone: its last words may still be in the pipe
-	if p.gone {
+	if fd < 0 {
 		go s.drainOutput(p)
-		return p
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.gone, p.adopting = true, false
+		return true
 	}
 	p.child = isChild(p.identity)
 	if p.group.Mode == cgroup.None {
@@ -118,7 +161,10 @@ func (s *server) takeOver(st *task.State) *process {
 	if err := s.loop.addProcess(p); err != nil {
 		s.event(p.id, "The task can't be watched: %v", err)
 	}
-	return p
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.adopting = false
+	return true
 }
 
 // isChild says whether a process is this one's child: one that is there, as a
@@ -128,31 +174,23 @@ func isChild(id task.Identity) bool {
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// isLauncher says that a process never became the task: it is the launcher of a
-// supervisor that was killed meanwhile, and ends, or hangs, as that. Its exit is
-// not the task's.
-func isLauncher(id task.Identity) bool {
-	for end := time.Now().Add(execveTime); ; time.Sleep(time.Millisecond) {
-		st, err := task.ReadStat(id.PID)
-		if err != nil || !id.Alive() || time.Now().After(end) {
-			return false
+// neverRan says that a process never became the task: it is, or was, the launcher
+// of a supervisor that was killed meanwhile. One that still is does not become the
+// task any more. Where no record tells, it is taken for the task.
+func neverRan(record string, pidfd int) bool {
+	progress := task.ReadProgress(record)
+	if progress == task.ProgressLaunching && pidfd >= 0 {
+		// stopped, it may get to the end of an execve and not to the program's first
+		// instruction: what it is now stays
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGSTOP, nil, 0)
+		if progress = task.ReadProgress(record); progress == task.ProgressLaunching {
+			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+			return true
 		}
-		if st.Zombie { // keeps its name, and loses its arguments
-			comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
-			return err == nil && strings.HasPrefix(string(comm), "launch:")
-		}
-		// until its own first execve it has the arguments of the supervisor
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id.PID))
-		if len(cmdline) > 0 {
-			return strings.HasPrefix(string(cmdline), argv0+"\x00")
-		}
-		// in the middle of an execve
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGCONT, nil, 0)
 	}
+	return progress == task.ProgressNever
 }
-
-// execveTime is how long a process may have no arguments: the kernel takes
-// microseconds, unless the process gets no processor meanwhile.
-const execveTime = 2 * time.Second
 
 // runs says whether a process exists and is not a zombie.
 func runs(id task.Identity) bool {
@@ -211,25 +249,55 @@ func (s *server) finish(p *process, e *task.Exit) {
 			e.OOMKilled = e.Signal != 0 || e.Code != 0
 		}
 		if err := s.store.SaveExit(p.id, e); err != nil {
-			s.event(p.id, "failed to record the exit: %v", err)
+			s.event(p.id, "The exit can't be recorded yet: %v", err)
+			s.mu.Lock()
+			p.unsaved = true
+			s.mu.Unlock()
+			go s.saveLater(p, e)
+			s.publish(p, e)
+			return
 		}
 	}
 	s.reap(p)
 	s.publish(p, e)
 }
 
-// reap lets the kernel forget a dead process.
+// saveLater records an exit that could not be recorded at once. Until it is, or
+// its task is destroyed, the process stays a zombie, so that who comes after this
+// supervisor is told by the kernel; and this supervisor stays.
+func (s *server) saveLater(p *process, e *task.Exit) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		time.Sleep(wait)
+		p.sessions.RLock() // or it would make a destroyed task's directory anew
+		over := p.destroyed
+		if !over {
+			over = s.store.SaveExit(p.id, e) == nil
+		}
+		p.sessions.RUnlock()
+		if over {
+			break
+		}
+	}
+	s.reap(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.unsaved = false
+	s.busySince = time.Now()
+}
+
+// reap lets the kernel forget a dead process. It may be called twice.
 func (s *server) reap(p *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p.pidfd < 0 {
+		return
+	}
 	if p.child {
 		if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
 			go unix.Wait4(p.identity.PID, nil, 0, nil) // when the debugger lets it go
 		}
 	}
-	if p.pidfd >= 0 {
-		unix.Close(p.pidfd)
-	}
+	unix.Close(p.pidfd)
 	p.pidfd = -1
 }
 
@@ -245,7 +313,7 @@ func (s *server) killOrphansOnce() (int, error) {
 	known := map[int]bool{}
 	s.mu.Lock()
 	for _, p := range s.processes {
-		if p.identity.PID != 0 && !p.ended() {
+		if p.identity.PID != 0 && (!p.ended() || p.unsaved) {
 			known[p.identity.PID] = true
 		}
 	}

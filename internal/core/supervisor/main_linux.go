@@ -108,11 +108,13 @@ func supervise(with string) int {
 	}
 	// the kernel should end it last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
-	if err := s.adoptAll(); err != nil {
+	found, err := s.register()
+	if err != nil {
 		say(err.Error())
 		return 1
 	}
 	go s.serve()
+	go s.adoptAll(found)
 	say("ready")
 	s.run()
 	return 0

@@ -30,7 +30,6 @@ type server struct {
 	idle      time.Duration
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
-	adoption sync.Mutex   // one adoption at a time
 	starters gate         // through which launches go until they wait for their launcher
 	enders   gate         // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
@@ -68,7 +67,10 @@ type process struct {
 
 	gone     bool          // adopted too late: no such process, and no record of its exit
 	starting bool          // its launcher is at work
+	adopting bool          // found on disk, and not taken over yet
 	begun    chan struct{} // closed when that is over, well or not
+	settling sync.Mutex    // held while it is found out how one that is gone ended
+	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
 	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 	destroyed bool
@@ -79,12 +81,6 @@ func newProcess(id string) *process {
 		id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None},
 		done: make(chan struct{}), begun: make(chan struct{}), output: collection{opened: make(chan struct{})},
 	}
-}
-
-func (p *process) isStarting(s *server) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return p.starting
 }
 
 // firstWait is how long the first wait after a failed accept(2) is.
@@ -215,13 +211,23 @@ func (s *server) answer(c *client, req *request) *reply {
 	return r
 }
 
+// find returns a process that was started. It waits for the adoption of this very
+// one, where that is under way.
 func (s *server) find(id string) (*process, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.processes[id]; p != nil && !p.starting {
-		return p, nil
+	for {
+		s.mu.Lock()
+		p := s.processes[id]
+		if p == nil || p.starting {
+			s.mu.Unlock()
+			return nil, ErrUnknownTask
+		}
+		adopting := p.adopting
+		s.mu.Unlock()
+		if !adopting {
+			return p, nil
+		}
+		<-p.begun
 	}
-	return nil, ErrUnknownTask
 }
 
 func (s *server) statusOf(p *process) (*Status, error) {
@@ -276,7 +282,7 @@ func (s *server) mayEnd() bool {
 		s.busySince = time.Now()
 	}
 	for _, p := range s.processes {
-		if p.exit == nil && !p.gone {
+		if p.exit == nil && !p.gone || p.unsaved {
 			s.busySince = time.Now()
 		}
 	}

@@ -58,7 +58,8 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	return st, nil, nil
 }
 
-// enter makes a new process known, unless one of its id is known and was started.
+// enter makes a new process known, unless one of its id is known and was started or
+// adopted.
 func (s *server) enter(p *process) (known *process) {
 	for {
 		s.mu.Lock()
@@ -68,9 +69,9 @@ func (s *server) enter(p *process) (known *process) {
 			s.mu.Unlock()
 			return nil
 		}
-		starting := other.starting
+		pending := other.starting || other.adopting
 		s.mu.Unlock()
-		if !starting {
+		if !pending {
 			return other
 		}
 		<-other.begun
@@ -101,7 +102,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	proc, err := s.fork(&st.Command, p.group, stdio, launch.Spec{Session: true})
+	proc, err := s.fork(&st.Command, p.group, stdio, launch.Spec{Session: true, Record: s.store.Record(st.ID)})
 	if err != nil {
 		return nil, err
 	}

@@ -161,6 +161,7 @@ func (s *server) destroyTask(id string) error {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
 	p.destroyed = true
+	s.reap(p) // one whose exit could not be recorded
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.processes, id)

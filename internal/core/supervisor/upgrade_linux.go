@@ -19,9 +19,12 @@ func (s *server) upgrade(req *request) error {
 		return errors.New("upgrade needs the new binary's file descriptor")
 	}
 	if !s.lockLaunches(2 * time.Second) {
-		return errors.New("a task is being started: upgrade later")
+		return errors.New("a task is being started or adopted: upgrade later")
 	}
 	defer s.launches.Unlock()
+	if s.anyUnsaved() {
+		return errors.New("an exit is not on disk yet: upgrade later")
+	}
 	s.endSessions(2 * time.Second)
 
 	l, err := s.listener.File() // a duplicate, and blocking: made anew below
@@ -46,6 +49,17 @@ func (s *server) upgrade(req *request) error {
 	}
 	l.Close()
 	return fmt.Errorf("failed to execute the new supervisor: %w", err)
+}
+
+func (s *server) anyUnsaved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.unsaved {
+			return true
+		}
+	}
+	return false
 }
 
 // endSessions ends all exec sessions: the connections they belong to end now.

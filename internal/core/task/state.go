@@ -97,7 +97,7 @@ func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") 
 // Log is the path of the file that the supervisor writes to what nobody else can be told.
 func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 
-// TaskDir is where the files of one task are: task.json, exit.json, and the FIFOs
+// TaskDir is where the files of one task are: task.json, record, and the FIFOs
 // stdout and stderr. The name is a hash since an id has slashes and no length limit.
 func (s Store) TaskDir(id string) string {
 	// not a cryptographic hash: that package's start-up would be part of every launch
@@ -121,24 +121,6 @@ func (s Store) Save(st *State) error {
 // Load reads a task's state: ErrNoState where there is none, ErrBadState where
 // it can't be read.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
-
-// SaveExit records how a task ended, by atomic rename: there is never half a record.
-func (s Store) SaveExit(id string, e *Exit) error {
-	if err := os.MkdirAll(s.TaskDir(id), 0o700); err != nil {
-		return err
-	}
-	return writeJSON(filepath.Join(s.TaskDir(id), "exit.json"), e)
-}
-
-// LoadExit returns how a task ended, nil where no exit is recorded (or the
-// record is unreadable, which is the same: nothing is known).
-func (s Store) LoadExit(id string) *Exit {
-	var e Exit
-	if err := readJSON(filepath.Join(s.TaskDir(id), "exit.json"), &e); err != nil {
-		return nil
-	}
-	return &e
-}
 
 // List returns the states of all tasks, and apart from them the directories
 // whose state can't be read.

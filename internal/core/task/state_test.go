@@ -34,7 +34,7 @@ func TestStoreGivesBackWhatWasSaved(t *testing.T) {
 	if e := s.LoadExit(id); e == nil || e.Code != 7 || !e.At.Equal(at) {
 		t.Errorf("exit: %+v", e)
 	}
-	for _, f := range []string{"task.json", "exit.json"} {
+	for _, f := range []string{"task.json", "record"} {
 		fi, err := os.Stat(filepath.Join(s.TaskDir(id), f))
 		if err != nil || fi.Mode().Perm() != 0o600 { // environments hold secrets
 			t.Errorf("%s: %v, %v", f, fi.Mode(), err)

@@ -1,0 +1,171 @@
+package task
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// A record is a file of one page that is made with a task's launcher, all of it
+// written, so that what it is told later needs no space on the disk: that the
+// program is executed, and how it ended.
+//
+//	0      RecordMark, from just before execve(2) on
+//	8      length of the exit's JSON, 4 bytes, 0 where there is none
+//	12     its FNV-1a sum, 8 bytes
+//	20     the JSON
+//
+// The launcher alone holds a lock on it (fcntl_locking(2), F_OFD_SETLK) that execve
+// releases, as its death does. So lock and mark tell a launcher from a program,
+// whatever name and arguments that gives itself.
+const (
+	recordSize = 4096
+	exitAt     = 8
+	exitHeader = 4 + 8
+
+	// RecordMark is the first byte of the record of a program that was executed.
+	RecordMark = 'X'
+)
+
+// Record is the path of a task's record.
+func (s Store) Record(id string) string { return filepath.Join(s.TaskDir(id), "record") }
+
+// NewRecord makes a record and locks it. The lock is on the descriptor, which is
+// close-on-exec and the caller's to close, and lasts until its last duplicate is
+// closed. The directory must exist.
+func NewRecord(path string) (fd int, err error) {
+	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	// a file system gives space for what is written, and none for a hole
+	n, err := unix.Pwrite(fd, make([]byte, recordSize), 0)
+	if err == nil && n < recordSize {
+		err = unix.ENOSPC
+	}
+	if err == nil {
+		err = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// Progress is how far the start of a task came.
+type Progress int
+
+const (
+	// ProgressUnknown: there is no record, or no whole one. An earlier version made none.
+	ProgressUnknown Progress = iota
+	// ProgressLaunching: the launcher is at work. What it does next nobody knows.
+	ProgressLaunching
+	// ProgressNever: the launcher has ended, and was never to become the program.
+	ProgressNever
+	// ProgressExecuted: the program was executed. One that was killed in the middle
+	// of execve(2) counts as the program.
+	ProgressExecuted
+)
+
+// ReadProgress reads the record at path.
+func ReadProgress(path string) Progress {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return ProgressUnknown
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		return ProgressUnknown
+	}
+	if lock.Type != unix.F_UNLCK {
+		return ProgressLaunching
+	}
+	// after the lock: who held it makes no mark any more
+	var b [recordSize]byte
+	if n, _ := f.ReadAt(b[:], 0); n < recordSize {
+		return ProgressUnknown
+	}
+	if b[0] != RecordMark {
+		return ProgressNever
+	}
+	return ProgressExecuted
+}
+
+// SaveExit records how a task ended, in the place that its record has for it. A
+// Reason that is too long is cut. After an error there is no exit or the whole one.
+func (s Store) SaveExit(id string, e *Exit) error {
+	b, err := encodeExit(*e)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.Record(id), os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) { // an earlier version's task, or somebody removed it
+		if err := os.MkdirAll(s.TaskDir(id), 0o700); err != nil {
+			return err
+		}
+		f, err = os.OpenFile(s.Record(id), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	// no fsync: what it describes does not outlive the kernel that runs it
+	_, err = f.WriteAt(b, exitAt)
+	return errors.Join(err, f.Close())
+}
+
+// LoadExit returns how a task ended, nil where no exit is recorded (or the
+// record is unreadable, which is the same: nothing is known).
+func (s Store) LoadExit(id string) *Exit {
+	var e Exit
+	b, err := os.ReadFile(s.Record(id))
+	if err == nil && decodeExit(b, &e) == nil {
+		return &e
+	}
+	// earlier versions had a file of its own for it
+	if err := readJSON(filepath.Join(s.TaskDir(id), "exit.json"), &e); err != nil {
+		return nil
+	}
+	return &e
+}
+
+func encodeExit(e Exit) ([]byte, error) {
+	for {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
+		}
+		if exitAt+exitHeader+len(b) <= recordSize {
+			head := binary.LittleEndian.AppendUint32(nil, uint32(len(b)))
+			return append(binary.LittleEndian.AppendUint64(head, sum(b)), b...), nil
+		}
+		e.Reason = e.Reason[:len(e.Reason)/2]
+	}
+}
+
+func decodeExit(record []byte, e *Exit) error {
+	if len(record) < exitAt+exitHeader {
+		return ErrBadState
+	}
+	record = record[exitAt:]
+	n, want := binary.LittleEndian.Uint32(record), binary.LittleEndian.Uint64(record[4:])
+	record = record[exitHeader:]
+	if n == 0 || uint64(n) > uint64(len(record)) || sum(record[:n]) != want {
+		return fmt.Errorf("%w: exit", ErrBadState)
+	}
+	return json.Unmarshal(record[:n], e)
+}
+
+func sum(b []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(b)
+	return h.Sum64()
+}
