@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 	if with := os.Getenv(clientVar); with != "" {
 		pluginMain(with)
 	}
+	if as := os.Getenv(disguiseVar); as != "" {
+		disguisedMain(as)
+	}
 	becomeSubreaper()
 	if r, w, err := os.Pipe(); err == nil { // the runtime's own descriptors, before any are counted
 		r.SetReadDeadline(time.Now())

@@ -1,0 +1,165 @@
+package launch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func recorded(t *testing.T, spec *Spec) *Spec {
+	t.Helper()
+	spec.Record = filepath.Join(t.TempDir(), "record")
+	return spec
+}
+
+func wantProgress(t *testing.T, spec *Spec, want task.Progress) {
+	t.Helper()
+	if got := task.ReadProgress(spec.Record); got != want {
+		t.Errorf("progress %d, want %d", got, want)
+	}
+}
+
+func TestRecordSaysThatTheProgramWasExecuted(t *testing.T) {
+	nothingLeft(t)
+	spec := recorded(t, shell("exit 3"))
+	p, r, err := start(spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	wantProgress(t, spec, task.ProgressLaunching)
+	if err := p.Started(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	wantProgress(t, spec, task.ProgressExecuted)
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 3 {
+		t.Errorf("status %v, %v", ws, err)
+	}
+	unix.Close(p.TakePidFD())
+	wantProgress(t, spec, task.ProgressExecuted)
+}
+
+func TestRecordIsNotTheProgramsToHold(t *testing.T) {
+	spec := recorded(t, shell("ls /proc/self/fd | wc -l; kill -STOP $$"))
+	p, r, err := start(spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := p.Started(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	wantProgress(t, spec, task.ProgressExecuted) // while it lives
+	b := make([]byte, 10)
+	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // and that of the directory
+		t.Errorf("%q descriptors", b[:n])
+	}
+	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+	_, _ = unix.Wait4(p.PID, nil, 0, nil)
+	unix.Close(p.TakePidFD())
+}
+
+// What ends as a launcher takes its mark back, whatever limits it has by then.
+func TestRecordNeverSaysThatAFailedStartRan(t *testing.T) {
+	nothingLeft(t)
+	for name, change := range map[string]func(*Spec){
+		"no such program":          func(s *Spec) { s.Command.Path = "/nowhere/prog" },
+		"no program at all":        func(s *Spec) { s.Command.Path = "/etc/passwd" },
+		"no such directory":        func(s *Spec) { s.Command.Dir = "/nowhere" },
+		"and it may write no file": func(s *Spec) { s.Command.Path = "/nowhere/prog"; s.Command.Rlimits = noFiles },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := recorded(t, shell("exit 0"))
+			change(spec)
+			p, r, err := start(spec, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if err := p.Started(context.Background()); err == nil {
+				t.Error("it started")
+			}
+			wantProgress(t, spec, task.ProgressNever)
+		})
+	}
+}
+
+var noFiles = []task.Rlimit{{Resource: unix.RLIMIT_FSIZE}}
+
+func TestProgramThatMayWriteNoFileIsRecorded(t *testing.T) {
+	spec := recorded(t, shell("ulimit -f"))
+	spec.Command.Rlimits = noFiles
+	if e := mustRun(t, spec); e.out != "0\n" {
+		t.Errorf("limit %q", e.out)
+	}
+	wantProgress(t, spec, task.ProgressExecuted)
+}
+
+// The supervisor dies when the launcher has been told everything: nobody would
+// know of the program.
+func TestRecordNeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
+	nothingLeft(t)
+	file := filepath.Join(t.TempDir(), "ran")
+	spec := recorded(t, shell("touch "+file))
+	p, r, err := start(spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := p.status.Write(p.spec); err != nil {
+		t.Fatal(err)
+	}
+	p.status.Close()
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(p.TakePidFD())
+	if _, err := os.Stat(file); err == nil || ws.ExitStatus() != 2 {
+		t.Errorf("it ran: status %v, %v", ws, err)
+	}
+	wantProgress(t, spec, task.ProgressNever)
+}
+
+func TestLauncherKilledBeforeItRanIsRecorded(t *testing.T) {
+	spec := recorded(t, shell("exit 0"))
+	p, r, err := start(spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p.Kill()
+	wantProgress(t, spec, task.ProgressNever)
+}
+
+// A program is no launcher for having its name.
+func TestProgramWithALaunchersNameIsStarted(t *testing.T) {
+	nothingLeft(t)
+	path := filepath.Join(t.TempDir(), processName(StageExec))
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		spec := recorded(t, shell(""))
+		spec.Command.Path, spec.Command.Args = path, nil
+		if e := mustRun(t, spec); e.status.ExitStatus() != 3 {
+			t.Errorf("status %v", e.status)
+		}
+	}
+}
+
+func TestStartWithoutARecordIsRefused(t *testing.T) {
+	nothingLeft(t)
+	spec := shell("exit 0")
+	spec.Record = "/nowhere/record"
+	if p, _, err := start(spec, nil); err == nil {
+		p.Kill()
+		t.Error("it started")
+	}
+}

@@ -1,0 +1,313 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// disguiseVar makes the test binary a task that hides what it is: see disguisedMain.
+const disguiseVar = "OUTRIDER_TEST_DISGUISE"
+
+const (
+	launchersName = "a launcher's name"
+	noArguments   = "no arguments"
+)
+
+// disguisedMain is a task that ends with code 7 when its first argument is a file.
+func disguisedMain(as string) {
+	file := strings.Clone(os.Args[1])
+	switch as {
+	case launchersName:
+		setName("launch:exec")
+	case noArguments:
+		unmapArguments()
+	}
+	fmt.Println("first")
+	for {
+		if _, err := os.Stat(file); err == nil {
+			os.Exit(7)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// unmapArguments leaves /proc/self/cmdline empty, without any right: the stack's
+// pages from the arguments on are given back.
+func unmapArguments() {
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		panic(err)
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	start, _ := strconv.ParseUint(f[48-3], 10, 64) // proc_pid_stat(5): arg_start
+	if b, err = os.ReadFile("/proc/self/maps"); err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if bounds, _, _ := strings.Cut(line, " "); strings.HasSuffix(line, "[stack]\n") {
+			_, top, _ := strings.Cut(bounds, "-")
+			end, _ := strconv.ParseUint(top, 16, 64)
+			start -= start % uint64(os.Getpagesize())
+			_, _, _ = unix.Syscall(unix.SYS_MUNMAP, uintptr(start), uintptr(end-start), 0)
+		}
+	}
+	if b, err = os.ReadFile("/proc/self/cmdline"); err != nil || len(b) > 0 {
+		panic("it has its arguments")
+	}
+}
+
+// disguised is a task that looks like a launcher and ends with code 7 when the
+// file is there.
+func (h *host) disguised(as, file string) *task.State {
+	h.t.Helper()
+	return h.shell("", func(st *task.State) {
+		if as == "a launcher's arguments" {
+			b, err := os.ReadFile("/bin/sh")
+			must(h.t, err)
+			must(h.t, os.WriteFile(filepath.Join(h.dir, argv0), b, 0o755))
+			st.Command.Path, st.Command.Env = argv0, []string{"PATH=" + h.dir + ":/usr/bin:/bin"}
+			st.Command.Args = []string{"-c", waits(file, "exit 7")}
+			return
+		}
+		self, err := os.Executable()
+		must(h.t, err)
+		st.Command.Path, st.Command.Args = self, []string{file}
+		// so many that the arguments have no page in common with the stack
+		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
+		st.Command.Env[0] = disguiseVar + "=" + as
+	})
+}
+
+var disguises = []string{"a launcher's arguments", launchersName, noArguments}
+
+func TestTaskThatLooksLikeALauncherIsNoLauncher(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for _, as := range disguises {
+			for _, ends := range []bool{false, true} {
+				h := newHost(t, cgroups)
+				first := h.plugin()
+				file := filepath.Join(h.dir, "go")
+				st := first.launch(h.disguised(as, file))
+				h.waitOutput(st, "first")
+				pid := h.supervisor()
+				first.kill() // before: it would start another supervisor
+				h.kill(pid, unix.SIGKILL)
+				if ends {
+					must(t, os.WriteFile(file, nil, 0o600))
+					h.waitDead(st)
+				}
+				c := h.client()
+				stat, err := c.Adopt(ctx(t), st)
+				if err != nil {
+					t.Fatalf("%s, it ends meanwhile: %v: %v", as, ends, err)
+				}
+				if !ends && !stat.Running {
+					t.Errorf("%s: status %+v", as, stat)
+				}
+				must(t, os.WriteFile(file, nil, 0o600))
+				if e := h.wait(c, st.ID); e.Code != 7 || e.Signal != 0 || e.Lost {
+					t.Errorf("%s, it ends meanwhile: %v: exit %+v", as, ends, e)
+				}
+				h.destroy(c, st.ID)
+				reapOrphans()
+			}
+		}
+	})
+}
+
+// A client gives a new supervisor half a minute until it serves.
+func TestTasksWithoutArgumentsDoNotKeepASupervisorFromServing(t *testing.T) {
+	h := newHost(t, withCgroup)
+	first := h.plugin()
+	file := filepath.Join(h.dir, "go")
+	var tasks []*task.State
+	for range 20 {
+		st := first.launch(h.disguised(noArguments, file))
+		h.waitOutput(st, "first")
+		tasks = append(tasks, st)
+	}
+	pid := h.supervisor()
+	first.kill()
+	h.kill(pid, unix.SIGKILL)
+	c := h.client()
+	other := h.launch(c, h.shell("exit 3"))
+	if e := h.wait(c, other.ID); e.Code != 3 {
+		t.Errorf("another task: exit %+v", e)
+	}
+	h.destroy(c, other.ID)
+	for _, st := range tasks {
+		if stat, err := c.Adopt(ctx(t), st); err != nil || !stat.Running {
+			t.Errorf("status %+v, %v", stat, err)
+		}
+	}
+	must(t, os.WriteFile(file, nil, 0o600))
+	for _, st := range tasks {
+		if e := h.wait(c, st.ID); e.Code != 7 {
+			t.Errorf("exit %+v", e)
+		}
+		h.destroy(c, st.ID)
+	}
+	reapOrphans()
+}
+
+// What an earlier version left has no record.
+func TestTaskWithoutARecordIsTakenForTheTask(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"missing":   os.Remove,
+		"truncated": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		h := newHost(t, withCgroup)
+		first := h.plugin()
+		file := filepath.Join(h.dir, "go")
+		st := first.launch(h.shell(waits(file, "exit 7")))
+		h.waitOutput(st, "first")
+		pid := h.supervisor()
+		first.kill()
+		h.kill(pid, unix.SIGKILL)
+		must(t, damage(h.store.Record(st.ID)))
+		c := h.client()
+		if stat, err := c.Adopt(ctx(t), st); err != nil || !stat.Running {
+			t.Errorf("%s: status %+v, %v", name, stat, err)
+		}
+		must(t, os.WriteFile(file, nil, 0o600))
+		if e := h.wait(c, st.ID); e.Code != 7 {
+			t.Errorf("%s: exit %+v", name, e)
+		}
+		h.destroy(c, st.ID)
+		reapOrphans()
+	}
+}
+
+// Killed between any two steps of a start: a task that is said never to have run
+// has done nothing, and of one that ran the exit is the program's.
+func TestLauncherKilledAtAnyMomentIsToldRight(t *testing.T) {
+	h := newHost(t, withCgroup)
+	outcomes := map[string]int{}
+	for i := range 24 {
+		first := h.plugin()
+		warm := first.launch(h.shell("exit 0")) // and a supervisor serves
+		ran := filepath.Join(h.dir, fmt.Sprint("ran", i))
+		st := h.shell("echo > " + ran + "; exec sleep 1000")
+		must(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
+		sup := h.supervisor()
+		var now *task.State
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // a sleep is longer than a launch
+			var err error
+			if now, err = h.store.Load(st.ID); err == nil && (i%4 == 0 || now.Identity.PID != 0) {
+				break
+			}
+		}
+		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
+		}
+		must(t, unix.Kill(sup, unix.SIGKILL))
+		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
+		if killed {
+			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
+		}
+		must(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}})
+		if killed {
+			h.waitDead(now)
+		}
+		first.kill()
+
+		c := h.client()
+		stat, err := c.Adopt(ctx(t), &task.State{ID: st.ID}) // Nomad has no handle of a start that failed
+		switch {
+		case errors.Is(err, ErrUnknownTask):
+			outcomes["never"]++
+			if _, err := os.Stat(ran); err == nil {
+				t.Errorf("kill %d: it ran, and is said not to have", i)
+			}
+		case err != nil:
+			t.Errorf("kill %d: %v", i, err)
+		case killed:
+			outcomes["killed"]++
+			if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) || e.Lost {
+				t.Errorf("kill %d: exit %+v", i, e)
+			}
+		default:
+			outcomes["runs"]++
+			if !stat.Running {
+				t.Errorf("kill %d: status %+v", i, stat)
+			}
+			eventually(t, "it runs", func() bool { _, err := os.Stat(ran); return err == nil })
+		}
+		h.destroy(c, st.ID)
+		h.destroy(c, warm.ID)
+		c.Close()
+		reapOrphans()
+	}
+	t.Log(outcomes)
+}
+
+// A kernel's count of OOM kills is that of a cgroup, which other runs were in.
+func TestOnlyAFailedRunThatWasShortOfMemoryIsToldAsOOM(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after uint64
+		e             task.Exit
+		oom           bool
+		kills         uint64
+	}{
+		"killed":                           {0, 1, task.Exit{Signal: 9}, true, 1},
+		"failed, for its child was killed": {0, 2, task.Exit{Code: 1}, true, 2},
+		"went on, though its child was":    {0, 1, task.Exit{}, false, 1},
+		"an earlier run was, it failed":    {3, 3, task.Exit{Code: 1}, false, 0},
+		"an earlier run was, it is killed": {3, 3, task.Exit{Signal: 9}, false, 0},
+		"an earlier run was, and it is":    {3, 4, task.Exit{Signal: 9}, true, 4},
+		"nobody was":                       {0, 0, task.Exit{Signal: 9}, false, 0},
+	} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil, "oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
+		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*client]bool{}, processes: map[string]*process{}}
+		p := newAdoption(&task.State{
+			ID: "a/t/1", OOMKills: c.before,
+			Group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"memory": dir}, Controllers: []string{"memory"}},
+		}).p
+		e := c.e
+		s.finish(p, &e)
+		for where, got := range map[string]*task.Exit{"told": p.exit, "on disk": s.store.LoadExit("a/t/1")} {
+			if got == nil || got.OOMKilled != c.oom || got.OOMKills != c.kills || got.Code != c.e.Code || got.Signal != c.e.Signal {
+				t.Errorf("%s, %s: %+v", name, where, got)
+			}
+		}
+	}
+}
+
+// Nomad's cgroup for a task stays for the next run of it, with its count.
+func TestAnEarlierRunsOOMKillIsNotTheNextRuns(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	st := h.shell("exec tail /dev/zero", func(st *task.State) { st.Limits.MemoryMax = 32 << 20 })
+	if !st.Group.Has("memory") {
+		t.Skip("no memory cgroup")
+	}
+	h.launch(c, st)
+	if e := h.wait(c, st.ID); !e.OOMKilled || e.Signal != int(unix.SIGKILL) {
+		t.Fatalf("the first run: exit %+v", e)
+	}
+	for i, then := range []string{"exit 1", "kill -KILL $$"} {
+		next := *st
+		next.ID += fmt.Sprint("-", i)
+		next.Command.Args = []string{"-c", then}
+		h.launch(c, &next)
+		if e := h.wait(c, next.ID); e.OOMKilled || e.OOMKills != 0 {
+			t.Errorf("%s: exit %+v", then, e)
+		}
+		h.destroy(c, next.ID)
+	}
+}

@@ -1,0 +1,217 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// smallStateDisk puts the host's store on a file system of 64 pages, which fill
+// fills but for so many.
+func (h *host) smallStateDisk() (fill func(left int) (free func())) {
+	t := h.t
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	dir := filepath.Dir(h.store.Dir)
+	must(t, os.MkdirAll(dir, 0o700))
+	page := os.Getpagesize()
+	must(t, unix.Mount("outrider-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", 64*page)))
+	t.Cleanup(func() {
+		for _, c := range h.clients {
+			c.Close()
+		}
+		eventually(t, "the disk is not used any more", func() bool { reapOrphans(); return unix.Unmount(dir, 0) == nil })
+	})
+	return func(left int) func() {
+		path := filepath.Join(dir, "filler")
+		f, err := os.Create(path)
+		must(t, err)
+		defer f.Close()
+		size := 0
+		for {
+			n, err := f.Write(make([]byte, page))
+			if size += n; err != nil {
+				break
+			}
+		}
+		must(t, f.Truncate(int64(size-left*page)))
+		return func() { must(t, os.Remove(path)) }
+	}
+}
+
+// unwatched ends the supervisor and all that it was told to.
+func (h *host) unwatched(first *plugin) {
+	h.t.Helper()
+	pid := h.supervisor()
+	first.kill()
+	h.kill(pid, unix.SIGKILL)
+	reapOrphans()
+}
+
+func TestFullStateDiskLosesNoExit(t *testing.T) {
+	h := newHost(t, withCgroup)
+	fill := h.smallStateDisk()
+	first := h.plugin()
+	file := filepath.Join(h.dir, "go")
+	var tasks []*task.State
+	want := []task.Exit{{Code: 7}, {Code: 0}, {Signal: int(unix.SIGSEGV)}}
+	for _, then := range []string{"exit 7", "exit 0", "kill -SEGV $$"} {
+		st := first.launch(h.shell(waits(file, then)))
+		h.waitOutput(st, "first")
+		tasks = append(tasks, st)
+	}
+	free := fill(0)
+	must(t, os.WriteFile(file, nil, 0o600))
+	for _, st := range tasks {
+		first.do(pluginOrder{Wait: st.ID})
+		eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
+	}
+	h.unwatched(first) // only the disk knows now
+	c := h.client()
+	for i, st := range tasks {
+		stat, err := c.Adopt(ctx(t), st)
+		if err != nil || stat.Exit == nil || stat.Exit.Lost || stat.Exit.Code != want[i].Code || stat.Exit.Signal != want[i].Signal {
+			t.Errorf("status %+v, exit %+v, %v", stat, stat.Exit, err)
+		}
+		h.destroy(c, st.ID)
+	}
+	free()
+}
+
+// With any space that is left a start is refused, or has all that it will ever need.
+func TestStartOnAFullStateDiskIsRefused(t *testing.T) {
+	h := newHost(t, withCgroup)
+	fill := h.smallStateDisk()
+	warm := h.client()
+	keep := h.launch(warm, h.shell("exec sleep 1000"))
+	refused, started := 0, 0
+	for left := 0; left < 12; left++ {
+		file := filepath.Join(h.dir, fmt.Sprint("go", left))
+		st := h.shell(waits(file, "exit 7"))
+		free := fill(left)
+		_, err := warm.Launch(ctx(t), st)
+		if err != nil {
+			refused++
+			if !errors.Is(err, unix.ENOSPC) && !strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%d pages are left: got %v", left, err)
+			}
+			if _, err := os.Stat(h.store.TaskDir(st.ID)); err == nil {
+				t.Errorf("%d pages are left: it left %v", left, tree(h.store.TaskDir(st.ID)))
+			}
+			free()
+			continue
+		}
+		started++
+		free()
+		free = fill(0) // now somebody else took the rest
+		must(t, os.WriteFile(file, nil, 0o600))
+		if e := h.wait(warm, st.ID); e.Code != 7 {
+			t.Errorf("%d pages are left: exit %+v", left, e)
+		}
+		if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
+			t.Errorf("%d pages are left: on disk is %+v", left, e)
+		}
+		h.destroy(warm, st.ID)
+		free()
+	}
+	if refused == 0 || started == 0 {
+		t.Errorf("%d starts were refused, %d were not: the test proves nothing", refused, started)
+	}
+	h.destroy(warm, keep.ID)
+}
+
+// spoil makes a task's record one that can't be written, by nobody; heal undoes it.
+func (h *host) spoil(id string) (heal func()) {
+	h.t.Helper()
+	path := h.store.Record(id)
+	must(h.t, os.Rename(path, path+".kept"))
+	must(h.t, os.Mkdir(path, 0o700))
+	return func() {
+		must(h.t, os.Remove(path))
+		must(h.t, os.Rename(path+".kept", path))
+	}
+}
+
+func TestAnExitThatCantBeSavedIsKept(t *testing.T) {
+	for _, then := range []string{"can be saved later", "the supervisor is killed", "it is destroyed"} {
+		t.Run(then, func(t *testing.T) {
+			eachHolding(t, func(t *testing.T, cgroups bool) {
+				h := newHost(t, cgroups)
+				first := h.client()
+				file := filepath.Join(h.dir, "go")
+				st := h.launch(first, h.shell(waits(file, "exit 7")))
+				h.waitOutput(st, "first")
+				pid := h.supervisor()
+				heal := h.spoil(st.ID)
+				must(t, os.WriteFile(file, nil, 0o600))
+				if e := h.wait(first, st.ID); e.Code != 7 || e.Lost {
+					t.Fatalf("exit %+v", e)
+				}
+				zombie := func() bool { now, err := task.ReadStat(st.Identity.PID); return err == nil && now.Zombie }
+				if !zombie() {
+					t.Error("the kernel does not know its exit any more")
+				}
+				l, err := first.connect(ctx(t))
+				must(t, err)
+				binary, err := openBinary()
+				must(t, err)
+				defer binary.Close()
+				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x", FDs: 1}, int(binary.Fd()))
+				if err == nil || errors.Is(err, errLinkLost) {
+					t.Errorf("upgrade: %v", err)
+				}
+				other := h.launch(first, h.shell("exit 3")) // the end of which looks for what is left behind
+				h.wait(first, other.ID)
+				h.destroy(first, other.ID)
+
+				switch then {
+				case "can be saved later":
+					first.Close()
+					for end := time.Now().Add(5 * h.idle); time.Now().Before(end); time.Sleep(h.idle / 10) {
+						if pids := h.supervisors(); len(pids) != 1 || pids[0] != pid || !zombie() {
+							t.Fatalf("supervisors %v, a zombie: %v", pids, zombie())
+						}
+					}
+					heal()
+					eventually(t, "it is reaped", func() bool { return !zombie() })
+					if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
+						t.Errorf("on disk is %+v", e)
+					}
+					eventually(t, "the supervisor ends", func() bool { reapOrphans(); return len(h.supervisors()) == 0 })
+				case "the supervisor is killed":
+					first.Close()
+					h.kill(pid, unix.SIGKILL)
+					heal()
+				case "it is destroyed":
+					h.destroy(first, st.ID)
+					if st.Identity.Alive() {
+						t.Error("its process is still there")
+					}
+					if _, err := os.Stat(h.store.TaskDir(st.ID)); err == nil {
+						t.Error("its directory is still there")
+					}
+					return
+				}
+				second := h.client()
+				stat, err := second.Adopt(ctx(t), st)
+				must(t, err)
+				if e := h.wait(second, st.ID); e.Code != 7 || e.Lost {
+					t.Errorf("status %+v, exit %+v", stat, e)
+				}
+				h.destroy(second, st.ID)
+				reapOrphans()
+			})
+		})
+	}
+}
