@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,12 @@ func (l *launcher) giveDevices() *Error {
 	if err := ownMounts(); err != nil {
 		return err
 	}
+	// before anything is mounted that could hide /proc; and not "self", which is another thread perhaps
+	ns, e := open(unix.AT_FDCWD, "/proc/thread-self/ns/mnt", unix.O_RDONLY)
+	if e != 0 {
+		return failed("open the mount namespace", e)
+	}
+	defer closeFD(ns)
 	for i := range all {
 		if err := all[i].open(); err != nil {
 			return err
@@ -57,6 +64,25 @@ func (l *launcher) giveDevices() *Error {
 		if err := g.give(); err != nil {
 			return err
 		}
+	}
+	return handOverMounts(ns)
+}
+
+// handOverMounts gives the supervisor the namespace as it was made, and returns when
+// that has saved which it is: later nobody but the task could say.
+func handOverMounts(ns int) *Error {
+	b := [1]byte{statusMounts}
+	rights := unix.UnixRights(ns)
+	iov := unix.Iovec{Base: &b[0], Len: 1}
+	msg := unix.Msghdr{Iov: &iov, Iovlen: 1, Control: &rights[0], Controllen: uint64(len(rights))}
+	if e := retry(func() syscall.Errno {
+		_, _, e := unix.RawSyscall(unix.SYS_SENDMSG, statusFD, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL)
+		return e
+	}); e != 0 {
+		return failed("hand over the mount namespace", e)
+	}
+	if !readFull(b[:]) {
+		exit(2) // the supervisor has died, and nobody would know of the program
 	}
 	return nil
 }
@@ -234,28 +260,20 @@ func ownMounts() *Error {
 	}
 }
 
-// enterMounts joins the mount namespace of a task that runs. The task may have
-// changed it, so that from here on no path means anything to root: it is for the
-// moment before the change of user.
+// enterMounts joins the mount namespace of a task that runs, which the supervisor has
+// kept. A task of root's may have mounted in it, so that from here on no path means
+// anything to root: it is for the moment before the change of user.
 func (l *launcher) enterMounts() *Error {
-	ns := l.spec.MountNamespace
-	if ns == "" {
+	if l.spec.MountNamespace == 0 {
 		return nil
 	}
-	fd, e := open(unix.AT_FDCWD, ns, unix.O_RDONLY)
+	defer closeFD(mountsFD)
+	e := unshare(unix.CLONE_FS) // setns refuses one that shares its working directory with other threads
 	if e == 0 {
-		defer closeFD(fd)
-		e = unshare(unix.CLONE_FS) // setns refuses one that shares its working directory with other threads
+		_, _, e = unix.RawSyscall(unix.SYS_SETNS, mountsFD, unix.CLONE_NEWNS, 0)
 	}
-	if e == 0 {
-		_, _, e = unix.RawSyscall(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNS, 0)
-	}
-	switch e {
-	case 0:
-		return nil
-	case unix.ENOENT, unix.ESRCH:
-		return &Error{Stage: StageDevices, Message: "the task has ended", Errno: e}
-	default:
+	if e != 0 {
 		return &Error{Stage: StageDevices, Message: "failed to enter the task's mount namespace: " + e.Error(), Errno: e}
 	}
+	return nil
 }

@@ -150,7 +150,7 @@ func TestRunningProgramSeesADeviceThatWasPluggedAgain(t *testing.T) {
 	ownHost(t, smallDev)
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	look := func() string {
-		e := mustRun(t, with(`stat -L -c %t:%T /dev/zigbee/tty 2>&1`).in(pid))
+		e := mustRun(t, with(`stat -L -c %t:%T /dev/zigbee/tty 2>&1`).in(t, pid))
 		return strings.TrimSpace(e.out)
 	}
 	if got := look(); got != "1:5" {
@@ -170,8 +170,12 @@ func TestRunningProgramSeesADeviceThatWasPluggedAgain(t *testing.T) {
 }
 
 // in makes a Spec one more process of a program that runs.
-func (s *Spec) in(pid int) *Spec {
-	s.MountNamespace = fmt.Sprintf("/proc/%d/ns/mnt", pid)
+func (s *Spec) in(t *testing.T, pid int) *Spec {
+	t.Helper()
+	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { unix.Close(ns) })
+	s.MountNamespace = ns
 	return s
 }
 
@@ -295,7 +299,7 @@ echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinf
 				t.Errorf("got\n%s\nwant\n%s", e.out, want)
 			}
 			pid := running(t, with("sleep 600", given))
-			if e := mustRun(t, shell(script).in(pid).arg0(path)); e.out != want {
+			if e := mustRun(t, shell(script).in(t, pid).arg0(path)); e.out != want {
 				t.Errorf("one more process got\n%s\nwant\n%s", e.out, want)
 			}
 			must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
@@ -458,15 +462,10 @@ func TestOneMoreProcessSeesWhatTheProgramSees(t *testing.T) {
 	must(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
 	must(t, os.WriteFile(dir+"/target", nil, 0o644))
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}, task.Mount{Source: dir + "/source", Target: dir + "/target"}))
-	spec := shell("readlink /dev/zigbee/tty /proc/self/ns/mnt; pwd; id -u; cat " + dir + "/target").in(pid)
+	spec := shell("readlink /dev/zigbee/tty /proc/self/ns/mnt; pwd; id -u; cat "+dir+"/target").in(t, pid)
 	spec.Command.Dir = "/usr"
 	if e := mustRun(t, spec); e.out != stick+"\n"+namespaceOf(t, pid)+"\n/usr\n0\nmounted\n" {
 		t.Errorf("got %q", e.out)
-	}
-	_, err := run(shell("true").in(1<<22), nil)
-	var e *Error
-	if !errors.As(err, &e) || e.Message != "the task has ended" || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %+v", err)
 	}
 }
 
@@ -484,7 +483,7 @@ func TestOneMoreProcessWritesNothingAsRootWhereTheTaskHasMounted(t *testing.T) {
 	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > /proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
 		task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	eventually(t, "the task has mounted", func() bool { return exists(rootOf(pid) + "/dev/ready") })
-	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(pid)
+	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(t, pid)
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
 	spec.Command.OOMScoreAdj = 7
 	for _, l := range []Launcher{Default, {Path: Default.Path, Args: []string{"outrider-supervisor", "launch-off-main"}}} {
@@ -539,5 +538,33 @@ func TestDevicesNeedTheRightToMount(t *testing.T) {
 	}
 	if e := mustRun(t, with("echo ran", task.Device{HostPath: stick, TaskPath: stick})); e.out != "ran\n" {
 		t.Errorf("at its path on the host: %q", e.out)
+	}
+}
+
+// The supervisor saves which namespace it is: afterwards only the program could say.
+func TestProgramDoesNotRunBeforeItsMountNamespaceIsKept(t *testing.T) {
+	ownHost(t, smallDev)
+	nothingLeft(t)
+	ran := filepath.Join(t.TempDir(), "ran")
+	p, out, err := start(with("touch "+ran, task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
+	must(t, err)
+	defer out.Close()
+	var its string
+	p.KeepMounts = func(ns *os.File) error {
+		defer ns.Close()
+		its = namespaceOf(t, p.PID)
+		got, err := os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", ns.Fd()))
+		must(t, err)
+		if got != its || its == namespaceOf(t, os.Getpid()) {
+			t.Errorf("got %s of a launcher in %s", got, its)
+		}
+		return errors.New("no room to save it")
+	}
+	var e *Error
+	if err := p.Started(t.Context()); !errors.As(err, &e) || e.Stage != StageDevices || e.Message != "no room to save it" {
+		t.Errorf("got %+v", err)
+	}
+	if its == "" || exists(ran) {
+		t.Errorf("the namespace is %q; ran: %v", its, exists(ran))
 	}
 }

@@ -29,10 +29,14 @@ type Spec struct {
 	// is joined by being cloned into it: the last argument of Start.)
 	TasksFiles []string
 
-	// MountNamespace is the path of a mount namespace to enter (setns(2),
-	// CLONE_NEWNS): that of a running task, for one more process in it. It has the
-	// task's devices and mounts, so that Command must have none.
-	MountNamespace string
+	// MountNamespace is a descriptor of the mount namespace to enter (setns(2),
+	// CLONE_NEWNS), 0 for none: that which a launcher made for a running task (see
+	// Process.KeepMounts), for one more process in it. It has the task's devices and
+	// mounts, so that Command must have none. It is open until Start has returned.
+	//
+	// It is no path, since a task chooses what its /proc/<pid>/ns/mnt leads to: root
+	// would enter a namespace in which every file is the task's.
+	MountNamespace int
 
 	// Subreaper makes the process adopt the orphans below it (prctl(2),
 	// PR_SET_CHILD_SUBREAPER, which survives exec). For tasks that no cgroup holds.

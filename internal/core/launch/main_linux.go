@@ -12,9 +12,13 @@ import (
 // statusFD is where a launcher finds its end of the status socket.
 const statusFD = 3
 
-// recordFD is where it finds the task's record, where the spec has one. It holds
-// the lock on it; the supervisor has closed its own descriptor.
-const recordFD = 4
+// recordFD is where it finds the record of the task that it becomes. It holds the
+// lock on it; the supervisor has closed its own descriptor. mountsFD is where it
+// finds the mount namespace to enter, as one more process of a task. No Spec has both.
+const (
+	recordFD = 4
+	mountsFD = 4
+)
 
 const namePrefix = "launch:"
 

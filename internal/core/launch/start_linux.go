@@ -41,6 +41,11 @@ var Default = Launcher{
 type Process struct {
 	PID int
 
+	// KeepMounts is called by Started where the program gets a mount namespace of its
+	// own, before it runs, with a descriptor of that, which it closes. After an error
+	// the program is not started. Nil closes it.
+	KeepMounts func(ns *os.File) error
+
 	pidfd  int
 	status *os.File
 	spec   []byte
@@ -106,6 +111,9 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
 	}
 	fds := append(make([]uintptr, statusFD, recordFD+1), uintptr(status))
+	if spec.MountNamespace != 0 {
+		fds = append(fds, uintptr(spec.MountNamespace))
+	}
 	for i, f := range stdio {
 		if f == nil {
 			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -117,7 +125,7 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 		}
 		fds[i] = f.Fd()
 	}
-	if spec.Record != "" {
+	if spec.Record != "" && spec.MountNamespace == 0 {
 		record, err := task.NewRecord(spec.Record)
 		if err != nil {
 			return fmt.Errorf("failed to make the task's record: %w", err)

@@ -38,6 +38,10 @@ func (p *Process) Started(ctx context.Context) error {
 		}
 		return e
 	}
+	if refused := (*Error)(nil); errors.As(err, &refused) {
+		p.discard()
+		return refused
+	}
 	going := len(reply) > 0 && reply[0] == statusExec
 	if going {
 		reply = reply[1:]
@@ -62,15 +66,65 @@ func (p *Process) readReply() ([]byte, error) {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
 		}
-		n, err := p.status.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
+		n, ns, err := p.receive(b[len(b):cap(b)])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return b, err
 		}
-		if err != nil { // io.EOF, or ECONNRESET of a launcher that died with the spec unread
+		if ns != nil {
+			if err := p.keepMounts(ns); err != nil {
+				return b, err
+			}
+			continue
+		}
+		b = b[:len(b)+n]
+		if err != nil || n == 0 { // the end, or ECONNRESET of a launcher that died with the spec unread
 			return b, nil
 		}
 	}
+}
+
+// receive is one recvmsg(2) on the status socket, which gives up when that's deadline
+// has come. The descriptor of a statusMounts comes with it.
+func (p *Process) receive(b []byte) (n int, ns *os.File, err error) {
+	raw, err := p.status.SyscallConn()
+	if err != nil {
+		return 0, nil, err
+	}
+	oob := make([]byte, unix.CmsgSpace(4))
+	var noob int
+	if rerr := raw.Read(func(fd uintptr) bool {
+		for {
+			n, noob, _, _, err = unix.Recvmsg(int(fd), b, oob, unix.MSG_CMSG_CLOEXEC)
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	}); rerr != nil {
+		return 0, nil, rerr
+	}
+	if err != nil || noob == 0 {
+		return max(n, 0), nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:noob])
+	if err != nil {
+		return 0, nil, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return 0, nil, err
+	}
+	return n, os.NewFile(uintptr(fds[0]), "mount namespace"), nil
+}
+
+// keepMounts hands the namespace over and lets the launcher go on.
+func (p *Process) keepMounts(ns *os.File) error {
+	if p.KeepMounts == nil {
+		ns.Close()
+	} else if err := p.KeepMounts(ns); err != nil {
+		return &Error{Stage: StageDevices, Message: err.Error()}
+	}
+	_, _ = p.status.Write([]byte{statusMounts}) // or it is dead, and the next read tells
+	return nil
 }
 
 // executed says whether execve succeeded. That the launcher's end of the status

@@ -16,9 +16,13 @@ import (
 // launcher in its own form: numbers little-endian, strings by length and ended by
 // a NUL, so that execve(2) gets pointers into the very bytes that were received.
 //
-// Back comes statusExec just before execve, and statusError with an Error if
-// there is one. The launcher's end is close-on-exec.
+// Back comes statusMounts with a descriptor of the mount namespace that was made for
+// the program, if one was, which the supervisor answers by the same byte; statusExec
+// just before execve; and statusError with an Error if there is one. The launcher's end
+// is close-on-exec.
 const (
+	statusMounts = 'M'
+
 	statusExec  = 'X'
 	statusError = 'E'
 )
@@ -105,7 +109,7 @@ func encodeSpec(s *Spec) ([]byte, error) {
 		e.str(m.Target)
 		e.bool(m.ReadOnly)
 	}
-	e.str(s.MountNamespace)
+	e.num(uint64(s.MountNamespace))
 	e.strs(s.TasksFiles)
 	e.bool(s.Subreaper)
 	e.bool(s.Session)
@@ -213,7 +217,7 @@ func (d *decoder) spec(s *Spec) bool {
 			c.Mounts[i] = task.Mount{Source: d.str(), Target: d.str(), ReadOnly: d.bool()}
 		}
 	}
-	s.MountNamespace = d.str()
+	s.MountNamespace = int(int64(d.num()))
 	s.TasksFiles = d.strs()
 	s.Subreaper = d.bool()
 	s.Session = d.bool()

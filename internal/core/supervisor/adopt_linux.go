@@ -158,6 +158,11 @@ func (s *server) takeOver(a adoption) bool {
 		becomeSubreaper()
 	}
 	p.pidfd = fd
+	if st.Mounts != nil { // as long as the task is in it; a session is told why not
+		s.mu.Lock()
+		p.mounts, _ = openMounts(p.identity, st.Mounts)
+		s.mu.Unlock()
+	}
 	if err := s.loop.addProcess(p); err != nil {
 		s.event(p.id, "The task can't be watched: %v", err)
 	}
@@ -299,6 +304,7 @@ func (s *server) reap(p *process) {
 	}
 	unix.Close(p.pidfd)
 	p.pidfd = -1
+	p.closeMounts()
 }
 
 // killOrphans kills what ended tasks without a cgroup left behind, and returns when

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // smallStateDisk puts the host's store on a file system of 64 pages, which fill
@@ -168,7 +169,7 @@ func TestAnExitThatCantBeSavedIsKept(t *testing.T) {
 				must(t, err)
 				defer binary.Close()
 				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x", FDs: 1}, int(binary.Fd()))
-				if err == nil || errors.Is(err, errLinkLost) {
+				if err == nil || errors.Is(err, wire.ErrLost) {
 					t.Errorf("upgrade: %v", err)
 				}
 				other := h.launch(first, h.shell("exit 3")) // the end of which looks for what is left behind

@@ -55,8 +55,9 @@ type process struct {
 	task  *process
 
 	identity task.Identity
-	pidfd    int  // -1 once the exit is known
-	child    bool // ours, so wait4(2) tells the exit status
+	pidfd    int      // -1 once the exit is known
+	child    bool     // ours, so wait4(2) tells the exit status
+	mounts   *os.File // the mount namespace that was made for it: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
 	output   collection

@@ -116,6 +116,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 		s.drop(proc)
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
+	proc.KeepMounts = func(ns *os.File) error { return s.keepMounts(p, st, ns) }
 	return proc, nil
 }
 
@@ -210,6 +211,7 @@ func (s *server) abandon(p *process) {
 	_ = p.group.Remove()
 	_ = s.store.Remove(p.id)
 	s.mu.Lock()
+	p.closeMounts()
 	delete(s.processes, p.id)
 	s.busySince = time.Now()
 	s.mu.Unlock()
@@ -245,7 +247,12 @@ func (s *server) exec(c *client, req *request) error {
 	}
 	spec := launch.Spec{Session: true, TTY: req.Exec.TTY}
 	if cmd.OwnMounts() {
-		spec.MountNamespace = fmt.Sprintf("/proc/%d/ns/mnt", t.identity.PID)
+		ns, err := s.mountsOf(t, st.Mounts)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		spec.MountNamespace = int(ns.Fd())
 	}
 	cmd.Devices, cmd.Mounts = nil, nil // the task's are there
 	p := newProcess(req.Exec.Session)

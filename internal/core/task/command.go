@@ -4,7 +4,10 @@
 // the supervisor and the launcher are built from it.
 package task
 
-import "time"
+import (
+	"path"
+	"time"
+)
 
 // Command is a pure description of one process. A driver plugin makes it from
 // the task's configuration; the launcher (package launch) applies it to itself
@@ -78,7 +81,7 @@ type Mount struct {
 // is at another path than on the host.
 func (c *Command) OwnMounts() bool {
 	for _, d := range c.Devices {
-		if d.TaskPath != d.HostPath {
+		if path.Clean(d.TaskPath) != path.Clean(d.HostPath) {
 			return true
 		}
 	}

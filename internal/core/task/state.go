@@ -39,6 +39,20 @@ type State struct {
 	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one
 	// cgroup for all runs of a task in an allocation.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
+
+	// Mounts is the mount namespace that was made for the task, where its command needs
+	// one (OwnMounts). Without it, as in a State of an earlier version, nothing says
+	// whether the namespace that the main process is in was made by itself.
+	Mounts *MountNamespace `json:"mounts,omitempty"`
+}
+
+// MountNamespace names a mount namespace for as long as it exists.
+type MountNamespace struct {
+	Dev   uint64 `json:"dev"`
+	Inode uint64 `json:"inode"`
+
+	// ID is never used again, as an inode is. 0 before Linux 6.11 (NS_GET_MNTNS_ID, ioctl_ns(2)).
+	ID uint64 `json:"id,omitempty"`
 }
 
 // Output says where a task's stdout and stderr go.

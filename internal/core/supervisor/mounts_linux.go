@@ -1,0 +1,138 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// An exec session is root until it has entered its task's mount namespace. In a
+// namespace that the task has made every file may be the task's, the loader of a
+// set-user-ID program too. So a session enters only the one that the launcher made,
+// by the descriptor that came from the launcher; a supervisor that has none any more
+// takes what it finds at the task only if it is that very namespace.
+
+// At most 90 bytes: `nomad alloc exec` loses an error that does not fit into a control
+// frame of a WebSocket together with what gRPC puts before it.
+var (
+	errLeftMounts    = errors.New("the task's processes have left its mount namespace: restart the task")
+	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
+)
+
+// keepMounts keeps the mount namespace that was made for a task, and saves which it
+// is before the task's program can make another.
+func (s *server) keepMounts(p *process, st *task.State, ns *os.File) error {
+	m, err := identifyMounts(ns)
+	if err == nil {
+		st.Mounts = &m
+		err = s.store.Save(st)
+	}
+	if err != nil {
+		ns.Close()
+		return fmt.Errorf("failed to save the task's mount namespace: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.mounts = ns
+	return nil
+}
+
+func identifyMounts(ns *os.File) (task.MountNamespace, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {
+		return task.MountNamespace{}, err
+	}
+	m := task.MountNamespace{Dev: st.Dev, Inode: st.Ino}
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, ns.Fd(), unix.NS_GET_MNTNS_ID, uintptr(unsafe.Pointer(&m.ID)))
+	return m, nil
+}
+
+// mountsOf returns the mount namespace of a task, which the caller closes. saved is
+// what its state says.
+func (s *server) mountsOf(p *process, saved *task.MountNamespace) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.pidfd < 0 {
+		return nil, ErrEnded
+	}
+	if p.mounts == nil {
+		ns, err := openMounts(p.identity, saved)
+		if err != nil {
+			return nil, err
+		}
+		p.mounts = ns
+	}
+	fd, err := unix.FcntlInt(p.mounts.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), p.mounts.Name()), nil
+}
+
+// openMounts opens the mount namespace of a process if it is the one that was made
+// for it.
+func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) {
+	if saved == nil {
+		return nil, errUnknownMounts
+	}
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", id.PID))
+	if !id.Alive() { // asked after the open: what was opened is of this very process
+		err = ErrEnded
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = errLeftMounts // its main thread has ended, and others have not
+	}
+	if err == nil {
+		err = checkMounts(ns, *saved)
+	}
+	if err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+// checkMounts refuses a mount namespace that is not the saved one, or that belongs to
+// another user namespace than this process is in.
+func checkMounts(ns *os.File, saved task.MountNamespace) error {
+	now, err := identifyMounts(ns)
+	if err != nil {
+		return err
+	}
+	if now != saved {
+		return errLeftMounts
+	}
+	owner, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_USERNS)
+	if err == unix.EPERM { // one outside of this process's own
+		return errLeftMounts
+	}
+	if err != nil {
+		return fmt.Errorf("failed to see whose the task's mount namespace is: %w", err)
+	}
+	defer unix.Close(owner)
+	var its, own unix.Stat_t
+	if err := unix.Fstat(owner, &its); err != nil {
+		return err
+	}
+	if err := unix.Stat("/proc/self/ns/user", &own); err != nil {
+		return err
+	}
+	if its.Dev != own.Dev || its.Ino != own.Ino {
+		return errLeftMounts
+	}
+	return nil
+}
+
+// closeMounts lets go of a task's mount namespace, which ends with its processes. It
+// is called with mu held.
+func (p *process) closeMounts() {
+	if p.mounts != nil {
+		p.mounts.Close()
+	}
+	p.mounts = nil
+}

@@ -1,0 +1,178 @@
+package supervisor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// withMounts gives a task a mount namespace of its own.
+func withMounts(st *task.State) {
+	st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
+}
+
+// leaver is a script that goes on in a user and a mount namespace of its own, as its
+// main process ("exec ") or as a child ("").
+func leaver(how string) string {
+	return how + `unshare -Urm sh -c 'mount -t tmpfs none /dev/zigbee && echo mounted && exec sleep 600'; exit 1`
+}
+
+// mountsIn is the mount namespace of a process, as readlink(1) has it.
+func mountsIn(t testing.TB, pid int) string {
+	t.Helper()
+	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	must(t, err)
+	return ns
+}
+
+func TestSessionNeverEntersANamespaceThatATaskHasMade(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	left := h.launch(c, h.shell(leaver("exec "), withMounts))
+	childLeft := h.launch(c, h.shell(leaver(""), withMounts))
+	h.waitOutput(left, "mounted\n")
+	h.waitOutput(childLeft, "mounted\n")
+	host, its := mountsIn(t, os.Getpid()), mountsIn(t, left.Identity.PID)
+	if left.Mounts == nil || childLeft.Mounts == nil {
+		t.Fatal("it is not saved which mount namespaces were made")
+	}
+	made := fmt.Sprintf("mnt:[%d]", left.Mounts.Inode)
+	if made == host || made == its {
+		t.Fatalf("%s is taken for the namespace that was made; the host's is %s, the task's own %s", made, host, its)
+	}
+	const look = "readlink /proc/self/ns/mnt /dev/zigbee/tty; readlink /proc/self/fd/* | grep -c mnt:"
+	// runs has a session in the namespace that was made, without a descriptor of it
+	runs := func(when string, st *task.State) {
+		t.Helper()
+		ended, out := h.session(c, st.ID, look)
+		defer out.Close()
+		b, err := io.ReadAll(out)
+		must(t, err)
+		<-ended
+		if want := fmt.Sprintf("mnt:[%d]\n/dev/null\n0\n", st.Mounts.Inode); string(b) != want {
+			t.Errorf("%s: a command in the task says %q, want %q", when, b, want)
+		}
+	}
+	refused := func(when string) {
+		t.Helper()
+		if _, err := c.Exec(ctx(t), left.ID, &ExecSpec{Session: "s" + when, Path: "/bin/true"}, [3]*os.File{os.Stdin, os.Stdout, os.Stderr}); err == nil || err.Error() != errLeftMounts.Error() {
+			t.Errorf("%s: a command in the task: %v, want %v", when, err, errLeftMounts)
+		}
+	}
+	runs("as they are", left)
+	runs("as they are", childLeft)
+	h.kill(h.supervisor(), unix.SIGKILL)
+	eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0 })
+	refused("supervisor killed")
+	runs("supervisor killed", childLeft)
+	for _, st := range []*task.State{left, childLeft} {
+		must(t, c.Kill(ctx(t), st.ID))
+		h.wait(c, st.ID)
+	}
+	if held := namespacesOf(t, h.supervisor()); len(held) > 0 {
+		t.Errorf("the supervisor holds %v of tasks that have ended", held)
+	}
+	h.destroy(c, left.ID)
+	h.destroy(c, childLeft.ID)
+}
+
+// namespacesOf are the mount namespaces of which a process has descriptors.
+func namespacesOf(t testing.TB, pid int) (held []string) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.HasPrefix(to, "mnt:") {
+			held = append(held, to)
+		}
+	}
+	return held
+}
+
+// An inode is used again: the owner is asked for all the same.
+func TestNamespaceOfAnotherUserNamespaceIsRefusedWhateverItsName(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	for _, row := range []struct {
+		flags string
+		want  error
+	}{{"-m", nil}, {"-Urm", errLeftMounts}} {
+		cmd := exec.Command("unshare", row.flags, "sh", "-c", "echo there; exec cat")
+		in, err := cmd.StdinPipe()
+		must(t, err)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		_, err = io.ReadFull(out, make([]byte, len("there\n")))
+		must(t, err)
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
+		must(t, err)
+		name, err := identifyMounts(ns)
+		must(t, err)
+		if err := checkMounts(ns, name); !errors.Is(err, row.want) {
+			t.Errorf("unshare %s: got %v, want %v", row.flags, err, row.want)
+		}
+		other := name
+		other.ID++
+		if err := checkMounts(ns, other); err != errLeftMounts {
+			t.Errorf("unshare %s: one of the same inode and another id: %v", row.flags, err)
+		}
+		ns.Close()
+		in.Close()
+		must(t, cmd.Wait())
+	}
+}
+
+func TestStateOfAnEarlierVersionHasNoSessionsInUnknownMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	st := h.launch(c, h.shell("exec sleep 600", withMounts))
+	plain := h.launch(c, h.shell("exec sleep 600"))
+	for _, id := range []string{st.ID, plain.ID} { // as the earlier version has left them
+		path := filepath.Join(h.store.TaskDir(id), "task.json")
+		b, err := os.ReadFile(path)
+		must(t, err)
+		var fields map[string]json.RawMessage
+		must(t, json.Unmarshal(b, &fields))
+		delete(fields, "mounts")
+		b, err = json.Marshal(fields)
+		must(t, err)
+		if bytes.Contains(b, []byte(`"inode"`)) {
+			t.Fatalf("the namespace is still in %s", b)
+		}
+		must(t, os.WriteFile(path, b, 0o600))
+	}
+	h.kill(h.supervisor(), unix.SIGKILL)
+	eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0 })
+	stdio := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
+	if _, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio); err == nil || err.Error() != errUnknownMounts.Error() {
+		t.Errorf("a command in a task with devices: %v, want %v", err, errUnknownMounts)
+	}
+	ended, out := h.session(c, plain.ID, "echo ran")
+	defer out.Close()
+	if b, err := io.ReadAll(out); err != nil || string(b) != "ran\n" {
+		t.Errorf("a command in a task without: %q, %v", b, err)
+	}
+	<-ended
+	h.destroy(c, st.ID)
+	h.destroy(c, plain.ID)
+}
