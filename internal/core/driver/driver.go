@@ -45,6 +45,8 @@ type Driver struct {
 	handles   map[string]*handle
 	executors map[string]*supervisor.Client // by store directory: in practice one
 	calls     map[string]context.Context    // by task id: StartTask under way
+	starts    map[string]chan struct{}      // by allocation and task: closed when the start is over
+	destroyed []destroyed                   // the last ones
 	listeners int                           // streams of TaskEvents
 	unheard   []*drivers.TaskEvent          // what happened while there were none
 	heardBy   time.Time                     // when Nomad will have taken the last event of any task
@@ -86,6 +88,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
 		calm:      time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		options:   defaultPluginOptions(),
 		calls:     map[string]context.Context{},
+		starts:    map[string]chan struct{}{},
 		handles:   map[string]*handle{},
 		executors: map[string]*supervisor.Client{},
 	}
@@ -166,8 +169,8 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	if th == nil || th.Config == nil {
 		return errors.New("failed to recover task: no handle")
 	}
-	if _, err := d.handle(th.Config.ID); err == nil {
-		return nil
+	if h := d.settled(th.Config.ID); h != nil {
+		return h.claim()
 	}
 	saved, st, err := loadHandle(th)
 	if err != nil {
@@ -175,10 +178,16 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	}
 	h := newHandle(th.Config, d.executor(saved.StoreDir), st, saved)
 	h.recovered = true
-	if !d.keep(h) {
-		return nil // another call was quicker
+	close(h.begun)
+	h.exit = d.exitOfDestroyed(th.Config.ID)
+	known := h.exit != nil
+	if !d.keep(h) || known {
+		return nil // another call was quicker, or nothing is left to be found
 	}
 	status, err := h.executor.Adopt(d.ctx, st)
+	if err == nil {
+		err = h.claim() // as late as can be: an agent that is told of an error here asks for a start
+	}
 	if err != nil {
 		d.forget(th.Config.ID)
 		return fmt.Errorf("failed to recover task: %w", err)
@@ -190,7 +199,8 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 }
 
 // StartTask is part of drivers.DriverPlugin. It returns when the program itself
-// runs; on an error nothing of the task is left.
+// runs; on an error nothing of the task is left. Where an agent was killed before it
+// knew of the task, and the next one asks for it again, that is the run it gets.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	decoded, err := d.workload.decode(cfg)
 	if err != nil {
@@ -209,11 +219,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	over, err := d.onlyStart(ctx, runOf(cfg))
+	if err != nil {
 		return nil, nil, fmt.Errorf("task is not started: the agent that asked for it is gone: %w", err)
 	}
+	defer over()
 	saved.StartedAt = time.Now()
 	h := newHandle(cfg, d.executor(saved.StoreDir), st, saved)
+	defer close(h.begun)
 	h.heardAt(begun.lastHeardBy())
 	// kept first: what the supervisor has to say of the start is about this task
 	if !d.keep(h) {
@@ -224,6 +237,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, recoverable(err)
 	}
 	h.started(st)
+	d.forgetEarlier(cfg)
 	d.calm.Reset(2 * time.Second)
 	for _, note := range notes {
 		d.event(h, "%s", note)
@@ -279,9 +293,17 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	if err != nil {
 		return nil, err
 	}
+	if err := h.claim(); err != nil {
+		return nil, err
+	}
 	exited, err := h.executor.Exited(id)
 	if err != nil {
-		return nil, drivers.ErrTaskNotFound
+		if h.result() == nil {
+			return nil, drivers.ErrTaskNotFound
+		}
+		ended := make(chan struct{})
+		close(ended)
+		exited = ended
 	}
 	d.waitedFor(h)
 	result := make(chan *drivers.ExitResult, 1)
@@ -307,6 +329,9 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 	if err != nil {
 		return nil
 	}
+	if err := h.claim(); err != nil {
+		d.logger.Warn("stopping all the same", "task", id, "error", err)
+	}
 	return d.stop(h, timeout, signal)
 }
 
@@ -317,13 +342,15 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 	if err != nil {
 		return d.destroyUnknown(id)
 	}
+	h.destroying.Lock()
+	defer h.destroying.Unlock()
 	if h.result() == nil && !force {
 		return fmt.Errorf("task %q still runs: stop it first", id)
 	}
 	if err := h.executor.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}
-	d.forget(id)
+	d.noteDestroyed(h)
 	return nil
 }
 

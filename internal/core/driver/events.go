@@ -180,6 +180,7 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	}
 	go func() { // it may read files, and the exits of other tasks are told meanwhile
 		defer close(explained)
+		<-h.begun // the state as planned may not be that of the run
 		st := h.current()
 		said := d.workload.ended(Ended{
 			ID: id, Command: &st.Command, Exit: e,

@@ -28,6 +28,7 @@ type executor interface {
 	Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error
 	Kill(ctx context.Context, id string) error
 	Destroy(ctx context.Context, id string) error
+	Forget(id string)
 	Exec(ctx context.Context, id string, spec *supervisor.ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error)
 }
 

@@ -18,13 +18,17 @@ type handle struct {
 	config    *drivers.TaskConfig // without the environment, which nobody needs again
 	executor  executor
 	saved     savedHandle
-	recovered bool // started by an earlier plugin process
+	recovered bool          // started by an earlier plugin process
+	begun     chan struct{} // closed when StartTask is over: state is what runs
+
+	destroying sync.Mutex // held by DestroyTask
 
 	mu        sync.Mutex
 	state     *task.State          // as planned, until it was started
 	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
 	explained chan struct{}        // made with exit, closed when the workload has had its word on it
 	waitedFor bool                 // WaitTask was called
+	claimed   bool                 // the store says that an agent knows of it
 	early     []*drivers.TaskEvent // what happened before
 	heardBy   time.Time            // when Nomad will have taken the last event
 	oomKills  uint64               // of which the user knows
@@ -44,8 +48,26 @@ func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedH
 	saved.State = nil
 	return &handle{
 		config:   &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID},
-		executor: e, state: st, saved: saved,
+		executor: e, state: st, saved: saved, begun: make(chan struct{}),
 	}
+}
+
+// claim notes that an agent knows of the task, before it is told anything that it may
+// act on: from then on a start of the same task is a new run.
+func (h *handle) claim() error {
+	h.mu.Lock()
+	claimed := h.claimed
+	h.mu.Unlock()
+	if claimed {
+		return nil
+	}
+	if err := (task.Store{Dir: h.saved.StoreDir}).Claim(h.config.ID); err != nil {
+		return fmt.Errorf("failed to note that the agent knows of the task: %w", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claimed = true
+	return nil
 }
 
 func (h *handle) current() *task.State {

@@ -2,6 +2,9 @@ package driver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -88,10 +91,29 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 		}
 	}
 	st.Command = *cmd
+	if st.Request, err = requestOf(t.config, *st); err != nil {
+		return nil, nil, err
+	}
 	if out.AllocDir != "" {
 		st.Output.StderrFrom = stderrEnd(out.AllocDir, cfg.Name)
 	}
 	return st, notes, nil
+}
+
+// requestOf is what two calls have in common that ask for the same run: the task's
+// configuration and what became of it, user and limits among that. The environment is
+// left out, of which Nomad makes tokens and templates anew, and the id.
+func requestOf(config any, st task.State) (string, error) {
+	st.ID, st.Command.Env = "", nil
+	b, err := json.Marshal(struct { // sorts maps, and has no addresses in it
+		Config any
+		State  task.State
+	}{config, st})
+	if err != nil {
+		return "", fmt.Errorf("failed to encode the task's configuration: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // stderrEnd is where a task's stderr ends: all its runs in an allocation write to the same files.

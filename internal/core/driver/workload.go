@@ -153,6 +153,7 @@ type workload interface {
 // decodedTask is a task's configuration, half understood: its general options,
 // and how to make the command from the general part of it.
 type decodedTask struct {
+	config  any // all of it
 	options TaskOptions
 	command func(context.Context, *startup) (*task.Command, error)
 }
@@ -208,7 +209,7 @@ func (w *typed[P, T]) decode(cfg *drivers.TaskConfig) (decodedTask, error) {
 	if err != nil {
 		return decodedTask{}, err
 	}
-	d := decodedTask{options: defaultTaskOptions()}
+	d := decodedTask{config: config, options: defaultTaskOptions()}
 	if o, ok := any(&config).(interface{ taskOptions() *TaskOptions }); ok {
 		d.options = *o.taskOptions()
 	}

@@ -79,7 +79,14 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 		return nil, errors.New("adopt needs a state")
 	}
 	a := newAdoption(st)
-	p := s.enter(a.p)
+	p, _ := s.enter(a.p)
+	if p == nil && s.knowsAnother(a.p) { // it was taken up under another id, of which this client has not heard
+		s.mu.Lock()
+		delete(s.processes, st.ID)
+		s.mu.Unlock()
+		close(a.p.begun)
+		return nil, ErrUnknownTask
+	}
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
 			if err := s.store.Save(st); err != nil { // it is watched all the same
@@ -233,7 +240,7 @@ func (s *server) conclude(p *process) {
 			err = killMarked(p.run)
 		}
 		if err != nil {
-			s.event(p.id, "%v", err)
+			s.event(s.idOf(p), "%v", err)
 		}
 	}
 	s.finish(p, e)
@@ -248,6 +255,8 @@ func (s *server) finish(p *process, e *task.Exit) {
 		e.At = time.Now()
 	}
 	if p.task == nil {
+		p.naming.Lock() // until it is told
+		defer p.naming.Unlock()
 		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
 			e.OOMKills = kills
@@ -276,7 +285,9 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 		p.sessions.RLock() // or it would make a destroyed task's directory anew
 		over := p.destroyed
 		if !over {
+			p.naming.Lock()
 			over = s.store.SaveExit(p.id, e) == nil
+			p.naming.Unlock()
 		}
 		p.sessions.RUnlock()
 		if over {

@@ -190,7 +190,7 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 		defer cancel()
 		always, err := s.collector.Resume(ctx, *spec)
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // of what hangs the collector tells
-			s.event(p.id, "Output: %v", err)
+			s.event(s.idOf(p), "Output: %v", err)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func (s *server) tellLate(p *process) {
 	p.output.late = false
 	s.mu.Unlock()
 	if late {
-		s.event(p.id, "Output: its end may be missing: the task ended while nobody held its output")
+		s.event(s.idOf(p), "Output: its end may be missing: the task ended while nobody held its output")
 	}
 }
 
@@ -224,8 +224,31 @@ func (s *server) drainOutput(p *process) {
 	<-p.output.opened
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
-	if _, err := s.collector.Drain(ctx, p.id); err != nil {
-		s.event(p.id, "Output: its end may be missing: %v", err)
+	if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
+		s.event(s.idOf(p), "Output: its end may be missing: %v", err)
+	}
+}
+
+// renameOutput is for a task that has got another id, and with it another directory.
+func (s *server) renameOutput(p *process, old, id string) {
+	if !p.isCollected(s) {
+		return
+	}
+	<-p.output.opened
+	s.mu.Lock()
+	spec := *p.output.spec
+	spec.ID = id
+	if spec.Output.Collector == task.CollectorDriver {
+		for i, name := range streamNames {
+			spec.FIFOs[i] = s.store.FIFO(id, name)
+		}
+	}
+	p.output.spec = &spec
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if err := s.collector.Rename(ctx, old, id); err != nil {
+		s.event(id, "Output: %v", err) // a collector that comes later has the new id
 	}
 }
 
@@ -240,5 +263,5 @@ func (s *server) closeOutput(p *process) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
-	_ = s.collector.Close(ctx, p.id) // a collector that is gone has let go, too
+	_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has let go, too
 }

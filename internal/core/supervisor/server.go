@@ -49,7 +49,7 @@ type server struct {
 
 // process is a task's main process, or an exec session's.
 type process struct {
-	id    string
+	id    string  // changes once at most, with mu and naming held: see takeUp
 	run   string  // <alloc>/<task>: runs of it follow each other in one cgroup
 	owner *client // of an exec session: it dies with the connection that asked for it
 	task  *process
@@ -73,6 +73,7 @@ type process struct {
 	settling sync.Mutex    // held while it is found out how one that is gone ended
 	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
+	naming    sync.Mutex   // held while an end is noted under the id, and while the id changes
 	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 	destroyed bool
 }
@@ -232,10 +233,11 @@ func (s *server) find(id string) (*process, error) {
 }
 
 func (s *server) statusOf(p *process) (*Status, error) {
-	st, err := s.store.Load(p.id)
+	id := s.idOf(p)
+	st, err := s.store.Load(id)
 	if err != nil && p.task == nil {
 		// the file was damaged under us: what is in memory is enough to go on
-		st = &task.State{ID: p.id, Identity: p.identity, Group: p.group}
+		st = &task.State{ID: id, Identity: p.identity, Group: p.group}
 		if p.isCollected(s) {
 			st.Output = p.output.spec.Output
 		}
@@ -243,6 +245,12 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Status{Running: p.exit == nil && !p.gone, State: st, Exit: p.exit}, nil
+}
+
+func (s *server) idOf(p *process) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.id
 }
 
 // event tells every client; where there is none nobody asks.

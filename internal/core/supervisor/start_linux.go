@@ -31,7 +31,12 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	p := newProcess(st.ID)
 	p.run = runOf(st)
 	p.starting = true
-	if known := s.enter(p); known != nil {
+	known, earlier := s.enter(p)
+	if known == nil {
+		defer close(p.begun)
+		known = s.takeUpOrDestroy(p, st, earlier)
+	}
+	if known != nil {
 		s.settle(known, nil)
 		stat, err := s.statusOf(known)
 		if err != nil {
@@ -39,8 +44,6 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 		}
 		return stat.State, stat, nil
 	}
-	defer close(p.begun)
-	s.destroyEarlierRuns(p)
 	proc, err := s.prepare(p, st)
 	if err == nil {
 		err = s.collects(p, proc)
@@ -59,20 +62,26 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 }
 
 // enter makes a new process known, unless one of its id is known and was started or
-// adopted.
-func (s *server) enter(p *process) (known *process) {
+// adopted. It returns the earlier runs of the same task: they have begun, or will have
+// soon.
+func (s *server) enter(p *process) (known *process, earlier []*process) {
 	for {
 		s.mu.Lock()
 		other := s.processes[p.id]
 		if other == nil {
+			for _, other := range s.processes {
+				if other.task == nil && other.run == p.run {
+					earlier = append(earlier, other)
+				}
+			}
 			s.processes[p.id] = p
 			s.mu.Unlock()
-			return nil
+			return nil, earlier
 		}
 		pending := other.starting || other.adopting
 		s.mu.Unlock()
 		if !pending {
-			return other
+			return other, nil
 		}
 		<-other.begun
 	}
@@ -86,6 +95,9 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	// the intent is on disk before the process exists: whoever comes after a
 	// crash between the two finds the cgroup and clears it
 	if err := s.store.Save(st); err != nil {
+		return nil, fmt.Errorf("failed to save the task's state: %w", err)
+	}
+	if err := s.store.MarkUnclaimed(st.ID); err != nil {
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
 	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
@@ -136,27 +148,6 @@ func (s *server) follow(p *process, proc *launch.Process) error {
 	}
 	p.pidfd, p.child = proc.TakePidFD(), true
 	return s.loop.addProcess(p)
-}
-
-func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
-
-// destroyEarlierRuns clears what Nomad lost track of: it saves a task's id only
-// after the start, so that a crash in between leaves a run that nobody asks for.
-// The new run takes its cgroup, so this is also the last chance to tell them apart.
-func (s *server) destroyEarlierRuns(p *process) {
-	s.mu.Lock()
-	var earlier []string
-	for id, other := range s.processes {
-		if other.task == nil && other.run == p.run && id != p.id && !other.starting {
-			earlier = append(earlier, id)
-		}
-	}
-	s.mu.Unlock()
-	for _, id := range earlier {
-		if err := s.destroyTask(id); err != nil {
-			s.event(p.id, "An earlier run of this task can't be removed: %v", err)
-		}
-	}
 }
 
 // fork starts the launcher in the group.

@@ -33,6 +33,10 @@ type State struct {
 	Group   cgroup.Group  `json:"group"`
 	Output  Output        `json:"output"`
 
+	// Request is the same for two calls that ask for the same run, whatever their IDs:
+	// a hash of what the driver was asked for. Where it is empty nothing is the same.
+	Request string `json:"request,omitempty"`
+
 	// Identity is the main process; its PID is 0 until it was forked.
 	Identity Identity `json:"identity"`
 
@@ -136,8 +140,59 @@ func (s Store) Save(st *State) error {
 // it can't be read.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
 
+// unclaimed is the name of the mark of a run that no agent knows of.
+const unclaimed = "unclaimed"
+
+// MarkUnclaimed notes that no agent knows of a task yet: one that is killed now will
+// not ask for it by its id. It is called after Save, before the program runs.
+func (s Store) MarkUnclaimed(id string) error {
+	return os.WriteFile(filepath.Join(s.TaskDir(id), unclaimed), nil, 0o600)
+}
+
+// Claim notes that an agent knows of a task, for as long as anything of the task is
+// there. It is no error where one has known already, or where nothing is on disk.
+func (s Store) Claim(id string) error {
+	if !s.Unclaimed(id) { // on a disk that can't be written to, too
+		return nil
+	}
+	if err := os.Remove(filepath.Join(s.TaskDir(id), unclaimed)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Unclaimed says whether a task is there of which no agent knows.
+func (s Store) Unclaimed(id string) bool {
+	_, err := os.Lstat(filepath.Join(s.TaskDir(id), unclaimed))
+	return err == nil
+}
+
+// Rename gives a task another id, on disk and in st. Where it is killed in the middle,
+// the next List finishes it. On an error the task has the id that it had.
+func (s Store) Rename(st *State, id string) error {
+	old, dir := st.ID, s.TaskDir(st.ID)
+	st.ID = id
+	err := writeJSON(filepath.Join(dir, "task.json"), st)
+	if err == nil {
+		if err = s.place(dir, id); err == nil {
+			return nil
+		}
+	}
+	st.ID = old
+	return errors.Join(err, writeJSON(filepath.Join(dir, "task.json"), st))
+}
+
+// place puts a task's directory where that of its id belongs.
+func (s Store) place(dir, id string) error {
+	err := os.Rename(dir, s.TaskDir(id))
+	if errors.Is(err, fs.ErrNotExist) { // another List was quicker
+		_, err = os.Lstat(s.TaskDir(id))
+	}
+	return err
+}
+
 // List returns the states of all tasks, and apart from them the directories
-// whose state can't be read.
+// whose state can't be read. It finishes what a killed Rename has left.
 func (s Store) List() (states []*State, unreadable []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +203,11 @@ func (s Store) List() (states []*State, unreadable []string, err error) {
 	}
 	for _, e := range entries {
 		dir := filepath.Join(s.Dir, "tasks", e.Name())
-		if st, err := loadState(dir); err == nil {
+		st, err := loadState(dir)
+		if err == nil && s.TaskDir(st.ID) != dir {
+			err = s.place(dir, st.ID)
+		}
+		if err == nil {
 			states = append(states, st)
 		} else {
 			unreadable = append(unreadable, dir)

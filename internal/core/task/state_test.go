@@ -80,6 +80,78 @@ func TestStoreTellsAnUnreadableStateFromAMissingOne(t *testing.T) {
 	}
 }
 
+func TestARenameThatWasKilledIsFinished(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	st := &State{ID: "a/b/1", Request: "r"}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.Save(st))
+	must(s.MarkUnclaimed(st.ID))
+	must(s.SaveExit(st.ID, &Exit{Code: 7}))
+	from := s.TaskDir(st.ID)
+	must(s.Rename(st, "a/b/2"))
+	must(os.Rename(s.TaskDir("a/b/2"), from)) // as it is between the two steps
+	for _, when := range []string{"killed in the middle", "finished"} {
+		states, unreadable, err := s.List()
+		if err != nil || len(unreadable) != 0 || len(states) != 1 || states[0].ID != "a/b/2" {
+			t.Fatalf("%s: %v, %v, %v", when, states, unreadable, err)
+		}
+		got, err := s.Load("a/b/2")
+		if err != nil || got.ID != "a/b/2" || got.Request != "r" || !s.Unclaimed("a/b/2") || s.LoadExit("a/b/2") == nil {
+			t.Errorf("%s: %+v, %v", when, got, err)
+		}
+		if _, err := s.Load("a/b/1"); !errors.Is(err, ErrNoState) {
+			t.Errorf("%s: of the old id there is %v", when, err)
+		}
+	}
+}
+
+func TestARenameThatFailsChangesNothing(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	st := &State{ID: "a/b/1"}
+	for _, id := range []string{"a/b/1", "a/b/2"} {
+		if err := s.Save(&State{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Rename(st, "a/b/2"); err == nil || st.ID != "a/b/1" {
+		t.Errorf("%v, and the id is %s", err, st.ID)
+	}
+	for _, id := range []string{"a/b/1", "a/b/2"} {
+		if got, err := s.Load(id); err != nil || got.ID != id {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+}
+
+func TestAClaimIsForEver(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if err := s.Claim("a/b/c"); err != nil {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := s.Save(&State{ID: "a/b/c"}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Unclaimed("a/b/c") { // as of an earlier version
+		t.Error("without a mark nobody may be asked to forget it")
+	}
+	if err := s.MarkUnclaimed("a/b/c"); err != nil || !s.Unclaimed("a/b/c") {
+		t.Fatalf("%v", err)
+	}
+	for range 2 {
+		if err := s.Claim("a/b/c"); err != nil || s.Unclaimed("a/b/c") {
+			t.Errorf("%v", err)
+		}
+		if err := s.Save(&State{ID: "a/b/c"}); err != nil || s.Unclaimed("a/b/c") {
+			t.Errorf("after another Save: %v", err)
+		}
+	}
+}
+
 func TestStoreKeepsDevices(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	c := Command{
