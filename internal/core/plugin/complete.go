@@ -77,3 +77,22 @@ func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 		return handler(ctx, req)
 	}
 }
+
+// maxTaskConfig is how many bytes a task's config block may have as the agent sends it.
+// Of each, decoding makes up to some fifty.
+const maxTaskConfig = 4 << 20
+
+// maxMessage is what is received at most: gRPC's own limit, 4 MiB, would be met before a
+// config that is too large could be refused in words.
+const maxMessage = 64 << 20
+
+// refuseLargeConfig keeps what a job's author can make as large as he likes from being
+// decoded in the process that serves every task of the node.
+func refuseLargeConfig(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if start, ok := req.(*proto.StartTaskRequest); ok {
+		if n := len(start.GetTask().GetMsgpackDriverConfig()); n > maxTaskConfig {
+			return nil, fmt.Errorf("the task's config block has %d bytes, of which at most %d are taken: put what is large into a template, an artifact or a volume", n, maxTaskConfig)
+		}
+	}
+	return handler(ctx, req)
+}

@@ -203,6 +203,48 @@ func TestNomadsLoaderTakesADriver(t *testing.T) {
 	}
 }
 
+// A job's author says how large the config block is; the plugin serves every task of
+// the node.
+func TestATaskConfigOf50MBIsNeverDecoded(t *testing.T) {
+	instance := dispense(t, "driver", nil)
+	d := instance.Plugin().(drivers.DriverPlugin)
+	reattach, _ := instance.ReattachConfig()
+	start := func(bytes int) error {
+		c := &drivers.TaskConfig{ID: "quick"}
+		if err := c.EncodeConcreteDriverConfig(map[string]any{"command": strings.Repeat("x", bytes)}); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := d.StartTask(c)
+		return err
+	}
+	if err := start(maxTaskConfig - 1000); err != nil {
+		t.Errorf("one that is not too large: %v", err)
+	}
+	begun := os.Getenv(closedEnv) + "-quick" // the stub's notes
+	if err := os.Remove(begun); err != nil {
+		t.Fatal(err)
+	}
+	for _, bytes := range []int{maxTaskConfig, 50e6} {
+		err := start(bytes)
+		if want := fmt.Sprintf("of which at most %d are taken: put what is large into a template", maxTaskConfig); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: got %.200v", bytes, err)
+		}
+	}
+	if b, err := os.ReadFile(begun); err == nil {
+		t.Errorf("the driver was asked: %s", b)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", reattach.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	var kB int
+	if _, err := fmt.Sscan(peak, &kB); err != nil || kB > 512<<10 {
+		t.Errorf("the plugin took %d kB for it, %v", kB, err)
+	}
+	t.Logf("at its largest the plugin had %d kB", kB)
+}
+
 func TestNomadsLoaderTakesADevicePlugin(t *testing.T) {
 	d, ok := dispense(t, "device", nil).Plugin().(device.DevicePlugin)
 	if !ok {
