@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/nomad/structs"
 	nomad "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
@@ -79,6 +83,49 @@ func TestAnAgentHearsThatAGracePeriodIsOver(t *testing.T) {
 	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", soon)
 	m.must(stick.Unplug())
 	a.Want("", soon) // who is slow is told of the newest alone
+}
+
+// One byte that is not UTF-8 would end the stream, after which Nomad drops the plugin
+// with all of its devices until the agent is restarted.
+func TestNoStringOfADeviceEndsTheStreamToTheAgent(t *testing.T) {
+	m := newMachine(t, ``)
+	m.plug("10c4:ea60", "0001", "1-1")
+	a := m.agent("grace = \"0s\"\nmatch_all = true")
+	a.Want("10c4/usb/ea60: 10c4:ea60:0001", soon)
+	pid := a.PID()
+	write := func(text string) {
+		for _, attribute := range []string{"manufacturer", "product", "serial"} {
+			m.must(os.WriteFile(m.root+"/sys/bus/usb/devices/1-1/"+attribute, []byte(text+"\n"), 0o600))
+		}
+	}
+	for i, hostile := range []string{
+		"\xff", "Caf\xe9", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf", "a\x00b", "\x1b]0;root\x07", "a\nb", "a\u202eb",
+		"nan", "1e400", "-0", "true", "a,b", "${env[\"HOME\"]}", "../../etc", strings.Repeat("ä", 4000), strings.Repeat("\xff\xfe", 2000),
+	} {
+		write(hostile)
+		for end := time.Now().Add(soon); !slices.ContainsFunc(a.Resources(), func(d *structs.NodeDeviceResource) bool {
+			return len(d.Instances) == 1 && d.Attributes["product"] != nil && d.Attributes["product"].String != nil && *d.Attributes["product"].String != "CP2102" && !strings.HasPrefix(*d.Attributes["product"].String, "good")
+		}); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%.20q: the agent has not heard of it: %s\n%s", hostile, a.Devices(), a.Log())
+			}
+		}
+		for _, d := range a.Resources() {
+			for name, attribute := range d.Attributes {
+				if text, ok := attribute.GetString(); ok && (len(text) > 2*512+len(" ()") || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })) {
+					t.Errorf("%.20q: attribute %s is %.2000q", hostile, name, text)
+				}
+			}
+			if _, err := a.Reserve(d.Vendor+"/"+d.Type+"/"+d.Name, d.Instances[0].ID); err != nil {
+				t.Errorf("%.20q: can't be reserved: %v", hostile, err)
+			}
+		}
+		write(fmt.Sprintf("good%d", i))
+		a.Want(fmt.Sprintf("10c4/usb/ea60: 10c4:ea60:good%d", i), soon)
+	}
+	if a.PID() != pid {
+		t.Error("the plugin was started anew")
+	}
 }
 
 func TestAReservationIsTheSameAfterThePluginWasKilled(t *testing.T) {

@@ -154,5 +154,14 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// text is a string that crosses the wire: gRPC ends the stream at any other.
-func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// text is a string that crosses the wire: gRPC ends the stream, and with it the
+// plugin's devices, at one that is not UTF-8. What is not printable could forge lines
+// of a log and steer a terminal.
+func text(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}

@@ -89,6 +89,15 @@ func TestTextThatIsNotUTF8IsRepairedWhereItIsOnlyShown(t *testing.T) {
 	}
 }
 
+// A terminal that shows the node must not be steered, nor a line of a log be forged.
+func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
+	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 \u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
+	d := s.devices["a:1"]
+	if len(left) > 0 || d.Problem != "bad [ERROR] agent: stop " || *s.attributes[d.group]["product"].String != " ]0;root   txt.exe" {
+		t.Errorf("got %q, %q, %v", d.Problem, *s.attributes[d.group]["product"].String, left)
+	}
+}
+
 func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := sticks("x", "a:1")

@@ -16,17 +16,25 @@ type attributes struct {
 	err  error
 }
 
-// text is empty where the device has no such attribute. It is made valid UTF-8
-// without control characters, since a device may send anything, and gRPC and
-// terminals don't take everything.
+// maxText is how many bytes of a device's string are used. A USB string has 126 units
+// of UTF-16 (USB 2.0, 9.6.7), of which the kernel makes 378 bytes at most.
+const maxText = 512
+
+// text is empty where the device has no such attribute. It is made valid UTF-8 that
+// is printable and not longer than maxText, since a device may send anything, and
+// gRPC and terminals don't take everything.
 func (a *attributes) text(name string) string {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, name))
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
+	text := strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
 		}
-		return r
+		return ' '
 	}, strings.ToValidUTF8(string(b), "\uFFFD")))
+	if len(text) > maxText {
+		text = strings.TrimSpace(strings.ToValidUTF8(text[:maxText], "")) // without the half of a character
+	}
+	return text
 }
 
 // number must be there.

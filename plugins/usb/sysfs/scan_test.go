@@ -328,16 +328,21 @@ func TestThePathIsAsUdevsOnEveryKindOfController(t *testing.T) {
 func TestAnyTextOfADeviceIsTaken(t *testing.T) {
 	long := strings.Repeat("äöü", 42)
 	for written, want := range map[string]string{
-		"NaN":             "NaN",
-		"1e10":            "1e10",
-		"a,b/c:d@e#f":     "a,b/c:d@e#f",
-		"Zürich ☃":        "Zürich ☃",
-		long:              long,
-		"  padded  ":      "padded",
-		"two\tparts\x00":  "two parts",
-		"\x1b[31mred":     "[31mred",
-		"broken \xff\xfe": "broken \uFFFD",
-		"":                "",
+		"NaN":                           "NaN",
+		"1e10":                          "1e10",
+		"a,b/c:d@e#f":                   "a,b/c:d@e#f",
+		"Zürich ☃":                      "Zürich ☃",
+		long:                            long,
+		"  padded  ":                    "padded",
+		"two\tparts\x00":                "two parts",
+		"\x1b[31mred":                   "[31mred",
+		"broken \xff\xfe":               "broken \uFFFD",
+		"":                              "",
+		"a\u202eb\u200bc\u2028d\u0085e": "a b c d e", // turns the line round, has no width, ends a line
+		strings.Repeat("x", 513):        strings.Repeat("x", 512),
+		"x" + strings.Repeat("ä", 300):  "x" + strings.Repeat("ä", 255), // 511 bytes, and not half of one more
+		strings.Repeat("\xff", 10000):   "\uFFFD",
+		strings.Repeat("\xffx", 5000):   strings.Repeat("\uFFFDx", 128),
 	} {
 		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
 		for _, attribute := range []string{"serial", "product", "manufacturer"} {
