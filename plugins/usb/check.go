@@ -56,7 +56,12 @@ func report(w io.Writer, path string, config Config) error {
 	}
 	fmt.Fprintf(w, "%s: the configuration is right.\n", path)
 	notes := p.notes()
-	devices, err := plugged(config.Root)
+	tree, done, err := openTree(config.Root)
+	if err != nil {
+		return err
+	}
+	defer done()
+	devices, err := plugged(config.Root, tree)
 	if err != nil {
 		return err
 	}

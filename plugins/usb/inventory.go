@@ -30,6 +30,7 @@ type inventory struct {
 	names   *usbids.Names
 	lister  libusb.Lister
 	shadows *shadow.Dir
+	tree    fs.FS            // of the scan under way
 	said    map[string]bool  // warnings that were given
 	cleared bool             // whether what former runs left is removed
 	refused bool             // whether it was said that there is no right to make nodes
@@ -81,19 +82,32 @@ type plugs struct {
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), names: usbids.New(os.DirFS(p.Root)),
+		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
 		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plugs{},
 	}
+	v.names = usbids.New(scanned{v})
 	v.last.Store(&state{})
 	return v
 }
+
+// scanned is the tree of whatever scan is under way.
+type scanned struct{ *inventory }
+
+// Open is part of fs.FS.
+func (s scanned) Open(name string) (fs.File, error) { return s.tree.Open(name) }
 
 // Scan is part of device.Inventory.
 func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
 	}
-	devices, err := plugged(v.Root)
+	tree, done, err := openTree(v.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	v.tree = tree
+	devices, err := plugged(v.Root, tree)
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +142,10 @@ func (v *inventory) stick(a match.Assigned) *stick {
 	return &stick{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
 }
 
-// plugged lists the devices below root, where a simulation may not have begun yet.
-func plugged(root string) ([]sysfs.Device, error) {
-	devices, err := sysfs.Scan(os.DirFS(root))
+// plugged lists the devices of the tree below root, where a simulation may not have
+// begun yet.
+func plugged(root string, in fs.FS) ([]sysfs.Device, error) {
+	devices, err := sysfs.Scan(in)
 	if root != "/" && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

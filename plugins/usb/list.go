@@ -37,7 +37,16 @@ func list(w io.Writer, root string) error {
 		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n", filepath.Join(root, "sys/bus/usb/devices"))
 		return nil
 	}
-	devices, err := sysfs.Scan(os.DirFS(root))
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return err
+	}
+	tree, done, err := openTree(root)
+	if err != nil {
+		return err
+	}
+	defer done()
+	devices, err := sysfs.Scan(tree)
 	if err != nil {
 		return err
 	}
@@ -46,8 +55,8 @@ func list(w io.Writer, root string) error {
 		return nil
 	}
 	var ids match.IDs
-	names := usbids.New(os.DirFS(root))
-	links := sysfs.Links(os.DirFS(root))
+	names := usbids.New(tree)
+	links := sysfs.Links(tree)
 	labels := map[string]int{}
 	for i, id := range ids.Name(devices) {
 		d := devices[i]

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -20,11 +20,16 @@ import (
 // Reserve is part of device.Reserver. All ids are of one group, so of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
-	r := &reservation{inventory: v, links: sysfs.Links(os.DirFS(v.Root)), env: map[string]string{}, taken: map[string]bool{}}
+	tree, done, err := openTree(v.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	r := &reservation{inventory: v, links: sysfs.Links(tree), env: map[string]string{}, taken: map[string]bool{}}
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || !s.pluggedInStill(v.Root):
+		case s == nil || !s.pluggedInStill(tree):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
@@ -39,8 +44,8 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 
 // pluggedInStill says whether this plugging of the device is there: one plugged in anew
 // has another number, and nodes that no scan has seen.
-func (s *stick) pluggedInStill(root string) bool {
-	b, err := os.ReadFile(filepath.Join(root, "sys/bus/usb/devices", s.Name, "devnum"))
+func (s *stick) pluggedInStill(root fs.FS) bool {
+	b, err := fs.ReadFile(root, path.Join("sys/bus/usb/devices", s.Name, "devnum"))
 	return err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(s.Address)
 }
 

@@ -3,7 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -87,7 +88,8 @@ func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 	for _, n := range s.nodes {
 		node := shadow.Node{
 			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor,
-			Mode: s.block.mode, UID: s.block.uid, GID: s.block.gid,
+			Simulated: v.Root != "/",
+			Mode:      s.block.mode, UID: s.block.uid, GID: s.block.gid,
 		}
 		d.Nodes = append(d.Nodes, node)
 		if n.Kind == sysfs.USB && s.forLibusb() {
@@ -96,7 +98,7 @@ func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 		}
 	}
 	if len(d.Bus) > 0 {
-		if target, err := os.Readlink(filepath.Join(v.Root, "sys/bus/usb/devices", s.Name)); err == nil {
+		if target, err := fs.ReadLink(v.tree, path.Join("sys/bus/usb/devices", s.Name)); err == nil {
 			d.Sys = []shadow.Link{{Name: s.Name, Target: target}}
 		}
 	}

@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
+	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -15,10 +16,15 @@ import (
 // Stats is part of device.Meter. What it reads does not wake a device.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
+	tree, done, err := openTree(v.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	all := map[string]*nomad.DeviceStats{}
 	for _, id := range ids {
 		if s := now.byID[id]; s != nil {
-			all[id] = v.measure(s)
+			all[id] = measure(s, tree)
 		} else {
 			no := false
 			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
@@ -31,9 +37,9 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 
 // measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power
 // of the kernel.
-func (v *inventory) measure(s *stick) *nomad.DeviceStats {
+func measure(s *stick, root fs.FS) *nomad.DeviceStats {
 	read := func(name string) (string, bool) {
-		b, err := os.ReadFile(filepath.Join(v.Root, "sys/bus/usb/devices", s.Name, name))
+		b, err := fs.ReadFile(root, path.Join("sys/bus/usb/devices", s.Name, name))
 		return strings.TrimSpace(string(b)), err == nil
 	}
 	stats := map[string]*structs.StatValue{}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -25,6 +27,9 @@ func (c Config) Validate() error {
 	for _, dir := range []struct{ option, path, instead string }{{"shadow_dir", c.ShadowDir, "/dev/nomad-usb"}, {"root", c.Root, "/"}} {
 		if err := checkPath(dir.option, dir.path, dir.instead); err != nil {
 			return err
+		}
+		if err := owndir.Check(dir.path); err != nil {
+			return fmt.Errorf("%s: %w", dir.option, err)
 		}
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {

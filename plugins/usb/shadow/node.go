@@ -13,13 +13,16 @@ import (
 
 // make makes the node at path, or leaves it as it is.
 func (n Node) make(path string) error {
+	if n.Simulated {
+		return n.standIn(path)
+	}
+	if n.Major == 0 || n.Major > maxMajor || n.Minor > maxMinor { // to which the kernel would cut it silently
+		return fmt.Errorf("%d:%d, of %s, is not the number of a device", n.Major, n.Minor, n.Source)
+	}
 	source, err := os.Lstat(n.Source)
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
-		if err := link(n.Source, path); err != nil {
-			return err
-		}
-		return n.own(path, n.UID, n.GID, os.Stat, os.Chown)
+		return fmt.Errorf("%s is no device node: remove what is there in its place", n.Source)
 	case err != nil && !errors.Is(err, fs.ErrNotExist): // a /dev of its own may lack the node: its number is known all the same
 		return err
 	}
@@ -36,7 +39,7 @@ func (n Node) make(path string) error {
 	uid, gid = max(uid, 0), max(gid, 0)
 
 	if n.is(path) {
-		return n.own(path, uid, gid, os.Lstat, os.Lchown)
+		return n.own(path, uid, gid)
 	}
 	if err := mayHoldDevices(filepath.Dir(path)); err != nil {
 		return err
@@ -49,9 +52,15 @@ func (n Node) make(path string) error {
 		if err := unix.Mknod(temp, kind, int(n.number())); err != nil {
 			return &fs.PathError{Op: "mknod", Path: path, Err: err}
 		}
-		return n.own(temp, uid, gid, os.Lstat, os.Lchown)
+		return n.own(temp, uid, gid)
 	})
 }
+
+// maxMajor and maxMinor are the kernel's (MINORBITS, include/linux/kdev_t.h).
+const (
+	maxMajor = 1<<12 - 1
+	maxMinor = 1<<20 - 1
+)
 
 // is says whether the device's node is there.
 func (n Node) is(path string) bool {
@@ -59,28 +68,50 @@ func (n Node) is(path string) bool {
 	if err != nil || info.Mode()&fs.ModeDevice == 0 || n.Block == (info.Mode()&fs.ModeCharDevice != 0) {
 		return false
 	}
-	return uint64(info.Sys().(*syscall.Stat_t).Rdev) == n.number()
+	return info.Sys().(*syscall.Stat_t).Rdev == n.number()
 }
 
 // number is not that of a byte each: the minors of the fourth bus begin at 384.
 func (n Node) number() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
-// own sets owner and mode where they are others; with -1 they stay.
-func (n Node) own(path string, uid, gid int, stat func(string) (fs.FileInfo, error), chown func(string, int, int) error) error {
-	info, err := stat(path)
+// own sets owner and mode of what is at path, which is not followed.
+func (n Node) own(path string, uid, gid int) error {
+	fd, err := openPath(path)
 	if err != nil {
 		return err
 	}
-	have := info.Sys().(*syscall.Stat_t)
-	if uid >= 0 && uid != int(have.Uid) || gid >= 0 && gid != int(have.Gid) {
-		if err := chown(path, uid, gid); err != nil {
-			return err
+	defer unix.Close(fd)
+	return n.ownOpen(fd, path, uid, gid)
+}
+
+// ownOpen sets owner and mode where they are others; with -1 they stay. It is said of
+// what fd is, whatever path is by then.
+func (n Node) ownOpen(fd int, path string, uid, gid int) error {
+	var have unix.Stat_t
+	if err := unix.Fstat(fd, &have); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if uid >= 0 && uint32(uid) != have.Uid || gid >= 0 && uint32(gid) != have.Gid {
+		if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+			return &fs.PathError{Op: "chown", Path: path, Err: err}
 		}
 	}
-	if info.Mode().Perm() == n.Mode.Perm() {
-		return nil
+	if mode := uint32(n.Mode.Perm()); mode != have.Mode&0o777 {
+		// a descriptor of O_PATH has no fchmod(2), and this name of it no link to follow
+		if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
+			return &fs.PathError{Op: "chmod", Path: path, Err: err}
+		}
 	}
-	return os.Chmod(path, n.Mode.Perm()) // a node is no link, and a link is to be followed
+	return nil
+}
+
+// openPath opens what is at path itself, without any effect on it.
+func openPath(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
 }
 
 // link makes a symlink, or leaves it as it is.

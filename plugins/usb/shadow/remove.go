@@ -52,18 +52,23 @@ func (d *Dir) remove(device string, which func(path string, info fs.FileInfo) bo
 	if !plain(device) {
 		return nil
 	}
-	return filepath.WalkDir(filepath.Join(d.path, device), func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil || e.IsDir():
+	root, err := os.OpenRoot(filepath.Join(d.path, device))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
 			return err
 		}
 		info, err := e.Info()
-		if err != nil || !which(path, info) {
+		if err != nil || !which(filepath.Join(root.Name(), name), info) {
 			return err
 		}
-		return os.Remove(path)
+		return root.Remove(name)
 	})
 }
 

@@ -18,6 +18,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
 // Device is what the directory of one device is to hold.
@@ -32,10 +34,15 @@ type Device struct {
 // Node is one device node.
 type Node struct {
 	Name   string // in the directory: "tty"
-	Source string // the kernel's node, absolute; whatever else is there (a simulation's pty) is linked to
+	Source string // the kernel's node, absolute
 	Block  bool
 	Major  uint32
 	Minor  uint32
+
+	// Simulated says that the source is no device node but what stands for one, which is
+	// linked to: a pseudo-terminal, or a file. What a simulation says of numbers is not
+	// believed: each is that of a device of the machine.
+	Simulated bool
 
 	Mode     fs.FileMode // permission bits
 	UID, GID int         // -1 is the source's
@@ -69,9 +76,11 @@ func (d *Dir) prepare() error {
 	if d.ready {
 		return nil
 	}
-	if err := makeDir(d.path); err != nil {
-		return refused(err)
+	dir, err := owndir.Make(d.path, 0o755)
+	if err != nil {
+		return refused(fmt.Errorf("shadow_dir: %w", err))
 	}
+	dir.Close()
 	there, err := os.ReadDir(d.path)
 	if err != nil {
 		return refused(err)

@@ -199,10 +199,10 @@ func TestAKindThatChangedIsReplaced(t *testing.T) {
 func TestASimulatedNodeIsLinkedToAndGetsTheMode(t *testing.T) {
 	d := newDir(t)
 	host := t.TempDir()
-	pty, source := filepath.Join(host, "pts5"), filepath.Join(host, "ttyUSB0")
-	must(t, os.WriteFile(pty, nil, 0o600))
+	terminal, pty := openTerminal(t)
+	source := filepath.Join(host, "ttyUSB0")
 	must(t, os.Symlink(pty, source))
-	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1}
+	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1, Simulated: true}
 	for range 2 {
 		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
 		wantTree(t, d, "d/", "d/tty -> "+source)
@@ -211,9 +211,135 @@ func TestASimulatedNodeIsLinkedToAndGetsTheMode(t *testing.T) {
 		}
 		must(t, os.Chmod(pty, 0o600)) // as a new one has
 	}
-	must(t, os.Remove(pty))
+	must(t, terminal.Close())
 	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a link to nothing: got %v", err)
+	}
+}
+
+// openTerminal returns a pseudo-terminal's master, and the name of its other side.
+func openTerminal(t *testing.T) (*os.File, string) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	t.Cleanup(func() { master.Close() })
+	number, err := unix.IoctlGetUint32(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	return master, fmt.Sprintf("/dev/pts/%d", number)
+}
+
+// A task is given what stands for a node, with the owner and the mode that its block
+// says: a link that leads elsewhere would give it any file of the host.
+func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
+	needRoot(t)
+	for name, c := range map[string]struct {
+		plant func(t *testing.T, source, victim string)
+		want  string
+	}{
+		"a link to a file": {func(t *testing.T, source, victim string) { must(t, os.Symlink(victim, source)) }, "is not a pseudo-terminal"},
+		"a link that looks like a terminal's": {func(t *testing.T, source, victim string) {
+			must(t, os.Symlink("/dev/pts/../../"+victim, source))
+		}, "is not a pseudo-terminal"},
+		"a link to a link to a terminal": {func(t *testing.T, source, victim string) {
+			_, pty := openTerminal(t)
+			must(t, os.Symlink(pty, source+"x"))
+			must(t, os.Symlink(source+"x", source))
+		}, "is not a pseudo-terminal"},
+		"a link to a disk":      {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/null", source)) }, "is not a pseudo-terminal"},
+		"a second name":         {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
+		"a node of the machine": {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
+		"a link of another user": {func(t *testing.T, source, victim string) {
+			_, pty := openTerminal(t)
+			must(t, os.Symlink(pty, source))
+			must(t, os.Lchown(source, 65534, 65534))
+		}, "is a link of user 65534"},
+		"another user's terminal": {func(t *testing.T, source, victim string) {
+			_, pty := openTerminal(t)
+			must(t, os.Chown(pty, 65534, -1))
+			must(t, os.Symlink(pty, source))
+		}, "belongs to user 65534, and not to the simulation"},
+		"a directory that others may write to": {func(t *testing.T, source, victim string) {
+			must(t, os.WriteFile(source, nil, 0o600))
+			must(t, os.Chmod(filepath.Dir(source), 0o777))
+		}, "others may write to"},
+		"nothing, and the number of a disk": {func(t *testing.T, source, victim string) {}, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDir(t)
+			dev := filepath.Join(t.TempDir(), "dev")
+			must(t, os.Mkdir(dev, 0o755))
+			source, victim := filepath.Join(dev, "ttyUSB0"), filepath.Join(filepath.Dir(dev), "shadow")
+			must(t, os.WriteFile(victim, []byte("secret"), 0o600))
+			c.plant(t, source, victim)
+			n := Node{Name: "tty", Source: source, Block: true, Major: 8, Mode: 0o666, UID: 1000, GID: 1000, Simulated: true}
+			if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			wantTree(t, d, "d/")
+			info, err := os.Stat(victim)
+			must(t, err)
+			if stat := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o600 || stat.Uid != 0 {
+				t.Errorf("the file of the host is %v of user %d now", info.Mode(), stat.Uid)
+			}
+		})
+	}
+}
+
+// Linux takes 32 bits for a number: of 4104:0 it makes 8:0, which is the first disk.
+func TestANumberThatTheKernelWouldCutIsNotMade(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	for _, number := range [][2]uint32{{4104, 0}, {1<<32 - 1, 0}, {4096 + 1, 3}, {8, 1 << 20}, {0, 0}, {0, 5}} {
+		n := Node{Name: "tty", Source: "/nonexistent", Block: true, Major: number[0], Minor: number[1], Mode: 0o660}
+		want := fmt.Sprintf("%d:%d, of /nonexistent, is not the number of a device", number[0], number[1])
+		if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		wantTree(t, d, "d/")
+	}
+	for _, number := range [][2]uint32{{4095, 1<<20 - 1}, {1, 0}} {
+		n := Node{Name: "tty", Source: "/nonexistent", Major: number[0], Minor: number[1], Mode: 0o660}
+		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
+		wantTree(t, d, "d/", fmt.Sprintf("d/tty Dcrw-rw---- %d:%d 0 0", number[0], number[1]))
+	}
+}
+
+func TestWhatIsNoDeviceNodeIsNotGivenAsOne(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	source := filepath.Join(t.TempDir(), "ttyUSB0")
+	must(t, os.Symlink("/etc/passwd", source))
+	n := null("tty")
+	n.Source = source
+	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(), "is no device node") {
+		t.Errorf("got %v", err)
+	}
+	wantTree(t, d, "d/")
+}
+
+func TestADirectoryThatOthersCanReplaceIsRefused(t *testing.T) {
+	needRoot(t)
+	for name, plant := range map[string]func(t *testing.T, above string){
+		"writable for all": func(t *testing.T, above string) { must(t, os.Chmod(above, 0o777)) },
+		"another user's":   func(t *testing.T, above string) { must(t, os.Chown(above, 65534, 65534)) },
+		"another user's link": func(t *testing.T, above string) {
+			must(t, os.Rename(above, above+"x"))
+			must(t, os.Symlink(above+"x", above))
+			must(t, os.Lchown(above, 65534, 65534))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			above := filepath.Join(t.TempDir(), "above")
+			must(t, os.Mkdir(above, 0o755))
+			plant(t, above)
+			if err := New(filepath.Join(above, "nodes")).Make(Device{Name: "d", Nodes: []Node{null("tty")}}); err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace what is there") {
+				t.Errorf("got %v", err)
+			}
+			if there, err := os.ReadDir(above); err != nil || len(there) > 0 {
+				t.Errorf("made: %v, %v", there, err)
+			}
+		})
 	}
 }
 
@@ -241,6 +367,7 @@ func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
 	tty, usb, pty, gone := null("tty"), null("001/004"), null("hidraw"), null("hidraw-2")
 	tty.Minor, usb.Minor = 5, 5
 	pty.Source, gone.Source = filepath.Join(root, "hidraw0"), filepath.Join(root, "hidraw1")
+	pty.Simulated, gone.Simulated = true, true
 	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb"), pty, gone}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
 	must(t, os.Remove(gone.Source))
 	must(t, d.Yield("d", root))
@@ -307,7 +434,7 @@ func TestNoNameLeavesTheDirectory(t *testing.T) {
 func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, ""))
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	err := New(dir).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
 	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "mounted nodev") {
@@ -317,7 +444,7 @@ func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
 
 func TestWithoutTheRightThereIsACleanRefusal(t *testing.T) {
 	open := t.TempDir()
-	must(t, os.Chmod(open, 0o777))
+	must(t, os.Chmod(open, 0o777|fs.ModeSticky))
 	for _, parent := range []string{open, "/"} {
 		errs := make(chan error)
 		go func() {

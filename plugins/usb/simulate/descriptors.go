@@ -29,7 +29,7 @@ func (p *Plugged) descriptors() []byte {
 		if f == "hidraw" {
 			functions = append(functions, 9, 0x21, 0x11, 0x01, 0, 1, 0x22, 34, 0) // HID 1.11, 6.2.1
 		}
-		endpoint := byte(i%15 + 1)
+		endpoint := byte(i + 1)
 		functions = append(functions,
 			7, 5, 0x80|endpoint, transfer, 64, 0, 1,
 			7, 5, endpoint, transfer, 64, 0, 1)

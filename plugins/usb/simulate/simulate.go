@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,6 +43,9 @@ var portForm = regexp.MustCompile(`^([1-9][0-9]?)-([1-9][0-9]?)$`)
 // lastBus is the last that has a PCI address of its own here.
 const lastBus = 12
 
+// maxFunctions is how many there are endpoints for (USB 2.0, 9.6.6).
+const maxFunctions = 15
+
 func (s *Stick) complete() error {
 	if s.ID == (sysfs.ID{}) {
 		s.ID = sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
@@ -52,6 +56,9 @@ func (s *Stick) complete() error {
 	}
 	if len(s.Functions) == 0 {
 		s.Functions = []string{"tty"}
+	}
+	if len(s.Functions) > maxFunctions {
+		return fmt.Errorf("%d functions are too many: a stick has %d endpoints for them", len(s.Functions), maxFunctions)
 	}
 	for _, f := range s.Functions {
 		if f != "tty" && f != "hidraw" {
@@ -233,17 +240,10 @@ func remove(dir, port string) error {
 	}
 	tree := filepath.Join(dir, treeOf(port))
 	var nodes []string
-	filepath.WalkDir(tree, func(path string, entry os.DirEntry, err error) error {
-		if err == nil && entry.Name() == "uevent" {
-			text, _ := os.ReadFile(path)
-			for line := range strings.Lines(string(text)) {
-				if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok && filepath.IsLocal(name) {
-					nodes = append(nodes, filepath.Join(dir, "dev", name))
-				}
-			}
-		}
-		return nil
-	})
+	if root, err := os.OpenRoot(tree); err == nil {
+		defer root.Close()
+		nodes = nodesOf(dir, root.FS())
+	}
 	links, _ := filepath.Glob(filepath.Join(dir, "dev/serial/by-id/*"))
 	for _, link := range links {
 		if to, err := os.Readlink(link); err == nil && slices.Contains(nodes, filepath.Join(filepath.Dir(link), to)) {
@@ -257,4 +257,22 @@ func remove(dir, port string) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// nodesOf are the nodes below dir that are named in the tree of a stick. What can't be
+// read is not complete, as it is when it was killed meanwhile.
+func nodesOf(dir string, tree fs.FS) (nodes []string) {
+	_ = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "uevent" {
+			return nil
+		}
+		text, _ := fs.ReadFile(tree, name)
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok && filepath.IsLocal(name) {
+				nodes = append(nodes, filepath.Join(dir, "dev", name))
+			}
+		}
+		return nil
+	})
+	return nodes
 }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+)
+
+// openTree opens what is / for the plugin. The nodes of a simulation become those of
+// tasks, so nobody but root and this process's user may be able to change it, and no
+// link in it leads out of it. One that is not made yet is empty. The
+// caller calls done.
+func openTree(root string) (tree fs.FS, done func(), err error) {
+	if root == "/" {
+		return os.DirFS(root), func() {}, nil
+	}
+	dir, err := owndir.Open(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nothing{}, func() {}, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("root: %w", err)
+	}
+	defer dir.Close()
+	r, err := os.OpenRoot(dir.Name())
+	if err != nil {
+		return nil, nil, fmt.Errorf("root: %w", err)
+	}
+	return r.FS(), func() { r.Close() }, nil
+}
+
+// nothing is an empty tree.
+type nothing struct{}
+
+// Open is part of fs.FS.
+func (nothing) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+}
