@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -205,10 +206,11 @@ func (t *terminal) close() {
 
 // resize is not pty.Setsize, whose Fd() makes the file blocking and may be asked
 // of one that is being closed: its number could be another session's by then.
-func (t *terminal) resize(rows, columns uint16) {
+func (t *terminal) resize(rows, columns int32) {
+	side := func(n int32) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } // a client says any number
 	if raw, err := t.stdin.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
-			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: side(rows), Col: side(columns)})
 		})
 	}
 }
@@ -244,7 +246,7 @@ func receive(stream drivers.ExecTaskStream, t *terminal) {
 			}
 		}
 		if size := m.TtySize; size != nil && t.tty {
-			t.resize(uint16(size.Height), uint16(size.Width))
+			t.resize(size.Height, size.Width)
 		}
 	}
 }

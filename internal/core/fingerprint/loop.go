@@ -5,6 +5,7 @@ package fingerprint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"runtime/debug"
@@ -119,7 +120,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		default:
 			next.Reset(retry)
 			retry = min(2*retry, l.Period)
-			if _, panicked := err.(*PanicError); panicked {
+			if errors.As(err, new(*PanicError)) {
 				kick = nil // until the retry: kicks must not make it a hot loop
 			}
 			if l.Failed == nil {

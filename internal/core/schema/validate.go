@@ -134,7 +134,7 @@ func (o *option) checkScalar(p *Problems, path string, k kind, v reflect.Value, 
 	case kindBool:
 		return
 	case kindInt:
-		if n = 0; v.CanUint() {
+		if v.CanUint() {
 			n = float64(v.Uint())
 		} else {
 			n = float64(v.Int())
