@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 // removeAll is os.RemoveAll also where directories are not writable, from which only
@@ -14,12 +13,24 @@ func removeAll(dir string) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	// what can't be opened up can't be removed either, and that is told below
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			err = os.Chmod(path, 0o700)
-		}
-		return err
-	})
+	openUp(dir)
 	return os.RemoveAll(dir)
+}
+
+// openUp lets what is in read-only directories be removed by their owner. A process that
+// is still there may put a link in the place of a directory meanwhile: the Root keeps
+// chmod from following it out of dir. What can't be opened up can't be removed, and the
+// removal says so.
+func openUp(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = root.Chmod(name, 0o700)
+		}
+		return nil
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -42,7 +43,7 @@ func (t *terminal) size() *wire.Size {
 	if err != nil || cols == 0 || rows == 0 {
 		return &wire.Size{Rows: 24, Cols: 80}
 	}
-	return &wire.Size{Rows: uint16(rows), Cols: uint16(cols)}
+	return &wire.Size{Rows: uint16(min(rows, math.MaxUint16)), Cols: uint16(min(cols, math.MaxUint16))}
 }
 
 // follow tells the command of every new size, until stop is called.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 const trashed = "trash" // what builds/<this>.* is
@@ -75,12 +74,7 @@ func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		err := os.RemoveAll(path)
 		if errors.Is(err, fs.ErrPermission) { // not root: what is in a read-only directory stays
-			_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-				if d != nil && d.IsDir() && err == nil {
-					return os.Chmod(p, 0o700)
-				}
-				return nil
-			})
+			openUp(path)
 			err = os.RemoveAll(path)
 		}
 		if err != nil {
@@ -94,4 +88,22 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+// openUp lets what is in read-only directories be removed by their owner. A process that
+// is still there may put a link in the place of a directory meanwhile: the Root keeps
+// chmod from following it out of dir. What can't be opened up can't be removed, and the
+// removal says so.
+func openUp(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = root.Chmod(name, 0o700)
+		}
+		return nil
+	})
 }

@@ -1,0 +1,51 @@
+package environment
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process that an installer left may exchange its directories while they are removed.
+func TestAnExchangedDirectoryDoesNotChangeTheModeOfAnother(t *testing.T) {
+	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
+	for _, path := range []string{victim, dir} {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := filepath.Join(dir, "a"), filepath.Join(t.TempDir(), "b")
+	if err := os.Mkdir(a, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, b); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 500 {
+		openUp(dir)
+		if info, err := os.Stat(victim); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("a directory elsewhere has mode %v now, %v", info.Mode(), err)
+			break
+		}
+	}
+	close(stop)
+	swapping.Wait()
+}
