@@ -61,6 +61,35 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 	}
 }
 
+// A task that may mknod makes itself any node that its cgroup has, and one that may
+// write changes the stick.
+func TestATaskMayDoNoMoreToItsStickThanItsBlockSays(t *testing.T) {
+	for config, want := range map[string]string{
+		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm", `cgroup_permissions = "rwm"`: "rwm",
+	} {
+		m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nnames { tty = \"/dev/ttyACM0\" }\n"+config+"\n}\ndevice \"other\" {\nid = \"1a86:7523\"\ncgroup_permissions = \"wm\"\n}")
+		m.plug("10c4:ea60", "0001", "1-1")
+		m.plug("1a86:7523", "7", "1-2")
+		m.scan()
+		for id, want := range map[string]string{"10c4:ea60:0001": want, "1a86:7523:7": "wm"} {
+			devices := m.reserve(id).Devices
+			if len(devices) < 3 {
+				t.Errorf("%s: got %d devices", id, len(devices))
+			}
+			for _, d := range devices {
+				if d.CgroupPerms != want {
+					t.Errorf("%q: %s is given with %q, want %q", config, d.TaskPath, d.CgroupPerms, want)
+				}
+			}
+		}
+	}
+	for _, wrong := range []string{"", "rwx", "mw", "x"} {
+		if _, err := decode(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\ncgroup_permissions = \""+wrong+"\"\n}"); err == nil {
+			t.Errorf("cgroup_permissions %q was taken", wrong)
+		}
+	}
+}
+
 func TestNamesThatUdevGivesAfterTheScanAreGivenToo(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")

@@ -98,6 +98,24 @@ func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
 	}
 }
 
+// Nomad compares the list with the last: an order that is another each time is an update
+// of the node each time.
+func TestGroupsAreInTheOrderOfTheirNames(t *testing.T) {
+	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a", "b", "1:x"), named("a", "a", "d", "3:x")}
+	for range len(all) {
+		all = append(all[1:], all[0])
+		s, _ := inspect(all)
+		now, _ := ledger{}.enter(s, 0, time.Now())
+		var got []string
+		for _, g := range now.groups {
+			got = append(got, g.Devices[0].ID)
+		}
+		if want := []string{"1:x", "2:x", "3:x", "4:x", "5:x"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+}
+
 func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := sticks("x", "a:1")

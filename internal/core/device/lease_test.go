@@ -25,6 +25,7 @@ type pool struct {
 	at       int   // calls at the moment
 	released []string
 	slow     time.Duration // what a release takes
+	look     time.Duration // what a look at the leases takes after it has seen them
 	overlap  atomic.Bool   // two calls at a time
 }
 
@@ -70,13 +71,15 @@ func (p *pool) Reserve(_ context.Context, ids []string) (*device.ContainerReserv
 func (p *pool) Leases(context.Context) (all []Lease, err error) {
 	defer p.alone()()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(p.sets)) {
 		if l := p.sets[id].lease; l != nil {
 			all = append(all, *l)
 		}
 	}
-	return all, p.damaged
+	look, err := p.look, p.damaged
+	p.mu.Unlock()
+	time.Sleep(look)
+	return all, err
 }
 
 func (p *pool) Release(_ context.Context, id string) error {
@@ -240,6 +243,44 @@ func TestASweepNeverTakesWhatHasJustBeenGiven(t *testing.T) {
 		all.Wait()
 		time.Sleep(time.Hour)
 		wantHeld(t, l, "tank-a", "tank-b")
+	})
+}
+
+// What a sweep is looking at must not be given away before it is released.
+func TestADeviceGivenDuringASweepsLookIsNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, p, _ := startPool(t)
+		if _, err := p.Reserve([]string{"tank-a"}); err != nil {
+			t.Fatal(err)
+		}
+		l.set(func(l *pool) { l.sets["tank-a"].lease.Left = true; l.look = 5 * time.Second })
+		time.Sleep(time.Minute + 2*time.Second) // amid the look
+		if _, err := p.Reserve([]string{"tank-a"}); err != nil {
+			t.Fatal(err)
+		}
+		l.set(func(l *pool) { l.look = 0 })
+		wantHeld(t, l, "tank-a")
+		time.Sleep(time.Hour)
+		wantHeld(t, l, "tank-a")
+	})
+}
+
+func TestALeaseThatIsNotLeftIsNeverReleasedByASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, p, _ := startPool(t)
+		if _, err := p.Reserve([]string{"tank-a"}); err != nil {
+			t.Fatal(err)
+		}
+		l.set(func(l *pool) {
+			l.sets["tank-b"].lease = &Lease{ID: "tank-b"} // of a time that is not known
+			l.sets["tank-a"].lease.Left = true
+			l.released = nil
+		})
+		time.Sleep(time.Hour)
+		wantHeld(t, l, "tank-b")
+		if !slices.Equal(l.released, []string{"tank-a"}) {
+			t.Errorf("released are %v", l.released)
+		}
 	})
 }
 

@@ -68,8 +68,69 @@ func TestManyDevicesAreNotAllNamed(t *testing.T) {
 		s.devices[string(rune('a'+i))+":1"] = listed{}
 	}
 	wantError(t, s.refusal([]string{"z:1"}), `j:1 and 2 more)`)
+	delete(s.devices, "l:1")
+	delete(s.devices, "k:1")
+	wantError(t, s.refusal([]string{"z:1"}), `(there is a:1, b:1, c:1, d:1, e:1, f:1, g:1, h:1, i:1, j:1)`)
 	s.devices = nil
 	wantError(t, s.refusal([]string{"z:1"}), `(there is none)`)
+}
+
+// A wait for one device is of no use where another can't be had at all, and a task that
+// waits can't be stopped.
+func TestNothingIsWaitedForBesideWhatCanNotBeHad(t *testing.T) {
+	s := newSnapshot()
+	s.scanned = true
+	s.devices = map[string]listed{"a:1": {problem: unplugged, gone: true}, "b:1": {problem: "there is no tty"}, "c:1": {}}
+	for _, c := range []struct {
+		ids     []string
+		passing bool
+		want    string
+	}{
+		{[]string{"a:1"}, true, `device "a:1" is not ready: unplugged`},
+		{[]string{"a:1", "c:1"}, true, `device "a:1" is not ready: unplugged`},
+		{[]string{"a:1", "b:1"}, false, `device "b:1" can't be used: there is no tty`},
+		{[]string{"a:1", "z:1"}, false, `device "z:1" is not there`},
+	} {
+		err := s.refusal(c.ids)
+		wantError(t, err, c.want)
+		if errors.As(err, new(passing)) != c.passing {
+			t.Errorf("%v: got %T", c.ids, err)
+		}
+	}
+	if err := s.refusal([]string{"c:1"}); err != nil {
+		t.Error(err)
+	}
+	for _, failure := range []error{nil, errors.New("no such bus")} {
+		unscanned := newSnapshot()
+		if unscanned.failure = failure; !errors.As(unscanned.refusal([]string{"a:1"}), new(passing)) {
+			t.Errorf("before the first scan, which says %v, nothing is waited for", failure)
+		}
+	}
+}
+
+// stuck never answers before its context ends.
+type stuck struct{ world }
+
+func (*stuck) Reserve(ctx context.Context, _ []string) (*device.ContainerReservation, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestAReserverThatHangsIsNotWaitedForWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &stuck{}
+		w.plug(sticks("ea60", "a:1"))
+		s := supplied(&w.world)
+		s.Reserver = w
+		p, _ := start(t, s)
+		next(t, stream(t, p))
+		before := time.Now()
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "context deadline exceeded")
+		if took := time.Since(before); took != grantTime {
+			t.Errorf("it took %s", took)
+		}
+	})
 }
 
 func TestReserveWaitsForARePlug(t *testing.T) {

@@ -121,7 +121,7 @@ func TestStatsAreWholeAndCanBeWritten(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 		b := i["b:1"]
-		if *b.Summary.IntNumeratorVal != 7 || len(b.Stats.Attributes) != 1 || *b.Stats.Attributes["name\uFFFD"].StringVal != "Caf\uFFFD" || len(b.Stats.Nested) != 1 || b.Stats.Nested["power"].Attributes["mA"] == nil {
+		if *b.Summary.IntNumeratorVal != 7 || len(b.Stats.Attributes) != 1 || b.Stats.Attributes["name\uFFFD"].Unit != "\uFFFD" || b.Stats.Attributes["name\uFFFD"].Desc != "\uFFFD" || *b.Stats.Attributes["name\uFFFD"].StringVal != "Caf\uFFFD" || len(b.Stats.Nested) != 1 || b.Stats.Nested["power"].Attributes["mA"] == nil {
 			t.Errorf("got %+v", b.Stats)
 		}
 		if len(sick.Attributes) != 4 {
@@ -175,6 +175,30 @@ func TestWithoutDevicesOrAMeterThereAreNoStats(t *testing.T) {
 		time.Sleep(time.Minute)
 		noStats(t, ch)
 	})
+}
+
+// An interval of zero is one that an agent was not told.
+func TestAnIntervalOfNothingIsASecond(t *testing.T) {
+	for _, interval := range []time.Duration{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{}
+			w.plug(sticks("ea60", "a:1"))
+			s := supplied(w)
+			s.Meter = meter(func([]string) (map[string]*device.DeviceStats, error) {
+				return map[string]*device.DeviceStats{"a:1": {}}, nil
+			})
+			p, _ := start(t, s)
+			next(t, stream(t, p))
+			ch, err := p.Stats(t.Context(), interval)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nextStats(t, ch)
+			noStats(t, ch)
+			time.Sleep(time.Second)
+			nextStats(t, ch)
+		})
+	}
 }
 
 func TestTheStatsEndWithTheirContextAlone(t *testing.T) {

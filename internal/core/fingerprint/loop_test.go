@@ -247,3 +247,39 @@ func TestAProbeIsCutShortByItsTimeoutAndByTheContext(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatAProbeSaysAfterTheEndIsNotTold(t *testing.T) {
+	for range 100 { // of two that are ready, select takes any
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) { cancel(); return 7, nil }}.Run(ctx)
+			if v, open := <-values; open {
+				t.Errorf("told of %d", v)
+			}
+		})
+	}
+}
+
+func TestASuccessEndsTheSlowingDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
+			at = append(at, time.Since(start))
+			if len(at) == 4 {
+				return 1, nil
+			}
+			return 0, errors.New("not yet")
+		}}.Run(ctx)
+		for range values {
+		}
+		want := []time.Duration{0, 1, 3, 7, 67, 68, 70, 74, 82} // in seconds; it fails three times, and again after its success
+		for i, w := range want {
+			if i >= len(at) || at[i] != w*time.Second {
+				t.Fatalf("probes are at %v, want %v s", at, want)
+			}
+		}
+	})
+}

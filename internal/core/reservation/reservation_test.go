@@ -155,6 +155,10 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 			&device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/dev", TaskPath: "/.."}}},
 			`{"mounts":[{"host":"/dev","task":"/.."}]}`,
 			`task path "/.." of a mount is not allowed`},
+		"a path that ends early": {
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/sda\x00/tty", TaskPath: "/dev/a", CgroupPerms: "rw"}}},
+			`{"devices":[{"host":"/dev/sda\u0000/tty","task":"/dev/a","permissions":"rw"}]}`,
+			`host path "/dev/sda\x00/tty" of a device is not allowed`},
 		"no path": {
 			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", CgroupPerms: "rw"}}},
 			`{"devices":[{"host":"/dev/a","permissions":"rw"}]}`,

@@ -375,6 +375,31 @@ func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
 	must(t, d.Yield("never", root))
 }
 
+// sd* and tty* have numbers of their own: 8:1 is a disk, and 8:1 may be a character
+// device beside it.
+func TestADiskIsNotTakenForACharacterDeviceOfItsNumber(t *testing.T) {
+	needRoot(t)
+	for _, kind := range []string{"char", "block"} {
+		d := newDir(t)
+		root := t.TempDir()
+		must(t, os.MkdirAll(filepath.Join(root, "sys/dev", kind, "1:3"), 0o755))
+		char, block := null("char"), null("block")
+		block.Block = true
+		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
+		wantTree(t, d, "d/", "d/block Drw-rw---- 1:3 0 0", "d/char Dcrw-rw---- 1:3 0 0")
+		must(t, d.Yield("d", root))
+		left := "d/block Drw-rw---- 1:3 0 0"
+		if kind == "block" {
+			left = "d/char Dcrw-rw---- 1:3 0 0"
+		}
+		wantTree(t, d, "d/", left)
+
+		block.Name, char.Name = "char", "block" // each becomes the other's kind
+		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
+		wantTree(t, d, "d/", "d/block Dcrw-rw---- 1:3 0 0", "d/char Drw-rw---- 1:3 0 0")
+	}
+}
+
 func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
 	needRoot(t)
 	d, other := newDir(t), newDir(t)

@@ -1,0 +1,71 @@
+package plugin
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/stats"
+)
+
+// ended watches until the plugin ends, and says after what time.
+func ended(t *testing.T, o *orphan) time.Duration {
+	t.Helper()
+	start := time.Now()
+	stopped := time.Duration(-1)
+	o.watch(t.Context(), func() { stopped = time.Since(start) })
+	return stopped
+}
+
+// go-plugin gives up on a start after a minute, which is longer than one grace period.
+func TestAPluginIsNotEndedBeforeASlowAgentHasConnected(t *testing.T) {
+	t.Setenv(graceEnv, "30s")
+	for name, parent := range map[string]int{"whose parent lives": 0, "whose parent is gone, too, for one": -1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrphan(hclog.NewNullLogger())
+				want := 4 * o.grace
+				if parent != 0 {
+					o.parent, want = parent, o.grace+o.grace/6 // it is seen at the first look
+				}
+				if took := ended(t, o); took != want {
+					t.Errorf("it ended after %v, want %v", took, want)
+				}
+			})
+		})
+	}
+}
+
+func TestAPluginIsNotEndedWhileAnAgentIsConnected(t *testing.T) {
+	t.Setenv(graceEnv, "30s")
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrphan(hclog.NewNullLogger())
+		o.parent = -1
+		o.HandleConn(t.Context(), &stats.ConnBegin{})
+		o.end() // and it was asked to
+		go func() {
+			time.Sleep(time.Hour)
+			o.HandleConn(t.Context(), &stats.ConnEnd{})
+		}()
+		if took := ended(t, o); took != time.Hour {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+}
+
+func TestAPluginThatWasConnectedAndWhoseParentLivesDoesNotEnd(t *testing.T) {
+	t.Setenv(graceEnv, "30s")
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrphan(hclog.NewNullLogger())
+		o.HandleConn(t.Context(), &stats.ConnBegin{})
+		o.HandleConn(t.Context(), &stats.ConnEnd{})
+		go func() {
+			time.Sleep(time.Hour)
+			o.end()
+		}()
+		if took := ended(t, o); took != time.Hour {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+}
