@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ryanuber/go-glob"
@@ -40,12 +39,12 @@ func parseRanges(option, list string) (ranges []idRange, err error) {
 		if !isRange {
 			to = from
 		}
-		first, err1 := strconv.ParseUint(strings.TrimSpace(from), 10, 32)
-		last, err2 := strconv.ParseUint(strings.TrimSpace(to), 10, 32)
+		first, err1 := parseDecimal(strings.TrimSpace(from))
+		last, err2 := parseDecimal(strings.TrimSpace(to))
 		if err1 != nil || err2 != nil || first > last {
 			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"", option, part)
 		}
-		ranges = append(ranges, idRange{uint32(first), uint32(last)})
+		ranges = append(ranges, idRange{first, last})
 	}
 	return ranges, nil
 }
@@ -60,14 +59,11 @@ func (d denied) check(u *task.User) error {
 		return nil
 	}
 	if u == nil {
-		own, err := os.Getgroups()
+		own, err := ownGroups()
 		if err != nil {
 			return err
 		}
-		u = &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-		for _, g := range own {
-			u.Groups = append(u.Groups, uint32(g))
-		}
+		u = &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: own}
 	}
 	if contains(d.uids, u.UID) {
 		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): set the task's user to another", u.UID)

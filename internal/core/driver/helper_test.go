@@ -456,9 +456,9 @@ const binaryVar = "OUTRIDER_TEST_BINARY"
 // nonRootVar tells the test binary that it is the non-root part of a test.
 const nonRootVar = "OUTRIDER_TEST_NONROOT"
 
-// withoutRoot runs the test again as a user without rights, with its verdict. It
-// returns true in that run, which does what the test is for.
-func withoutRoot(t *testing.T) bool {
+// withoutRoot runs the test again as a user without rights, in these groups, with
+// its verdict. It returns true in that run, which does what the test is for.
+func withoutRoot(t *testing.T, groups ...string) bool {
 	t.Helper()
 	if os.Getenv(nonRootVar) != "" {
 		return true
@@ -478,7 +478,11 @@ func withoutRoot(t *testing.T) bool {
 	if err != nil {
 		t.Skip("needs setpriv(1)")
 	}
-	cmd := exec.Command(setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", binary,
+	in := "--clear-groups"
+	if len(groups) > 0 {
+		in = "--groups=" + strings.Join(groups, ",")
+	}
+	cmd := exec.Command(setpriv, "--reuid=65534", "--regid=65534", in, binary,
 		"-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Dir = dir
 	cmd.Env = []string{nonRootVar + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}

@@ -11,7 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -49,7 +53,13 @@ func resolveUser(field string, extra []string) (*account, error) {
 			return nil, err
 		}
 	}
-	if u.Username != "" { // a bare id without an account belongs to no groups
+	may := maySetGroups()
+	switch {
+	case !may: // whatever the account says, the task has those of the agent
+		if a.Groups, err = ownGroups(); err != nil {
+			return nil, err
+		}
+	case u.Username != "": // a bare id without an account belongs to no groups
 		if a.Groups, err = groupsOf(u); err != nil {
 			return nil, fmt.Errorf("failed to look up the groups of user %q: %w", name, err)
 		}
@@ -59,16 +69,43 @@ func resolveUser(field string, extra []string) (*account, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(a.Groups, gid) {
+		switch {
+		case slices.Contains(a.Groups, gid):
+		case may:
 			a.Groups = append(a.Groups, gid)
+		case gid != a.GID:
+			return nil, fmt.Errorf("group %q can't be given to the task: the agent may not set groups, and does not belong to it itself", g)
 		}
 	}
 	return a, nil
 }
 
+// maySetGroups says whether a task can have other groups than the agent's.
+var maySetGroups = sync.OnceValue(func() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if unix.Capget(&hdr, &caps[0]) != nil || caps[0].Effective&(1<<unix.CAP_SETGID) == 0 {
+		return false
+	}
+	policy, err := os.ReadFile("/proc/self/setgroups") // user_namespaces(7)
+	return err != nil || string(bytes.TrimSpace(policy)) != "deny"
+})
+
+// ownGroups are the agent's supplementary groups.
+func ownGroups() (groups []uint32, err error) {
+	own, err := os.Getgroups()
+	for _, g := range own {
+		groups = append(groups, uint32(g))
+	}
+	return groups, err
+}
+
 // lookupUser finds an account in /etc/passwd, or through the name service
 // switch (getent(1)), which a static binary can't ask itself.
 func lookupUser(name string) (*user.User, error) {
+	if err := checkNumber("user", name); err != nil {
+		return nil, err
+	}
 	id, numeric := parseID(name)
 	var u *user.User
 	var err error
@@ -80,7 +117,7 @@ func lookupUser(name string) (*user.User, error) {
 	if err == nil {
 		return u, nil
 	}
-	if f := getent("passwd", name); len(f) >= 6 {
+	if f := getent("passwd", name); len(f) >= 6 && (f[0] == name || numeric == nil && f[2] == name) {
 		return &user.User{Username: f[0], Uid: f[2], Gid: f[3], HomeDir: f[5]}, nil
 	}
 	if numeric == nil { // any id can run a process
@@ -91,13 +128,16 @@ func lookupUser(name string) (*user.User, error) {
 }
 
 func lookupGroup(name string) (uint32, error) {
+	if err := checkNumber("group", name); err != nil {
+		return 0, err
+	}
 	if id, err := parseID(name); err == nil {
 		return id, nil
 	}
 	if g, err := user.LookupGroup(name); err == nil {
 		return parseID(g.Gid)
 	}
-	if f := getent("group", name); len(f) >= 3 {
+	if f := getent("group", name); len(f) >= 3 && f[0] == name {
 		return parseID(f[2])
 	}
 	return 0, fmt.Errorf("group %q does not exist on this node", name)
@@ -139,11 +179,12 @@ func getentInitgroups(name string) []string {
 	if _, err := user.Lookup(name); err == nil {
 		return nil
 	}
-	f := strings.Fields(runGetent("initgroups", name))
-	if len(f) < 2 {
+	rest, found := strings.CutPrefix(runGetent("initgroups", name), name)
+	f := strings.Fields(rest)
+	if !found || len(f) == 0 || !unicode.IsSpace(rune(rest[0])) {
 		return nil
 	}
-	return f[1:]
+	return f
 }
 
 func runGetent(database, key string) string {
@@ -157,9 +198,30 @@ func runGetent(database, key string) string {
 }
 
 func parseID(s string) (uint32, error) {
-	v, err := strconv.ParseUint(s, 10, 32)
+	v, err := parseDecimal(s)
 	if err != nil || v == 1<<32-1 {
 		return 0, errors.New(strconv.Quote(s) + " is not a user or group id")
 	}
-	return uint32(v), nil
+	return v, nil
+}
+
+// parseDecimal takes a number in the form that the kernel prints, and in no other.
+func parseDecimal(s string) (uint32, error) {
+	v, err := strconv.ParseUint(s, 10, 32)
+	if err == nil && strconv.FormatUint(v, 10) != s {
+		err = strconv.ErrSyntax
+	}
+	return uint32(v), err
+}
+
+// checkNumber refuses what is written like a number and is no id. getent(1) would
+// read it with strtoul(3), to which "4294967296", "+0" and " 0" are root's.
+func checkNumber(kind, s string) error {
+	digits := strings.TrimLeft(strings.TrimSpace(s), "+-")
+	_, err := strconv.ParseUint(digits, 0, 64) // also 0x0
+	number := err == nil || errors.Is(err, strconv.ErrRange) || digits != "" && strings.Trim(digits, "0123456789") == ""
+	if _, err := parseID(s); err == nil || !number {
+		return nil
+	}
+	return fmt.Errorf("%s %q is neither a name nor an id: write an id as a decimal number from 0 to 4294967294, without sign, spaces or leading zeros", kind, s)
 }

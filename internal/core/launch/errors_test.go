@@ -158,16 +158,26 @@ func TestWhatNeedsMoreRightsSaysSo(t *testing.T) {
 		cmd := exec.Command(self, "supervise")
 		cmd.Stdin = specJSON(t, s)
 		cmd.Dir = "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{7, 9}}}
 		out, _ := cmd.CombinedOutput()
 		return strings.TrimSpace(string(out))
 	}
 	hard := "20"
+	const otherGroups = "error: the agent must run as root to run a task of user 65534 with other groups than its own"
+	own := func(groups ...uint32) func(c *task.Command) {
+		return func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 65534, Groups: groups} }
+	}
 	for name, c := range map[string]struct {
 		change func(*task.Command)
 		want   string
 	}{
-		"its own user":          {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 65534, Groups: []uint32{7}} }, "65534"},
+		"its own user":          {own(9, 7), "65534"},
+		"and its group twice":   {own(7, 65534, 9), "65534"},
+		"a group more":          {own(7, 9, 8), otherGroups},
+		"a group less":          {own(7), otherGroups},
+		"no groups":             {own(), otherGroups},
+		"a foreign group":       {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 8, Groups: []uint32{7, 9}} }, "error: the agent must run as root to run a task with group 8"},
+		"one of its groups":     {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 7, Groups: []uint32{7, 9}} }, "error: the agent must run as root to run a task with group 7"},
 		"another user":          {func(c *task.Command) { c.User = &task.User{UID: 1000, GID: 1000} }, "error: the agent must run as root to run a task as user 1000"},
 		"root":                  {func(c *task.Command) { c.User = &task.User{} }, "error: the agent must run as root to run a task as user 0"},
 		"a higher nice":         {func(c *task.Command) { c.Nice = 3 }, "65534"},

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -11,12 +12,20 @@ import (
 )
 
 // become changes to the user for good: all ids, the supplementary groups, and
-// with them root's capabilities.
+// with them root's capabilities. What can't be changed must be as it is to be: an
+// agent without root runs its own user's tasks, with its own groups.
 func become(u *task.User) *Error {
 	if u == nil {
 		return nil
 	}
+	own := int(u.UID) == unix.Geteuid() && int(u.GID) == unix.Getegid()
 	e := setGroups(u.Groups)
+	if e == unix.EPERM && own {
+		if !hasGroups(u) {
+			return &Error{Message: "the agent must run as root to run a task of user " + uid(u) + " with other groups than its own", Errno: e}
+		}
+		e = 0
+	}
 	if e == 0 {
 		gid := uintptr(u.GID)
 		_, _, e = unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid)
@@ -28,8 +37,8 @@ func become(u *task.User) *Error {
 	switch {
 	case e == 0:
 		return nil
-	case e == unix.EPERM && int(u.UID) == unix.Geteuid() && int(u.GID) == unix.Getegid():
-		return nil // an agent without root runs its own user's tasks, with its own groups
+	case e == unix.EPERM && int(u.UID) == unix.Geteuid():
+		return &Error{Message: "the agent must run as root to run a task with group " + strconv.FormatUint(uint64(u.GID), 10), Errno: e}
 	case e == unix.EPERM:
 		return &Error{Message: "the agent must run as root to run a task as user " + uid(u), Errno: e}
 	case e == unix.EINVAL:
@@ -37,6 +46,25 @@ func become(u *task.User) *Error {
 	default:
 		return failed("become user "+uid(u), e)
 	}
+}
+
+// hasGroups says whether the process has the user's groups, and no others.
+func hasGroups(u *task.User) bool {
+	own, err := unix.Getgroups()
+	if err != nil {
+		return false
+	}
+	for _, g := range own {
+		if uint32(g) != u.GID && !slices.Contains(u.Groups, uint32(g)) {
+			return false
+		}
+	}
+	for _, g := range u.Groups {
+		if g != u.GID && !slices.Contains(own, int(g)) {
+			return false
+		}
+	}
+	return true
 }
 
 func setGroups(groups []uint32) syscall.Errno {

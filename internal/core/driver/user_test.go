@@ -1,0 +1,216 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func TestANumberThatIsNoIDBecomesNobody(t *testing.T) {
+	for _, id := range []string{
+		"4294967296", "4294967295", "18446744073709551616", "99999999999999999999999",
+		"+0", "-0", "+-0", "-1", " 0", "0 ", "\t0", "0\n", "\v0", "00", "007", "08", "0x0", "0b0", "0o0", "1_0", "\u00a00",
+	} {
+		for what, resolve := range map[string]func() (*account, error){
+			"user":        func() (*account, error) { return resolveUser(id, nil) },
+			"group":       func() (*account, error) { return resolveUser("nobody:"+id, nil) },
+			"extra group": func() (*account, error) { return resolveUser("nobody", []string{id}) },
+		} {
+			a, err := resolve()
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is neither a name nor an id", id)) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s %q: got %+v, %v", what, id, a, err)
+			}
+		}
+	}
+	if a, err := resolveUser("4294967294:4294967294", nil); err != nil || a.UID != 4294967294 || a.GID != 4294967294 {
+		t.Errorf("the last id: %+v, %v", a, err)
+	}
+}
+
+// nameService has getent(1) answer with what a script prints.
+func nameService(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "getent"), []byte("#!/bin/sh\n"+script), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func TestNobodyBecomesAnotherByTheNameService(t *testing.T) {
+	needGroups(t)
+	nameService(t, `case $1 in
+passwd) echo 'root:x:0:0:root:/root:/bin/sh' ;;
+group) echo 'root:x:0:' ;;
+initgroups) echo 'root 0 27' ;;
+esac`)
+	for _, user := range []string{"no-such-user", "nobody:no-such-group"} {
+		if a, err := resolveUser(user, nil); err == nil || !strings.HasSuffix(err.Error(), "does not exist on this node") {
+			t.Errorf("user %q: got %+v, %v", user, a, err)
+		}
+	}
+	if a, err := resolveUser("nobody", []string{"no-such-group"}); err == nil {
+		t.Errorf("extra group: got %+v", a)
+	}
+	a, err := resolveUser("3111222333", nil)
+	must(t, err)
+	if a.UID != 3111222333 || a.GID != 3111222333 || a.name != "" || len(a.Groups) > 0 {
+		t.Errorf("an id: got %+v", a)
+	}
+}
+
+func TestNobodyIsInTheGroupsOfAnotherByTheNameService(t *testing.T) {
+	needGroups(t)
+	for answer, want := range map[string][]uint32{
+		"ann 5000 27":      {5000, 27},
+		"ann":              {5000},
+		"anna 5000 27":     {5000},
+		"root 0 27":        {5000},
+		"ann 5000 27 5000": {5000, 27},
+	} {
+		nameService(t, `case $1 in
+passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;;
+initgroups) echo '`+answer+`' ;;
+esac`)
+		a, err := resolveUser("ann", nil)
+		must(t, err)
+		if a.UID != 5000 || a.GID != 5000 || a.home != "/home/ann" || !slices.Equal(a.Groups, want) {
+			t.Errorf("%q: got %+v, want groups %v", answer, a, want)
+		}
+	}
+}
+
+func TestAnIDOfTheNameServiceIsNotReadLoosely(t *testing.T) {
+	needGroups(t)
+	for _, id := range []string{"+0", "00", "-0", " 0", "4294967296", "4294967295", ""} {
+		for what, script := range map[string]string{
+			"user id":  "echo 'ann:x:" + id + ":5000::/home/ann:/bin/sh'",
+			"group id": "echo 'ann:x:5000:" + id + "::/home/ann:/bin/sh'",
+			"group":    `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; group) echo 'staff2:x:` + id + `:' ;; esac`,
+		} {
+			nameService(t, script)
+			if a, err := resolveUser("ann:staff2", nil); err == nil || !strings.Contains(err.Error(), "is not a user or group id") {
+				t.Errorf("%s %q: got %+v, %v", what, id, a, err)
+			}
+		}
+	}
+	for _, id := range []string{"+0", "00", "4294967296"} {
+		nameService(t, `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; initgroups) echo 'ann `+id+`' ;; esac`)
+		if a, err := resolveUser("ann", nil); err == nil {
+			t.Errorf("a supplementary group %q: got %+v", id, a)
+		}
+	}
+}
+
+func needGroups(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give tasks groups")
+	}
+}
+
+func TestNoIDOfADeniedRangePasses(t *testing.T) {
+	d, err := newDenied(PluginOptions{DeniedHostUIDs: "5,100-199, 4294967290-4294967295", DeniedHostGIDs: "7, 20-29"})
+	must(t, err)
+	user := func(uid, gid uint32, groups ...uint32) *task.User {
+		return &task.User{UID: uid, GID: gid, Groups: groups}
+	}
+	for _, u := range []*task.User{
+		user(5, 1), user(100, 1), user(150, 1), user(199, 1), user(4294967290, 1), user(4294967294, 1),
+		user(1, 7), user(1, 20), user(1, 29), user(1, 1, 7), user(1, 1, 1, 29), user(1, 1, 20, 1), user(5, 7, 7),
+	} {
+		if err := d.check(u); err == nil || !strings.Contains(err.Error(), "is not allowed on this node") {
+			t.Errorf("%+v: got %v", u, err)
+		}
+	}
+	for _, u := range []*task.User{
+		user(4, 6), user(6, 8), user(99, 19), user(200, 30), user(4294967289, 5), user(7, 5, 100, 199), user(0, 0, 0),
+	} {
+		if err := d.check(u); err != nil {
+			t.Errorf("%+v: got %v", u, err)
+		}
+	}
+	for _, only := range []denied{{uids: d.uids}, {gids: d.gids}} { // each list by itself
+		if err := only.check(user(5, 7)); err == nil {
+			t.Errorf("%+v passes", only)
+		}
+	}
+	if err := (denied{}).check(nil); err != nil {
+		t.Errorf("nothing is denied: %v", err)
+	}
+}
+
+func TestADeniedRangeIsNotReadLoosely(t *testing.T) {
+	for _, list := range []string{
+		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6", "root", "0--1",
+	} {
+		if d, err := newDenied(PluginOptions{DeniedHostUIDs: list}); err == nil || !strings.Contains(err.Error(), "denied_host_uids has ") {
+			t.Errorf("user ids %q: got %+v, %v", list, d, err)
+		}
+		if d, err := newDenied(PluginOptions{DeniedHostGIDs: list}); err == nil || !strings.Contains(err.Error(), "denied_host_gids has ") {
+			t.Errorf("group ids %q: got %+v, %v", list, d, err)
+		}
+	}
+	for _, list := range []string{"", " ", ",", "1,", " 1 , 2 - 3 ,"} {
+		if _, err := newDenied(PluginOptions{DeniedHostUIDs: list}); err != nil {
+			t.Errorf("%q: got %v", list, err)
+		}
+	}
+}
+
+func TestWithoutRootATaskHasNoDeniedGroupOfTheAgents(t *testing.T) {
+	if !withoutRoot(t, "7", "9") {
+		return
+	}
+	for _, job := range []struct {
+		user  string
+		extra []string
+	}{{"", nil}, {"65534", nil}, {"nobody", nil}, {"", []string{"9"}}} {
+		for gid, allowed := range map[string]bool{"7": false, "9": false, "65534": false, "8": true} {
+			d, err := newDenied(PluginOptions{DeniedHostGIDs: gid})
+			must(t, err)
+			who, err := resolveUser(job.user, job.extra)
+			must(t, err)
+			var u *task.User
+			if who != nil {
+				u = &who.User
+			}
+			if err := d.check(u); (err == nil) != allowed {
+				t.Errorf("%+v, denied %s: got %v", job, gid, err)
+			}
+		}
+	}
+	d, err := newDenied(PluginOptions{DeniedHostUIDs: "65534"})
+	must(t, err)
+	if d.check(nil) == nil {
+		t.Error("the agent's own user passes")
+	}
+}
+
+func TestWithoutRootATaskHasTheGroupsThatWereChecked(t *testing.T) {
+	if !withoutRoot(t, "7", "9") {
+		return
+	}
+	a := start(t, nil)
+	for _, c := range []struct{ user, options string }{
+		{"", ""}, {"65534", ""}, {"nobody", ""}, {"", `groups = ["9"]`}, {"nobody:65534", `groups = ["7", "65534"]`},
+	} {
+		out, r := a.result(a.shell("id -u; id -G", c.options, func(cfg *drivers.TaskConfig) { cfg.User = c.user }))
+		if r.ExitCode != 0 || out != "65534\n65534 7 9\n" {
+			t.Errorf("user %q, %s: got %q, %+v", c.user, c.options, out, r)
+		}
+	}
+	for options, want := range map[string]string{
+		`groups = ["8"]`:      `group "8" can't be given to the task`,
+		`groups = ["daemon"]`: `group "daemon" can't be given to the task`,
+	} {
+		if _, _, err := a.StartTask(a.shell("exit 0", options)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", options, err)
+		}
+	}
+}
