@@ -72,13 +72,43 @@ func (g Group) Signal(sig unix.Signal) error {
 	if err != nil {
 		return err
 	}
+	return g.signal(pids, sig)
+}
+
+// signal sends a signal to those of the processes that are still in the group, and
+// never to one outside of it that got the pid of one that has ended.
+func (g Group) signal(pids []int, sig unix.Signal) error {
 	var errs []error
-	for _, pid := range pids {
-		if err := unix.Kill(pid, sig); err != nil && err != unix.ESRCH {
+	for some := range slices.Chunk(pids, 256) { // each is a descriptor meanwhile
+		errs = append(errs, g.signalSome(some, sig))
+	}
+	return errors.Join(errs...)
+}
+
+func (g Group) signalSome(pids []int, sig unix.Signal) error {
+	var errs []error
+	failed := func(pid int, err error) {
+		if err != nil && err != unix.ESRCH {
 			errs = append(errs, fmt.Errorf("failed to signal process %d: %w", pid, err))
 		}
 	}
-	return errors.Join(errs...)
+	fds := make(map[int]int, len(pids))
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			failed(pid, err)
+			continue
+		}
+		defer unix.Close(fd)
+		fds[pid] = fd
+	}
+	now, err := g.Procs() // after the descriptors: one of a process that is not in the group is dead
+	for _, pid := range now {
+		if fd, open := fds[pid]; open {
+			failed(pid, unix.PidfdSendSignal(fd, sig, nil, 0))
+		}
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // targets is Procs, with a refusal where the caller is among them.
@@ -135,12 +165,7 @@ func (g Group) KillOnce() error {
 			rest = now
 		}
 	}
-	for _, pid := range rest {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
-			return errors.Join(fmt.Errorf("failed to kill process %d: %w", pid, err), thaw())
-		}
-	}
-	return thaw()
+	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
 // freeze stops the group's processes, if really is true, and returns what lets

@@ -68,7 +68,7 @@ func newAdoption(st *task.State) adoption {
 	p := newProcess(st.ID)
 	p.adopting = true
 	p.run = runOf(st)
-	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
+	p.identity, p.group, p.oomKills, p.mark = st.Identity, st.Group, st.OOMKills, st.Mark
 	return adoption{p, st}
 }
 
@@ -237,7 +237,7 @@ func (s *server) conclude(p *process) {
 	if p.group.Mode == cgroup.None {
 		err := s.killOrphans()
 		if !p.child {
-			err = killMarked(p.run)
+			err = killMarked(p.mark)
 		}
 		if err != nil {
 			s.event(s.idOf(p), "%v", err)
@@ -316,27 +316,4 @@ func (s *server) reap(p *process) {
 	unix.Close(p.pidfd)
 	p.pidfd = -1
 	p.closeMounts()
-}
-
-// killOrphans kills what ended tasks without a cgroup left behind, and returns when
-// it is gone.
-func (s *server) killOrphans() error { return untilNone(s.killOrphansOnce) }
-
-// killOrphansOnce says how many there were. No launcher may be forked meanwhile: it
-// would look like such a process.
-func (s *server) killOrphansOnce() (int, error) {
-	s.forks.Lock()
-	defer s.forks.Unlock()
-	known := map[int]bool{}
-	s.mu.Lock()
-	for _, p := range s.processes {
-		if p.identity.PID != 0 && (!p.ended() || p.unsaved) {
-			known[p.identity.PID] = true
-		}
-	}
-	for pid := range s.launchers {
-		known[pid] = true
-	}
-	s.mu.Unlock()
-	return killOrphans(known)
 }

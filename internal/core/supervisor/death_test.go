@@ -209,10 +209,7 @@ func TestExitNobodySawIsLostAndNotInvented(t *testing.T) {
 		}
 		h.destroy(c, st.ID)
 		if left := sleepers(m); len(left) > 0 {
-			if cgroups {
-				t.Errorf("left behind %v", left)
-			}
-			// without a cgroup nothing can find it: its environment was not Nomad's
+			t.Errorf("left behind %v", left)
 			for _, pid := range left {
 				unix.Kill(pid, unix.SIGKILL)
 			}

@@ -32,7 +32,8 @@ type server struct {
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	starters gate         // through which launches go until they wait for their launcher
 	enders   gate         // through which the quick part of killing and destroying goes
-	forks    sync.Mutex   // held while a launcher is forked, and while orphans are looked for
+	forks    sync.Mutex   // held while a launcher is forked and noted
+	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
 
 	proving sync.Once // of what to believe of exits: proof
 	proof   proof
@@ -60,6 +61,7 @@ type process struct {
 	mounts   *os.File // the mount namespace that was made for it: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
+	mark     uint64 // task.State.Mark; an exec session has its task's
 	output   collection
 	closed   bool // its output is not collected any more
 

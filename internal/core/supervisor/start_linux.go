@@ -106,15 +106,18 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("failed to set up the cgroup: %w", err)
 	}
+	if st.Group.Mode == cgroup.None {
+		st.Mark = newMark(st.ID)
+	}
 	st.OOMKills, _ = st.Group.OOMKills()
-	p.group, p.oomKills = st.Group, st.OOMKills
+	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
 
 	stdio, err := s.openOutput(p, st)
 	defer closeAll(stdio[:])
 	if err != nil {
 		return nil, err
 	}
-	proc, err := s.fork(&st.Command, p.group, stdio, launch.Spec{Session: true, Record: s.store.Record(st.ID)})
+	proc, err := s.fork(p, &st.Command, stdio, launch.Spec{Session: true, Record: s.store.Record(st.ID)})
 	if err != nil {
 		return nil, err
 	}
@@ -150,15 +153,16 @@ func (s *server) follow(p *process, proc *launch.Process) error {
 	return s.loop.addProcess(p)
 }
 
-// fork starts the launcher in the group.
-func (s *server) fork(cmd *task.Command, group cgroup.Group, stdio [3]*os.File, spec launch.Spec) (*launch.Process, error) {
+// fork starts the launcher in the group of the process.
+func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec launch.Spec) (*launch.Process, error) {
 	spec.Command = *cmd
-	spec.TasksFiles = group.TasksFiles()
-	if group.Mode == cgroup.None {
+	spec.TasksFiles = p.group.TasksFiles()
+	if p.group.Mode == cgroup.None {
 		spec.Subreaper = true
+		spec.Command.Rlimits = marked(cmd.Rlimits, p.mark)
 		becomeSubreaper()
 	}
-	dir, err := group.OpenDir()
+	dir, err := p.group.OpenDir()
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
 	}
@@ -247,9 +251,9 @@ func (s *server) exec(c *client, req *request) error {
 	}
 	cmd.Devices, cmd.Mounts = nil, nil // the task's are there
 	p := newProcess(req.Exec.Session)
-	p.owner, p.task, p.group, p.starting = c, t, t.group, true
+	p.owner, p.task, p.group, p.mark, p.starting = c, t, t.group, t.mark, true
 	defer close(p.begun)
-	proc, err := s.fork(&cmd, t.group, [3]*os.File(req.files), spec)
+	proc, err := s.fork(p, &cmd, [3]*os.File(req.files), spec)
 	if err != nil {
 		return err
 	}

@@ -16,30 +16,31 @@ import (
 const killTimeout = 10 * time.Second
 
 // signal sends a signal to the process, to its process group, or to the whole
-// task. The main process is not reaped while this runs, so that neither its pid
-// nor its group can be somebody else's.
+// task. The main process is not reaped while mu is held, so that neither its pid
+// nor its group can be somebody else's; what is signalled without looks after that
+// itself.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.pidfd < 0 {
-		return ErrEnded
-	}
 	num := unix.Signal(sig)
-	switch mode {
-	case task.KillGroup:
+	s.mu.Lock()
+	switch {
+	case p.pidfd < 0:
+		err = ErrEnded
+	case mode == task.KillGroup:
 		err = unix.Kill(-p.identity.PID, num)
-	case task.KillAll:
+	case mode != task.KillAll:
+		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
+	}
+	s.mu.Unlock()
+	if err == nil && mode == task.KillAll { // which takes long for many processes
 		if p.group.Mode == cgroup.None {
 			err = signalTree(p.identity, num)
 		} else {
 			err = p.group.Signal(num)
 		}
-	default:
-		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return ErrEnded
@@ -83,6 +84,9 @@ func (s *server) killTree(p *process) error {
 		if err := killTree(id, killTimeout); err != nil {
 			return err
 		}
+	}
+	if !p.child {
+		return killMarked(p.mark) // what it left is not this process's either
 	}
 	return nil
 }

@@ -1,11 +1,10 @@
 package supervisor
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
-	"strings"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,114 +24,185 @@ func signalTree(root task.Identity, sig unix.Signal) error {
 		return unix.ESRCH
 	}
 	for _, st := range all {
-		signalOne(st, sig)
+		signalOne(st, sig, 0)
 	}
 	return nil
 }
 
+// wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9: the
+// process group that the process leads, all of it at one moment.
+const wholeGroup = 1 << 2
+
 // signalOne signals the very process that was seen, never one that got its pid since.
-func signalOne(seen task.Stat, sig unix.Signal) {
+func signalOne(seen task.Stat, sig unix.Signal, flags int) {
 	fd, err := unix.PidfdOpen(seen.PID, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(fd)
 	if now, err := task.ReadStat(seen.PID); err == nil && now.Start == seen.Start {
-		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+		_ = unix.PidfdSendSignal(fd, sig, nil, flags)
 	}
 }
 
-// killTree ends a process and everything below it: stopped first, so that
-// nothing forks away while the tree is walked.
+// reapOne reaps the very process that was seen, if it is a child of this one.
+func reapOne(seen task.Stat) {
+	fd, err := unix.PidfdOpen(seen.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if now, err := task.ReadStat(seen.PID); err == nil && now.Start == seen.Start {
+		_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
+	}
+}
+
+// killTree ends a process and everything below it. The process itself is killed
+// last, since it keeps the others together.
 func killTree(id task.Identity, timeout time.Duration) error {
-	for deadline := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
+	gone := false
+	var root task.Stat
+	err := endAll(timeout, func() ([]task.Stat, error) {
 		table, err := task.Processes()
-		if err != nil {
+		root = table[id.PID]
+		gone = root.PID == 0 || root.Start != id.Start || id.BootID != task.BootID()
+		if err != nil || gone {
+			return nil, err // what was below it is the supervisor's now: killOrphans
+		}
+		// where the kernel can, nearly the whole tree at once: what forks all the
+		// time is quicker than who reads /proc
+		signalOne(root, unix.SIGSTOP, wholeGroup)
+		signalOne(root, unix.SIGSTOP, 0)
+		return task.Descendants(table, id.PID), nil
+	})
+	if !gone && err == nil {
+		signalOne(root, unix.SIGKILL, 0)
+	}
+	return err
+}
+
+// endAll kills the processes that list returns until there are none but zombies.
+// They are stopped before the first is killed, until no new one is seen: what is
+// stopped forks no more, and keeps its place under a limit of processes, which
+// others would fill. It takes some readings of /proc, however many they are.
+func endAll(timeout time.Duration, list func() ([]task.Stat, error)) error {
+	type process struct {
+		pid   int
+		start uint64
+	}
+	stopped := map[process]bool{}
+	wait := time.Millisecond
+	for begin := time.Now(); ; {
+		found, err := list()
+		found = slices.DeleteFunc(found, func(st task.Stat) bool { return st.Zombie })
+		if err != nil || len(found) == 0 {
 			return err
 		}
-		root, here := table[id.PID]
-		if !here || root.Start != id.Start || id.BootID != task.BootID() {
-			return nil // what was below it is the supervisor's now: killOrphans
-		}
-		signalOne(root, unix.SIGSTOP)
-		below := task.Descendants(table, id.PID)
-		alive := 0
-		for _, st := range below {
-			if !st.Zombie {
-				alive++
-				signalOne(st, unix.SIGKILL)
+		fresh := false
+		for _, st := range found {
+			if p := (process{st.PID, st.Start}); !stopped[p] {
+				stopped[p], fresh = true, true
+				signalOne(st, unix.SIGSTOP, 0)
 			}
 		}
-		if alive == 0 {
-			signalOne(root, unix.SIGKILL)
-			if root.Zombie {
-				return nil
-			}
+		if fresh && time.Since(begin) < timeout/2 {
+			continue
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes of the task do not end", alive+1)
+		for _, st := range found {
+			signalOne(st, unix.SIGKILL, 0)
 		}
+		if time.Since(begin) > timeout {
+			return fmt.Errorf("%d processes of the task do not end", len(found))
+		}
+		time.Sleep(wait)
+		wait = min(2*wait, 50*time.Millisecond)
 	}
-}
-
-// killMarked kills the processes that a task left to init: one that was adopted,
-// so that this process is no ancestor of it. They are known by the environment that
-// Nomad gave the task, run being <alloc>/<task>; a process that cleared its
-// environment is not found.
-func killMarked(run string) error {
-	alloc, name, _ := strings.Cut(run, "/")
-	marks := [][]byte{[]byte("\x00NOMAD_ALLOC_ID=" + alloc + "\x00"), []byte("\x00NOMAD_TASK_NAME=" + name + "\x00")}
-	return untilNone(func() (left int, err error) {
-		table, err := task.Processes()
-		for _, st := range table {
-			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
-			if err != nil || st.Zombie || st.PID == os.Getpid() {
-				continue
-			}
-			env = append([]byte{0}, env...)
-			if bytes.Contains(env, marks[0]) && bytes.Contains(env, marks[1]) {
-				left++
-				signalOne(st, unix.SIGKILL)
-			}
-		}
-		return left, err
-	})
 }
 
 // orphanTime bounds how long what a task left behind may take to be gone, within
 // which its exit waits. It is microseconds for what gets a processor.
 const orphanTime = killTimeout / 2
 
-// untilNone kills until there was nothing to kill.
-func untilNone(kill func() (left int, err error)) error {
-	end := time.Now().Add(orphanTime)
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		left, err := kill()
-		if err != nil || left == 0 {
-			return err
+// killOrphans kills and reaps what ended tasks without a cgroup left behind, and
+// returns when it is gone: the children of this process that it does not know, with
+// all that is below them.
+func (s *server) killOrphans() error {
+	s.orphans.Lock()
+	defer s.orphans.Unlock()
+	self := os.Getpid()
+	return endAll(orphanTime, func() ([]task.Stat, error) {
+		table, err := task.Processes()
+		known := s.ownChildren() // after the table: what is forked from here on is not in it
+		var found []task.Stat
+		var roots []int
+		for _, st := range table {
+			if st.Parent != self || known[st.PID] {
+				continue
+			}
+			found, roots = append(found, st), append(roots, st.PID)
+			if st.Zombie {
+				reapOne(st)
+			}
 		}
-		if time.Now().After(end) {
-			return errors.New("processes that a task left behind do not end")
-		}
-		time.Sleep(wait)
-	}
+		return append(found, task.Descendants(table, roots...)...), err
+	})
 }
 
-// killOrphans kills and reaps the children of this process that are in nobody's
-// list, with all that is below them: they are what ended tasks left behind.
-func killOrphans(known map[int]bool) (left int, err error) {
-	self := os.Getpid()
-	table, err := task.Processes()
-	for _, st := range table {
-		if st.Parent != self || known[st.PID] {
-			continue
+// ownChildren are the pids of the children that are no orphans.
+func (s *server) ownChildren() map[int]bool {
+	s.forks.Lock() // a launcher that is just forked is not in the list before
+	defer s.forks.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := map[int]bool{}
+	for _, p := range s.processes {
+		if p.identity.PID != 0 && (!p.ended() || p.unsaved) {
+			own[p.identity.PID] = true
 		}
-		left++
-		for _, below := range task.Descendants(table, st.PID) {
-			signalOne(below, unix.SIGKILL)
-		}
-		signalOne(st, unix.SIGKILL)
-		_, _ = unix.Wait4(st.PID, nil, unix.WNOHANG, nil)
 	}
-	return left, err
+	for pid := range s.launchers {
+		own[pid] = true
+	}
+	return own
+}
+
+// The processes of a task without a cgroup bear a mark: their limit of file locks
+// (RLIMIT_LOCKS), which Linux has not used since 2.4.25, is a number of the task's
+// own. It is inherited over fork and exec, and to read it can't hang, as reading an
+// environment can. A process can take it off by lowering the limit.
+
+// newMark is the mark for what is started under this id.
+func newMark(id string) uint64 {
+	sum := fnv.New64a()
+	sum.Write([]byte(id))
+	return sum.Sum64()>>2 | 1<<61 // neither unlimited nor what anybody would choose
+}
+
+// marked adds a mark to a task's limits, where this process may set it.
+func marked(limits []task.Rlimit, mark uint64) []task.Rlimit {
+	var own unix.Rlimit
+	if mark == 0 || unix.Getrlimit(unix.RLIMIT_LOCKS, &own) != nil || own.Max < mark {
+		return limits
+	}
+	limits = slices.DeleteFunc(slices.Clone(limits), func(l task.Rlimit) bool { return l.Resource == unix.RLIMIT_LOCKS })
+	return append(limits, task.Rlimit{Resource: unix.RLIMIT_LOCKS, Soft: mark, Hard: mark})
+}
+
+// killMarked kills the processes that a task left to init: one that was adopted,
+// so that this process is no ancestor of it.
+func killMarked(mark uint64) error {
+	if mark == 0 {
+		return nil
+	}
+	return endAll(orphanTime, func() ([]task.Stat, error) {
+		table, err := task.Processes()
+		var found []task.Stat
+		for _, st := range table {
+			var l unix.Rlimit
+			if st.PID != os.Getpid() && unix.Prlimit(st.PID, unix.RLIMIT_LOCKS, nil, &l) == nil && l.Max == mark {
+				found = append(found, st)
+			}
+		}
+		return found, err
+	})
 }

@@ -27,15 +27,15 @@ func Processes() (map[int]Stat, error) {
 	return table, nil
 }
 
-// Descendants are the processes below pid, itself not among them, children
+// Descendants are the processes below these, themselves not among them, children
 // before grandchildren.
-func Descendants(table map[int]Stat, pid int) []Stat {
+func Descendants(table map[int]Stat, pids ...int) []Stat {
 	children := make(map[int][]Stat, len(table))
 	for _, st := range table {
 		children[st.Parent] = append(children[st.Parent], st)
 	}
 	var found []Stat
-	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+	for queue := pids; len(queue) > 0; queue = queue[1:] {
 		for _, st := range children[queue[0]] {
 			found = append(found, st)
 			queue = append(queue, st.PID)

@@ -1,0 +1,220 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// bomb is the role of the test binary in which each process starts others for as
+// long as it may, and never ends. No step of it is Go's: there is no runtime in what
+// is forked like this.
+func bomb(kind string) {
+	pause := unix.NsecToTimespec(int64(time.Millisecond))
+	for {
+		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if e == 0 && pid == 0 && kind == bombOfSessions {
+			_, _, _ = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+		}
+		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
+	}
+}
+
+const (
+	roleBomb       = "bomb"
+	bombOfOneGroup = "of one process group"
+	bombOfSessions = "of many sessions"
+)
+
+func TestAForkBombDoesNotOutrunAKill(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give the bomb a user of its own")
+	}
+	const most = 100
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		binary := filepath.Join(h.dir, "bomb") // which its user can reach
+		b, err := os.ReadFile("/proc/self/exe")
+		must(t, err)
+		must(t, os.WriteFile(binary, b, 0o755))
+		for _, of := range []struct{ name, how string }{
+			{bombOfOneGroup, "kill"}, {bombOfOneGroup, "death of the main process"},
+			{bombOfSessions, "kill"}, {bombOfSessions, "death of the main process"},
+		} {
+			name, m := of.name, mark()
+			st := h.launch(c, h.shell("", func(st *task.State) {
+				st.Command.Path, st.Command.Args = binary, []string{roleBomb, name, m}
+				if cgroups {
+					st.Limits.PidsMax = most
+				} else { // a user of whom there is nothing else
+					id := uint32(1_000_000 + os.Getpid()%100_000)
+					st.Command.User = &task.User{UID: id, GID: id}
+					st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: most, Hard: most}}
+				}
+			}))
+			bomb := func() int {
+				return len(find(func(args []string) bool { return slices.Contains(args, m) }))
+			}
+			eventually(t, name+" fills its limit", func() bool { return bomb() > most/2 })
+			begin := time.Now()
+			if of.how == "kill" {
+				must(t, c.Kill(ctx(t), st.ID))
+			} else {
+				must(t, unix.Kill(st.Identity.PID, unix.SIGKILL))
+			}
+			if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) {
+				t.Errorf("%v: exit %+v", of, e)
+			}
+			t.Logf("%v: gone in %v", of, time.Since(begin))
+			if cgroups {
+				h.destroy(c, st.ID)
+			}
+			if left := bomb(); left > 0 {
+				t.Errorf("%v: %d processes are left", of, left)
+			}
+			h.destroy(c, st.ID)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if len(h.events) > 0 {
+			t.Errorf("events %+v", h.events)
+		}
+	})
+}
+
+func TestNothingIsLeftOfATreeOfAThousand(t *testing.T) {
+	const many = 1000
+	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep MARK & i=$((i+1)); done; echo ready; ", many)
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		for how, then := range map[string]string{"kill": "wait", "exit": "read x < FIFO; exit 4"} {
+			h := newHost(t, cgroups)
+			c := h.client()
+			m, fifo := mark(), filepath.Join(h.dir, "go")
+			must(t, unix.Mkfifo(fifo, 0o600))
+			st := h.launch(c, h.shell(strings.NewReplacer("MARK", m, "FIFO", fifo).Replace(script+then)))
+			h.waitOutput(st, "ready")
+			begin := time.Now()
+			must(t, c.Signal(ctx(t), st.ID, 0, task.KillAll))
+			signalled := time.Since(begin)
+			begin = time.Now()
+			if how == "kill" {
+				must(t, c.Kill(ctx(t), st.ID))
+			} else {
+				must(t, os.WriteFile(fifo, []byte("\n"), 0))
+				if e := h.wait(c, st.ID); e.Code != 4 {
+					t.Errorf("exit %+v", e)
+				}
+				h.destroy(c, st.ID)
+			}
+			t.Logf("%s: signalled in %v, gone in %v", how, signalled, time.Since(begin))
+			if left := sleepers(m); len(left) > 0 {
+				t.Errorf("%s: %d are left", how, len(left))
+			}
+			h.destroy(c, st.ID)
+			h.mu.Lock()
+			if len(h.events) > 0 {
+				t.Errorf("%s: events %+v", how, h.events)
+			}
+			h.mu.Unlock()
+		}
+	})
+}
+
+func TestASignalToAllHoldsUpNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	procs := filepath.Join(dir, "cgroup.procs") // as slow to be read as that of thousands
+	must(t, unix.Mkfifo(procs, 0o600))
+	s := &server{processes: map[string]*process{}}
+	p := newProcess("id")
+	p.group = cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"pids": dir}}
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	must(t, err)
+	defer unix.Close(fd)
+	p.pidfd, p.identity.PID = fd, os.Getpid()
+	s.processes["id"] = p
+	answered := make(chan error, 1)
+	go func() { answered <- s.signal("id", 0, task.KillAll) }()
+	var w int
+	eventually(t, "the group is read", func() bool {
+		w, err = unix.Open(procs, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return err == nil
+	})
+	if s.mu.TryLock() {
+		s.mu.Unlock()
+	} else {
+		t.Error("all else waits meanwhile")
+	}
+	must(t, os.WriteFile(procs+".new", nil, 0o600))
+	must(t, os.Rename(procs+".new", procs))
+	unix.Close(w)
+	must(t, <-answered)
+}
+
+func TestASignalAfterTheEndIsRefusedInEveryMode(t *testing.T) {
+	s := &server{processes: map[string]*process{}}
+	for _, mode := range []task.KillMode{"", task.KillProcess, task.KillGroup, task.KillAll} {
+		p := newProcess("id")
+		s.processes["id"] = p
+		err := s.signal("id", 0, mode)
+		if !errors.Is(err, ErrEnded) {
+			t.Errorf("%q: recorded: got %v", mode, err)
+		}
+		// dead and reaped by somebody else, which is not known yet
+		cmd := exec.Command("true")
+		must(t, cmd.Start())
+		p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)
+		must(t, err)
+		p.identity, err = task.Identify(cmd.Process.Pid)
+		must(t, err)
+		must(t, cmd.Wait())
+		if err := s.signal("id", 0, mode); !errors.Is(err, ErrEnded) {
+			t.Errorf("%q: reaped: got %v", mode, err)
+		}
+		unix.Close(p.pidfd)
+	}
+}
+
+func TestWhatAnAdoptedTaskLeftIsKilledWhateverItsEnvironment(t *testing.T) {
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	m, file := mark(), filepath.Join(h.dir, "go")
+	other := mark()
+	bystander := h.launch(c, h.shell("setsid -f sleep "+other+"; exec sleep 1000"))
+	st := h.launch(c, h.shell("env -i setsid -f sleep "+m+"; setsid -f sleep "+m+"; "+waits(file, "exit 4"), func(st *task.State) {
+		st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_LOCKS, Soft: 5, Hard: 10}} // which has no effect but must not unmark
+	}))
+	eventually(t, "all run", func() bool { return len(sleepers(m)) == 2 && len(sleepers(other)) == 1 })
+	h.kill(h.supervisor(), unix.SIGKILL)
+	_, err := c.Adopt(ctx(t), st)
+	must(t, err)
+	_, err = c.Adopt(ctx(t), bystander)
+	must(t, err)
+	must(t, os.WriteFile(file, nil, 0o600))
+	if e := h.wait(c, st.ID); e.Code != 4 && !e.Lost {
+		t.Errorf("exit %+v", e)
+	}
+	if left := sleepers(m); len(left) > 0 {
+		t.Errorf("left behind %v", left)
+		for _, pid := range left {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	if len(sleepers(other)) != 1 {
+		t.Error("another task's process was killed")
+	}
+	h.destroy(c, st.ID)
+	h.destroy(c, bystander.ID)
+}
