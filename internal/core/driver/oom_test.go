@@ -1,0 +1,52 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
+	}
+	events := listen(t, a)
+	file := filepath.Join(t.TempDir(), "again")
+	const child, task = "OOM: a process of the task was killed at 30 MiB of memory", "OOM: killed at 30 MiB of memory"
+	// its child is killed, and it ends well; the next run ends badly, without
+	cfg := a.shell("[ ! -e "+file+" ] || exit 1; head -c 200M /dev/zero | tail; exit 0", "", func(c *drivers.TaskConfig) {
+		c.Resources.NomadResources.Memory.MemoryMB = 30
+	})
+	again := *cfg
+	a.run(cfg)
+	if r := a.wait(cfg.ID); r.OOMKilled || r.ExitCode != 0 {
+		t.Errorf("exit 0: got %+v", r)
+	}
+	eventually(t, "the kill is told", func() bool { return events.heard(cfg.ID, child) > 0 })
+	a.destroy(cfg.ID)
+	must(t, os.WriteFile(file, nil, 0o600))
+	again.ID = again.AllocID + "/web/" + uuid.Short()
+	a.run(&again)
+	if r := a.wait(again.ID); r.OOMKilled || r.ExitCode != 1 {
+		t.Errorf("after an earlier run's kill: got %+v", r)
+	}
+	a.destroy(again.ID)
+	// what is told comes in order
+	last := a.shell("kill -HUP $$", "")
+	a.run(last)
+	a.wait(last.ID)
+	eventually(t, "a later event is heard", func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
+	a.destroy(last.ID)
+	if n := events.heard(cfg.ID, child); n != 1 {
+		t.Errorf("one kill is told %d times", n)
+	}
+	for _, id := range []string{cfg.ID, again.ID} {
+		if events.heard(id, task) > 0 || id == again.ID && events.heard(id, child) > 0 {
+			t.Errorf("told as OOM: %s", id)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/client/lib/cpustats"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// busy is a process that uses the processor in user mode, and hardly ever the
+// kernel, in a group of which the kernel knows nothing.
+func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	dir = t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
+	return cmd.Process.Pid, cgroup.Group{Mode: cgroup.V2, Path: dir}, dir
+}
+
+func sampling(group cgroup.Group) *sampler {
+	return newSampler(&handle{state: &task.State{Group: group}}, cpustats.Compute{TotalCompute: 4000, NumCores: 4})
+}
+
+func TestUserTimeIsNotToldAsSystemTime(t *testing.T) {
+	pid, group, dir := busy(t)
+	s := sampling(group)
+	usec := uint64(0)
+	// percentages are of the time between two samples, which is any on a busy machine
+	eventually(t, "both have been measured", func() bool {
+		usec += 9_000_000
+		must(t, os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
+		u, err := s.sample()
+		must(t, err)
+		own := u.Pids[strconv.Itoa(pid)]
+		if own == nil {
+			t.Fatalf("its process is not among %v", u.Pids)
+		}
+		all := u.ResourceUsage.CpuStats
+		if all.UserMode < all.SystemMode || all.Percent < all.UserMode {
+			t.Fatalf("of the group: %+v", all)
+		}
+		if all.UserMode == 0 || own.CpuStats.UserMode < 5 { // some ticks more than any system time of its start
+			time.Sleep(10 * time.Millisecond)
+			return false
+		}
+		if own.CpuStats.UserMode < own.CpuStats.SystemMode || own.CpuStats.Percent < own.CpuStats.UserMode {
+			t.Errorf("of the process: %+v", own.CpuStats)
+		}
+		return true
+	})
+}
+
+func TestAReusedPidHasNothingOfTheFormerProcess(t *testing.T) {
+	pid, group, _ := busy(t)
+	s := sampling(group)
+	former := &pidSampler{start: 1}
+	s.pids[pid], s.pids[999_999_999] = former, former
+	s.perPID(group)
+	st, err := task.ReadStat(pid)
+	must(t, err)
+	now := s.pids[pid]
+	if now == former || now.start != st.Start {
+		t.Errorf("got %+v", now)
+	}
+	if s.pids[999_999_999] != nil {
+		t.Error("a process that has ended is kept")
+	}
+	if s.perPID(group); s.pids[pid] != now {
+		t.Error("the same process is measured anew")
+	}
+}
+
+func TestWithoutACgroupTheSumIsThatOfTheProcesses(t *testing.T) {
+	pid, _, _ := busy(t)
+	id, err := task.Identify(pid)
+	must(t, err)
+	s := newSampler(&handle{state: &task.State{Identity: id}}, cpustats.Compute{TotalCompute: 4000, NumCores: 4})
+	eventually(t, "its use is seen", func() bool {
+		u, err := s.sample()
+		must(t, err)
+		cpu, mem := u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats
+		time.Sleep(10 * time.Millisecond)
+		return len(u.Pids) == 1 && cpu.UserMode > cpu.SystemMode && cpu.Percent > 0 && mem.RSS > 0
+	})
+}
