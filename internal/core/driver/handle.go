@@ -44,6 +44,10 @@ type savedHandle struct {
 	State     json.RawMessage `codec:"state"` // a task.State, should the one on disk be lost
 }
 
+// maxHandleState keeps handles, which also have Nomad's copy of the task's
+// configuration, small enough for a message that brings them back.
+const maxHandleState = 1 << 20
+
 func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedHandle) *handle {
 	saved.State = nil
 	return &handle{
@@ -108,7 +112,12 @@ func (h *handle) result() *task.Exit {
 
 func (h *handle) save(th *drivers.TaskHandle) (err error) {
 	saved := h.saved // a copy: the encoded state is as large as the task's environment
-	if saved.State, err = json.Marshal(h.current()); err != nil {
+	st := *h.current()
+	if saved.State, err = json.Marshal(&st); err == nil && len(saved.State) > maxHandleState {
+		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
+		saved.State, err = json.Marshal(&st)
+	}
+	if err != nil {
 		return err
 	}
 	return th.SetDriverState(&saved)

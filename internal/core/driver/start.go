@@ -85,6 +85,9 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
 		return nil, nil, fmt.Errorf("command has a NUL character, which no program can be given")
 	}
+	if err := checkSize(cmd); err != nil {
+		return nil, nil, err
+	}
 	if cmd.OwnMounts() && !canMount() {
 		if moved := useHostPaths(cmd); len(moved) > 0 {
 			notes = append(notes, "Devices are at their paths on the host: "+strings.Join(moved, ", "))

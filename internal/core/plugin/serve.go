@@ -78,6 +78,12 @@ func (p Plugin) serve() {
 	}
 }
 
+// maxMessage is for what Nomad sends, which it does not limit itself: the 4 MiB that
+// are gRPC's default would keep a task from being recovered whose arguments and
+// environment the kernel takes, and answer what it does not take without a reason
+// that a job's author understands.
+const maxMessage = 64 << 20
+
 func closeWithin(c io.Closer, limit time.Duration, logger hclog.Logger) {
 	done := make(chan error, 1)
 	go func() { done <- c.Close() }()
