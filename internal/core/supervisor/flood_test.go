@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -217,4 +218,67 @@ func TestWhatAnAdoptedTaskLeftIsKilledWhateverItsEnvironment(t *testing.T) {
 	}
 	h.destroy(c, st.ID)
 	h.destroy(c, bystander.ID)
+}
+
+func TestAFloodOfSessionsHoldsUpNoOtherTask(t *testing.T) {
+	const flood = 1000
+	h := newHost(t, withoutCgroup)
+	c := h.client()
+	m := mark()
+	victim := h.launch(c, h.shell("exec sleep 1000"))
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	must(t, err)
+	defer null.Close()
+	session := func(i int) error {
+		_, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: fmt.Sprintf("%s-%d", m, i), Path: "sleep", Args: []string{m}}, [3]*os.File{null, null, null})
+		return err
+	}
+	refused := make(chan error, flood)
+	var all sync.WaitGroup
+	for i := range flood {
+		all.Go(func() {
+			if err := session(i); err != nil {
+				refused <- err
+			}
+		})
+	}
+	for range 5 {
+		st := h.launch(c, h.shell("exit 4"))
+		if e := h.wait(c, st.ID); e.Code != 4 {
+			t.Errorf("another task: exit %+v", e)
+		}
+		h.destroy(c, st.ID)
+	}
+	all.Wait()
+	close(refused)
+	for err := range refused {
+		if !strings.Contains(err.Error(), "the task has 128 exec sessions, which is the most that it may have at once") {
+			t.Fatal(err)
+		}
+	}
+	if n := len(sleepers(m)); n != maxSessions {
+		t.Errorf("%d sessions run", n)
+	}
+	for i, pid := range sleepers(m) { // each that ends, or does not start, makes place for another
+		must(t, unix.Kill(pid, unix.SIGKILL))
+		eventually(t, "another can be started", func() bool { return session(flood+i) == nil })
+		if i == 3 {
+			break
+		}
+	}
+	if _, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null, null}); err == nil {
+		t.Error("a session of no program was started")
+	}
+	h.destroy(c, victim.ID)
+	if left := sleepers(m); len(left) > 0 {
+		t.Errorf("%d are left", len(left))
+	}
+	next := h.launch(c, h.shell("exec sleep 1000"))
+	for i := range maxSessions + 5 { // what does not start takes no place
+		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"}, [3]*os.File{null, null, null})
+		if err == nil || !strings.Contains(err.Error(), "/no/such") {
+			t.Fatalf("got %v", err)
+		}
+	}
+	h.destroy(c, next.ID)
 }

@@ -76,6 +76,7 @@ type process struct {
 	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
 	naming    sync.Mutex   // held while an end is noted under the id, and while the id changes
+	running   int          // its exec sessions
 	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 	destroyed bool
 }
@@ -281,6 +282,7 @@ func (s *server) publish(p *process, e *task.Exit) {
 	close(p.done) // last: whoever asked for the end is told of it before the answer
 	if p.task != nil {
 		delete(s.processes, p.id)
+		p.task.running--
 	}
 }
 

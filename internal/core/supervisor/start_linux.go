@@ -212,8 +212,30 @@ func (s *server) abandon(p *process) {
 	s.mu.Unlock()
 }
 
+// maxSessions is how many exec sessions a task may have at once. Each is a process
+// and some descriptors, of which there are so many for all tasks together.
+const maxSessions = 128
+
+// admit counts a session that begins. It is counted until its exit is told
+// (publish), or by dismiss.
+func (s *server) admit(t *process) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.running >= maxSessions {
+		return fmt.Errorf("the task has %d exec sessions, which is the most that it may have at once", maxSessions)
+	}
+	t.running++
+	return nil
+}
+
+func (s *server) dismiss(t *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.running--
+}
+
 // exec starts one more process in a running task.
-func (s *server) exec(c *client, req *request) error {
+func (s *server) exec(c *client, req *request) (err error) {
 	s.launches.RLock()
 	defer s.launches.RUnlock()
 	t, err := s.find(req.ID)
@@ -231,6 +253,14 @@ func (s *server) exec(c *client, req *request) error {
 	if req.Exec == nil || len(req.files) != 3 {
 		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(req.files))
 	}
+	if err := s.admit(t); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.dismiss(t)
+		}
+	}()
 	st, err := s.store.Load(req.ID)
 	if err != nil {
 		return err
