@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -53,6 +54,9 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 		return nil, nil, err
 	}
 	if err := d.denied.check(begun.base.User); err != nil {
+		return nil, nil, err
+	}
+	if err := refuseBuilders(builders.Dir, begun.base.User); err != nil {
 		return nil, nil, err
 	}
 	out, err := d.output(cfg, t.options.Logs)

@@ -1,0 +1,104 @@
+package builders
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func is(t *testing.T, dir string, id uint32) bool {
+	t.Helper()
+	yes, err := Is(dir, id)
+	if err != nil {
+		t.Error(err)
+	}
+	return yes
+}
+
+func TestNoReservedIDIsOneThatOthersGiveOut(t *testing.T) {
+	for name, r := range map[string][2]uint32{
+		"Nomad's dynamic users": {80000, 89999}, "systemd's users": {60001, 60513}, "systemd's dynamic users": {61184, 65519},
+		"nobody": {65534, 65534}, "subordinate ids": {100000, 1<<32 - 2}, "accounts of useradd": {1000, 60000}, "root": {0, 0},
+	} {
+		for _, id := range r {
+			if Reserved(id) {
+				t.Errorf("%s: %d", name, id)
+			}
+		}
+	}
+	for id, want := range map[uint32]bool{79899: false, 79900: true, 79950: true, 79999: true, 80000: false} {
+		if Reserved(id) != want || is(t, filepath.Join(t.TempDir(), "none"), id) != want {
+			t.Errorf("%d", id)
+		}
+	}
+}
+
+func TestADeclaredIDIsABuildersForEveryDriver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the directory of builders is root's")
+	}
+	dir := filepath.Join(t.TempDir(), "outrider", "builders")
+	if is(t, dir, 1234) {
+		t.Error("it is one before it was declared")
+	}
+	for range 2 { // as each start of the plugin does it
+		if err := Declare(dir, 1234, 1235, First); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, want := range map[uint32]bool{1234: true, 1235: true, 1236: false, First: true} {
+		if is(t, dir, id) != want {
+			t.Errorf("%d", id)
+		}
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 2 {
+		t.Errorf("noted are %v, %v", names, err)
+	}
+}
+
+func TestADirectoryThatOthersCouldChangeSaysNothingOfBuilders(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the directory of builders is root's")
+	}
+	for name, spoil := range map[string]func(dir string) error{
+		"of another user":        func(dir string) error { return os.Chown(dir, 65534, 65534) },
+		"below another user's":   func(dir string) error { return os.Chown(filepath.Dir(dir), 65534, 65534) },
+		"that others may write":  func(dir string) error { return os.Chmod(dir, 0o777) },
+		"that is sticky":         func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+		"below one for a group":  func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o770) },
+		"that is a link":         func(dir string) error { return swap(dir, func() error { return os.Symlink("/", dir) }) },
+		"that is a plain file":   func(dir string) error { return swap(dir, func() error { return os.WriteFile(dir, nil, 0o600) }) },
+		"below a link elsewhere": func(dir string) error { return moveBehindLink(filepath.Dir(dir)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "outrider", "builders")
+			if err := Declare(dir, 1234); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Is(dir, 4321); err == nil || strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is %v", err)
+			}
+			if err := Declare(dir, 4321); err == nil {
+				t.Error("it is used")
+			}
+		})
+	}
+}
+
+func swap(dir string, f func() error) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return f()
+}
+
+func moveBehindLink(dir string) error {
+	if err := os.Rename(dir, dir+".real"); err != nil {
+		return err
+	}
+	return os.Symlink(dir+".real", dir)
+}
