@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 // build is one Install.
@@ -17,7 +20,7 @@ type build struct {
 	with Installer
 	Request
 	source  *source
-	sandbox *sandbox
+	sandbox *sandbox.Sandbox
 	egress  *egress
 	bound   *bound
 	env     []string
@@ -120,13 +123,13 @@ func (i Installer) begin(r Request, writable ...string) (*build, error) {
 	if r.Downloads != "" {
 		writable = append(writable, r.Downloads)
 	}
-	b.sandbox = newSandbox(r.As, r.MaxSize, writable...)
-	l, err := b.sandbox.listen()
+	b.sandbox = sandbox.New(r.As, writable...)
+	l, alone, err := b.sandbox.Listen()
 	if err != nil {
 		b.sandbox.Close()
 		return nil, fmt.Errorf("failed to listen for the installer's proxy: %w", err)
 	}
-	b.egress = newEgress(l, b.source.allowed, b.sandbox.alone)
+	b.egress = newEgress(l, b.source.allowed, alone)
 	b.env = environ(r.Work, b.egress.URL)
 	b.bound = newBound(&r)
 	return b, nil
@@ -202,6 +205,18 @@ func (b *build) common() []string {
 	return argv
 }
 
+// limits is sh's part: these are a process's, so this process can't set them for another before it
+// runs, and without CAP_SYS_RESOURCE not after either. The unit of -f is 512 bytes (POSIX).
+const limits = `umask 022; ulimit -c 0; test "$1" = 0 || ulimit -f "$1"; shift; exec "$@"`
+
+// run runs a program to its end; out gets both of its outputs.
+func (b *build) run(ctx context.Context, argv []string, out io.Writer) error {
+	return b.sandbox.Run(ctx, sandbox.Program{
+		Args: append([]string{"/bin/sh", "-c", limits, "sh", fmt.Sprint(b.MaxSize / 512)}, argv...),
+		Env:  b.env, Dir: b.Work, Stdout: out, Stderr: out,
+	})
+}
+
 // tool runs the installer and makes its failure an *Error.
 func (b *build) tool(ctx context.Context, argv []string) error {
 	out := &output{secrets: b.source.secrets}
@@ -216,7 +231,7 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 		}
 	}
 	watched, stop := b.bound.watch(ctx)
-	err := b.sandbox.run(watched, b.Work, b.env, argv, out)
+	err := b.run(watched, argv, out)
 	grown := stop()
 	out.end()
 	switch {

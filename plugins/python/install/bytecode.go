@@ -18,7 +18,7 @@ import (
 func (b *build) bytecode(ctx context.Context) error {
 	final := filepath.Join(b.Final, strings.TrimPrefix(b.site, b.Dir))
 	var out output
-	_ = b.sandbox.run(ctx, b.Work, b.env, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
+	_ = b.run(ctx, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", "-d", final, b.site}, &out)
 	return ctx.Err()
 }

@@ -96,7 +96,7 @@ func (b *build) pipPlace(ctx context.Context, python interpreter.Interpreter) (s
 		return "", errors.New("no interpreter has pip")
 	}
 	var out output
-	err := b.sandbox.run(ctx, b.Work, b.env, []string{python.Path, "-I", "-c",
+	err := b.run(ctx, []string{python.Path, "-I", "-c",
 		"import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec('pip').origin)))"}, &out)
 	out.end()
 	switch {

@@ -6,10 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"runtime"
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 var (
@@ -22,33 +23,23 @@ var (
 // maxOutput is more than any program says of itself, in bytes.
 const maxOutput = 64 << 10
 
-// Run runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with env alone. What it
-// says is returned with an error, too. The process and what it started are gone when Run returns.
+// Run runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with env and a TMPDIR
+// alone, in a sandbox in which it can write to that TMPDIR only, and has no network where this process is root. What it
+// says is returned with an error, too. The process and what it started are gone when Run returns (sandbox.Sandbox.Run
+// tells where that is not so).
 //
 // The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec. It is none that
 // something which the program left behind had its output open.
 func Run(ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string) (stdout, stderr string, err error) {
-	// Pdeathsig is of the thread that started the process, not of this process.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out, complaints := &bounded{full: cancel}, &bounded{full: cancel}
-	cmd := exec.CommandContext(limited, argv[0], argv[1:]...)
-	cmd.Env, cmd.Dir = env, "/"
-	cmd.Stdout, cmd.Stderr = out, complaints
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel = killGroup
-	cmd.WaitDelay = time.Second // for what it started and that has its output open
-	err = cmd.Run()
-	if cmd.Process != nil {
-		_ = killGroup() // what it left behind; mostly there is nothing
-	}
+	s := sandbox.New(as)
+	defer s.Close()
+	err = s.Run(limited, sandbox.Program{
+		Args: argv, Env: append(slices.Clone(env), "TMPDIR=/dev/shm"), Dir: "/", Stdout: out, Stderr: complaints,
+	})
 	switch {
-	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil
 	case err == nil:
 	case ctx.Err() != nil:
 		err = ctx.Err()

@@ -3,16 +3,19 @@ package probe
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 )
 
 func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 	t.Setenv("SECRET", "the agent's")
+	mark := marked(t)
 	for name, c := range map[string]struct {
 		script, stdout, stderr, err string
 		is                          error
@@ -21,17 +24,16 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 		"it fails":                      {script: "echo a; echo b >&2; exit 3", stdout: "a\n", stderr: "b\n", err: "exit status 3"},
 		"it says too much":              {script: "while :; do echo a line that is repeated; done", err: "said too much", is: ErrTooMuch},
 		"it complains too much":         {script: "while :; do echo a line that is repeated; done >&2", err: "said too much", is: ErrTooMuch},
-		"what it leaves has its output": {script: "sleep 1000 & echo $!", err: ""},
-		"it was killed":                 {script: "kill -9 $$", err: "signal: killed"},
+		"what it leaves has its output": {script: "sleep " + mark + " & echo a", stdout: "a\n"},
+		"it was killed":                 {script: "ulimit -c 0; ulimit -v 1; exec true", err: "signal: segmentation fault"}, // by the kernel, as there is no room for the program
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, err := Run(t.Context(), time.Minute, nil, []string{"A=a", "PATH=/usr/bin:/bin"}, "/bin/sh", "-c", c.script)
 			if err == nil && c.err != "" || err != nil && err.Error() != c.err || !errors.Is(err, c.is) && c.is != nil {
 				t.Errorf("the error is %v", err)
 			}
-			if strings.Contains(c.script, "$!") {
-				gone(t, strings.TrimSpace(stdout))
-			} else if c.is == nil && stdout != c.stdout || stderr != c.stderr && c.is == nil {
+			gone(t, mark)
+			if c.is == nil && (stdout != c.stdout || stderr != c.stderr) {
 				t.Errorf("it said %q and %q", stdout, stderr)
 			}
 		})
@@ -44,47 +46,128 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 func TestAProgramThatHangsIsKilledWithWhatItStarted(t *testing.T) {
 	for name, want := range map[string]error{"its time is over": ErrLate, "nobody waits": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
-			pid := filepath.Join(t.TempDir(), "pid")
-			script := "sleep 1000 & echo $! >" + pid + ".new; mv " + pid + ".new " + pid + "; wait"
+			mark := marked(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			limit := time.Minute
 			if want == ErrLate {
 				limit = 100 * time.Millisecond
-			} else {
-				go func() {
-					for ctx.Err() == nil {
-						if _, err := os.Stat(pid); err == nil {
-							cancel()
-						}
-						time.Sleep(time.Millisecond)
-					}
-				}()
 			}
-			var child []byte
-			for ; child == nil; limit *= 2 { // until it comes to have a child
+			for started := false; !started; limit *= 2 { // until it comes to have a child
 				if limit > 2*time.Minute {
 					t.Fatal("it has started nothing")
 				}
-				if _, _, err := Run(ctx, limit, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script); !errors.Is(err, want) {
+				over, watched := make(chan struct{}), make(chan bool)
+				go func() {
+					for !running(mark) {
+						select {
+						case <-over:
+							watched <- false
+							return
+						case <-time.After(time.Millisecond):
+						}
+					}
+					if want == context.Canceled {
+						cancel()
+					}
+					watched <- true
+				}()
+				_, _, err := Run(ctx, limit, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", "sleep "+mark+" & wait")
+				close(over)
+				started = <-watched
+				if !errors.Is(err, want) {
 					t.Fatalf("the error is %v", err)
 				}
-				child, _ = os.ReadFile(pid)
 			}
-			gone(t, strings.TrimSpace(string(child)))
+			gone(t, mark)
 		})
 	}
 }
 
-// gone waits until a process has ended, which init may not have been told yet.
-func gone(t *testing.T, pid string) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		status, err := os.ReadFile("/proc/" + pid + "/stat")
-		if err != nil || strings.Contains(string(status), ") Z ") {
-			return
+func TestAProgramThatHidesInASessionOfItsOwnDoesNotOutliveItsProbe(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: without it there is no process namespace")
+	}
+	mark := marked(t)
+	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
+	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
+	if out, _, err := Run(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script); err != nil || out != "up\n" {
+		t.Fatalf("it said %q: %v", out, err)
+	}
+	if running(mark) {
+		t.Error("it is there after the probe")
+	}
+}
+
+func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: without it the network is the agent's")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dial := []string{dialVar + "=" + l.Addr().String()}
+	control := exec.Command(os.Args[0])
+	control.Env = dial
+	if out, err := control.Output(); err != nil || string(out) != "connected" {
+		t.Fatalf("outside of the sandbox it said %q: %v", out, err)
+	}
+	if out, _, err := Run(t.Context(), time.Minute, nil, dial, os.Args[0]); err != nil || out == "connected" || out == "" {
+		t.Errorf("it said %q: %v", out, err)
+	}
+	if out, _, err := Run(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status"); err != nil || out != "NoNewPrivs:\t1\n" {
+		t.Errorf("it said %q: %v", out, err)
+	}
+	dir := t.TempDir()
+	script := "echo > " + dir + "/file; echo > $TMPDIR/file && echo temporary"
+	if out, _, _ := Run(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script); out != "temporary\n" {
+		t.Errorf("it said %q", out)
+	}
+	for _, dir := range []string{dir, "/dev/shm"} {
+		if _, err := os.Lstat(dir + "/file"); err == nil {
+			t.Errorf("it wrote into %s of the node", dir)
 		}
 	}
-	t.Errorf("process %s is still there", pid)
-	_ = exec.Command("kill", pid).Run()
+}
+
+// dialVar has the test's binary connect to an address, and say what came of it.
+const dialVar = "OUTRIDER_PROBE_TEST_DIAL"
+
+func TestMain(m *testing.M) {
+	address := os.Getenv(dialVar)
+	if address == "" {
+		os.Exit(m.Run())
+	}
+	if _, err := net.Dial("tcp", address); err != nil {
+		fmt.Print(err)
+		return
+	}
+	fmt.Print("connected")
+}
+
+// marked is a time to sleep that no other process does.
+func marked(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano())
+}
+
+// running says whether a process sleeps for a marked time.
+func running(mark string) bool {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	return slices.ContainsFunc(all, func(file string) bool {
+		line, _ := os.ReadFile(file)
+		return string(line) == "sleep\x00"+mark+"\x00"
+	})
+}
+
+// gone waits until none does: without a process namespace they are killed, but may not quite have ended.
+func gone(t *testing.T, mark string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); running(mark); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("what it started is still there")
+		}
+	}
 }

@@ -1,4 +1,6 @@
-package install
+// Package sandbox runs programs that are not trusted, such as installers and what claims to be
+// an interpreter, where they can change nothing but what they are given.
+package sandbox
 
 import (
 	"context"
@@ -18,28 +20,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandbox is a thread of this process that has given up what an installer must not have: what
+// Sandbox is a thread of this process that has given up what such programs must not have: what
 // it starts inherits that, and dies with it. As root these are the network, but for a
 // loopback interface of its own; for any user they are all file systems but for the directories it is
 // told, and the right to gain privileges. (Namespaces, Landlock, no_new_privs: clone(2), landlock(7),
 // prctl(2); all are a thread's own, which spares a helper program.)
-type sandbox struct {
+type Sandbox struct {
 	as       *syscall.Credential
-	maxFile  int64
 	alone    bool // it has a network of its own
 	commands chan func()
 	ended    chan struct{}
 }
 
-// newSandbox starts the thread. Close ends it. writable are directories that exist.
-func newSandbox(as *syscall.Credential, maxFile int64, writable ...string) *sandbox {
-	s := &sandbox{as: as, maxFile: maxFile, commands: make(chan func()), ended: make(chan struct{})}
+// New starts the thread. Close ends it. Programs run as a user (nil: this process's own), and may write
+// to the directories writable, which exist, and to /dev/shm, which is their own where this process is root.
+func New(as *syscall.Credential, writable ...string) *Sandbox {
+	s := &Sandbox{as: as, commands: make(chan func()), ended: make(chan struct{})}
 	go s.serve(writable)
 	return s
 }
 
 // serve is the thread's life. It never unlocks: the runtime ends such a thread with its goroutine.
-func (s *sandbox) serve(writable []string) {
+func (s *Sandbox) serve(writable []string) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		// The main thread is never ended, and stands for the process in /proc.
@@ -56,21 +58,21 @@ func (s *sandbox) serve(writable []string) {
 }
 
 // do runs f on the thread.
-func (s *sandbox) do(f func()) {
+func (s *Sandbox) do(f func()) {
 	done := make(chan struct{})
 	s.commands <- func() { defer close(done); f() }
 	<-done
 }
 
 // Close ends the thread, and with it whatever it started.
-func (s *sandbox) Close() {
+func (s *Sandbox) Close() {
 	close(s.commands)
 	<-s.ended
 }
 
 // confine takes from this thread what it can. Some kernels and containers refuse parts of it:
-// the installer's user is the boundary that always holds, and the rest stands behind it.
-func (s *sandbox) confine(writable []string) {
+// the program's user is the boundary that always holds, and the rest stands behind it.
+func (s *Sandbox) confine(writable []string) {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	root := os.Geteuid() == 0
 	if root && unix.Unshare(unix.CLONE_NEWNET) == nil {
@@ -130,29 +132,36 @@ func readOnly(writable []string) error {
 	return nil
 }
 
-// listen returns a listener on the thread's own loopback.
-func (s *sandbox) listen() (l net.Listener, err error) {
+// Listen returns a listener on the thread's own loopback; alone says that nobody else on the node can reach it.
+func (s *Sandbox) Listen() (l net.Listener, alone bool, err error) {
 	s.do(func() { l, err = net.Listen("tcp4", "127.0.0.1:0") })
-	return l, err
+	return l, s.alone, err
 }
 
-// limits is sh's part: these are a process's, so this process can't set them for another before it
-// runs, and without CAP_SYS_RESOURCE not after either. The unit of -f is 512 bytes (POSIX).
-const limits = `umask 022; ulimit -c 0; test "$1" = 0 || ulimit -f "$1"; shift; exec "$@"`
+// Program is one to run.
+type Program struct {
+	Args           []string // Args[0] is its path, absolute
+	Env            []string
+	Dir            string
+	Stdout, Stderr io.Writer // may be the same
+}
 
-// run runs a program to its end; out gets both of its outputs. When ctx ends it and what it started are killed.
-func (s *sandbox) run(ctx context.Context, dir string, env, argv []string, out io.Writer) error {
-	err := s.try(ctx, dir, env, argv, out, os.Geteuid() == 0)
+// Run runs a program to its end. When ctx ends it and what it started are killed, and the error is that of ctx; otherwise
+// it is that of package os/exec, and none that something which the program left behind had its output open.
+//
+// Where this process is root and the kernel has PID namespaces, all that the program started is gone when Run
+// returns; elsewhere all that stayed in its session is.
+func (s *Sandbox) Run(ctx context.Context, p Program) error {
+	err := s.try(ctx, p, os.Geteuid() == 0)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
-		err = s.try(ctx, dir, env, argv, out, false) // no PID namespaces here
+		err = s.try(ctx, p, false) // no PID namespaces here
 	}
 	return err
 }
 
-func (s *sandbox) try(ctx context.Context, dir string, env, argv []string, out io.Writer, pidNamespace bool) error {
-	blocks := fmt.Sprint(s.maxFile / 512)
-	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", limits, "sh", blocks}, argv...)...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
+func (s *Sandbox) try(ctx context.Context, p Program, pidNamespace bool) error {
+	cmd := exec.CommandContext(ctx, p.Args[0], p.Args[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.Dir, p.Env, p.Stdout, p.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if pidNamespace {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
@@ -162,14 +171,17 @@ func (s *sandbox) try(ctx context.Context, dir string, env, argv []string, out i
 	var err error
 	s.do(func() { err = cmd.Start() })
 	if err != nil {
-		return fmt.Errorf("failed to start %s: %w", filepath.Base(argv[0]), err)
+		return fmt.Errorf("failed to start %s: %w", filepath.Base(p.Args[0]), err)
 	}
 	err = cmd.Wait()
 	if !pidNamespace {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its session
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, exec.ErrWaitDelay):
+		return nil
 	}
 	return err
 }
