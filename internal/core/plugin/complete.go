@@ -82,10 +82,6 @@ func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 // Of each, decoding makes up to some fifty.
 const maxTaskConfig = 4 << 20
 
-// maxMessage is what is received at most: gRPC's own limit, 4 MiB, would be met before a
-// config that is too large could be refused in words.
-const maxMessage = 64 << 20
-
 // refuseLargeConfig keeps what a job's author can make as large as he likes from being
 // decoded in the process that serves every task of the node.
 func refuseLargeConfig(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
