@@ -178,12 +178,15 @@ func TestThousandsOfTasksLeaveNothing(t *testing.T) {
 			run(80)
 			pid := h.supervisor()
 			fds, threads := count(t, pid, "fd"), count(t, pid, "task")
+			collector := h.collector()
+			held := count(t, collector, "fd")
 			run(n)
 			eventually(t, "the supervisor has no more descriptors than before", func() bool { return count(t, pid, "fd") <= fds })
+			eventually(t, "the collector has no more descriptors than before", func() bool { return count(t, collector, "fd") <= held })
 			if now := count(t, pid, "task"); now > threads+20 { // the runtime's own, for calls that block; a leak would be one a task
 				t.Errorf("%d threads before, %d after", threads, now)
 			}
-			if dirs := tree(filepath.Join(h.store.Dir, "tasks")); len(dirs) != 6 { // itself, the one that runs, and its four files
+			if dirs := tree(filepath.Join(h.store.Dir, "tasks")); len(dirs) != 7 { // itself, the one that runs, and its five files
 				t.Errorf("files: %v", dirs)
 			}
 			h.destroy(c, keep.ID)

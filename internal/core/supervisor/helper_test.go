@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -340,6 +341,21 @@ func (h *host) supervisor() int {
 		h.t.Fatalf("%d supervisors run, want 1: %v", len(pids), pids)
 	}
 	return pids[0]
+}
+
+// collector is the process that moves the output.
+func (h *host) collector() (pid int) {
+	h.t.Helper()
+	eventually(h.t, "one collector runs", func() bool {
+		pids := find(func(args []string) bool {
+			return len(args) == 3 && args[0] == argv0 && args[1] == collector.Role && args[2] == h.store.Dir
+		})
+		if len(pids) == 1 {
+			pid = pids[0]
+		}
+		return len(pids) == 1
+	})
+	return pid
 }
 
 // kill ends a process and returns when it is dead.

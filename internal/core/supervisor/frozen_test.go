@@ -1,0 +1,305 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// frozen is a disk of the test's own that can be frozen: whoever writes to it then
+// waits for the thaw, and can't be killed.
+type frozen struct {
+	t   *testing.T
+	dir string
+	fd  *os.File
+}
+
+// FIFREEZE and FITHAW of linux/fs.h.
+const (
+	fiFreeze = 0xC0045877
+	fiThaw   = 0xC0045878
+)
+
+func newFrozen(t *testing.T) *frozen {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, 64<<20))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
+	}
+	f := &frozen{t: t, dir: filepath.Join(dir, "mnt")}
+	must(t, os.Mkdir(f.dir, 0o755))
+	if out, err := exec.Command("mount", "-o", "loop", image, f.dir).CombinedOutput(); err != nil {
+		t.Skipf("no loop device here: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		f.thaw()
+		f.fd.Close()
+		eventually(t, "the disk is unmounted", func() bool { return unix.Unmount(f.dir, 0) == nil })
+	})
+	var err error
+	f.fd, err = os.Open(f.dir)
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(f.dir, "alloc", "logs"), 0o777))
+	return f
+}
+
+func (f *frozen) freeze() {
+	f.t.Helper()
+	must(f.t, unix.IoctlSetInt(int(f.fd.Fd()), fiFreeze, 0))
+}
+
+func (f *frozen) thaw() {
+	if err := unix.IoctlSetInt(int(f.fd.Fd()), fiThaw, 0); err != nil && !errors.Is(err, unix.EINVAL) { // not frozen
+		f.t.Errorf("thaw: %v", err)
+	}
+}
+
+// counts prints numbered lines until the file stop is there, and then their number on stderr.
+func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
+	const script = `i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo $i >&2; exit 5`
+	return h.shell(fmt.Sprintf(script, stop), change...)
+}
+
+// counted checks that each line is there, once.
+func (h *host) counted(st *task.State) {
+	h.t.Helper()
+	var out, count string
+	eventually(h.t, "the number of lines is told", func() bool {
+		count = strings.TrimSpace(h.output(st, "stderr"))
+		return count != ""
+	})
+	lines, err := strconv.Atoi(count)
+	must(h.t, err)
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i+1)
+	}
+	eventually(h.t, "all lines are there", func() bool {
+		out = h.output(st, "stdout")
+		return len(out) >= want.Len()
+	})
+	if out != want.String() {
+		h.t.Errorf("the output of %d lines has %d bytes, want %d", lines, len(out), want.Len())
+	}
+}
+
+// others starts, reads and ends tasks that have nothing to do with what hangs.
+func (h *host) others(c *Client, running []*task.State) {
+	h.t.Helper()
+	for i := range 10 {
+		st := h.launch(c, h.shell(fmt.Sprint("echo hello; exit ", i)))
+		if e := h.wait(c, st.ID); e.Code != i || e.Lost || h.output(st, "stdout") != "hello\n" {
+			h.t.Errorf("another task: exit %+v, output %q", e, h.output(st, "stdout"))
+		}
+		h.destroy(c, st.ID)
+	}
+	for _, st := range running {
+		before := len(h.output(st, "stdout"))
+		eventually(h.t, "another task's output goes on", func() bool { return len(h.output(st, "stdout")) > before })
+	}
+}
+
+func (h *host) saidOf(id, text string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.events {
+		if e.ID == id && strings.Contains(e.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestFrozenLogDirectoryHoldsUpNoOtherTaskAndLosesNothing(t *testing.T) {
+	for name, fault := range map[string]func(h *host){
+		"nothing else":      func(*host) {},
+		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
+		"collector killed":  func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGKILL)) },
+		"both killed":       func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGKILL)); h.kill(h.supervisor(), unix.SIGKILL) },
+		"killed twice": func(h *host) {
+			h.kill(h.supervisor(), unix.SIGKILL)
+			eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
+			h.kill(h.supervisor(), unix.SIGKILL)
+		},
+		"the collector stands": func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := newFrozen(t)
+			h := newHost(t, withCgroup)
+			c := h.client()
+			stop := filepath.Join(h.dir, "stop")
+			hung := h.launch(c, h.counts(stop, func(st *task.State) { st.Output.AllocDir = disk.dir }))
+			var running []*task.State
+			for range 3 {
+				running = append(running, h.launch(c, h.counts(stop)))
+			}
+			h.waitOutput(hung, "line 5\n")
+			disk.freeze()
+			eventually(t, "the user of the task is told", func() bool { return h.saidOf(hung.ID, "does not answer") })
+			fault(h)
+			h.others(c, running)
+			must(t, os.WriteFile(stop, nil, 0o600))
+			for _, st := range append(running, hung) { // the hung one's pipe is not full
+				if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+					t.Errorf("exit %+v", e)
+				}
+			}
+			for _, st := range running {
+				h.counted(st)
+				h.destroy(c, st.ID)
+			}
+			h.destroy(c, hung.ID) // it does not wait for the disk
+			disk.thaw()
+			h.counted(hung)
+		})
+	}
+}
+
+func TestLogDirectoryThatNobodyServesHoldsUpNoOtherTask(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	stop := filepath.Join(h.dir, "stop")
+	running := []*task.State{h.launch(c, h.counts(stop))}
+	hung := h.shell("echo never", func(st *task.State) { st.Output.AllocDir = hungMount(t) })
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Launch(ctx(t), hung)
+		failed <- err
+	}()
+	h.others(c, running)
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "log directory does not answer") {
+		t.Errorf("the task whose log directory hangs: %v", err)
+	}
+	must(t, os.WriteFile(stop, nil, 0o600))
+	h.wait(c, running[0].ID)
+	h.counted(running[0])
+	h.destroy(c, running[0].ID)
+	h.destroy(c, hung.ID)
+}
+
+func TestSupervisorThatDoesNotAnswerIsReplacedAndItsTasksAdopted(t *testing.T) {
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		h := newHost(t, cgroups)
+		c := h.client()
+		stop := filepath.Join(h.dir, "stop")
+		running := []*task.State{h.launch(c, h.counts(stop)), h.launch(c, h.counts(stop))}
+		stopped := h.supervisor()
+		must(t, unix.Kill(stopped, unix.SIGSTOP))
+		h.others(c, running)
+		if unix.Kill(stopped, 0) == nil && runs(mustIdentify(t, stopped)) {
+			t.Error("the supervisor that does not answer is still there")
+		}
+		must(t, os.WriteFile(stop, nil, 0o600))
+		for _, st := range running {
+			if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+				t.Errorf("exit %+v", e)
+			}
+			h.counted(st)
+			h.destroy(c, st.ID)
+		}
+	})
+}
+
+func mustIdentify(t *testing.T, pid int) task.Identity {
+	id, err := task.Identify(pid)
+	must(t, err)
+	return id
+}
+
+// The exit of a task is told though nobody asks for anything.
+func TestExitIsToldThoughTheSupervisorStands(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	stop := filepath.Join(h.dir, "stop")
+	st := h.launch(c, h.counts(stop))
+	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
+	must(t, os.WriteFile(stop, nil, 0o600))
+	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+		t.Errorf("exit %+v", e)
+	}
+	h.counted(st)
+	h.destroy(c, st.ID)
+}
+
+// A plugin that comes later has no call under way that could be too late.
+func TestPluginThatComesToASupervisorThatDoesNotAnswerRecoversItsTasks(t *testing.T) {
+	h := newHost(t, withCgroup)
+	first := h.plugin()
+	stop := filepath.Join(h.dir, "stop")
+	st := first.launch(h.counts(stop))
+	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
+	first.kill()
+	c := h.client()
+	status, err := c.Adopt(ctx(t), st)
+	must(t, err)
+	if !status.Running {
+		t.Errorf("status %+v", status)
+	}
+	must(t, os.WriteFile(stop, nil, 0o600))
+	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+		t.Errorf("exit %+v", e)
+	}
+	h.counted(st)
+	h.destroy(c, st.ID)
+}
+
+func TestNothingIsLostOrRepeatedWhenTheCollectorIsKilled(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	stop := filepath.Join(h.dir, "stop")
+	st := h.launch(c, h.shell(fmt.Sprintf(`i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; done; echo $i >&2; exit 5`, stop),
+		func(st *task.State) { st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000 }))
+	for range 10 {
+		time.Sleep(20 * time.Millisecond) // of writing
+		h.kill(h.collector(), unix.SIGKILL)
+	}
+	h.collector()
+	must(t, os.WriteFile(stop, nil, 0o600))
+	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+		t.Errorf("exit %+v", e)
+	}
+	h.counted(st)
+	h.destroy(c, st.ID)
+}
+
+// EMFILE once must not be the end of service.
+func TestSupervisorThatRanOutOfDescriptorsServesAgain(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	st := h.launch(c, h.shell("exec sleep 1000"))
+	pid := h.supervisor()
+	var before unix.Rlimit
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before))
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}, nil)) // no new descriptor
+	late := h.client()
+	adopted := make(chan error, 1)
+	go func() {
+		_, err := late.Adopt(ctx(t), st)
+		adopted <- err
+	}()
+	time.Sleep(300 * time.Millisecond) // of failing accepts
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
+	if err := <-adopted; err != nil {
+		t.Errorf("a client that came when no descriptor was left: %v", err)
+	}
+	if now := h.supervisor(); now != pid {
+		t.Errorf("the supervisor was replaced")
+	}
+	h.destroy(c, st.ID)
+}
