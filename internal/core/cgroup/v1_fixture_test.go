@@ -166,6 +166,38 @@ func TestASignalDoesNotHitAProcessOutsideOfTheGroup(t *testing.T) {
 	}
 }
 
+func TestV1WhatIsForkedBeforeTheFreezeIsKilled(t *testing.T) {
+	first, late := sleeper(t), sleeper(t)
+	g := v1Fixture(t, map[string]string{"freezer/x/freezer.state": ""})
+	procs := filepath.Join(g.V1["pids"], "cgroup.procs")
+	if err := unix.Mkfifo(procs, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- g.KillOnce() }()
+	w, err := os.OpenFile(procs, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := strconv.Itoa(first.Process.Pid) + "\n" + strconv.Itoa(late.Process.Pid) + "\n"
+	if err := os.WriteFile(procs+".new", []byte(both), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(procs+".new", procs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(strconv.Itoa(first.Process.Pid) + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []*exec.Cmd{first, late} {
+		eventually(t, "it is dead", func() bool { return zombie(t, cmd.Process.Pid) })
+	}
+}
+
 func TestASignalReachesEveryProcessOfALargeGroup(t *testing.T) {
 	const many = 600
 	files := map[string]string{"pids/x/cgroup.procs": ""}
@@ -188,4 +220,23 @@ func zombie(t *testing.T, pid int) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && strings.Contains(string(b), ") Z ")
+}
+
+func TestV1AGroupIsNotEmptyThoughItsUnifiedOneIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		events, procs string
+		empty         bool
+	}{
+		"nothing":       {"populated 0\n", "", true},
+		"in one of v1":  {"populated 0\n", "7\n", false},
+		"in unified":    {"populated 1\n", "", false},
+		"in both":       {"populated 1\n", "7\n", false},
+		"below unified": {"populated 1\nfrozen 0\n", "", false},
+	} {
+		g := v1Fixture(t, map[string]string{"unified/x/cgroup.events": c.events, "pids/x/cgroup.procs": c.procs})
+		g.Unified = filepath.Join(filepath.Dir(filepath.Dir(g.V1["pids"])), "unified", "x")
+		if empty, err := g.Empty(); err != nil || empty != c.empty {
+			t.Errorf("%s: empty is %v, %v", name, empty, err)
+		}
+	}
 }

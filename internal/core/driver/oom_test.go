@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
@@ -16,7 +18,7 @@ func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
 	}
 	events := listen(t, a)
 	file := filepath.Join(t.TempDir(), "again")
-	const child, task = "OOM: a process of the task was killed at 30 MiB of memory", "OOM: killed at 30 MiB of memory"
+	const child, main = "OOM: a process of the task was killed at 30 MiB of memory", "OOM: killed at 30 MiB of memory"
 	// its child is killed, and it ends well; the next run ends badly, without
 	cfg := a.shell("[ ! -e "+file+" ] || exit 1; head -c 200M /dev/zero | tail; exit 0", "", func(c *drivers.TaskConfig) {
 		c.Resources.NomadResources.Memory.MemoryMB = 30
@@ -45,8 +47,22 @@ func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
 		t.Errorf("one kill is told %d times", n)
 	}
 	for _, id := range []string{cfg.ID, again.ID} {
-		if events.heard(id, task) > 0 || id == again.ID && events.heard(id, child) > 0 {
+		if events.heard(id, main) > 0 || id == again.ID && events.heard(id, child) > 0 {
 			t.Errorf("told as OOM: %s", id)
+		}
+	}
+}
+
+func TestAKillIsToldOnceAndAnEarlierRunsIsNot(t *testing.T) {
+	d := &Driver{}
+	h := newHandle(&drivers.TaskConfig{ID: "id"}, nil, &task.State{OOMKills: 2}, savedHandle{})
+	for _, c := range []struct {
+		kills uint64
+		told  int
+	}{{0, 0}, {2, 0}, {3, 1}, {3, 1}, {2, 1}, {3, 1}, {5, 2}, {5, 2}} {
+		d.noticeOOM(h, c.kills)
+		if len(h.early) != c.told {
+			t.Errorf("at %d kills: told %d times, want %d", c.kills, len(h.early), c.told)
 		}
 	}
 }

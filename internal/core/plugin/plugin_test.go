@@ -181,6 +181,12 @@ func TestNomadsLoaderTakesADriver(t *testing.T) {
 			t.Errorf("got %+v", caps)
 		}
 	})
+	t.Run("a task of more than 4 MiB crosses the wire", func(t *testing.T) {
+		large := &drivers.TaskConfig{ID: "quick", Env: map[string]string{"BIG": strings.Repeat("x", 10<<20)}}
+		if _, _, err := d.StartTask(large); err != nil {
+			t.Errorf("got %.300v", err)
+		}
+	})
 	for id, want := range map[string]struct {
 		code int
 		err  string
