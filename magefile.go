@@ -88,7 +88,7 @@ func Build(ctx context.Context) error {
 	return err
 }
 
-// Checks formatting and vets every module.
+// Checks formatting, and runs go vet and golangci-lint over every module.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
 
 // Runs the unit tests of every module, then the end-to-end tests on a real agent.

@@ -246,9 +246,10 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 			must(t, os.Symlink(pty, source+"x"))
 			must(t, os.Symlink(source+"x", source))
 		}, "is not a pseudo-terminal"},
-		"a link to a disk":      {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/null", source)) }, "is not a pseudo-terminal"},
-		"a second name":         {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
-		"a node of the machine": {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
+		"a link to what makes terminals": {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/pts/ptmx", source)) }, "is not a pseudo-terminal"},
+		"a link to a disk":               {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/null", source)) }, "is not a pseudo-terminal"},
+		"a second name":                  {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
+		"a node of the machine":          {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
 		"a link of another user": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
 			must(t, os.Symlink(pty, source))

@@ -358,6 +358,39 @@ func TestAnyTextOfADeviceIsTaken(t *testing.T) {
 	}
 }
 
+// The path becomes that of a node for a task.
+func TestANameThatLeadsOutOfDevIsNoNode(t *testing.T) {
+	for _, name := range []string{"../etc/shadow", "/etc/shadow", "a/../../etc/shadow", "..", ""} {
+		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
+		found := 0
+		for path, file := range root {
+			if strings.HasSuffix(path, "/ttyUSB0/uevent") {
+				file.Data, found = []byte("MAJOR=188\nMINOR=0\nDEVNAME="+name+"\n"), found+1
+			}
+		}
+		got, err := Scan(root)
+		if err != nil || len(got) != 1 || found == 0 {
+			t.Fatalf("got %v, %v, %d files", got, err, found)
+		}
+		if nodes := got[0].Nodes; len(nodes) != 1 || nodes[0].Kind != USB {
+			t.Errorf("of %q: %+v", name, nodes)
+		}
+	}
+}
+
+// What is plugged into a device that is no hub to the scan is a device of its own.
+func TestADeviceDoesNotHaveTheNodesOfWhatIsPluggedIntoIt(t *testing.T) {
+	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3, "ttyUSB1", "inner")))
+	if err != nil || len(got) != 2 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	for i, want := range []string{"dev/ttyUSB0", "dev/ttyUSB1"} {
+		if nodes := got[i].Nodes; len(nodes) != 2 || nodes[1].Path != want {
+			t.Errorf("%s has %+v", got[i].Serial, nodes)
+		}
+	}
+}
+
 func TestARootWithoutSysIsAnError(t *testing.T) {
 	if got, err := Scan(fstest.MapFS{"dev/null": {}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, %v", got, err)
