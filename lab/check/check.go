@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Modules lists the folders of the workspace's modules. `./...` in the root does
@@ -26,16 +27,25 @@ func Modules(ctx context.Context, root string) ([]string, error) {
 	return strings.Fields(out), nil
 }
 
-// Lint fails on files that gofmt would change and on what go vet finds.
+// Lint fails on files that gofmt would change, and on what go vet and golangci-lint
+// find. It says what it does.
 func Lint(ctx context.Context, root string) error {
+	return lint(ctx, root, term.New(os.Stdout))
+}
+
+func lint(ctx context.Context, root string, p *term.Printer) error {
 	modules, err := Modules(ctx, root)
 	if err != nil {
 		return err
 	}
-	if err := format(ctx, root); err != nil {
+	end := p.Step("gofmt")
+	err = format(ctx, root)
+	end(err, "")
+	if err != nil {
 		return err
 	}
 	var errs []error
+	end = p.Step("go vet")
 	if _, err := os.Stat(filepath.Join(root, "magefile.go")); err == nil { // no package without its tag
 		if out, err := output(ctx, root, "go", "vet", "-tags", "mage", "."); err != nil {
 			errs = append(errs, fmt.Errorf("go vet of the magefile: %w\n%s", err, out))
@@ -53,7 +63,8 @@ func Lint(ctx context.Context, root string) error {
 			errs = append(errs, fmt.Errorf("go vet in %s: %w\n%s", dir, err, out))
 		}
 	}
-	return errors.Join(errs...)
+	end(errors.Join(errs...), "")
+	return errors.Join(append(errs, golangci(ctx, p, root, modules))...)
 }
 
 func format(ctx context.Context, root string) error {

@@ -2,10 +2,13 @@ package check
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // workspace writes a go.work with the module m and the module lab, and the files.
@@ -88,9 +91,40 @@ func TestLintFindsFormatAndVet(t *testing.T) {
 		{"vet", "package p\n\nimport \"fmt\"\n\nfunc F() { fmt.Printf(\"%d\\n\", \"x\") }\n", "wrong type"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := Lint(t.Context(), workspace(t, map[string]string{"m/p.go": tc.text, "lab/l.go": "package lab\n"}))
+			err := lint(t.Context(), workspace(t, map[string]string{"m/p.go": tc.text, "lab/l.go": "package lab\n"}), term.New(t.Output()))
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// A finding in any module, tests included, fails; and once the program is built, no
+// network is needed.
+func TestAFindingOfGosecIsNotPassedOver(t *testing.T) {
+	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [gosec]\n"
+	const narrows = "package p\n\nfunc F(n int64) uint8 { return uint8(n) }\n"
+	const narrowsToo = "package p\n\nimport \"testing\"\n\nfunc TestF(t *testing.T) { n := int64(t.Name()[0]) << 8; t.Log(uint8(n)) }\n"
+	if _, err := golangciProgram(t.Context(), term.New(t.Output())); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOPROXY", "off")
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"nothing to find":       {map[string]string{"m/p.go": "package p\n"}, ""},
+		"in the first module":   {map[string]string{"m/p.go": narrows}, "m/p.go:3"},
+		"in the last module":    {map[string]string{"m/p.go": "package p\n", "lab/l.go": strings.Replace(narrows, "package p", "package lab", 1)}, "lab/l.go:3"},
+		"in a test":             {map[string]string{"m/p.go": "package p\n", "m/p_test.go": narrowsToo}, "m/p_test.go:5"},
+		"a configuration of no": {map[string]string{"m/p.go": "package p\n", ".golangci.yml": "version: 7\n"}, "golangci-lint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{".golangci.yml": config, "lab/l.go": "package lab\n"}
+			maps.Copy(files, c.files)
+			err := lint(t.Context(), workspace(t, files), term.New(t.Output()))
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
 	}
