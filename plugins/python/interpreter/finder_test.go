@@ -145,6 +145,49 @@ func TestAFileThatIsReplacedIsAskedAgainAndNoOther(t *testing.T) {
 	}
 }
 
+func TestAFileThatIsAnotherByAnySignIsAskedAgain(t *testing.T) {
+	for name, change := range map[string]func(path string, before os.FileInfo) error{
+		"by its inode": func(path string, before os.FileInfo) error {
+			content, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(path+".new", content, 0o755), os.Chtimes(path+".new", before.ModTime(), before.ModTime()), os.Rename(path+".new", path))
+		},
+		"by its size": func(path string, before os.FileInfo) error {
+			return errors.Join(os.WriteFile(path, []byte("#!/bin/sh\n"+says("3.11.10", nil)+"\n"), 0o755), os.Chtimes(path, before.ModTime(), before.ModTime()))
+		},
+		"by its time": func(path string, before os.FileInfo) error {
+			later := before.ModTime().Add(time.Second)
+			return os.Chtimes(path, later, later)
+		},
+	} {
+		for _, shim := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, shim %v", name, shim), func(t *testing.T) {
+				dir := t.TempDir()
+				real := dir + "/real/python3.11"
+				fake(t, real, says("3.11.2", map[string]any{"executable": real}))
+				f := &Finder{Globs: []string{real}}
+				if shim {
+					fake(t, dir+"/shims/python3", "exec "+real+` "$@"`)
+					f.Globs = []string{dir + "/shims/*"}
+				}
+				before, err := os.Stat(real)
+				if err != nil {
+					t.Fatal(err)
+				}
+				old := find(t, f)
+				if find(t, f); f.asked != 1 {
+					t.Errorf("%d were asked though nothing has changed", f.asked)
+				}
+				if err := change(real, before); err != nil {
+					t.Fatal(err)
+				}
+				if found := find(t, f); f.asked != 2 || len(found) != 1 || len(old) != 1 || found[0].File == old[0].File {
+					t.Errorf("%d were asked, found %+v", f.asked, found)
+				}
+			})
+		}
+	}
+}
+
 func TestAShimIsTheInterpreterThatItRuns(t *testing.T) {
 	dir := t.TempDir()
 	real := dir + "/versions/3.12.1/bin/python3.12"

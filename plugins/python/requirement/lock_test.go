@@ -258,3 +258,33 @@ func FuzzPylock(f *testing.F) {
 		}
 	})
 }
+
+func TestALockThatIsJoinedWithMoreIsNone(t *testing.T) {
+	uvLock := &Set{UVLock: &UVLock{}}
+	list := &Set{Lines: []string{"a==1"}}
+	for name, pair := range map[string][2]*Set{"a lock of uv and a list": {uvLock, list}, "a list and a lock of uv": {list, uvLock}, "two locks of uv": {uvLock, uvLock}} {
+		if s, err := pair[0].Join(pair[1]); err == nil {
+			t.Errorf("%s are %+v", name, s)
+		}
+	}
+	hashed := func(name string, complete bool) *Set {
+		return &Set{Lines: []string{name + "==1 --hash=sha256:00"}, Hashed: true, Complete: complete}
+	}
+	for name, c := range map[string]struct {
+		one, other *Set
+		complete   bool
+	}{
+		"a lock and nothing":      {hashed("a", true), nil, true},
+		"nothing and a lock":      {nil, hashed("a", true), true},
+		"a lock and an empty set": {hashed("a", true), &Set{}, true},
+		"two locks":               {hashed("a", true), hashed("b", true), true},
+		"a lock and a list":       {hashed("a", true), hashed("b", false), false}, // which may need more than is in the lock
+		"a list and a lock":       {hashed("a", false), hashed("b", true), false},
+		"two lists":               {hashed("a", false), hashed("b", false), false},
+	} {
+		s, err := c.one.Join(c.other)
+		if err != nil || s.Complete != c.complete || !s.Hashed {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+}
