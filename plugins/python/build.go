@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
@@ -35,20 +36,24 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	}
 	key := environmentKey(python, installer, required, src, c.AllowSdists)
 	spec := environment.Spec{Key: key.text, Secret: key.secret, Limit: limit}
+	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
 	var built *install.Result
-	spec.Build = func(ctx context.Context, dir, final, scratch, downloads string) error {
+	spec.Build = func(ctx context.Context, as *environment.Builder, dir, final, scratch, downloads string) error {
 		r.Event("Environment: not in the cache, building it with %s %s for %s", installer.Name, installer.Version, python.Name()+" "+python.Version)
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
 			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
-			Dir: dir, Final: final, Work: scratch, Downloads: downloads, As: now.builder,
+			Dir: dir, Final: final, Work: scratch, Downloads: downloads,
 			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear,
+		}
+		if as != nil {
+			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
 		}
 		var err error
 		if req.Indexes, err = src.into(ctx, scratch); err != nil {

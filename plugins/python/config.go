@@ -24,7 +24,7 @@ type Config struct {
 	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"At what size environments that no task uses are removed, the longest unused first."`
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"After what time without use an environment is removed."`
 	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is for ever."`
-	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that installers run as where the agent is root. No task of this driver may run as it."`
+	BuildUser    string          `codec:"build_user" doc:"The one user, a name or an id, that installers run as where the agent is root: one build after the other. By default each build has an id of its own, of 79901 to 79999. No task of any driver of this collection may run as it, or have its group."`
 	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, and how long before that it may wait for other builds."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"Who runs tasks whose job names no user, where the agent is root."`

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
+	"github.com/outrider-dev/outrider/plugins/python/builder"
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -38,7 +38,7 @@ type setup struct {
 	finder     *interpreter.Finder
 	installers *installerFinder
 	cache      *environment.Cache
-	builder    *syscall.Credential // who runs installers, nil: this process's user
+	users      *builder.Users // who runs installers, nil: this process's user
 }
 
 func newDriver() *pythonDriver {
@@ -67,28 +67,32 @@ func (d *pythonDriver) configure(c Config) error {
 	if err != nil {
 		return err
 	}
-	var builder *environment.Builder
-	var as *syscall.Credential
+	var users *builder.Users
+	var take func(context.Context, func()) (*environment.Builder, error)
+	var as *syscall.Credential // who asks programs what they are
 	if os.Geteuid() == 0 {
-		if builder, err = lookUpBuilder(c.BuildUser); err != nil {
+		if users, err = buildUsers(&c); err != nil {
 			return err
 		}
-		name, _, _ := strings.Cut(c.DefaultUser, ":")
-		if other, err := lookUpBuilder(name); err == nil && other.UID == builder.UID {
-			return fmt.Errorf("build_user and default_user are both %s: whoever builds runs no tasks", name)
+		take = func(ctx context.Context, waiting func()) (*environment.Builder, error) {
+			t, err := users.Take(ctx, waiting)
+			if err != nil {
+				return nil, err
+			}
+			return &environment.Builder{UID: t.UID, GID: t.GID, Clear: t.Clear, Release: t.Release}, nil
 		}
-		as = &syscall.Credential{Uid: builder.UID, Gid: builder.GID}
+		as = &syscall.Credential{Uid: builder.Prober, Gid: builder.Prober}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.setup = &setup{
-		config: c, builder: as,
+		config: c, users: users,
 		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
 		installers: &installerFinder{logger: d.logger, find: func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
 			return install.Find(ctx, c.Installer, c.UV, as, found)
 		}},
 		cache: environment.Open(environment.Config{
-			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builder: builder,
+			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builders: take,
 			Patience: 5 * time.Minute,
 			Log:      func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
 		}),

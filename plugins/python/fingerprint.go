@@ -22,6 +22,11 @@ const tidyEvery = 10 * time.Minute
 // as long as it uses the driver, and nobody else does.
 func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	now := d.current()
+	if now.users != nil {
+		if err := now.users.Declare(); err != nil {
+			return nil, err
+		}
+	}
 	found, err := now.finder.Renew(ctx)
 	if err != nil {
 		return nil, err

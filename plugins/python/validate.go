@@ -9,7 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/internal/core/builders"
+
+	"github.com/outrider-dev/outrider/plugins/python/builder"
 )
 
 // validate checks what the schema can't.
@@ -104,21 +106,47 @@ func (t *TaskConfig) check(c *Config) error {
 
 var errNoJobIndexes = fmt.Errorf("this node does not let jobs name package indexes or URLs (job_indexes = false in the plugin's config)")
 
-// lookUpBuilder is the user of that name or id. An id need not have an account.
-func lookUpBuilder(name string) (*environment.Builder, error) {
-	uid, group := name, name
+// buildUsers is who builds.
+func buildUsers(c *Config) (*builder.Users, error) {
+	users := &builder.Users{Dir: builders.Dir}
+	if c.BuildUser != "" {
+		only, err := lookUpUser(c.BuildUser)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("build_user %w", err)
+		case only.UID == 0 || only.GID == 0:
+			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; name another user")
+		case only.UID == builder.Prober:
+			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user", builder.Prober)
+		}
+		users.Only = only
+	}
+	name, group, _ := strings.Cut(c.DefaultUser, ":")
+	who, err := lookUpUser(name)
+	if err != nil {
+		return users, nil // tasks are told
+	}
+	if gid, err := strconv.ParseUint(group, 10, 32); err == nil {
+		who.GID = uint32(gid)
+	}
+	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID || who.GID == users.Only.GID) {
+		return nil, fmt.Errorf("default_user %s is who builds, or of its group: whoever builds runs no tasks", c.DefaultUser)
+	}
+	return users, nil
+}
+
+// lookUpUser is the user of that name or id. An id need not have an account.
+func lookUpUser(name string) (*builder.User, error) {
+	uid, gid := name, name
 	if u, err := user.Lookup(name); err == nil {
-		uid, group = u.Uid, u.Gid
+		uid, gid = u.Uid, u.Gid
 	} else if u, err := user.LookupId(name); err == nil {
-		uid, group = u.Uid, u.Gid
+		uid, gid = u.Uid, u.Gid
 	}
 	id, err := strconv.ParseUint(uid, 10, 31)
-	gid, gerr := strconv.ParseUint(group, 10, 31)
-	if err != nil || gerr != nil {
-		return nil, fmt.Errorf("build_user %q does not exist on this node", name)
+	group, groupErr := strconv.ParseUint(gid, 10, 31)
+	if err != nil || groupErr != nil {
+		return nil, fmt.Errorf("%q does not exist on this node", name)
 	}
-	if id == 0 {
-		return nil, fmt.Errorf("build_user is root: packages of strangers are not installed as root; name another user")
-	}
-	return &environment.Builder{UID: uint32(id), GID: uint32(gid)}, nil
+	return &builder.User{UID: uint32(id), GID: uint32(group)}, nil
 }

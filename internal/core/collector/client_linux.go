@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,8 +23,12 @@ import (
 )
 
 // answerTime is how long a collector may take for what touches no file. One that
-// takes longer is replaced.
-const answerTime = 5 * time.Second
+// takes longer is replaced, which loses nothing: it may be alive. It is asked when a
+// call has been under way for askAfter.
+const (
+	answerTime = 3 * time.Second
+	askAfter   = 500 * time.Millisecond
+)
 
 // Config is what a Client needs to know.
 type Config struct {
@@ -188,9 +193,19 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*
 	}
 }
 
-// ask makes one call. A collector that is too late with its answer is asked whether
-// it answers at all, and hung up on if it does not.
+// ask makes one call. A collector that is late with its answer is asked whether it
+// answers at all, and hung up on if it does not: who was killed and has a thread in a
+// file system that does not answer is not dead, and its connection not closed.
 func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.File) (*reply, error) {
+	var over atomic.Bool
+	defer over.Store(true)
+	var look *time.Timer
+	look = time.AfterFunc(askAfter, func() {
+		if c.answers(l) && !over.Load() {
+			look.Reset(askAfter)
+		}
+	})
+	defer look.Stop()
 	r, err := l.calls.Do(ctx, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
@@ -205,22 +220,23 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 		}
 		return nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) {
-		go c.check(l)
-	}
 	if err != nil {
 		return nil, err
 	}
 	return r, r.err()
 }
 
-func (c *Client) check(l *link) {
+func (c *Client) answers(l *link) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	if _, err := l.calls.Do(ctx, func(seq uint64) error { return l.Send(&request{Seq: seq, Op: opHello}) }); err != nil {
-		c.cfg.Log("collector does not answer: replacing it")
+		if !errors.Is(err, wire.ErrLost) {
+			c.cfg.Log("collector does not answer: replacing it")
+		}
 		l.Close()
+		return false
 	}
+	return true
 }
 
 // connect returns the connection to a collector of this build that knows all running

@@ -197,7 +197,7 @@ func (s *server) run() {
 			break
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	s.collector.End(ctx)
 	cancel()
 	s.listener.Close() // removes the socket

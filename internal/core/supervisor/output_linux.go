@@ -21,7 +21,7 @@ var streamNames = [2]string{"stdout", "stderr"}
 // at the end of a task, where the collector itself gives up earlier.
 const (
 	openTime = 10 * time.Second
-	endTime  = 5 * time.Second
+	endTime  = 15 * time.Second
 )
 
 // collection is what the supervisor knows of the collection of a task's output.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 )
 
@@ -26,10 +25,9 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	// can be put in the way of the steps that follow
 	name := filepath.Join("builds", key+"."+rand.Text())
 	made, scratch := filepath.Join(name, "made"), filepath.Join(name, "scratch")
-	kept := filepath.Join("downloads", strconv.Itoa(s.builtBy())) // builders must not find each other's
 	defer s.removeTree(s.path(name))
 	err = s.subdirectory(name, 0o711)
-	for _, d := range []string{made, scratch, kept} {
+	for _, d := range []string{made, scratch} {
 		if err == nil {
 			err = s.buildersDirectory(d)
 		}
@@ -37,7 +35,9 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err != nil {
 		return nil, full(s.dir, err)
 	}
-	if err := spec.Build(ctx, s.path(made, "env"), s.path("envs", id), s.path(scratch), s.path(kept)); err != nil {
+	giveBack, err := s.run(ctx, spec, s.path(made, "env"), s.path("envs", id), s.path(scratch))
+	defer giveBack()
+	if err != nil {
 		return nil, err
 	}
 	sealed := s.path(name, "env")
@@ -53,6 +53,33 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	}
 	env.ID = key[:8]
 	return env, nil
+}
+
+// run has Spec.Build do its work. No process of the builder is there when it returns without an error. giveBack is to be
+// called after the environment was sealed: of files that are linked in both places, each has to be looked at as the builder's.
+func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) (giveBack func(), err error) {
+	downloads := ""
+	var k *kept
+	if spec.Downloads {
+		if k, err = s.takeKept(); err != nil {
+			return func() {}, full(s.dir, err)
+		}
+		downloads = s.path(k.name)
+	}
+	err = spec.Build(ctx, s.builder, dir, final, scratch, downloads)
+	var left error
+	if s.builder != nil {
+		left = s.builder.Clear()
+	}
+	giveBack = func() {
+		if k != nil {
+			k.giveBack(left == nil)
+		}
+	}
+	if err == nil {
+		err = left
+	}
+	return giveBack, err // rather that of the build, of which processes may be the consequence
 }
 
 // publish makes a sealed directory an environment, and returns it locked.

@@ -36,13 +36,13 @@ func TestNoMoreBuildsRunAtOnceThanTheNodeHasProcessors(t *testing.T) {
 					queued = true
 					comes(0)
 				},
-				Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+				Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
 					if !queued {
 						comes(1)
 						defer comes(-1)
 					}
 					<-everyoneCame
-					return building(3)(ctx, dir, final, scratch, downloads)
+					return building(3)(ctx, as, dir, final, scratch, downloads)
 				}})
 			if err != nil {
 				t.Error(err)
@@ -63,11 +63,11 @@ func TestTheTimeOfABuildCountsFromItsBeginning(t *testing.T) {
 			free = time.Now()
 			<-c.places
 		},
-		Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+		Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
 			if end, ok := ctx.Deadline(); !ok || end.Before(free.Add(time.Hour)) {
 				t.Errorf("it has %s", time.Until(end))
 			}
-			return building(3)(ctx, dir, final, scratch, downloads)
+			return building(3)(ctx, as, dir, final, scratch, downloads)
 		}})
 	e.Release()
 }
@@ -114,7 +114,7 @@ func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing
 			if other == "another" {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
-			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Build: func(context.Context, string, string, string, string) error {
+			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
@@ -137,7 +137,7 @@ func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing
 		for range 20 {
 			all.Go(func() {
 				e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Limit: 100 * time.Millisecond,
-					Build: func(ctx context.Context, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }})
+					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }})
 				if err != nil || !errors.Is(e.Stale, context.DeadlineExceeded) {
 					t.Errorf("got %+v, %v", e, err)
 				}

@@ -8,11 +8,12 @@
 //	meta/<key>.<n>.json what it has to look like; written last, so that what has none is not used
 //	users/<key>.<n>/    a file for each task that uses it, with the directory that exists for as long
 //	builds/             what is being built, and what is being removed
-//	downloads/<user>/   what a builder keeps between builds
+//	downloads/<n>/      what installers keep between builds, one of them at a time
+//	downloads/<n>.json  what that has to look like before the next build
 //	lock                whose bytes are locked, see lock.go
 //	salt                what secrets are hashed with
 //
-// Where Builder is nil, tasks run as the user that the environments belong to, and
+// Where Config.Builders is nil, tasks run as the user that the environments belong to, and
 // so could change one: that is noticed at the next Get, not prevented.
 package environment
 
@@ -32,7 +33,10 @@ type Config struct {
 	Dir     string        // absolute; made on first use
 	MaxSize int64         // bytes, 0 is without limit
 	MaxAge  time.Duration // without use, 0 is without limit
-	Builder *Builder      // who builds, nil where it is this process's user
+
+	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one. It is nil
+	// where this process's user builds.
+	Builders func(ctx context.Context, waiting func()) (*Builder, error)
 
 	// Patience is for how long an old environment (Spec.Fresh) is used without another try
 	// after it could not be built anew: an index that hangs would hold up each start.
@@ -41,8 +45,12 @@ type Config struct {
 	Log func(format string, args ...any)
 }
 
-// Builder is a user that owns nothing else on the node.
-type Builder struct{ UID, GID uint32 }
+// Builder is a user that owns nothing else on the node, for one build.
+type Builder struct {
+	UID, GID uint32
+	Clear    func() error // returns when no process of the user is there, and kills those that are
+	Release  func()       // lets others build as the user
+}
 
 // Cache is the environments below a directory. It is safe for concurrent use, and so are
 // several of one directory, in any number of processes.
@@ -78,11 +86,14 @@ type Spec struct {
 	// requirements that are not locked the meaning changes with time.)
 	Fresh time.Duration
 
-	// Build makes it: in dir, which does not exist, to be used at final, with a scratch directory for it
-	// and one whose content is kept between builds. These two exist and are the builder's, as is
-	// the directory that dir is in; all that Build makes in dir has to be the builder's too.
+	// Build makes it, as a user (nil: this process's): in dir, which does not exist, to be used at final, with a scratch
+	// directory for it and one whose content is kept between builds, "" unless Downloads. These two exist and are
+	// the builder's, as is the directory that dir is in; all that Build makes in dir has to be the builder's too.
 	// Nothing that it started may run any more when it returns.
-	Build func(ctx context.Context, dir, final, scratch, downloads string) error
+	Build func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error
+
+	// Downloads says that what Build downloads may serve other builds.
+	Downloads bool
 
 	// Limit is how long Build may take, with the wait for another process that builds the same, and
 	// before that how long others may be built first; 0 is without limit.
@@ -171,10 +182,16 @@ func instead(ctx context.Context, old *Environment, err error) (*Environment, er
 
 // lead gets the environment for this call. Others of this process wait for it.
 func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Environment, error) {
-	if err := c.takePlace(ctx, s); err != nil {
+	as, err := c.takePlace(ctx, s)
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-c.places }()
+	defer func() {
+		if as != nil {
+			as.Release()
+		}
+		<-c.places
+	}()
 	limited, cancel := s.limit(ctx)
 	defer cancel()
 	building, err := st.waitLock(limited, key, exclusive, s.Waiting)
@@ -187,30 +204,43 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Envir
 		return there, err
 	}
 	there.Release()
-	return st.build(limited, key, s)
+	return st.by(as).build(limited, key, s)
 }
 
-// takePlace waits until there are fewer builds than may be at once.
-func (c *Cache) takePlace(ctx context.Context, s Spec) error {
-	select {
-	case c.places <- struct{}{}:
-		return nil
-	default:
-	}
-	if s.Queued != nil {
-		s.Queued()
-	}
+// takePlace waits until there are fewer builds than may be at once, and for a user that builds.
+func (c *Cache) takePlace(ctx context.Context, s Spec) (as *Builder, err error) {
 	limited, cancel := s.limit(ctx)
 	defer cancel()
+	queued := onceOrNever(s.Queued)
 	select {
 	case c.places <- struct{}{}:
-		return nil
-	case <-limited.Done():
-		if ctx.Err() != nil {
-			return ctx.Err()
+	default:
+		queued()
+		select {
+		case c.places <- struct{}{}:
+		case <-limited.Done():
+			return nil, s.tooBusy(ctx)
 		}
-		return &BusyError{s.Limit}
 	}
+	if c.cfg.Builders == nil {
+		return nil, nil
+	}
+	if as, err = c.cfg.Builders(limited, queued); err != nil {
+		<-c.places
+		if limited.Err() != nil {
+			err = s.tooBusy(ctx)
+		}
+		return nil, err
+	}
+	return as, nil
+}
+
+// tooBusy is why nothing could begin, if it is not that nobody waits any more.
+func (s *Spec) tooBusy(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return &BusyError{s.Limit}
 }
 
 func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) {

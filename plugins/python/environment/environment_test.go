@@ -40,8 +40,20 @@ func builder() *Builder {
 	return &Builder{UID: 79998, GID: 79998}
 }
 
+// takeBuilder has all builds be builder's, and leaves processes alone.
+func takeBuilder() func(context.Context, func()) (*Builder, error) {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return func(context.Context, func()) (*Builder, error) {
+		b := builder()
+		b.Clear, b.Release = func() error { return nil }, func() {}
+		return b, nil
+	}
+}
+
 func testCache(t testing.TB) *Cache {
-	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder(), Log: t.Logf})
+	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builders: takeBuilder(), Log: t.Logf})
 }
 
 // writeTree makes what a virtual environment looks like, in 10 directories.
@@ -80,10 +92,10 @@ func chownTree(dir string, b *Builder) error {
 	})
 }
 
-type buildFunc = func(ctx context.Context, dir, final, scratch, downloads string) error
+type buildFunc = func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error
 
 func building(files int) buildFunc {
-	return func(_ context.Context, dir, _, _, _ string) error {
+	return func(_ context.Context, as *Builder, dir, _, _, _ string) error {
 		if err := writeTree(dir, files); err != nil {
 			return err
 		}
@@ -136,7 +148,7 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 func TestAnEnvironmentIsBuiltOnceAndThenThere(t *testing.T) {
 	c := testCache(t)
 	var dirs [4]string
-	s := Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+	s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
 		dirs = [4]string{dir, final, scratch, downloads}
 		for _, d := range dirs[2:] {
 			info, err := os.Stat(d)
@@ -150,7 +162,7 @@ func TestAnEnvironmentIsBuiltOnceAndThenThere(t *testing.T) {
 		if _, err := os.Lstat(dir); err == nil {
 			return errors.New("dir exists")
 		}
-		return building(30)(ctx, dir, final, scratch, downloads)
+		return building(30)(ctx, as, dir, final, scratch, downloads)
 	}}
 	first := mustGet(t, c, s)
 	if first.Hit || first.Stale != nil || first.Dir != dirs[1] || len(first.ID) != 8 || first.Size < 30*6 {
@@ -194,10 +206,10 @@ func TestOfManyTasksOneBuilds(t *testing.T) {
 		if waited.Add(1) == 19 {
 			close(release) // only now may the build go on
 		}
-	}, Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+	}, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
 		builds.Add(1)
 		<-release
-		return building(30)(ctx, dir, final, scratch, downloads)
+		return building(30)(ctx, as, dir, final, scratch, downloads)
 	}}
 	var hits atomic.Int32
 	var all sync.WaitGroup
@@ -261,14 +273,14 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 	first := mustGet(t, c, s)
 	defer first.Release()
 	unreachable := testError{temporary: true}
-	s.Build = func(context.Context, string, string, string, string) error { return unreachable }
+	s.Build = func(context.Context, *Builder, string, string, string, string) error { return unreachable }
 	stale := mustGet(t, c, s)
 	if !stale.Hit || stale.Stale != unreachable || stale.Dir != first.Dir {
 		t.Errorf("got %+v", stale)
 	}
 	stale.Release()
 	limited := deadline{t.Context(), make(chan struct{})}
-	s.Build = func(ctx context.Context, _, _, _, _ string) error {
+	s.Build = func(ctx context.Context, _ *Builder, _, _, _, _ string) error {
 		close(limited.over)
 		<-ctx.Done()
 		return ctx.Err()
@@ -279,11 +291,11 @@ func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
 	}
 	late.Release()
 	ctx, cancel := context.WithCancel(t.Context())
-	s.Build = func(context.Context, string, string, string, string) error { cancel(); return unreachable }
+	s.Build = func(context.Context, *Builder, string, string, string, string) error { cancel(); return unreachable }
 	if _, err := c.Get(ctx, s); err != unreachable {
 		t.Errorf("got %v of one that nobody waits for any more", err)
 	}
-	s.Build = func(context.Context, string, string, string, string) error { return testError{} }
+	s.Build = func(context.Context, *Builder, string, string, string, string) error { return testError{} }
 	if _, err := c.Get(t.Context(), s); err != (testError{}) {
 		t.Errorf("got %v", err)
 	}
@@ -349,7 +361,7 @@ func TestAnIndexThatFailedIsNotTriedAgainAtOnce(t *testing.T) {
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
 	mustGet(t, c, s).Release()
 	tries := 0
-	s.Build = func(context.Context, string, string, string, string) error {
+	s.Build = func(context.Context, *Builder, string, string, string, string) error {
 		tries++
 		return testError{temporary: true}
 	}

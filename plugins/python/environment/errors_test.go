@@ -17,8 +17,8 @@ import (
 func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-		if err := building(30)(ctx, dir, final, scratch, downloads); err != nil {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		if err := building(30)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
 		return want
@@ -44,7 +44,7 @@ func TestAllWhoWaitGetTheErrorOfOneBuild(t *testing.T) {
 						close(everyoneWaits)
 					}
 				},
-				Build: func(context.Context, string, string, string, string) error {
+				Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
 					builds.Add(1)
 					<-everyoneWaits
 					return failure
@@ -69,7 +69,7 @@ func TestWhoWaitsBuildsWhenTheBuilderIsCancelled(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	_, err := c.Get(ctx, Spec{Key: "k", Build: func(context.Context, string, string, string, string) error {
+	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -97,7 +97,7 @@ func TestWhoWaitsCanBeCancelled(t *testing.T) {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, string, string, string, string) error {
+			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
 				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
 				return err
 			}})
@@ -134,7 +134,7 @@ func TestSecretsDistinguishEnvironmentsAndAreNotWritten(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder()})
+	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builders: takeBuilder()})
 	e := mustGet(t, other, Spec{Key: "k", Secret: "hunter2", Build: building(3)})
 	defer e.Release()
 	for dir := range dirs {
@@ -171,13 +171,13 @@ func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
 			if n > 100 {
 				t.Fatal("it never succeeds")
 			}
-			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builder: builder(), Log: t.Logf})
+			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builders: takeBuilder(), Log: t.Logf})
 			if err := unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)); err != nil {
 				t.Fatal(err)
 			}
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-				failure = building(3)(ctx, dir, final, scratch, downloads)
+			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+				failure = building(3)(ctx, as, dir, final, scratch, downloads)
 				if failure == nil {
 					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
 				}

@@ -105,7 +105,7 @@ func fatal(err error) {
 	}
 }
 
-func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
+func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builders: takeBuilder()}) }
 
 // helpGet asks for one environment when a line comes, and says whether it built it.
 func helpGet(dir string) {
@@ -121,8 +121,8 @@ func helpGet(dir string) {
 
 // helpBlock builds without end.
 func helpBlock(dir string) {
-	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-		fatal(building(30)(ctx, dir, final, scratch, downloads))
+	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		fatal(building(30)(ctx, as, dir, final, scratch, downloads))
 		fmt.Println("building")
 		select {}
 	}})

@@ -20,6 +20,7 @@ import (
 //	<key>      exclusive: it is being built, in builds/<key>.*
 //	<key>.<n>  shared: it is between its Get (or publication) and its Release; exclusive: it may be removed
 //	downloads  shared: a build uses them; exclusive: they may be removed
+//	downloads/<n>  exclusive: a build uses that one
 //	salt       exclusive: it is being made
 type lock struct {
 	file *os.File

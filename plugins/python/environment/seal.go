@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
 // seal makes a tree ours and read-only, but for dir itself, to which publish does that.
@@ -188,7 +190,7 @@ func (s *store) checkLink(rel, target string) error {
 			return fmt.Errorf("%s is a link to an interpreter that is not there: %w", rel, err)
 		}
 		if real == s.dir || strings.HasPrefix(real, s.dir+"/") || !info.Mode().IsRegular() ||
-			s.builder != nil && owner(info) == s.builder.UID {
+			s.builder != nil && (owner(info) == s.builder.UID || builders.Reserved(owner(info))) {
 			return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
 		}
 		return nil

@@ -3,6 +3,7 @@ package environment
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
 func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
@@ -32,6 +35,13 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 		{"a link to no interpreter", func(d string) error { return os.Symlink("/no/such", d+"/bin/python3.11") }, "not there"},
 		{"a link to a directory as the interpreter", func(d string) error { return os.Symlink("/bin", d+"/bin/python3.11") }, "no interpreter"},
 		{"a link to the cache as the interpreter", func(d string) error { return os.Symlink(filepath.Dir(d), d+"/bin/python3.11") }, "no interpreter"},
+		{"a link to another environment's interpreter", func(d string) error {
+			other := filepath.Join(d, "../../../../envs/other/bin")
+			if err := os.MkdirAll(other, 0o755); err != nil {
+				return err
+			}
+			return errors.Join(os.WriteFile(other+"/python3", nil, 0o755), os.Symlink(filepath.Join(other, "python3"), d+"/bin/python3.11"))
+		}, "no interpreter"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/sh") }, "outside"},
 		{"an absolute link of that name elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/python3") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
@@ -56,7 +66,7 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)
-			s := Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
+			s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
 				if err := writeTree(dir, 30); err != nil {
 					return err
 				}
@@ -97,6 +107,28 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 	}
 }
 
+func TestAnInterpreterThatABuilderCouldChangeIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root there is no other user who builds")
+	}
+	for _, uid := range []uint32{builder().UID, builders.First, builders.First + 50} {
+		c := testCache(t)
+		python := filepath.Join(testDir(t), "python3")
+		if err := errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(uid), 0)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+			if err := writeTree(dir, 3); err != nil {
+				return err
+			}
+			return errors.Join(os.Symlink(python, dir+"/bin/python3.11"), chownTree(dir, as))
+		}})
+		if err == nil || !strings.Contains(err.Error(), "no interpreter of the node") {
+			t.Errorf("of user %d: got %v", uid, err)
+		}
+	}
+}
+
 func TestFilesOfOthersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -106,8 +138,8 @@ func TestFilesOfOthersAreRefused(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-		if err := building(3)(ctx, dir, final, scratch, downloads); err != nil {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
 		return os.Link(secret, filepath.Join(dir, "lib", "linked"))
@@ -125,8 +157,8 @@ func TestFilesOfOthersAreRefused(t *testing.T) {
 func TestFilesThatAreLinkedElsewhereAreCopied(t *testing.T) {
 	c := testCache(t)
 	var original string
-	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-		if err := building(3)(ctx, dir, final, scratch, downloads); err != nil {
+	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
 		original = filepath.Join(downloads, "original.py")
@@ -192,8 +224,8 @@ func TestABuilderThatGoesOnCannotHaveOthersFilesChanged(t *testing.T) {
 	}
 	for i := range times {
 		var failure error // of the build itself
-		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, final, scratch, downloads string) error {
-			if failure = building(200)(ctx, dir, final, scratch, downloads); failure != nil {
+		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+			if failure = building(200)(ctx, as, dir, final, scratch, downloads); failure != nil {
 				return failure
 			}
 			if _, failure = fmt.Fprintln(in, dir, scratch); failure != nil {

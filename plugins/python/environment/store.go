@@ -18,19 +18,19 @@ import (
 
 // store is the cache's directory.
 type store struct {
-	dir     string // without symbolic links
-	builder *Builder
+	dir     string   // without symbolic links
+	builder *Builder // of the build that this is for; nil where it is this process's user
 	log     func(format string, args ...any)
 }
 
 // open makes what is missing. It is called for each operation, so that the directory
 // may be removed while this process runs.
 func (c *Config) open() (*store, error) {
-	dir, err := makeDir(c.Dir, c.Builder != nil)
+	dir, err := makeDir(c.Dir, c.Builders != nil)
 	if err != nil {
 		return nil, full(c.Dir, err)
 	}
-	s := &store{dir: dir, builder: c.Builder, log: c.Log}
+	s := &store{dir: dir, log: c.Log}
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
@@ -54,6 +54,13 @@ func (c *Config) existing() (*store, error) {
 		return nil, nil
 	}
 	return c.open()
+}
+
+// by is the same for the build of a user.
+func (s *store) by(as *Builder) *store {
+	its := *s
+	its.builder = as
+	return &its
 }
 
 func (s *store) path(parts ...string) string {

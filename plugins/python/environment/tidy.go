@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -240,8 +241,36 @@ func (t *tidying) evict(c candidate) (removed bool, err error) {
 	return true, t.discardLocked(c.id, l)
 }
 
+// unkept removes downloads without a record, which killed builds left: no build would use them.
+func (t *tidying) unkept() error {
+	l, err := t.tryLock("downloads", exclusive)
+	if l == nil {
+		return err
+	}
+	defer l.close()
+	names, err := t.names("downloads")
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, name := range names {
+		dir, isRecord := strings.CutSuffix(name, entrySuffix)
+		other := t.path("downloads", name+entrySuffix)
+		if isRecord {
+			other = t.path("downloads", dir)
+		}
+		if _, err := os.Lstat(other); errors.Is(err, fs.ErrNotExist) {
+			left = append(left, t.path("downloads", name))
+		}
+	}
+	return t.trash(l, left...)
+}
+
 // downloads empties them when they take more than a quarter of the cache, and counts them.
 func (t *tidying) downloads(maxSize int64) error {
+	if err := t.unkept(); err != nil {
+		return err
+	}
 	now, failed := measure(t.path("downloads")) // while a build changes them it may
 	t.total += now.Size
 	if failed == nil && (maxSize <= 0 || now.Size <= maxSize/4) {

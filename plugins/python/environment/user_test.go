@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,7 +72,7 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			e, err := Open(Config{Dir: c.dir, Builder: builder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
+			e, err := Open(Config{Dir: c.dir, Builders: takeBuilder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -111,7 +110,7 @@ func TestOtherUsersCannotChangeTheCache(t *testing.T) {
 		t.Skip("without root there is one user only")
 	}
 	c := testCache(t)
-	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})
+	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Downloads: true, Build: building(3)})
 	defer e.Release()
 	dir := c.cfg.Dir
 	for _, uid := range []uint32{65534, builder().UID} {
@@ -133,6 +132,8 @@ func TestOtherUsersCannotChangeTheCache(t *testing.T) {
 			"mkdir " + dir + "/new",
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",
+			"ls " + dir + "/downloads/0",
+			"cat " + dir + "/downloads/0.json",
 			"cat " + dir + "/salt",
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",
@@ -142,36 +143,8 @@ func TestOtherUsersCannotChangeTheCache(t *testing.T) {
 			}
 		}
 	}
-	if out, err := asUser(65534, fmt.Sprintf("ls %s/downloads/%d", dir, builder().UID)); err == nil {
-		t.Errorf("a task may see the downloads: %s", out)
-	}
 	again := mustGet(t, c, Spec{Key: "k", Secret: "s"})
 	again.Release()
-}
-
-func TestAnotherBuilderHasDownloadsOfItsOwn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is no other user who builds")
-	}
-	c := testCache(t)
-	seen := map[string]bool{}
-	for _, uid := range []uint32{79998, 79997, 79997} {
-		c.cfg.Builder = &Builder{UID: uid, GID: uid}
-		_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(_ context.Context, _, _, _, downloads string) error {
-			info, err := os.Stat(downloads)
-			if err != nil || owner(info) != uid || info.Mode().Perm() != 0o700 {
-				t.Errorf("downloads of %d are %v, %v", uid, info, err)
-			}
-			seen[downloads] = true
-			return testError{}
-		}})
-		if err != (testError{}) {
-			t.Error(err)
-		}
-	}
-	if len(seen) != 2 {
-		t.Errorf("got %v", seen)
-	}
 }
 
 // All of these tests again as a user who is not root.

@@ -3,10 +3,15 @@ package install_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -44,8 +49,25 @@ func TestAnUVThatCannotAnswerNowIsNotTakenForNone(t *testing.T) {
 			}
 		}
 	}
-	write(first, "kill -9 $$")
+	mark := fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano())
+	write(first, "exec sleep "+mark)
+	over := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() { // from outside, as the kernel does: it is the first process of its namespace
+		for {
+			for _, pid := range sleeping(mark) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
 	notKnown("it was killed")
+	close(over)
+	killing.Wait()
 	write(first, "echo uv 4.5.6")
 	file, err := os.OpenFile(first, os.O_WRONLY, 0)
 	if err != nil {
@@ -58,6 +80,19 @@ func TestAnUVThatCannotAnswerNowIsNotTakenForNone(t *testing.T) {
 	if i, err := find("auto"); err != nil || i.Version != "4.5.6" {
 		t.Errorf("found %s %s: %v", i.Name, i.Version, err)
 	}
+}
+
+// sleeping are the processes that sleep for a time that no other does.
+func sleeping(mark string) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range all {
+		if line, _ := os.ReadFile(file); string(line) == "sleep\x00"+mark+"\x00" {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {

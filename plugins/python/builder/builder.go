@@ -1,0 +1,246 @@
+// Package builder gives each build a user of its own, whose processes are gone before what
+// it built is used.
+package builder
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/builders"
+)
+
+// Prober is who asks programs what they are. It builds nothing, so a probe never keeps a build from its end.
+const Prober = builders.First
+
+// User is one without an account that owns nothing else on the node.
+type User struct{ UID, GID uint32 }
+
+// Users are those of the node that build. They are one build's at a time, in whatever process.
+type Users struct {
+	// Dir is builders.Dir, but in tests.
+	Dir string
+
+	// Only is the one user that builds, nil for any of builders.First to builders.Last but Prober.
+	Only *User
+}
+
+// Declare has all drivers of the node know Only. It is to be called before anything is built.
+func (u *Users) Declare() error {
+	if u.Only == nil {
+		return nil
+	}
+	return builders.Declare(u.Dir, u.Only.UID, u.Only.GID)
+}
+
+// Taken is a user that builds, until Release.
+type Taken struct {
+	User
+	lock *os.File
+}
+
+// Take waits for a user that nobody builds as, and that has no process. waiting is called before the first wait.
+// What an earlier build left is killed; of Only, which may be outside of what is reserved for builders, processes
+// that are there before a build are not its own, and an error.
+func (u *Users) Take(ctx context.Context, waiting func()) (*Taken, error) {
+	if err := builders.Make(u.Dir); err != nil {
+		return nil, err
+	}
+	if err := u.Declare(); err != nil {
+		return nil, err
+	}
+	for {
+		t, err := u.try()
+		if t != nil || err != nil {
+			return t, err
+		}
+		if waiting != nil {
+			waiting()
+			waiting = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// try returns nil where all are taken.
+func (u *Users) try() (*Taken, error) {
+	if u.Only != nil {
+		t, err := u.lock(*u.Only)
+		if t == nil || err != nil {
+			return nil, err
+		}
+		if builders.Reserved(u.Only.UID) {
+			err = t.Clear()
+		} else if left, lookErr := processes(u.Only.UID); lookErr != nil {
+			err = lookErr
+		} else if len(left) > 0 {
+			err = fmt.Errorf("user %d has a process (%d, %s), and could change with it what is built: name another user as build_user", u.Only.UID, left[0].pid, left[0].name)
+		}
+		return t.or(err)
+	}
+	for id := uint32(Prober + 1); id <= builders.Last; id++ {
+		t, err := u.lock(User{id, id})
+		if t == nil && err == nil {
+			continue
+		}
+		if err == nil {
+			err = t.Clear()
+		}
+		return t.or(err)
+	}
+	return nil, nil
+}
+
+// or gives a user back where there is an error.
+func (t *Taken) or(err error) (*Taken, error) {
+	if err != nil {
+		if t != nil {
+			t.Release()
+		}
+		return nil, err
+	}
+	return t, nil
+}
+
+// lock returns nil where another build has the user. The lock is a file's, which the kernel gives back
+// when this process ends, and which is removed with it.
+func (u *Users) lock(user User) (*Taken, error) {
+	path := filepath.Join(u.Dir, strconv.FormatUint(uint64(user.UID), 10)+".lock")
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("failed to open the lock of a user that builds: %w", err)
+		}
+		switch err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case errors.Is(err, unix.EINTR):
+			f.Close()
+			continue
+		case errors.Is(err, unix.EWOULDBLOCK):
+			f.Close()
+			return nil, nil
+		case err != nil:
+			f.Close()
+			return nil, fmt.Errorf("failed to lock a user that builds: %w", err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("failed to lock a user that builds: %w", err)
+		}
+		if st.Nlink > 0 {
+			return &Taken{user, f}, nil
+		}
+		f.Close() // whoever had it removed it in between
+	}
+}
+
+// Release lets others build as the user. It may be called once.
+func (t *Taken) Release() {
+	_ = os.Remove(t.lock.Name())
+	_ = unix.Flock(int(t.lock.Fd()), unix.LOCK_UN) // a child between fork and exec has the description, too
+	_ = t.lock.Close()
+}
+
+// grace is how long a killed process may take to end: one that waits for a disk does so first.
+const grace = 15 * time.Second
+
+// Clear returns when no process of the user is there, and kills those that are.
+func (t *Taken) Clear() error {
+	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
+		left, err := processes(t.UID)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("process %d (%s) of user %d, who builds, does not end, and could change what is built", left[0].pid, left[0].name, t.UID)
+		}
+		for _, p := range left {
+			p.kill(t.UID)
+		}
+	}
+}
+
+type process struct {
+	pid  int
+	name string
+}
+
+// processes are those that have a user as any of their user ids, and that still run.
+func processes(uid uint32) (found []process, err error) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("failed to look for processes of a user that builds: %w", err)
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("failed to look for processes of a user that builds: %w", err)
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		has, comm, err := isOf(pid, uid)
+		if err != nil {
+			return nil, fmt.Errorf("failed to look for processes of a user that builds: %w", err)
+		}
+		if has {
+			found = append(found, process{pid, comm})
+		}
+	}
+	return found, nil
+}
+
+// isOf reads proc_pid_status(5).
+func isOf(pid int, uid uint32) (has bool, name string, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false, "", nil
+	}
+	if err != nil {
+		return false, "", err
+	}
+	want := strconv.FormatUint(uint64(uid), 10)
+	for line := range bytes.Lines(status) {
+		key, value, _ := strings.Cut(string(line), ":")
+		fields := strings.Fields(value)
+		switch {
+		case key == "Name":
+			name = fmt.Sprintf("%q", strings.TrimSpace(value))
+		case key == "State" && len(fields) > 0 && (fields[0] == "Z" || fields[0] == "X"):
+			return false, "", nil // it has nothing any more
+		case key == "Uid":
+			for _, id := range fields { // real, effective, saved, of the file system
+				has = has || id == want
+			}
+			return has, name, nil
+		}
+	}
+	return false, name, nil
+}
+
+// kill kills the process if it still is the user's, and no other that has its number meanwhile.
+func (p process) kill(uid uint32) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if has, _, err := isOf(p.pid, uid); has && err == nil {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	}
+}

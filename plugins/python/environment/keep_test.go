@@ -1,0 +1,166 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// downloading is a build that finds some downloads, and adds one.
+func downloading(t *testing.T, found *[]string, name string) Spec {
+	return Spec{Key: name, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		entries, err := os.ReadDir(downloads)
+		if err != nil {
+			return err
+		}
+		*found = nil
+		for _, e := range entries {
+			*found = append(*found, e.Name())
+			if info, err := e.Info(); err != nil || as != nil && owner(info) != as.UID {
+				t.Errorf("%s is not the builder's: %v, %v", e.Name(), info, err)
+			}
+		}
+		sub := filepath.Join(downloads, name, "of", "it")
+		if err := os.MkdirAll(sub, 0o777); err != nil {
+			return err
+		}
+		if err := errors.Join(os.WriteFile(sub+"/wheel", []byte("content"), 0o666), os.Symlink("wheel", sub+"/link")); err != nil {
+			return err
+		}
+		if as != nil {
+			if err := chownTree(filepath.Join(downloads, name), as); err != nil {
+				return err
+			}
+		}
+		return building(3)(ctx, as, dir, final, scratch, downloads)
+	}}
+}
+
+func TestAKeptDownloadServesTheNextBuildUnlessItWasChanged(t *testing.T) {
+	for name, change := range map[string]func(dir string) error{
+		"nothing": nil,
+		"a file's content, with its times": func(dir string) error {
+			file := dir + "/first/of/it/wheel"
+			info, err := os.Stat(file)
+			return errors.Join(err, os.WriteFile(file, []byte("changed"), 0o600), os.Chtimes(file, info.ModTime(), info.ModTime()))
+		},
+		"a file more": func(dir string) error { return os.WriteFile(dir+"/first/new", nil, 0o600) },
+		"a file less": func(dir string) error { return os.Remove(dir + "/first/of/it/wheel") },
+		"where a link leads": func(dir string) error {
+			return errors.Join(os.Remove(dir+"/first/of/it/link"), os.Symlink("/etc/passwd", dir+"/first/of/it/link"))
+		},
+		"a file's mode":        func(dir string) error { return os.Chmod(dir+"/first/of/it/wheel", 0o777) },
+		"the whole directory":  func(dir string) error { return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700)) },
+		"its record":           func(dir string) error { return os.WriteFile(dir+".json", []byte("{}"), 0o600) },
+		"its build was killed": func(dir string) error { return os.Remove(dir + ".json") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testCache(t)
+			var found []string
+			mustGet(t, c, downloading(t, &found, "first")).Release()
+			dir := filepath.Join(c.cfg.Dir, "downloads", "0")
+			err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				info, err := d.Info()
+				if err != nil || int(owner(info)) != os.Geteuid() || d.Type() != os.ModeSymlink && info.Mode()&0o022 != 0 {
+					t.Errorf("between builds %s is %v of user %d, %v", path, info.Mode(), owner(info), err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "first"
+			if change != nil {
+				want = ""
+				if err := change(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mustGet(t, c, downloading(t, &found, "second")).Release()
+			if strings.Join(found, " ") != want {
+				t.Errorf("the next build found %q", found)
+			}
+			mustGet(t, c, downloading(t, &found, "third")).Release()
+			if strings.Join(found, " ") != strings.TrimSpace(want+" second") {
+				t.Errorf("the one after that found %q", found)
+			}
+			mustTidy(t, c)
+			mustBeTidy(t, c, 3)
+		})
+	}
+}
+
+func TestBuildsAtTheSameTimeDoNotShareDownloads(t *testing.T) {
+	c := testCache(t)
+	var inner, outer []string
+	s := downloading(t, &outer, "outer")
+	build := s.Build
+	s.Build = func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		e, err := c.Get(ctx, downloading(t, &inner, "inner"))
+		e.Release()
+		if entries, err := os.ReadDir(downloads); err != nil || len(entries) > 0 {
+			t.Errorf("from the other came %v, %v", entries, err)
+		}
+		return errors.Join(err, build(ctx, as, dir, final, scratch, downloads))
+	}
+	mustGet(t, c, s).Release()
+	if len(inner)+len(outer) > 0 {
+		t.Errorf("found %q and %q", inner, outer)
+	}
+}
+
+func TestNothingIsSealedOrKeptWhileItsBuilderHasAProcess(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root there is no other user who builds")
+	}
+	c := testCache(t)
+	take := c.cfg.Builders
+	still := errors.New("a process does not end")
+	released := 0
+	c.cfg.Builders = func(ctx context.Context, waiting func()) (*Builder, error) {
+		b, err := take(ctx, waiting)
+		b.Clear, b.Release = func() error { return still }, func() { released++ }
+		return b, err
+	}
+	var found []string
+	if _, err := c.Get(t.Context(), downloading(t, &found, "first")); !errors.Is(err, still) || released != 1 {
+		t.Errorf("got %v, and the user was given back %d times", err, released)
+	}
+	mustBeTidy(t, c, 0)
+	c.cfg.Builders = take
+	mustGet(t, c, downloading(t, &found, "first")).Release()
+	if len(found) > 0 {
+		t.Errorf("its downloads serve another build: %q", found)
+	}
+}
+
+func TestWhatABuilderLinkedFromElsewhereIsNotKept(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	c := testCache(t)
+	secret := filepath.Join(testDir(t), "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	s := downloading(t, &found, "first")
+	build := s.Build
+	s.Build = func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		return errors.Join(build(ctx, as, dir, final, scratch, downloads), os.Link(secret, downloads+"/linked"))
+	}
+	mustGet(t, c, s).Release()
+	if info, err := os.Stat(secret); err != nil || info.Mode() != 0o644 || owner(info) != 0 {
+		t.Errorf("it is %v of user %d, %v", info.Mode(), owner(info), err)
+	}
+	mustGet(t, c, downloading(t, &found, "second")).Release()
+	if len(found) > 0 {
+		t.Errorf("the next build found %q", found)
+	}
+}
