@@ -311,3 +311,41 @@ func TestAnEarlierRunsOOMKillIsNotTheNextRuns(t *testing.T) {
 		h.destroy(c, next.ID)
 	}
 }
+
+// One whose adoption takes long holds up nobody but who asks about it.
+func TestARequestWaitsForTheAdoptionOfItsOwnTaskAlone(t *testing.T) {
+	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
+	slow := newAdoption(&task.State{ID: "slow"}).p
+	s.processes["slow"], s.processes["other"] = slow, newProcess("other")
+	if p, err := s.find("other"); err != nil || p.id != "other" {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	s.processes["other"].exit = &task.Exit{}
+	if s.mayEnd() {
+		t.Error("it may end before all are adopted")
+	}
+	type answer struct {
+		what string
+		p    *process
+	}
+	answers := make(chan answer)
+	go func() {
+		p, _ := s.find("slow")
+		answers <- answer{"found", p}
+	}()
+	go func() { answers <- answer{"known", s.enter(newProcess("slow"))} }()
+	select {
+	case a := <-answers:
+		t.Errorf("%s before it was adopted", a.what)
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.mu.Lock()
+	slow.adopting = false
+	s.mu.Unlock()
+	close(slow.begun)
+	for range 2 {
+		if a := <-answers; a.p != slow {
+			t.Errorf("%s: %+v", a.what, a.p)
+		}
+	}
+}
