@@ -336,7 +336,7 @@ func TestARequestWaitsForTheAdoptionOfItsOwnTaskAlone(t *testing.T) {
 	go func() { answers <- answer{"known", s.enter(newProcess("slow"))} }()
 	select {
 	case a := <-answers:
-		t.Errorf("%s before it was adopted", a.what)
+		t.Fatalf("%s before it was adopted", a.what)
 	case <-time.After(50 * time.Millisecond):
 	}
 	s.mu.Lock()
