@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+const strangerID = 65534
+
+// listenAsStranger listens as another user. What is said to it comes from the channel, by
+// connection, each when that has ended.
+func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan string) {
+	t.Helper()
+	var l *net.UnixListener
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the calls are made for this thread alone
+
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			if _, _, errno := unix.RawSyscall(call, strangerID, strangerID, strangerID); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		var err error
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	said := make(chan string, 1000)
+	go func() {
+		defer close(said)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // one that waits for an answer does not end
+			b, _ := io.ReadAll(c)
+			c.Close()
+			said <- string(b)
+		}
+	}()
+	return l, said
+}
+
+func TestAStateDirThatAnotherUserCanReplaceGetsNoTask(t *testing.T) {
+	needRoot(t)
+	t.Run("at the agent's start", func(t *testing.T) {
+		t.Parallel()
+		dir, err := os.MkdirTemp(scratch, "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(dir, strangerID, strangerID); err != nil {
+			t.Fatal(err)
+		}
+		n, err := startNode(t.Name(), nodeOptions{state: dir})
+		if err == nil {
+			n.end()
+			t.Fatal("the agent runs")
+		}
+		if want := "state_dir can't be used: " + dir + " belongs to user 65534, "; !strings.Contains(err.Error(), want) {
+			t.Errorf("the agent does not say %q:\n%v", want, err)
+		}
+	})
+	t.Run("while the agent runs", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t, nodeOptions{})
+		taken := filepath.Dir(n.store())
+		if err := os.MkdirAll(n.store(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range []string{taken, n.store()} {
+			if err := os.Chown(dir, strangerID, strangerID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Cleanup(func() {
+			if err := os.RemoveAll(taken); err != nil {
+				t.Error(err)
+			}
+		})
+		l, said := listenAsStranger(t, filepath.Join(n.store(), "supervisor.sock"))
+
+		j := job(t, sh("echo $SECRET"), func(_ *api.Job, task *api.Task) { task.Env = map[string]string{"SECRET": "stolen"} })
+		if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
+			t.Fatal(err)
+		}
+		// the task is refused, or is not even placed, as the driver has been found unhealthy
+		want := "state directory can't be used: " + taken + " belongs to user 65534, "
+		unhealthy := "state_dir can't be used: " + taken + " belongs to user 65534, "
+		refused := poll(time.Minute, func() error {
+			nodes, _, err := n.Client().Nodes().List(nil)
+			if err != nil {
+				return err
+			}
+			if d := nodes[0].Drivers["exec-lite"]; !d.Healthy && strings.Contains(d.HealthDescription, unhealthy) {
+				return nil
+			}
+			list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
+			if err != nil {
+				return err
+			}
+			for _, i := range list {
+				a := &alloc{n: n, job: *j.ID, id: i.ID}
+				if s := a.story(); strings.Contains(s, api.TaskDriverFailure) && strings.Contains(s, want) {
+					return nil
+				}
+			}
+			return fmt.Errorf("neither does the driver say %q nor a task's events %q", unhealthy, want)
+		})
+		if refused != nil {
+			t.Error(refused)
+		}
+		l.Close()
+		for s := range said {
+			if s != "" {
+				t.Errorf("the stranger was told %q", s)
+			}
+		}
+	})
+}
