@@ -469,7 +469,7 @@ func withoutRoot(t *testing.T, groups ...string) bool {
 	dir, err := os.MkdirTemp("", "otn") // short, for a socket
 	must(t, err)
 	defer os.RemoveAll(dir)
-	must(t, os.Chmod(dir, 0o777))
+	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	b, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	binary := filepath.Join(dir, "driver.test")

@@ -11,7 +11,7 @@ import (
 // PluginOptions are the options of the plugin that every driver on this core
 // has. Embed it in the plugin's configuration.
 type PluginOptions struct {
-	StateDir       string   `codec:"state_dir" doc:"Where the supervisor keeps its socket and the state of running tasks, absolute. By default /run/outrider for root, otherwise outrider below the user's XDG_STATE_HOME or ~/.local/state."`
+	StateDir       string   `codec:"state_dir" doc:"Where the supervisor keeps its socket and the state of running tasks, absolute. Nobody but root and the agent's user may be able to replace it. By default /run/outrider for root, otherwise outrider below the user's XDG_STATE_HOME or ~/.local/state."`
 	LogCollection  string   `codec:"log_collection" default:"driver" enum:"driver,nomad" doc:"Who moves the output of tasks to the log files: the driver's supervisor, or a logmon process of Nomad's for each task (which also honours the job's logs block)."`
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have, its supplementary groups included: a list of ids and ranges."`
