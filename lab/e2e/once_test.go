@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// killsVar is how many times TestATaskMeantOnceRunsOnce kills, the plugin alone then, too.
+const killsVar = "OUTRIDER_E2E_KILLS"
+
+// burst is how many tasks are started when somebody is killed.
+const burst = 20
+
+// onceKill is who is killed in the middle of a burst.
+type onceKill struct {
+	name string
+	kill func(t *testing.T, n *node)
+
+	// loses says that the plugin or the supervisor is gone with the agent or in the middle of a start,
+	// which alone may have known an exit: "lost" is true then, too. A stopping agent kills its plugin.
+	loses bool
+
+	// refuses says that Nomad gives an allocation up, of which it makes a runner at the wrong moment,
+	// without a call to the driver: "error adding alloc: failed creating runner".
+	refuses bool
+}
+
+var (
+	agentKilled     = onceKill{name: "agent killed", kill: func(t *testing.T, n *node) { kill(t, n); n.restart(t) }}
+	agentStopped    = onceKill{name: "agent stopped", loses: true, kill: func(t *testing.T, n *node) { stop(t, n); n.restart(t) }}
+	supervisorEnded = onceKill{name: "supervisor killed", loses: true, kill: func(t *testing.T, n *node) { n.killAll(n.isSupervisor) }}
+	pluginEnded     = onceKill{name: "plugin killed", refuses: true, kill: func(t *testing.T, n *node) { n.killAll(n.isPlugin) }}
+	bothKilled      = onceKill{name: "agent and plugin killed", loses: true, kill: func(t *testing.T, n *node) {
+		kill(t, n)
+		n.killAll(n.isPlugin)
+		n.restart(t)
+	}}
+	onceKills = []onceKill{
+		agentKilled, agentKilled, supervisorEnded, agentKilled, agentStopped,
+		agentKilled, agentKilled, agentKilled, bothKilled, agentKilled,
+	}
+)
+
+// killAll kills those of a kind that are there.
+func (n *node) killAll(is func(proc) bool) {
+	for _, p := range n.find(is) {
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+	}
+}
+
+// onceJob is a burst: each task adds a line to a file of its own as its first act, and ends with a
+// code of its own. Half of them have a token in their environment and half a template,
+// which another agent makes anew.
+func onceJob(t *testing.T, dir string) *api.Job {
+	j := job(t, sh(`echo x >> `+dir+`/$NOMAD_GROUP_NAME-$NOMAD_ALLOC_INDEX
+		echo "$NOMAD_TOKEN$MADE_AT" | cksum; sleep 0.$((NOMAD_ALLOC_INDEX * 9)); exit $((NOMAD_ALLOC_INDEX % 5))`),
+		small(burst/2))
+	token := j.TaskGroups[0]
+	token.Name = new("token")
+	token.Tasks[0].Identity = &api.WorkloadIdentity{Env: true}
+	template := api.NewTaskGroup("template", burst/2)
+	template.EphemeralDisk, template.RestartPolicy, template.ReschedulePolicy = token.EphemeralDisk, token.RestartPolicy, token.ReschedulePolicy
+	other := *token.Tasks[0]
+	other.Identity = nil
+	other.Templates = []*api.Template{{
+		EmbeddedTmpl: new(`MADE_AT={{ timestamp "unix" }}`), DestPath: new("secrets/made"), Envvars: new(true), ChangeMode: new("noop"),
+	}}
+	return j.AddTaskGroup(template.AddTask(&other))
+}
+
+func TestATaskMeantOnceRunsOnce(t *testing.T) {
+	t.Parallel()
+	kills, who := len(onceKills), onceKills
+	if v := os.Getenv(killsVar); v != "" {
+		var err error
+		if kills, err = strconv.Atoi(v); err != nil {
+			t.Fatalf("%s: %v", killsVar, err)
+		}
+		who = append(slices.Clone(who), pluginEnded)
+	}
+	n := newNode(t, nodeOptions{})
+	taken, lost := 0, 0
+	for i := range kills {
+		k := who[i%len(who)]
+		again, gone := onceRound(t, n, i, k)
+		taken += again
+		lost += gone
+		if t.Failed() {
+			t.Fatalf("in round %d of %d: %s", i, kills, k.name)
+		}
+	}
+	t.Logf("%d tasks, %d kills: each task ran once; %d were taken up under a new id, %d exits are lost and told so", kills*burst, kills, taken, lost)
+}
+
+func (k onceKill) refused(s *api.AllocationListStub) bool {
+	return k.refuses && s.ClientStatus == "failed" && len(s.TaskStates) == 0
+}
+
+// onceRound is one burst and one kill, when a random number of its tasks have begun.
+func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) {
+	t.Helper()
+	dir := filepath.Join(n.dir, fmt.Sprint("once", number))
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	begun := func() int { e, _ := os.ReadDir(dir); return len(e) }
+	j := onceJob(t, dir)
+	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
+		t.Fatal(err)
+	}
+	moment := rand.IntN(burst)
+	eventually(t, 2*time.Minute, func() error {
+		if now := begun(); now < moment {
+			return fmt.Errorf("%d tasks have begun, not yet %d", now, moment)
+		}
+		return nil
+	})
+	time.Sleep(rand.N(60 * time.Millisecond)) // any moment between two starts
+	k.kill(t, n)
+
+	var list []*api.AllocationListStub
+	eventually(t, 3*time.Minute, func() (err error) {
+		if list, _, err = n.Client().Jobs().Allocations(*j.ID, false, nil); err != nil {
+			return err
+		}
+		if len(list) != burst {
+			return fmt.Errorf("%d allocations, want %d", len(list), burst)
+		}
+		for _, s := range list {
+			if k.refused(s) {
+				continue
+			}
+			if st := s.TaskStates["main"]; st == nil || st.State != "dead" || s.ClientStatus != "complete" && s.ClientStatus != "failed" {
+				a := &alloc{n: n, id: s.ID, job: *j.ID}
+				return fmt.Errorf("%s is %s: %s", s.Name, s.ClientStatus, a.story())
+			}
+		}
+		return nil
+	})
+	for _, s := range list {
+		a := &alloc{n: n, id: s.ID, job: *j.ID}
+		index, _ := strconv.Atoi(strings.TrimSuffix(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "]"))
+		b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%s-%d", s.TaskGroup, index)))
+		if k.refused(s) {
+			if len(b) != 0 {
+				t.Errorf("%s at %d of %d: %s was given up, and ran", k.name, moment, burst, s.Name)
+			}
+			continue
+		}
+		if string(b) != "x\n" {
+			t.Errorf("%s at %d of %d: %s ran %d times: %s", k.name, moment, burst, s.Name, strings.Count(string(b), "x"), a.story())
+		}
+		switch got := a.outcome(); {
+		case got == fmt.Sprintf("exit %d", index%5):
+		case k.loses && got == "lost":
+			lost++
+		default:
+			t.Errorf("%s at %d of %d: %s: got %q, want exit %d: %s", k.name, moment, burst, s.Name, got, index%5, a.story())
+		}
+		if out, err := a.read("stdout"); err != nil || strings.Count(out, "\n") != 1 {
+			t.Errorf("%s at %d of %d: %s: output %q, %v", k.name, moment, burst, s.Name, out, err)
+		}
+		if strings.Contains(a.story(), "Re-attached to what an earlier call had started") {
+			taken++
+		}
+	}
+	if err := poll(time.Minute, n.tasksLeft); err != nil {
+		t.Error(err)
+	}
+	return taken, lost
+}
+
+func TestARestartThatNomadMeansRunsAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nodeOptions{})
+	// each leaves a line when it begins
+	lines := func(name string) (path string, wait func(want int)) {
+		path = filepath.Join(n.dir, name)
+		if err := os.WriteFile(path, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path, func(want int) {
+			t.Helper()
+			eventually(t, time.Minute, func() error {
+				b, err := os.ReadFile(path)
+				if got := strings.Count(string(b), "x"); err == nil && got != want {
+					err = fmt.Errorf("%s was started %d times, want %d", name, got, want)
+				}
+				return err
+			})
+		}
+	}
+	restarts := func(delay time.Duration) func(*api.Job, *api.Task) {
+		return func(j *api.Job, _ *api.Task) {
+			j.TaskGroups[0].RestartPolicy.Attempts, j.TaskGroups[0].RestartPolicy.Delay = new(2), new(delay)
+			j.TaskGroups[0].RestartPolicy.Interval = new(10 * time.Minute)
+		}
+	}
+	asked, waitAsked := lines("asked")
+	fails, waitFails := lines("fails")
+	between, waitBetween := lines("between")
+	a := n.start(t, sh(`echo x >> `+asked+`; exec sleep 600`))
+	waitAsked(1)
+	f := n.submit(t, job(t, sh(`echo x >> `+fails+`; exit 3`), restarts(50*time.Millisecond)))
+	waitFails(3)
+	if got := f.ended(t); got != "exit 3" {
+		t.Errorf("got %s: %s", got, f.story())
+	}
+	for want := 2; want <= 4; want++ { // after a restart, too
+		if err := n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
+			t.Fatal(err)
+		}
+		waitAsked(want)
+		a.running(t)
+	}
+	// the agent is killed when it has been told of the exit, and before it starts the task again
+	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`), restarts(5*time.Second),
+		func(j *api.Job, _ *api.Task) { j.TaskGroups[0].RestartPolicy.Attempts = new(1) }))
+	if err := b.tells("Exit Code: 3"); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, n)
+	n.restart(t)
+	if got := b.ended(t); got != "exit 0" {
+		t.Errorf("got %s: %s", got, b.story())
+	}
+	waitBetween(2)
+	a.held(t)
+	waitAsked(4) // it was recovered, not started
+	a.stop(t)
+}
