@@ -55,7 +55,7 @@ var conditions = map[string]func() bool{
 		return uv.Find(&syscall.Credential{Uid: 79999, Gid: 79999}) == "" // build_user's default, who may not reach root's own
 	},
 	"no-user-namespaces": func() bool {
-		cmd := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt")
+		cmd := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		return cmd.Run() != nil
 	},

@@ -35,7 +35,7 @@ type attackable struct {
 func TestNoCommandInATaskRunsWhatTheTaskPutInItsPlace(t *testing.T) {
 	needRoot(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	mount := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt")
+	mount := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")
 	mount.SysProcAttr = nobody
 	if mount.Run() != nil {
 		t.Skip("needs user namespaces for every user")
@@ -107,7 +107,7 @@ device "gps" {
 	// await polls, and ends the test as soon as a command was exchanged.
 	await := func(what string, ok func() error) {
 		t.Helper()
-		err := poll(time.Minute, func() error {
+		err := poll(2*time.Minute, func() error {
 			if b, err := os.ReadFile(evidence); err != nil || len(b) > 0 {
 				t.Fatalf("%s: %s%v", what, b, err)
 			}
@@ -196,7 +196,7 @@ func withSessions(command string, args ...string) func(*api.Job, *api.Task) {
 		}}}}
 		task.Templates = []*api.Template{{
 			EmbeddedTmpl: new(fmt.Sprintf(`{{ with nomadVar "nomad/jobs/%s" }}{{ .value }}{{ end }}`, *j.ID)), DestPath: new("local/value"),
-			ChangeMode: new("script"), ChangeScript: &api.ChangeScript{Command: &command, Args: args, Timeout: new(time.Minute), FailOnError: new(false)},
+			ChangeMode: new("script"), ChangeScript: &api.ChangeScript{Command: &command, Args: args, Timeout: new(time.Minute), FailOnError: new(false)}, Splay: new(time.Duration(0)),
 		}}
 	}
 }

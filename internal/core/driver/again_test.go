@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/nomad/helper/testlog"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -296,6 +298,29 @@ func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
 	}
 }
 
+func TestAnEndIsNotExplainedByWhatWasPlanned(t *testing.T) {
+	said := make(chan Ended, 1)
+	w := testWorkload
+	w.Ended = func(e Ended) string { said <- e; return "" }
+	d := New(t.Context(), testlog.HCLogger(t), w)
+	defer d.Close()
+	// the exit of a run that is taken up may be told before the answer to the launch
+	planned, real := &task.State{}, &task.State{Output: task.Output{StderrFrom: task.LogPlace{Offset: 1}}}
+	h := newHandle(&drivers.TaskConfig{ID: "a/b/c"}, nil, planned, savedHandle{})
+	d.keep(h)
+	d.taskExited("a/b/c", &task.Exit{Code: 7})
+	select {
+	case e := <-said:
+		t.Fatalf("before the start was over: %+v", e)
+	case <-time.After(100 * time.Millisecond):
+	}
+	h.started(real)
+	close(h.begun)
+	if e := await(t, "the explanation", said); e.StderrFrom != real.Output.StderrFrom {
+		t.Errorf("got %+v", e)
+	}
+}
+
 func TestExitsOfDestroyedTasksAreNotKeptForEver(t *testing.T) {
 	d := &Driver{handles: map[string]*handle{}}
 	for i := range maxDestroyed + 5 {
@@ -336,6 +361,11 @@ func TestAStartWhoseAgentIsGoneDoesNotComeAfterTheNextAgents(t *testing.T) {
 		_, err := d.onlyStart(t.Context(), "run")
 		next <- err
 	}()
+	select {
+	case err := <-next:
+		t.Errorf("the next start did not wait: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
 	over()
 	must(t, await(t, "the next start", next))
 	if _, err := d.onlyStart(gone, "free"); !errors.Is(err, context.Canceled) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -206,28 +207,51 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		}
 	}
 	c.mu.Unlock()
-	c.handOver(ctx, l, held)
-	go c.hangUpWhenIdle(l)
 	go c.watch(l)
+	handed := make(chan struct{})
+	go func() {
+		defer close(handed)
+		c.handOver(l, held)
+	}()
+	select { // of one whose files hang the supervisor knows, too, long before it answers
+	case <-handed:
+	case <-time.After(handingTime):
+	}
+	go c.hangUpWhenIdle(l)
 	return l, nil
 }
 
+// handingTime is how long a new connection waits for the supervisor to have all tasks.
+const handingTime = time.Second
+
+// handers is how many tasks are handed over at once.
+const handers = 16
+
 // handOver makes a supervisor know tasks. What it does not take now (its disk is
 // full, say) it is asked to take again, for as long as the connection lasts.
-func (c *Client) handOver(ctx context.Context, l *link, held []*hold) {
+func (c *Client) handOver(l *link, held []*hold) {
+	var mu sync.Mutex
 	var failed []*hold
+	var all sync.WaitGroup
+	places := make(gate, handers)
 	for _, h := range held {
-		_, err := c.adoptOver(ctx, l, h, &request{Op: opAdopt, State: h.state})
-		switch {
-		case errors.Is(err, ErrUnknownTask):
-			c.ended(h.state.ID, lost("its supervisor was killed before the program ran"))
-		case errors.Is(err, wire.ErrLost):
-			return // the next supervisor gets them
-		case err != nil:
-			c.cfg.Log("failed to hand task %s to the supervisor: %v", h.state.ID, err)
-			failed = append(failed, h)
-		}
+		places.enter()
+		all.Go(func() {
+			defer places.leave()
+			_, err := c.adoptOver(c.ctx, l, h, &request{Op: opAdopt, State: h.state})
+			switch {
+			case err == nil, errors.Is(err, wire.ErrLost): // the next supervisor gets them
+			case errors.Is(err, ErrUnknownTask):
+				c.ended(h.state.ID, lost("its supervisor was killed before the program ran"))
+			default:
+				c.cfg.Log("failed to hand task %s to the supervisor: %v", h.state.ID, err)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, h)
+			}
+		})
 	}
+	all.Wait()
 	if len(failed) > 0 {
 		time.AfterFunc(time.Second, func() {
 			c.mu.Lock()
@@ -239,16 +263,19 @@ func (c *Client) handOver(ctx context.Context, l *link, held []*hold) {
 			}
 			c.mu.Unlock()
 			if len(left) > 0 && c.ctx.Err() == nil {
-				c.handOver(c.ctx, l, left)
+				c.handOver(l, left)
 			}
 		})
 	}
 }
 
+// dialTime is how long a supervisor is looked for, of which each may just be ending.
+const dialTime = 30 * time.Second
+
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*link, error) {
 	var last error
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(dialTime)
 	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil; try++ {
 		if try > 0 {
 			time.Sleep(5 * time.Millisecond)
@@ -286,6 +313,9 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 	}
 	if last == nil {
 		last = ctx.Err()
+	}
+	if last == nil {
+		last = fmt.Errorf("none answered within %v", dialTime)
 	}
 	return nil, fmt.Errorf("failed to reach the supervisor: %w", last)
 }

@@ -22,6 +22,7 @@ var streamNames = [2]string{"stdout", "stderr"}
 const (
 	openTime = 10 * time.Second
 	endTime  = 15 * time.Second
+	lateTime = time.Second / 2
 )
 
 // collection is what the supervisor knows of the collection of a task's output.
@@ -202,8 +203,8 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 func (s *server) tellLate(p *process) {
 	select {
 	case <-p.output.opened:
-	case <-time.After(endTime):
-		return
+	case <-time.After(lateTime):
+		return // it hangs, as its user is told
 	}
 	s.mu.Lock()
 	late := p.output.late
