@@ -213,12 +213,7 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 		for i, f := range files {
 			fds[i] = int(f.Fd())
 		}
-		_ = l.SetWriteDeadline(time.Now().Add(answerTime)) // one that does not read
-		if l.Send(&mine, fds...) != nil {
-			l.Close()
-			return wire.ErrLost
-		}
-		return nil
+		return l.send(&mine, fds...)
 	})
 	if err != nil {
 		return nil, err
@@ -226,10 +221,20 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 	return r, r.err()
 }
 
+// send hangs up on a collector that does not read.
+func (l *link) send(req *request, fds ...int) error {
+	_ = l.SetWriteDeadline(time.Now().Add(answerTime))
+	if l.Send(req, fds...) != nil {
+		l.Close()
+		return wire.ErrLost
+	}
+	return nil
+}
+
 func (c *Client) answers(l *link) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	if _, err := l.calls.Do(ctx, func(seq uint64) error { return l.Send(&request{Seq: seq, Op: opHello}) }); err != nil {
+	if _, err := l.calls.Do(ctx, func(seq uint64) error { return l.send(&request{Seq: seq, Op: opHello}) }); err != nil {
 		if !errors.Is(err, wire.ErrLost) {
 			c.cfg.Log("collector does not answer: replacing it")
 		}
@@ -359,7 +364,7 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 			ctx, cancel := context.WithTimeout(ctx, takeTime)
 			defer cancel()
 			_, _ = l.calls.Do(ctx, func(seq uint64) error {
-				return l.Send(&request{Seq: seq, Op: opTake, Spec: &spec})
+				return l.send(&request{Seq: seq, Op: opTake, Spec: &spec})
 			})
 		})
 	}

@@ -283,12 +283,16 @@ func (s *server) take(req *request) (ends []*os.File, had bool, err error) {
 	}
 	o := &output{spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
-	_, had = s.outputs[o.spec.ID]
-	if !had {
+	known := s.outputs[o.spec.ID]
+	if known == nil {
 		s.outputs[o.spec.ID] = o
 	}
 	s.mu.Unlock()
-	if had {
+	if known != nil && req.New { // asked again, over another connection
+		<-known.opened
+		return nil, true, known.err
+	}
+	if known != nil {
 		return nil, true, nil
 	}
 	mayHang("", func(events []string) { s.events(o, events) }, func() { ends, err = o.open(req.files, req.New) })

@@ -30,6 +30,7 @@ type output struct {
 	opened  chan struct{} // closed when the FIFOs and the files are open, or can't be
 	streams []*stream     // set before opened is closed
 	held    []*os.File    // FIFOs of Nomad's logmon, likewise
+	err     error         // why not all is open, likewise
 }
 
 // stream is one output stream of a task that is collected here.
@@ -92,7 +93,10 @@ func (o *output) rename(to string) {
 // the task's ends of the FIFOs, which are the caller's to close. What is open when
 // there is an error stays so: a stream whose file can't be made yet tries again.
 func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error) {
-	defer close(o.opened)
+	defer func() {
+		o.err = err
+		close(o.opened)
+	}()
 	for i := range streamNames {
 		var e error
 		if o.spec.Output.Collector == task.CollectorNomad {

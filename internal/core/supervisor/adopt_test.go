@@ -333,7 +333,10 @@ func TestARequestWaitsForTheAdoptionOfItsOwnTaskAlone(t *testing.T) {
 		p, _ := s.find("slow")
 		answers <- answer{"found", p}
 	}()
-	go func() { answers <- answer{"known", s.enter(newProcess("slow"))} }()
+	go func() {
+		p, _ := s.enter(newProcess("slow"))
+		answers <- answer{"known", p}
+	}()
 	select {
 	case a := <-answers:
 		t.Fatalf("%s before it was adopted", a.what)
