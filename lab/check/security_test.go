@@ -1,0 +1,110 @@
+package check
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The promises of docs/security.md are the rows of tables whose second column is "Held by".
+func TestTheSecurityPageNamesTestsThatExist(t *testing.T) {
+	root := "../.."
+	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exist, err := testsBelow(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range unheld(string(page), exist) {
+		t.Error(wrong)
+	}
+}
+
+func TestAPromiseWithoutATestIsNotPassedOver(t *testing.T) {
+	exist := map[string]bool{"TestA": true, "TestB": true}
+	const head = "| Promise | Held by |\n|---|---|\n"
+	for name, row := range map[string]struct {
+		page  string
+		wrong int
+	}{
+		"held":                {head + "| x | `TestA`, `TestB` |\n", 0},
+		"held by none":        {head + "| x | a look |\n", 1},
+		"held by one of two":  {head + "| x | `TestA`, `TestC` |\n", 1},
+		"no promise":          {"| Who | What |\n|---|---|\n| x | a look |\n", 0},
+		"a name in the text":  {head + "| x | `TestA` |\n\n`TestC` and `TestB`\n", 1},
+		"two tables":          {head + "| x | `TestA` |\n\ntext\n\n" + head + "| y | |\n", 1},
+		"after another table": {"| Who | What |\n|---|---|\n| x | y |\n\n" + head + "| y | |\n", 1},
+		"no table at all":     {"nothing is promised\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			page := row.page
+			if name == "no promise" {
+				page += "\n" + head + "| x | `TestA` |\n"
+			}
+			if wrong := unheld(page, exist); len(wrong) != row.wrong {
+				t.Errorf("wrong are %q, want %d", wrong, row.wrong)
+			}
+		})
+	}
+}
+
+var (
+	testName = regexp.MustCompile(`\bTest[A-Z0-9]\w*`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z0-9]\w*)\(`)
+)
+
+// unheld says what is wrong with a page: promises without a test, and tests that do not exist.
+func unheld(page string, exist map[string]bool) (wrong []string) {
+	promises, within := 0, false
+	for line := range strings.Lines(page) {
+		names := testName.FindAllString(line, -1)
+		for _, name := range names {
+			if !exist[name] {
+				wrong = append(wrong, "there is no test "+name)
+			}
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			within = false
+		case strings.TrimSpace(cells[len(cells)-1]) == "Held by":
+			within = true
+		case within && !strings.HasPrefix(line, "|--"):
+			promises++
+			if len(names) == 0 {
+				wrong = append(wrong, "nothing holds this promise: "+strings.TrimSpace(cells[0]))
+			}
+		}
+	}
+	if promises == 0 {
+		wrong = append(wrong, "there is no promise")
+	}
+	return wrong
+}
+
+// testsBelow are the names of all tests in the source.
+func testsBelow(root string) (map[string]bool, error) {
+	exist := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if e.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range testFunc.FindAllSubmatch(b, -1) {
+			exist[string(m[1])] = true
+		}
+		return err
+	})
+	return exist, err
+}
