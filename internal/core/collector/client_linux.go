@@ -81,14 +81,15 @@ func NewClient(cfg Config) *Client { return &Client{cfg: cfg} }
 
 // Start begins to collect the output of a task that is being started. files are the
 // read ends of its FIFOs, for CollectorDriver; they stay the caller's. What is
-// returned are the task's ends of Nomad's FIFOs, for CollectorNomad. An error says
-// why its output can't be collected; it is not, then.
-func (c *Client) Start(ctx context.Context, spec Spec, files ...*os.File) ([]*os.File, error) {
+// returned are the task's ends of Nomad's FIFOs, for CollectorNomad, and where its
+// stderr begins, since all its runs in an allocation write to the same files. An error
+// says why its output can't be collected; it is not, then.
+func (c *Client) Start(ctx context.Context, spec Spec, files ...*os.File) (ends []*os.File, from task.LogPlace, err error) {
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec, New: true}, files...)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
-	return r.files, nil
+	return r.files, r.From, nil
 }
 
 // Resume makes sure that the output of a task that was started earlier is collected.

@@ -251,7 +251,7 @@ func (s *server) answer(req *request) *reply {
 		r.Build, r.Tasks = s.build, slices.Sorted(maps.Keys(s.outputs))
 		s.mu.Unlock()
 	case opTake:
-		r.files, r.Had, err = s.take(req)
+		r.files, r.From, r.Had, err = s.take(req)
 	case opGo:
 		err = s.start()
 	case opDrain:
@@ -277,9 +277,9 @@ func (s *server) answer(req *request) *reply {
 
 // take begins to collect the output of a task. What can't be opened fails a task
 // that is being started; one that runs goes on, and is told.
-func (s *server) take(req *request) (ends []*os.File, had bool, err error) {
+func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bool, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
-		return nil, false, errors.New("take needs a task")
+		return nil, from, false, errors.New("take needs a task")
 	}
 	o := &output{spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
@@ -290,16 +290,16 @@ func (s *server) take(req *request) (ends []*os.File, had bool, err error) {
 	s.mu.Unlock()
 	if known != nil && req.New { // asked again, over another connection
 		<-known.opened
-		return nil, true, known.err
+		return nil, known.from, true, known.err
 	}
 	if known != nil {
-		return nil, true, nil
+		return nil, from, true, nil
 	}
 	mayHang("", func(events []string) { s.events(o, events) }, func() { ends, err = o.open(req.files, req.New) })
 	if err != nil && req.New {
 		closeAll(ends)
 		s.close(o.spec.ID)
-		return nil, false, err
+		return nil, from, false, err
 	}
 	if err != nil {
 		s.events(o, []string{err.Error()})
@@ -310,7 +310,7 @@ func (s *server) take(req *request) (ends []*os.File, had bool, err error) {
 	if going {
 		o.watch(s.loop)
 	}
-	return ends, false, nil
+	return ends, o.from, false, nil
 }
 
 // start begins to move output: from here on a supervisor finds this collector by

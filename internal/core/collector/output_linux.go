@@ -30,6 +30,7 @@ type output struct {
 	opened  chan struct{} // closed when the FIFOs and the files are open, or can't be
 	streams []*stream     // set before opened is closed
 	held    []*os.File    // FIFOs of Nomad's logmon, likewise
+	from    task.LogPlace // where the stderr of a new task begins, likewise
 	err     error         // why not all is open, likewise
 }
 
@@ -97,6 +98,10 @@ func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error)
 		o.err = err
 		close(o.opened)
 	}()
+	if isNew {
+		index, size := logs.End(o.spec.Output.AllocDir, o.spec.Task+".stderr")
+		o.from = task.LogPlace{File: int(index), Offset: size}
+	}
 	for i := range streamNames {
 		var e error
 		if o.spec.Output.Collector == task.CollectorNomad {
@@ -129,7 +134,7 @@ func (o *output) hold(i int, isNew bool) (end *os.File, err error) {
 
 // openStream opens this process's end of a FIFO, and the log file.
 func (o *output) openStream(i int, files []*os.File) (err error) {
-	fd := -1
+	var fd int
 	if i < len(files) {
 		fd, err = unix.FcntlInt(files[i].Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	} else {

@@ -53,7 +53,7 @@ type op string
 
 const (
 	opHello  op = "hello"  // -> Build, Tasks
-	opTake   op = "take"   // Spec -> Had; with CollectorNomad and New, the task's ends of the FIFOs
+	opTake   op = "take"   // Spec -> Had; with New, From; with CollectorNomad, too, the task's ends of the FIFOs
 	opGo     op = "go"     // begin to move: no other collector does any more
 	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
 	opClose  op = "close"  // ID: drain, and let go; what hangs goes on in the background
@@ -62,14 +62,15 @@ const (
 )
 
 type reply struct {
-	Seq   uint64   `json:"seq,omitempty"` // 0: an event
-	Error string   `json:"error,omitempty"`
-	Build string   `json:"build,omitempty"`
-	Tasks []string `json:"tasks,omitempty"` // ids
-	Had   bool     `json:"had,omitempty"`   // the task was known already
-	Waits bool     `json:"waits,omitempty"` // a file system does not answer, or has no space
-	FDs   int      `json:"fds,omitempty"`
-	Event *Event   `json:"event,omitempty"`
+	Seq   uint64        `json:"seq,omitempty"` // 0: an event
+	Error string        `json:"error,omitempty"`
+	Build string        `json:"build,omitempty"`
+	Tasks []string      `json:"tasks,omitempty"` // ids
+	Had   bool          `json:"had,omitempty"`   // the task was known already
+	From  task.LogPlace `json:"from,omitzero"`   // where a new task's stderr begins
+	Waits bool          `json:"waits,omitempty"` // a file system does not answer, or has no space
+	FDs   int           `json:"fds,omitempty"`
+	Event *Event        `json:"event,omitempty"`
 
 	files []*os.File
 }

@@ -56,7 +56,7 @@ func variable(v string) string {
 }
 
 func mostOfAll(limits []task.Rlimit) int {
-	stack := uint64(task.Unlimited)
+	stack := task.Unlimited
 	var own unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_STACK, &own) == nil {
 		stack = own.Cur

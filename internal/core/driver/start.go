@@ -19,7 +19,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
-	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -101,9 +100,6 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 	if st.Request, err = requestOf(t.config, *st); err != nil {
 		return nil, nil, err
 	}
-	if out.AllocDir != "" {
-		st.Output.StderrFrom = stderrEnd(out.AllocDir, cfg.Name)
-	}
 	return st, notes, nil
 }
 
@@ -121,21 +117,6 @@ func requestOf(config any, st task.State) (string, error) {
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), nil
-}
-
-// stderrEnd is where a task's stderr ends: all its runs in an allocation write to the same files.
-func stderrEnd(allocDir, name string) task.LogPlace {
-	dir, stream := filepath.Join(allocDir, "alloc", "logs"), name+".stderr"
-	all, _ := logs.Indexes(dir, stream)
-	if len(all) == 0 { // at the first run
-		return task.LogPlace{}
-	}
-	newest := int(all[len(all)-1])
-	info, err := os.Lstat(filepath.Join(dir, stream+"."+strconv.Itoa(newest)))
-	if err != nil {
-		return task.LogPlace{}
-	}
-	return task.LogPlace{File: newest, Offset: info.Size()}
 }
 
 // userOf is the job's, or the driver's own choice. Only root can choose.

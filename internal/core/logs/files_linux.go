@@ -236,6 +236,26 @@ func list(dir int, name string) ([]int64, error) {
 	return indexes(entries, name), nil
 }
 
+// End returns where a stream ends ("web.stderr"): in the file of this number, after so
+// many bytes; zeros where there is none. Nothing of it is opened but the directory.
+func End(allocDir, name string) (index, size int64) {
+	dir, err := openLogDir(allocDir)
+	if err != nil {
+		return 0, 0
+	}
+	defer unix.Close(dir)
+	known, err := list(dir, name)
+	if err != nil || len(known) == 0 {
+		return 0, 0
+	}
+	index = known[len(known)-1]
+	var st unix.Stat_t
+	if unix.Fstatat(dir, fileName(name, index), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0, 0
+	}
+	return index, st.Size
+}
+
 // Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending,
 // none where there are none. The error is that of reading the directory.
 func Indexes(dir, name string) ([]int64, error) {

@@ -31,6 +31,7 @@ type collection struct {
 	spec   *collector.Spec // nil where nothing is collected
 	opened chan struct{}   // closed when the collector has it, or failed to take it
 	err    error           // why it failed, once opened is closed
+	from   task.LogPlace   // likewise: where stderr began
 	late   bool            // under mu: taken when the task had ended, so that something may be missing
 }
 
@@ -165,11 +166,11 @@ func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.
 	defer close(p.output.opened)
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	ends, err := s.collector.Start(ctx, *spec, reads...)
+	ends, from, err := s.collector.Start(ctx, *spec, reads...)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("log directory does not answer: its file system hangs")
 	}
-	p.output.err = err
+	p.output.from, p.output.err = from, err
 	return ends, err
 }
 

@@ -46,7 +46,7 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	}
 	proc, err := s.prepare(p, st)
 	if err == nil {
-		err = s.collects(p, proc)
+		err = s.collects(p, st, proc)
 	}
 	if err == nil {
 		err = s.follow(p, proc)
@@ -135,13 +135,18 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	return proc, nil
 }
 
-// collects waits until the collector has opened the files of a launcher's output.
-func (s *server) collects(p *process, proc *launch.Process) error {
+// collects waits until the collector has opened the files of a launcher's output, and
+// notes where stderr begins.
+func (s *server) collects(p *process, st *task.State, proc *launch.Process) error {
 	<-p.output.opened
-	if p.output.err != nil {
+	err := p.output.err
+	if st.Output.StderrFrom = p.output.from; err == nil && p.output.from != (task.LogPlace{}) {
+		err = s.store.Save(st)
+	}
+	if err != nil {
 		s.drop(proc)
 	}
-	return p.output.err
+	return err
 }
 
 // follow waits until the launcher has become the program, and watches that.

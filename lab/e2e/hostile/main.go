@@ -25,7 +25,7 @@ func main() {
 	report := fmt.Sprintf("hostile code ran as user %d in a user namespace of ids %q, instead of %q\n", os.Geteuid(), ids, os.Args)
 	fmt.Print(report)
 	if f, err := os.OpenFile(evidence, os.O_WRONLY|os.O_APPEND, 0); err == nil {
-		f.WriteString(report)
+		_, _ = f.WriteString(report)
 		f.Close()
 	}
 }
