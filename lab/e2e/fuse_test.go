@@ -14,13 +14,20 @@ import (
 // until release.
 func hungMount(t *testing.T) (dir string, release func()) {
 	t.Helper()
+	dir, err := os.MkdirTemp(scratch, "fuse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	return dir, mountHung(t, dir)
+}
+
+func mountHung(t *testing.T, dir string) (release func()) {
+	t.Helper()
 	needRoot(t)
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("no FUSE here: %v", err)
-	}
-	if dir, err = os.MkdirTemp(scratch, "fuse"); err != nil {
-		t.Fatal(err)
 	}
 	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
 	if err := unix.Mount("outrider-e2e", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
@@ -30,9 +37,8 @@ func hungMount(t *testing.T) (dir string, release func()) {
 	t.Cleanup(func() {
 		fuse.Close()
 		unix.Unmount(dir, unix.MNT_DETACH)
-		os.Remove(dir)
 	})
-	return dir, func() { fuse.Close() }
+	return func() { fuse.Close() }
 }
 
 func TestHungFileSystemHarmsNoOtherTask(t *testing.T) {

@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// FIFREEZE and FITHAW of linux/fs.h: who writes to a frozen disk waits for the thaw,
+// and can't be killed.
+const (
+	fiFreeze = 0xC0045877
+	fiThaw   = 0xC0045878
+)
+
+// disk is one of the test's own, mounted in the place of a directory.
+type disk struct {
+	t   *testing.T
+	dir string
+	fd  *os.File
+}
+
+func mountDisk(t *testing.T, dir string) *disk {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		t.Skipf("no loop device here: %v: %s", err, out)
+	}
+	d := &disk{t: t, dir: dir}
+	t.Cleanup(func() {
+		d.thaw()
+		d.fd.Close()
+		eventually(t, time.Minute, func() error { return unix.Unmount(dir, 0) })
+	})
+	var err error
+	if d.fd, err = os.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.fd.Chmod(0o777); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *disk) freeze() {
+	d.t.Helper()
+	if err := unix.IoctlSetInt(int(d.fd.Fd()), fiFreeze, 0); err != nil {
+		d.t.Fatal("freeze: ", err)
+	}
+}
+
+func (d *disk) thaw() {
+	if err := unix.IoctlSetInt(int(d.fd.Fd()), fiThaw, 0); err != nil && !errors.Is(err, unix.EINVAL) { // not frozen
+		d.t.Error("thaw: ", err)
+	}
+}
+
+// gated starts a task whose log directory is prepared before the task starts.
+func gated(t *testing.T, n *node, c conf, prepare func(logs string)) *alloc {
+	t.Helper()
+	j := job(t, c)
+	gate := api.NewTask("gate", n.driver)
+	gate.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}
+	gate.Config = sh(`until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.1; done`)
+	gate.Resources, gate.LogConfig = j.TaskGroups[0].Tasks[0].Resources, j.TaskGroups[0].Tasks[0].LogConfig
+	j.TaskGroups[0].AddTask(gate)
+	a := n.submit(t, j)
+	shared := filepath.Join(a.dir(), "alloc")
+	eventually(t, time.Minute, func() error {
+		_, err := os.Stat(filepath.Join(shared, "logs", "gate.stdout.0"))
+		return err
+	})
+	prepare(filepath.Join(shared, "logs"))
+	touch(t, filepath.Join(shared, "go"))
+	return a
+}
+
+// twenty runs tasks that have nothing to do with what hangs, and returns how long they took.
+func twenty(t *testing.T, n *node) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	var all []*alloc
+	for range 20 {
+		all = append(all, n.submit(t, job(t, sh("echo said; exit 3"))))
+	}
+	for _, a := range all {
+		if got := a.ended(t); got != "exit 3" {
+			t.Errorf("another task: got %s: %s", got, a.story())
+		}
+		if out := a.output(t, "stdout"); out != "said\n" {
+			t.Errorf("another task: output %q", out)
+		}
+	}
+	return time.Since(begin)
+}
+
+// goesOn says that a task that was started before runs and is collected.
+func (a *alloc) goesOn(t *testing.T) {
+	t.Helper()
+	before := len(a.output(t, "stdout"))
+	eventually(t, time.Minute, func() error {
+		now := a.output(t, "stdout")
+		if _, _, err := numbered(now); err != nil {
+			return err
+		}
+		if len(now) <= before {
+			return fmt.Errorf("%s has said nothing since", a.job)
+		}
+		return nil
+	})
+}
+
+func TestHungLogDirectoriesHoldUpNoOtherTask(t *testing.T) {
+	needRoot(t)
+	n := newNode(t, nodeOptions{})
+	talker := n.start(t, conf{"command": counter})
+	well := twenty(t, n)
+
+	var frozen *disk
+	hung := gated(t, n, conf{"command": counter}, func(logs string) { frozen = mountDisk(t, logs) })
+	hung.running(t)
+	before := 0
+	eventually(t, time.Minute, func() (err error) {
+		b, _ := os.ReadFile(filepath.Join(frozen.dir, "main.stdout.0"))
+		if before, _, err = numbered(string(b)); err == nil && before == 0 {
+			err = errors.New("the task has said nothing")
+		}
+		return err
+	})
+	var unserved string
+	var release func()
+	never := gated(t, n, sh("true"), func(logs string) {
+		unserved = logs
+		release = mountHung(t, logs)
+	})
+	frozen.freeze()
+	eventually(t, time.Minute, func() error { return hung.tells("the file system of the log directory does not answer") })
+
+	for _, phase := range []struct {
+		name  string
+		fault func()
+	}{
+		{"nothing else", func() {}},
+		{"supervisor killed", func() { n.supervisor(t).end(t) }},
+		{"supervisor stopped", func() { n.supervisor(t).pause(t) }},
+		{"plugin killed", func() { n.plugin(t).end(t) }}, // an agent that is restarted changes modes in the frozen directory itself
+	} {
+		phase.fault()
+		took := twenty(t, n)
+		talker.goesOn(t)
+		t.Logf("%s: 20 other tasks took %v, %v without a fault", phase.name, took.Round(time.Millisecond), well.Round(time.Millisecond))
+	}
+	never.ended(t)
+	if s := never.story(); !strings.Contains(s, "log directory does not answer") {
+		t.Errorf("no event says what failed below %s: %s", unserved, s)
+	}
+	release()
+	talker.stop(t)
+
+	begin := time.Now()
+	if _, _, err := n.Client().Jobs().Deregister(hung.job, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	hung.ended(t)
+	t.Logf("job stop of the hung one took %v", time.Since(begin).Round(time.Millisecond))
+	frozen.thaw()
+	eventually(t, time.Minute, func() error { // what was in the pipe comes now, and nothing comes twice
+		b, err := os.ReadFile(filepath.Join(frozen.dir, "main.stdout.0"))
+		if err != nil {
+			return err
+		}
+		lines, _, err := numbered(string(b))
+		if err == nil && lines <= before {
+			err = fmt.Errorf("%d lines, and %d before the freeze", lines, before)
+		}
+		return err
+	})
+}
