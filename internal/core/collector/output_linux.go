@@ -112,7 +112,9 @@ func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error)
 		} else {
 			e = o.openStream(i, files)
 		}
-		err = errors.Join(err, e)
+		if err = errors.Join(err, e); err != nil && isNew {
+			break
+		}
 	}
 	return ends, err
 }
