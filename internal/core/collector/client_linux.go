@@ -160,13 +160,13 @@ func (c *Client) End(ctx context.Context) {
 	c.mu.Unlock()
 	if l != nil {
 		_, _ = c.ask(ctx, l, &request{Op: opEnd})
-		for c.current() == l && ctx.Err() == nil {
-			time.Sleep(5 * time.Millisecond)
-		}
 	}
-	if p := c.find(); p != nil { // it waits for a file system
+	for p := c.find(); p != nil; p = c.find() {
 		unix.Close(p.pidfd)
-		return
+		if l == nil || ctx.Err() != nil { // it waits for a file system
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 	_ = os.Remove(Socket(c.cfg.Store))
 	_ = os.Remove(identityFile(c.cfg.Store))

@@ -51,7 +51,7 @@ type server struct {
 	client  *client   // the latest
 	alone   time.Time // when there was a client last
 	untold  []Event
-	look    chan struct{} // a supervisor has hung up
+	look    chan struct{} // a supervisor has hung up, or lets this process go
 }
 
 // client is a supervisor's connection. What it is told goes through a queue, since
@@ -87,6 +87,10 @@ func Main() {
 	s.client = &client{} // on its way
 	go s.converse(conn)
 	s.run()
+	if s.isNamed() { // else they are another's
+		_ = os.Remove(Socket(s.store))
+		_ = os.Remove(identityFile(s.store))
+	}
 	os.Exit(0)
 }
 
@@ -236,6 +240,11 @@ func (s *server) converse(conn *wire.Conn) {
 	s.mu.Unlock()
 	close(over)
 	c.Shut()
+	s.lookNow()
+}
+
+// lookNow has run look whether the collector is still needed.
+func (s *server) lookNow() {
 	select {
 	case s.look <- struct{}{}:
 	default:
@@ -266,6 +275,7 @@ func (s *server) answer(req *request) *reply {
 		s.mu.Lock()
 		s.ending = true
 		s.mu.Unlock()
+		defer s.lookNow()
 	default:
 		err = fmt.Errorf("unknown request %q", req.Op)
 	}

@@ -197,7 +197,7 @@ func (s *server) run() {
 			break
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	s.collector.End(ctx)
 	cancel()
 	s.listener.Close() // removes the socket
