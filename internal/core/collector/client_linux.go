@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
@@ -58,14 +58,14 @@ type Config struct {
 
 // Client is a supervisor's side: it finds the collector that serves the store, or
 // starts one, and another when that one has gone. It is safe for concurrent use.
-// No call takes longer than its context, and a little over drainTime at most where
-// the contract does not say otherwise.
+// A call takes as long as its context, and longer while a collector is replaced.
 type Client struct {
 	cfg Config
 
 	connecting sync.Mutex // one attempt at a time
 	mu         sync.Mutex
 	link       *link
+	hangs      map[string]bool // the tasks at which the collector says that it hangs
 	over       bool
 }
 
@@ -74,10 +74,12 @@ type link struct {
 	*wire.Conn
 	calls wire.Calls[*reply]
 	had   []string // the tasks that it had when it was connected
+	fresh bool     // it was started for this connection
+	gone  bool     // under the client's mu: it has ended
 }
 
 // NewClient returns a client; nothing runs before its first call.
-func NewClient(cfg Config) *Client { return &Client{cfg: cfg} }
+func NewClient(cfg Config) *Client { return &Client{cfg: cfg, hangs: map[string]bool{}} }
 
 // Start begins to collect the output of a task that is being started. files are the
 // read ends of its FIFOs, for CollectorDriver; they stay the caller's. What is
@@ -103,7 +105,7 @@ func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error)
 		return true, nil
 	}
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
-	return err == nil && r.Had, err
+	return err == nil && r.Had && !l.fresh, err
 }
 
 // Drain returns when all that a task wrote is in the files; false where that takes
@@ -116,39 +118,26 @@ func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 // Close ends the collection of a task's output. What waits for a file system is
 // moved in the background when that answers. Nothing is started for it.
 func (c *Client) Close(ctx context.Context, id string) error {
-	c.mu.Lock()
-	l := c.link
-	c.mu.Unlock()
-	if l == nil {
-		return nil // one that takes this one's place does not get the task
+	for try := 0; ; try++ {
+		if p := c.find(); p == nil {
+			return nil // one that comes later does not get the task
+		} else {
+			unix.Close(p.pidfd)
+		}
+		l, err := c.connect(ctx)
+		if err == nil {
+			_, err = c.ask(ctx, l, &request{Op: opClose, ID: id})
+		}
+		if !errors.Is(err, wire.ErrLost) || try >= 3 {
+			return err
+		}
 	}
-	_, err := c.ask(ctx, l, &request{Op: opClose, ID: id})
-	return err
 }
 
 // Rename gives a task another id.
 func (c *Client) Rename(ctx context.Context, id, to string) error {
 	_, err := c.repeat(ctx, &request{Op: opRename, ID: id, To: to})
 	return err
-}
-
-// Keep ends the collection for all tasks but those that the function names, if there
-// is a collector.
-func (c *Client) Keep(ctx context.Context, keep func(id string) bool) {
-	if p := c.find(); p == nil {
-		return
-	} else {
-		unix.Close(p.pidfd)
-	}
-	l, err := c.connect(ctx)
-	if err != nil {
-		return
-	}
-	for _, id := range l.had {
-		if !keep(id) {
-			_, _ = c.ask(ctx, l, &request{Op: opClose, ID: id})
-		}
-	}
 }
 
 // End lets the collector go when it has moved what there is, and returns when it is
@@ -198,12 +187,15 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*
 // answers at all, and hung up on if it does not: who was killed and has a thread in a
 // file system that does not answer is not dead, and its connection not closed.
 func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.File) (*reply, error) {
-	var over atomic.Bool
-	defer over.Store(true)
-	var look *time.Timer
-	look = time.AfterFunc(askAfter, func() {
-		if c.answers(l) && !over.Load() {
-			look.Reset(askAfter)
+	over, done := context.WithCancel(ctx)
+	defer done()
+	look := time.AfterFunc(askAfter, func() {
+		for c.answers(l) {
+			select {
+			case <-over.Done():
+				return
+			case <-time.After(askAfter):
+			}
 		}
 	})
 	defer look.Stop()
@@ -259,10 +251,14 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		if l, err = c.replace(ctx, old); err != nil {
 			return nil, err
 		}
+		l.fresh = true
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.gone {
+		return nil, wire.ErrLost
+	}
 	c.link = l
-	c.mu.Unlock()
 	return l, nil
 }
 
@@ -275,6 +271,14 @@ func readIdentity(s task.Store) (id task.Identity, err error) {
 		err = json.Unmarshal(b, &id)
 	}
 	return id, err
+}
+
+// Find makes the collector that is there known by OnStart, if one is. It is to be called
+// before anything that looks at this process's children.
+func (c *Client) Find() {
+	if p := c.find(); p != nil {
+		unix.Close(p.pidfd)
+	}
 }
 
 // process is one that moves output.
@@ -295,12 +299,19 @@ func (c *Client) find() *process {
 	}
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, _ := unix.Poll(poll, 0)
-	if !id.Alive() || n > 0 { // asked after the open: the pidfd is of this very process. A zombie is none
+	p := &process{pid: id.PID, pidfd: fd}
+	if !id.Alive() { // asked after the open: the pidfd is of this very process
 		unix.Close(fd)
 		return nil
 	}
-	c.cfg.OnStart(id.PID) // it may be this process's child, from before an upgrade
-	return &process{pid: id.PID, pidfd: fd}
+	if n > 0 { // a zombie, perhaps this process's own from before an upgrade
+		p.reap()
+		c.cfg.OnEnd(id.PID)
+		unix.Close(fd)
+		return nil
+	}
+	c.cfg.OnStart(id.PID) // likewise
+	return p
 }
 
 var errOther = errors.New("the collector is of another build")
@@ -331,6 +342,11 @@ func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
 	}
 	unix.Close(p.pidfd)
 	l.had = r.Tasks
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range r.Hangs {
+		c.hangs[id] = true
+	}
 	return l, nil
 }
 
@@ -342,7 +358,8 @@ func (c *Client) hello(ctx context.Context, l *link) (*reply, error) {
 
 // replace starts a collector, which opens what the old one has open before that one
 // is killed, and moves nothing before that one is dead: two of them would write over
-// each other's bytes.
+// each other's bytes. (On a file system without splice(2), of which Linux has none
+// with ordinary files, one that hangs could.)
 //
 // What does not die at once has its threads in file systems that do not answer. Each
 // holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
@@ -351,6 +368,9 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)
 	}
+	specs := c.cfg.Running()
+	release := sync.OnceFunc(c.hold(specs))
+	defer release()
 	l, id, err := c.start()
 	if err != nil {
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
@@ -360,7 +380,7 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
 	var taken sync.WaitGroup
-	for _, spec := range c.cfg.Running() {
+	for _, spec := range specs {
 		taken.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, takeTime)
 			defer cancel()
@@ -370,13 +390,19 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 		})
 	}
 	taken.Wait()
-	if old != nil {
-		old.kill()
-		c.cfg.OnEnd(old.pid)
-	}
+	release()
+	// what takes space comes before the old one's end: on a full disk that one goes on
+	fresh := identityFile(c.cfg.Store) + ".new"
 	b, err := json.Marshal(id)
 	if err == nil {
-		err = writeFile(identityFile(c.cfg.Store), b)
+		err = os.WriteFile(fresh, b, 0o600)
+	}
+	if err == nil {
+		if old != nil {
+			old.kill()
+			c.cfg.OnEnd(old.pid)
+		}
+		err = os.Rename(fresh, identityFile(c.cfg.Store))
 	}
 	if err == nil {
 		_, err = c.ask(ctx, l, &request{Op: opGo})
@@ -386,6 +412,47 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
 	return l, nil
+}
+
+// hold opens the FIFOs of tasks until release, so that what is in them is not lost
+// with a task that ends before another collector has them open. A FIFO at which the
+// last one hung is not touched: this process would hang with it, and could not even be
+// killed. Nothing of it waits for long.
+func (c *Client) hold(specs []Spec) (release func()) {
+	fds := make(chan int, 2*len(specs))
+	var opening sync.WaitGroup
+	c.mu.Lock()
+	for _, spec := range specs {
+		if spec.Output.Collector != task.CollectorDriver || c.hangs[spec.ID] {
+			continue
+		}
+		opening.Go(func() {
+			for _, path := range spec.FIFOs {
+				if fd, err := logs.OpenReadEnd(path); err == nil {
+					fds <- fd
+				}
+			}
+		})
+	}
+	clear(c.hangs)
+	c.mu.Unlock()
+	opened := make(chan struct{})
+	go func() {
+		opening.Wait()
+		close(fds)
+		close(opened)
+	}()
+	select {
+	case <-opened:
+	case <-time.After(takeTime):
+	}
+	return func() {
+		go func() {
+			for fd := range fds {
+				unix.Close(fd)
+			}
+		}()
+	}
 }
 
 // takeTime is how long a FIFO may take to be opened where nothing hangs.
@@ -405,8 +472,11 @@ func (p *process) kill() {
 			hung = 0
 		}
 	}
-	_, _ = unix.Wait4(p.pid, nil, unix.WNOHANG, nil) // where it is a child: ECHILD says that it is none, or reaped
+	p.reap()
 }
+
+// reap is for one that may be a child; ECHILD says that it is none, or was reaped.
+func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
@@ -420,13 +490,6 @@ func (p *process) hangs() bool {
 		}
 	}
 	return true
-}
-
-func writeFile(path string, b []byte) error {
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }
 
 // start forks a collector.
@@ -491,11 +554,16 @@ func (c *Client) listen(conn *wire.Conn) *link {
 			switch {
 			case r.Event != nil:
 				c.cfg.OnEvent(*r.Event)
+			case r.Stall != nil:
+				c.mu.Lock()
+				c.hangs[r.Stall.ID] = r.Stall.On
+				c.mu.Unlock()
 			case !l.calls.Answer(r.Seq, r):
 				closeAll(r.files)
 			}
 		}
 		c.mu.Lock()
+		l.gone = true
 		current := c.link == l
 		if current {
 			c.link = nil

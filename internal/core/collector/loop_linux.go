@@ -20,9 +20,9 @@ import (
 // longer than stallTime, another takes its place, and it ends when it comes back;
 // from then until it does, the streams of that file system have a goroutine each.
 type loop struct {
-	ep    int
-	tell  func(str *stream, events []string)
-	watch *time.Timer // fires when the runner's work takes too long
+	ep     int
+	teller teller
+	watch  *time.Timer // fires when the runner's work takes too long
 
 	mu      sync.Mutex
 	watched map[int32]*stream // by FIFO
@@ -41,9 +41,9 @@ const (
 	hangTime = 2 * time.Second
 )
 
-func newLoop(tell func(*stream, []string)) (*loop, error) {
+func newLoop(t teller) (*loop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	l := &loop{ep: ep, tell: tell, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
+	l := &loop{ep: ep, teller: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
 	l.watch = time.AfterFunc(time.Hour, l.takeOver)
 	l.watch.Stop()
 	return l, err
@@ -106,16 +106,16 @@ func (l *loop) run(runner int) {
 func (l *loop) next(runner int) (*stream, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watch.Stop()
 	if l.runner != runner {
-		return nil, false
+		return nil, false // and the watch is another's
 	}
+	l.watch.Stop()
 	l.busy = nil
 	for len(l.queue) > 0 {
 		str := l.queue[0]
 		l.queue = l.queue[1:]
 		if l.stalled[str.device] > 0 {
-			go str.locked(func() { str.mayHang(l.tell, func() { l.pump(str) }) })
+			go str.locked(func() { str.mayHang(l.teller, func() { l.pump(str) }) })
 			continue
 		}
 		l.busy = str
@@ -161,7 +161,7 @@ func (l *loop) takeOver() {
 	go l.run(l.runner)
 	device := str.device
 	l.stalled[device]++
-	go str.mayHang(l.tell, func() {
+	go str.mayHang(l.teller, func() {
 		str.mu.Lock() // when it has come back
 		defer str.mu.Unlock()
 		l.mu.Lock()
@@ -191,7 +191,7 @@ func (l *loop) timeout() int {
 // stream is locked.
 func (l *loop) pump(str *stream) {
 	r := str.logs.Pump(time.Now())
-	l.tell(str, r.Events)
+	l.teller.events(str.output, r.Events)
 	switch r.Next {
 	case logs.Wait:
 		l.arm(str.logs.FD())

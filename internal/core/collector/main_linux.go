@@ -77,7 +77,7 @@ func Main() {
 	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(), look: make(chan struct{}, 1)}
 	conn, err := firstConn()
 	if err == nil {
-		s.loop, err = newLoop(s.tell)
+		s.loop, err = newLoop(s)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
@@ -240,6 +240,10 @@ func (s *server) converse(conn *wire.Conn) {
 	s.mu.Unlock()
 	close(over)
 	c.Shut()
+	running.Wait()
+	for len(c.out) > 0 {
+		closeAll((<-c.out).files)
+	}
 	s.lookNow()
 }
 
@@ -258,6 +262,13 @@ func (s *server) answer(req *request) *reply {
 	case opHello:
 		s.mu.Lock()
 		r.Build, r.Tasks = s.build, slices.Sorted(maps.Keys(s.outputs))
+		for id, o := range s.outputs {
+			o.mu.Lock()
+			if o.hangs > 0 {
+				r.Hangs = append(r.Hangs, id)
+			}
+			o.mu.Unlock()
+		}
 		s.mu.Unlock()
 	case opTake:
 		r.files, r.From, r.Had, err = s.take(req)
@@ -265,7 +276,7 @@ func (s *server) answer(req *request) *reply {
 		err = s.start()
 	case opDrain:
 		if o := s.find(req.ID); o != nil {
-			r.Waits = !o.drain(s.tell)
+			r.Waits = !o.drain(s)
 		}
 	case opClose:
 		r.Waits = !s.close(req.ID)
@@ -294,18 +305,25 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 	o := &output{spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
+	if known != nil && req.New && known.spec.Inodes != o.spec.Inodes { // of a start that a killed supervisor did not get to the end
+		s.mu.Unlock()
+		s.close(o.spec.ID)
+		s.mu.Lock()
+		known = s.outputs[o.spec.ID]
+	}
 	if known == nil {
 		s.outputs[o.spec.ID] = o
 	}
 	s.mu.Unlock()
 	if known != nil && req.New { // asked again, over another connection
 		<-known.opened
-		return nil, known.from, true, known.err
+		ends, err := known.again()
+		return ends, known.from, true, errors.Join(known.err, err)
 	}
 	if known != nil {
 		return nil, from, true, nil
 	}
-	mayHang("", func(events []string) { s.events(o, events) }, func() { ends, err = o.open(req.files, req.New) })
+	o.mayHang("", s, func() { ends, err = o.open(req.files, req.New) })
 	if err != nil && req.New {
 		closeAll(ends)
 		s.close(o.spec.ID)
@@ -372,9 +390,24 @@ func (s *server) rename(id, to string) {
 	}
 }
 
-// tell is for the user of the task that a stream belongs to.
-func (s *server) tell(str *stream, events []string) {
-	s.events(str.output, events)
+// stalls notes it, and tells the supervisor that is there; the next one asks.
+func (s *server) stalls(o *output, on bool) {
+	o.mu.Lock()
+	if on {
+		o.hangs++
+	} else {
+		o.hangs--
+	}
+	r := &reply{Stall: &stall{ID: o.spec.ID, On: o.hangs > 0}}
+	o.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		select {
+		case s.client.out <- r:
+		default:
+		}
+	}
 }
 
 func (s *server) events(o *output, events []string) {

@@ -22,8 +22,9 @@ const drainTime = 2 * time.Second
 // output is that of one task. Its methods may take as long as a file system does,
 // unless they say otherwise.
 type output struct {
-	mu   sync.Mutex // of spec.ID, which may change
-	spec Spec
+	mu    sync.Mutex // of spec.ID, which may change, and of hangs
+	spec  Spec
+	hangs int // how many threads hang at it
 
 	watching sync.Once
 
@@ -54,29 +55,44 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// mayHang calls do, and tells the user of the task if that takes long. label is the
-// stream's, with a space behind it, or empty.
-func mayHang(label string, tell func(events []string), do func()) {
+// teller is who learns what happens to a task's output.
+type teller interface {
+	events(o *output, events []string)
+	stalls(o *output, on bool)
+}
+
+// mayHang calls do, and tells the supervisor if that takes longer than it ever should,
+// and the user of the task if it takes long. label is the stream's, with a space behind
+// it, or empty.
+func (o *output) mayHang(label string, t teller, do func()) {
 	var mu sync.Mutex
-	told := false
-	timer := time.AfterFunc(hangTime, func() {
+	stalled, told := false, false
+	short := time.AfterFunc(stallTime, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stalled = true
+		t.stalls(o, true)
+	})
+	long := time.AfterFunc(hangTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		told = true
-		tell([]string{label + "waits: the file system of the log directory does not answer"})
+		t.events(o, []string{label + "waits: the file system of the log directory does not answer"})
 	})
 	do()
-	timer.Stop()
+	short.Stop()
+	long.Stop()
 	mu.Lock()
 	defer mu.Unlock()
 	if told {
-		tell([]string{label + "goes on"})
+		t.events(o, []string{label + "goes on"})
+	}
+	if stalled {
+		t.stalls(o, false)
 	}
 }
 
-func (str *stream) mayHang(tell func(*stream, []string), do func()) {
-	mayHang(str.label, func(events []string) { tell(str, events) }, do)
-}
+func (str *stream) mayHang(t teller, do func()) { str.output.mayHang(str.label, t, do) }
 
 func (o *output) id() string {
 	o.mu.Lock()
@@ -132,6 +148,22 @@ func (o *output) hold(i int, isNew bool) (end *os.File, err error) {
 		return nil, nil
 	}
 	return logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
+}
+
+// again returns the task's ends of Nomad's FIFOs once more.
+func (o *output) again() (ends []*os.File, err error) {
+	if o.spec.Output.Collector != task.CollectorNomad {
+		return nil, nil
+	}
+	for _, path := range []string{o.spec.Output.Stdout, o.spec.Output.Stderr} {
+		end, err := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
+		if err != nil {
+			closeAll(ends)
+			return nil, err
+		}
+		ends = append(ends, end)
+	}
+	return ends, nil
 }
 
 // openStream opens this process's end of a FIFO, and the log file.
@@ -191,7 +223,7 @@ func (o *output) watch(l *loop) {
 		for _, str := range o.streams {
 			str.locked(func() {
 				if err := l.add(str); err != nil {
-					l.tell(str, []string{str.label + "is not collected: " + err.Error()})
+					l.teller.events(o, []string{str.label + "is not collected: " + err.Error()})
 				}
 			})
 		}
@@ -201,14 +233,14 @@ func (o *output) watch(l *loop) {
 // drain moves all output that is there, once a task has ended: whoever is told of
 // the exit finds the last line in the file. It returns within drainTime; false:
 // not all was moved.
-func (o *output) drain(tell func(*stream, []string)) bool {
+func (o *output) drain(t teller) bool {
 	return o.bounded(func() bool {
 		all := true
 		for _, str := range o.streams {
-			str.mayHang(tell, func() {
+			str.mayHang(t, func() {
 				str.locked(func() {
 					r := str.logs.Drain(time.Now())
-					tell(str, r.Events)
+					t.events(o, r.Events)
 					all = all && r.Next == logs.Ended
 				})
 			})
@@ -230,7 +262,7 @@ func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
 		for _, str := range o.streams {
-			str.mayHang(l.tell, func() { str.locked(func() { str.close(l) }) })
+			str.mayHang(l.teller, func() { str.locked(func() { str.close(l) }) })
 		}
 		for _, f := range o.held {
 			f.Close()
@@ -242,13 +274,13 @@ func (o *output) close(l *loop, done func()) bool {
 func (str *stream) close(l *loop) {
 	for end := time.Now().Add(drainTime); ; time.Sleep(50 * time.Millisecond) {
 		r := str.logs.Drain(time.Now())
-		l.tell(str, r.Events)
+		l.teller.events(str.output, r.Events)
 		if r.Next == logs.Ended || time.Now().After(end) {
 			break
 		}
 	}
 	l.remove(str)
-	l.tell(str, str.logs.Close())
+	l.teller.events(str.output, str.logs.Close())
 	str.logs = nil
 }
 

@@ -52,7 +52,7 @@ type request struct {
 type op string
 
 const (
-	opHello  op = "hello"  // -> Build, Tasks
+	opHello  op = "hello"  // -> Build, Tasks, Hangs
 	opTake   op = "take"   // Spec -> Had; with New, From; with CollectorNomad, too, the task's ends of the FIFOs
 	opGo     op = "go"     // begin to move: no other collector does any more
 	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
@@ -71,6 +71,8 @@ type reply struct {
 	Waits bool          `json:"waits,omitempty"` // a file system does not answer, or has no space
 	FDs   int           `json:"fds,omitempty"`
 	Event *Event        `json:"event,omitempty"`
+	Stall *stall        `json:"stall,omitempty"`
+	Hangs []string      `json:"hangs,omitempty"` // ids: at these it hangs now
 
 	files []*os.File
 }
@@ -79,6 +81,14 @@ type reply struct {
 type Event struct {
 	ID      string `json:"id"`
 	Message string `json:"message"`
+}
+
+// stall says that a thread of the collector hangs, or does not hang any more, at the
+// output of a task: it may hold the lock of the task's FIFO (pipe(7) has one, which
+// open(2) and close(2) take), so that nobody else should touch that.
+type stall struct {
+	ID string `json:"id"`
+	On bool   `json:"on"`
 }
 
 func (r *reply) err() error {

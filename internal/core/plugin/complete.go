@@ -79,7 +79,7 @@ func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 }
 
 // maxTaskConfig is how many bytes a task's config block may have as the agent sends it.
-// Of each, decoding makes up to some fifty.
+// Decoding takes many times that of memory.
 const maxTaskConfig = 4 << 20
 
 // refuseLargeConfig keeps what a job's author can make as large as he likes from being

@@ -55,7 +55,6 @@ func (s *server) adoptAll(found []adoption) {
 	}
 	close(next)
 	all.Wait()
-	s.keepOutput()
 }
 
 // adoption is a process that is known, and of which nobody has looked yet what it is.
@@ -125,7 +124,8 @@ func (s *server) settle(p *process, files []*os.File) {
 // cleared up, for a task that was never really started.
 func (s *server) takeOver(a adoption) bool {
 	p, st := a.p, a.st
-	defer close(p.begun)
+	begun := sync.OnceFunc(func() { close(p.begun) })
+	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
 		if isChild(p.identity) { // recorded, but not reaped before the upgrade
 			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
@@ -133,7 +133,9 @@ func (s *server) takeOver(a adoption) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p.exit, p.adopting = e, false
-		p.output.spec, p.closed = s.specOf(st), true // a collector may have it all the same
+		p.output.spec = s.specOf(st) // a collector may have the rest of its output yet
+		_, err := os.Lstat(s.store.FIFO(st.ID, streamNames[0]))
+		p.closed = err != nil || st.Output.Collector != task.CollectorDriver
 		close(p.output.opened)
 		close(p.done)
 		return true
@@ -148,8 +150,16 @@ func (s *server) takeOver(a adoption) bool {
 	}
 	if st.Identity.PID == 0 || neverRan(s.store.Record(st.ID), fd) {
 		unix.Close(fd)
+		s.mu.Lock()
+		p.output.spec, p.closed = s.specOf(st), true // a collector may have it
+		s.mu.Unlock()
 		close(p.output.opened)
-		s.abandon(p)
+		finish := begun
+		begun = func() {}
+		go func() { // a launcher may take its time to die, for which no other task waits
+			s.abandon(p)
+			finish()
+		}()
 		return false
 	}
 	s.resumeOutput(p, st) // also of one that is gone: its last words may still be in the pipe

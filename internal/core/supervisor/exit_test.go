@@ -91,7 +91,7 @@ func TestWhatIsProvedIsTheProcessesEndAndNotItsFirstThreads(t *testing.T) {
 		t.Error("the two can't be told apart")
 	}
 	may := os.Geteuid() != 0 || tracesAll(t) // a container may have taken that from root
-	want := proof{proc: may, marks: may, pidfd: kernel(t, 6, 15)}
+	want := proof{done: true, proc: may, marks: may, pidfd: kernel(t, 6, 15)}
 	eventually(t, fmt.Sprintf("%+v is proved", want), func() bool { // a child that got no processor proves less
 		pid, pidfd, err := startProver()
 		must(t, err)

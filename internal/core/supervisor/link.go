@@ -37,6 +37,7 @@ type link struct {
 	*wire.Conn
 	calls wire.Calls[*reply]
 	heard atomic.Int64 // how many messages came
+	gone  bool         // under the client's mu: it has ended
 }
 
 // roundTrip sends a request and waits for its reply. A context that ends first
@@ -150,6 +151,7 @@ func (c *Client) listen(l *link) {
 func (c *Client) drop(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	l.gone = true
 	if c.link == l {
 		c.link = nil
 	}
@@ -199,6 +201,10 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	c.mu.Lock()
+	if l.gone {
+		c.mu.Unlock()
+		return nil, wire.ErrLost
+	}
 	c.link = l
 	var held []*hold
 	for _, h := range c.holds {

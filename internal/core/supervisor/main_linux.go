@@ -113,6 +113,7 @@ func supervise(with string) int {
 		say(err.Error())
 		return 1
 	}
+	s.collector.Find() // of the program before an upgrade: no orphan
 	go s.serve()
 	go s.adoptAll(found)
 	say("ready")
@@ -134,7 +135,7 @@ func newServer(o options) (*server, error) {
 	s := &server{
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
 		starters: make(gate, 4), enders: make(gate, 4),
-		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{},
+		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, undying: map[pidAndStart]bool{},
 		busySince: time.Now(),
 	}
 	s.collector = newCollector(s)

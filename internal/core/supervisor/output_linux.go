@@ -78,17 +78,6 @@ func (p *process) isCollected(s *server) bool {
 	return p.output.spec != nil
 }
 
-// keepOutput ends the collection for tasks that nobody knows any more, once all that
-// are on disk have been adopted.
-func (s *server) keepOutput() {
-	ctx, cancel := context.WithTimeout(context.Background(), openTime)
-	defer cancel()
-	s.collector.Keep(ctx, func(id string) bool {
-		_, err := s.find(id)
-		return err == nil
-	})
-}
-
 func (s *server) specOf(st *task.State) *collector.Spec {
 	spec := &collector.Spec{
 		ID: st.ID, Task: st.Task, Output: st.Output, Inodes: st.Output.FIFOs, Identity: st.Identity, UID: -1, GID: -1,
@@ -169,6 +158,10 @@ func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.
 	ends, from, err := s.collector.Start(ctx, *spec, reads...)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("log directory does not answer: its file system hangs")
+	}
+	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(streamNames) {
+		closeAll(ends)
+		ends, err = nil, errors.New("the collector gave no output")
 	}
 	p.output.from, p.output.err = from, err
 	return ends, err

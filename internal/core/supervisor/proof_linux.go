@@ -20,6 +20,7 @@ import (
 
 // proof is which sources were right.
 type proof struct {
+	done  bool // the child ended as it should
 	proc  bool // /proc/<pid>/stat
 	marks bool // and it says itself whether it may tell (task.Stat.Permitted)
 	pidfd bool // the pidfd of a process that was reaped
@@ -86,6 +87,7 @@ func finishProof(pid, pidfd int) (p proof) {
 	}
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // which does nothing to a dead one
 	if e := peek(pid); e != nil && e.Code == codeProcess {
+		p.done = true
 		// a zombie has the mark a moment after it is one; where it never has, that is no loss
 		for end := time.Now().Add(200 * time.Millisecond); !p.marks && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			st, err := task.ReadStat(pid)
@@ -101,22 +103,26 @@ func finishProof(pid, pidfd int) (p proof) {
 	return p
 }
 
-// proved is asked of a supervisor for the first time when it has to observe an exit.
+// proved is asked of a supervisor for the first time when it has to observe an exit,
+// and again where the child did not get to its end.
 func (s *server) proved() proof {
-	s.proving.Do(func() {
-		s.forks.Lock()
-		pid, pidfd, err := startProver()
-		if err == nil {
-			s.mu.Lock()
-			s.launchers[pid] = true // or it would be taken for an orphan
-			s.mu.Unlock()
-		}
-		s.forks.Unlock()
-		if err == nil {
-			s.proof = finishProof(pid, pidfd)
-			s.noLauncher(pid)
-		}
-	})
+	s.proving.Lock()
+	defer s.proving.Unlock()
+	if s.proof.done {
+		return s.proof
+	}
+	s.forks.Lock()
+	pid, pidfd, err := startProver()
+	if err == nil {
+		s.mu.Lock()
+		s.launchers[pid] = true // or it would be taken for an orphan
+		s.mu.Unlock()
+	}
+	s.forks.Unlock()
+	if err == nil {
+		s.proof = finishProof(pid, pidfd)
+		s.noLauncher(pid)
+	}
 	return s.proof
 }
 

@@ -1,5 +1,5 @@
-// Package supervisor is the process that outlives the plugin: it starts the
-// tasks, collects their output and remembers how they ended. One supervisor
+// Package supervisor is the process that outlives the plugin: it starts the tasks
+// and remembers how they ended; package collector moves their output. One supervisor
 // serves all tasks of one plugin of one Nomad agent.
 //
 // The package has two halves. Main is the process itself; Client is how a plugin

@@ -35,7 +35,9 @@ type server struct {
 	forks    sync.Mutex   // held while a launcher is forked and noted
 	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
 
-	proving sync.Once // of what to believe of exits: proof
+	undying map[pidAndStart]bool // under orphans: killed in vain
+
+	proving sync.Mutex // held while it is proved what to believe of exits
 	proof   proof
 
 	lastRequest atomic.Int64 // when it was answered, ns since 1970

@@ -136,7 +136,7 @@ func (s *server) killSession(p *process) {
 func (s *server) destroyTask(id string) error {
 	p, err := s.find(id)
 	if err != nil {
-		// adopt() has read everything at the start, so what it does not know is gone
+		// register has read everything at the start, so what it does not know is gone
 		return s.store.Remove(id)
 	}
 	if p.task != nil {
@@ -151,6 +151,11 @@ func (s *server) destroyTask(id string) error {
 	defer p.sessions.Unlock()
 	if p.destroyed {
 		return nil
+	}
+	p.naming.Lock()
+	defer p.naming.Unlock()
+	if s.idOf(p) != id {
+		return nil // it was taken up meanwhile: nothing is left under this id
 	}
 	if err := s.killTree(p); err != nil {
 		return err

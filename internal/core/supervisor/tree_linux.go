@@ -81,16 +81,18 @@ func killTree(id task.Identity, timeout time.Duration) error {
 	return err
 }
 
+// pidAndStart name a process of this boot.
+type pidAndStart struct {
+	pid   int
+	start uint64
+}
+
 // endAll kills the processes that list returns until there are none but zombies.
 // They are stopped before the first is killed, until no new one is seen: what is
 // stopped forks no more, and keeps its place under a limit of processes, which
 // others would fill. It takes some readings of /proc, however many they are.
 func endAll(timeout time.Duration, list func() ([]task.Stat, error)) error {
-	type process struct {
-		pid   int
-		start uint64
-	}
-	stopped := map[process]bool{}
+	stopped := map[pidAndStart]bool{}
 	wait := time.Millisecond
 	for begin := time.Now(); ; {
 		found, err := list()
@@ -100,7 +102,7 @@ func endAll(timeout time.Duration, list func() ([]task.Stat, error)) error {
 		}
 		fresh := false
 		for _, st := range found {
-			if p := (process{st.PID, st.Start}); !stopped[p] {
+			if p := (pidAndStart{st.PID, st.Start}); !stopped[p] {
 				stopped[p], fresh = true, true
 				signalOne(st, unix.SIGSTOP, 0)
 			}
@@ -130,10 +132,11 @@ func (s *server) killOrphans() error {
 	s.orphans.Lock()
 	defer s.orphans.Unlock()
 	self := os.Getpid()
-	return endAll(orphanTime, func() ([]task.Stat, error) {
+	var found []task.Stat
+	err := endAll(orphanTime, func() ([]task.Stat, error) {
 		table, err := task.Processes()
 		known := s.ownChildren() // after the table: what is forked from here on is not in it
-		var found []task.Stat
+		found = nil
 		var roots []int
 		for _, st := range table {
 			if st.Parent != self || known[st.PID] {
@@ -144,8 +147,17 @@ func (s *server) killOrphans() error {
 				reapOne(st)
 			}
 		}
-		return append(found, task.Descendants(table, roots...)...), err
+		found = slices.DeleteFunc(append(found, task.Descendants(table, roots...)...), func(st task.Stat) bool {
+			return s.undying[pidAndStart{st.PID, st.Start}]
+		})
+		return found, err
 	})
+	if err != nil { // killed, and in a system call that nothing interrupts: no later exit waits for them, too
+		for _, st := range found {
+			s.undying[pidAndStart{st.PID, st.Start}] = true
+		}
+	}
+	return err
 }
 
 // ownChildren are the pids of the children that are no orphans.

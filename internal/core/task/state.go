@@ -96,7 +96,7 @@ type LogPlace struct {
 type Collector string
 
 const (
-	CollectorDriver Collector = "driver" // the supervisor
+	CollectorDriver Collector = "driver" // package collector
 	CollectorNomad  Collector = "nomad"  // Nomad's logmon
 	CollectorNone   Collector = "none"   // nobody: the job says logs { disabled = true }
 )

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,17 +92,33 @@ func (u *Users) try() (*Taken, error) {
 		}
 		return t.or(err)
 	}
-	for id := uint32(Prober + 1); id <= builders.Last; id++ {
-		t, err := u.lock(User{id, id})
-		if t == nil && err == nil {
-			continue
+	// one that has no process first: what is there may be of an agent that does not share this directory, or not end
+	var failed error
+	for _, clear := range []bool{false, true} {
+		for id := uint32(Prober + 1); id <= builders.Last; id++ {
+			t, err := u.lock(User{id, id})
+			if t == nil && err == nil {
+				continue
+			}
+			if err == nil && clear {
+				err = t.Clear()
+			} else if err == nil {
+				left, lookErr := processes(id)
+				if err = lookErr; err == nil && len(left) > 0 {
+					t.Release()
+					continue
+				}
+			}
+			if t, err = t.or(err); err == nil {
+				return t, nil
+			}
+			failed = err
+			if !clear {
+				return nil, failed // of a disk or of /proc, and not of the user
+			}
 		}
-		if err == nil {
-			err = t.Clear()
-		}
-		return t.or(err)
 	}
-	return nil, nil
+	return nil, failed
 }
 
 // or gives a user back where there is an error.
@@ -215,22 +232,24 @@ func isOf(pid int, uid uint32) (has bool, name string, err error) {
 		return false, "", err
 	}
 	want := strconv.FormatUint(uint64(uid), 10)
+	dead := false
 	for line := range bytes.Lines(status) {
 		key, value, _ := strings.Cut(string(line), ":")
 		fields := strings.Fields(value)
-		switch {
-		case key == "Name":
+		switch key {
+		case "Name":
 			name = fmt.Sprintf("%q", strings.TrimSpace(value))
-		case key == "State" && len(fields) > 0 && (fields[0] == "Z" || fields[0] == "X"):
-			return false, "", nil // it has nothing any more
-		case key == "Uid":
-			for _, id := range fields { // real, effective, saved, of the file system
-				has = has || id == want
+		case "State":
+			dead = len(fields) > 0 && (fields[0] == "Z" || fields[0] == "X")
+		case "Uid":
+			has = slices.Contains(fields, want) // real, effective, saved, of the file system
+		case "Threads":
+			if dead && len(fields) > 0 && (fields[0] == "0" || fields[0] == "1") {
+				return false, "", nil // it has nothing any more; one whose first thread alone has ended has
 			}
-			return has, name, nil
 		}
 	}
-	return false, name, nil
+	return has, name, nil
 }
 
 // kill kills the process if it still is the user's, and no other that has its number meanwhile.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -50,7 +51,7 @@ func (s *store) takeKept() (*kept, error) {
 func (k *kept) hand() error {
 	s := k.store
 	if why := k.unusable(); why != nil {
-		if !os.IsNotExist(why) {
+		if !errors.Is(why, fs.ErrNotExist) {
 			s.log("what was downloaded is not used any more: %v", why)
 		}
 		if err := s.moveAway(s.path(k.name)); err != nil {
@@ -74,7 +75,7 @@ func (k *kept) unusable() error {
 	var r record
 	now, err := measure(k.store.path(k.name))
 	if err != nil {
-		return errors.Join(err)
+		return err
 	}
 	content, err := os.ReadFile(k.recordPath())
 	if err != nil || json.Unmarshal(content, &r) != nil {

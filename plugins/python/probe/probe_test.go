@@ -120,13 +120,14 @@ func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
 	if out, _, err := Run(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status"); err != nil || out != "NoNewPrivs:\t1\n" {
 		t.Errorf("it said %q: %v", out, err)
 	}
-	dir := t.TempDir()
-	script := "echo > " + dir + "/file; echo > $TMPDIR/file && echo temporary"
+	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())
+	script := "echo > " + dir + "/" + name + `; echo > "${TMPDIR:?}/` + name + `" && echo temporary`
+	t.Cleanup(func() { os.Remove("/dev/shm/" + name) })
 	if out, _, _ := Run(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script); out != "temporary\n" {
 		t.Errorf("it said %q", out)
 	}
 	for _, dir := range []string{dir, "/dev/shm"} {
-		if _, err := os.Lstat(dir + "/file"); err == nil {
+		if _, err := os.Lstat(dir + "/" + name); err == nil {
 			t.Errorf("it wrote into %s of the node", dir)
 		}
 	}
