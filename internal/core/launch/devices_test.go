@@ -243,7 +243,7 @@ func TestMounts(t *testing.T) {
 		{"a file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty"}},
 			"cat " + dir + "/empty", "of the source"},
 		{"a read-only directory", []any{task.Mount{Source: dir + "/source", Target: dir + "/target", ReadOnly: true}},
-			"cd " + dir + "/target && cat file; touch new; echo x > file", "of the sourcetouch: cannot touch 'new': Read-only file system\nsh: 1: cannot create file: Read-only file system\n"},
+			"cd " + dir + "/target || exit; cat file; touch new; echo x > file", "of the sourcetouch: cannot touch 'new': Read-only file system\nsh: 1: cannot create file: Read-only file system\n"},
 		{"a read-only file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty", ReadOnly: true}},
 			"echo x > " + dir + "/empty", "sh: 1: cannot create " + dir + "/empty: Read-only file system\n"},
 		{"read-only, and the file system's own restrictions", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target", ReadOnly: true}},
