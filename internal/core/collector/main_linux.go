@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,15 +44,16 @@ type server struct {
 	build string
 	loop  *loop
 
-	mu      sync.Mutex
-	outputs map[string]*output // by task
-	closing int                // outputs that are not known any more, but not closed yet
-	going   bool
-	ending  bool
-	client  *client   // the latest
-	alone   time.Time // when there was a client last
-	untold  []Event
-	look    chan struct{} // a supervisor has hung up, or lets this process go
+	mu       sync.Mutex
+	outputs  map[string]*output // by task
+	closing  int                // outputs that are not known any more, but not closed yet
+	going    bool
+	ending   bool
+	client   *client   // the latest
+	alone    time.Time // when there was a client last
+	untold   []Event
+	requests atomic.Int64  // how many there were
+	look     chan struct{} // a supervisor has hung up, or lets this process go
 }
 
 // client is a supervisor's connection. What it is told goes through a queue, since
@@ -111,9 +113,17 @@ func firstConn() (*wire.Conn, error) {
 
 // run returns when nobody needs the collector any more.
 func (s *server) run() {
+	var asked, freed int64
 	for tick := time.Tick(time.Second / 4); ; {
 		select {
 		case <-tick:
+			// after a burst of requests the heap and the stacks are mostly garbage
+			now := s.requests.Load()
+			if now == asked && now != freed {
+				freed = now
+				debug.FreeOSMemory()
+			}
+			asked = now
 		case <-s.look:
 		}
 		if s.mayEnd() {
@@ -222,6 +232,7 @@ func (s *server) converse(conn *wire.Conn) {
 			break
 		}
 		req.files = c.Take(req.FDs)
+		s.requests.Add(1)
 		running.Go(func() {
 			r := s.answer(&req)
 			closeAll(req.files)

@@ -79,6 +79,8 @@ func supervise(with string) int {
 	// since ignored signals are inherited by tasks
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 
+	debug.SetGCPercent(20) // what it keeps is little, and the garbage of each plugin's supervisor counts
+
 	var o options
 	var err error
 	if err = json.Unmarshal([]byte(with), &o); err != nil {
