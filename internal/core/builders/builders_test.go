@@ -62,12 +62,14 @@ func TestADirectoryThatOthersCouldChangeSaysNothingOfBuilders(t *testing.T) {
 		t.Skip("needs root: the directory of builders is root's")
 	}
 	for name, spoil := range map[string]func(dir string) error{
-		"of another user":        func(dir string) error { return os.Chown(dir, 65534, 65534) },
-		"below another user's":   func(dir string) error { return os.Chown(filepath.Dir(dir), 65534, 65534) },
-		"that others may write":  func(dir string) error { return os.Chmod(dir, 0o777) },
-		"that is sticky":         func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
-		"below one for a group":  func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o770) },
-		"that is a link":         func(dir string) error { return swap(dir, func() error { return os.Symlink(filepath.Dir(filepath.Dir(dir)), dir) }) },
+		"of another user":       func(dir string) error { return os.Chown(dir, 65534, 65534) },
+		"below another user's":  func(dir string) error { return os.Chown(filepath.Dir(dir), 65534, 65534) },
+		"that others may write": func(dir string) error { return os.Chmod(dir, 0o777) },
+		"that is sticky":        func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+		"below one for a group": func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o770) },
+		"that is a link": func(dir string) error {
+			return swap(dir, func() error { return os.Symlink(filepath.Dir(filepath.Dir(dir)), dir) })
+		},
 		"that is a plain file":   func(dir string) error { return swap(dir, func() error { return os.WriteFile(dir, nil, 0o600) }) },
 		"below a link elsewhere": func(dir string) error { return moveBehindLink(filepath.Dir(dir)) },
 	} {
