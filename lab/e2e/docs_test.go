@@ -1,0 +1,380 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// Pages whose commands are for a checkout, in its root. Those of all others are for an
+// operator's node, in a folder with the plugins' binaries.
+var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/lab-vm.md"}
+
+var operatorPages = []string{"docs/exec-lite.md", "docs/python.md", "docs/usb.md"}
+
+// TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
+// tests below runs, or says in a comment above it why it is not run.
+func TestDocs_EveryCommandIsRun(t *testing.T) {
+	root := "../.."
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || e.Name() == "node_modules") {
+			return fs.SkipDir
+		}
+		if e.IsDir() || filepath.Ext(path) != ".md" {
+			return nil
+		}
+		page, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		for _, f := range readFences(t, page) {
+			switch {
+			case f.lang != "sh":
+			case f.notRun != "":
+				t.Logf("%v is not run: %s", f, f.notRun)
+			case !slices.Contains(slices.Concat(developerPages, operatorPages), page):
+				t.Errorf("%v: no test runs the commands of this page", f)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDocs_DevelopersCommands runs what the README and its like tell a developer to type, with
+// a lab of its own. LAB_RUNTIME says in what, as always.
+func TestDocs_DevelopersCommands(t *testing.T) {
+	for _, page := range developerPages {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			env := append(os.Environ(), "LAB_DIR="+filepath.Join(dir, "lab"), "NO_COLOR=1")
+			runs := slices.ContainsFunc(readFences(t, page), func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
+			if runs {
+				t.Cleanup(func() {
+					if out, err := shell(t, "../..", env, "go tool mage lab:down"); err != nil {
+						t.Errorf("failed to end the lab: %v\n%s", err, out)
+					}
+				})
+			}
+			runFences(t, page, "../..", env, nil)
+		})
+	}
+}
+
+// TestDocs_OperatorsCommands follows each plugin's page on an agent that has no plugin: it
+// installs, configures, restarts and runs jobs with the commands of the page, and then
+// has the agent load each configuration that the page shows.
+func TestDocs_OperatorsCommands(t *testing.T) {
+	for _, page := range operatorPages {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			n := newPlainNode(t)
+			for name, text := range jobFiles(readFences(t, page)) {
+				if err := os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			runFences(t, page, n.work, n.env(), n.places())
+			if out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done"); err != nil {
+				t.Errorf("a job of the page is not valid: %v\n%s", err, out)
+			}
+			for _, f := range readFences(t, page) {
+				if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {
+					n.load(t, f)
+				}
+			}
+		})
+	}
+}
+
+// TestDocs_APluginThatIsNotConfiguredIsNotLoaded: why each page begins with a plugin block.
+func TestDocs_APluginThatIsNotConfiguredIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	n := newPlainNode(t)
+	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite /opt/nomad/data/plugins/nomad-driver-exec-lite\n"+
+		"systemctl restart nomad\nnomad node status -self -json"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if strings.Contains(out, "driver.exec-lite") {
+		t.Error("the node has the driver")
+	}
+	page, err := os.ReadFile("../../docs/exec-lite.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	if err := n.Logs(t.Context(), &log, false); err != nil {
+		t.Fatal(err)
+	}
+	const said = "plugin not referenced in the agent configuration file, loading skipped"
+	if !strings.Contains(log.String(), said) || !strings.Contains(string(page), said) {
+		t.Errorf("the page and the log do not both have %q", said)
+	}
+}
+
+var (
+	pluginBlock = regexp.MustCompile(`(?m)^plugin "([^"]+)"`)
+	jobBlock    = regexp.MustCompile(`(?m)^job "([^"]+)" \{`)
+)
+
+// jobFiles are the jobs of a page, by the name of the file that they are to be saved in.
+func jobFiles(page []fence) map[string]string {
+	files := map[string]string{}
+	for _, f := range page {
+		if m := jobBlock.FindStringSubmatch(f.text); f.lang == "hcl" && m != nil {
+			files[m[1]+".nomad.hcl"] = f.text
+		}
+	}
+	return files
+}
+
+// runFences runs a page's commands in order, each block in a shell that ends at the first error.
+func runFences(t *testing.T, page, dir string, env []string, places *strings.Replacer) {
+	t.Helper()
+	for _, f := range readFences(t, page) {
+		if f.lang != "sh" || f.notRun != "" {
+			continue
+		}
+		text := f.text
+		if places != nil {
+			text = places.Replace(text)
+		}
+		start := time.Now()
+		out, err := shell(t, dir, env, text)
+		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), text, out)
+		if (err != nil) != f.fails {
+			t.Fatalf("%v: the commands ended with %v", f, err)
+		}
+		for _, want := range f.prints {
+			if !strings.Contains(out, want) {
+				t.Fatalf("%v: the output has no %q", f, want)
+			}
+		}
+	}
+}
+
+// shell runs commands and returns their output, both streams in one.
+func shell(t *testing.T, dir string, env []string, commands string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
+	cmd.Dir, cmd.Env = dir, env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// shortDir is a directory with a short path, for sockets, that every user may enter.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch, "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// plainNode is an agent as an operator has it before the first plugin is there.
+type plainNode struct {
+	agent.Agent
+	dir  string // the agent's own
+	etc  string // stands for /etc/nomad.d: the agent reads it with its own configuration
+	work string // where the binaries were unpacked
+	bin  string // on the PATH: nomad, and systemctl and sudo that do what they do for this agent
+}
+
+func newPlainNode(t *testing.T) *plainNode {
+	t.Helper()
+	top := shortDir(t)
+	n := &plainNode{
+		dir: filepath.Join(top, "agent"), etc: filepath.Join(top, "etc"),
+		work: filepath.Join(top, "work"), bin: filepath.Join(top, "bin"),
+	}
+	for _, dir := range []string{n.etc, n.work, n.bin} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, plugin := range []string{execLite, python, usbPlugin} {
+		if err := share(plugin, filepath.Join(n.work, filepath.Base(plugin))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"nomad": nomadBinary, "systemctl": self} {
+		if err := os.Symlink(target, filepath.Join(n.bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(n.bin, "sudo"), []byte("#!/bin/sh\nexec \"$@\"\n"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	n.Agent, err = agent.Run(ctx, agent.Options{Runtime: agent.Host, Dir: n.dir, Binary: nomadBinary, Name: "docs", Config: keepAllocations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.end(t) })
+	// the file with more configuration becomes the directory
+	more := filepath.Join(n.Info().Dir, "extra.hcl")
+	if err := os.Rename(more, filepath.Join(n.etc, "nomad.hcl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(n.etc, more); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *plainNode) env() []string {
+	return append(os.Environ(), "NOMAD_ADDR="+n.Address(), "PATH="+n.bin+":"+os.Getenv("PATH"), systemctlDir+"="+n.dir)
+}
+
+// places are where the pages say that things are, and where this agent has them.
+func (n *plainNode) places() *strings.Replacer {
+	return strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc)
+}
+
+// load restarts the agent with a configuration of a page in place of all others.
+func (n *plainNode) load(t *testing.T, f fence) {
+	t.Helper()
+	old, err := filepath.Glob(filepath.Join(n.etc, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range old {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := shell(t, n.work, n.env(), "systemctl restart nomad"); err != nil {
+		t.Fatalf("%v: the agent does not start with this: %v\n%s", f, err, out)
+	}
+}
+
+// loaded waits until the agent has each plugin of ours that a configuration names.
+func loaded(ctx context.Context, a agent.Agent, config string) error {
+	for _, m := range pluginBlock.FindAllStringSubmatch(config, -1) {
+		plugin := agent.Plugin{Binary: m[1]}
+		err := poll(time.Minute, func() error {
+			if driver := plugin.Driver(); driver != "" {
+				_, err := nomad.Health(ctx, a.Client(), driver)
+				return err
+			}
+			pids, err := a.PluginPIDs(ctx)
+			if err == nil && plugin.Device() && pids[m[1]] == 0 {
+				err = fmt.Errorf("%s does not run", m[1])
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *plainNode) end(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	a, err := agent.Open(ctx, n.dir) // systemctl has restarted it since
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if t.Failed() {
+		var log bytes.Buffer
+		err := a.Logs(ctx, &log, false)
+		t.Logf("the agent's log (%v):\n%s", err, log.String())
+	}
+	if err := a.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := poll(time.Minute, func() error {
+		left, err := a.Leftovers(ctx)
+		if err != nil {
+			return err
+		}
+		return leftError(left)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
+
+// systemctl stands in for systemd's program: this test binary under another name. It
+// restarts the agent and returns when it and its plugins are healthy, which takes a person
+// as long as typing the next command; or an error with the end of its log.
+func systemctl(args []string) error {
+	if !slices.Equal(args, []string{"restart", "nomad"}) {
+		return fmt.Errorf("only \"restart nomad\" is known here, not %q", args)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	a, err := agent.Open(ctx, os.Getenv(systemctlDir))
+	if err != nil {
+		return err
+	}
+	if err := a.Stop(ctx); err != nil {
+		return err
+	}
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	if _, err := agent.WaitHealthy(ctx, a); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(a.Info().Dir, "extra.hcl", "*.hcl"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := loaded(ctx, a, string(text)); err != nil {
+			return fmt.Errorf("with %s: %w", file, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// fence is a fenced block of a Markdown page. Comments right above it tell the test how it is run:
+//
+//	<!-- not run: REASON -->     it is not
+//	<!-- prints: TEXT -->        its output has TEXT; may be there several times
+//	<!-- fails -->               its last command fails, and is expected to
+type fence struct {
+	page   string
+	line   int
+	lang   string // sh: commands; hcl: configuration; text: a listing, or output; go: source
+	text   string
+	notRun string
+	prints []string
+	fails  bool
+}
+
+func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
+
+var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails)(?:: (.+))? -->$`)
+
+// fences returns the fenced blocks of a page's text, and what is wrong with them.
+func fences(page, text string) (found []fence, wrong []string) {
+	var next, open fence // next collects the comments; open is the block that is being read
+	within := false
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		trimmed := strings.TrimSpace(line)
+		lang, mark := strings.CutPrefix(trimmed, "```")
+		switch {
+		case within && trimmed == "```":
+			found = append(found, open)
+			within, next = false, fence{}
+		case within:
+			open.text += line
+		case mark:
+			open, within = next, true
+			open.page, open.line, open.lang = page, n, lang
+			switch lang {
+			case "sh", "hcl", "text", "go":
+			default:
+				wrong = append(wrong, fmt.Sprintf("%v: the block is of %q, which is none of sh, hcl, text, go", open, lang))
+			}
+		case fenceComment.MatchString(trimmed):
+			m := fenceComment.FindStringSubmatch(trimmed)
+			switch m[1] {
+			case "not run":
+				next.notRun = m[2]
+			case "prints":
+				next.prints = append(next.prints, m[2])
+			case "fails":
+				next.fails = true
+			}
+			if (m[2] == "") != (m[1] == "fails") {
+				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after \"not run\" and \"prints\" alone", page, n))
+			}
+		default:
+			if next.notRun != "" || next.prints != nil || next.fails {
+				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block, and no block below it", page, n-1))
+			}
+			next = fence{}
+		}
+	}
+	if within {
+		wrong = append(wrong, fmt.Sprintf("%v: the block does not end", open))
+	}
+	return found, wrong
+}
+
+func readFences(t *testing.T, page string) []fence {
+	t.Helper()
+	text, err := os.ReadFile("../../" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, wrong := fences(page, string(text))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	return found
+}
+
+func TestFencesOfAPage(t *testing.T) {
+	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails -->\n```sh\nfalse\n```\n"+
+		"<!-- not run: why -->\n```sh\nreboot\n```\n```hcl\na = 1\n```\n")
+	if len(found) != 4 || wrong != nil {
+		t.Fatalf("found %+v, wrong %q", found, wrong)
+	}
+	if f := found[0]; f.line != 5 || f.text != "ls\n\necho\n" || len(f.prints) != 2 || f.prints[1] != "b" || f.fails || f.notRun != "" {
+		t.Errorf("the first is %+v", f)
+	}
+	if !found[1].fails || found[2].notRun != "why" || found[3].lang != "hcl" || found[3].notRun != "" {
+		t.Errorf("the others are %+v", found[1:])
+	}
+	for name, text := range map[string]string{
+		"no language":         "```\nls\n```\n",
+		"comment alone":       "<!-- fails -->\n\n```sh\nls\n```\n",
+		"comment with no why": "<!-- not run -->\n```sh\nls\n```\n",
+		"no end":              "```sh\nls\n",
+	} {
+		if _, wrong := fences("p.md", text); len(wrong) != 1 {
+			t.Errorf("%s: wrong are %q, want one", name, wrong)
+		}
+	}
+}
