@@ -3,11 +3,16 @@
 package term
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/term"
 )
 
 // Printer prints steps. It is safe for concurrent use, but steps do not nest.
@@ -15,21 +20,30 @@ type Printer struct {
 	w     io.Writer
 	tty   bool
 	color bool
-	every time.Duration // plain mode: how often a long step gives a sign of life
+	width int
+	first time.Duration // how long a step may be silent
+	every time.Duration // and how often it gives a sign of life then
 
 	mu   sync.Mutex // guards what follows
 	name string     // the step that runs; empty: none
+	msg  string     // its last progress
 	came time.Time
-	last time.Time
+	last time.Time     // when a line was printed in plain mode
+	quit chan struct{} // closed by the step's end
 }
 
 // New prints to w; a terminal gets the moving form, with colour unless NO_COLOR
 // is set (no-color.org).
 func New(w io.Writer) *Printer {
-	p := &Printer{w: w, every: 10 * time.Second}
+	p := &Printer{w: w, width: Width, first: 3 * time.Second, every: 10 * time.Second}
 	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
-		st, err := f.Stat()
-		p.tty = err == nil && st.Mode()&os.ModeCharDevice != 0 && st.Mode()&os.ModeDevice != 0
+		p.tty = term.IsTerminal(int(f.Fd()))
+		if columns, _, err := term.GetSize(int(f.Fd())); p.tty && err == nil && columns > 0 {
+			p.width = min(columns, Width)
+		}
+	}
+	if p.tty {
+		p.every = time.Second // the line moves
 	}
 	p.color = p.tty && os.Getenv("NO_COLOR") == ""
 	return p
@@ -37,35 +51,93 @@ func New(w io.Writer) *Printer {
 
 // Step begins a step; the function that is returned ends it, with the outcome in
 // a few words. An error is shown as a failed step, the error itself is not: the
-// caller returns it.
+// caller returns it. A step that was cancelled has not failed.
 func (p *Printer) Step(format string, args ...any) (end func(err error, outcome string, args ...any)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.name = fmt.Sprintf(format, args...)
+	p.name, p.msg = fmt.Sprintf(format, args...), ""
 	p.came = time.Now()
-	p.last = p.came
-	if p.tty {
-		fmt.Fprintf(p.w, " %s %s …", p.paint("36", "•"), p.name)
-	}
+	p.last = time.Time{}
+	p.quit = make(chan struct{})
+	p.draw()
+	go p.signs(p.quit)
 	return p.end
+}
+
+// signs shows now and then that the step goes on.
+func (p *Printer) signs(quit chan struct{}) {
+	for wait := p.first; ; wait = p.every {
+		select {
+		case <-quit:
+			return
+		case <-time.After(wait):
+		}
+		p.mu.Lock()
+		select {
+		case <-quit:
+		default:
+			switch {
+			case p.tty:
+				p.draw()
+			case time.Since(p.last) >= wait:
+				p.plain()
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+// draw shows the step that runs on a terminal.
+func (p *Printer) draw() {
+	if !p.tty || p.name == "" {
+		return
+	}
+	text := p.name + " …"
+	if p.msg != "" {
+		text += " " + p.msg
+	}
+	if took := time.Since(p.came); took >= p.first {
+		took := " (" + Short(took) + ")"
+		text = Cut(text, p.width-4-len(took)) + took
+	}
+	fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), Cut(text, p.width-4))
+}
+
+// plain is a line about the step that runs, where there is no terminal.
+func (p *Printer) plain() {
+	p.last = time.Now()
+	text := p.name
+	if p.msg != "" {
+		text += ": " + p.msg
+	}
+	if took := time.Since(p.came); took >= p.first {
+		text += " (" + Short(took) + ")"
+	}
+	fmt.Fprintln(p.w, Wrap("...    "+text, p.width, "       "))
 }
 
 func (p *Printer) end(err error, outcome string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	took := time.Since(p.came)
-	mark := p.paint("32", "✓")
-	plain := "ok    "
-	if err != nil {
-		mark, plain, outcome = p.paint("31", "✗"), "failed", ""
+	close(p.quit)
+	mark, code, plain := "✓", "32", "ok    "
+	switch {
+	case errors.Is(err, context.Canceled):
+		mark, code, plain, outcome = "-", "33", "ended ", "interrupted"
+	case err != nil:
+		mark, code, plain, outcome = "✗", "31", "failed", ""
+	default:
+		outcome = fmt.Sprintf(outcome, args...)
 	}
 	if outcome != "" {
-		outcome = ": " + fmt.Sprintf(outcome, args...)
+		outcome = ": " + outcome
 	}
+	took := "(" + Short(time.Since(p.came)) + ")"
 	if p.tty {
-		fmt.Fprintf(p.w, "\r\033[K %s %s%s %s\n", mark, p.name, outcome, p.paint("2", "("+Short(took)+")"))
+		text := Wrap(fmt.Sprintf(" %s %s%s %s", mark, p.name, outcome, took), p.width, "   ")
+		fmt.Fprintf(p.w, "\r\033[K%s\n", strings.Replace(text, mark, p.paint(code, mark), 1))
 	} else {
-		fmt.Fprintf(p.w, "%s %s%s (%s)\n", plain, p.name, outcome, Short(took))
+		fmt.Fprintln(p.w, Wrap(fmt.Sprintf("%s %s%s %s", plain, p.name, outcome, took), p.width, "       "))
 	}
 	p.name = ""
 }
@@ -74,15 +146,14 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 func (p *Printer) Progress(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	msg := fmt.Sprintf(format, args...)
+	p.msg = fmt.Sprintf(format, args...)
 	switch {
 	case p.name == "":
-		fmt.Fprintf(p.w, "%s\n", msg)
+		fmt.Fprintln(p.w, Wrap(p.msg, p.width, "  "))
 	case p.tty:
-		fmt.Fprintf(p.w, "\r\033[K %s %s … %s", p.paint("36", "•"), p.name, msg)
-	case time.Since(p.last) >= p.every || p.last.Equal(p.came):
-		p.last = time.Now()
-		fmt.Fprintf(p.w, "...    %s: %s\n", p.name, msg)
+		p.draw()
+	case time.Since(p.last) >= p.every:
+		p.plain()
 	}
 }
 
@@ -93,7 +164,8 @@ func (p *Printer) Println(format string, args ...any) {
 	if p.tty && p.name != "" {
 		fmt.Fprint(p.w, "\r\033[K")
 	}
-	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprintln(p.w, Wrap(fmt.Sprintf(format, args...), p.width, "  "))
+	p.draw()
 }
 
 func (p *Printer) paint(code, s string) string {

@@ -5,21 +5,44 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // Table writes rows in columns; the first row is the head. Line breaks in a cell
-// become spaces, and an empty cell a dash, so that a row stays a row.
+// become spaces, and an empty cell a dash, so that a row stays a row. The last column,
+// which is for messages, goes on below itself where it is wider than Width allows.
 func Table(w io.Writer, rows ...[]string) error {
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	const gap, least = 2, 40 // least: of the last column, whatever the others need
+	var cells [][]string
+	var widths []int
 	for _, row := range rows {
-		cells := make([]string, len(row))
+		line := make([]string, len(row))
 		for i, c := range row {
-			cells[i] = strings.Join(strings.Fields(c), " ")
-			if cells[i] == "" {
-				cells[i] = "-"
+			line[i] = strings.Join(strings.Fields(c), " ")
+			if line[i] == "" {
+				line[i] = "-"
 			}
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
 		}
-		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+		cells = append(cells, line)
+	}
+	rest := Width
+	for _, n := range widths[:max(len(widths)-1, 0)] {
+		rest -= n + gap
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, gap, ' ', 0)
+	for _, line := range cells {
+		last := len(line) - 1
+		for i, part := range strings.Split(Wrap(line[last], max(rest, least), "  "), "\n") {
+			if i == 0 {
+				fmt.Fprintln(tw, strings.Join(append(line[:last:last], part), "\t"))
+				continue
+			}
+			fmt.Fprintln(tw, strings.Repeat("\t", last)+part)
+		}
 	}
 	return tw.Flush()
 }

@@ -2,7 +2,10 @@ package term
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"sync"
@@ -23,6 +26,18 @@ func run(p *Printer, b *bytes.Buffer) string {
 	return seconds.ReplaceAllString(b.String(), "N s")
 }
 
+func terminal(w io.Writer) *Printer {
+	p := New(w)
+	p.tty = true
+	return p
+}
+
+func colored(w io.Writer) *Printer {
+	p := terminal(w)
+	p.color = true
+	return p
+}
+
 func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
 	var b bytes.Buffer
 	got := run(New(&b), &b)
@@ -37,7 +52,7 @@ func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
 
 func TestStepsOnATerminalEndInAMark(t *testing.T) {
 	var b bytes.Buffer
-	got := run(&Printer{w: &b, tty: true}, &b)
+	got := run(terminal(&b), &b)
 	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n", "\r\033[K ✗ Starting it (N s)\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)
@@ -50,7 +65,7 @@ func TestStepsOnATerminalEndInAMark(t *testing.T) {
 
 func TestColourIsForTerminals(t *testing.T) {
 	var b bytes.Buffer
-	if got := run(&Printer{w: &b, tty: true, color: true}, &b); !strings.Contains(got, "\033[32m✓\033[0m") {
+	if got := run(colored(&b), &b); !strings.Contains(got, "\033[32m✓\033[0m") {
 		t.Errorf("no green mark in %q", got)
 	}
 }
@@ -67,6 +82,51 @@ func TestLongStepGivesASignOfLifeNowAndThen(t *testing.T) {
 	if n := strings.Count(b.String(), "still at it"); n != 1 {
 		t.Errorf("%d lines, want 1: %s", n, b.String())
 	}
+}
+
+func TestSilentStepGivesASignOfLifeByItself(t *testing.T) {
+	for _, tty := range []bool{false, true} {
+		var b locked
+		p := New(&b)
+		p.tty, p.first, p.every = tty, 10*time.Millisecond, time.Millisecond
+		end := p.Step("Building")
+		for end := time.Now().Add(time.Minute); strings.Count(b.String(), "Building") < 3; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("on a terminal %v: %q", tty, b.String())
+			}
+		}
+		end(nil, "")
+		done := b.String()
+		if time.Sleep(20 * time.Millisecond); b.String() != done {
+			t.Errorf("on a terminal %v: it goes on after its end", tty)
+		}
+	}
+}
+
+func TestInterruptedStepHasNotFailed(t *testing.T) {
+	var b bytes.Buffer
+	New(&b).Step("Building")(fmt.Errorf("compile: %w", context.Canceled), "")
+	if got := seconds.ReplaceAllString(b.String(), "N s"); got != "ended  Building: interrupted (N s)\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// locked is a buffer that is written to while it is read.
+type locked struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestDurationsAreForPeople(t *testing.T) {

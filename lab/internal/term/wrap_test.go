@@ -1,0 +1,57 @@
+package term
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestLinesAreBrokenBetweenWords(t *testing.T) {
+	for _, tc := range []struct{ name, in, want string }{
+		{"short", "a b\n\nc", "a b\n\nc"},
+		{"long", "aaaa bbbb cccc dddd", "aaaa bbbb\n  cccc\n  dddd"},
+		{"indented", "  aaaa bbbb cccc", "  aaaa\n    bbbb\n    cccc"},
+		{"a long word", "a /usr/local/lib/nomad b", "a\n  /usr/local/lib/nomad\n  b"},
+		{"letters, not bytes", "äääää ööö", "äääää ööö"},
+	} {
+		if got := Wrap(tc.in, 9, "  "); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestCutShowsThatItDid(t *testing.T) {
+	if got := Cut("äöüäöü", 4); got != "äöü…" {
+		t.Errorf("got %q", got)
+	}
+	if got := Cut("äöüä", 4); got != "äöüä" {
+		t.Errorf("what fits: %q", got)
+	}
+}
+
+func TestNoLineIsWiderThanATerminal(t *testing.T) {
+	long := strings.Repeat("many words ", 30)
+	var b bytes.Buffer
+	err := Table(&b, []string{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}, []string{"exec-lite", "1", "unhealthy", long}, []string{"b", "", "", ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), "many words"); n < 25 {
+		t.Errorf("%d of 30 are shown:\n%s", n, b.String())
+	}
+	for _, tty := range []bool{false, true} {
+		p := New(&b)
+		p.tty = tty
+		end := p.Step("Building %s", long)
+		p.Progress("%s", long)
+		end(nil, "%s", long)
+	}
+	for line := range strings.Lines(b.String()) {
+		for _, shown := range strings.Split(line, "\r\033[K") {
+			if n := utf8.RuneCountInString(strings.TrimRight(shown, "\n")); n > Width {
+				t.Errorf("%d columns: %q", n, shown)
+			}
+		}
+	}
+}
