@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,11 @@ func (m *machine) list() string {
 func (m *machine) check(config string) (string, error) {
 	m.Helper()
 	path := filepath.Join(m.TempDir(), "agent.hcl")
-	m.must(os.WriteFile(path, []byte(strings.ReplaceAll(config, "ROOT", m.root)), 0o644))
+	config = strings.NewReplacer(
+		`root = "ROOT"`, fmt.Sprintf("root = %q\nshadow_dir = %q\n", m.root, m.nodes),
+		`"root": "ROOT"`, fmt.Sprintf(`"root": %q, "shadow_dir": %q`, m.root, m.nodes),
+	).Replace(config)
+	m.must(os.WriteFile(path, []byte(config), 0o644))
 	var out bytes.Buffer
 	err := check(&out, path)
 	return strings.ReplaceAll(out.String(), path, "agent.hcl"), err
@@ -214,7 +219,7 @@ func TestCheckReadsADirectory(t *testing.T) {
 	if err := check(new(bytes.Buffer), dir); err == nil || !strings.Contains(err.Error(), "has no block plugin") {
 		t.Errorf("got %v", err)
 	}
-	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": {"root": "`+m.root+`"}}}}`), 0o644))
+	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": {"root": "`+m.root+`", "shadow_dir": "`+m.nodes+`"}}}}`), 0o644))
 	var out bytes.Buffer
 	m.must(check(&out, dir))
 	if !strings.Contains(out.String(), "note: nothing is published: add device blocks") {

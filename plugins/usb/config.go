@@ -16,7 +16,7 @@ type Config struct {
 	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"How often to look without being told by the kernel that something was plugged."`
 	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed, as unhealthy, and how long a reservation waits for it."`
 	ShadowDir string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Where the plugin makes device nodes for tasks, absolute, on a file system mounted without nodev, which nobody but root and the agent's user may be able to replace. They outlive a re-plug, which the kernel's own do not."`
-	Root      string          `codec:"root" default:"/" doc:"Below which directory /sys and /dev are looked for. Any other than / is a simulation, such as \"nomad-device-usb simulate\" makes, which nobody but root and the agent's user may be able to change: no link out of it is followed, but for pseudo-terminals."`
+	Root      string          `codec:"root" default:"/" doc:"Below which directory /sys and /dev are looked for. Any other than / must be a simulation that \"nomad-device-usb simulate\" made, with a shadow_dir of its own, which nobody but root and the agent's user may be able to change: no link out of it is followed, but for the pseudo-terminals of its sticks."`
 }
 
 // Block is a device that jobs ask for by name, and what a task gets of it.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
 // openTree opens what is / for the plugin. The nodes of a simulation become those of
@@ -29,7 +32,13 @@ func openTree(root string) (tree fs.FS, done func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
 	}
-	return r.FS(), func() { r.Close() }, nil
+	tree = r.FS()
+	if entries, err := fs.ReadDir(tree, "."); err != nil || len(entries) > 0 && !simulate.Simulated(tree) {
+		r.Close()
+		return nil, nil, cmp.Or(err, fmt.Errorf("root: %s is no simulation: \"nomad-device-usb simulate\" makes one; "+
+			"without root it is this machine's devices", root))
+	}
+	return tree, func() { r.Close() }, nil
 }
 
 // nothing is an empty tree.

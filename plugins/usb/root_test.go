@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,4 +99,52 @@ func TestANumberThatIsNoneIsNotReadAsOne(t *testing.T) {
 			t.Errorf("%q was read as %d", number, n.Major)
 		}
 	}
+}
+
+// A root that was forgotten in a configuration, or is another machine's, is an error
+// when the agent starts, and not nodes of tasks.
+func TestOnlyASimulationIsARoot(t *testing.T) {
+	other := t.TempDir()
+	if err := os.MkdirAll(other+"/sys/bus/usb/devices", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nodes := fmt.Sprintf("\nshadow_dir = %q", filepath.Join(t.TempDir(), "nodes"))
+	for config, want := range map[string]string{
+		fmt.Sprintf("root = %q", t.TempDir()):    "whose nodes can't be in /dev/nomad-usb",
+		fmt.Sprintf("root = %q", other) + nodes:  "is no simulation: ",
+		fmt.Sprintf("root = %q", "/dev") + nodes: "is no simulation: ",
+	} {
+		if _, err := decode(t, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", config, err, want)
+		}
+	}
+
+	m := newMachine(t, zigbeeBlock) // made by somebody else after the agent has started
+	m.must(os.CopyFS(m.root, os.DirFS(other)))
+	if groups, err := m.Scan(t.Context()); err == nil || !strings.Contains(err.Error(), "is no simulation: ") {
+		t.Errorf("got %v, %v", groups, err)
+	}
+}
+
+// The kernel gives a terminal's number to whoever opens the next, such as root who logs
+// in, whose terminal must not become the task's.
+func TestATerminalThatIsNoSticksAnyMoreIsLeftAlone(t *testing.T) {
+	m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nmode = \"0666\"\n}")
+	p := m.plug("10c4:ea60", "0001", "1-1")
+	session := m.plug("10c4:ea60", "0002", "1-2") // which is plugged out of another simulation
+	terminal, err := os.Readlink(filepath.Join(m.root, session.Nodes[0]))
+	m.must(err)
+	m.must(os.Chmod(terminal, 0o620))
+	m.must(os.Remove(m.root + "/.simulate/1-2"))
+	defer os.WriteFile(m.root+"/.simulate/1-2", nil, 0o600)
+	groups := m.scan()
+	for _, d := range groups[0].Devices {
+		if ours := d.ID == p.ID.String()+":0001"; ours != (d.Problem == "") {
+			t.Errorf("%s: %q", d.ID, d.Problem)
+		}
+	}
+	if info, err := os.Stat(terminal); err != nil || info.Mode().Perm() != 0o620 {
+		t.Errorf("the terminal is %v now, %v", info.Mode(), err)
+	}
+	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb", "10c4-ea60-0002/usb")
 }

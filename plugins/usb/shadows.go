@@ -11,6 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -85,11 +86,14 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now t
 
 func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 	d := shadow.Device{Name: dir}
+	var held func(string) bool
+	if v.Root != "/" {
+		held = func(terminal string) bool { return simulate.Holds(v.Root, terminal) }
+	}
 	for _, n := range s.nodes {
 		node := shadow.Node{
-			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor,
-			Simulated: v.Root != "/",
-			Mode:      s.block.mode, UID: s.block.uid, GID: s.block.gid,
+			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor, Held: held,
+			Mode: s.block.mode, UID: s.block.uid, GID: s.block.gid,
 		}
 		d.Nodes = append(d.Nodes, node)
 		if n.Kind == sysfs.USB && s.forLibusb() {

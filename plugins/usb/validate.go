@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
@@ -19,6 +20,8 @@ import (
 // kinds are those that nodes may list.
 var kinds = []string{string(sysfs.USB), string(sysfs.TTY), string(sysfs.HIDRaw), string(sysfs.Input), string(sysfs.Video),
 	string(sysfs.Media), string(sysfs.Sound), string(sysfs.Printer), string(sysfs.Storage), string(sysfs.Other)}
+
+var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
@@ -31,6 +34,17 @@ func (c Config) Validate() error {
 		if err := owndir.Check(dir.path); err != nil {
 			return fmt.Errorf("%s: %w", dir.option, err)
 		}
+	}
+	if c.Root != "/" {
+		if c.ShadowDir == defaults.ShadowDir {
+			return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, where those of the machine's own devices are: "+
+				"leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
+		}
+		_, done, err := openTree(c.Root)
+		if err != nil {
+			return err
+		}
+		done()
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
 		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir, "/dev/nomad-usb")

@@ -13,7 +13,7 @@ import (
 
 // make makes the node at path, or leaves it as it is.
 func (n Node) make(path string) error {
-	if n.Simulated {
+	if n.Held != nil {
 		return n.standIn(path)
 	}
 	if n.Major == 0 || n.Major > maxMajor || n.Minor > maxMinor { // to which the kernel would cut it silently

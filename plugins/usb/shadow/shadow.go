@@ -39,10 +39,11 @@ type Node struct {
 	Major  uint32
 	Minor  uint32
 
-	// Simulated says that the source is no device node but what stands for one, which is
-	// linked to: a pseudo-terminal, or a file. What a simulation says of numbers is not
-	// believed: each is that of a device of the machine.
-	Simulated bool
+	// Held is set where the source is no device node but what stands for one in a
+	// simulation, which is linked to: a file, or a link to a pseudo-terminal ("/dev/pts/7")
+	// of which Held says that the simulation has it now. What a simulation says of numbers
+	// is not believed: each is that of a device of the machine.
+	Held func(terminal string) bool
 
 	Mode     fs.FileMode // permission bits
 	UID, GID int         // -1 is the source's

@@ -20,6 +20,9 @@ func null(name string) Node {
 	return Node{Name: name, Source: "/dev/null", Major: 1, Minor: 3, Mode: 0o660, UID: 0, GID: -1}
 }
 
+// all pseudo-terminals are the simulation's.
+func all(string) bool { return true }
+
 func newDir(t *testing.T) *Dir { return New(filepath.Join(t.TempDir(), "nomad-usb")) }
 
 func must(t *testing.T, err error) {
@@ -202,7 +205,7 @@ func TestASimulatedNodeIsLinkedToAndGetsTheMode(t *testing.T) {
 	terminal, pty := openTerminal(t)
 	source := filepath.Join(host, "ttyUSB0")
 	must(t, os.Symlink(pty, source))
-	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1, Simulated: true}
+	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1, Held: all}
 	for range 2 {
 		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
 		wantTree(t, d, "d/", "d/tty -> "+source)
@@ -246,10 +249,17 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 			must(t, os.Symlink(pty, source+"x"))
 			must(t, os.Symlink(source+"x", source))
 		}, "is not a pseudo-terminal"},
-		"a link to what makes terminals": {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/pts/ptmx", source)) }, "is not a pseudo-terminal"},
-		"a link to a disk":               {func(t *testing.T, source, victim string) { must(t, os.Symlink("/dev/null", source)) }, "is not a pseudo-terminal"},
-		"a second name":                  {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
-		"a node of the machine":          {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
+		"a link to a node": {func(t *testing.T, source, victim string) {
+			must(t, os.Remove(victim)) // not the machine's own: a broken plugin would change it
+			must(t, unix.Mknod(victim, unix.S_IFCHR|0o600, 1<<8|3))
+			must(t, os.Symlink(victim, source))
+		}, "is not a pseudo-terminal"},
+		"a terminal that is no longer the simulation's": {func(t *testing.T, source, victim string) {
+			_, pty := openTerminal(t)
+			must(t, os.Symlink(pty, source))
+		}, "which no simulated stick has now"},
+		"a second name":         {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
+		"a node of the machine": {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
 		"a link of another user": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
 			must(t, os.Symlink(pty, source))
@@ -273,7 +283,10 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 			source, victim := filepath.Join(dev, "ttyUSB0"), filepath.Join(filepath.Dir(dev), "shadow")
 			must(t, os.WriteFile(victim, []byte("secret"), 0o600))
 			c.plant(t, source, victim)
-			n := Node{Name: "tty", Source: source, Block: true, Major: 8, Mode: 0o666, UID: 1000, GID: 1000, Simulated: true}
+			n := Node{Name: "tty", Source: source, Block: true, Major: 8, Mode: 0o666, UID: 1000, GID: 1000, Held: all}
+			if strings.HasSuffix(c.want, "has now") {
+				n.Held = func(string) bool { return false }
+			}
 			if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -368,7 +381,7 @@ func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
 	tty, usb, pty, gone := null("tty"), null("001/004"), null("hidraw"), null("hidraw-2")
 	tty.Minor, usb.Minor = 5, 5
 	pty.Source, gone.Source = filepath.Join(root, "hidraw0"), filepath.Join(root, "hidraw1")
-	pty.Simulated, gone.Simulated = true, true
+	pty.Held, gone.Held = all, all
 	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb"), pty, gone}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
 	must(t, os.Remove(gone.Source))
 	must(t, d.Yield("d", root))

@@ -19,7 +19,7 @@ func (n Node) standIn(path string) error {
 	if err := owndir.Check(filepath.Dir(n.Source)); err != nil {
 		return err
 	}
-	fd, err := openStandIn(n.Source)
+	fd, err := n.openStandIn()
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,8 @@ var ptyName = regexp.MustCompile(`^/dev/pts/[0-9]+$`)
 
 // openStandIn opens a file, or the pseudo-terminal that a link leads to; no other link
 // is followed.
-func openStandIn(source string) (int, error) {
+func (n Node) openStandIn() (int, error) {
+	source := n.Source
 	fd, err := openPath(source)
 	if err != nil {
 		return -1, err
@@ -57,7 +58,7 @@ func openStandIn(source string) (int, error) {
 		err = fmt.Errorf("%s is a link of user %d", source, st.Uid)
 	case isLink:
 		defer unix.Close(fd)
-		return openPty(source)
+		return n.openPty(source)
 	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1:
 		err = fmt.Errorf("%s is neither a file with one name nor a link to a pseudo-terminal: nothing else stands for a simulated node", source)
 	}
@@ -69,7 +70,7 @@ func openStandIn(source string) (int, error) {
 }
 
 // openPty opens the pseudo-terminal that a link leads to.
-func openPty(link string) (int, error) {
+func (n Node) openPty(link string) (int, error) {
 	target, err := os.Readlink(link)
 	if err != nil {
 		return -1, err
@@ -85,6 +86,10 @@ func openPty(link string) (int, error) {
 	if err := unix.Fstatfs(fd, &fsys); err != nil || fsys.Type != unix.DEVPTS_SUPER_MAGIC {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%s leads to %s, which is not a pseudo-terminal: nothing else is followed in a simulation", link, target)
+	}
+	if !n.Held(target) { // asked after it was opened: what is open is the simulation's then
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s leads to %s, which no simulated stick has now", link, target)
 	}
 	return fd, nil
 }

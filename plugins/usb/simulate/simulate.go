@@ -7,7 +7,7 @@
 //	dev/bus/usb/001/004            its descriptors; the first of a bus has 4, each further plug one more
 //	dev/ttyUSB0                    a link to /dev/pts/7
 //	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
-//	.simulate                      who holds which port
+//	.simulate                      who holds which port and which pseudo-terminals
 //
 // libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set
 // to the directory. Root hubs stay when the last stick is unplugged.
@@ -17,8 +17,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,12 +82,14 @@ type Plugged struct {
 	Nodes   []string // of the functions, in their order, below the directory: "dev/ttyUSB0"
 
 	dir   string
+	root  *os.Root // dir, whose links out of it are errors
 	ptys  []*pty
 	claim *os.File // of the port; nil once unplugged
 }
 
 // Plug plugs the stick into dir, which is made where it is missing. Whoever calls it
-// unplugs it. What a process that was killed has left at the port is removed.
+// unplugs it. What a process that was killed has left at the port is removed. Nothing
+// is written or removed through a link that leads out of dir.
 func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	if err := s.complete(); err != nil {
 		return nil, err
@@ -93,24 +97,29 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	p := &Plugged{Stick: s, dir: dir}
-	unlock, err := lock(dir)
+	root, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugged{Stick: s, dir: dir, root: root}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.pull())
+			root.Close()
+		}
+	}()
+	unlock, err := lock(root)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if p.claim, err = claim(dir, s.Port); err != nil {
+	if p.claim, err = claim(root, s.Port); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.pull())
-		}
-	}()
-	if err := remove(dir, s.Port); err != nil {
+	if err := remove(root, s.Port); err != nil {
 		return nil, fmt.Errorf("failed to remove what was left at port %s: %w", s.Port, err)
 	}
-	if p.Address, err = nextAddress(dir, s.bus()); err != nil {
+	if p.Address, err = nextAddress(root, s.bus()); err != nil {
 		return nil, err
 	}
 	for range s.Functions {
@@ -119,6 +128,9 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 			return nil, fmt.Errorf("failed to open a pseudo-terminal: %w", err)
 		}
 		p.ptys = append(p.ptys, pty)
+		if _, err := fmt.Fprintln(p.claim, pty.name); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.write(); err != nil {
 		return nil, fmt.Errorf("failed to plug into port %s: %w", s.Port, err)
@@ -126,13 +138,36 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	return p, nil
 }
 
+// open opens the directory, which it makes, but refuses one with a sys or dev that is
+// no simulation's: the nodes of a machine, which plugging would replace.
+func open(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil || Simulated(root.FS()) {
+		return root, err
+	}
+	for _, name := range []string{"sys", "dev"} {
+		if exists(root, name) {
+			root.Close()
+			return nil, fmt.Errorf("%s has a %s that is no simulation: use a directory that is empty or missing", dir, name)
+		}
+	}
+	return root, nil
+}
+
 // Unplug removes it; who has one of its nodes open finds it hung up. It is
 // idempotent.
 func (p *Plugged) Unplug() error {
-	unlock, err := lock(p.dir)
+	if p.claim == nil {
+		return nil
+	}
+	unlock, err := lock(p.root)
 	if err != nil {
 		return err
 	}
+	defer p.root.Close()
 	defer unlock()
 	return p.pull()
 }
@@ -141,27 +176,57 @@ func (p *Plugged) pull() error {
 	if p.claim == nil {
 		return nil
 	}
-	err := remove(p.dir, p.Port)
+	err := remove(p.root, p.Port)
 	for _, pty := range p.ptys {
 		pty.close()
 	}
-	os.Remove(p.claim.Name()) // nobody else looks at it now, the directory is locked
+	err = errors.Join(err, p.root.Remove(state(p.Port))) // nobody else looks at it now, the directory is locked
 	p.claim.Close()
 	p.claim = nil
 	return err
 }
 
-// state is where it says who holds what.
-func state(dir string, name ...string) string {
-	return filepath.Join(append([]string{dir, ".simulate"}, name...)...)
+// stateDir is where it says who holds what.
+const stateDir = ".simulate"
+
+func state(name string) string { return path.Join(stateDir, name) }
+
+// Simulated says whether a tree is a simulation, on which a stick was plugged in once.
+func Simulated(tree fs.FS) bool {
+	info, err := fs.Lstat(tree, stateDir)
+	return err == nil && info.IsDir()
+}
+
+// Holds says whether a pseudo-terminal ("/dev/pts/7") is that of a stick which is
+// plugged into dir now. The kernel gives the number of one that was closed to the next,
+// which may be somebody's session.
+func Holds(dir, terminal string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	ports, _ := fs.Glob(root.FS(), state("*-*"))
+	return slices.ContainsFunc(ports, func(name string) bool {
+		f, err := root.Open(name)
+		if err != nil {
+			return false
+		}
+		defer f.Close()
+		if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != unix.EWOULDBLOCK {
+			return false // its process is gone
+		}
+		text, err := io.ReadAll(f)
+		return err == nil && slices.Contains(strings.Fields(string(text)), terminal)
+	})
 }
 
 // lock keeps others from changing the directory meanwhile.
-func lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(state(dir), 0o755); err != nil {
+func lock(root *os.Root) (unlock func(), err error) {
+	if err := root.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(state(dir))
+	f, err := root.Open(stateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -173,18 +238,20 @@ func lock(dir string) (unlock func(), err error) {
 }
 
 // claim takes a port, which is free when the process that had it is gone.
-func claim(dir, port string) (*os.File, error) {
-	f, err := os.OpenFile(state(dir, port), os.O_RDWR|os.O_CREATE, 0o644)
+func claim(root *os.Root, port string) (*os.File, error) {
+	f, err := root.OpenFile(state(port), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
+		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
 		}
-		holder, _ := os.ReadFile(f.Name())
-		return nil, fmt.Errorf("port %s of %s is taken by a stick of process %s: choose another port, or end that process", port, dir, strings.TrimSpace(string(holder)))
+		text, _ := io.ReadAll(f)
+		holder, _, _ := strings.Cut(string(text), "\n")
+		return nil, fmt.Errorf("port %s of %s is taken by a stick of process %s: choose another port, or end that process",
+			port, root.Name(), holder)
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -207,61 +274,60 @@ func flock(f *os.File, how int) error {
 
 // nextAddress is the next that is free on the bus; as with the kernel, a stick that
 // is plugged in again has another.
-func nextAddress(dir string, bus int) (int, error) {
-	name := state(dir, fmt.Sprintf("bus%d", bus))
+func nextAddress(root *os.Root, bus int) (int, error) {
+	name := state(fmt.Sprintf("bus%d", bus))
 	last := 3
-	if b, err := os.ReadFile(name); err == nil {
+	if b, err := root.ReadFile(name); err == nil {
 		last, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
 	for range 127 {
 		if last++; last > 127 {
 			last = 2
 		}
-		if _, err := os.Lstat(filepath.Join(dir, usbNode(bus, last))); err == nil {
+		if exists(root, usbNode(bus, last)) {
 			continue
 		}
-		return last, os.WriteFile(name, []byte(strconv.Itoa(last)+"\n"), 0o644)
+		return last, root.WriteFile(name, []byte(strconv.Itoa(last)+"\n"), 0o644)
 	}
-	return 0, fmt.Errorf("bus %d of %s is full", bus, dir)
+	return 0, fmt.Errorf("bus %d of %s is full", bus, root.Name())
 }
 
 // remove takes away everything of the stick at a port, in an order in which no scan
 // sees a part of it: the tree, which says what else there is, goes last.
-func remove(dir, port string) error {
+func remove(root *os.Root, port string) error {
 	var errs []error
-	gone := func(path string) {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	gone := func(name string) {
+		if err := root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	listed, _ := filepath.Glob(filepath.Join(dir, "sys/bus/usb/devices", port+":*"))
-	for _, link := range append([]string{filepath.Join(dir, "sys/bus/usb/devices", port)}, listed...) {
+	listed, _ := fs.Glob(root.FS(), "sys/bus/usb/devices/"+port+":*")
+	for _, link := range append([]string{path.Join("sys/bus/usb/devices", port)}, listed...) {
 		gone(link)
 	}
-	tree := filepath.Join(dir, treeOf(port))
 	var nodes []string
-	if root, err := os.OpenRoot(tree); err == nil {
-		defer root.Close()
-		nodes = nodesOf(dir, root.FS())
+	if tree, err := root.OpenRoot(treeOf(port)); err == nil {
+		defer tree.Close()
+		nodes = nodesOf(tree.FS())
 	}
-	links, _ := filepath.Glob(filepath.Join(dir, "dev/serial/by-id/*"))
+	links, _ := fs.Glob(root.FS(), "dev/serial/by-id/*")
 	for _, link := range links {
-		if to, err := os.Readlink(link); err == nil && slices.Contains(nodes, filepath.Join(filepath.Dir(link), to)) {
+		if to, err := root.Readlink(link); err == nil && slices.Contains(nodes, path.Join(path.Dir(link), to)) {
 			gone(link)
 		}
 	}
 	for _, node := range nodes {
 		gone(node)
 	}
-	if err := os.RemoveAll(tree); err != nil {
+	if err := root.RemoveAll(treeOf(port)); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// nodesOf are the nodes below dir that are named in the tree of a stick. What can't be
+// nodesOf are the nodes that are named in the tree of a stick. What can't be
 // read is not complete, as it is when it was killed meanwhile.
-func nodesOf(dir string, tree fs.FS) (nodes []string) {
+func nodesOf(tree fs.FS) (nodes []string) {
 	_ = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "uevent" {
 			return nil
@@ -269,7 +335,7 @@ func nodesOf(dir string, tree fs.FS) (nodes []string) {
 		text, _ := fs.ReadFile(tree, name)
 		for line := range strings.Lines(string(text)) {
 			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok && filepath.IsLocal(name) {
-				nodes = append(nodes, filepath.Join(dir, "dev", name))
+				nodes = append(nodes, path.Join("dev", name))
 			}
 		}
 		return nil

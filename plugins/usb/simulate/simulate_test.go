@@ -171,6 +171,76 @@ func TestAPortIsTakenOnce(t *testing.T) {
 	}
 }
 
+// Whoever plugs is root, mostly.
+func TestNothingIsPluggedOutOfTheDirectory(t *testing.T) {
+	for name, link := range map[string]string{"dev": "", "sys": "", "dev/bus": "", "dev/serial": "", "sys/devices": "", ".simulate": ""} {
+		dir, outside := t.TempDir(), t.TempDir()
+		if name != ".simulate" {
+			plug(t, dir, Stick{Port: "9-9"}).Unplug()
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if link = outside; len(name) > 3 {
+			link, _ = filepath.Rel(filepath.Dir(filepath.Join(dir, name)), outside)
+		}
+		if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Plug(dir, Stick{}); err == nil {
+			t.Errorf("%s was followed", name)
+		}
+		if there, _ := os.ReadDir(outside); len(there) > 0 {
+			t.Errorf("%s: made outside: %v", name, there)
+		}
+	}
+}
+
+func TestAMachineIsNotASimulation(t *testing.T) {
+	dir := t.TempDir()
+	node := filepath.Join(dir, "dev/ttyUSB0")
+	tree := filepath.Join(dir, treeOf("1-1"))
+	for _, err := range []error{
+		os.MkdirAll(filepath.Dir(node), 0o755), os.WriteFile(node, nil, 0o600),
+		os.MkdirAll(tree, 0o755), os.WriteFile(tree+"/uevent", []byte("DEVNAME=ttyUSB0\n"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := listing(t, dir)
+	if _, err := Plug(dir, Stick{}); err == nil || !strings.Contains(err.Error(), "has a sys that is no simulation") {
+		t.Errorf("got %v", err)
+	}
+	if now := listing(t, dir); !reflect.DeepEqual(now, before) {
+		t.Errorf("there are %q, were %q", now, before)
+	}
+}
+
+func TestATerminalIsHeldUntilItsStickIsPulled(t *testing.T) {
+	dir := t.TempDir()
+	p := plug(t, dir, Stick{Functions: []string{"tty", "tty"}})
+	for _, pty := range p.ptys {
+		if !Holds(dir, pty.name) {
+			t.Errorf("%s is not held", pty.name)
+		}
+	}
+	if Holds(dir, "/dev/pts/99999") || Holds(dir, "") || Holds(dir+"x", p.ptys[0].name) {
+		t.Error("what is no stick's is held")
+	}
+	p.Unplug()
+	c, _ := start(t, dir)
+	terminal, err := os.Readlink(filepath.Join(dir, "dev/ttyUSB0"))
+	if err != nil || !Holds(dir, terminal) {
+		t.Errorf("%s is not held, %v", terminal, err)
+	}
+	c.Process.Kill()
+	c.Wait()
+	if Holds(dir, terminal) {
+		t.Error("it is held by a process that was killed")
+	}
+}
+
 func TestWhatIsWrongIsSaidAndChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	for want, s := range map[string]Stick{

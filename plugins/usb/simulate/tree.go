@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,42 +23,42 @@ func busTree(bus int) string {
 
 func treeOf(port string) string {
 	s := Stick{Port: port}
-	return filepath.Join(busTree(s.bus()), port)
+	return path.Join(busTree(s.bus()), port)
 }
 
 func usbNode(bus, address int) string { return fmt.Sprintf("dev/bus/usb/%03d/%03d", bus, address) }
 
 // writer writes below a directory until something fails.
 type writer struct {
-	dir string
-	err error
+	root *os.Root
+	err  error
+}
+
+func (w *writer) dir(name string) {
+	if w.err == nil {
+		w.err = w.root.MkdirAll(name, 0o755)
+	}
 }
 
 func (w *writer) file(name, content string) {
-	path := filepath.Join(w.dir, name)
+	w.dir(path.Dir(name))
 	if w.err == nil {
-		w.err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
-	if w.err == nil {
-		w.err = os.WriteFile(path, []byte(content), 0o644)
+		w.err = w.root.WriteFile(name, []byte(content), 0o644)
 	}
 }
 
 // link makes a relative link, of one name to another below the directory. It may
 // be there, from one that was killed meanwhile.
 func (w *writer) link(name, to string) {
-	path := filepath.Join(w.dir, name)
+	w.dir(path.Dir(name))
 	if w.err == nil {
-		w.err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
-	if w.err == nil {
-		to, w.err = filepath.Rel(filepath.Dir(name), to)
+		to, w.err = filepath.Rel(path.Dir(name), to)
 	}
 	if w.err != nil {
 		return
 	}
-	if err := os.Symlink(to, path); errors.Is(err, os.ErrExist) {
-		if there, _ := os.Readlink(path); there != to {
+	if err := w.root.Symlink(to, name); errors.Is(err, os.ErrExist) {
+		if there, _ := w.root.Readlink(name); there != to {
 			w.err = err
 		}
 	} else {
@@ -70,16 +71,14 @@ func (w *writer) link(name, to string) {
 func (w *writer) attributes(dir string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			w.file(filepath.Join(dir, pairs[i]), pairs[i+1]+"\n")
+			w.file(path.Join(dir, pairs[i]), pairs[i+1]+"\n")
 		}
 	}
 }
 
 func (w *writer) subsystem(object, name string) {
-	if w.err == nil {
-		w.err = os.MkdirAll(filepath.Join(w.dir, "sys", name), 0o755)
-	}
-	w.link(filepath.Join(object, "subsystem"), filepath.Join("sys", name))
+	w.dir(path.Join("sys", name))
+	w.link(path.Join(object, "subsystem"), path.Join("sys", name))
 }
 
 func usbUevent(id sysfs.ID, bus, address int) string {
@@ -89,9 +88,9 @@ func usbUevent(id sysfs.ID, bus, address int) string {
 
 // write makes everything of the stick; it is seen with the last step.
 func (p *Plugged) write() error {
-	w := &writer{dir: p.dir}
+	w := &writer{root: p.root}
 	bus, tree := p.bus(), treeOf(p.Port)
-	if !exists(filepath.Join(p.dir, "sys/bus/usb/devices", fmt.Sprintf("usb%d", bus))) {
+	if !exists(p.root, fmt.Sprintf("sys/bus/usb/devices/usb%d", bus)) {
 		w.rootHub(bus)
 	}
 	binary := string(p.descriptors())
@@ -104,26 +103,26 @@ func (p *Plugged) write() error {
 		"manufacturer", p.Manufacturer, "product", p.Product, "serial", p.Serial,
 		"power/runtime_status", "active", "power/control", "on",
 		"uevent", usbUevent(p.ID, bus, p.Address))
-	w.file(filepath.Join(tree, "descriptors"), binary)
+	w.file(path.Join(tree, "descriptors"), binary)
 	for i, f := range p.Functions {
 		p.function(w, i, f)
 	}
 	w.file(usbNode(bus, p.Address), binary)
 	for i, node := range p.Nodes {
 		if w.err == nil {
-			w.err = os.Symlink(p.ptys[i].name, filepath.Join(p.dir, node))
+			w.err = p.root.Symlink(p.ptys[i].name, node)
 		}
 		if p.Functions[i] == "tty" && w.err == nil {
 			// of two sticks with one name, udev too gives it to one of them
-			if name := p.udevName(i); !exists(filepath.Join(p.dir, name)) {
+			if name := p.udevName(i); !exists(p.root, name) {
 				w.link(name, node)
 			}
 		}
 	}
 	for i := range p.Functions {
-		w.link(filepath.Join("sys/bus/usb/devices", p.interfaceName(i)), filepath.Join(tree, p.interfaceName(i)))
+		w.link(path.Join("sys/bus/usb/devices", p.interfaceName(i)), path.Join(tree, p.interfaceName(i)))
 	}
-	w.link(filepath.Join("sys/bus/usb/devices", p.Port), tree)
+	w.link(path.Join("sys/bus/usb/devices", p.Port), tree)
 	return w.err
 }
 
@@ -131,13 +130,13 @@ func (p *Plugged) interfaceName(i int) string { return fmt.Sprintf("%s:1.%d", p.
 
 // function writes the tree of an interface and of its node, and chooses the node.
 func (p *Plugged) function(w *writer, i int, kind string) {
-	object := filepath.Join(treeOf(p.Port), p.interfaceName(i))
+	object := path.Join(treeOf(p.Port), p.interfaceName(i))
 	driver, class, format, major := cmp.Or(drivers[p.ID.Vendor], "cp210x"), "ff", "ttyUSB%d", 188
 	if kind == "hidraw" {
 		driver, class, format, major = "usbhid", "03", "hidraw%d", 245
 	}
 	n := 0
-	for exists(filepath.Join(p.dir, "dev", fmt.Sprintf(format, n))) || slices.Contains(p.Nodes, "dev/"+fmt.Sprintf(format, n)) {
+	for exists(p.root, "dev/"+fmt.Sprintf(format, n)) || slices.Contains(p.Nodes, "dev/"+fmt.Sprintf(format, n)) {
 		n++
 	}
 	name := fmt.Sprintf(format, n)
@@ -151,11 +150,9 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 	w.attributes(object, "bInterfaceNumber", fmt.Sprintf("%02x", i), "bAlternateSetting", " 0", "bNumEndpoints", "02",
 		"bInterfaceClass", class, "bInterfaceSubClass", "00", "bInterfaceProtocol", "00",
 		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, p.ID.Vendor, p.ID.Product))
-	if w.err == nil {
-		w.err = os.MkdirAll(filepath.Join(w.dir, "sys/bus/usb/drivers", driver), 0o755)
-	}
-	w.link(filepath.Join(object, "driver"), filepath.Join("sys/bus/usb/drivers", driver))
-	node := filepath.Join(object, parent, kind, name)
+	w.dir(path.Join("sys/bus/usb/drivers", driver))
+	w.link(path.Join(object, "driver"), path.Join("sys/bus/usb/drivers", driver))
+	node := path.Join(object, parent, kind, name)
 	w.subsystem(node, "class/"+kind)
 	w.attributes(node, "dev", fmt.Sprintf("%d:%d", major, n), "uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=%s", major, n, name))
 }
@@ -184,20 +181,20 @@ func (p *Plugged) udevName(i int) string {
 
 func (w *writer) rootHub(bus int) {
 	tree := busTree(bus)
-	w.subsystem(filepath.Dir(tree), "bus/pci")
-	w.attributes(filepath.Dir(tree), "uevent", fmt.Sprintf("DRIVER=xhci_hcd\nPCI_SLOT_NAME=%s", filepath.Base(filepath.Dir(tree))))
+	w.subsystem(path.Dir(tree), "bus/pci")
+	w.attributes(path.Dir(tree), "uevent", fmt.Sprintf("DRIVER=xhci_hcd\nPCI_SLOT_NAME=%s", path.Base(path.Dir(tree))))
 	w.subsystem(tree, "bus/usb")
 	w.attributes(tree,
 		"busnum", fmt.Sprint(bus), "devnum", "1", "devpath", "0", "idVendor", "1d6b", "idProduct", "0002", "bcdDevice", "0601",
 		"bDeviceClass", "09", "bDeviceSubClass", "00", "bDeviceProtocol", "01", "bNumConfigurations", "1", "bConfigurationValue", "1",
 		"bMaxPower", "0mA", "speed", "480", "version", " 2.00", "maxchild", "99",
 		"uevent", usbUevent(sysfs.ID{Vendor: 0x1d6b, Product: 2}, bus, 1))
-	w.file(filepath.Join(tree, "descriptors"), string(rootHubDescriptors))
+	w.file(path.Join(tree, "descriptors"), string(rootHubDescriptors))
 	w.file(usbNode(bus, 1), string(rootHubDescriptors))
-	w.link(filepath.Join("sys/bus/usb/devices", filepath.Base(tree)), tree)
+	w.link(path.Join("sys/bus/usb/devices", path.Base(tree)), tree)
 }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
+func exists(root *os.Root, name string) bool {
+	_, err := root.Lstat(name)
 	return err == nil
 }
