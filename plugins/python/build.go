@@ -35,7 +35,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 		return nil, err
 	}
 	key := environmentKey(python, installer, required, src, c.AllowSdists)
-	spec := environment.Spec{Key: key.text, Secret: key.secret, Limit: limit}
+	spec := environment.Spec{Key: key.text, Secret: key.secret, Interpreter: python.Path, Limit: limit}
 	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()

@@ -150,6 +150,21 @@ func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
 	})
 }
 
+func TestAProgramThatPyPyRunsHasItsPackages(t *testing.T) {
+	const pypy = "/usr/bin/pypy3"
+	if _, err := os.Stat(pypy); err != nil {
+		t.Skip("there is no pypy3 in /usr/bin")
+	}
+	installers(t, func(t *testing.T, a *agent) {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
+			map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
+		a.withWheels(cfg, moon)
+		if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 "+a.dir+"/cache/") || !strings.HasSuffix(out, "\npypy\n") {
+			t.Errorf("got %q", out)
+		}
+	}, func(c *Config) { c.Interpreters = []string{pypy} })
+}
+
 // attack tries to change the environment it runs in, in every way that a program has.
 const attack = `
 import moon_phase, os, sys

@@ -82,6 +82,9 @@ type Spec struct {
 	// without secrets; Secret is what else distinguishes it and is only hashed.
 	Key, Secret string
 
+	// Interpreter is the file that absolute links in the environment may lead to; any other is refused.
+	Interpreter string
+
 	// Fresh is for how long after its build an environment is good for new tasks; 0 is for ever. (Of
 	// requirements that are not locked the meaning changes with time.)
 	Fresh time.Duration
@@ -204,7 +207,7 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Envir
 		return there, err
 	}
 	there.Release()
-	return st.by(as).build(limited, key, s)
+	return st.by(as, s.Interpreter).build(limited, key, s)
 }
 
 // takePlace waits until there are fewer builds than may be at once, and for a user that builds.

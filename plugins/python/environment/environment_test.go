@@ -73,7 +73,7 @@ func writeTree(dir string, files int) error {
 	if err := os.WriteFile(filepath.Join(dir, "bin", "activate"), nil, 0o755); err != nil {
 		return err
 	}
-	if err := os.Symlink("/bin/sh", filepath.Join(dir, "bin", "python3")); err != nil {
+	if err := os.Symlink("activate", filepath.Join(dir, "bin", "python3")); err != nil {
 		return err
 	}
 	return os.Symlink("lib", filepath.Join(dir, "lib64"))

@@ -174,26 +174,11 @@ func openFile(at int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// checkLink allows relative links that stay inside, and those to the interpreter. A ".." is only
-// allowed at the start, where it is sure which directory it leads to.
+// checkLink allows relative links that stay inside, and those to the interpreter, whatever their names are (PyPy's is
+// bin/pypy3). A ".." is only allowed at the start, where it is sure which directory it leads to.
 func (s *store) checkLink(rel, target string) error {
 	if path.IsAbs(target) {
-		if path.Dir(rel) != "bin" || !strings.HasPrefix(path.Base(rel), "python") {
-			return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
-		}
-		real, err := filepath.EvalSymlinks(target)
-		if err != nil {
-			return fmt.Errorf("%s is a link to an interpreter that is not there: %w", rel, err)
-		}
-		info, err := os.Stat(real)
-		if err != nil {
-			return fmt.Errorf("%s is a link to an interpreter that is not there: %w", rel, err)
-		}
-		if real == s.dir || strings.HasPrefix(real, s.dir+"/") || !info.Mode().IsRegular() ||
-			s.builder != nil && (owner(info) == s.builder.UID || builders.Reserved(owner(info))) {
-			return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
-		}
-		return nil
+		return s.checkInterpreter(rel, target)
 	}
 	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
 	parts := strings.Split(target, "/")
@@ -210,6 +195,30 @@ func (s *store) checkLink(rel, target string) error {
 	}
 	if below < 0 {
 		return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
+	}
+	return nil
+}
+
+// checkInterpreter allows a link to the build's interpreter alone, which is a file of the node.
+func (s *store) checkInterpreter(rel, target string) error {
+	real, err := filepath.EvalSymlinks(target)
+	if err != nil {
+		return fmt.Errorf("%s is a link to %s, outside of the environment, where nothing is: %w", rel, target, err)
+	}
+	python, err := filepath.EvalSymlinks(s.python)
+	if err != nil {
+		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
+	}
+	if real != python {
+		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s", rel, target, python)
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
+	}
+	if real == s.dir || strings.HasPrefix(real, s.dir+"/") || !info.Mode().IsRegular() ||
+		s.builder != nil && (owner(info) == s.builder.UID || builders.Reserved(owner(info))) {
+		return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
 	}
 	return nil
 }

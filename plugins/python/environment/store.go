@@ -20,6 +20,7 @@ import (
 type store struct {
 	dir     string   // without symbolic links
 	builder *Builder // of the build that this is for; nil where it is this process's user
+	python  string   // of the build that this is for: Spec.Interpreter
 	log     func(format string, args ...any)
 }
 
@@ -56,10 +57,10 @@ func (c *Config) existing() (*store, error) {
 	return c.open()
 }
 
-// by is the same for the build of a user.
-func (s *store) by(as *Builder) *store {
+// by is the same for a user's build of an environment of an interpreter.
+func (s *store) by(as *Builder, python string) *store {
 	its := *s
-	its.builder = as
+	its.builder, its.python = as, python
 	return &its
 }
 
