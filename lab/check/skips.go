@@ -64,7 +64,8 @@ var conditions = map[string]func() bool{
 	"no-python311": func() bool {
 		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
 	},
-	"any": func() bool { return true },
+	"no-rich": func() bool { return exec.Command("/usr/bin/python3", "-c", "import click, rich").Run() != nil },
+	"any":     func() bool { return true },
 }
 
 func onPath(program string) bool {

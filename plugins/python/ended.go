@@ -15,9 +15,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
 
-// maxTail is how much of a program's last output is looked at for a traceback.
-const maxTail = 64 << 10
-
 // ended says which exception ended a program, from its last words on stderr: without
 // anything of ours within the program, so that it is the same for any interpreter
 // and any hook that the program has itself.
@@ -36,7 +33,8 @@ func (d *pythonDriver) ended(e driver.Ended) string {
 	if err != nil {
 		return ""
 	}
-	f, ok := traceback.Last(tail, e.Exit.Code)
+	own := filepath.Join(e.AllocDir, e.Task)
+	f, ok := traceback.Last(tail, e.Exit.Code, filepath.Join(own, "local"), own, e.Command.Dir, e.AllocDir)
 	if !ok || strings.HasPrefix(f.Text, "KeyboardInterrupt") { // that is how Nomad stops a task
 		return ""
 	}
@@ -65,12 +63,12 @@ func lastOutput(dir, stream string, from task.LogPlace) ([]byte, error) {
 		from = task.LogPlace{}
 	}
 	var tail []byte
-	for n := newest; n >= from.File && n > newest-2 && len(tail) < maxTail; n-- {
+	for n := newest; n >= from.File && n > newest-2 && len(tail) < traceback.MaxTail; n-- {
 		begin := int64(0)
 		if n == from.File {
 			begin = from.Offset
 		}
-		part, err := endOf(filepath.Join(dir, stream+"."+strconv.Itoa(n)), begin, int64(maxTail-len(tail)))
+		part, err := endOf(filepath.Join(dir, stream+"."+strconv.Itoa(n)), begin, int64(traceback.MaxTail-len(tail)))
 		if err != nil {
 			break // rotated away
 		}

@@ -12,7 +12,7 @@ import (
 // 300 characters.
 type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
-	File string // of the innermost frame that is the program's own, without its directory: "app.py"; "" if not known
+	File string // of the innermost frame that is the program's own: "app.py", "gunicorn/util.py"; "" if not known
 	Line int
 }
 
@@ -30,12 +30,12 @@ func (f Failure) String() string {
 // message, but for log records. All others were caught and printed, often to go on: what follows is the
 // program's, but for indented lines. A program that ends may still say a little.
 const (
-	maxAfter = 10  // lines that are not the message's
-	maxLines = 500 // with the message's
+	maxAfter = 10   // lines that are not the message's
+	maxLines = 5000 // with the message's
 )
 
 var (
-	header = regexp.MustCompile(`^(?:  \+ Exception Group )?Traceback \(most recent call last\):$`)
+	header = regexp.MustCompile(`^(?:(?:  \+ )?Exception Group )?Traceback \(most recent call last\):$`)
 	frame  = regexp.MustCompile(`^\s+File "(.*)", line (\d+)(?:,? in .*)?$`)
 	// a syntax error of the program itself has no header, and no function
 	syntaxFrame = regexp.MustCompile(`^  File ".*", line \d+$`)
@@ -55,21 +55,21 @@ var (
 	level     = regexp.MustCompile(`^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):`)
 	chained   = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|` +
 		`The above exception was the direct cause of the following exception):$`)
-	usage   = regexp.MustCompile(`^usage: `)
-	misused = regexp.MustCompile(`^[^\s:][^:]*: error: .`)
 	started = regexp.MustCompile(`^\S*(?:python|pypy)[0-9.]*: ` +
 		`(No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
 )
 
-// Last finds the failure that a program's standard error ends with; tail is its end, of
-// which the last 64 KiB are looked at, and code the program's exit code. It is false where
-// there is none, since the program wrote none or something else after it.
-func Last(tail []byte, code int) (Failure, bool) {
-	lines := plainLines(tail)
-	if f, ok := fatal(lines); ok {
+// Last finds the failure that a program's standard error ends with; tail is its end, of which the last MaxTail bytes are
+// looked at, code the program's exit code, and dirs are where its files are. It is false where there is none, since the
+// program wrote none or something else after it.
+func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
+	cut := len(tail) >= MaxTail
+	tail = tail[max(0, len(tail)-MaxTail):]
+	lines := unboxed(plainLines(tail))
+	if f, ok := fatal(lines, dirs); ok {
 		return f, true
 	}
-	if f, ok := lastException(lines, code, len(tail) >= maxTail); ok {
+	if f, ok := lastException(lines, code, cut, dirs); ok {
 		return f, true
 	}
 	if len(lines) == 0 {
@@ -82,8 +82,11 @@ func Last(tail []byte, code int) (Failure, bool) {
 	if m := started.FindStringSubmatch(last); m != nil {
 		return Failure{Text: bounded(m[1])}, true
 	}
-	if misused.MatchString(last) && slices.ContainsFunc(lines[:len(lines)-1], usage.MatchString) { // argparse
-		return Failure{Text: bounded(last)}, true
+	if text, ok := misuse(lines); ok {
+		return Failure{Text: bounded(text)}, true
+	}
+	if text, ok := parting(tail, lines, code, cut); ok {
+		return Failure{Text: bounded(text)}, true
 	}
 	return Failure{}, false
 }
@@ -104,16 +107,16 @@ func (b *block) uncaught(code int) bool {
 
 // lastException is the last traceback, if the output ends with it. Where the output is
 // cut, it may begin within one.
-func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
+func lastException(lines []string, code int, cut bool, dirs []string) (f Failure, ok bool) {
 	var b, previous *block
 	var before string // the last line that is neither empty nor indented
 	var uncaught bool // f is an exception that nobody caught
 	var empty bool    // so far, its message is
 	after, foreign := 0, 0
-	found := func(line string) {
+	found := func(i int, line string) {
 		// One within a message, or of while the interpreter ends, did not end the program.
 		if is := b.uncaught(code); !b.harmless && (is || !uncaught || b.logged) {
-			f, ok, uncaught = b.failure(line), true, is
+			f, ok, uncaught = b.failure(line, lines[i+1:], dirs), true, is
 			empty, after, foreign = strings.HasSuffix(line, ":"), 0, 0
 		}
 		b, previous = nil, b
@@ -144,7 +147,7 @@ func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
 				follows(line)
 			}
 		case strings.HasPrefix(line, "  | ") && strings.TrimLeft(line[4:], " ") == line[4:]:
-			found(line[4:])
+			found(i, line[4:])
 		case line[0] == ' ':
 			if frame.MatchString(strings.TrimPrefix(line, "  |")) {
 				b.frames = append(b.frames, strings.TrimPrefix(line, "  |"))
@@ -155,7 +158,7 @@ func lastException(lines []string, code int, cut bool) (f Failure, ok bool) {
 				follows(line)
 			}
 		default:
-			found(line)
+			found(i, line)
 		}
 		if line != "" && line[0] != ' ' {
 			before = line
@@ -170,10 +173,16 @@ func (b *block) endsWith(line string) bool {
 	return exception.MatchString(line) && !level.MatchString(line) && (!b.syntax || syntaxError.MatchString(line))
 }
 
-func (b *block) failure(line string) Failure {
+// failure is of the exception that a line has; rest are the lines after it, which of a group have its exceptions.
+func (b *block) failure(line string, rest, dirs []string) Failure {
 	f := Failure{Text: bounded(strings.TrimSuffix(strings.TrimSpace(line), ":"))}
 	slices.Reverse(b.frames)
-	f.File, f.Line = innermost(b.frames)
+	frames := b.frames
+	if l := firstLeaf(rest, "  ", 0); l.text != "" {
+		f.Text = bounded(cutTo(f.Text, maxText/2) + "; the first is " + l.text)
+		frames = slices.Concat(l.frames, frames)
+	}
+	f.File, f.Line = innermost(frames, dirs)
 	return f
 }
 
@@ -185,7 +194,7 @@ var (
 )
 
 // fatal reads what faulthandler and a dying interpreter write, the innermost frame first.
-func fatal(lines []string) (f Failure, ok bool) {
+func fatal(lines, dirs []string) (f Failure, ok bool) {
 	current := false
 	var frames []string
 	after := 0
@@ -203,6 +212,6 @@ func fatal(lines []string) (f Failure, ok bool) {
 			after++
 		}
 	}
-	f.File, f.Line = innermost(frames)
+	f.File, f.Line = innermost(frames, dirs)
 	return f, ok && after <= maxAfter
 }

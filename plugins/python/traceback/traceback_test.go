@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -55,10 +56,21 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 		"recursion":                   {"def f():\n    return f()\nf()", "RecursionError: maximum recursion depth exceeded (app.py:2)"},
 		"interrupt":                   {"raise KeyboardInterrupt", "KeyboardInterrupt (app.py:1)"},
 		"notes":                       {"e = ValueError('x')\ne.add_note('one: two')\nraise e", "ValueError: x (app.py:3)"},
-		"group":                       {"e = ValueError('a\\nb: c')\nraise ExceptionGroup('several', [e, TypeError('t')])", "ExceptionGroup: several (2 sub-exceptions) (app.py:2)"},
-		"group of groups":             {"def g():\n    try:\n        1/0\n    except Exception as e:\n        return e\nraise ExceptionGroup('a', [ExceptionGroup('b', [g()]), g()])", "ExceptionGroup: a (2 sub-exceptions) (app.py:6)"},
+		"group":                       {"e = ValueError('a\\nb: c')\nraise ExceptionGroup('several', [e, TypeError('t')])", "ExceptionGroup: several (2 sub-exceptions); the first is ValueError: a (app.py:2)"},
+		"group of groups":             {"def g():\n    try:\n        1/0\n    except Exception as e:\n        return e\nraise ExceptionGroup('a', [ExceptionGroup('b', [g()]), g()])", "ExceptionGroup: a (2 sub-exceptions); the first is ZeroDivisionError: division by zero (app.py:3)"},
+		"group of tasks":              {"import asyncio\nasync def f():\n    try:\n        {}['x']\n    except KeyError:\n        raise OSError('late')\nasync def main():\n    async with asyncio.TaskGroup() as g:\n        g.create_task(f())\nasyncio.run(main())", "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception); the first is OSError: late (app.py:6)"},
+		"group with a long message":   {"raise ExceptionGroup('m' * 1000, [ValueError('x')])", "ExceptionGroup: " + strings.Repeat("m", 133) + "…; the first is ValueError: x (app.py:1)"},
+		"group while handling":        {"try:\n    1/0\nexcept Exception:\n    raise ExceptionGroup('g', [ExceptionGroup('h', []) if 0 else KeyError(1)])", "ExceptionGroup: g (1 sub-exception); the first is KeyError: 1 (app.py:4)"},
+		"group, and one while it is":  {"try:\n    raise ExceptionGroup('g', [KeyError(1)])\nexcept Exception:\n    raise OSError('x')", "OSError: x (app.py:4)"},
+		"message of 200 kB":           {"raise ValueError('x' * 200_000)", "ValueError: " + strings.Repeat("x", 287) + "… (app.py:1)"},
+		"message of 200 kB in lines":  {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)", "ValueError: 5 errors (app.py:1)"},
+		"message of more":             {"raise ValueError('x' * 400_000 + 'the end')", "exit code 1, last line on stderr: …" + strings.Repeat("x", 193) + "the end"},
+		"sys.exit":                    {"import sys\nsys.exit('failed: for a reason')", "exit code 1, last line on stderr: failed: for a reason"},
+		"sys.exit, after records":     {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(20): logging.error('again')\nsys.exit('no settings')", "exit code 1, last line on stderr: no settings"},
+		"sys.exit, with a level":      {"import sys\nsys.exit('ERROR: no settings')", "exit code 1, last line on stderr: ERROR: no settings"},
+		"without a traceback":         {"import sys\nsys.tracebacklimit = 0\nraise ValueError('x')", "exit code 1, last line on stderr: ValueError: x"},
 		"in the standard library":     {"import json\njson.loads('{')", "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) (app.py:2)"},
-		"in a package":                {"import pkg.mod\npkg.mod.f()", "ValueError: inner (mod.py:2)"},
+		"in a package":                {"import pkg.mod\npkg.mod.f()", "ValueError: inner (pkg/mod.py:2)"},
 		"in a package itself":         {"import pkg\npkg.f()", "ValueError: inner (pkg/__init__.py:2)"},
 		"in an installed package":     {"import sys; sys.path.append('site-packages')\nimport installed\ninstalled.f()", "ValueError: inner (app.py:3)"},
 		"in a worker process":         {"from concurrent.futures import ProcessPoolExecutor\ndef f(): raise ValueError('in worker')\nif __name__ == '__main__':\n    with ProcessPoolExecutor(1) as p:\n        p.submit(f).result()", "ValueError: in worker (app.py:5)"},
@@ -96,7 +108,7 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 			if bytes.Contains(stderr, []byte("name 'ExceptionGroup' is not defined")) || bytes.Contains(stderr, []byte("no attribute 'add_note'")) {
 				t.Skip("this interpreter is older than 3.11")
 			}
-			f, ok := Last(stderr, code)
+			f, ok := Last(stderr, code, dirOf(stderr))
 			want := test.want
 			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr), "\nf.<locals>") {
 				want = strings.TrimPrefix(want, "__main__.") // as interpreters print the main module's classes
@@ -108,10 +120,26 @@ func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 	}
 }
 
+// dirOf is the directory of app.py, as a traceback has it.
+func dirOf(stderr []byte) string {
+	m := regexp.MustCompile(`"(/[^"]*)/app\.py"`).FindSubmatch(stderr)
+	if m == nil {
+		return "/nonexistent"
+	}
+	return string(m[1])
+}
+
 func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 	for name, program := range map[string]string{
 		"nothing":                "",
-		"sys.exit":               "import sys\nsys.exit('failed: for a reason')",
+		"exit code 3":            "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
+		"no end of the line":     "import sys\nsys.stderr.write('10%')\nsys.exit(1)",
+		"progress":               "import sys\nsys.stderr.write('10%\\rdone\\n')\nsys.exit(1)",
+		"record":                 "import sys\nsys.exit('2024-01-01 00:00:00 ERROR failed')",
+		"record of logging":      "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
+		"warning":                "import sys, warnings\nwarnings.warn_explicit('old', DeprecationWarning, 'x.py', 3)\nwarnings.simplefilter('always')\nwarnings.warn_explicit('old', UserWarning, 'x.py', 4)\nsys.exit(1)",
+		"a rule":                 "import sys\nsys.exit('-' * 40)",
+		"indented":               "import sys\nsys.exit('usage:\\n  app FILE')",
 		"thread":                 "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
 		"group in a thread":      "import sys, threading\ndef f(): raise ExceptionGroup('several', [ValueError(1)])\nt = threading.Thread(target=f)\nt.start()\nt.join()\nsys.exit(1)",
 		"in a destructor":        "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
@@ -152,8 +180,8 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 }
 
 func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
-	stderr, code := stderrOf(t, map[string]string{"app.py": "import sys\nsys.setrecursionlimit(5000)\ndef f(n):\n    return g(n - 1)\ndef g(n):\n    return f(n) if n else 1/0\nsys.tracebacklimit = 4000\nf(1500)\n"})
-	if len(stderr) < maxTail+1000 {
+	stderr, code := stderrOf(t, map[string]string{"app.py": strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))})
+	if len(stderr) < MaxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
 	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
