@@ -103,9 +103,37 @@ func TestStopKillsADeafFamilyAtTheTimeout(t *testing.T) {
 	if got := a.outcome(); got != "signal 9" {
 		t.Errorf("got %s, want signal 9", got)
 	}
+	if err := a.tells("kill_timeout of 5s passed"); err != nil {
+		t.Error(err)
+	}
 	gone(t, procs)
 	if out := a.output(t, "stdout"); strings.Count(out, "got TERM") != 3 {
 		t.Errorf("the signal was not told to all: %q", out)
+	}
+}
+
+func TestAPurgeMakesNoWarnings(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nodeOptions{})
+	const crowd = 20
+	j := job(t, sh("trap '' INT; while :; do sleep 0.1; done"), small(crowd), func(_ *api.Job, task *api.Task) {
+		task.KillTimeout = new(100 * time.Millisecond)
+	})
+	n.submit(t, j)
+	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
+	if _, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, n.tasksLeft)
+	last := n.submit(t, job(t, sh("kill -HUP $$"))) // events come one by one, in their order
+	last.ended(t)
+	if err := last.tells("Killed by signal 1"); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(n.log()) {
+		if strings.Contains(line, "no handler registered") {
+			t.Error(line)
+		}
 	}
 }
 

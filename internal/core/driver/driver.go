@@ -311,9 +311,15 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 		defer close(result)
 		select {
 		case <-exited:
+			if over := h.stopOver(); over != nil {
+				select { // Nomad waits for that too, and for processes besides the main one
+				case <-over:
+				case <-ctx.Done():
+				}
+			}
 			d.explained(ctx, h)
 			d.heard(ctx, h)
-			result <- exitResult(h.result())
+			result <- h.tellExit()
 		case <-ctx.Done():
 			result <- &drivers.ExitResult{Err: ctx.Err()}
 		}
@@ -332,6 +338,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 	if err := h.claim(); err != nil {
 		d.logger.Warn("stopping all the same", "task", id, "error", err)
 	}
+	defer h.stopping()()
 	return d.stop(h, timeout, signal)
 }
 
@@ -344,8 +351,11 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 	}
 	h.destroying.Lock()
 	defer h.destroying.Unlock()
-	if h.result() == nil && !force {
-		return fmt.Errorf("task %q still runs: stop it first", id)
+	if h.result() == nil {
+		if !force {
+			return fmt.Errorf("task %q still runs: stop it first", id)
+		}
+		defer h.stopping()()
 	}
 	if err := h.executor.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)

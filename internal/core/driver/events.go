@@ -41,10 +41,21 @@ const maxUnheard = 1000
 
 // event shows a sentence among the task's events. It is kept until Nomad waits
 // for the task for the first time: while an agent recovers its tasks it listens
-// to events already, and throws them away.
+// to events already, and throws them away. Of a task that it stops, Nomad may have
+// thrown away the allocation before (job stop -purge): there the sentence is part of the
+// exit, which needs no event of ours.
 func (d *Driver) event(h *handle, format string, args ...any) {
 	e := taskEvent(h.config, fmt.Sprintf(format, args...))
 	h.mu.Lock()
+	if h.stopped != nil {
+		h.remarks = append(h.remarks, e.Message)
+		late := h.told
+		h.mu.Unlock()
+		if late {
+			d.logger.Warn("too late for the task's events: "+e.Message, "task", e.TaskID)
+		}
+		return
+	}
 	early := !h.waitedFor
 	if early {
 		h.early = append(h.early, e)
@@ -84,9 +95,9 @@ const (
 // from the exit, and Nomad drops those that come after the end of an allocation.
 func (d *Driver) heard(ctx context.Context, h *handle) {
 	h.mu.Lock()
-	by := h.heardBy
+	by, stopped := h.heardBy, h.stopped
 	h.mu.Unlock()
-	if time.Now().After(by) {
+	if time.Now().After(by) || stopped != nil {
 		return
 	}
 	for end := time.Now().Add(listening); !d.listened(); time.Sleep(10 * time.Millisecond) {
@@ -171,6 +182,8 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 		d.noticeOOM(h, e.OOMKills)
 	}
 	switch {
+	case h.stopOver() != nil && (e.Lost || e.Signal != 0 && !e.OOMKilled):
+		// Nomad's own event has it all
 	case e.Lost:
 		d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
 	case e.OOMKilled:

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,9 @@ type handle struct {
 	claimed   bool                 // the store says that an agent knows of it
 	early     []*drivers.TaskEvent // what happened before
 	heardBy   time.Time            // when Nomad will have taken the last event
+	stopped   chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
+	remarks   []string             // what happened since then: the exit's message
+	told      bool                 // WaitTask has brought the exit
 	oomKills  uint64               // of which the user knows
 }
 
@@ -86,13 +91,13 @@ func (h *handle) started(st *task.State) {
 	h.state = st
 }
 
-// ended notes the exit. The caller closes the channel when it has been explained.
 func (h *handle) heardAt(by time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.heardBy = by
 }
 
+// ended notes the exit. The caller closes the channel when it has been explained.
 func (h *handle) ended(e *task.Exit) (explained chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,6 +148,40 @@ func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err 
 		return saved, nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
 	}
 	return saved, st, nil
+}
+
+// stopping notes that Nomad ends the task. over is for when it has done so.
+func (h *handle) stopping() (over func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped != nil {
+		return func() {}
+	}
+	h.stopped = make(chan struct{})
+	return func() { close(h.stopped) }
+}
+
+// stopOver is closed when Nomad has ended the task, nil where it does not.
+func (h *handle) stopOver() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stopped
+}
+
+// tellExit is how the task ended, with what happened while Nomad stopped it.
+func (h *handle) tellExit() *drivers.ExitResult {
+	r := exitResult(h.result())
+	h.mu.Lock()
+	remarks := slices.Clone(h.remarks)
+	h.told = true
+	h.mu.Unlock()
+	if r.Err != nil {
+		remarks = slices.Insert(remarks, 0, r.Err.Error())
+	}
+	if len(remarks) > 0 {
+		r.Err = errors.New(strings.Join(remarks, "; "))
+	}
+	return r
 }
 
 func (h *handle) status() *drivers.TaskStatus {

@@ -268,6 +268,12 @@ func (l *listener) heard(id, message string) (n int) {
 	return n
 }
 
+func (l *listener) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.messages)
+}
+
 // told is the test's workload, which says a sentence of each end and keeps it.
 func told(calls chan Ended) Workload[testConfig, testTask] {
 	w := testWorkload

@@ -345,7 +345,7 @@ func TestEventsWaitUntilSomebodyListens(t *testing.T) {
 	if e := next(); !strings.HasPrefix(e.Message, "Re-attached") || e.TaskID != cfg.ID || e.AllocID != cfg.AllocID || e.TaskName != "web" || e.Timestamp.IsZero() {
 		t.Errorf("got %+v", e)
 	}
-	must(t, a.StopTask(cfg.ID, 0, ""))
+	must(t, a.SignalTask(cfg.ID, "SIGKILL"))
 	if e := next(); !strings.Contains(e.Message, "SIG") {
 		t.Errorf("got %+v", e)
 	}

@@ -24,7 +24,7 @@ func (d *Driver) stop(h *handle, timeout time.Duration, signal string) error {
 		if sig, err = parseSignal(signal); err != nil {
 			// an error would only make Nomad ask the same again
 			sig = defaultSignal
-			d.event(h, "Stopping with %s: %v", unix.SignalName(sig), err)
+			d.event(h, "stopped with %s: %v", unix.SignalName(sig), err)
 		}
 	}
 	id := h.config.ID
@@ -37,26 +37,36 @@ func (d *Driver) stop(h *handle, timeout time.Duration, signal string) error {
 		d.logger.Warn("failed to signal task", "task", id, "error", err)
 	}
 	deadline := time.Now().Add(timeout)
+	var late, left bool
 	select {
 	case <-exited:
-		d.waitForTree(h, deadline)
+		left = d.waitForTree(h, deadline)
 	case <-time.After(timeout):
+		late = true
 	}
 	if err := h.executor.Kill(d.ctx, id); err != nil && !errors.Is(err, supervisor.ErrUnknownTask) {
 		return fmt.Errorf("failed to kill task: %w", err)
+	}
+	e := h.result()
+	switch {
+	case late && e != nil && e.Signal == int(unix.SIGKILL): // it has not ended by itself after all
+		d.event(h, "kill_timeout of %v passed: the task was killed", timeout)
+	case left:
+		d.event(h, "kill_timeout of %v passed: the processes that were left of the task were killed", timeout)
 	}
 	return nil
 }
 
 // waitForTree gives processes that were signalled besides the main one the rest
-// of the time to end in good order.
-func (d *Driver) waitForTree(h *handle, deadline time.Time) {
+// of the time to end in good order, and says whether any is left then.
+func (d *Driver) waitForTree(h *handle, deadline time.Time) (left bool) {
 	if h.saved.KillMode == task.KillProcess || h.saved.KillMode == "" {
-		return
+		return false
 	}
-	for time.Now().Before(deadline) && h.signalledLeft() {
+	for left = h.signalledLeft(); left && time.Now().Before(deadline); left = h.signalledLeft() {
 		time.Sleep(10 * time.Millisecond)
 	}
+	return left
 }
 
 // signalledLeft says whether a process is left of those that the stop signal was for.

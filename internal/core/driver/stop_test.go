@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,54 @@ func TestAStopDoesNotWaitForWhomItDidNotSignal(t *testing.T) {
 			t.Errorf("%s: left behind %v", mode, left)
 		}
 		a.destroy(cfg.ID)
+	}
+}
+
+func TestOfAStopTheExitTellsAll(t *testing.T) {
+	calls := make(chan Ended, 10)
+	a := startWorkload(t, told(calls), nil)
+	l := listen(t, a)
+	const loop = "while :; do sleep 0.02; done"
+	for name, row := range map[string]struct {
+		script, options string
+		timeout         time.Duration
+		code            int
+		message         string
+	}{
+		"ends by the signal": {"echo r; exec sleep 1000", "", time.Minute, 130, "It said 0/2"},
+		"ends well":          {"trap 'exit 0' INT; echo r; " + loop, "", time.Minute, 0, ""},
+		"fails":              {"trap 'exit 3' INT; echo r; " + loop, "", time.Minute, 3, "It said 3/0"},
+		"is deaf": {"trap '' INT; echo r; " + loop, "", 200 * time.Millisecond, 137,
+			"It said 0/9; kill_timeout of 200ms passed: the task was killed"},
+		"leaves deaf ones": {"trap 'exit 4' INT; (trap '' INT; echo r; " + loop + ") & wait",
+			`kill_mode = "group"`, 200 * time.Millisecond, 4,
+			"It said 4/0; kill_timeout of 200ms passed: the processes that were left of the task were killed"},
+	} {
+		cfg := a.shell(row.script, row.options)
+		a.run(cfg)
+		waits, err := a.WaitTask(t.Context(), cfg.ID)
+		must(t, err)
+		eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
+		h, err := a.driver.handle(cfg.ID)
+		must(t, err)
+		h.heardAt(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
+		must(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
+		r := await(t, name+": the exit, which nothing holds back", waits)
+		var messages []string
+		if r.Err != nil {
+			messages = strings.Split(r.Err.Error(), "; ")
+			slices.Sort(messages)
+		}
+		if r.ExitCode != row.code || strings.Join(messages, "; ") != row.message {
+			t.Errorf("%s: got %d, %q", name, r.ExitCode, messages)
+		}
+		a.destroy(cfg.ID)
+	}
+	last := a.shell("exit 5", "") // the eventer keeps their order
+	a.result(last)
+	eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
+	if n := l.count(); n != 1 {
+		t.Errorf("besides the exits there were events: %q", l.messages)
 	}
 }
 
