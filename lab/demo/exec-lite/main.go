@@ -73,10 +73,10 @@ func (d *demo) acts(ctx context.Context) error {
 		return err
 	}
 	stage.Note("killing plugin %d and supervisor %d; meanwhile the first task is told to exit with code 7", plugin, supervisor)
-	if _, err := d.agent.Exec(ctx, "kill", "-9", fmt.Sprint(plugin), fmt.Sprint(supervisor)); err != nil {
+	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -9 %d %d", plugin, supervisor)); err != nil {
 		return err
 	}
-	if _, err := d.agent.Exec(ctx, "kill", "-TERM", fmt.Sprint(tasks[0])); err != nil {
+	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -TERM %d", tasks[0])); err != nil {
 		return err
 	}
 	if err := d.recovered(ctx, plugin, supervisor); err != nil {
