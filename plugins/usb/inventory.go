@@ -25,6 +25,7 @@ import (
 type inventory struct {
 	*plan
 	logger hclog.Logger
+	open   func() (tree fs.FS, done func(), err error) // what is / for the plugin
 
 	ids     match.IDs
 	names   *usbids.Names
@@ -34,7 +35,7 @@ type inventory struct {
 	said    map[string]bool  // warnings that were given
 	cleared bool             // whether what former runs left is removed
 	refused bool             // whether it was said that there is no right to make nodes
-	kept    map[string]kept  // by directory, every device that has one
+	kept    map[string]plug  // by directory, every device that has one
 	plugs   map[string]plugs // by id
 
 	last atomic.Pointer[state]
@@ -83,8 +84,9 @@ type plugs struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		said: map[string]bool{}, kept: map[string]kept{}, plugs: map[string]plugs{},
+		said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{},
 	}
+	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
 	v.last.Store(&state{})
 	return v
@@ -101,12 +103,13 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
 	}
-	tree, done, err := openTree(v.Root)
+	tree, done, err := v.open()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	v.tree = tree
+	v.shadows.Begin()
 	devices, err := plugged(v.Root, tree)
 	if err != nil {
 		return nil, err
@@ -124,7 +127,7 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	v.shadow(sticks, devices)
+	sticks = v.shadow(sticks, devices)
 	v.countPlugs(sticks)
 
 	s := &state{byID: map[string]*stick{}}
@@ -195,6 +198,8 @@ func (v *inventory) countPlugs(sticks []*stick) {
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
 		if known && !changed && (before.byID[s.ids()[0]] == nil || p.last != now) {
 			p.again++
+			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be restarted, "+
+				"since the nodes that they hold are copies, which may lead to another device now", "device", s.id, "port", s.Name)
 		}
 		p.last, s.replugs = now, p.again
 		v.plugs[s.id] = p

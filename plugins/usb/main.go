@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -30,9 +31,12 @@ func configure(c Config, logger hclog.Logger) (device.Supply, error) {
 		return device.Supply{}, err
 	}
 	v := newInventory(p, logger)
+	listen := func(ctx context.Context, kick func()) error {
+		return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Missed: v.missed, Kick: kick})
+	}
 	return device.Supply{
 		Inventory: v, Reserver: v, Meter: v,
-		Events: uevent.Listen, Period: c.Rescan.Duration(), Settle: settle, Grace: c.Grace.Duration(),
+		Events: listen, Period: c.Rescan.Duration(), Settle: settle, Grace: c.Grace.Duration(),
 		Disabled: !c.Enabled,
 	}, nil
 }

@@ -1,10 +1,23 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
-	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
 func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
@@ -20,7 +33,7 @@ func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
 
 	m.must(p.Unplug())
 	m.wantPublished()
-	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb") // in the grace period
+	m.wantNodes() // others may have the numbers now
 	m.plug("10c4:ea60", "0001", "1-2")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	again := m.reserve("10c4:ea60:0001")
@@ -90,17 +103,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func TestNodesGoWithTheirDeviceWhenTheGracePeriodIsOver(t *testing.T) {
-	m := newMachine(t, `
-		grace = "50ms"
-		match_all = true`)
+func TestNodesGoWithTheirDevice(t *testing.T) {
+	m := newMachine(t, `match_all = true`)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("10c4:ea60", "0003", "1-3")
 	m.scan()
 	r := m.reserve("10c4:ea60:0001")
 	m.must(p.Unplug())
-	m.scan()
-	time.Sleep(60 * time.Millisecond) // at least
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
 	if !isDir(m.nodes + "/10c4-ea60-0001") {
@@ -129,7 +138,7 @@ func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
 		t.Fatalf("it is %s and not %s", other.Nodes[0], p.Nodes[0])
 	}
 	m.scan()
-	m.wantNodes("10c4-ea60-0001/usb", "10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
+	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
 func TestAStickWithTheAddressOfTheOneBeforeIsNotTakenForIt(t *testing.T) {
@@ -159,4 +168,141 @@ func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T
 	}
 	m.must(twin.Unplug())
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
+}
+
+// real makes the machine's nodes true ones, of numbers that nobody opens: the tree alone
+// is a simulation.
+func (m *machine) real(config string) {
+	m.Helper()
+	if os.Geteuid() != 0 {
+		m.Skip("needs root to make device nodes")
+	}
+	c, err := decode(m.T, fmt.Sprintf("shadow_dir = %q\n%s", m.nodes, config))
+	m.must(err)
+	supply, err := configure(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
+	m.must(err)
+	m.inventory = supply.Inventory.(*inventory)
+	m.inventory.open = func() (fs.FS, func(), error) { return os.DirFS(m.root), func() {}, nil }
+}
+
+// pull unplugs a stick, and returns what the kernel tells of it.
+func (m *machine) pull(p *simulate.Plugged) (gone []uevent.Removal) {
+	m.Helper()
+	devices, err := sysfs.Scan(os.DirFS(m.root))
+	m.must(err)
+	for _, d := range devices {
+		for _, n := range d.Nodes {
+			if d.Name == p.Port {
+				gone = append(gone, uevent.Removal{Block: n.Block, Major: n.Major, Minor: n.Minor})
+			}
+		}
+	}
+	m.must(p.Unplug())
+	return gone
+}
+
+// wantTrue says of each node with which serial number it must be, by the numbers that the
+// sticks have now: "188:0" is that of 0001, and not below the name of another.
+func (m *machine) wantTrue(when string) {
+	m.Helper()
+	devices, err := sysfs.Scan(os.DirFS(m.root))
+	m.must(err)
+	holder := map[string]string{}
+	for _, d := range devices {
+		for _, n := range d.Nodes {
+			holder[fmt.Sprintf("%d:%d", n.Major, n.Minor)] = d.Serial
+		}
+	}
+	paths, err := filepath.Glob(m.nodes + "/*/*")
+	m.must(err)
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		m.must(err)
+		if info.Mode()&fs.ModeDevice == 0 {
+			m.Fatalf("%s is %v", path, info.Mode())
+		}
+		rdev := info.Sys().(*syscall.Stat_t).Rdev
+		n := fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev))
+		if dir := filepath.Base(filepath.Dir(path)); dir != "10c4-ea60-"+holder[n] {
+			m.Errorf("%s: %s has the number %s, of %q", when, path, n, holder[n])
+		}
+	}
+}
+
+func TestSticksSwappedBetweenPortsAreNeverFoundUnderEachOthersNames(t *testing.T) {
+	m := newMachine(t, "")
+	m.real(zigbeeBlock)
+	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
+	m.scan()
+	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
+	m.wantTrue("at first")
+	m.reserve("10c4:ea60:A")
+
+	gone := append(m.pull(a), m.pull(b)...)
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // addresses begin anew
+	for _, r := range gone {
+		m.removed(r) // which the kernel tells before it gives the number away
+	}
+	m.wantNodes() // though nothing was looked at
+	second := m.plug("10c4:ea60", "B", "1-1")
+	m.plug("10c4:ea60", "A", "1-2")
+	if second.Nodes[0] != a.Nodes[0] || second.Address != a.Address {
+		t.Fatalf("B is %s and not where A was, %s", second.Nodes[0], a.Nodes[0])
+	}
+	m.wantTrue("before the next look")
+	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
+		t.Errorf("before the next look A is reserved as %v, %v", r, err)
+	}
+	m.scan()
+	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
+	m.wantTrue("after it")
+	if !strings.Contains(m.log.String(), "must be restarted") || !strings.Contains(m.log.String(), "device=10c4:ea60:A") {
+		t.Errorf("of the copies that tasks may have it says %q", m.log)
+	}
+}
+
+// The look at the sticks and the making of nodes are not one moment.
+func TestSticksSwappedDuringAScanAreNotGivenEachOthersNodes(t *testing.T) {
+	for name, told := range map[string]bool{"the kernel has told": true, "nobody tells": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, "")
+			m.real(zigbeeBlock)
+			a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
+			m.tree = os.DirFS(m.root)
+			m.shadows.Begin()
+			devices, err := sysfs.Scan(m.tree)
+			m.must(err)
+			var sticks []*stick
+			for _, assigned := range m.rules.Assign(devices, &m.ids) {
+				sticks = append(sticks, m.stick(assigned))
+			}
+			for _, r := range append(m.pull(a), m.pull(b)...) {
+				if told {
+					m.removed(r)
+				}
+			}
+			m.must(os.Remove(m.root + "/.simulate/bus1"))
+			m.plug("10c4:ea60", "B", "1-1")
+			m.plug("10c4:ea60", "A", "1-2")
+			if left := m.shadow(sticks, devices); len(sticks) != 2 || len(left) > 0 {
+				t.Errorf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left))
+			}
+			m.wantNodes()
+			m.wantPublished("10c4/zigbee/ea60 10c4:ea60:B 10c4:ea60:A")
+			m.wantTrue("after the next scan")
+		})
+	}
+}
+
+// More is said by the kernel than there is room for, or before it was listened.
+func TestNodesOfWhatIsNotThereAreRemovedWhereRemovalsMayHaveBeenMissed(t *testing.T) {
+	m := newMachine(t, "")
+	m.missed() // before anything
+	m.real(zigbeeBlock)
+	a := m.plug("10c4:ea60", "A", "1-1")
+	m.plug("10c4:ea60", "B", "1-2")
+	m.scan()
+	m.pull(a)
+	m.missed()
+	m.wantNodes("10c4-ea60-B/tty", "10c4-ea60-B/usb")
 }

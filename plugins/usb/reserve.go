@@ -20,7 +20,7 @@ import (
 // Reserve is part of device.Reserver. All ids are of one group, so of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
-	tree, done, err := openTree(v.Root)
+	tree, done, err := v.open()
 	if err != nil {
 		return nil, err
 	}
@@ -43,10 +43,11 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 }
 
 // pluggedInStill says whether this plugging of the device is there: one plugged in anew
-// has another number, and nodes that no scan has seen.
+// has another number, or is another stick where a controller was reset, and nodes that no
+// scan has seen.
 func (s *stick) pluggedInStill(root fs.FS) bool {
-	b, err := fs.ReadFile(root, path.Join("sys/bus/usb/devices", s.Name, "devnum"))
-	return err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(s.Address)
+	now, ok := sysfs.Identify(root, s.Name)
+	return ok && now.Address == s.Address && now.ID == s.ID && now.Serial == s.Serial
 }
 
 // reservation is what a task gets, while it is put together.

@@ -7,24 +7,17 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// kept is a device with shadow nodes.
-type kept struct {
-	plug plug
-	gone time.Time // since when it is unplugged, zero if it is not
-}
-
 // shadow makes the nodes of what is plugged in, and removes those of what is no
-// longer.
-func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
-	now := time.Now()
+// longer. It returns the sticks without those that have gone since they were seen.
+func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*stick) {
 	wanted := map[string]bool{}
 	for _, s := range sticks {
 		wanted[match.Directory(s.id)] = true
@@ -35,51 +28,78 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) {
 		}
 		v.cleared = true
 	}
-	v.forget(wanted, devices, now)
+	v.forget(wanted, devices)
 	for _, s := range sticks {
-		dir := match.Directory(s.id)
-		err := v.shadows.Make(v.shadowOf(s, dir))
-		switch {
-		case err == nil:
-			s.dir = dir
-			v.kept[dir] = kept{plug: plugOf(s.Device)}
-		case errors.Is(err, shadow.ErrRefused):
-			if !v.refused {
-				v.refused = true
-				v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, and not for longer than until the next re-plug", "error", err)
-			}
-		case s.problem == "":
-			s.problem = "its device nodes can't be made: " + err.Error()
+		if v.shadowStick(s) {
+			there = append(there, s)
 		}
+	}
+	return there
+}
+
+// shadowStick makes the nodes of one, and is false where it has gone since it was seen,
+// or another stick is in its place: no node is under a name that it is not of.
+func (v *inventory) shadowStick(s *stick) bool {
+	dir := match.Directory(s.id)
+	err := v.shadows.Make(v.shadowOf(s, dir))
+	if errors.Is(err, shadow.ErrWithdrawn) || !s.pluggedInStill(v.tree) {
+		if err := v.shadows.Empty(dir); err != nil {
+			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
+		}
+		return false
+	}
+	switch {
+	case err == nil:
+		s.dir = dir
+		v.kept[dir] = plugOf(s.Device)
+	case errors.Is(err, shadow.ErrRefused):
+		if !v.refused {
+			v.refused = true
+			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, and not for longer than until the next re-plug", "error", err)
+		}
+	case s.problem == "":
+		s.problem = "its device nodes can't be made: " + err.Error()
+	}
+	return true
+}
+
+// forget removes the nodes of what is not plugged in, at once: the kernel gives their
+// numbers and names to whatever comes next, on USB or not.
+func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
+	for dir, k := range v.kept {
+		// the same plug may be there under another id, since its twin was plugged in: tasks
+		// have it under the old one
+		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == k }) {
+			continue
+		}
+		if err := v.shadows.Empty(dir); err != nil {
+			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
+		}
+		delete(v.kept, dir)
 	}
 }
 
-// forget removes the nodes of what is not plugged in: at once those that are others'
-// now, all when the grace period is over.
-func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device, now time.Time) {
-	for dir, k := range v.kept {
-		if wanted[dir] {
+// removed is told by the kernel of each node that goes, whatever scan is under way.
+func (v *inventory) removed(r uevent.Removal) {
+	if err := v.shadows.Withdraw(r.Block, r.Major, r.Minor); err != nil {
+		v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
+	}
+}
+
+// missed removes the nodes of what is not what the last scan found, where the kernel may
+// have told of it and nobody heard.
+func (v *inventory) missed() {
+	tree, done, err := v.open()
+	if err != nil {
+		return // the scan says so
+	}
+	defer done()
+	for _, s := range v.last.Load().byID {
+		if s.dir == "" || s.pluggedInStill(tree) {
 			continue
 		}
-		// the same plug under another id, since its twin was plugged in: tasks have it
-		// under the old one
-		if slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == k.plug }) {
-			continue
-		}
-		if k.gone.IsZero() {
-			k.gone = now
-			v.kept[dir] = k
-		}
-		var err error
-		switch {
-		case now.Sub(k.gone) < v.Grace.Duration():
-			err = v.shadows.Yield(dir, v.Root)
-		default:
-			err = v.shadows.Empty(dir)
-			delete(v.kept, dir)
-		}
-		if err != nil {
-			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
+		if err := v.shadows.Empty(s.dir); err != nil {
+			v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
 		}
 	}
 }

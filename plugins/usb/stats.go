@@ -16,7 +16,7 @@ import (
 // Stats is part of device.Meter. What it reads does not wake a device.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
-	tree, done, err := openTree(v.Root)
+	tree, done, err := v.open()
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	ports = 9 // of the VM, for gadgets
+	ports = 11 // of the VM, for gadgets
 
 	// ftdiSerial is that of QEMU's serial adapter, which is plugged all the time, and
 	// sends back what it gets.
@@ -130,6 +130,10 @@ device "pulled" {
 device "twin" {
   id   = "1d6b:0108"
   mode = "0666"
+}
+device "swapped" {
+  id   = "1d6b:0109"
+  user = "nobody"
 }
 device "ftdi" {
   id   = "0403:6001"

@@ -27,6 +27,7 @@ var sticks = map[string]gadget.Device{
 	"between": serial(0x0106, "B1"),
 	"pulled":  serial(0x0107, "P1"),
 	"twin":    serial(0x0108, ""), // as cheap ones are: without a serial number
+	"swapped": serial(0x0109, "S1"),
 }
 
 func serial(product uint16, number string) gadget.Device {
@@ -52,7 +53,12 @@ type stick struct {
 // newStick makes a stick for a port that goes with the test. It is not plugged.
 func newStick(t *testing.T, kind string, port int) *stick {
 	t.Helper()
-	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), sticks[kind])
+	return newStickOf(t, kind, port, sticks[kind])
+}
+
+func newStickOf(t *testing.T, kind string, port int, d gadget.Device) *stick {
+	t.Helper()
+	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), d)
 	if err != nil {
 		t.Fatal(err)
 	}

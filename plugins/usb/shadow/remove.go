@@ -2,7 +2,6 @@ package shadow
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,32 +26,33 @@ func (d *Dir) Clear(keep map[string]bool) error {
 // Empty removes a device's nodes and leaves the directories, which a running task
 // may have mounted: what is made in them later is there for it, too.
 func (d *Dir) Empty(device string) error {
-	return d.remove(device, func(string, fs.FileInfo) bool { return true })
-}
-
-// Yield removes those nodes of a device that is not plugged in which are others' now:
-// the kernel gives numbers and names to whatever comes next, on USB or not. root has
-// its sys/dev.
-func (d *Dir) Yield(device, root string) error {
-	return d.remove(device, func(path string, info fs.FileInfo) bool {
-		if mode := info.Mode(); mode&fs.ModeDevice != 0 {
-			kind, number := "block", info.Sys().(*syscall.Stat_t).Rdev
-			if mode&fs.ModeCharDevice != 0 {
-				kind = "char"
-			}
-			path = filepath.Join(root, "sys/dev", kind, fmt.Sprintf("%d:%d", unix.Major(number), unix.Minor(number)))
-		}
-		_, err := os.Stat(path) // of a link: what it leads to
-		return err == nil
-	})
-}
-
-// remove removes some of a device's nodes and links.
-func (d *Dir) remove(device string, which func(path string, info fs.FileInfo) bool) error {
 	if !plain(device) {
 		return nil
 	}
-	root, err := os.OpenRoot(filepath.Join(d.path, device))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
+}
+
+// Withdraw removes every node of this number, whose device has gone: the kernel gives
+// it to whatever comes next, on USB or not.
+func (d *Dir) Withdraw(block bool, major, minor uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	gone := number{block, unix.Mkdev(major, minor)}
+	d.withdrawn[gone] = true
+	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
+		return nil // nothing is made yet
+	}
+	return remove(d.path, func(info fs.FileInfo) bool {
+		mode := info.Mode()
+		return mode&fs.ModeDevice != 0 && gone == number{mode&fs.ModeCharDevice == 0, info.Sys().(*syscall.Stat_t).Rdev}
+	})
+}
+
+// remove removes some of the nodes and links below a directory.
+func remove(dir string, which func(fs.FileInfo) bool) error {
+	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (d *Dir) remove(device string, which func(path string, info fs.FileInfo) bo
 			return err
 		}
 		info, err := e.Info()
-		if err != nil || !which(filepath.Join(root.Name(), name), info) {
+		if err != nil || !which(info) {
 			return err
 		}
 		return root.Remove(name)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -56,14 +57,27 @@ type Link struct{ Name, Target string }
 // nodes then, and the kernel's own must do.
 var ErrRefused = errors.New("no right to make device nodes")
 
-// Dir is the directory of all devices. Its methods are called from one goroutine.
+// ErrWithdrawn is for a node whose device has gone since Begin.
+var ErrWithdrawn = errors.New("it was unplugged meanwhile")
+
+// Dir is the directory of all devices. Withdraw may be called from any goroutine, all
+// else from one.
 type Dir struct {
 	path  string
 	ready bool
+
+	mu        sync.Mutex      // held while nodes are made or removed
+	withdrawn map[number]bool // since Begin
+}
+
+// number is that of a node.
+type number struct {
+	block bool
+	rdev  uint64
 }
 
 // New has no effect yet.
-func New(path string) *Dir { return &Dir{path: path} }
+func New(path string) *Dir { return &Dir{path: path, withdrawn: map[number]bool{}} }
 
 // Path is where a device's node is, or its directory, where node is empty.
 func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
@@ -99,6 +113,14 @@ func (d *Dir) prepare() error {
 	return nil
 }
 
+// Begin is called before it is looked at which devices there are: of what is withdrawn
+// from then on, Make makes nothing, since it was another's that was seen.
+func (d *Dir) Begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.withdrawn)
+}
+
 // Make gives a device the directory that it is to have. What is right already is not
 // touched, so that tasks that have it open or mounted go on; what is another now is
 // replaced in one step; what is no longer wanted is removed.
@@ -108,6 +130,13 @@ func (d *Dir) Make(dev Device) error {
 	}
 	if err := d.prepare(); err != nil {
 		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range append(slices.Clone(dev.Nodes), dev.Bus...) {
+		if d.withdrawn[number{n.Block, n.number()}] && n.Held == nil {
+			return fmt.Errorf("%s: %w", n.Source, ErrWithdrawn)
+		}
 	}
 	dir := filepath.Join(d.path, dev.Name)
 	if err := makeDir(dir); err != nil {

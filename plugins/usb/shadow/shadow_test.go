@@ -370,48 +370,63 @@ func TestAnEmptiedDeviceKeepsItsDirectories(t *testing.T) {
 	wantTree(t, d, "b/", "b/bus/", "b/bus/001/", "b/sys/", "c/", "c/bus/", "c/bus/001/", "c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
 }
 
-func TestANumberThatIsAnothersNowIsYielded(t *testing.T) {
+func TestANumberThatIsFreeIsWithdrawnFromEveryDevice(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	root := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(root, "sys/dev/char/1:5"), 0o755))
-	must(t, os.MkdirAll(filepath.Join(root, "sys/dev/block/1:3"), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, "hidraw0"), nil, 0o600))
-	must(t, os.WriteFile(filepath.Join(root, "hidraw1"), nil, 0o600))
-	tty, usb, pty, gone := null("tty"), null("001/004"), null("hidraw"), null("hidraw-2")
-	tty.Minor, usb.Minor = 5, 5
-	pty.Source, gone.Source = filepath.Join(root, "hidraw0"), filepath.Join(root, "hidraw1")
-	pty.Held, gone.Held = all, all
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{tty, null("usb"), pty, gone}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
-	must(t, os.Remove(gone.Source))
-	must(t, d.Yield("d", root))
-	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/hidraw-2 -> "+gone.Source, "d/sys/", "d/sys/1-1 -> x", "d/usb Dcrw-rw---- 1:3 0 0")
-	must(t, d.Yield("never", root))
+	must(t, d.Withdraw(false, 1, 3)) // before there is anything
+	d.Begin()
+	five, usb := null("tty"), null("001/004")
+	five.Minor = 5
+	for _, name := range []string{"d", "e"} { // e is the same under another id
+		must(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
+	}
+	must(t, d.Withdraw(true, 1, 3)) // 1:3 of a disk is another
+	must(t, d.Withdraw(false, 1, 3))
+	wantTree(t, d,
+		"d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/tty Dcrw-rw---- 1:5 0 0",
+		"e/", "e/bus/", "e/bus/001/", "e/sys/", "e/sys/1-1 -> x", "e/tty Dcrw-rw---- 1:5 0 0")
 }
 
 // sd* and tty* have numbers of their own: 8:1 is a disk, and 8:1 may be a character
 // device beside it.
 func TestADiskIsNotTakenForACharacterDeviceOfItsNumber(t *testing.T) {
 	needRoot(t)
-	for _, kind := range []string{"char", "block"} {
+	for _, withdrawn := range []bool{true, false} {
 		d := newDir(t)
-		root := t.TempDir()
-		must(t, os.MkdirAll(filepath.Join(root, "sys/dev", kind, "1:3"), 0o755))
 		char, block := null("char"), null("block")
 		block.Block = true
 		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Drw-rw---- 1:3 0 0", "d/char Dcrw-rw---- 1:3 0 0")
-		must(t, d.Yield("d", root))
+		must(t, d.Withdraw(withdrawn, 1, 3))
 		left := "d/block Drw-rw---- 1:3 0 0"
-		if kind == "block" {
+		if withdrawn {
 			left = "d/char Dcrw-rw---- 1:3 0 0"
 		}
 		wantTree(t, d, "d/", left)
 
+		d.Begin()
 		block.Name, char.Name = "char", "block" // each becomes the other's kind
 		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Dcrw-rw---- 1:3 0 0", "d/char Drw-rw---- 1:3 0 0")
 	}
+}
+
+// The kernel may take a device away, and give its number to another, while what was
+// there is being looked at.
+func TestWhatWasSeenBeforeItWasWithdrawnIsNotMade(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	d.Begin()
+	must(t, d.Withdraw(false, 1, 3))
+	for _, dev := range []Device{{Name: "d", Nodes: []Node{null("tty")}}, {Name: "d", Bus: []Node{null("001/004")}}} {
+		if err := d.Make(dev); !errors.Is(err, ErrWithdrawn) {
+			t.Errorf("got %v", err)
+		}
+	}
+	wantTree(t, d)
+	d.Begin() // another has it, as is looked at now
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
 func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {

@@ -74,26 +74,38 @@ func read(root fs.FS, name string) (Device, bool) {
 		return Device{}, false
 	}
 	a := attributes{root: root, dir: dir}
-	d := Device{
-		Name:         name,
-		Bus:          int(a.number("busnum", 10, 16)),
-		Address:      int(a.number("devnum", 10, 16)),
-		ID:           ID{Vendor: uint16(a.number("idVendor", 16, 16)), Product: uint16(a.number("idProduct", 16, 16))},
-		Release:      uint16(a.optional("bcdDevice", 16, 16)),
-		Class:        a.class("bDevice"),
-		Manufacturer: a.text("manufacturer"),
-		Product:      a.text("product"),
-		Serial:       a.text("serial"),
-		Speed:        a.text("speed"),
-		Interfaces:   a.interfaces(name),
-		Settings:     a.settings(),
-		Nodes:        nodes(root, dir),
-	}
+	d := a.identity(name)
+	d.Release = uint16(a.optional("bcdDevice", 16, 16))
+	d.Class = a.class("bDevice")
+	d.Manufacturer = a.text("manufacturer")
+	d.Product = a.text("product")
+	d.Speed = a.text("speed")
+	d.Interfaces = a.interfaces(name)
+	d.Settings = a.settings()
+	d.Nodes = nodes(root, dir)
 	d.MaxPower, _ = strconv.Atoi(strings.TrimSuffix(a.text("bMaxPower"), "mA"))
 	d.Path, d.PCIBusID = location(root, dir, name)
 	same := int(a.number("devnum", 10, 16)) == d.Address // it changes with each plug
 	still, err := target(root, path.Join(devices, name))
 	return d, a.err == nil && same && err == nil && still == dir
+}
+
+// Identify reads again what tells whether a device is still the one that Scan found
+// under this name: Name, Bus, Address, ID and Serial alone. It is false where none is there.
+func Identify(root fs.FS, name string) (Device, bool) {
+	a := attributes{root: root, dir: path.Join(devices, name)}
+	d := a.identity(name)
+	return d, a.err == nil
+}
+
+func (a *attributes) identity(name string) Device {
+	return Device{
+		Name:    name,
+		Bus:     int(a.number("busnum", 10, 16)),
+		Address: int(a.number("devnum", 10, 16)),
+		ID:      ID{Vendor: uint16(a.number("idVendor", 16, 16)), Product: uint16(a.number("idProduct", 16, 16))},
+		Serial:  a.text("serial"),
+	}
 }
 
 // interfaces are those of the active configuration, which alone have a directory.

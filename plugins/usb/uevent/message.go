@@ -2,6 +2,8 @@ package uevent
 
 import (
 	"bytes"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +28,36 @@ func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
 		return nil, nil
 	}
 	return buffer[:n], nil
+}
+
+// Removal is a device node that the kernel has removed. Its number is free for what
+// comes next.
+type Removal struct {
+	Block        bool
+	Major, Minor uint32
+}
+
+// removal reads the kernel's message about a node that is gone:
+//
+//	remove@/devices/…/1-1:1.0/ttyUSB0/tty/ttyUSB0\x00ACTION=remove\x00SUBSYSTEM=tty\x00MAJOR=188\x00MINOR=0\x00…
+func removal(message []byte) (r Removal, ok bool) {
+	if !bytes.HasPrefix(message, []byte("remove@/")) {
+		return r, false
+	}
+	var major, minor bool
+	for part := range bytes.SplitSeq(message, []byte{0}) {
+		key, value, _ := strings.Cut(string(part), "=")
+		n, err := strconv.ParseUint(value, 10, 32)
+		switch {
+		case key == "SUBSYSTEM":
+			r.Block = value == "block"
+		case key == "MAJOR" && err == nil:
+			r.Major, major = uint32(n), true
+		case key == "MINOR" && err == nil:
+			r.Minor, minor = uint32(n), true
+		}
+	}
+	return r, major && minor
 }
 
 // ofUSB says whether a message is about a USB device, or what its drivers made of

@@ -18,18 +18,29 @@ const (
 	messageSize = 8 << 10 // a path, and the environment of UEVENT_BUFFER_SIZE, 2 KiB
 )
 
-// Listen calls kick once it listens, for what was missed before, and then whenever
-// the kernel tells of a USB device or of what its drivers made of it, and again when
-// udev has given a node its owner and mode. It returns with ctx, or when the kernel
-// can't be heard. It needs no privilege. In a network namespace of an unprivileged
-// container the kernel says nothing.
-func Listen(ctx context.Context, kick func()) error {
+// Hearer is who is told, from one goroutine.
+type Hearer struct {
+	// Removed is called for each node of a USB device that is gone, before Kick.
+	Removed func(Removal)
+
+	// Missed is called before Kick where removals may have been missed: once it is
+	// listened, and when the kernel had more to say than there was room for.
+	Missed func()
+
+	// Kick is called when the kernel tells of a USB device or of what its drivers made of
+	// it, again when udev has given a node its owner and mode, and after Missed.
+	Kick func()
+}
+
+// Listen returns with ctx, or when the kernel can't be heard. It needs no privilege. In
+// a network namespace of an unprivileged container the kernel says nothing.
+func Listen(ctx context.Context, h Hearer) error {
 	socket, err := open()
 	if err != nil {
 		return fmt.Errorf("failed to listen for the kernel's events: %w", err)
 	}
 	defer socket.Close()
-	return hear(ctx, socket, ofUSB, kick)
+	return h.hear(ctx, socket, ofUSB)
 }
 
 func open() (*os.File, error) {
@@ -44,7 +55,7 @@ func open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
-func hear(ctx context.Context, socket *os.File, about func(message []byte) bool, kick func()) error {
+func (h Hearer) hear(ctx context.Context, socket *os.File, about func(message []byte) bool) error {
 	conn, err := socket.SyscallConn()
 	if err != nil {
 		return err
@@ -52,7 +63,8 @@ func hear(ctx context.Context, socket *os.File, about func(message []byte) bool,
 	stop := context.AfterFunc(ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	kick()
+	h.Missed()
+	h.Kick()
 	buffer := make([]byte, messageSize)
 	for {
 		message, err := receive(conn, buffer)
@@ -60,11 +72,15 @@ func hear(ctx context.Context, socket *os.File, about func(message []byte) bool,
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS): // some were lost
-			kick()
+			h.Missed()
+			h.Kick()
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):
-			kick()
+			if r, ok := removal(message); ok {
+				h.Removed(r)
+			}
+			h.Kick()
 		}
 	}
 }

@@ -40,6 +40,61 @@ func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 	}
 }
 
+func TestTheNumberOfARemovedNodeIsRead(t *testing.T) {
+	for message, want := range map[string]Removal{
+		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},
+		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=remove SUBSYSTEM=usb MAJOR=189 MINOR=389 DEVNAME=bus/usb/004/006 DEVTYPE=usb_device ":                    {Major: 189, Minor: 389},
+		"remove@/devices/x/usb1/1-1/block/sda ACTION=remove SUBSYSTEM=block MAJOR=8 MINOR=0 DEVNAME=sda DEVTYPE=disk ":                                                    {Major: 8, Block: true},
+		"remove@/devices/x/usb1/1-1/1-1:1.0 ACTION=remove SUBSYSTEM=usb DEVTYPE=usb_interface ":                                                                           {},
+		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 ":                                                                                               {},
+		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 MINOR=-1 ":                                                                                      {},
+		"add@/devices/x/usb1/1-1 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=0 ":                                                                                             {},
+		"libudev \xfe\xed\xca\xfe ACTION=remove DEVPATH=/devices/x/usb1/1-1 MAJOR=188 MINOR=0 ":                                                                           {},
+		"": {},
+	} {
+		got, ok := removal([]byte(strings.ReplaceAll(message, " ", "\x00")))
+		if ok != (want != Removal{}) || ok && got != want {
+			t.Errorf("%q is of %+v, %t", message, got, ok)
+		}
+	}
+}
+
+// What is removed must be known before the scan that the kick is for.
+func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
+	socket := opened(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan string, 100), make(chan error, 1)
+	bus := fmt.Sprintf("/usb%d/", os.Getpid())
+	h := Hearer{
+		Removed: func(r Removal) { told <- fmt.Sprintf("%d:%d", r.Major, r.Minor) },
+		Missed:  func() { told <- "missed" },
+		Kick:    func() { told <- "kick" },
+	}
+	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
+	go func() { ended <- h.hear(ctx, socket, about) }()
+	defer func() { cancel(); <-ended }()
+	want := []string{"missed", "kick"}
+	text := "remove@/devices/pci0000:00/0000:00:14.0" + bus + "1-1\x00ACTION=remove\x00MAJOR=188\x00MINOR=7\x00"
+	if send(t, text, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: udevGroup}) {
+		want = append(want, "188:7", "kick")
+	}
+	for _, want := range want {
+		select {
+		case got := <-told:
+			if got != want {
+				t.Errorf("it told %s, want %s", got, want)
+			}
+		case <-time.After(soon):
+			t.Fatalf("it did not tell %s", want)
+		}
+	}
+}
+
+// kicker counts kicks alone.
+func kicker(kicks chan<- struct{}) Hearer {
+	return Hearer{Removed: func(Removal) {}, Missed: func() {}, Kick: func() { kicks <- struct{}{} }}
+}
+
 // saySo makes the kernel tell of something harmless. Only root may.
 func saySo(t *testing.T) bool {
 	t.Helper()
@@ -61,7 +116,7 @@ func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
 	for range 10 {
 		ctx, cancel := context.WithCancel(t.Context())
 		kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-		go func() { ended <- Listen(ctx, func() { kicks <- struct{}{} }) }()
+		go func() { ended <- Listen(ctx, kicker(kicks)) }()
 		within(t, "the first kick", kicks)
 		if saySo(t) {
 			time.Sleep(10 * time.Millisecond)
@@ -94,7 +149,7 @@ func TestAKickForEachMessageOfInterest(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- hear(ctx, socket, ofNull, func() { kicks <- struct{}{} }) }()
+	go func() { ended <- kicker(kicks).hear(ctx, socket, ofNull) }()
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	for range 3 {
@@ -114,7 +169,7 @@ func TestLostMessagesAreAKick(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- hear(ctx, socket, func([]byte) bool { return false }, func() { kicks <- struct{}{} }) }()
+	go func() { ended <- kicker(kicks).hear(ctx, socket, func([]byte) bool { return false }) }()
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	if lost {
@@ -140,7 +195,7 @@ func TestWhatUdevSaysToItsGroupIsAKick(t *testing.T) {
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
 	bus := fmt.Sprintf("/usb%d/", os.Getpid()) // another run of this test has another
 	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
-	go func() { ended <- hear(ctx, socket, about, func() { kicks <- struct{}{} }) }()
+	go func() { ended <- kicker(kicks).hear(ctx, socket, about) }()
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	text := "libudev\x00\xfe\xed\xca\xfe\x00ACTION=add\x00DEVPATH=/devices/pci0000:00/0000:00:14.0" + bus + "1-1\x00"
