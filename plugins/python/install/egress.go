@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,10 +38,17 @@ type egress struct {
 	ended    chan struct{}
 
 	mu      sync.Mutex
-	refused []string         // host:port, in the order of the first time
-	failed  map[string]error // by host:port, unless it answered later
+	refused []string           // host:port, in the order of the first time
+	failed  map[string]failure // by URL, unless it answered later
+	hungUp  []string           // host:port, where a tunnel's other end closed it right after it sent something
 	tunnels map[net.Conn]bool
 	closed  bool // a tunnel that comes now is too late
+}
+
+// failure is what became of a URL, or of the tunnel to a host.
+type failure struct {
+	address string // host:port
+	err     error
 }
 
 const dialTimeout = 15 * time.Second
@@ -52,7 +60,7 @@ func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 		allowed:  allowed,
 		upstream: httpproxy.FromEnvironment().ProxyFunc(),
 		ended:    make(chan struct{}),
-		failed:   map[string]error{},
+		failed:   map[string]failure{},
 		tunnels:  map[net.Conn]bool{},
 	}
 	e.URL = "http://" + l.Addr().String()
@@ -73,7 +81,7 @@ func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
 		ModifyResponse: e.answered,
 		ErrorLog:       log.New(io.Discard, "", 0), // what matters is remembered
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			e.remember(address(r.URL), err)
+			e.remember(r.URL, err)
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
@@ -143,11 +151,11 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 	defer cancel()
 	there, err := e.dial(ctx, target)
 	if err != nil {
-		e.remember(address(target), err)
+		e.remember(target, err)
 		w.WriteHeader(http.StatusBadGateway)
 		return
 	}
-	e.remember(address(target), nil)
+	e.remember(target, nil)
 	defer e.track(there)()
 	here, buffered, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -158,14 +166,32 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 		return
 	}
 	done := make(chan struct{})
+	var over atomic.Bool // the installer has ended it
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(there, buffered)
+		over.Store(true)
 		_ = there.(interface{ CloseWrite() error }).CloseWrite()
 	}()
-	_, _ = io.Copy(here, there)
+	answers := &tlsReader{Reader: there}
+	_, _ = io.Copy(here, answers)
+	if !over.Load() {
+		e.closedByOther(target, answers)
+	}
 	_ = here.Close() // which ends the other direction
 	<-done
+}
+
+// closedByOther tells of a tunnel that the other end closed, which is no failure in itself: what was not whole is in
+// the tunnel, and encrypted.
+func (e *egress) closedByOther(target *url.URL, answers *tlsReader) {
+	if err := answers.broken(); err != nil {
+		e.remember(target, err)
+	} else if answers.err != nil && time.Since(answers.last) < time.Second {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.hungUp = append(e.hungUp, address(target))
+	}
 }
 
 // dial connects to the target, through the agent's own proxy where it has one.
@@ -227,10 +253,10 @@ func (e *egress) track(c net.Conn) func() {
 
 func (e *egress) answered(r *http.Response) error {
 	if mayBeOtherwiseLater(r.StatusCode) {
-		e.remember(address(r.Request.URL), fmt.Errorf("it answered %s", r.Status))
+		e.remember(r.Request.URL, fmt.Errorf("it answered %s", r.Status))
 	} else {
-		e.remember(address(r.Request.URL), nil)
-		r.Body = &watchedBody{r.Body, func(err error) { e.remember(address(r.Request.URL), err) }}
+		e.remember(r.Request.URL, nil)
+		r.Body = &watchedBody{r.Body, func(err error) { e.remember(r.Request.URL, fmt.Errorf("its answer ended early: %w", err)) }}
 	}
 	return nil
 }
@@ -258,14 +284,16 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (e *egress) remember(address string, err error) {
+// remember is told of each answer, of which the last one of a URL counts: that another URL of the host was
+// answered does not make a file whole.
+func (e *egress) remember(of *url.URL, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the installer hung up
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if delete(e.failed, address); err != nil {
-		e.failed[address] = err
+	if delete(e.failed, of.String()); err != nil {
+		e.failed[of.String()] = failure{address(of), err}
 	}
 }
 

@@ -31,6 +31,8 @@ func (b *build) explain(ctx context.Context, err error, lines []string) error {
 		e.Cause, e.Words = TimedOut, "the build of the environment was given up"
 	case b.match(e, decisive, text, lines):
 	case b.network(e):
+	case b.match(e, mismatch, text, lines):
+		b.notWhole(e)
 	case b.match(e, likely, text, lines):
 	case b.with.Name == "pip" && b.Python.Pip == nil && strings.Contains(text, "Traceback (most recent call last)"):
 		e.Words = fmt.Sprintf("%s of %s does not run on Python %s: the node needs a pip of that interpreter's own, or uv", e.Tool, b.with.Python.Path, b.Python.Minor)
@@ -52,10 +54,21 @@ func (b *build) network(e *Error) bool {
 		return true
 	}
 	for _, host := range slices.Sorted(maps.Keys(failed)) {
-		e.Cause, e.Words = Unreachable, redact(fmt.Sprintf("%s did not answer: %s", host, clean(failed[host].Error())), b.source.secrets)
+		e.Cause, e.Words = Unreachable, redact(fmt.Sprintf("%s did not answer as it should: %s", host, clean(failed[host].Error())), b.source.secrets)
 		return true
 	}
 	return false
+}
+
+// notWhole takes back that a file is another where a connection ended right after something had come: pip takes what it
+// got for the whole file, and in a tunnel nobody else sees how long that should have been.
+func (b *build) notWhole(e *Error) {
+	b.egress.mu.Lock()
+	defer b.egress.mu.Unlock()
+	if len(b.egress.hungUp) > 0 {
+		e.Cause, e.Words = Unreachable, fmt.Sprintf("%s closed the connection while packages were downloaded, and a file is not whole, or another than expected",
+			short(b.egress.hungUp[len(b.egress.hungUp)-1]))
+	}
 }
 
 // seen is what became of the installer's ways out, with hosts as a person would write them.
@@ -66,8 +79,8 @@ func (e *egress) seen() (refused []string, failed map[string]error) {
 		refused = append(refused, short(address))
 	}
 	failed = map[string]error{}
-	for address, err := range e.failed {
-		failed[short(address)] = err
+	for _, f := range e.failed {
+		failed[short(f.address)] = f.err
 	}
 	return refused, failed
 }

@@ -15,15 +15,19 @@ type pattern struct {
 var decisive = []pattern{
 	{NoSpace, regexp.MustCompile(`(?i)no space left on device|disk quota exceeded|\bos error (?:28|122)\b|\bErrno (?:28|122)\b`)},
 	{TooLarge, regexp.MustCompile(`(?i)file too large|\bos error 27\b|\bErrno 27\b|signal: file size limit exceeded`)},
+	{Malicious, regexp.MustCompile(`For req: (\S+?)\. (?:The wheel|Unexpected file|Unknown scheme key)`)},              // pip
+	{Malicious, regexp.MustCompile(`Failed to install: \S+ \((\S+?)\) .*(?:Read-only file system|Permission denied)`)}, // uv, where nothing else is writable
+	{Malicious, regexp.MustCompile(`(?i)read-only file system`)},
+	{Malicious, regexp.MustCompile(`(?i)(?:trying to install|extract\w*|path|points?|escapes?) outside (?:of )?(?:the )?(?:target|destination|environment|archive|wheel|install)`)},
+}
+
+// mismatch is what a file that was cut off looks like, too.
+var mismatch = []pattern{
 	{HashMismatch, regexp.MustCompile("Hash mismatch for `([^`]+)`")},                                                                          // uv
 	{HashMismatch, regexp.MustCompile(`DO NOT MATCH THE HASHES.*?tampered with them\.(?: unknown package:)? (\S+)(?: from |: Expected| Exp)`)}, // pip
 	{HashMismatch, regexp.MustCompile(`DO NOT MATCH THE HASHES`)},
 	{HashMismatch, regexp.MustCompile("(?i)In `?--require-hashes`? mode, all requirements must (?:have|be).*?(?:: |These do not: )(\\S+)")},
 	{HashMismatch, regexp.MustCompile("(?i)Hashes are required in `?--require-hashes`? mode, but they are missing|In `?--require-hashes`? mode")},
-	{Malicious, regexp.MustCompile(`For req: (\S+?)\. (?:The wheel|Unexpected file|Unknown scheme key)`)},              // pip
-	{Malicious, regexp.MustCompile(`Failed to install: \S+ \((\S+?)\) .*(?:Read-only file system|Permission denied)`)}, // uv, where nothing else is writable
-	{Malicious, regexp.MustCompile(`(?i)read-only file system`)},
-	{Malicious, regexp.MustCompile(`(?i)(?:trying to install|extract\w*|path|points?|escapes?) outside (?:of )?(?:the )?(?:target|destination|environment|archive|wheel|install)`)},
 }
 
 // likely are looked for in this order when the network did its part.
