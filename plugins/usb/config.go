@@ -25,7 +25,7 @@ type Block struct {
 
 	KnownAs string `codec:"known_as" doc:"Vendor and product under which every device of this block is published, for those that change their own when they are used: \"1a6e:089a\", as it is when plugged in. They are told apart by where they are plugged in."`
 
-	Nodes []string          `codec:"nodes" doc:"Kinds of device nodes to give: usb, tty, hidraw, input, video, media, sound, printer, storage, other. A device without one of them is unhealthy; one with a question mark (\"hidraw?\") may be missing. By default all that are there, but no storage."`
+	Nodes []string          `codec:"nodes" doc:"Kinds of device nodes to give: usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg, other. A device without one of them is unhealthy; one with a question mark (\"hidraw?\") may be missing. By default all that are there, but none of a disk: storage (sda, sda1), sg and bsg."`
 	Path  string            `codec:"path" doc:"The directory in the task with the nodes, absolute: by default /dev/<type>, so that a serial port is /dev/<type>/tty. A second device of the same block in one task has -2 added."`
 	Names map[string]string `codec:"names" doc:"Further paths in the task for a node: tty = \"/dev/ttyACM0\", \"tty-if01\" = \"/dev/radio\"."`
 

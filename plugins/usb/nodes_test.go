@@ -25,13 +25,17 @@ var webcam = sysfs.Device{
 		{Kind: sysfs.Media, Path: "dev/media0", Interface: 0},
 		{Kind: sysfs.Sound, Path: "dev/snd/pcmC1D0c", Interface: 2},
 		{Kind: sysfs.Storage, Path: "dev/sda", Interface: 6, Block: true},
+		{Kind: sysfs.Storage, Path: "dev/sda1", Interface: 6, Block: true},
+		{Kind: sysfs.SG, Path: "dev/sg0", Interface: 6},
+		{Kind: sysfs.BSG, Path: "dev/bsg/6:0:0:0", Interface: 6},
 	},
 }
 
 func TestNodesHaveNamesThatDoNotDependOnTheKernelsNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
 		"all but storage": {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05", "video", "video-2", "media", "sound"}},
-		"some":            {[]string{"video", "storage?"}, []string{"video", "video-2", "storage"}},
+		"some":            {[]string{"video", "storage?"}, []string{"video", "video-2", "storage", "storage-2"}},
+		"a disk's commands": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
 		"none of them":    {[]string{"tty?"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -94,10 +94,13 @@ func (b Block) parse(kind string) (*block, error) {
 	return parsed, err
 }
 
+// byName are the kinds that are given only where nodes lists them.
+var byName = []sysfs.Kind{sysfs.Storage, sysfs.SG, sysfs.BSG}
+
 // wants says whether the task gets nodes of this kind.
 func (b *block) wants(k sysfs.Kind) bool {
 	if len(b.Nodes) == 0 {
-		return k != sysfs.Storage
+		return !slices.Contains(byName, k)
 	}
 	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
 }

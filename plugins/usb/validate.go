@@ -19,7 +19,8 @@ import (
 
 // kinds are those that nodes may list.
 var kinds = []string{string(sysfs.USB), string(sysfs.TTY), string(sysfs.HIDRaw), string(sysfs.Input), string(sysfs.Video),
-	string(sysfs.Media), string(sysfs.Sound), string(sysfs.Printer), string(sysfs.Storage), string(sysfs.Other)}
+	string(sysfs.Media), string(sysfs.Sound), string(sysfs.Printer), string(sysfs.Storage),
+	string(sysfs.SG), string(sysfs.BSG), string(sysfs.Other)}
 
 var defaults = schema.Of[Config]().Default()
 

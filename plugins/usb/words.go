@@ -9,7 +9,7 @@ import (
 func didYouMean(word string, words []string) string {
 	best, least := "", max(3, len(word)/2)
 	for _, w := range words {
-		if d := distance(word, w); d < least {
+		if d := distance(word, w); d < least && d < len(w) { // with a letter in common
 			best, least = w, d
 		}
 	}

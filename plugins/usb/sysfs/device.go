@@ -83,7 +83,9 @@ const (
 	Video   Kind = "video"   // video0
 	Media   Kind = "media"   // media0
 	Sound   Kind = "sound"   // snd/controlC1, snd/pcmC1D0p, snd/midiC1D0
-	Storage Kind = "storage" // sda, sda1, sg0, bsg: the host's data
+	Storage Kind = "storage" // sda, sda1, st0: the host's data
+	SG      Kind = "sg"      // sg0: any SCSI command to it
+	BSG     Kind = "bsg"     // bsg/0:0:0:0: likewise
 	Printer Kind = "printer" // usb/lp0
 	Other   Kind = "other"   // any other
 )

@@ -12,11 +12,11 @@ import (
 // kinds says what the nodes of a kernel subsystem are for.
 var kinds = map[string]Kind{
 	"usb": USB, "tty": TTY, "hidraw": HIDRaw, "input": Input, "video4linux": Video, "media": Media, "sound": Sound,
-	"block": Storage, "scsi_generic": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "bsg": Storage,
+	"block": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "scsi_generic": SG, "bsg": BSG,
 }
 
 // order is the order of kinds in which nodes are listed.
-var order = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Storage, Printer, Other}
+var order = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Storage, SG, BSG, Printer, Other}
 
 // nodes finds what a device and the drivers of its interfaces made in /dev: each
 // has a directory somewhere below the device's, with a file uevent that names it.
