@@ -36,6 +36,12 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	}
 	if u := required.UVLock; u != nil {
 		line("uv.lock", digest(u.Lock), digest(u.Project))
+		for _, e := range u.Choice.Extras {
+			line("extra", e)
+		}
+		for _, g := range u.Choice.Groups {
+			line("group", g)
+		}
 	}
 	for _, s := range src.describe(required.Hashed) {
 		line("from", requirement.Redact(s))

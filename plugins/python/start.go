@@ -99,14 +99,14 @@ func withoutAgents(env []string) []string {
 	})
 }
 
-// choose finds the interpreter that the job, the program and the lock agree on.
+// choose finds the interpreter that the job, the program and its project or lock agree on.
 func choose(found []interpreter.Interpreter, job, script, lock string) (interpreter.Interpreter, error) {
 	path := ""
 	if strings.HasPrefix(job, "/") {
 		path, job = job, ""
 	}
 	wanted := pep440.Specifier{}
-	for _, w := range []struct{ who, spec string }{{"python", job}, {"requires-python of the script", script}, {"requires-python of the lock", lock}} {
+	for _, w := range []struct{ who, spec string }{{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock}} {
 		s, err := pep440.Parse(w.spec)
 		if err != nil {
 			return interpreter.Interpreter{}, fmt.Errorf("%s: %w", w.who, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/outrider-dev/outrider/plugins/python/pep440"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -39,7 +40,16 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if groupless.Allows(i.Version) {
 		without = "--no-default-groups"
 	}
-	argv := append(b.uvGlobal("export"), "--frozen", "--offline", without, "--format", "requirements-txt", "--python", r.Python.Path)
+	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--format", "requirements-txt", "--python", r.Python.Path)
+	if without != "--no-dev" || !slices.Contains(lock.Choice.Groups, "dev") { // which that leaves out in any case
+		argv = append(argv, without)
+	}
+	for _, extra := range lock.Choice.Extras {
+		argv = append(argv, "--extra", extra)
+	}
+	for _, group := range lock.Choice.Groups {
+		argv = append(argv, "--group", group)
+	}
 	if lock.Script {
 		project, locked = "script.py", "script.py.lock"
 		argv = append(argv, "--script", filepath.Join(dir, project))

@@ -19,6 +19,8 @@ type pylock struct {
 	Version        string          `toml:"lock-version"`
 	RequiresPython string          `toml:"requires-python"`
 	Environments   []string        `toml:"environments"`
+	Extras         []string        `toml:"extras"`
+	Groups         []string        `toml:"dependency-groups"`
 	DefaultGroups  []string        `toml:"default-groups"`
 	Packages       []pylockPackage `toml:"packages"`
 }
@@ -52,9 +54,9 @@ func pylockVariables() map[string]string {
 
 // readPylock makes a Set of a lock for several environments: which package is
 // for which is left to the markers, as in a requirements file.
-func readPylock(name string, read Reader) (*Set, error) {
+func (c Choice) readPylock(name string, read Reader) (*Set, error) {
 	var lock pylock
-	if err := decode(name, read, &lock); err != nil {
+	if err := decode("lock", name, read, &lock); err != nil {
 		return nil, err
 	}
 	if lock.Version == "" {
@@ -66,13 +68,20 @@ func readPylock(name string, read Reader) (*Set, error) {
 	if lock.Packages == nil {
 		return nil, fmt.Errorf("%s has no packages", name)
 	}
+	c, err := c.of(name, lock.Extras, lock.Groups)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range lock.DefaultGroups {
+		c.Groups = append(c.Groups, ProjectName(g))
+	}
 	s := &Set{Hashed: true, Complete: true}
 	pythons := []string{lock.RequiresPython}
 	if err := checkEnvironments(lock.Environments); err != nil {
 		return nil, fmt.Errorf("%s: environments: %w", name, err)
 	}
 	for i, p := range lock.Packages {
-		if err := s.addPackage(name, p, lock.DefaultGroups, &pythons); err != nil {
+		if err := s.addPackage(name, p, c, &pythons); err != nil {
 			label := show(p.Name)
 			if p.Name == "" {
 				label = fmt.Sprint("number ", i+1)
@@ -119,13 +128,13 @@ func onLinux(c *marker) (value, ok bool) {
 }
 
 // addPackage makes a line of a package, unless it is of a group or an extra
-// that nobody asked for, and adds what it requires of the interpreter to pythons.
-func (s *Set) addPackage(lock string, p pylockPackage, groups []string, pythons *[]string) error {
+// that is not chosen, and adds what it requires of the interpreter to pythons.
+func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]string) error {
 	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
 		return errors.New("its name is not one of a package")
 	}
 	r := requirement{name: ProjectName(p.Name)}
-	wanted, err := r.lockMarker(p.Marker, groups)
+	wanted, err := r.lockMarker(p.Marker, c)
 	if err != nil || !wanted {
 		return err
 	}
@@ -260,9 +269,8 @@ func besideLock(lock, file string) (string, error) {
 	return links, nil
 }
 
-// lockMarker takes out of a marker what it says of extras, of which none are
-// installed, and of groups. It is false where nothing is left to install.
-func (r *requirement) lockMarker(text string, groups []string) (bool, error) {
+// lockMarker takes out of a marker what it says of extras and groups. It is false where nothing is left to install.
+func (r *requirement) lockMarker(text string, choice Choice) (bool, error) {
 	if text == "" {
 		return true, nil
 	}
@@ -271,14 +279,18 @@ func (r *requirement) lockMarker(text string, groups []string) (bool, error) {
 		return false, err
 	}
 	rest, wanted := m.decide(func(c *marker) (value, ok bool) {
+		name := c.left
+		if !isText(name) {
+			name = c.right
+		}
+		name = ProjectName(unquote(name))
 		switch {
 		case c.right == "extras":
-			return c.op == "not in", true
+			return slices.Contains(choice.Extras, name) == (c.op == "in"), true
 		case c.right == "dependency_groups":
-			selected := slices.ContainsFunc(groups, func(g string) bool { return ProjectName(g) == ProjectName(unquote(c.left)) })
-			return selected == (c.op == "in"), true
+			return slices.Contains(choice.Groups, name) == (c.op == "in"), true
 		case (c.left == "extra" || c.right == "extra") && (c.op == "==" || c.op == "!="):
-			return c.op == "!=", true
+			return slices.Contains(choice.Extras, name) == (c.op == "=="), true
 		}
 		return false, false
 	})

@@ -46,6 +46,7 @@ type UVLock struct {
 	Lock    []byte
 	Project []byte // its pyproject.toml or, if Script, the script
 	Script  bool
+	Choice  Choice // which the project has
 }
 
 // Indexes is where packages come from.
@@ -95,20 +96,27 @@ func File(name string, read Reader) (*Set, error) {
 	return f.set()
 }
 
+// Lock is that of no Choice.
+func Lock(name string, read Reader) (*Set, error) { return Choice{}.Lock(name, read) }
+
 // Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock
 // or SCRIPT.py.lock of uv, or otherwise a requirements file in which each requirement
 // has a version and hashes.
-func Lock(name string, read Reader) (*Set, error) {
+func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	switch base := path.Base(name); {
 	case pylockName.MatchString(base):
-		return readPylock(name, read)
+		return c.readPylock(name, read)
 	case path.Ext(base) == ".toml":
 		return nil, fmt.Errorf("lock %s is not called pylock.toml or pylock.NAME.toml, which says that it is one", name)
-	case base == "uv.lock", strings.HasSuffix(base, ".py.lock"):
-		return readUVLock(name, read)
+	case base == "uv.lock":
+		return c.readUVLock(name, read)
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
 		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes", name)
+	case !c.empty():
+		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock and a pylock.toml have", name)
+	case strings.HasSuffix(base, ".py.lock"):
+		return c.readUVLock(name, read)
 	}
 	f := files{read: read, insist: true}
 	if err := f.file(name, false); err != nil {

@@ -11,23 +11,23 @@ import (
 // maxLock bounds a TOML lock, in bytes; those of large projects have one MiB.
 const maxLock = 4 << 20
 
-// decode reads a lock that is TOML.
-func decode(name string, read Reader, into any) error {
+// decode reads a file that is TOML; what is the word for it: "lock".
+func decode(what, name string, read Reader, into any) error {
 	content, err := read(name)
 	if err != nil {
-		return fmt.Errorf("failed to read lock %s: %w", name, err)
+		return fmt.Errorf("failed to read %s %s: %w", what, name, err)
 	}
 	if len(content) > maxLock {
-		return fmt.Errorf("%s is larger than %d MiB, which no lock is", name, maxLock>>20)
+		return fmt.Errorf("%s is larger than %d MiB, which no %s is", name, maxLock>>20, what)
 	}
 	err = toml.Unmarshal(content, into)
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		line, _ := at.Position()
-		return fmt.Errorf("%s:%d: this is not TOML, or not such a lock: %s", name, line, strings.TrimPrefix(plain(at.Error()), "toml: "))
+		return fmt.Errorf("%s:%d: this is not TOML, or not such a %s: %s", name, line, what, strings.TrimPrefix(plain(at.Error()), "toml: "))
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not such a lock: %s", name, plain(err.Error()))
+		return fmt.Errorf("%s is not such a %s: %s", name, what, plain(err.Error()))
 	}
 	return nil
 }

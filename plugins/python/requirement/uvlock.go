@@ -8,7 +8,7 @@ import (
 
 // readUVLock reads the lock of a project or a script, which uv alone understands: it
 // has no specification.
-func readUVLock(name string, read Reader) (*Set, error) {
+func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		Version        int    `toml:"version"`
 		RequiresPython string `toml:"requires-python"`
@@ -22,7 +22,7 @@ func readUVLock(name string, read Reader) (*Set, error) {
 		u.Lock, err = read(name)
 		return u.Lock, err
 	}
-	if err := decode(name, keep, &lock); err != nil {
+	if err := decode("lock", name, keep, &lock); err != nil {
 		return nil, err
 	}
 	if lock.Version == 0 {
@@ -38,6 +38,15 @@ func readUVLock(name string, read Reader) (*Set, error) {
 	}
 	if len(u.Project) > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d KiB", project, maxFile>>10)
+	}
+	if !c.empty() {
+		var p pyproject
+		if err := decode("project", project, func(string) ([]byte, error) { return u.Project, nil }, &p); err != nil {
+			return nil, err
+		}
+		if u.Choice, err = p.check(project, c); err != nil {
+			return nil, err
+		}
 	}
 	s := &Set{UVLock: u, Complete: true, RequiresPython: and(lock.RequiresPython)}
 	for _, p := range lock.Packages {

@@ -1,0 +1,146 @@
+package requirement
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const shop = `
+[build-system]
+requires = ["hatchling"]
+[project]
+name = "Shop.Server"
+version = "1"
+requires-python = ">=3.9, <4"
+dependencies = ["Flask[async] >= 2", "tomli ; python_version < '3.11'"]
+[project.optional-dependencies]
+Post_Gres = ["psycopg>=3"]
+mail = ["aiosmtplib ; sys_platform == 'linux' or os_name == 'posix'"]
+all = ["shop-server[post-gres, mail] ; python_version >= '3.10'"]
+[dependency-groups]
+Test = ["pytest", {include-group = "typing"}]
+typing = ["mypy", "shop.server[mail]", {include-group = "test"}]
+[tool.uv]
+dev-dependencies = ["ruff"]
+`
+
+func TestAProjectIsItsDependenciesAndWhatIsChosen(t *testing.T) {
+	always := []string{"flask[async]>=2", `tomli ; python_version < "3.11"`}
+	mail := `aiosmtplib ; sys_platform == "linux" or os_name == "posix"`
+	for name, test := range map[string]struct {
+		choice Choice
+		more   []string
+	}{
+		"nothing more":  {},
+		"an extra":      {Choice{Extras: []string{"post.gres"}}, []string{"psycopg>=3"}},
+		"its own extra": {Choice{Extras: []string{"all"}}, []string{`psycopg>=3 ; python_version >= "3.10"`, `aiosmtplib ; python_version >= "3.10" and (sys_platform == "linux" or os_name == "posix")`}},
+		"groups":        {Choice{Groups: []string{"test", "dev"}}, []string{"pytest", "mypy", mail, "ruff"}},
+		"both":          {Choice{Extras: []string{"mail", "Mail"}, Groups: []string{"dev"}}, []string{mail, "ruff"}},
+	} {
+		s, err := test.choice.Project("local/pyproject.toml", in(map[string]string{"local/pyproject.toml": shop}))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if want := sorted(slices.Concat(always, test.more)); !slices.Equal(s.Lines, want) || s.RequiresPython != ">=3.9,<4" || s.Hashed || s.Complete {
+			t.Errorf("%s: got %+v, want %q", name, s, want)
+		}
+	}
+	s, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": "[dependency-groups]\na = ['b']\n"}))
+	if err != nil || !slices.Equal(s.Lines, []string{"b"}) {
+		t.Errorf("groups alone: %+v, %v", s, err)
+	}
+}
+
+func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
+	project := "[project]\nname = 'app'\n"
+	for content, says := range map[string]string{
+		"[tool.poetry]\nname = 'x'":                                                         "no [project] table",
+		"[project\n":                                                                        "pyproject.toml:1: this is not TOML",
+		"[project]\ndependencies = 'x'":                                                     "not such a project",
+		project + "dynamic = ['dependencies']":                                              "dynamic dependencies",
+		project + "dependencies = ['x', '-r y.txt']":                                        "dependencies: ",
+		project + "dependencies = ['x @ file:///x.whl']":                                    "is a path",
+		project + "dependencies = ['${HOME}']":                                              "variables",
+		project + "dependencies = ['x @ git+https://h/x']":                                  "repository",
+		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from where only uv looks`,
+		project + "dependencies = ['app[gone]']":                                            `has no extra "gone"`,
+	} {
+		_, err := Choice{}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": content}))
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "pyproject.toml") {
+			t.Errorf("%q: %v, not %q", content, err, says)
+		}
+	}
+	for says, c := range map[string]Choice{
+		`pyproject.toml has no extra "tset": there is all, mail, post-gres`:         {Extras: []string{"tset"}},
+		`pyproject.toml has no dependency group "docs": there is dev, test, typing`: {Groups: []string{"docs"}},
+	} {
+		if _, err := c.Project("pyproject.toml", in(map[string]string{"pyproject.toml": shop})); err == nil || err.Error() != says {
+			t.Errorf("%v, not %q", err, says)
+		}
+	}
+	for group, says := range map[string]string{"a = [1]": "no string", "a = [{include = 'b'}]": "include-group", "a = [{include-group = 'gone'}]": `no dependency group "gone"`} {
+		_, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": "[dependency-groups]\n" + group}))
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", group, err)
+		}
+	}
+}
+
+func TestGroupsThatIncludeEachOtherManyTimesEnd(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("[dependency-groups]\ng0 = ['x']\n")
+	last := "g0"
+	for range 60 {
+		next := last + "x"
+		b.WriteString(next + " = [{include-group='" + last + "'}, {include-group='" + last + "'}]\n")
+		last = next
+	}
+	s, err := Choice{Groups: []string{last}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": b.String()}))
+	if err != nil || !slices.Equal(s.Lines, []string{"x"}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
+	lock := lockWith("extras = ['Dev', 'mail']\ndependency-groups = ['docs', 'main']\ndefault-groups = ['main']\n" +
+		wheelOf("always", "") + wheelOf("of-dev", `marker = "'dev' in extras and python_version > '3'"`) +
+		wheelOf("of-docs", `marker = "'docs' in dependency_groups"`) + wheelOf("of-main", `marker = "'main' in dependency_groups"`) +
+		wheelOf("not-dev", `marker = "'dev' not in extras"`) + wheelOf("old-way", `marker = "extra == 'mail'"`))
+	for name, test := range map[string]struct {
+		choice Choice
+		want   string
+	}{
+		"nothing": {want: "always not-dev of-main"},
+		"extras":  {Choice{Extras: []string{"dev", "Mail"}}, "always of-dev of-main old-way"},
+		"group":   {Choice{Groups: []string{"DOCS"}}, "always not-dev of-docs of-main"},
+	} {
+		s, err := test.choice.Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, l := range s.Lines {
+			name, _, _ := strings.Cut(l, "==")
+			names = append(names, name)
+		}
+		if got := strings.Join(names, " "); got != test.want {
+			t.Errorf("%s: got %s, want %s", name, got, test.want)
+		}
+	}
+	files := map[string]string{"pylock.toml": lock, "uv.lock": "version = 1\n", "pyproject.toml": shop, "app.py.lock": "version = 1\n", "app.py": "", "r.txt": "a==1 --hash=" + hashOf("a")}
+	for name, says := range map[string]string{
+		"pylock.toml": `pylock.toml has no extra "gone": there is dev, mail`, "uv.lock": `pyproject.toml has no extra "gone": there is all, mail, post-gres`,
+		"app.py.lock": "no extras and groups to choose", "r.txt": "no extras and groups to choose",
+	} {
+		if _, err := (Choice{Extras: []string{"gone"}}).Lock(name, in(files)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s, err := Choice{Extras: []string{"Post_gres", "mail"}, Groups: []string{"dev"}}.Lock("uv.lock", in(maps.Clone(files)))
+	if err != nil || !slices.Equal(s.UVLock.Choice.Extras, []string{"mail", "post-gres"}) || !slices.Equal(s.UVLock.Choice.Groups, []string{"dev"}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
