@@ -81,6 +81,9 @@ type Options struct {
 
 	// Progress hears what takes long. May be nil.
 	Progress func(format string, args ...any)
+
+	// Missing hears what Run waits for, see WaitHealthy. May be nil.
+	Missing func(error)
 }
 
 // Plugin is one plugin binary with its configuration.
@@ -185,7 +188,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := WaitHealthy(ctx, a); err != nil {
+	if _, err := WaitHealthy(ctx, a, o.Missing); err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		return nil, errors.Join(err, a.Close(cctx))

@@ -14,8 +14,9 @@ import (
 // expected driver is fingerprinted healthy (or undetected, in its own words), and every device plugin runs; it returns
 // the drivers. What a device plugin publishes is not waited for, beyond its first
 // list, which Nomad itself waits for before it registers the node. At the context's
-// end, or when the agent has ended, the error says what was missing, and why.
-func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
+// end, or when the agent has ended, the error says what was missing, and why. Until then
+// that is told to those who want to hear of it, whenever it changes.
+func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
@@ -38,6 +39,13 @@ func WaitHealthy(ctx context.Context, a Agent) ([]nomad.Driver, error) {
 			return got, settled(ctx, a)
 		}
 		if ctx.Err() == nil || last == nil {
+			if last == nil || last.Error() != err.Error() {
+				for _, f := range tell {
+					if f != nil {
+						f(err)
+					}
+				}
+			}
 			last = err
 		}
 		if errors.Is(err, nomad.ErrNotRegistered) && !a.Info().Settled && nomad.Signs(ctx, a.Client()) == nil {

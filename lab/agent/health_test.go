@@ -101,3 +101,42 @@ func TestSlowClientIsNotRestartedAgainAndAgain(t *testing.T) {
 		t.Errorf("it was started %d times again, want 1; %v", u.starts, err)
 	}
 }
+
+func TestWhatADriverSaysOfItselfIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/agent/self":
+			fmt.Fprint(w, `{"stats": {"client": {"last_heartbeat": "1s"}}}`)
+		case "/v1/nodes":
+			fmt.Fprint(w, `[{"ID": "1"}]`)
+		case "/v1/node/1":
+			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Drivers": {"a": {"Detected": true, "HealthDescription": "no cgroup"}}}`)
+		default:
+			t.Errorf("asked for %s", r.URL)
+		}
+	}))
+	defer s.Close()
+	client, err := newClient(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var told []string
+	tell := func(missing error) {
+		told = append(told, missing.Error())
+		time.AfterFunc(300*time.Millisecond, cancel) // some more looks
+	}
+	if _, err := WaitHealthy(ctx, &ill{unregistered{client: client}}, tell); err == nil || !strings.Contains(err.Error(), "no cgroup") {
+		t.Errorf("got %v", err)
+	}
+	if want := "driver a is not healthy: no cgroup"; len(told) != 1 || told[0] != want {
+		t.Errorf("told %q, want %q once", told, want)
+	}
+}
+
+// ill is an agent whose driver is not healthy.
+type ill struct{ unregistered }
+
+func (*ill) Info() Info { return Info{Plugins: []string{"nomad-driver-a"}} }

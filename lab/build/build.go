@@ -3,15 +3,14 @@
 package build
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
+
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
 const (
@@ -28,6 +27,9 @@ type Builder struct {
 	// Static makes programs that need no library of the machine they run on, also
 	// where device plugins could have libusb.
 	Static bool
+
+	// Progress hears how a build gets on that takes long. May be nil.
+	Progress func(format string, args ...any)
 }
 
 // Root finds the repository from a directory in it: where go.work lies.
@@ -137,18 +139,11 @@ func (b Builder) vcs(ctx context.Context) string {
 
 // goBuild runs in dir, so that every path among the arguments has to be absolute.
 func (b Builder) goBuild(ctx context.Context, dir string, cgo bool, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+b.arch())
+	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+		env = append(env, "CGO_ENABLED=0")
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return errors.Join(err, errors.New(strings.TrimSpace(out.String())))
-	}
-	return nil
+	return gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath"}, args...), Progress: b.Progress}.Run(ctx)
 }
 
 func (b Builder) arch() string {

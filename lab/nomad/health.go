@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -51,6 +52,11 @@ func (e *NotHealthyError) Error() string {
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// Told are the drivers that say themselves what is wrong with them.
+func (e *NotHealthyError) Told() []Driver {
+	return slices.DeleteFunc(slices.Clone(e.Drivers), func(d Driver) bool { return d.Description == "" })
 }
 
 // Health looks once at the agent's own node, and returns the named drivers. The
@@ -104,7 +110,7 @@ func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
 func driverOf(node *api.Node, name string) Driver {
 	d := Driver{Name: name, Attributes: map[string]string{}}
 	if info := node.Drivers[name]; info != nil {
-		d.Detected, d.Healthy, d.Description = info.Detected, info.Healthy, info.HealthDescription
+		d.Detected, d.Healthy, d.Description = info.Detected, info.Healthy, Plain(info.HealthDescription)
 	}
 	prefix := "driver." + name + "."
 	for k, v := range node.Attributes {

@@ -58,6 +58,10 @@ func TestDriverIsReadFromTheNode(t *testing.T) {
 	if !d.Detected || !d.Healthy || d.Version != "0.2.0" || len(d.Attributes) != 2 || d.Attributes["cgroup"] != "v2" {
 		t.Errorf("got %+v", d)
 	}
+	node.Drivers["ill"] = &api.DriverInfo{HealthDescription: "failed: rpc error: code = Unknown desc = no cgroup"}
+	if d := driverOf(node, "ill"); d.Description != "failed: no cgroup" {
+		t.Errorf("got %q", d.Description)
+	}
 	if d := driverOf(node, "other"); d.Detected || d.Healthy || d.Description != "" {
 		t.Errorf("a driver that is not there: %+v", d)
 	}

@@ -157,6 +157,13 @@ func (p *Printer) Progress(format string, args ...any) {
 	}
 }
 
+// Status is Progress for what need not be shown unless the step takes long.
+func (p *Printer) Status(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.msg = fmt.Sprintf(format, args...)
+}
+
 // Println prints a line, also in the middle of a step.
 func (p *Printer) Println(format string, args ...any) {
 	p.mu.Lock()

@@ -103,6 +103,23 @@ func TestSilentStepGivesASignOfLifeByItself(t *testing.T) {
 	}
 }
 
+func TestStatusIsShownOnceTheStepTakesLong(t *testing.T) {
+	var b locked
+	p := New(&b)
+	p.first = 20 * time.Millisecond
+	end := p.Step("Waiting")
+	p.Status("for it")
+	if b.String() != "" {
+		t.Errorf("at once: %q", b.String())
+	}
+	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(), "Waiting: for it"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %q", b.String())
+		}
+	}
+	end(nil, "")
+}
+
 func TestInterruptedStepHasNotFailed(t *testing.T) {
 	var b bytes.Buffer
 	New(&b).Step("Building")(fmt.Errorf("compile: %w", context.Canceled), "")
