@@ -6,65 +6,85 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 
 	"github.com/magefile/mage/mg"
 
 	"github.com/outrider-dev/outrider/lab"
-	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/check"
 )
+
+// init refuses what mage would refuse only after it has run the targets before it.
+func init() {
+	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "test", "bench")
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(2)
+	}
+}
 
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
 // Starts Nomad with every plugin, or brings the running lab up to date (-usb=sim: with a simulated USB stick).
 func (Lab) Up(ctx context.Context, runtime, usb *string) error {
-	return withLab(runtime, func(l *lab.Lab) error { return l.Up(ctx, value(usb)) })
+	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, value(usb)) })
 }
 
 // Shows the agent, the plugins with version and health, and the jobs.
 func (Lab) Status(ctx context.Context) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Status(ctx) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Status(ctx) })
 }
 
 // Runs a job file in the lab and shows its output.
 func (Lab) Run(ctx context.Context, job string) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Run(ctx, job) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Run(ctx, job) })
 }
 
-// Follows the agent's log.
-func (Lab) Logs(ctx context.Context) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Logs(ctx) })
+// Follows the agent's log, or what a job's tasks write (-job=NAME).
+func (Lab) Logs(ctx context.Context, job *string) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Logs(ctx, value(job)) })
 }
 
-// Opens a shell where the tasks run, with NOMAD_ADDR set.
+// Stops a job.
+func (Lab) Stop(ctx context.Context, job string) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Stop(ctx, job) })
+}
+
+// Opens a shell where the tasks run, with nomad and NOMAD_ADDR; it takes commands from a pipe, too.
 func (Lab) Shell(ctx context.Context) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Shell(ctx) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
 }
 
 // Builds the plugins anew (or one: -plugin=NAME) and restarts the agent; tasks live on.
 func (Lab) Reload(ctx context.Context, plugin *string) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
 // Boots a VM with a kernel and USB ports of its own, Nomad in it, and opens a shell there.
 func (Lab) VM(ctx context.Context) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.VM(ctx) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.VM(ctx) })
 }
 
-// Stops the jobs and the agent, and removes everything of the lab.
+// Stops the jobs and the agent, and removes everything of the lab but what the next one wants.
 func (Lab) Down(ctx context.Context) error {
-	return withLab(nil, func(l *lab.Lab) error { return l.Down(ctx) })
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
 
-func withLab(runtime *string, do func(*lab.Lab) error) error {
+// Removes also what lab:down keeps for the next lab: the image, and the cache with Nomad.
+func (Lab) Purge(ctx context.Context) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Purge(ctx) })
+}
+
+func withLab(ctx context.Context, runtime *string, do func(context.Context, *lab.Lab) error) error {
 	l, err := lab.New(value(runtime))
 	if err != nil {
 		return err
 	}
-	return do(l)
+	return l.Command(ctx, func(ctx context.Context) error { return do(ctx, l) })
 }
 
 // value is that of a flag, empty where it was not given.
@@ -76,17 +96,7 @@ func value(flag *string) string {
 }
 
 // Builds every plugin into bin/, with the supervisor embedded.
-func Build(ctx context.Context) error {
-	b := build.Builder{Root: "."}
-	paths, err := b.All(ctx)
-	for _, p := range paths {
-		fmt.Println(p)
-	}
-	if why := b.Libusb(ctx); why != nil && err == nil {
-		fmt.Fprintln(os.Stderr, "without libusb:", why)
-	}
-	return err
-}
+func Build(ctx context.Context) error { return lab.Build(ctx) }
 
 // Checks formatting, and runs go vet and golangci-lint over every module.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
@@ -109,7 +119,7 @@ var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite}
 // Demo shows one plugin in under a minute.
 type Demo mg.Namespace
 
-// Shows exec-lite's processes while tasks start and the plugin is killed.
+// demo:exec-lite shows its processes while tasks start and the plugin is killed.
 func (Demo) ExecLite(ctx context.Context) error { return run(ctx, "./lab/demo/exec-lite") }
 
 // Shows Python programs: a page, an environment that is built and then found in the cache, an exception.
@@ -120,11 +130,18 @@ func (Demo) USB(ctx context.Context, id *string) error {
 	return run(ctx, "./lab/demo/usb", "-id="+value(id))
 }
 
-// run runs a program of this repository on the caller's terminal.
+// run runs a program of this repository on the caller's terminal, which gets ^C as well and
+// ends in good order.
 func run(ctx context.Context, pkg string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"run", pkg}, args...)...)
+	ctx, stop := lab.UntilInterrupt(ctx)
+	defer stop()
+	cmd := exec.Command("go", append([]string{"run", pkg}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return lab.Interrupted(pkg + " has ended")
+	}
+	if err != nil {
 		return fmt.Errorf("failed to run %s: %w", pkg, err)
 	}
 	return nil

@@ -3,13 +3,52 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/image"
+	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// Down stops the jobs and the agent and removes everything of the lab. Where
-// there is nothing it says so and succeeds.
+// Down stops the jobs and the agent and removes everything of the lab, but for what the next
+// one will want, of which it tells. Where there is no lab it says so and succeeds.
 func (l *Lab) Down(ctx context.Context) error {
+	if err := l.remove(ctx); err != nil {
+		return err
+	}
+	left := l.kept(ctx)
+	if len(left) == 0 {
+		return nil
+	}
+	var names []string
+	for _, k := range left {
+		names = append(names, k.name)
+	}
+	l.say("\nFor the next lab there still is %s. Remove that, too, with:\n", joined(names))
+	l.hint("lab:purge")
+	return nil
+}
+
+// Purge is Down, and removes what is kept for the next lab. What the build made is in bin/
+// and in Go's cache, and stays.
+func (l *Lab) Purge(ctx context.Context) error {
+	if err := l.remove(ctx); err != nil {
+		return err
+	}
+	for _, k := range l.kept(ctx) {
+		end := l.step(ctx, "Removing %s", k.name)
+		err := k.remove(ctx)
+		end(err, "")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove ends the lab.
+func (l *Lab) remove(ctx context.Context) error {
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) {
 		err := agent.Remove(ctx, l.dir)
 		if errors.Is(err, agent.ErrNone) {
@@ -18,8 +57,46 @@ func (l *Lab) Down(ctx context.Context) error {
 		}
 		return err
 	}
-	end := l.steps.Step("Stopping the jobs and the agent")
+	end := l.step(ctx, "Stopping the jobs and the agent")
 	err := agent.Remove(ctx, l.dir)
-	end(err, "nothing is left")
+	end(err, "they are gone, with their files")
+	if err != nil && cancelled(ctx) {
+		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")
+	}
 	return err
+}
+
+// kept is what outlives a lab, for the next one.
+type kept struct {
+	name   string
+	remove func(context.Context) error
+}
+
+func (l *Lab) kept(ctx context.Context) (found []kept) {
+	if l.docker(ctx) == nil && l.hasImage(ctx) {
+		found = append(found, kept{"Docker's image " + image.Name, l.removeImage})
+	}
+	dir, err := cache.Dir()
+	if err != nil {
+		return found
+	}
+	if _, err := os.Stat(dir); err == nil {
+		found = append(found, kept{"the cache " + dir + " (Nomad, and the VM's kernel)", func(context.Context) error { return removeCache(dir) }})
+	}
+	return found
+}
+
+// removeCache removes the cache, unless somebody's Nomad runs from there.
+func removeCache(dir string) error {
+	users, err := agent.RunBelow(dir)
+	if err != nil {
+		return err
+	}
+	if len(users) > 0 {
+		return fmt.Errorf("%s is in use: process %s", dir, joined(users))
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("failed to remove the cache: %w", err)
+	}
+	return nil
 }

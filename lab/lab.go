@@ -37,6 +37,8 @@ type Lab struct {
 	firstOutput time.Duration               // how long a service is waited for that prints nothing
 	docker      func(context.Context) error // nil where Docker answers
 	image       func(ctx context.Context, progress func(string, ...any)) (string, error)
+	hasImage    func(context.Context) bool // whether Docker, where it answers, has it
+	removeImage func(context.Context) error
 }
 
 // New returns the lab of the checkout that the working directory is in. The
@@ -58,6 +60,7 @@ func New(runtime string) (*Lab, error) {
 		root: root, dir: defaultDir(root), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
 		firstOutput: 3 * time.Second, docker: agent.DockerAnswers, image: image.Ensure,
+		hasImage: image.Exists, removeImage: image.Remove,
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {
@@ -103,12 +106,19 @@ func fit(dir string) bool {
 
 var errDown = errors.New("the lab is not up; start it with: " + mage + " lab:up")
 
-// mage is how the user of this machine calls it: a clean clone has it only as a tool.
+// mage is how the user of this machine calls it: a clean clone has it only as a tool. What
+// names another lab is part of it, for any terminal.
 var mage = func() string {
+	command := "go tool mage"
 	if _, err := exec.LookPath("mage"); err == nil {
-		return "mage"
+		command = "mage"
 	}
-	return "go tool mage"
+	if dir := os.Getenv("LAB_DIR"); dir != "" {
+		if abs, err := filepath.Abs(dir); err == nil {
+			command = "LAB_DIR=" + abs + " " + command
+		}
+	}
+	return command
 }()
 
 // open returns the running lab's agent, or an error that says what to do.
@@ -126,5 +136,12 @@ func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
 	return a, nil
 }
 
-// say prints a line of result.
-func (l *Lab) say(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) }
+// say prints lines of result.
+func (l *Lab) say(format string, args ...any) {
+	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Width, "  "))
+}
+
+// hint prints a command to be copied, in a line of its own that is never broken.
+func (l *Lab) hint(format string, args ...any) {
+	fmt.Fprintf(l.out, "  %s %s\n", mage, fmt.Sprintf(format, args...))
+}

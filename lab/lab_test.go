@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +26,9 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	return &Lab{
 		root: dir, dir: filepath.Join(dir, ".lab"), runtime: agent.Auto,
 		steps: term.New(&b), out: &b, errOut: &b,
-		docker: func(context.Context) error { return errors.New("no daemon") },
-		image:  func(context.Context, func(string, ...any)) (string, error) { return "img:1", nil },
+		docker:   func(context.Context) error { return errors.New("no daemon") },
+		image:    func(context.Context, func(string, ...any)) (string, error) { return "img:1", nil },
+		hasImage: func(context.Context) bool { return false },
 	}, &b
 }
 
@@ -73,7 +76,9 @@ func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
 		t.Errorf("status: %v, %s", err, out)
 	}
 	for name, f := range map[string]func(context.Context) error{
-		"logs": l.Logs, "shell": l.Shell,
+		"shell":  l.Shell,
+		"logs":   func(ctx context.Context) error { return l.Logs(ctx, "") },
+		"stop":   func(ctx context.Context) error { return l.Stop(ctx, "x") },
 		"run":    func(ctx context.Context) error { return l.Run(ctx, "x") },
 		"reload": func(ctx context.Context) error { return l.Reload(ctx, "") },
 	} {
@@ -213,4 +218,149 @@ func TestUnplacedJobSaysWhy(t *testing.T) {
 	if want := "group g: devices: no devices match request (1 node), memory exhausted (1 node), missing drivers (1 node); group h: no node is ready"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+func TestMissingDriverAndDeviceSayWhyAndWhatToDo(t *testing.T) {
+	i := agent.Info{Plugins: []string{"nomad-driver-exec-lite", "nomad-driver-python"}}
+	for _, tc := range []struct {
+		driver nomad.Driver
+		want   string
+	}{
+		{nomad.Driver{Name: "python", Healthy: true, Detected: true}, ""},
+		{nomad.Driver{Name: "python", Version: "1", Description: "no Python"}, "driver python is undetected: no Python"},
+		{nomad.Driver{Name: "python", Detected: true, Description: "no cgroup"}, "driver python is unhealthy: no cgroup"},
+		{nomad.Driver{Name: "python"}, "driver python is missing: the agent did not load its plugin"},
+		{nomad.Driver{Name: "docker"}, "driver docker is none of this lab's: it has exec-lite, python and raw_exec"},
+	} {
+		if got := absence(tc.driver, i); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+	}
+	sim := agent.Info{Labels: map[string]string{usbLabel: "sim"}}
+	for _, tc := range []struct {
+		info    agent.Info
+		plugged bool
+		want    string
+	}{{i, false, "lab:up -usb=sim"}, {sim, false, "lab:up"}, {sim, true, ""}} {
+		if _, got := deviceAdvice(tc.info, tc.plugged); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+	}
+}
+
+func TestFailedTaskSaysWhy(t *testing.T) {
+	event := func(kind, text string) *api.TaskEvent { return &api.TaskEvent{Type: kind, DisplayMessage: text} }
+	exit := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 1", ExitCode: 1}
+	for _, tc := range []struct {
+		name   string
+		events []*api.TaskEvent
+		want   string
+	}{
+		{"an exit", []*api.TaskEvent{event(api.TaskStarted, ""), exit, event(api.TaskNotRestarting, "Policy")}, "Exit Code: 1"},
+		{"an exit that its driver explains", []*api.TaskEvent{
+			event(api.TaskDriverMessage, "built in 3 s"), event(api.TaskStarted, ""), exit,
+			event(api.TaskDriverMessage, "Python: KeyError: 'a' (app.py:3)"), event(api.TaskNotRestarting, "Policy"),
+		}, "Exit Code: 1\nPython: KeyError: 'a' (app.py:3)"},
+		{"a start that failed", []*api.TaskEvent{
+			event(api.TaskDriverMessage, "building"), event(api.TaskDriverFailure, "rpc error: code = Unknown desc = no such file"),
+		}, "no such file"},
+		{"another after a run", []*api.TaskEvent{
+			event(api.TaskStarted, ""), exit, event(api.TaskDriverMessage, "of the first"), event(api.TaskRestarting, ""), event(api.TaskDriverFailure, "no memory"),
+		}, "no memory"},
+		{"an artifact", []*api.TaskEvent{event(api.TaskArtifactDownloadFailed, "404"), event(api.TaskNotRestarting, "")}, "404"},
+		{"a hook", []*api.TaskEvent{event(hookFailed, "devices: gone")}, "devices: gone"},
+		{"a template", []*api.TaskEvent{{Type: api.TaskKilling, DisplayMessage: "Template failed: x", FailsTask: true}}, "Killing: Template failed: x"},
+	} {
+		if got := reason(tc.events); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestShellInAContainerKnowsTheAgent(t *testing.T) {
+	a := &described{info: agent.Info{Runtime: agent.Container, Container: "c1"}}
+	got := strings.Join(containerShell(a, false), " ")
+	if want := "exec -i -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := containerShell(a, true); !slices.Contains(got, "-t") {
+		t.Errorf("on a terminal: %q", got)
+	}
+}
+
+// described is an agent of which one only asks what it is.
+type described struct {
+	agent.Agent
+	info agent.Info
+}
+
+func (d *described) Info() agent.Info { return d.info }
+func (d *described) Address() string  { return "http://127.0.0.1:4747" }
+
+func TestDownTellsWhatIsKeptAndPurgeRemovesIt(t *testing.T) {
+	l, out := quiet(t)
+	l.docker = func(context.Context) error { return nil }
+	there := true
+	l.hasImage = func(context.Context) bool { return there }
+	l.removeImage = func(context.Context) error { there = false; return nil }
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	cache := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "outrider")
+	if err := os.MkdirAll(filepath.Join(cache, "vm"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"image outrider-lab:bookworm", cache, "mage lab:purge"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %q", want, text)
+		}
+	}
+
+	// somebody's Nomad runs from the cache
+	sleep, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(cache, "nomad")
+	if err := os.WriteFile(program, sleep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	user := exec.Command(program, "600")
+	if err := user.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = l.Purge(t.Context())
+	user.Process.Kill()
+	user.Wait()
+	if err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a cache that is in use: %v", err)
+	}
+	if err := l.Purge(t.Context()); err != nil || there {
+		t.Errorf("%v; the image is there: %v", err, there)
+	}
+	if _, err := os.Stat(cache); !os.IsNotExist(err) {
+		t.Errorf("the cache is left: %v", err)
+	}
+	out.Reset()
+	if err := l.Down(t.Context()); err != nil || strings.Contains(out.String(), "purge") {
+		t.Errorf("with nothing left: %v, %s", err, out)
+	}
+}
+
+func TestWhatTheAgentWaitsForIsShownWhereADriverSaysIt(t *testing.T) {
+	l, out := quiet(t)
+	end := l.steps.Step("Waiting for the plugins")
+	show := Missing(l.steps)
+	show(nomad.ErrNotRegistered)
+	show(&nomad.NotHealthyError{Drivers: []nomad.Driver{{Name: "a"}}}) // as it is at first
+	if out.String() != "" {
+		t.Errorf("at once: %q", out)
+	}
+	show(&nomad.NotHealthyError{Drivers: []nomad.Driver{{Name: "a", Detected: true, Description: "no cgroup"}}})
+	if want := "       driver a is not healthy: no cgroup\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	end(nil, "")
 }

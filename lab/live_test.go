@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,7 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 		root: root, dir: filepath.Join(dir, "lab"), runtime: agent.Host, port: ports,
 		steps: term.New(&b), out: &b, errOut: &b,
 		firstOutput: time.Minute, docker: agent.DockerAnswers, image: image.Ensure,
+		hasImage: image.Exists, removeImage: image.Remove,
 	}
 	t.Cleanup(func() {
 		if err := l.Down(context.Background()); err != nil {
@@ -91,6 +93,13 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 	return path
 }
 
+// quietly is the same lab for another command at the same time.
+func quietly(l *Lab) *Lab {
+	other := *l
+	other.out, other.steps = io.Discard, term.New(io.Discard)
+	return &other
+}
+
 // slowScheduler pauses the scheduler for a second.
 func slowScheduler(t *testing.T, a agent.Agent) {
 	t.Helper()
@@ -129,7 +138,7 @@ func TestLabFromUpToDown(t *testing.T) {
 		}
 	}
 
-	step("up", "export NOMAD_ADDR=http://127.0.0.1:", func() error { return l.Up(ctx, "") })
+	step("up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, "") })
 	step("up again", "is up already", func() error { return l.Up(ctx, "") })
 	step("status", "raw_exec", func() error { return l.Status(ctx) })
 
@@ -155,7 +164,7 @@ func TestLabFromUpToDown(t *testing.T) {
 			t.Errorf("%s: a failing job: %v\n%s", d, err, out)
 		}
 
-		step("service "+d, "nomad alloc logs -f", func() error {
+		step("service "+d, "lab:logs -job=svc-"+d, func() error {
 			return l.Run(ctx, jobFile(t, "service", "svc-"+d, d, "echo up; exec sleep 1000"))
 		})
 		if !strings.Contains(out.String(), "up\n") {
@@ -163,7 +172,17 @@ func TestLabFromUpToDown(t *testing.T) {
 		}
 	}
 
-	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers") {
+	stopped := make(chan error, 1)
+	time.AfterFunc(2*time.Second, func() { stopped <- quietly(l).Stop(ctx, "svc-raw_exec") })
+	step("logs of a job", "up\n", func() error { return l.Logs(ctx, "svc-raw_exec") })
+	if err := <-stopped; err != nil || !strings.Contains(out.String(), "Job svc-raw_exec has ended") {
+		t.Errorf("stop: %v\n%s", err, out)
+	}
+	if err := l.Stop(ctx, "svc-nothing"); err == nil || !strings.Contains(err.Error(), "there are: ") {
+		t.Errorf("stop of a job that is not there: %v", err)
+	}
+
+	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is none of this lab's") {
 		t.Errorf("a job without a place: %v", err)
 	}
 
@@ -194,7 +213,7 @@ func TestLabFromUpToDown(t *testing.T) {
 	}
 	step("up after a crash", "Starting the agent again", func() error { return l.Up(ctx, "") })
 
-	step("down", "nothing is left", func() error { return l.Down(ctx) })
+	step("down", "they are gone, with their files", func() error { return l.Down(ctx) })
 	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
@@ -284,7 +303,7 @@ func TestLabWithASimulatedStick(t *testing.T) {
 		t.Errorf("a job for a stick that is pulled out: %v", err)
 	}
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
-	does("nothing is left", func() error { return l.Down(ctx) })
+	does("they are gone, with their files", func() error { return l.Down(ctx) })
 	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}

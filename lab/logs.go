@@ -2,17 +2,72 @@ package lab
 
 import (
 	"context"
-	"os/signal"
-	"syscall"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Logs prints the agent's log and follows it until interrupted.
-func (l *Lab) Logs(ctx context.Context) error {
+// Logs prints the agent's log, or what a job's tasks write, and follows it until interrupted.
+func (l *Lab) Logs(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	return a.Logs(ctx, l.out, true)
+	if job == "" {
+		err = a.Logs(ctx, l.out, true)
+	} else {
+		err = l.follow(ctx, a, job)
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
+}
+
+// follow prints what the tasks of a job write, until none of them runs any more.
+func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
+	namespace, err := l.namespace(ctx, a.Client(), id)
+	if err != nil {
+		return err
+	}
+	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
+	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+	if r.job, _, err = a.Client().Jobs().Info(id, q); err != nil {
+		return fmt.Errorf("failed to read job %s: %w", id, err)
+	}
+	ids, err := unended(ctx, a.Client(), namespace, id)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("no task of job %s runs", id)
+	}
+	streams := newStreams(r)
+	defer streams.stop()
+	for {
+		allocs, err := r.allocs(ctx, ids)
+		if err != nil {
+			return err
+		}
+		ended := 0
+		for _, a := range allocs {
+			r.show(ctx, streams, a, len(ids))
+			if terminal(a.ClientStatus) {
+				ended++
+			}
+		}
+		if ended == len(allocs) {
+			streams.drain(ctx)
+			l.say("\nJob %s has ended.", id)
+			return nil
+		}
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }

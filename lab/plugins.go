@@ -9,13 +9,26 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
+// Build builds every plugin into bin/, and prints their paths.
+func Build(ctx context.Context) error {
+	l, err := New("")
+	if err != nil {
+		return err
+	}
+	paths, err := l.build(ctx, agent.Host)
+	for _, p := range paths {
+		l.say("%s", p)
+	}
+	return err
+}
+
 // build builds the named plugins, or all, for an agent of this runtime.
 func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]string, error) {
-	b := build.Builder{Root: l.root}
+	b := build.Builder{Root: l.root, Progress: l.steps.Progress}
 	if r == agent.Container {
 		b = b.ForContainer()
 	}
-	end := l.steps.Step("Building the plugins")
+	end := l.step(ctx, "Building the plugins")
 	paths, err := b.All(ctx, which...)
 	note := ""
 	if slices.ContainsFunc(paths, func(p string) bool { return agent.Plugin{Binary: p}.Device() }) {

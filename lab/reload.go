@@ -36,7 +36,7 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, plugins []string) erro
 	if err != nil {
 		return err
 	}
-	end := l.steps.Step("Restarting the agent with %s", names(plugins))
+	end := l.step(ctx, "Restarting the agent with %s", names(plugins))
 	err = func() error {
 		if err := a.Stop(ctx); err != nil {
 			return err

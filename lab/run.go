@@ -2,14 +2,8 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
-	"sort"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -26,39 +20,21 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	job, err := parseJob(a.Client(), path)
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, client: a.Client(), job: job, out: term.NewLines(l.out)}
-	err = r.run(ctx)
-	if ctx.Err() != nil {
-		l.say("\nInterrupted; the job goes on. Stop it with: nomad job stop %s", *job.ID)
-		return nil
+	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), job: job, out: term.NewLines(l.out)}
+	if err = r.run(ctx); err != nil && cancelled(ctx) {
+		return Interrupted(fmt.Sprintf("job %s goes on. Stop it with: %s lab:stop %[1]s", *job.ID, mage))
 	}
 	return err
-}
-
-func parseJob(c *api.Client, path string) (*api.Job, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("failed to read job file: %w", err)
-	}
-	job, err := c.Jobs().ParseHCL(string(text), true)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse job file %s: %w", path, err)
-	}
-	if job.IsPeriodic() || job.IsParameterized() {
-		return nil, fmt.Errorf("job %s is periodic or parameterized: submit it with nomad job run %s", *job.ID, path)
-	}
-	return job, nil
 }
 
 // jobRun is one submission of a job.
 type jobRun struct {
 	lab    *Lab
+	info   agent.Info
 	client *api.Client
 	job    *api.Job
 	out    *term.Lines
@@ -80,7 +56,12 @@ func (r *jobRun) run(ctx context.Context) error {
 	}
 	reg, _, err := r.client.Jobs().Register(r.job, w)
 	if err != nil {
-		return fmt.Errorf("failed to submit job %s: %w", id, err)
+		return fmt.Errorf("failed to submit job %s: %s", id, plain(err))
+	}
+	if r.job.IsPeriodic() || r.job.IsParameterized() {
+		r.lab.say("Job %s is submitted; it runs when it is due, or dispatched.", id)
+		r.hints()
+		return nil
 	}
 	ids, err := r.placed(ctx, reg, reg.JobModifyIndex != before)
 	if err != nil {
@@ -89,6 +70,7 @@ func (r *jobRun) run(ctx context.Context) error {
 	}
 	if len(ids) == 0 {
 		r.lab.say("Job %s runs already, unchanged.", id)
+		r.hints()
 		return nil
 	}
 	return r.watch(ctx, ids)
@@ -113,7 +95,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 		return nil, err
 	}
 	if len(e.FailedTGAllocs) > 0 {
-		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, reasons(e.FailedTGAllocs))
+		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, r.unplaced(ctx, e.FailedTGAllocs))
 	}
 	if e.Status != api.EvalStatusComplete {
 		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
@@ -131,30 +113,6 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 	return ids, nil
 }
 
-// reasons says in words why task groups were not placed.
-func reasons(failed map[string]*api.AllocationMetric) string {
-	var out []string
-	for group, m := range failed {
-		var why []string
-		for c, n := range m.ConstraintFiltered {
-			why = append(why, fmt.Sprintf("%s (%d node)", c, n))
-		}
-		for d, n := range m.DimensionExhausted {
-			if !strings.Contains(d, ":") { // else a sentence: devices, cores
-				d += " exhausted"
-			}
-			why = append(why, fmt.Sprintf("%s (%d node)", d, n))
-		}
-		if len(why) == 0 {
-			why = []string{"no node is ready"}
-		}
-		sort.Strings(why)
-		out = append(out, fmt.Sprintf("group %s: %s", group, strings.Join(why, ", ")))
-	}
-	sort.Strings(out)
-	return strings.Join(out, "; ")
-}
-
 // watch shows the tasks' output until the allocations have ended, or, for a job
 // without an end, until they have run for a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string) error {
@@ -170,12 +128,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 		}
 		running, done, failed := 0, 0, 0
 		for _, a := range allocs {
-			for name, s := range a.TaskStates {
-				r.events(a, name, s)
-				if !s.StartedAt.IsZero() {
-					streams.follow(ctx, a, name, len(ids) > 1 || len(a.TaskStates) > 1)
-				}
-			}
+			r.show(ctx, streams, a, len(ids))
 			switch {
 			case a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost:
 				failed++
@@ -189,6 +142,9 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 		case failed > 0:
 			streams.drain(ctx)
 			r.end(ctx)
+			if now, err := r.allocs(ctx, ids); err == nil { // a driver may explain an exit just after it
+				allocs = now
+			}
 			return r.failure(allocs)
 		case ends && done == len(allocs):
 			streams.drain(ctx)
@@ -201,7 +157,8 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 			// long enough for an early death; and for the first lines, which can be late
 			if took := time.Since(since); took > time.Second && (took > r.lab.firstOutput || streams.came()) {
 				streams.calm(ctx)
-				r.lab.say("\nJob %s runs. Follow it with:\n\n  nomad alloc logs -f %.8s\n\nand stop it with: nomad job stop %s", *r.job.ID, ids[0], *r.job.ID)
+				r.lab.say("\nJob %s runs.", *r.job.ID)
+				r.hints()
 				return nil
 			}
 		default:
@@ -209,6 +166,16 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
+		}
+	}
+}
+
+// show prints what is new of one of so many allocations.
+func (r *jobRun) show(ctx context.Context, streams *streams, a *api.Allocation, of int) {
+	for name, s := range a.TaskStates {
+		r.events(a, name, s)
+		if !s.StartedAt.IsZero() {
+			streams.follow(ctx, a, name, of > 1 || len(a.TaskStates) > 1)
 		}
 	}
 }
@@ -225,48 +192,11 @@ func (r *jobRun) allocs(ctx context.Context, ids []string) ([]*api.Allocation, e
 	return out, nil
 }
 
-// events prints what went wrong with a task as it happens, and what its driver has to
-// say: restarts can take a minute, and so can a start, in which a silent lab would
-// look stuck.
-func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
-	key := a.ID + "/" + name
-	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
-		switch e.Type {
-		case api.TaskDriverMessage:
-			r.out.Print("- "+name, e.DisplayMessage)
-		case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskRestarting, api.TaskFailedValidation:
-			r.out.Print("! "+name, e.Type+": "+e.DisplayMessage)
-		case api.TaskTerminated:
-			if e.ExitCode != 0 || e.Signal != 0 {
-				r.out.Print("! "+name, e.Type+": "+e.DisplayMessage)
-			}
-		}
-	}
-	r.shown[key] = len(s.Events)
-}
-
-// failure prints the events of the tasks that failed, and returns the error.
-func (r *jobRun) failure(allocs []*api.Allocation) error {
-	why := "failed"
-	for _, a := range allocs {
-		for name, s := range a.TaskStates {
-			if !s.Failed {
-				continue
-			}
-			rows := [][]string{{"TIME", "EVENT", "MESSAGE"}}
-			for _, e := range s.Events {
-				rows = append(rows, []string{time.Unix(0, e.Time).Format(time.TimeOnly), e.Type, e.DisplayMessage})
-				if e.Type == api.TaskTerminated || e.Type == api.TaskDriverFailure || e.Type == api.TaskSetupFailure {
-					why = fmt.Sprintf("failed: task %s: %s", name, e.DisplayMessage)
-				}
-			}
-			r.lab.say("\nTask %s of allocation %.8s:", name, a.ID)
-			if err := term.Table(r.lab.out, rows...); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.New("job " + *r.job.ID + " " + why)
+// hints are what one wants to do next with a job that runs.
+func (r *jobRun) hints() {
+	r.lab.say("Follow its output, and stop it, with:\n")
+	r.lab.hint("lab:logs -job=%s", *r.job.ID)
+	r.lab.hint("lab:stop %s", *r.job.ID)
 }
 
 // end stops a job that failed, so that it is not started again behind the

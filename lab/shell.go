@@ -8,28 +8,25 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"golang.org/x/term"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Shell opens a shell in the lab's container, or on the host one that has nomad on
+// Shell opens a shell where the tasks run, the lab's container or this machine, with nomad on
 // its PATH and NOMAD_ADDR set. The shell's exit code is not an error of the lab.
 func (l *Lab) Shell(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
-	i := a.Info()
 	cmd := hostShell(a)
-	if i.Runtime == agent.Container {
+	if a.Info().Runtime == agent.Container {
 		docker, err := exec.LookPath("docker")
 		if err != nil {
 			return fmt.Errorf("failed to open a shell in the container: the docker command is missing: %w", err)
 		}
-		flags := []string{"exec", "-i"}
-		if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			flags = append(flags, "-t")
-		}
-		cmd = exec.CommandContext(ctx, docker, append(flags, i.Container, "bash")...)
+		cmd = exec.CommandContext(ctx, docker, containerShell(a, term.IsTerminal(int(os.Stdin.Fd())))...)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, l.out, l.errOut
 	var exit *exec.ExitError
@@ -37,6 +34,15 @@ func (l *Lab) Shell(ctx context.Context) error {
 		return fmt.Errorf("failed to run a shell: %w", err)
 	}
 	return nil
+}
+
+// containerShell are docker's arguments. The image has nomad on its PATH.
+func containerShell(a agent.Agent, terminal bool) []string {
+	args := []string{"exec", "-i", "-e", "NOMAD_ADDR=" + a.Address()}
+	if terminal {
+		args = append(args, "-t")
+	}
+	return append(args, a.Info().Container, "bash")
 }
 
 func hostShell(a agent.Agent) *exec.Cmd {

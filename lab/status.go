@@ -26,7 +26,9 @@ func (l *Lab) Status(ctx context.Context) error {
 		return err
 	}
 	if err := a.Alive(ctx); err != nil {
-		l.say("The lab's agent has ended: start it again with %[1]s lab:up, or remove it with %[1]s lab:down.", mage)
+		l.say("The lab's agent has ended. Start it again, or remove it, with:\n")
+		l.hint("lab:up")
+		l.hint("lab:down\n")
 		return err
 	}
 	i := a.Info()
@@ -116,7 +118,8 @@ func (l *Lab) jobs(ctx context.Context, a agent.Agent) error {
 		return fmt.Errorf("failed to list jobs: %w", err)
 	}
 	if len(list) == 0 {
-		l.say("\nNo jobs. Run one with: %s", l.next(a.Info()))
+		l.say("\nNo jobs. Run one with:\n")
+		l.hint("%s", l.next(a.Info()))
 		return nil
 	}
 	l.say("")

@@ -53,7 +53,7 @@ func (l *Lab) Up(ctx context.Context, usb string) error {
 func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", HTTPPort: l.port, Progress: l.steps.Progress}
 
-	end := l.steps.Step("Choosing the runtime")
+	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
 	o.Runtime, o.Image, why, err = l.choose(ctx)
@@ -62,7 +62,7 @@ func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 		return o, err
 	}
 
-	end = l.steps.Step("Finding Nomad")
+	end = l.step(ctx, "Finding Nomad")
 	prog, err := nomad.Binary(ctx, l.steps.Progress)
 	end(err, "%s (%s)", prog.Version, prog.Origin)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err e
 	if o.HTTPPort == 0 && free(defaultPort) {
 		o.HTTPPort = defaultPort
 	}
-	end := l.steps.Step("Starting the agent")
+	end := l.step(ctx, "Starting the agent")
 	a, err := agent.Start(ctx, o)
 	if err != nil {
 		end(err, "")
@@ -147,18 +147,30 @@ func mode(i agent.Info) string {
 
 // healthy waits for the plugins; on failure it removes the lab if it is new.
 func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Agent, error) {
-	end := l.steps.Step("Waiting for the plugins")
-	_, err := agent.WaitHealthy(ctx, a)
+	end := l.step(ctx, "Waiting for the plugins")
+	_, err := agent.WaitHealthy(ctx, a, Missing(l.steps))
 	end(err, "healthy")
 	if err == nil || !isNew {
 		return a, err
 	}
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	end = l.steps.Step("Removing what was started")
+	end = l.step(cctx, "Removing what was started")
 	cerr := a.Close(cctx)
 	end(cerr, "")
 	return nil, errors.Join(err, cerr)
+}
+
+// Missing shows what an agent waits for: what a driver says of itself at once, since it may
+// well stay so, and anything else once it takes long.
+func Missing(steps *term.Printer) func(error) {
+	return func(err error) {
+		var unhealthy *nomad.NotHealthyError
+		if errors.As(err, &unhealthy) && len(unhealthy.Told()) > 0 {
+			steps.Println("       %v", err)
+		}
+		steps.Status("%v", err)
+	}
 }
 
 // update makes a lab that exists like o: it starts one that has ended, restarts
@@ -166,7 +178,7 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Age
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
 	info := a.Info()
 	if info.Hash != o.Hash {
-		return nil, fmt.Errorf("the lab is up, but %s; to change that: %s lab:down lab:up", difference(info, o), mage)
+		return nil, fmt.Errorf("the lab is up, but %s; to change that:\n\n  %s lab:down lab:up", difference(info, o), mage)
 	}
 	changed, err := l.changed(info, o)
 	if err != nil {
@@ -180,7 +192,7 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent
 	if len(changed) > 0 && alive {
 		return a, l.restart(ctx, a, changed)
 	}
-	end := l.steps.Step("Starting the agent again")
+	end := l.step(ctx, "Starting the agent again")
 	for _, p := range changed {
 		if err := a.ReplacePlugin(ctx, p); err != nil {
 			end(err, "")
@@ -265,10 +277,12 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 	}
 	l.say("\nWeb UI   %s/ui", a.Address())
 	l.say("Ready in %s. You can now use it like this:\n", term.Short(took))
-	l.say("  export NOMAD_ADDR=%s", a.Address())
-	l.say("  %s", l.next(a.Info()))
+	l.hint("%s", l.next(a.Info()))
+	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
 	if l.usb == usbSim {
-		l.say("\nThe stick is plugged in while job %s runs. Pull it out with: nomad job stop %s, and plug it in again with: %s lab:up", simJob, simJob, mage)
+		l.say("\nThe stick is plugged in while job %s runs. Pull it out, and plug it in again, with:\n", simJob)
+		l.hint("lab:stop %s", simJob)
+		l.hint("lab:up")
 	}
 	for _, line := range limits(a.Info()) {
 		l.say("%s", line)
@@ -283,9 +297,9 @@ func (l *Lab) next(i agent.Info) string {
 		example = "plugins/usb/example/serial.nomad.hcl"
 	}
 	if _, err := os.Stat(filepath.Join(l.root, example)); err != nil {
-		return mage + " lab:status"
+		return "lab:status"
 	}
-	return mage + " lab:run " + example
+	return "lab:run " + example
 }
 
 // limits says in plain lines what this lab cannot do.

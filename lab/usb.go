@@ -71,7 +71,7 @@ device "zigbee" {
 // plug runs the job that is the simulated stick, and waits until the node has it:
 // while it runs the stick is plugged in.
 func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
-	end := l.steps.Step("Plugging in the simulated stick")
+	end := l.step(ctx, "Plugging in the simulated stick")
 	defer func() { end(err, "job %s", simJob) }()
 	if _, _, err := a.Client().Jobs().Register(stick(a), (&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return fmt.Errorf("failed to submit job %s: %w", simJob, err)

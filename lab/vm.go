@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	labterm "github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 	"github.com/outrider-dev/outrider/lab/vm"
@@ -49,7 +49,7 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	end := l.steps.Step("Booting")
+	end := l.step(ctx, "Booting")
 	v, err := vm.Start(ctx, vm.Options{Memory: vmMemory, Progress: l.steps.Progress})
 	if err != nil {
 		end(err, "")
@@ -60,7 +60,7 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 		err = errors.Join(err, v.Close())
 		l.say("The VM is gone, with all that was in it.")
 	}()
-	end = l.steps.Step("Starting the agent")
+	end = l.step(ctx, "Starting the agent")
 	inside, outside, err := l.startInVM(ctx, v, o)
 	end(err, "%s", outside)
 	if err != nil {
@@ -90,7 +90,7 @@ func processor(v *vm.VM) string {
 // prepareVM makes here what takes long in a VM.
 func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
 	o := agent.Options{Name: "outrider-vm", HTTPPort: defaultPort}
-	end := l.steps.Step("Finding Nomad")
+	end := l.step(ctx, "Finding Nomad")
 	prog, err := nomad.Binary(ctx, l.steps.Progress)
 	end(err, "%s (%s)", prog.Version, prog.Origin)
 	if err != nil {
@@ -153,11 +153,12 @@ func (l *Lab) buildCtl(ctx context.Context) (string, error) {
 		return "", err
 	}
 	out := filepath.Join(dir, "vm", "vmctl")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", out, "./vm/vmctl")
-	cmd.Dir = filepath.Join(l.root, "lab")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("failed to build vmctl: %w: %s", err, bytes.TrimSpace(text))
+	err = gobuild.Build{
+		Dir: filepath.Join(l.root, "lab"), Env: []string{"CGO_ENABLED=0"}, Progress: l.steps.Progress,
+		Args: []string{"-trimpath", "-buildvcs=false", "-o", out, "./vm/vmctl"},
+	}.Run(ctx)
+	if err != nil {
+		return "", fmt.Errorf("failed to build vmctl: %w", err)
 	}
 	return out, nil
 }

@@ -239,3 +239,22 @@ func (p Process) ownCgroups() []string {
 	}
 	return dirs
 }
+
+// RunBelow lists the processes whose program is below dir: each one's id and command line.
+func RunBelow(dir string) ([]string, error) {
+	dir, err := resolve(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("failed to list processes: %w", err)
+	}
+	var found []string
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && runsBelow(pid, dir) {
+			found = append(found, fmt.Sprintf("%d (%s)", pid, Process{PID: pid}.command()))
+		}
+	}
+	return found, nil
+}

@@ -49,6 +49,29 @@ func Ensure(ctx context.Context, progress func(format string, args ...any)) (str
 	return m.ensure(os.Getenv("LAB_BASE_IMAGE"))
 }
 
+// Exists says whether there is an image that Ensure made.
+func Exists(ctx context.Context) bool {
+	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err != nil {
+		return false
+	}
+	defer docker.Close()
+	return has(ctx, docker, Name)
+}
+
+// Remove removes the image that Ensure made. The one that it was made from is anybody's.
+func Remove(ctx context.Context) error {
+	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to reach Docker: %w", err)
+	}
+	defer docker.Close()
+	if _, err := docker.ImageRemove(ctx, Name, client.ImageRemoveOptions{}); err != nil {
+		return fmt.Errorf("failed to remove image %s: %w", Name, err)
+	}
+	return nil
+}
+
 // maker holds the ways to get an image, so that tests can stand in for a daemon.
 type maker struct {
 	has       func(ref string) bool

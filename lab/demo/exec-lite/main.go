@@ -18,6 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/demo/forest"
 	"github.com/outrider-dev/outrider/lab/demo/stage"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // jobs are a pair: the same three tasks with raw_exec and with exec-lite.
@@ -158,7 +160,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	forest.Print(os.Stdout, ours, 110)
+	forest.Print(os.Stdout, ours, term.Width)
 	return nil
 }
 
@@ -219,7 +221,7 @@ func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 					if e.Type != api.TaskTerminated {
 						continue
 					}
-					stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, e.DisplayMessage)
+					stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
 					if e.ExitCode != want {
 						return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
 					}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Process is one line of it.
@@ -86,10 +88,7 @@ func Print(w io.Writer, processes []Process, width int) {
 	var draw func(p Process, indent, branch string)
 	draw = func(p Process, indent, branch string) {
 		line := fmt.Sprintf("%7d %7d %8d  %s%s", p.PID, p.PPID, p.RSS, indent+branch, p.Args)
-		if len(line) > width {
-			line = line[:width-1] + "…"
-		}
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, term.Cut(line, width))
 		switch branch {
 		case ` \_ `:
 			indent += "    "

@@ -336,7 +336,7 @@ func (r *run) show() {
 		switch e.Type {
 		case api.TaskReceived, api.TaskSetup, api.TaskStarted:
 		default:
-			stage.Note("  %s  %s: %s", time.Unix(0, e.Time).Format("15:04:05.0"), e.Type, e.DisplayMessage)
+			stage.Note("  %s  %s: %s", time.Unix(0, e.Time).Format("15:04:05.0"), e.Type, nomad.Plain(e.DisplayMessage))
 		}
 	}
 }

@@ -12,8 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -26,18 +28,26 @@ type Demo struct {
 	Play func(context.Context, agent.Agent) error
 }
 
-// Main plays it and ends the process.
+// Main plays it and ends the process. An interrupt ends it as well, with everything removed.
 func (d Demo) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := d.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
+	context.AfterFunc(ctx, stop) // the second one ends the process
+	err := d.run(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil && !errors.Is(err, errLeft):
+		Say("Interrupted: what was started is gone")
+	default:
+		fmt.Fprintln(os.Stderr, term.Wrap("demo: "+err.Error(), term.Width, "  "))
 		os.Exit(1)
 	}
 }
 
+var errLeft = errors.New("something of the demo is left")
+
 func (d Demo) run(ctx context.Context) (err error) {
 	start := time.Now()
+	steps := term.New(os.Stdout)
 	Say("Starting a Nomad agent of the demo's own")
 	runtime, err := agent.ParseRuntime(os.Getenv("LAB_RUNTIME"))
 	if err != nil {
@@ -54,17 +64,24 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // tasks may be of any user
 		return err
 	}
-	plugins, err := d.build(ctx, runtime)
+	end := steps.Step("Building the plugins")
+	plugins, err := d.build(ctx, runtime, steps.Progress)
+	end(err, "")
 	if err != nil {
 		return err
 	}
-	prog, err := nomad.Binary(ctx, func(f string, a ...any) { fmt.Printf("  "+f+"\n", a...) })
+	end = steps.Step("Finding Nomad")
+	prog, err := nomad.Binary(ctx, steps.Progress)
+	end(err, "%s", prog.Version)
 	if err != nil {
 		return err
 	}
+	end = steps.Step("Starting the agent")
 	a, err := agent.Run(ctx, agent.Options{
 		Dir: filepath.Join(dir, "a"), Runtime: runtime, Binary: prog.Path, Name: "demo", Plugins: plugins,
+		Progress: steps.Progress, Missing: lab.Missing(steps),
 	})
+	end(err, "healthy")
 	if err != nil {
 		return err
 	}
@@ -75,17 +92,19 @@ func (d Demo) run(ctx context.Context) (err error) {
 		if cerr == nil {
 			Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
 		}
-		err = errors.Join(err, cerr)
+		if cerr != nil {
+			err = errors.Join(err, errLeft, cerr)
+		}
 	}()
 	return d.Play(ctx, a)
 }
 
-func (d Demo) build(ctx context.Context, r agent.Runtime) ([]agent.Plugin, error) {
+func (d Demo) build(ctx context.Context, r agent.Runtime, progress func(string, ...any)) ([]agent.Plugin, error) {
 	root, err := build.Root(".")
 	if err != nil {
 		return nil, err
 	}
-	b := build.Builder{Root: root}
+	b := build.Builder{Root: root, Progress: progress}
 	if r != agent.Host {
 		b = b.ForContainer()
 	}
@@ -101,10 +120,15 @@ func (d Demo) build(ctx context.Context, r agent.Runtime) ([]agent.Plugin, error
 }
 
 // Say prints the title of an act.
-func Say(format string, args ...any) { fmt.Printf("\n== %s\n", fmt.Sprintf(format, args...)) }
+func Say(format string, args ...any) { fmt.Println("\n" + lines("== ", format, args...)) }
 
 // Note prints a line within one.
-func Note(format string, args ...any) { fmt.Printf("   %s\n", fmt.Sprintf(format, args...)) }
+func Note(format string, args ...any) { fmt.Println(lines("   ", format, args...)) }
+
+// lines are no wider than a terminal.
+func lines(prefix, format string, args ...any) string {
+	return term.Wrap(prefix+fmt.Sprintf(format, args...), term.Width, "   ")
+}
 
 // Until asks again and again until it is done, at most for two minutes.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {

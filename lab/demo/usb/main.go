@@ -134,7 +134,7 @@ func (d *demo) plugged(ctx context.Context) error {
 		d.alloc = allocs[0].ID
 		if allocs[0].ClientStatus == api.AllocClientStatusFailed {
 			events := allocs[0].TaskStates["talker"].Events
-			return false, fmt.Errorf("the job failed: %s", events[len(events)-1].DisplayMessage)
+			return false, fmt.Errorf("the job failed: %s", nomad.Plain(events[len(events)-1].DisplayMessage))
 		}
 		return allocs[0].ClientStatus == api.AllocClientStatusRunning, nil
 	})

@@ -1,0 +1,96 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+// Interrupted is the error of a command that ^C has ended: what still runs, and how to go on.
+type Interrupted string
+
+func (i Interrupted) Error() string { return "interrupted; " + string(i) }
+
+// ExitStatus is what mage exits with: a shell's for SIGINT.
+func (Interrupted) ExitStatus() int { return 128 + int(syscall.SIGINT) }
+
+// Command runs a command of somebody at a terminal: ^C ends it in good order, and at its
+// second time at once. Errors are wrapped for the terminal.
+func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error {
+	ctx, stop := UntilInterrupt(ctx)
+	defer stop()
+	err := do(ctx)
+	var interrupted Interrupted
+	switch {
+	case err == nil, errors.As(err, &interrupted):
+	case cancelled(ctx):
+		err = l.interrupted(context.WithoutCancel(ctx))
+	default:
+		const prefix = "Error: " // is mage's
+		return wrapped{err, term.Wrap(prefix+err.Error(), term.Width, "  ")[len(prefix):]}
+	}
+	return err
+}
+
+// wrapped is an error in lines for a terminal.
+type wrapped struct {
+	error
+	text string
+}
+
+func (w wrapped) Error() string { return w.text }
+func (w wrapped) Unwrap() error { return w.error }
+
+// UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the
+// process. It takes the signal from mage, which would end the process 5 s after the first,
+// amid the clean-up.
+func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
+	time.Sleep(20 * time.Millisecond) // mage listens from just after it has called its target
+	signal.Reset(os.Interrupt)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// cancelled says whether an error is that of ^C: a program that got it, too, may have ended of
+// it a moment before we hear of it.
+func cancelled(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+	return ctx.Err() != nil
+}
+
+// interrupted says what there is of the lab.
+func (l *Lab) interrupted(ctx context.Context) error {
+	a, err := agent.Open(ctx, l.dir)
+	switch {
+	case errors.Is(err, agent.ErrNone):
+		return Interrupted("nothing is left running. Start again with: " + mage + " lab:up")
+	case err != nil:
+		return err
+	case a.Alive(ctx) != nil:
+		return Interrupted("the agent is stopped, and tasks live on. Start it again with: " + mage + " lab:up")
+	default:
+		return Interrupted(fmt.Sprintf("the lab is up at %s. Remove it with: %s lab:down", a.Address(), mage))
+	}
+}
+
+// step is one of the printer's, which is interrupted and has not failed where the context has ended.
+func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
+	end := l.steps.Step(format, args...)
+	return func(err error, outcome string, args ...any) {
+		if err != nil && cancelled(ctx) {
+			err = ctx.Err()
+		}
+		end(err, outcome, args...)
+	}
+}

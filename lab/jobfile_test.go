@@ -1,0 +1,68 @@
+package lab
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// parser is an agent that parses a job as Nomad's does (command/agent/job_endpoint.go), and
+// knows an option more, in which it finds fault.
+func parser(t *testing.T) *api.Client {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(body), "newer") {
+			http.Error(w, "Failed to parse job: input.hcl:1,2-3: newer; no", http.StatusBadRequest)
+			return
+		}
+		http.Error(w, "Failed to parse job: input.hcl:1: the first, and others", http.StatusBadRequest)
+	}))
+	t.Cleanup(s.Close)
+	c, err := api.NewClient(&api.Config{Address: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestMistakesInAJobFileAreAllShownWithItsName(t *testing.T) {
+	c := parser(t)
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"syntax", "job \"a\" {\n  type = 1 2\n  group \"g\" {}\n}\njob \"b\" {\n  x = \"un\n}\n", []string{":2,12", ":6,"}},
+		{"options", "job \"a\" {\n  kind = \"x\"\n  group \"g\" {\n    colour = 1\n  }\n}\n", []string{":2,3-7: ", ":4,5-11: "}},
+		{"expressions", "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec-lite\"\n      config {\n        a = nofunction()\n        b = var.none\n      }\n    }\n  }\n}\n",
+			[]string{":6,", ":7,"}},
+		{"what we do not know", "job \"newer\" {}\n", []string{":1,2-3: newer; no"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "mine.nomad.hcl")
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := parseJob(c, path)
+			if err == nil {
+				t.Fatal("it is taken")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), path+want) {
+					t.Errorf("no %q in:\n%v", path+want, err)
+				}
+			}
+			if strings.Contains(err.Error(), "input.hcl") || strings.Contains(err.Error(), "response code") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}

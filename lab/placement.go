@@ -1,0 +1,111 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// unplaced says in words why task groups have no place, and before that how to get what is
+// missing.
+func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.AllocationMetric) string {
+	why := reasons(failed)
+	if strings.Contains(why, "devices") {
+		r.adviseDevices(ctx)
+	}
+	if !strings.Contains(why, "missing drivers") {
+		return why
+	}
+	var drivers []string
+	for _, g := range r.job.TaskGroups {
+		if failed[*g.Name] == nil {
+			continue
+		}
+		for _, t := range g.Tasks {
+			if !slices.Contains(drivers, t.Driver) {
+				drivers = append(drivers, t.Driver)
+			}
+		}
+	}
+	found, _ := nomad.Health(ctx, r.client, drivers...) // whatever is wrong is in what was found
+	var troubles []string
+	for _, d := range found {
+		if text := absence(d, r.info); text != "" {
+			troubles = append(troubles, text)
+		}
+	}
+	return strings.Join(append([]string{why}, troubles...), "; ")
+}
+
+// absence says why a driver cannot be had, empty where it can.
+func absence(d nomad.Driver, i agent.Info) string {
+	switch {
+	case d.Healthy:
+		return ""
+	case d.Description != "":
+		return fmt.Sprintf("driver %s is %s: %s", d.Name, health(d), d.Description)
+	case slices.Contains(i.Drivers(), d.Name):
+		return fmt.Sprintf("driver %s is missing: the agent did not load its plugin", d.Name)
+	default:
+		return fmt.Sprintf("driver %s is none of this lab's: it has %s and raw_exec", d.Name, joined(i.Drivers()))
+	}
+}
+
+// adviseDevices says what devices there are, and how to get one.
+func (r *jobRun) adviseDevices(ctx context.Context) {
+	devices, err := nomad.Devices(ctx, r.client)
+	if err == nil && len(devices) > 0 {
+		r.lab.say("The node has these devices:\n")
+		if err := term.Table(r.lab.out, deviceRows(devices)...); err != nil {
+			return
+		}
+		r.lab.say("")
+	}
+	if text, command := deviceAdvice(r.info, runs(ctx, r.client, simJob)); text != "" {
+		r.lab.say("%s It gets one with:\n", text)
+		r.lab.hint("%s\n", command)
+	}
+}
+
+// deviceAdvice is how a lab gets the device that the examples use.
+func deviceAdvice(i agent.Info, plugged bool) (text, command string) {
+	switch {
+	case i.Labels[usbLabel] != string(usbSim):
+		return `This lab has no simulated stick (device "zigbee").`, "lab:up -usb=sim"
+	case !plugged:
+		return `The lab's simulated stick (device "zigbee") is pulled out.`, "lab:up"
+	default:
+		return "", ""
+	}
+}
+
+// reasons says in words why task groups were not placed.
+func reasons(failed map[string]*api.AllocationMetric) string {
+	var out []string
+	for group, m := range failed {
+		var why []string
+		for c, n := range m.ConstraintFiltered {
+			why = append(why, fmt.Sprintf("%s (%d node)", c, n))
+		}
+		for d, n := range m.DimensionExhausted {
+			if !strings.Contains(d, ":") { // else a sentence: devices, cores
+				d += " exhausted"
+			}
+			why = append(why, fmt.Sprintf("%s (%d node)", d, n))
+		}
+		if len(why) == 0 {
+			why = []string{"no node is ready"}
+		}
+		slices.Sort(why)
+		out = append(out, fmt.Sprintf("group %s: %s", group, strings.Join(why, ", ")))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,42 @@
+package lab
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// CheckTargets returns an error for an argument of mage's that is no target, nor an option or
+// an argument of one: mage itself finds that out after it has run the targets before it.
+// Targets are named, or are the methods of namespaces.
+func CheckTargets(args, names []string, namespaces ...any) error {
+	required := map[string]int{}
+	for _, name := range names {
+		required[name] = 0
+	}
+	for _, n := range namespaces {
+		t := reflect.TypeOf(n)
+		for m := range t.Methods() {
+			needs := 0
+			for in := range m.Type.Ins() {
+				if in.Kind() == reflect.String {
+					needs++
+				}
+			}
+			required[strings.ToLower(t.Name()+":"+m.Name)] = needs
+		}
+	}
+	for len(args) > 0 {
+		target := args[0]
+		args = args[1:]
+		if strings.HasPrefix(target, "-") {
+			continue
+		}
+		n, ok := required[strings.ToLower(target)]
+		if !ok {
+			return fmt.Errorf("%q is no target (see mage -l); options have a name: lab:reload -plugin=exec-lite", target)
+		}
+		args = args[min(n, len(args)):]
+	}
+	return nil
+}
