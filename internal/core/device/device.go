@@ -57,6 +57,8 @@ type Plugin struct {
 	mu         sync.Mutex
 	configured []byte             // what supply was made of
 	supersede  context.CancelFunc // ends the scans of the last stream
+	scans      context.Context    // those that run, nil before the first
+	given      bool               // up by Nomad: there is no stream, and reservations scan
 }
 
 var _ device.DevicePlugin = (*Plugin)(nil)

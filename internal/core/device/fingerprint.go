@@ -32,13 +32,21 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 		go p.deliver(ctx, nil, out)
 		return out, nil
 	}
-	scanning, cancel := context.WithCancel(ctx)
 	p.mu.Lock()
+	groups := p.scan(ctx, supply)
+	p.given = false
+	p.mu.Unlock()
+	go p.deliver(ctx, groups, out)
+	return out, nil
+}
+
+// scan begins to scan, until ctx ends or the next scan begins. The caller has p.mu.
+func (p *Plugin) scan(ctx context.Context, supply Supply) <-chan []*device.DeviceGroup {
 	if p.supersede != nil {
 		p.supersede()
 	}
-	p.supersede = cancel
-	p.mu.Unlock()
+	scanning, cancel := context.WithCancel(ctx)
+	p.supersede, p.scans = cancel, scanning
 
 	s := &scanner{Plugin: p, supply: supply, invalid: once{log: p.logger.Warn}, failing: once{log: p.logger.Error}}
 	groups := fingerprint.Loop[[]*device.DeviceGroup]{
@@ -50,9 +58,37 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	if lessor, ok := supply.Reserver.(Lessor); ok {
 		go p.sweep(scanning, lessor, supply.Period)
 	}
-	go p.deliver(ctx, groups, out)
-	return out, nil
+	return groups
 }
+
+// scanAnyway scans where no stream does, for a reservation, and says whether that is so
+// now. Nomad gives a plugin up that dies while it is configured, once for a new start of
+// it, too; but what it has listed stays on the node, jobs are placed, and for their
+// reservations it starts the plugin again, without a stream (client/devicemanager,
+// instance.go).
+func (p *Plugin) scanAnyway(supply Supply) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.scans != nil && p.scans.Err() == nil {
+		return p.given
+	}
+	p.given = true
+	p.scan(p.ctx, supply)
+	time.AfterFunc(givenAfter, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.given && p.ctx.Err() == nil {
+			p.logger.Error("Nomad reserves devices and does not ask which there are: " + givenUp)
+		}
+	})
+	return true
+}
+
+// givenAfter is how long a stream may be behind a reservation, as where the plugin was
+// killed and both are asked for anew.
+const givenAfter = 10 * time.Second
+
+const givenUp = "it has given this plugin up, and knows of no change since: restart the agent"
 
 // scanner is what scans for one stream.
 type scanner struct {

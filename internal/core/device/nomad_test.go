@@ -72,6 +72,49 @@ func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 }
 
+// Such as one that the kernel kills for its memory. Nomad gives it up without another
+// look, and places jobs with what it listed last.
+func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
+	r := startRig(t, one())
+	r.Want(a1, soon)
+	die := filepath.Join(r.dir, "die")
+	if err := os.WriteFile(die, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.KillPlugin()
+	deaths := int64(0)
+	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) { // until it is not started any more
+		info, err := os.Stat(die)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() != deaths || deaths == 0 && time.Since(last) < soon {
+			deaths, last = info.Size(), time.Now()
+		}
+	}
+	if err := os.Remove(die); err != nil {
+		t.Fatal(err)
+	}
+	sockets, _ := filepath.Glob(os.TempDir() + "/plugin*") // of those that died
+	for _, s := range sockets {
+		os.Remove(s)
+	}
+	if got := r.Devices(); got != a1 {
+		t.Fatalf("Nomad has %s: the test tests nothing", got)
+	}
+	if got, err := r.Reserve("10c4/zigbee/ea60", "a:1"); err != nil || got.Envs["IDS"] != "a:1" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
+	r.scanned(2)
+	if got := r.Devices(); got != a1 {
+		t.Errorf("Nomad hears of changes, %s: it has not given the plugin up", got)
+	}
+	if _, err := r.Reserve("10c4/zigbee/ea60", "z:1"); err == nil {
+		t.Error("what is not there was reserved")
+	}
+}
+
 func TestNothingInAScanEndsThePlugin(t *testing.T) {
 	bad := sticks("ea61", "0001")
 	bad.Vendor = ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -287,6 +288,69 @@ func TestReserveWaitsForTheFirstScan(t *testing.T) {
 	})
 }
 
+// Nomad gives a plugin up that was killed while it was configured, and goes on to place
+// jobs with its devices.
+func TestReserveScansByItselfWhereNomadDoesNotAskForAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1", "b:1"))
+		p, l := start(t, supplied(w))
+		for range 2 {
+			if r, err := p.Reserve([]string{"a:1"}); err != nil || r.Envs["IDS"] != "a:1" {
+				t.Fatalf("got %+v, %v", r, err)
+			}
+		}
+		if w.scanned() != 1 {
+			t.Errorf("it scanned %d times", w.scanned())
+		}
+		w.plug(sticks("ea60", "a:1")) // it goes on to look
+		time.Sleep(2 * time.Minute)
+		_, err := p.Reserve([]string{"b:1"})
+		wantError(t, err, `device "b:1" is not there, or not any more (there is a:1) (Nomad does not ask which devices there are: it has given this plugin up, `+
+			`and knows of no change since: restart the agent)`)
+		if n := l.count("restart the agent"); n != 1 {
+			t.Errorf("the log says so %d times", n)
+		}
+
+		next(t, stream(t, p)) // of the agent that was restarted
+		scans := w.scanned()
+		time.Sleep(3*time.Minute + time.Second)
+		if n := w.scanned() - scans; n != 3 {
+			t.Errorf("%d scans in three periods: two loops run", n)
+		}
+		if _, err := p.Reserve([]string{"b:1"}); err == nil || strings.Contains(err.Error(), "restart") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// As when the plugin was killed: Nomad starts it again, and asks for all at once.
+func TestAStreamThatComesAfterAReservationIsNotMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		w.plug(sticks("ea60", "a:1"))
+		p, l := start(t, supplied(w))
+		if _, err := p.Reserve([]string{"a:1"}); err != nil {
+			t.Fatal(err)
+		}
+		want(t, next(t, stream(t, p)), "ea60[a:1]=a:1")
+		time.Sleep(time.Minute)
+		if l.count("restart the agent") > 0 {
+			t.Errorf("it logs %s", l)
+		}
+	})
+}
+
+func TestAReservationWithoutAStreamThatFailsSaysWhatToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{err: errors.New("no /sys")}
+		p, _ := start(t, supplied(w))
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "devices have not been listed yet: no /sys")
+		wantError(t, err, "restart the agent")
+	})
+}
+
 func TestReserveSaysWhyThereIsNoListYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no such file")}
@@ -332,6 +396,7 @@ func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &world{hang: make(chan struct{})}
+		defer close(w.hang)
 		p := New(ctx, hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) { return supplied(w), nil }})
 		if err := p.SetConfig(&base.Config{}); err != nil {
 			t.Fatal(err)
