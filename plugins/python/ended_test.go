@@ -19,7 +19,8 @@ func TestExceptionIsAmongTheEvents(t *testing.T) {
 		"long message":   {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
 		"usage":          {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n", "app: error: unrecognized arguments: -z"},
 	} {
-		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": "def f():\n    raise ValueError('closed')\nf()\n"})
+		const util = "def f():\n    raise ValueError('closed')\nf()\n"
+		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
 		if _, r := a.run(cfg); r.ExitCode == 0 {
 			t.Errorf("%s: it ended well: %+v", name, r)
 		}

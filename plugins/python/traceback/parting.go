@@ -57,7 +57,8 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 		if i < len(lines)-1 && record.MatchString(line) {
 			break // what was before that is over
 		}
-		if header.MatchString(strings.TrimSpace(line)) || frame.MatchString(line) || thread.MatchString(line) || boxTop.MatchString(strings.TrimSpace(line)) {
+		bare := strings.TrimSpace(line)
+		if header.MatchString(bare) || boxTop.MatchString(bare) || frame.MatchString(line) || thread.MatchString(line) {
 			return "", false
 		}
 	}

@@ -9,11 +9,13 @@ import (
 var (
 	boxTop     = regexp.MustCompile(`^(?:╭─+|\+-+) (Traceback \(most recent call last\)|Error) (?:─+╮|-+\+)$`)
 	boxEdge    = regexp.MustCompile(`^(?:[╭╰]─+[╮╯]|\+-+\+)$`)
+	arrow      = regexp.MustCompile(`^(?:❱|\\u2771) `) // before the line of the source that failed
 	boxContent = regexp.MustCompile(`^[│|] (.*) [│|]$`)
 	boxFrame   = regexp.MustCompile(`^(.+):(\d+)(?: ?in ?(\S.*))?$`) // a blank where a line was broken is lost
 )
 
-// box is what rich draws, while it is read: a traceback, the place of a syntax error that follows it, or (typer) an error.
+// box is what rich draws, while it is read: a traceback, the place of a syntax error that follows it, or (typer) an
+// error.
 type box struct {
 	title string
 	width int    // in characters
@@ -84,7 +86,7 @@ func goesOn(line, next string, width int) bool {
 // read takes a line of the content.
 func (b *box) read(out []string, text string) []string {
 	trimmed := strings.TrimRight(text, " ")
-	starts := trimmed != "" && trimmed[0] != ' ' && !strings.HasPrefix(trimmed, "❱") && !strings.HasPrefix(trimmed, `\u2771`)
+	starts := trimmed != "" && trimmed[0] != ' ' && !arrow.MatchString(trimmed)
 	if b.title == "" { // the place of a syntax error is its first line
 		b.title, b.text = "syntax error", strings.TrimSpace(trimmed)
 		return b.put(out)

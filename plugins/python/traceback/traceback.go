@@ -59,9 +59,9 @@ var (
 		`(No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
 )
 
-// Last finds the failure that a program's standard error ends with; tail is its end, of which the last MaxTail bytes are
-// looked at, code the program's exit code, and dirs are where its files are. It is false where there is none, since the
-// program wrote none or something else after it.
+// Last finds the failure that a program's standard error ends with; tail is its end, of which the last MaxTail bytes
+// are looked at, code the program's exit code, and dirs are where its files are. It is false where there is none, since
+// the program wrote none or something else after it.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	cut := len(tail) >= MaxTail
 	tail = tail[max(0, len(tail)-MaxTail):]

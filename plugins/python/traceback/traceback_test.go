@@ -180,7 +180,8 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 }
 
 func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
-	stderr, code := stderrOf(t, map[string]string{"app.py": strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))})
+	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
+	stderr, code := stderrOf(t, map[string]string{"app.py": program})
 	if len(stderr) < MaxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
