@@ -22,6 +22,8 @@ import (
 type taskFiles struct {
 	user *task.User // nil: this process's own
 	dirs []string   // where relative names are looked for, in order
+
+	secrets string // the directory of the task's secrets, or empty
 }
 
 // find returns the path of a file or directory and what it is.

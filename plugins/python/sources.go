@@ -88,6 +88,17 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 		}
 		s.houses = append(s.houses, h)
 	}
+	logins, err := readNetrc(files)
+	if err != nil {
+		return nil, err
+	}
+	s.indexes.URL = logins.give(s.indexes.URL)
+	for _, list := range []*[]string{&s.indexes.Extra, &s.indexes.FindLinks} {
+		*list = slices.Clone(*list) // which may be the node's
+		for i, text := range *list {
+			(*list)[i] = logins.give(text)
+		}
+	}
 	if s.indexes.Offline && len(s.houses) == 0 && len(s.indexes.FindLinks) == 0 {
 		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
 	}

@@ -27,7 +27,7 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 	}
 	cmd := r.Run("python3")
 	dirs := r.Task.TaskDir()
-	files := taskFiles{user: r.User(), dirs: []string{cmd.Dir, dirs.LocalDir, dirs.Dir}}
+	files := taskFiles{user: r.User(), dirs: []string{cmd.Dir, dirs.LocalDir, dirs.Dir}, secrets: dirs.SecretsDir}
 	p, err := newProgram(&r.Config, files, cmd.Dir)
 	if err != nil {
 		return nil, err
