@@ -26,7 +26,7 @@ type TaskOptions struct {
 	WorkDir     string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
 	Groups      []string          `codec:"groups" doc:"Supplementary groups besides those that the user belongs to, by name or id."`
 	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Who gets the kill signal when the task is stopped: the main process, its process group, or all processes of the task. Whatever is left at the kill timeout is killed, in any mode."`
-	Logs        *LogOptions       `codec:"logs" doc:"How much output is kept, with log_collection = \"driver\": the job's own logs block does not reach a driver."`
+	Logs        *LogOptions       `codec:"logs" doc:"The max_files and max_file_size of the job's own logs block have no effect with log_collection = \"driver\", since they do not reach a driver: say here how much output is kept."`
 	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"How willingly the kernel ends this task when the host is out of memory (oom_score_adj of proc(5))."`
 	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`

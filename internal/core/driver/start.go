@@ -81,6 +81,7 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
 		return nil, nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}
+	notes = append(notes, ignored(cfg, st.Group, st.Limits, d.denied.filter(cfg.Env))...)
 	cmd, err := t.command(ctx, begun) // last: it may take its time
 	if err != nil {
 		return nil, nil, err

@@ -1,0 +1,78 @@
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+)
+
+// ignored says what of a job's own fields has no effect on this task: which, and what has
+// instead. Fields that Nomad does not pass to drivers (max_files and max_file_size of logs)
+// can't be among them, nor those that Nomad refuses (volume_mount, network modes).
+func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if dns := inWords(cfg.DNS); dns != "" {
+		note("network { dns { %s } } has no effect: tasks of this driver use the host's /etc/resolv.conf; "+
+			"change that, or tell the program itself", dns)
+	}
+	// the label is Nomad's own for a host name that the job names (client/allocrunner/network_hook.go)
+	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
+		note("network { hostname = %q } has no effect: tasks of this driver have the host's name; "+
+			"tell the program itself", n.Labels["docker_sandbox_hostname"])
+	}
+	if fields := notLimited(g, l); len(fields) > 0 {
+		note("resources { %s } has no effect: this node's cgroups have no controller for it; "+
+			"enable it in the kernel, or constrain the job to other nodes", strings.Join(fields, ", "))
+	}
+	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
+		_, kept := env[name]
+		own, isOwn := os.LookupEnv(name) // the agent's, which the job does not name
+		return kept || isOwn && own == cfg.Env[name]
+	}); len(names) > 0 {
+		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)", strings.Join(names, ", "))
+	}
+	return notes
+}
+
+func inWords(dns *drivers.DNSConfig) string {
+	if dns == nil {
+		return ""
+	}
+	var said []string
+	for _, part := range []struct {
+		name   string
+		values []string
+	}{{"servers", dns.Servers}, {"searches", dns.Searches}, {"options", dns.Options}} {
+		if len(part.values) > 0 {
+			said = append(said, fmt.Sprintf(`%s = ["%s"]`, part.name, strings.Join(part.values, `", "`)))
+		}
+	}
+	return strings.Join(said, ", ")
+}
+
+// notLimited are the fields of resources for which a cgroup lacks the controller. Where a
+// task has no cgroup at all, that is said of all of them elsewhere.
+func notLimited(g cgroup.Group, l cgroup.Limits) (fields []string) {
+	if g.Mode == cgroup.None {
+		return nil
+	}
+	for _, f := range []struct {
+		name, controller string
+		set              bool
+	}{
+		{"memory", "memory", l.MemoryMax > 0 || l.MemoryLow > 0},
+		{"cpu", "cpu", l.CPUShares > 0},
+		{"cores", "cpuset", l.Cpuset != ""},
+	} {
+		if f.set && !g.Has(f.controller) {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}

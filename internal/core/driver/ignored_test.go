@@ -1,0 +1,68 @@
+package driver
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+)
+
+func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
+	t.Setenv("AGENTS_OWN", "x")
+	all := cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "cpuset", "memory", "pids"}}
+	limits := cgroup.Limits{MemoryMax: 1 << 20, CPUShares: 100, Cpuset: "0"}
+	deny, err := newDenied(PluginOptions{DeniedEnvvars: []string{"SECRET*", "AGENTS_OWN"}})
+	must(t, err)
+	for name, row := range map[string]struct {
+		cfg    drivers.TaskConfig
+		group  cgroup.Group
+		limits cgroup.Limits
+		want   []string
+	}{
+		"nothing":       {group: all, limits: limits},
+		"no cgroup":     {group: cgroup.Group{Mode: cgroup.None}, limits: limits}, // said of all at once
+		"agent's own":   {cfg: drivers.TaskConfig{Env: map[string]string{"AGENTS_OWN": "x", "HOME": "/"}}, group: all},
+		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{}, NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
+		"dns": {
+			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Options: []string{"edns0"}}}, group: all,
+			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect: ` +
+				`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`},
+		},
+		"host name": {
+			cfg: drivers.TaskConfig{NetworkIsolation: &drivers.NetworkIsolationSpec{
+				Labels:      map[string]string{"docker_sandbox_hostname": "web"},
+				HostsConfig: &drivers.HostsConfig{Hostname: "web", Address: "10.0.0.1"},
+			}}, group: all,
+			want: []string{`network { hostname = "web" } has no effect: tasks of this driver have the host's name; tell the program itself`},
+		},
+		"no controllers": {
+			group: cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "pids"}}, limits: limits,
+			want: []string{`resources { memory, cores } has no effect: this node's cgroups have no controller for it; ` +
+				`enable it in the kernel, or constrain the job to other nodes`},
+		},
+		"no limits": {group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"freezer": "/x"}}, limits: cgroup.Limits{MemoryMax: -1}},
+		"env": {
+			cfg:   drivers.TaskConfig{Env: map[string]string{"SECRET_B": "", "SECRET_A": "1", "HOME": "/", "AGENTS_OWN": "y"}},
+			group: all,
+			want:  []string{`env { AGENTS_OWN, SECRET_A, SECRET_B } has no effect: the operator denies it to tasks of this node (denied_envvars)`},
+		},
+	} {
+		if got := ignored(&row.cfg, row.group, row.limits, deny.filter(maps.Clone(row.cfg.Env))); !slices.Equal(got, row.want) {
+			t.Errorf("%s: got %q, want %q", name, got, row.want)
+		}
+	}
+}
+
+func TestDNSOfAJobIsAnEvent(t *testing.T) {
+	a := start(t, nil)
+	l := listen(t, a)
+	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DNS = &drivers.DNSConfig{Searches: []string{"example"}} })
+	a.result(cfg)
+	eventually(t, "it is told", func() bool {
+		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect: `+
+			`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`) == 1
+	})
+}
