@@ -44,8 +44,8 @@ func TestProjectsDependenciesAreInstalledWithWhatIsChosen(t *testing.T) {
 			`dependency_groups = ["dev"]`: "moon_phase dev_tool",
 			"extras = [\"mail\"]\ndependency_groups = [\"test\", \"dev\"]": "moon_phase mail_post test_tool dev_tool",
 		} {
-			cfg := a.task("script = \"app.py\"\nrequirements = \"local/pyproject.toml\"\nfind_links = [\"local/wheels\"]\n"+chosen,
-				map[string]string{"app.py": found, "pyproject.toml": shopProject, "shop.txt": ""})
+			const config = "script = \"app.py\"\nrequirements = \"local/pyproject.toml\"\nfind_links = [\"local/wheels\"]\n"
+			cfg := a.task(config+chosen, map[string]string{"app.py": found, "pyproject.toml": shopProject})
 			shopWheels(t, filepath.Join(cfg.TaskDir().LocalDir, "wheels"))
 			if out := a.runs(cfg); strings.TrimSpace(out) != want {
 				t.Errorf("%q: got %q, want %q", chosen, out, want)
@@ -58,7 +58,8 @@ func TestProjectsDependenciesAreInstalledWithWhatIsChosen(t *testing.T) {
 		"requirements = [\"moon-phase\"]\nextras = [\"mail\"]":         "extras and dependency_groups are a project's",
 		"requirements = \"local/pyproject.toml\"\npython = \"3.7\"":    "python ",
 	} {
-		if err := a.refused(a.task("script = \"app.py\"\n"+chosen, map[string]string{"app.py": found, "pyproject.toml": shopProject})); !strings.Contains(err.Error(), says) {
+		files := map[string]string{"app.py": found, "pyproject.toml": shopProject}
+		if err := a.refused(a.task("script = \"app.py\"\n"+chosen, files)); !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", chosen, err)
 		}
 	}
@@ -92,7 +93,8 @@ func TestAProjectThatUVLockedIsInstalledWithWhatIsChosen(t *testing.T) {
 		`dependency_groups = ["dev"]`:  "moon_phase dev_tool",
 		`dependency_groups = ["test"]`: "moon_phase test_tool",
 	} {
-		cfg := a.task(fmt.Sprintf("script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"%s/simple\"\n%s", index.URL, chosen), maps.Clone(files))
+		config := fmt.Sprintf("script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"%s/simple\"\n", index.URL)
+		cfg := a.task(config+chosen, maps.Clone(files))
 		if out := a.runs(cfg); strings.TrimSpace(out) != want {
 			t.Errorf("%q: got %q, want %q", chosen, out, want)
 		}

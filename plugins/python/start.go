@@ -106,7 +106,9 @@ func choose(found []interpreter.Interpreter, job, script, lock string) (interpre
 		path, job = job, ""
 	}
 	wanted := pep440.Specifier{}
-	for _, w := range []struct{ who, spec string }{{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock}} {
+	for _, w := range []struct{ who, spec string }{
+		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock},
+	} {
 		s, err := pep440.Parse(w.spec)
 		if err != nil {
 			return interpreter.Interpreter{}, fmt.Errorf("%s: %w", w.who, err)

@@ -40,7 +40,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if groupless.Allows(i.Version) {
 		without = "--no-default-groups"
 	}
-	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--format", "requirements-txt", "--python", r.Python.Path)
+	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--format", "requirements-txt",
+		"--python", r.Python.Path)
 	if without != "--no-dev" || !slices.Contains(lock.Choice.Groups, "dev") { // which that leaves out in any case
 		argv = append(argv, without)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 )
 
 // pyproject is what a pyproject.toml says of what a project requires (PyPA's specifications of pyproject.toml and of
@@ -31,8 +30,8 @@ type pyproject struct {
 // IsProject says whether a file is a project by its name.
 func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 
-// Project reads what a project requires: its dependencies and, of its extras and groups, those that are chosen. The project
-// itself is not among them.
+// Project reads what a project requires: its dependencies and, of its extras and groups, those that are chosen. The
+// project itself is not among them.
 func (c Choice) Project(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	p := project{file: name, set: &Set{}, seen: map[string]bool{}}
@@ -40,8 +39,8 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 		return nil, err
 	}
 	if p.Project == nil && len(p.Groups) == 0 {
-		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires (Poetry before 2.0 has a table of its own): "+
-			"write one, or export a requirements file", name)
+		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires "+
+			"(Poetry before 2.0 has a table of its own): write one, or export a requirements file", name)
 	}
 	c, err := p.check(name, c)
 	if err != nil {
@@ -50,7 +49,8 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	if p.Project != nil {
 		p.set.RequiresPython = and(p.Project.RequiresPython)
 		if slices.Contains(p.Project.Dynamic, "dependencies") {
-			return nil, fmt.Errorf("%s has dynamic dependencies, which only a build of the project tells: write them out, or lock them", name)
+			return nil, fmt.Errorf("%s has dynamic dependencies, which only a build of the project tells: "+
+				"write them out, or lock them", name)
 		}
 		if err := p.requireAll("dependencies", p.Project.Dependencies, nil); err != nil {
 			return nil, err
@@ -80,7 +80,8 @@ func (p *pyproject) check(file string, c Choice) (Choice, error) {
 		return c.of(file, nil, groups)
 	}
 	if slices.Contains(p.Project.Dynamic, "optional-dependencies") && len(c.Extras) > 0 {
-		return c, fmt.Errorf("%s has dynamic extras, which only a build of the project tells: write them out, or lock them", file)
+		return c, fmt.Errorf("%s has dynamic extras, which only a build of the project tells: "+
+			"write them out, or lock them", file)
 	}
 	return c.of(file, slices.Collect(maps.Keys(p.Project.Optional)), groups)
 }
@@ -138,7 +139,8 @@ func (p *project) require(text string, when *marker) error {
 	}
 	for name := range p.Tool.UV.Sources { // an index may have something else under that name
 		if ProjectName(name) == r.name {
-			return fmt.Errorf("%s comes from where only uv looks (tool.uv.sources): lock the project, and name its uv.lock", show(r.name))
+			return fmt.Errorf("%s comes from where only uv looks (tool.uv.sources): "+
+				"lock the project, and name its uv.lock", show(r.name))
 		}
 	}
 	p.set.add(r)
@@ -188,7 +190,8 @@ func (p *project) group(name string) error {
 		case map[string]any:
 			included, _ := e["include-group"].(string)
 			if included == "" || len(e) != 1 {
-				return fmt.Errorf("%s: dependency group %s has an entry that is neither a requirement nor {include-group = \"NAME\"}", p.file, name)
+				return fmt.Errorf("%s: dependency group %s has an entry that is neither a requirement "+
+					"nor {include-group = \"NAME\"}", p.file, name)
 			}
 			c, checkErr := p.check(p.file, Choice{Groups: []string{included}})
 			if checkErr != nil {
@@ -196,7 +199,8 @@ func (p *project) group(name string) error {
 			}
 			err = p.group(c.Groups[0])
 		default:
-			return fmt.Errorf("%s: dependency group %s has an entry that is no string: write it such as \"requests>=2.31\"", p.file, strings.TrimSpace(name))
+			return fmt.Errorf("%s: dependency group %s has an entry that is no string: "+
+				"write it such as \"requests>=2.31\"", p.file, name)
 		}
 		if err != nil {
 			return err

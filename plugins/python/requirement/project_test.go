@@ -1,7 +1,7 @@
 package requirement
 
 import (
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -44,15 +44,18 @@ func TestAProjectIsItsDependenciesAndWhatIsChosen(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if want := sorted(slices.Concat(always, test.more)); !slices.Equal(s.Lines, want) || s.RequiresPython != ">=3.9,<4" || s.Hashed || s.Complete {
+		want := sorted(slices.Concat(always, test.more))
+		if !slices.Equal(s.Lines, want) || s.RequiresPython != ">=3.9,<4" || s.Hashed || s.Complete {
 			t.Errorf("%s: got %+v, want %q", name, s, want)
 		}
 	}
-	s, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": "[dependency-groups]\na = ['b']\n"}))
+	s, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\na = ['b']\n"))
 	if err != nil || !slices.Equal(s.Lines, []string{"b"}) {
 		t.Errorf("groups alone: %+v, %v", s, err)
 	}
 }
+
+func inProject(content string) Reader { return in(map[string]string{"pyproject.toml": content}) }
 
 func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
 	project := "[project]\nname = 'app'\n"
@@ -68,7 +71,7 @@ func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
 		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from where only uv looks`,
 		project + "dependencies = ['app[gone]']":                                            `has no extra "gone"`,
 	} {
-		_, err := Choice{}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": content}))
+		_, err := Choice{}.Project("pyproject.toml", inProject(content))
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "pyproject.toml") {
 			t.Errorf("%q: %v, not %q", content, err, says)
 		}
@@ -77,12 +80,15 @@ func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
 		`pyproject.toml has no extra "tset": there is all, mail, post-gres`:         {Extras: []string{"tset"}},
 		`pyproject.toml has no dependency group "docs": there is dev, test, typing`: {Groups: []string{"docs"}},
 	} {
-		if _, err := c.Project("pyproject.toml", in(map[string]string{"pyproject.toml": shop})); err == nil || err.Error() != says {
+		if _, err := c.Project("pyproject.toml", inProject(shop)); err == nil || err.Error() != says {
 			t.Errorf("%v, not %q", err, says)
 		}
 	}
-	for group, says := range map[string]string{"a = [1]": "no string", "a = [{include = 'b'}]": "include-group", "a = [{include-group = 'gone'}]": `no dependency group "gone"`} {
-		_, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": "[dependency-groups]\n" + group}))
+	for group, says := range map[string]string{
+		"a = [1]": "no string", "a = [{include = 'b'}]": "include-group",
+		"a = [{include-group = 'gone'}]": `no dependency group "gone"`,
+	} {
+		_, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\n"+group))
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", group, err)
 		}
@@ -98,7 +104,7 @@ func TestGroupsThatIncludeEachOtherManyTimesEnd(t *testing.T) {
 		b.WriteString(next + " = [{include-group='" + last + "'}, {include-group='" + last + "'}]\n")
 		last = next
 	}
-	s, err := Choice{Groups: []string{last}}.Project("pyproject.toml", in(map[string]string{"pyproject.toml": b.String()}))
+	s, err := Choice{Groups: []string{last}}.Project("pyproject.toml", inProject(b.String()))
 	if err != nil || !slices.Equal(s.Lines, []string{"x"}) {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -130,17 +136,23 @@ func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", name, got, test.want)
 		}
 	}
-	files := map[string]string{"pylock.toml": lock, "uv.lock": "version = 1\n", "pyproject.toml": shop, "app.py.lock": "version = 1\n", "app.py": "", "r.txt": "a==1 --hash=" + hashOf("a")}
+	files := map[string]string{
+		"pylock.toml": lock, "uv.lock": "version = 1\n", "pyproject.toml": shop,
+		"app.py.lock": "version = 1\n", "app.py": "", "r.txt": "a==1 --hash=" + hashOf("a"),
+	}
 	for name, says := range map[string]string{
 		"pylock.toml": `pylock.toml has no extra "gone": there is dev, mail`, "uv.lock": `pyproject.toml has no extra "gone": there is all, mail, post-gres`,
 		"app.py.lock": "no extras and groups to choose", "r.txt": "no extras and groups to choose",
 	} {
-		if _, err := (Choice{Extras: []string{"gone"}}).Lock(name, in(files)); err == nil || !strings.Contains(err.Error(), says) {
+		_, err := Choice{Extras: []string{"gone"}}.Lock(name, in(files))
+		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	s, err := Choice{Extras: []string{"Post_gres", "mail"}, Groups: []string{"dev"}}.Lock("uv.lock", in(maps.Clone(files)))
-	if err != nil || !slices.Equal(s.UVLock.Choice.Extras, []string{"mail", "post-gres"}) || !slices.Equal(s.UVLock.Choice.Groups, []string{"dev"}) {
+	choice := Choice{Extras: []string{"Post_gres", "mail"}, Groups: []string{"dev"}}
+	s, err := choice.Lock("uv.lock", in(files))
+	want := Choice{Extras: []string{"mail", "post-gres"}, Groups: []string{"dev"}}
+	if err != nil || !reflect.DeepEqual(s.UVLock.Choice, want) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

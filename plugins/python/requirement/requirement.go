@@ -114,7 +114,8 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
 		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes", name)
 	case !c.empty():
-		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock and a pylock.toml have", name)
+		return nil, fmt.Errorf("lock %s has no extras and groups to choose: "+
+			"only a uv.lock and a pylock.toml have", name)
 	case strings.HasSuffix(base, ".py.lock"):
 		return c.readUVLock(name, read)
 	}

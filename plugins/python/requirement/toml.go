@@ -24,7 +24,8 @@ func decode(what, name string, read Reader, into any) error {
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		line, _ := at.Position()
-		return fmt.Errorf("%s:%d: this is not TOML, or not such a %s: %s", name, line, what, strings.TrimPrefix(plain(at.Error()), "toml: "))
+		why := strings.TrimPrefix(plain(at.Error()), "toml: ")
+		return fmt.Errorf("%s:%d: this is not TOML, or not such a %s: %s", name, line, what, why)
 	}
 	if err != nil {
 		return fmt.Errorf("%s is not such a %s: %s", name, what, plain(err.Error()))
