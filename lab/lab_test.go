@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,6 +150,11 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 	if again, _ := hash(base); again != first {
 		t.Error("the same is not the same")
 	}
+	sim := base
+	sim.Plugins = []agent.Plugin{base.Plugins[0], labPlugin("/b/"+usbPlugin, usbSim)}
+	if h, err := hash(sim); err != nil || h != first || configs(sim) == configs(base) {
+		t.Errorf("a stick takes a new agent, or nothing: %v", err)
+	}
 	info := agent.Info{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []string{"nomad-driver-a", usbPlugin}}
 	for _, tc := range []struct {
 		name string
@@ -157,10 +164,6 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
 		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b", usbNone)) },
 			"with other plugins (nomad-driver-a, nomad-device-usb and not nomad-driver-a, nomad-device-usb, nomad-device-b)"},
-		{"usb", func(o *agent.Options) {
-			o.Labels = map[string]string{usbLabel: "sim"}
-			o.Plugins[1] = labPlugin("/b/"+usbPlugin, usbSim)
-		}, "it was started with -usb=none and not -usb=sim"},
 		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) }, "it runs " + bin + " and not " + bin + "2"},
 		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) }, "with another nomad binary or configuration"},
 	} {
@@ -291,8 +294,11 @@ func TestShellInAContainerKnowsTheAgent(t *testing.T) {
 // described is an agent of which one only asks what it is.
 type described struct {
 	agent.Agent
-	info agent.Info
+	info  agent.Info
+	ended error
 }
+
+func (d *described) Alive(context.Context) error { return d.ended }
 
 func (d *described) Info() agent.Info { return d.info }
 func (d *described) Address() string  { return "http://127.0.0.1:4747" }
@@ -363,4 +369,21 @@ func TestWhatTheAgentWaitsForIsShownWhereADriverSaysIt(t *testing.T) {
 		t.Errorf("got %q, want %q", out, want)
 	}
 	end(nil, "")
+}
+
+func TestPortThatIsTakenIsNamed(t *testing.T) {
+	l, _ := quiet(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	l.port = taken.Addr().(*net.TCPAddr).Port
+	if _, err := l.create(t.Context(), agent.Options{HTTPPort: l.port}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
+		t.Errorf("asked for: %v", err)
+	}
+	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}
+	if _, err := l.update(t.Context(), ended, agent.Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another program has its port %d", l.port)) {
+		t.Errorf("the lab's own: %v", err)
+	}
 }

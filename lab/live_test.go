@@ -258,12 +258,18 @@ func TestLabWithASimulatedStick(t *testing.T) {
 	}
 	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
 
-	does("lab:run plugins/usb/example/serial.nomad.hcl", func() error { return l.Up(ctx, "sim") })
+	// from a lab without one, as the README goes
+	does("lab:run plugins/exec-lite", func() error { return l.Up(ctx, "") })
+	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") || !strings.Contains(out.String(), "lab:up -usb=sim") {
+		t.Errorf("a job for a stick in a lab without: %v\n%s", err, out)
+	}
+	does("svc runs", func() error { return l.Run(ctx, jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000")) })
+	does("All 1 running tasks lived on", func() error { return l.Up(ctx, "sim") })
+	if !strings.Contains(out.String(), "lab:run plugins/usb/example/serial.nomad.hcl") {
+		t.Errorf("it does not say what to do with the stick:\n%s", out)
+	}
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
 	does("is up already", func() error { return l.Up(ctx, "") })
-	if err := l.Up(ctx, "none"); err == nil || !strings.Contains(err.Error(), "started with -usb=sim and not -usb=none") {
-		t.Errorf("up with another value: %v", err)
-	}
 	does("usb-sim  stick  ", func() error { return l.Reload(ctx, "usb") })
 	if !strings.Contains(out.String(), "lived on") {
 		t.Errorf("the stick was started again:\n%s", out)
@@ -303,6 +309,10 @@ func TestLabWithASimulatedStick(t *testing.T) {
 		t.Errorf("a job for a stick that is pulled out: %v", err)
 	}
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
+	does("lived on", func() error { return l.Up(ctx, "none") })
+	if runs(ctx, a.Client(), simJob) || !strings.Contains(out.String(), "No devices.") {
+		t.Errorf("the stick is still there:\n%s", out)
+	}
 	does("they are gone, with their files", func() error { return l.Down(ctx) })
 	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
 		t.Errorf("left: %q, %v", left, err)

@@ -27,24 +27,54 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	if err != nil {
 		return err
 	}
-	return l.restart(ctx, a, paths)
+	return l.restart(ctx, a, change{plugins: paths})
 }
 
-// restart puts the plugins in place and restarts the agent under its tasks.
-func (l *Lab) restart(ctx context.Context, a agent.Agent, plugins []string) error {
+// change is what a restart of the agent brings.
+type change struct {
+	plugins []string       // binaries
+	options *agent.Options // what the agent is to be configured with; nil: as it is
+}
+
+func (c change) none() bool { return len(c.plugins) == 0 && c.options == nil }
+
+func (c change) String() string {
+	var what []string
+	if len(c.plugins) > 0 {
+		what = append(what, names(c.plugins))
+	}
+	if c.options != nil {
+		what = append(what, "-usb="+c.options.Labels[usbLabel])
+	}
+	return joined(what)
+}
+
+// apply makes the change for an agent that is stopped.
+func (c change) apply(ctx context.Context, a agent.Agent) error {
+	for _, p := range c.plugins {
+		if err := a.ReplacePlugin(ctx, p); err != nil {
+			return err
+		}
+	}
+	if c.options == nil {
+		return nil
+	}
+	return a.Reconfigure(ctx, *c.options)
+}
+
+// restart restarts the agent under its tasks, with a change.
+func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
 	before, err := tasks(ctx, a.Client())
 	if err != nil {
 		return err
 	}
-	end := l.step(ctx, "Restarting the agent with %s", names(plugins))
+	end := l.step(ctx, "Restarting the agent with %s", c)
 	err = func() error {
 		if err := a.Stop(ctx); err != nil {
 			return err
 		}
-		for _, p := range plugins {
-			if err := a.ReplacePlugin(ctx, p); err != nil {
-				return err
-			}
+		if err := c.apply(ctx, a); err != nil {
+			return err
 		}
 		return a.Start(ctx)
 	}()

@@ -41,10 +41,12 @@ func (l *Lab) Up(ctx context.Context, usb string) error {
 	if err != nil {
 		return err
 	}
+	turn := l.unplug
 	if l.usb == usbSim {
-		if err := l.plug(ctx, a); err != nil {
-			return err
-		}
+		turn = l.plug
+	}
+	if err := turn(ctx, a); err != nil {
+		return err
 	}
 	return l.summary(ctx, a, time.Since(start))
 }
@@ -74,10 +76,10 @@ func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	o.Labels = map[string]string{usbLabel: string(l.usb)}
 	for _, p := range paths {
 		o.Plugins = append(o.Plugins, labPlugin(p, l.usb))
 	}
+	o.Labels = map[string]string{usbLabel: string(l.usb), configLabel: configs(o)}
 	o.Hash, err = hash(o)
 	return o, err
 }
@@ -112,8 +114,14 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 
 // create starts a new lab.
 func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err error) {
-	if o.HTTPPort == 0 && free(defaultPort) {
+	instead := ""
+	switch {
+	case l.port != 0 && !free(l.port):
+		return nil, fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: name another, or none for any that is free", l.port)
+	case o.HTTPPort == 0 && free(defaultPort):
 		o.HTTPPort = defaultPort
+	case o.HTTPPort == 0:
+		instead = fmt.Sprintf(", since another program has Nomad's usual port %d", defaultPort)
 	}
 	end := l.step(ctx, "Starting the agent")
 	a, err := agent.Start(ctx, o)
@@ -129,7 +137,7 @@ func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err e
 		}
 		return nil, err
 	}
-	end(nil, "%s%s", a.Address(), mode(a.Info()))
+	end(nil, "%s%s%s", a.Address(), instead, mode(a.Info()))
 	return l.healthy(ctx, a, true)
 }
 
@@ -174,7 +182,8 @@ func Missing(steps *term.Printer) func(error) {
 }
 
 // update makes a lab that exists like o: it starts one that has ended, restarts
-// one whose plugins were built anew, and refuses to touch one that differs more.
+// one whose plugins were built anew or are to be configured in another way, and refuses
+// to touch one that differs more.
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
 	info := a.Info()
 	if info.Hash != o.Hash {
@@ -184,22 +193,27 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent
 	if err != nil {
 		return nil, err
 	}
-	alive := a.Alive(ctx) == nil
-	if alive && len(changed) == 0 {
-		l.say("The lab is up already, and its plugins are as built.")
-		return l.healthy(ctx, a, false)
+	c := change{plugins: changed}
+	if info.Labels[configLabel] != o.Labels[configLabel] {
+		c.options = &o
 	}
-	if len(changed) > 0 && alive {
-		return a, l.restart(ctx, a, changed)
-	}
-	end := l.step(ctx, "Starting the agent again")
-	for _, p := range changed {
-		if err := a.ReplacePlugin(ctx, p); err != nil {
-			end(err, "")
+	if a.Alive(ctx) == nil {
+		if c.none() {
+			l.say("The lab is up already, and its plugins are as built.")
+			return l.healthy(ctx, a, false)
+		}
+		if err := l.unplug(ctx, a); err != nil {
 			return nil, err
 		}
+		return a, l.restart(ctx, a, c)
 	}
-	err = a.Start(ctx)
+	if !free(info.HTTP) {
+		return nil, fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n  %s lab:down lab:up", info.HTTP, mage)
+	}
+	end := l.step(ctx, "Starting the agent again")
+	if err = c.apply(ctx, a); err == nil {
+		err = a.Start(ctx)
+	}
 	end(err, "%s", a.Address())
 	if err != nil {
 		return nil, err
@@ -238,8 +252,6 @@ func difference(i agent.Info, o agent.Options) string {
 		return fmt.Sprintf("it runs %s and not %s", i.Binary, o.Binary)
 	case joined(have) != joined(want):
 		return fmt.Sprintf("with other plugins (%s and not %s)", joined(have), joined(want))
-	case i.Labels[usbLabel] != o.Labels[usbLabel]:
-		return fmt.Sprintf("it was started with -usb=%s and not -usb=%s", i.Labels[usbLabel], o.Labels[usbLabel])
 	default:
 		return "with another nomad binary or configuration"
 	}
@@ -254,9 +266,21 @@ func hash(o agent.Options) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, o.Runtime, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
 	for _, p := range o.Plugins {
-		fmt.Fprintln(h, p.Name(), p.Config)
+		fmt.Fprintln(h, p.Name())
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
+}
+
+// configLabel is the agent's label for what configs returns.
+const configLabel = "plugin_configs"
+
+// configs stands for the plugins' configurations.
+func configs(o agent.Options) string {
+	h := sha256.New()
+	for _, p := range o.Plugins {
+		fmt.Fprintln(h, p.Name(), p.Config)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }
 
 // free says whether nobody listens on a loopback port.

@@ -92,6 +92,16 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	}
 }
 
+// unplug stops the job that is the simulated stick, where the lab is to have none any more.
+func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
+	if l.usb == usbSim || !runs(ctx, a.Client(), simJob) {
+		return nil
+	}
+	end := l.step(ctx, "Pulling out the simulated stick")
+	defer func() { end(err, "") }()
+	return stopJob(ctx, a.Client(), api.DefaultNamespace, simJob)
+}
+
 // runs says whether a job runs that is not being stopped.
 func runs(ctx context.Context, c *api.Client, job string) bool {
 	allocs, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{}).WithContext(ctx))

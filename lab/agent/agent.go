@@ -162,6 +162,10 @@ type Agent interface {
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
 
+	// Reconfigure gives the agent the configuration, hash and labels of these options from
+	// its next Start on. Everything else in them has to be as it was.
+	Reconfigure(ctx context.Context, o Options) error
+
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
 	StateDir() string
 

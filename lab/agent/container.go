@@ -128,11 +128,7 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 		}
 		opts = append(opts, nomad.WithPlugin(p.Binary, p.Name()))
 	}
-	c := (*nomad.Container)(nil)
-	opts = append(opts, nomad.WithConfigString(config(o, layout{
-		data: c.DataDir(), plugins: c.PluginDir(), state: c.StateDir(), bind: "0.0.0.0",
-		http: ports[0], rpc: a.info.RPC, serf: a.info.Serf,
-	})))
+	opts = append(opts, nomad.WithNamedConfig(configName, a.config(o)))
 	if o.Config != "" {
 		opts = append(opts, nomad.WithConfigString(o.Config))
 	}
@@ -152,6 +148,16 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 		return a, err
 	}
 	return a, nil
+}
+
+// configName is that of the agent's configuration.
+const configName = "lab"
+
+func (a *containerAgent) config(o Options) string {
+	return config(o, layout{
+		data: a.DataDir(), plugins: a.PluginDir(), state: a.StateDir(), bind: "0.0.0.0",
+		http: a.info.HTTP, rpc: a.info.RPC, serf: a.info.Serf,
+	})
 }
 
 func openContainer(ctx context.Context, info Info) (Agent, error) {
@@ -280,6 +286,20 @@ func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.info.Sums[name] = sum
+	return a.info.write()
+}
+
+// Reconfigure implements Agent.
+func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
+	if err := a.there(); err != nil {
+		return err
+	}
+	if err := a.ctr.PutConfig(ctx, configName, a.config(o)); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.info.Hash, a.info.Labels = o.Hash, o.Labels
 	return a.info.write()
 }
 

@@ -124,16 +124,24 @@ func (a *hostAgent) listen(o Options) error {
 		ports[0] = o.HTTPPort
 	}
 	a.info.HTTP, a.info.RPC, a.info.Serf = ports[0], ports[1], ports[2]
+	if err := a.configure(o); err != nil {
+		return err
+	}
+	a.client, err = newClient(a.Address())
+	return err
+}
+
+// configure writes the configuration.
+func (a *hostAgent) configure(o Options) error {
 	text := config(o, layout{
 		data: a.DataDir(), plugins: a.PluginDir(), state: a.StateDir(),
 		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
-		http: ports[0], rpc: ports[1], serf: ports[2],
+		http: a.info.HTTP, rpc: a.info.RPC, serf: a.info.Serf,
 	})
 	if err := os.WriteFile(a.mainConfig(), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("failed to write the agent's configuration: %w", err)
 	}
-	a.client, err = newClient(a.Address())
-	return err
+	return nil
 }
 
 // up waits until the API answers or the process has ended.
@@ -292,6 +300,17 @@ func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
 	if err := a.install(binary); err != nil {
 		return err
 	}
+	return a.info.write()
+}
+
+// Reconfigure implements Agent.
+func (a *hostAgent) Reconfigure(_ context.Context, o Options) error {
+	if err := a.configure(o); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.info.Hash, a.info.Labels = o.Hash, o.Labels
 	return a.info.write()
 }
 

@@ -214,6 +214,16 @@ func WithConfigString(hcl string) testcontainers.CustomizeRequestOption {
 	}
 }
 
+// WithNamedConfig adds agent configuration that PutConfig replaces. That of WithConfigString
+// and WithConfigFile wins over it.
+func WithNamedConfig(name, hcl string) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithFiles(testcontainers.ContainerFile{
+		Reader: strings.NewReader(hcl), ContainerFilePath: namedConfig(name), FileMode: 0o644,
+	})
+}
+
+func namedConfig(name string) string { return configDir + "/40-" + name + ".hcl" }
+
 // WithConfigFile adds a file of agent configuration.
 func WithConfigFile(path string) testcontainers.CustomizeRequestOption {
 	return func(req *testcontainers.GenericContainerRequest) error {
@@ -327,6 +337,15 @@ echo "agent does not start"; exit 1`, holdFile, pidFile)
 func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 	if err := c.CopyFileToContainer(ctx, path, pluginDir+"/"+name, 0o755); err != nil {
 		return fmt.Errorf("copy plugin: %w", err)
+	}
+	return nil
+}
+
+// PutConfig puts new agent configuration in place of what has this name; the agent uses it
+// from its next start on.
+func (c *Container) PutConfig(ctx context.Context, name, hcl string) error {
+	if err := c.CopyToContainer(ctx, []byte(hcl), namedConfig(name), 0o644); err != nil {
+		return fmt.Errorf("copy configuration: %w", err)
 	}
 	return nil
 }
