@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 
 	"github.com/magefile/mage/mg"
@@ -103,14 +102,14 @@ func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
 
 // Runs the unit tests of every module, then the end-to-end tests on a real agent.
 func Test(ctx context.Context) error {
-	mg.SerialCtxDeps(ctx, Lint, Build)
+	mg.SerialCtxDeps(ctx, Lint, lab.BuildPlugins) // ^C is mage's, for the tests
 	return check.Test(ctx, ".")
 }
 
 // Compares exec-lite with raw_exec, and python with the same by hand, and prints the ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
-	return run(ctx, "./lab/bench")
+	return lab.RunProgram(ctx, "./lab/bench")
 }
 
 // Aliases give a target the name of its plugin, which no Go method can have.
@@ -120,29 +119,12 @@ var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite}
 type Demo mg.Namespace
 
 // demo:exec-lite shows its processes while tasks start and the plugin is killed.
-func (Demo) ExecLite(ctx context.Context) error { return run(ctx, "./lab/demo/exec-lite") }
+func (Demo) ExecLite(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/exec-lite") }
 
 // Shows Python programs: a page, an environment that is built and then found in the cache, an exception.
-func (Demo) Python(ctx context.Context) error { return run(ctx, "./lab/demo/python") }
+func (Demo) Python(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/python") }
 
 // Shows a USB stick that is plugged, used, unplugged and plugged again (-id=10c4:ea60: a real one).
 func (Demo) USB(ctx context.Context, id *string) error {
-	return run(ctx, "./lab/demo/usb", "-id="+value(id))
-}
-
-// run runs a program of this repository on the caller's terminal, which gets ^C as well and
-// ends in good order.
-func run(ctx context.Context, pkg string, args ...string) error {
-	ctx, stop := lab.UntilInterrupt(ctx)
-	defer stop()
-	cmd := exec.Command("go", append([]string{"run", pkg}, args...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		return lab.Interrupted(pkg + " has ended")
-	}
-	if err != nil {
-		return fmt.Errorf("failed to run %s: %w", pkg, err)
-	}
-	return nil
+	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
 }

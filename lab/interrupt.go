@@ -84,6 +84,11 @@ func (l *Lab) interrupted(ctx context.Context) error {
 	}
 }
 
+// goesOn is the interruption of a look at a job.
+func goesOn(job string) Interrupted {
+	return Interrupted(fmt.Sprintf("job %s goes on. Stop it with: %s lab:stop %[1]s", job, mage))
+}
+
 // step is one of the printer's, which is interrupted and has not failed where the context has ended.
 func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
 	end := l.steps.Step(format, args...)

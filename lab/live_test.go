@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -184,6 +185,14 @@ func TestLabFromUpToDown(t *testing.T) {
 
 	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is none of this lab's") {
 		t.Errorf("a job without a place: %v", err)
+	}
+
+	interrupted, interrupt := context.WithCancel(ctx)
+	time.AfterFunc(3*time.Second, interrupt)
+	err = l.Run(interrupted, jobFile(t, "batch", "endless", "raw_exec", "sleep 1000"))
+	var told Interrupted
+	if !errors.As(err, &told) || !strings.HasSuffix(err.Error(), "mage lab:stop endless") {
+		t.Errorf("interrupted: %v", err)
 	}
 
 	// a scheduler that is slow to hear of the removal of a job that is run again

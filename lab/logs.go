@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -20,11 +19,11 @@ func (l *Lab) Logs(ctx context.Context, job string) error {
 	}
 	if job == "" {
 		err = a.Logs(ctx, l.out, true)
-	} else {
-		err = l.follow(ctx, a, job)
+	} else if err = l.follow(ctx, a, job); err != nil && ctx.Err() != nil {
+		return goesOn(job)
 	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
+	if err == nil && ctx.Err() != nil { // which is how the agent's log ends
+		err = ctx.Err()
 	}
 	return err
 }

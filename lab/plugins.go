@@ -9,8 +9,23 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Build builds every plugin into bin/, and prints their paths.
+// Build is BuildPlugins as a command, which ^C ends.
 func Build(ctx context.Context) error {
+	l, err := New("")
+	if err != nil {
+		return err
+	}
+	return l.Command(ctx, func(ctx context.Context) error {
+		err := BuildPlugins(ctx)
+		if err != nil && cancelled(ctx) {
+			return Interrupted("what was compiled is kept. Go on with: " + mage + " build")
+		}
+		return err
+	})
+}
+
+// BuildPlugins builds every plugin into bin/, and prints their paths.
+func BuildPlugins(ctx context.Context) error {
 	l, err := New("")
 	if err != nil {
 		return err

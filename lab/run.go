@@ -26,7 +26,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	}
 	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), job: job, out: term.NewLines(l.out)}
 	if err = r.run(ctx); err != nil && cancelled(ctx) {
-		return Interrupted(fmt.Sprintf("job %s goes on. Stop it with: %s lab:stop %[1]s", *job.ID, mage))
+		return goesOn(*job.ID)
 	}
 	return err
 }

@@ -33,11 +33,8 @@ func (d Demo) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second one ends the process
 	err := d.run(ctx)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil && !errors.Is(err, errLeft):
-		Say("Interrupted: what was started is gone")
-	default:
+	interrupted := ctx.Err() != nil && !errors.Is(err, errLeft)
+	if err != nil && !interrupted {
 		fmt.Fprintln(os.Stderr, term.Wrap("demo: "+err.Error(), term.Width, "  "))
 		os.Exit(1)
 	}
