@@ -15,7 +15,9 @@ import (
 
 // groups are the sticks of the same block and product. The names are in hex, not
 // those of usb.ids: those differ between hosts, and some have a slash, which ends a
-// part of the name in a job.
+// part of the name in a job. Sticks that several tasks may have are in one group for each
+// of them: Nomad takes all devices of a task's device block from one group, in any order,
+// and would give the same stick twice.
 func (v *inventory) groups(sticks []*stick) []device.Group {
 	members := map[[2]string][]*stick{}
 	for _, s := range sticks {
@@ -24,16 +26,20 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 	}
 	var groups []device.Group
 	for key, all := range members {
-		g := device.Group{
-			Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].as.Product),
-			Attributes: v.attributes(all),
-		}
-		for _, s := range all {
-			for _, id := range s.ids() {
-				g.Devices = append(g.Devices, device.Device{ID: id, Problem: s.problem, PCIBusID: s.PCIBusID})
+		attributes := v.attributes(all)
+		for share := range all[0].block.Count {
+			g := device.Group{
+				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].as.Product),
+				Attributes: attributes,
 			}
+			if share > 0 {
+				g.Name = fmt.Sprintf("%s#%d", g.Name, share+1)
+			}
+			for _, s := range all {
+				g.Devices = append(g.Devices, device.Device{ID: s.ids()[share], Problem: s.problem, PCIBusID: s.PCIBusID})
+			}
+			groups = append(groups, g)
 		}
-		groups = append(groups, g)
 	}
 	return groups
 }

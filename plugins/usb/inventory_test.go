@@ -96,7 +96,7 @@ func TestADeviceMayBeSharedByACount(t *testing.T) {
 	}`)
 	m.plug("1546:01a8", "", "1-1")
 	id := "1546:01a8@pci-0000:00:14.0-usbv2-0:1"
-	m.wantPublished("1546/gps/01a8 " + id + "#1 " + id + "#2 " + id + "#3")
+	m.wantPublished("1546/gps/01a8 "+id+"#1", "1546/gps/01a8#2 "+id+"#2", "1546/gps/01a8#3 "+id+"#3")
 	one, two := m.reserve(id+"#1"), m.reserve(id+"#3")
 	if one.Envs["USB_GPS_HOST_TTY"] != two.Envs["USB_GPS_HOST_TTY"] || one.Envs["USB_GPS_ID"] != id+"#1" || two.Envs["USB_GPS_TTY"] != "/dev/gps/tty" {
 		t.Errorf("got %v and %v", one.Envs, two.Envs)
@@ -144,5 +144,23 @@ func TestNothingConfiguredAndBlocksThatOverlapAreSaidOnce(t *testing.T) {
 	}
 	if n := strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it too`); n != 1 {
 		t.Errorf("said %d times: %s", n, m.log)
+	}
+}
+
+// A job's count = 2 is two devices of one group, whichever Nomad takes.
+func TestNoGroupHasAStickTwice(t *testing.T) {
+	m := newMachine(t, `device "gps" {
+		id    = "1546:01a8"
+		count = 2
+	}`)
+	m.plug("1546:01a8", "A", "1-1")
+	m.plug("1546:01a8", "B", "1-2")
+	m.wantPublished("1546/gps/01a8 1546:01a8:A#1 1546:01a8:B#1", "1546/gps/01a8#2 1546:01a8:A#2 1546:01a8:B#2")
+	if r := m.reserve("1546:01a8:A#2", "1546:01a8:B#2"); r.Envs["USB_GPS_HOST_TTY"] == r.Envs["USB_GPS_2_HOST_TTY"] {
+		t.Errorf("got %v", r.Envs)
+	}
+	_, err := m.Reserve(t.Context(), []string{"1546:01a8:A#1", "1546:01a8:A#2"})
+	if err == nil || err.Error() != `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same: a task can have it once` {
+		t.Errorf("got %v", err)
 	}
 }

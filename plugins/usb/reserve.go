@@ -26,6 +26,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	}
 	defer done()
 	r := &reservation{inventory: v, links: sysfs.Links(tree), env: map[string]string{}, taken: map[string]bool{}}
+	sticks := map[*stick]string{}
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
@@ -33,7 +34,10 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
+		case sticks[s] != "":
+			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", sticks[s], id)
 		}
+		sticks[s] = id
 		r.add(s, id, i+1, len(ids))
 	}
 	if now.byID[ids[0]].block.kind == match.AnyType {
