@@ -14,6 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/usb/match"
+	"github.com/outrider-dev/outrider/plugins/usb/shadow"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -56,6 +57,11 @@ func report(w io.Writer, path string, config Config) error {
 	}
 	fmt.Fprintf(w, "%s: the configuration is right.\n", path)
 	notes := p.notes()
+	if config.Root == "/" {
+		if err := shadow.New(config.ShadowDir).Check(); err != nil {
+			notes = append(notes, "shadow_dir: no device nodes can be made for tasks: "+err.Error())
+		}
+	}
 	tree, done, err := openTree(config.Root)
 	if err != nil {
 		return err

@@ -212,6 +212,15 @@ func TestCheckTellsWhatKeepsAnAgentFromStarting(t *testing.T) {
 	}
 }
 
+func TestCheckTellsWhatKeepsNodesFromBeingMade(t *testing.T) {
+	m := newMachine(t, ``)
+	dir := t.TempDir()
+	m.must(os.WriteFile(dir+"/precious", nil, 0o600))
+	got, err := m.check(fmt.Sprintf("shadow_dir = %q\ndevice \"z\" { id = \"10c4:ea60\" }", dir))
+	m.must(err)
+	wantLines(t, got, "note: shadow_dir: no device nodes can be made for tasks: "+dir+" has files of others: use a directory that is empty or missing")
+}
+
 func TestCheckReadsADirectory(t *testing.T) {
 	m := newMachine(t, ``)
 	dir := t.TempDir()

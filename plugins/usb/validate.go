@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -26,48 +25,95 @@ var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
+// mistakes are all of a configuration, each once.
+type mistakes struct{ schema.Problems }
+
+func (m *mistakes) add(err error) {
+	if err != nil {
+		m.Problems = append(m.Problems, err)
+	}
+}
+
+func (m *mistakes) addf(format string, args ...any) { m.add(fmt.Errorf(format, args...)) }
+
+// orNil is for who makes an error of it.
+func (m *mistakes) orNil() error {
+	if len(m.Problems) == 0 {
+		return nil
+	}
+	return m.Problems
+}
+
 // Validate looks at no hardware: an agent without its sticks must start.
 func (c Config) Validate() error {
-	for _, dir := range []struct{ option, path, instead string }{{"shadow_dir", c.ShadowDir, "/dev/nomad-usb"}, {"root", c.Root, "/"}} {
-		if err := checkPath(dir.option, dir.path, dir.instead); err != nil {
-			return err
-		}
-		if err := owndir.Check(dir.path); err != nil {
-			return fmt.Errorf("%s: %w", dir.option, err)
-		}
-	}
-	if c.Root != "/" {
-		if c.ShadowDir == defaults.ShadowDir {
-			return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, where those of the machine's own devices are: "+
-				"leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
-		}
-		_, done, err := openTree(c.Root)
-		if err != nil {
-			return err
-		}
-		done()
-	}
-	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
-		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir, "/dev/nomad-usb")
-	}
+	var wrong mistakes
+	wrong.add(c.validateShadowDir())
+	wrong.add(c.validateRoot())
 	variables := map[string]string{}
 	for _, label := range slices.Sorted(maps.Keys(c.Devices)) {
+		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			return fmt.Errorf("device %q: its name is what jobs ask for and part of a path: use letters, digits, \"-\", \"_\" and \".\"", label)
+			wrong.addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, \"-\", \"_\" and \".\"", label)
+			continue
 		case c.MatchAll && label == match.AnyType:
-			return fmt.Errorf("device %q: this is the type of what match_all publishes: use another name", label)
+			wrong.addf("device %q: this is the type of what match_all publishes: use another name", label)
 		}
 		variable := variableName(label)
 		if other, taken := variables[variable]; taken {
-			return fmt.Errorf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name", label, variable, other)
+			wrong.addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name", label, variable, other)
 		}
 		variables[variable] = label
-		if path := c.Devices[label].taskPath(label); slices.Contains(taken, path) {
-			return fmt.Errorf("device %q: its nodes would be in %s, which is something else: set path", label, path)
+		path := b.taskPath(label)
+		if slices.Contains(taken, path) {
+			wrong.addf("device %q: its nodes would be in %s, which is something else: set path", label, path)
+		}
+		for i, m := range b.Mounts {
+			if inside(path, m.taskPath()) {
+				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: use another task_path, or path", label, i, m.taskPath(), path)
+			}
 		}
 	}
+	return wrong.orNil()
+}
+
+func (c Config) validateShadowDir() error {
+	if err := checkPath("shadow_dir", c.ShadowDir, defaults.ShadowDir); err != nil {
+		return err
+	}
+	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
+		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir, defaults.ShadowDir)
+	}
+	for _, kernels := range []string{"/sys", "/proc"} {
+		if inside(c.ShadowDir, kernels) {
+			return fmt.Errorf("shadow_dir %q is the kernel's, where nothing can be made: use for example %q", c.ShadowDir, defaults.ShadowDir)
+		}
+	}
+	if err := owndir.Check(c.ShadowDir); err != nil {
+		return fmt.Errorf("shadow_dir: %w", err)
+	}
 	return nil
+}
+
+func (c Config) validateRoot() error {
+	if err := checkPath("root", c.Root, "/"); err != nil || c.Root == "/" {
+		return err
+	}
+	_, done, err := openTree(c.Root)
+	if err != nil {
+		return err
+	}
+	done()
+	if c.ShadowDir == defaults.ShadowDir {
+		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, where those of the machine's own devices are: "+
+			"leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
+	}
+	return nil
+}
+
+// inside says whether a path is a directory or anything below it.
+func inside(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 // taken are paths that a task has anyway.
@@ -76,53 +122,48 @@ var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev
 
 // Validate is part of a device block.
 func (b Block) Validate() error {
-	if err := b.Match.Validate(); err != nil {
-		return err
-	}
-	if _, err := b.knownAs(); err != nil {
-		return err
+	var wrong mistakes
+	wrong.add(b.Match.Validate())
+	if len(wrong.Problems) == 0 { // else it would be compared with what is wrong
+		_, err := b.knownAs()
+		wrong.add(err)
 	}
 	given := map[string]bool{}
 	for _, written := range b.Nodes {
 		kind := strings.TrimSuffix(written, "?")
 		switch {
 		case !slices.Contains(kinds, kind):
-			return fmt.Errorf("nodes %q is not known%s: use %s", written, didYouMean(kind, kinds), oneOf(kinds))
+			wrong.addf("nodes %q is not known%s: use %s", written, didYouMean(kind, kinds), oneOf(kinds))
 		case given[kind]:
-			return fmt.Errorf("nodes has %q twice", kind)
+			wrong.addf("nodes has %q twice", kind)
 		}
 		given[kind] = true
 	}
 	if b.Path != "" {
 		if err := checkPath("path", b.Path, "/dev/zigbee"); err != nil {
-			return err
+			wrong.add(err)
+		} else if b.Path == "/" || b.Path == "/dev" {
+			wrong.addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; one node's path is set with names", b.Path)
 		}
-		if b.Path == "/" || b.Path == "/dev" {
-			return fmt.Errorf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; one node's path is set with names", b.Path)
-		}
 	}
-	if err := b.validateNames(given); err != nil {
-		return err
-	}
-	if _, err := parseMode(b.Mode); err != nil {
-		return err
-	}
-	if _, err := lookupUser(b.User); err != nil {
-		return err
-	}
-	if _, err := lookupGroup(b.Group); err != nil {
-		return err
-	}
+	b.validateNames(&wrong, given)
+	_, err := parseMode(b.Mode)
+	wrong.add(err)
+	_, err = lookupUser(b.User)
+	wrong.add(err)
+	_, err = lookupGroup(b.Group)
+	wrong.add(err)
 	if b.Libusb != nil && *b.Libusb && len(given) > 0 && !given[string(sysfs.USB)] {
-		return errors.New("libusb needs the usb node: add \"usb\" to nodes")
+		wrong.addf("libusb needs the usb node: add \"usb\" to nodes")
 	}
-	return b.validateMounts()
+	b.validateMounts(&wrong)
+	return wrong.orNil()
 }
 
 // nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2.
 var nodeName = regexp.MustCompile(`^([a-z]+)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
-func (b Block) validateNames(given map[string]bool) error {
+func (b Block) validateNames(wrong *mistakes, given map[string]bool) {
 	used := map[string]string{}
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		path := b.Names[node]
@@ -130,40 +171,45 @@ func (b Block) validateNames(given map[string]bool) error {
 		switch {
 		case parts == nil || !slices.Contains(kinds, parts[1]):
 			kind, _, _ := strings.Cut(node, "-")
-			return fmt.Errorf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, such as \"tty-if01\"", node, didYouMean(kind, kinds))
+			wrong.addf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, such as \"tty-if01\"", node, didYouMean(kind, kinds))
 		case len(given) > 0 && !given[parts[1]]:
-			return fmt.Errorf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
+			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}
 		if err := checkPath(fmt.Sprintf("names: %q", node), path, "/dev/ttyACM0"); err != nil {
-			return err
+			wrong.add(err)
+			continue
 		}
-		if other, twice := used[path]; twice {
-			return fmt.Errorf("names: %q and %q are both %q: use different paths", other, node, path)
+		for _, other := range slices.Sorted(maps.Keys(used)) {
+			switch {
+			case path == other:
+				wrong.addf("names: %q and %q are both %q: use different paths", used[other], node, path)
+			case inside(path, other) || inside(other, path):
+				wrong.addf("names: %q, at %q, and %q, at %q, can't be one inside of the other: use different paths", used[other], other, node, path)
+			}
 		}
 		used[path] = node
 	}
-	return nil
 }
 
-func (b Block) validateMounts() error {
+func (b Block) validateMounts(wrong *mistakes) {
 	used := map[string]bool{}
 	for i, m := range b.Mounts {
 		at := fmt.Sprintf("mount[%d].", i)
-		if err := checkPath(at+"host_path", m.HostPath, "/run/pcscd"); err != nil {
-			return err
-		}
+		wrong.add(checkPath(at+"host_path", m.HostPath, "/run/pcscd"))
 		if m.TaskPath != "" {
-			if err := checkPath(at+"task_path", m.TaskPath, "/run/pcscd"); err != nil {
-				return err
+			wrong.add(checkPath(at+"task_path", m.TaskPath, "/run/pcscd"))
+		}
+		path := m.taskPath()
+		if used[path] {
+			wrong.addf("%stask_path %q is that of another mount: use different paths", at, path)
+		}
+		used[path] = true
+		for _, node := range slices.Sorted(maps.Keys(b.Names)) {
+			if name := b.Names[node]; inside(name, path) || inside(path, name) {
+				wrong.addf("names: %q is %q, and mount[%d] is at %q: neither can be inside of the other, use different paths", node, name, i, path)
 			}
 		}
-		if path := m.taskPath(); used[path] {
-			return fmt.Errorf("%stask_path %q is that of another mount: use different paths", at, path)
-		} else {
-			used[path] = true
-		}
 	}
-	return nil
 }
 
 func checkPath(option, path, instead string) error {

@@ -63,10 +63,19 @@ func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
 		"shadow_dir, relative":  {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
 		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" belongs to others: use a directory of its own, such as "/dev/nomad-usb"`},
 		"root, relative":        {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
-		"rescan":                {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
-		"rescan of nothing":     {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
-		"rescan, negative":      {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
-		"grace":                 {`grace = "1h"`, `grace "1h" is too large: use "5m" or less`},
+		"shadow_dir, kernel's":  {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is the kernel's, where nothing can be made: use for example "/dev/nomad-usb"`},
+		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""), `device "x": nodes "ttty" is not known (did you mean "tty"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other; ` +
+			`device "x": nodes "vidio" is not known (did you mean "video"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other; ` +
+			`device "x": group "dailout" is not known on this host: use one of /etc/group, or a number; ` +
+			`shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
+		"names in a mount":   {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"), `device "x": names: "tty" is "/data/tty", and mount[0] is at "/data": neither can be inside of the other, use different paths`},
+		"names and a mount":  {zigbee("names { tty = \"/data\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"), `device "x": names: "tty" is "/data", and mount[0] is at "/data": neither can be inside of the other, use different paths`},
+		"names in names":     {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x/usb\"\n}"), `device "x": names: "tty", at "/dev/x", and "usb", at "/dev/x/usb", can't be one inside of the other: use different paths`},
+		"a mount over nodes": {zigbee("mount {\nhost_path = \"/srv\"\ntask_path = \"/dev\"\n}"), `device "x": mount[0] is at "/dev" and would hide the nodes, which are in /dev/x: use another task_path, or path`},
+		"rescan":             {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
+		"rescan of nothing":  {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
+		"rescan, negative":   {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
+		"grace":              {`grace = "1h"`, `grace "1h" is too large: use "5m" or less`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decode(t, c.config)

@@ -34,7 +34,8 @@ func (p Problems) orNil() error {
 func (p *Problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
 // validator is what a configuration or a block of it implements for rules that
-// tags cannot say, such as two options that exclude each other.
+// tags cannot say, such as two options that exclude each other. An error that is
+// Problems is as many mistakes.
 type validator interface{ Validate() error }
 
 // Validate returns Problems with every mistake, or nil. After the tags' rules it
@@ -48,19 +49,28 @@ func (s *Schema[T]) Validate(t *T) error {
 }
 
 func check(p *Problems, path string, v reflect.Value, options []*option, ask bool) {
-	before := len(*p)
+	own := 0
 	for _, o := range options {
+		before := len(*p)
 		o.check(p, path+o.name, v.FieldByIndex(o.index), ask)
+		if o.nested == nil {
+			own += len(*p) - before
+		}
 	}
 	// rules between options would only repeat what is wrong with one of them
-	if ask && len(*p) == before {
+	if ask && own == 0 {
 		askItself(p, path, v)
 	}
 }
 
 func askItself(p *Problems, path string, v reflect.Value) {
 	if val, ok := v.Addr().Interface().(validator); ok {
-		if err := val.Validate(); err != nil {
+		err := val.Validate()
+		all, several := err.(Problems)
+		if err != nil && !several {
+			all = Problems{err}
+		}
+		for _, err := range all {
 			if path != "" {
 				err = fmt.Errorf("%s: %w", strings.TrimRight(path, ".: "), err)
 			}

@@ -96,13 +96,9 @@ func (d *Dir) prepare() error {
 		return refused(fmt.Errorf("shadow_dir: %w", err))
 	}
 	dir.Close()
-	there, err := os.ReadDir(d.path)
+	ours, err := d.isOurs()
 	if err != nil {
 		return refused(err)
-	}
-	ours := slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == mark })
-	if len(there) > 0 && !ours {
-		return fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
 	}
 	if !ours {
 		if err := os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by nomad-device-usb.\n"), 0o644); err != nil {
@@ -111,6 +107,31 @@ func (d *Dir) prepare() error {
 	}
 	d.ready = true
 	return nil
+}
+
+// isOurs is false where it is empty, and an error where others have something in it.
+func (d *Dir) isOurs() (bool, error) {
+	there, err := os.ReadDir(d.path)
+	if err != nil {
+		return false, err
+	}
+	ours := slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == mark })
+	if len(there) > 0 && !ours {
+		return false, fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
+	}
+	return ours, nil
+}
+
+// Check says why no device node could be made in it, and makes nothing.
+func (d *Dir) Check() error {
+	if _, err := d.isOurs(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for dir := d.path; ; dir = filepath.Dir(dir) { // the nearest that is there
+		if err := mayHoldDevices(dir); !errors.Is(err, fs.ErrNotExist) || dir == "/" {
+			return err
+		}
+	}
 }
 
 // Begin is called before it is looked at which devices there are: of what is withdrawn

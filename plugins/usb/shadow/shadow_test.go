@@ -449,6 +449,9 @@ func TestADirectoryOfOthersIsLeftAlone(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o600))
 	d := New(dir)
 	must(t, d.Clear(nil))
+	if err := d.Check(); err == nil || !strings.Contains(err.Error(), "has files of others") {
+		t.Errorf("got %v", err)
+	}
 	err := d.Make(Device{Name: "d"})
 	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has files of others") {
 		t.Errorf("got %v", err)
@@ -490,6 +493,10 @@ func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if err := New(dir + "/not/there").Check(); err == nil || !strings.Contains(err.Error(), "mounted nodev") {
+		t.Errorf("got %v", err)
+	}
+	must(t, newDir(t).Check())
 	err := New(dir).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
 	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "mounted nodev") {
 		t.Errorf("got %v", err)
