@@ -47,9 +47,18 @@ func wantLines(t *testing.T, got string, lines ...string) {
 
 func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
 	m := newMachine(t, ``)
+	toCopy := func(got string) {
+		t.Helper()
+		_, block, _ := strings.Cut(got, "    device")
+		block, _, _ = strings.Cut(block, "\n\n")
+		if _, err := m.check("device" + block); err != nil {
+			t.Errorf("what is to be copied is wrong: %v\n%s", err, got)
+		}
+	}
 	if got := m.list(); !strings.Contains(got, "this machine has no USB") {
 		t.Errorf("without a bus: %s", got)
 	}
+	toCopy(m.list())
 	first := m.plug("10c4:ea60", "0001", "1-1")
 	got := m.list()
 	wantLines(t, got,
@@ -58,9 +67,10 @@ func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
 		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
 		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
 	m.must(first.Unplug())
-	if got := m.list(); got != "Nothing is plugged in, but for hubs.\n" {
+	if got := m.list(); !strings.HasPrefix(got, "Nothing is plugged in, but for hubs.\n") {
 		t.Errorf("without a stick: %s", got)
 	}
+	toCopy(m.list())
 }
 
 func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
@@ -85,6 +95,26 @@ func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
 	for _, g := range groups {
 		if len(g.Devices) != 1 {
 			t.Errorf("%s has %v", g.Type, g.Devices)
+		}
+	}
+}
+
+// Whatever is in a serial number. A configuration is HCL, in which ${ begins an expression.
+func TestTheBlockThatListPrintsIsRightWhateverTheSerialNumber(t *testing.T) {
+	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$", "a#b//c", "<<EOF"} {
+		m := newMachine(t, ``)
+		p := m.plug("10c4:ea60", serial, "1-1")
+		m.plug("10c4:ea60", "other", "1-2")
+		_, block, _ := strings.Cut(m.list(), "    device")
+		block, _, _ = strings.Cut(block, "\n\n")
+		got, err := m.check("root = \"ROOT\"\ndevice" + block)
+		if err != nil {
+			t.Errorf("%q: %v\n%s", serial, err, block)
+			continue
+		}
+		m.must(p.Unplug())
+		if without, _ := m.check("root = \"ROOT\"\ndevice" + block); strings.Contains(got, "nothing that is plugged in") || !strings.Contains(without, "nothing that is plugged in") {
+			t.Errorf("%q: the block means\n%s\nand without it\n%s", serial, got, without)
 		}
 	}
 }

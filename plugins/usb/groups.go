@@ -29,11 +29,8 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 		attributes := v.attributes(all)
 		for share := range all[0].block.Count {
 			g := device.Group{
-				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: fmt.Sprintf("%04x", all[0].as.Product),
+				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: all[0].product(share),
 				Attributes: attributes,
-			}
-			if share > 0 {
-				g.Name = fmt.Sprintf("%s#%d", g.Name, share+1)
 			}
 			for _, s := range all {
 				g.Devices = append(g.Devices, device.Device{ID: s.ids()[share], Problem: s.problem, PCIBusID: s.PCIBusID})
@@ -42,6 +39,14 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 		}
 	}
 	return groups
+}
+
+// product is the name of the group for one of its shares.
+func (s *stick) product(share int) string {
+	if share == 0 {
+		return fmt.Sprintf("%04x", s.as.Product)
+	}
+	return fmt.Sprintf("%04x#%d", s.as.Product, share+1)
 }
 
 // attributes are those that all sticks of a group have in common, and the lists of

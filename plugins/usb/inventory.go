@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -38,7 +40,12 @@ type inventory struct {
 	kept    map[string]plug  // by directory, every device that has one
 	plugs   map[string]plugs // by id
 
-	last atomic.Pointer[state]
+	last     atomic.Pointer[state]
+	reserved sync.Map // ids that were
+
+	idle      time.Duration // between measurements of what nobody seems to have
+	measuring sync.Mutex    // held by Stats, for:
+	measured  map[plug]measured
 }
 
 var (
@@ -50,6 +57,10 @@ var (
 // state is what a scan found. It does not change.
 type state struct {
 	byID map[string]*stick // by published id, of which a stick has as many as its count
+
+	// was has sticks by the ids that they had until a twin was plugged in, which tasks may
+	// have them by.
+	was map[string]*stick
 }
 
 // stick is one device that is published.
@@ -62,6 +73,7 @@ type stick struct {
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
+	now     string // the id that it has instead, if it has another
 }
 
 // plug is one plugging of one device, different from every other. An address alone is
@@ -84,7 +96,7 @@ type plugs struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{},
+		idle: idle, said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -130,14 +142,40 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	sticks = v.shadow(sticks, devices)
 	v.countPlugs(sticks)
 
-	s := &state{byID: map[string]*stick{}}
+	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}}
 	for _, st := range sticks {
 		for _, id := range st.ids() {
 			s.byID[id] = st
 		}
 	}
+	groups := v.groups(sticks)
+	for _, old := range v.renamed(sticks) {
+		for i, id := range old.ids() {
+			s.was[id] = old
+			groups = append(groups, device.Group{
+				Vendor: fmt.Sprintf("%04x", old.as.Vendor), Type: old.block.kind, Name: old.product(i),
+				Devices: []device.Device{{ID: id, Problem: "it is plugged in, as " + old.now + ": another with its serial number is there, too", PCIBusID: old.PCIBusID}},
+			})
+		}
+	}
 	v.last.Store(s)
-	return v.groups(sticks), nil
+	return groups, nil
+}
+
+// renamed are the sticks that have another id since their twin was plugged in, under the
+// old one.
+func (v *inventory) renamed(sticks []*stick) (all []*stick) {
+	for _, s := range sticks {
+		for id, p := range v.plugs {
+			taken := slices.ContainsFunc(sticks, func(other *stick) bool { return other.id == id })
+			if !taken && id != s.id && p.last == plugOf(s.Device) {
+				old := *s
+				old.id, old.now = id, s.id
+				all = append(all, &old)
+			}
+		}
+	}
+	return all
 }
 
 func (v *inventory) stick(a match.Assigned) *stick {

@@ -31,10 +31,21 @@ var listCommand = plugin.Command{
 	},
 }
 
+// sample is what to copy where nothing is plugged in.
+const sample = `
+A device block for what will be (vendor and product as lsusb shows them):
+
+    device "zigbee" {
+      id = "10c4:ea60"
+    }
+
+"nomad-device-usb simulate DIR" is such a stick without hardware.
+`
+
 // list shows what is plugged in below root.
 func list(w io.Writer, root string) error {
 	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
-		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n", filepath.Join(root, "sys/bus/usb/devices"))
+		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s", filepath.Join(root, "sys/bus/usb/devices"), sample)
 		return nil
 	}
 	root, err := filepath.Abs(root)
@@ -51,7 +62,7 @@ func list(w io.Writer, root string) error {
 		return err
 	}
 	if len(devices) == 0 {
-		fmt.Fprintln(w, "Nothing is plugged in, but for hubs.")
+		fmt.Fprint(w, "Nothing is plugged in, but for hubs.\n"+sample)
 		return nil
 	}
 	var ids match.IDs
@@ -112,7 +123,11 @@ func suggest(d sysfs.Device, id, label string) string {
 	fmt.Fprintf(&b, "    device %q {\n", label)
 	switch {
 	case !strings.Contains(id, "@"):
-		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, d.Serial)
+		serial := d.Serial
+		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // which HCL has other plans for
+			serial = match.PlainSerial(serial)
+		}
+		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, serial)
 	default:
 		if d.Serial != "" {
 			fmt.Fprintf(&b, "      # its serial number %q is also another's\n", d.Serial)

@@ -156,17 +156,27 @@ func TestAStickWithTheAddressOfTheOneBeforeIsNotTakenForIt(t *testing.T) {
 
 func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
-	m.plug("10c4:ea60", "0001", "1-1")
+	first := m.plug("10c4:ea60", "0001", "1-1")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	r := m.reserve("10c4:ea60:0001")
 	twin := m.plug("10c4:ea60", "0001", "1-2")
 	both := "10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1 10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	m.wantPublished(both)
-	m.wantPublished(both)
+	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another with its serial number is there, too)"
+	m.wantPublished(both, was)
+	m.wantPublished(both, was)
+	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // of the allocation that has it
+	m.must(err)
+	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
+		t.Error("it is unplugged under its old id, and is not")
+	}
 	if _, err := os.Stat(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
 		t.Error(err)
 	}
 	m.must(twin.Unplug())
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1", was)
+	m.must(first.Unplug())
+	m.wantPublished()
+	m.plug("10c4:ea60", "0001", "1-1")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
 }
 

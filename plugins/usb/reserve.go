@@ -40,6 +40,9 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 		sticks[s] = id
 		r.add(s, id, i+1, len(ids))
 	}
+	for _, id := range ids {
+		v.reserved.Store(id, true)
+	}
 	if now.byID[ids[0]].block.kind == match.AnyType {
 		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")
 	}

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,26 +14,70 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// Stats is part of device.Meter. What it reads does not wake a device.
+// idle is how often a device is measured that no task seems to have.
+const idle = time.Minute
+
+// measured is what is known of one plugging of a device.
+type measured struct {
+	stats *nomad.DeviceStats
+	at    time.Time
+	busy  bool // it was used between the last two measurements
+}
+
+// Stats is part of device.Meter. What it reads does not wake a device. At each interval,
+// which is a second, mostly, it reads what was reserved since the plugin was started, and
+// what is used, as after a restart of the plugin; the others now and then.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
-	now := v.last.Load()
-	tree, done, err := v.open()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	all := map[string]*nomad.DeviceStats{}
+	now, begin := v.last.Load(), time.Now()
+	v.measuring.Lock()
+	defer v.measuring.Unlock()
+	var tree fs.FS // opened when something is read
+	known, all := map[plug]measured{}, map[string]*nomad.DeviceStats{}
 	for _, id := range ids {
-		if s := now.byID[id]; s != nil {
-			all[id] = measure(s, tree)
-		} else {
+		s := now.byID[id]
+		if s == nil {
+			s = now.was[id]
+		}
+		if s == nil {
 			no := false
 			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
 				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
 			}}}
+			continue
 		}
+		m, there := known[plugOf(s.Device)] // of another share of it
+		if !there {
+			if m = v.measured[plugOf(s.Device)]; m.stats == nil || m.busy || v.isReserved(s) || begin.Sub(m.at) >= v.idle {
+				if tree == nil {
+					opened, done, err := v.open()
+					if err != nil {
+						return nil, err
+					}
+					defer done()
+					tree = opened
+				}
+				stats := measure(s, tree)
+				m = measured{stats: stats, at: begin, busy: m.stats != nil && transfers(m.stats) != transfers(stats)}
+			}
+			known[plugOf(s.Device)] = m
+		}
+		all[id] = m.stats
 	}
+	v.measured = known
 	return all, nil
+}
+
+// isReserved says whether a task got one of its shares since the plugin was started.
+func (v *inventory) isReserved(s *stick) bool {
+	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
+}
+
+// transfers is -1 where the kernel does not count them.
+func transfers(s *nomad.DeviceStats) int64 {
+	if v := s.Stats.Attributes["Transfers"]; v != nil {
+		return *v.IntNumeratorVal
+	}
+	return -1
 }
 
 // measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -48,9 +49,69 @@ func TestStatisticsSayWhatTheKernelDoes(t *testing.T) {
 		t.Errorf("summary is %+v", s.Summary)
 	}
 	m.must(p.Unplug())
+	m.idle = 0
 	stats, err = m.Stats(t.Context(), []string{"10c4:ea60:0001"})
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; *there {
 		t.Error("still there though unplugged since the last scan")
+	}
+}
+
+// counting counts the files that are opened.
+type counting struct {
+	fs.FS
+	opened *int
+}
+
+func (c counting) Open(name string) (fs.File, error) { *c.opened++; return c.FS.Open(name) }
+
+func TestStatisticsAreReadForWhatIsUsedAlone(t *testing.T) {
+	m := newMachine(t, `device "gps" {
+		id    = "10c4:ea60"
+		count = 3
+	}`)
+	var ids []string
+	for i := range 5 {
+		m.plug("10c4:ea60", fmt.Sprint(i), fmt.Sprintf("1-%d", i+1))
+		for share := range 3 {
+			ids = append(ids, fmt.Sprintf("10c4:ea60:%d#%d", i, share+1))
+		}
+	}
+	m.scan()
+	opened := 0
+	m.inventory.open = func() (fs.FS, func(), error) { return counting{os.DirFS(m.root), &opened}, func() {}, nil }
+	read := func() int {
+		t.Helper()
+		opened = 0
+		stats, err := m.Stats(t.Context(), ids)
+		m.must(err)
+		for _, id := range ids {
+			if there := stats[id].Stats.Attributes["Plugged in"].BoolVal; !*there {
+				t.Errorf("%s is not plugged in", id)
+			}
+		}
+		return opened
+	}
+	const each = 5 // files of a stick
+	for _, c := range []struct {
+		when string
+		do   func()
+		want int
+	}{
+		{"at first", func() {}, 5 * each},
+		{"while nobody has one", func() {}, 0},
+		{"when one is reserved", func() { m.reserve("10c4:ea60:3#2") }, each},
+		{"and at each interval", func() {}, each},
+		{"after a minute", func() {
+			m.must(os.WriteFile(m.root+"/sys/bus/usb/devices/1-1/urbnum", []byte("9\n"), 0o644))
+			m.idle = 0
+		}, 5 * each},
+		{"when another has been used", func() { m.idle = idle }, 2 * each},
+		{"and is no longer", func() {}, each},
+	} {
+		c.do()
+		if got := read(); got != c.want {
+			t.Errorf("%s %d files are read, want %d", c.when, got, c.want)
+		}
 	}
 }

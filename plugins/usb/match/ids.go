@@ -33,7 +33,7 @@ const maxSerial = 126
 func (ids *IDs) Name(devices []sysfs.Device) []string {
 	seen := make(map[serial]bool)
 	for _, d := range devices {
-		s := serial{d.ID, plainSerial(d.Serial)}
+		s := serial{d.ID, PlainSerial(d.Serial)}
 		if seen[s] && s.text != "" {
 			if ids.shared == nil {
 				ids.shared = make(map[serial]bool)
@@ -45,7 +45,7 @@ func (ids *IDs) Name(devices []sysfs.Device) []string {
 	names := make([]string, len(devices))
 	uses := make(map[string]int)
 	for i, d := range devices {
-		s := serial{d.ID, plainSerial(d.Serial)}
+		s := serial{d.ID, PlainSerial(d.Serial)}
 		if s.text == "" || len(s.text) > maxSerial || ids.shared[s] {
 			names[i] = d.ID.String() + "@" + d.Path
 		} else {
@@ -61,9 +61,9 @@ func (ids *IDs) Name(devices []sysfs.Device) []string {
 	return names
 }
 
-// plainSerial keeps what separates the parts of an id and the ids of a list out of
-// it.
-func plainSerial(s string) string {
+// PlainSerial keeps what separates the parts of an id and the ids of a list out of a
+// serial number. A pattern for serial may be written for it, too.
+func PlainSerial(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '.', r == '_', r == '-':

@@ -63,7 +63,7 @@ func (p patterns) fits(d sysfs.Device) bool {
 		}
 	}
 	return (p.ids == nil || anyGlob(p.ids, d.ID.String())) &&
-		(p.serials == nil || anyGlob(p.serials, d.Serial, plainSerial(d.Serial))) &&
+		(p.serials == nil || anyGlob(p.serials, d.Serial, PlainSerial(d.Serial))) &&
 		(p.classes == nil || anyGlob(p.classes, classes...)) &&
 		(p.ports == nil || anyGlob(p.ports, d.Name, d.Path, busRevision.ReplaceAllString(d.Path, "-usb-"))) &&
 		(p.drivers == nil || anyGlob(p.drivers, drivers...))
