@@ -26,9 +26,9 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	var failed *install.Error
 	switch {
 	case errors.As(err, &failed) && failed.Cause == install.TimedOut && ctx.Err() == nil:
-		err = fmt.Errorf("%w%s", late, lastLines(failed))
+		err = fmt.Errorf("%w%s", late, failed.LastLines())
 	case failed != nil:
-		err = fmt.Errorf("failed to build the environment: %w%s", err, lastLines(failed))
+		err = fmt.Errorf("failed to build the environment: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		err = late
 	}
@@ -47,17 +47,4 @@ func choiceError(err error, late []string) error {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err
-}
-
-// lastLines are an installer's, in one, as Nomad's events have no more.
-func lastLines(e *install.Error) string {
-	const most = 600
-	text := strings.Join(e.Lines[max(0, len(e.Lines)-5):], " | ")
-	if text == "" {
-		return ""
-	}
-	if len(text) > most {
-		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
-	}
-	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, text)
 }

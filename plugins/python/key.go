@@ -25,7 +25,7 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	}
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size, python.File.ModTime)
 	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
-	line("installer", i.Name, i.Version, made)
+	line("installer", i.Tool(python), made)
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {

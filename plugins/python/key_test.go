@@ -58,22 +58,29 @@ func TestWhateverMakesAnotherEnvironmentMakesAnotherKey(t *testing.T) {
 		"the interpreter's libc":     func(p *parts) { p.python.Libc = "x" },
 		"the installer":              func(p *parts) { p.installer.Name = "x" },
 		"the installer's version":    func(p *parts) { p.installer.Version = "x" },
-		"source distributions":       func(p *parts) { p.sdists = true },
-		"hashes":                     func(p *parts) { p.set.Hashed = true },
-		"that it is a lock":          func(p *parts) { p.set.Complete = true },
-		"a requirement":              func(p *parts) { p.set.Lines = []string{"x"} },
-		"a constraint":               func(p *parts) { p.set.Constraints = []string{"x"} },
-		"a requirement's secret":     func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
-		"another secret":             func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
-		"a constraint's secret":      func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
-		"another of a constraint":    func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
-		"uv's lock":                  func(p *parts) { p.set.UVLock.Lock = []byte("x") },
-		"uv's project":               func(p *parts) { p.set.UVLock.Project = []byte("x") },
-		"none of uv's":               func(p *parts) { p.set.UVLock = nil },
-		"the index":                  func(p *parts) { p.src.indexes.URL = "https://x" },
-		"another index":              func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
-		"a page of wheels":           func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
-		"that there is no index":     func(p *parts) { p.src.indexes.Offline = true },
+		"another's pip": func(p *parts) {
+			p.installer = install.Installer{Name: "pip", Version: "1", Python: interpreter.Interpreter{Path: "/usr/bin/python3"}}
+		},
+		"the interpreter's own pip": func(p *parts) {
+			p.installer = install.Installer{Name: "pip", Version: "1"}
+			p.python.Pip, p.python.PipVersion = []string{"-m", "pip"}, "2"
+		},
+		"source distributions":    func(p *parts) { p.sdists = true },
+		"hashes":                  func(p *parts) { p.set.Hashed = true },
+		"that it is a lock":       func(p *parts) { p.set.Complete = true },
+		"a requirement":           func(p *parts) { p.set.Lines = []string{"x"} },
+		"a constraint":            func(p *parts) { p.set.Constraints = []string{"x"} },
+		"a requirement's secret":  func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
+		"another secret":          func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
+		"a constraint's secret":   func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
+		"another of a constraint": func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
+		"uv's lock":               func(p *parts) { p.set.UVLock.Lock = []byte("x") },
+		"uv's project":            func(p *parts) { p.set.UVLock.Project = []byte("x") },
+		"none of uv's":            func(p *parts) { p.set.UVLock = nil },
+		"the index":               func(p *parts) { p.src.indexes.URL = "https://x" },
+		"another index":           func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
+		"a page of wheels":        func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
+		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
 	} {
 		k := of(change)
 		if other, ok := names[k]; ok {

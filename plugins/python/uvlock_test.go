@@ -44,7 +44,7 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	other.Files = map[string]string{"planted.py": ""}
 	other.Write(t, wheels)
 	a = start(t, func(c *Config) { c.Offline = false }, with(uv))
-	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "not the file that was locked") {
+	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "ash mismatch for `") {
 		t.Error(err)
 	}
 

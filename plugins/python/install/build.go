@@ -84,7 +84,7 @@ func (i Installer) refuseSources(r *Request) error {
 		}
 		if !strings.HasSuffix(u.Path, ".whl") {
 			u.User, u.RawQuery, u.Fragment = nil, "", "" // which may be secret
-			return &Error{Cause: NoWheel, Tool: i.tool(r.Python), Words: fmt.Sprintf(
+			return &Error{Cause: NoWheel, Tool: i.Tool(r.Python), Words: fmt.Sprintf(
 				"%s is no wheel, and this node builds no packages from source (allow_sdists)", clean(u.String()))}
 		}
 	}
@@ -217,17 +217,20 @@ func (b *build) run(ctx context.Context, argv []string, out io.Writer) error {
 	})
 }
 
+// secrets are not to be seen in what the installer says.
+func (b *build) secrets() []string {
+	if b.egress.secret == "" {
+		return b.source.secrets
+	}
+	return append(slices.Clone(b.source.secrets), b.egress.secret)
+}
+
 // tool runs the installer and makes its failure an *Error.
 func (b *build) tool(ctx context.Context, argv []string) error {
-	out := &output{secrets: b.source.secrets}
-	if b.egress.secret != "" {
-		out.secrets = append(slices.Clone(out.secrets), b.egress.secret)
-	}
+	out := &output{secrets: b.secrets()}
 	if b.Progress != nil {
 		out.line = func(line string) {
-			if words := progress(line); words != "" {
-				b.Progress(words)
-			}
+			b.Progress(strings.TrimSpace(line))
 		}
 	}
 	watched, stop := b.bound.watch(ctx)

@@ -17,24 +17,27 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
-	minor := system(t).Minor
+func TestTheErrorHasTheInstallersOwnWords(t *testing.T) {
 	tests := []struct {
 		name        string
 		lines       []string
 		constraints []string
-		cause       install.Cause
-		words       []string
-		pip         bool // uv installs it all the same
+		hashed      bool
+		words       []string // in the error, in lower case
+		pip         bool     // uv installs it all the same
+		file        bool     // an index has hashes of its files, of which this is none
 	}{
-		{name: "a package that is not there", lines: []string{"missing-thing"}, cause: install.NotFound, words: []string{"missing-thing"}},
-		{name: "a version that is not there", lines: []string{"app==9.0"}, cause: install.NotFound, words: []string{"app", "9.0"}},
-		{name: "a requirement of a package that is not there", lines: []string{"orphan"}, cause: install.NotFound, words: []string{"nowhere"}},
-		{name: "a wheel for another interpreter", lines: []string{"other-abi==1.0"}, cause: install.NoWheel, words: []string{"other", "CPython " + minor}},
-		{name: "only sources", lines: []string{"source"}, cause: install.NoWheel, words: []string{"source", "CPython " + minor}},
-		{name: "a package for a newer Python", lines: []string{"newer"}, cause: install.NotFound, words: []string{"newer", "Python " + minor}, pip: true},
-		{name: "two versions at once", lines: []string{"wants-one", "wants-two"}, cause: install.Conflict, words: []string{"wants-one", "wants-two"}},
-		{name: "a constraint", lines: []string{"wants-two"}, constraints: []string{"app<2"}, cause: install.Conflict, words: []string{"app"}},
+		{name: "a package that is not there", lines: []string{"missing-thing"}, words: []string{"missing-thing"}},
+		{name: "a version that is not there", lines: []string{"app==9.0"}, words: []string{"app", "9.0"}},
+		{name: "a requirement of a package that is not there", lines: []string{"orphan"}, words: []string{"nowhere"}},
+		{name: "a wheel for another interpreter", lines: []string{"other-abi==1.0"}, words: []string{"other", "cpython " + system(t).Minor}},
+		{name: "only sources", lines: []string{"source"}, words: []string{"source", "from wheels alone (allow_sdists)"}},
+		{name: "a package for a newer Python", lines: []string{"newer"}, words: []string{"newer", "3.99"}, pip: true},
+		{name: "two versions at once", lines: []string{"wants-one", "wants-two"}, words: []string{"wants-one", "wants-two"}},
+		{name: "a constraint", lines: []string{"wants-two"}, constraints: []string{"app<2"}, words: []string{"app"}},
+		{name: "a wheel that is none", lines: []string{"corrupt"}, words: []string{"corrupt"}},
+		{name: "a file that is not the one that was locked", lines: []string{"app==1.0 --hash=sha256:" + strings.Repeat("0", 64)}, hashed: true, words: []string{"hash"}},
+		{name: "a file that is not the one of the index", lines: []string{"stray"}, words: []string{"hash"}, pip: true, file: true},
 	}
 	wheels := func(t *testing.T, dir string) {
 		wheeltest.Wheel{Name: "app", Version: "1.0"}.Write(t, dir)
@@ -43,9 +46,12 @@ func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
 		wheeltest.Wheel{Name: "wants-two", Version: "1.0", Requires: []string{"app>=2"}}.Write(t, dir)
 		wheeltest.Wheel{Name: "orphan", Version: "1.0", Requires: []string{"nowhere"}}.Write(t, dir)
 		wheeltest.Wheel{Name: "newer", Version: "1.0", Python: ">=3.99"}.Write(t, dir)
+		wheeltest.Wheel{Name: "stray", Version: "1.0"}.Write(t, dir)
 		wheeltest.Sdist{Name: "source", Version: "1.0"}.Write(t, dir)
 		wheeltest.Wheel{Name: "other-abi", Version: "1.0"}.Write(t, dir)
-		err := os.Rename(filepath.Join(dir, "other_abi-1.0-py3-none-any.whl"), filepath.Join(dir, "other_abi-1.0-cp27-cp27mu-win32.whl"))
+		err := errors.Join(
+			os.Rename(filepath.Join(dir, "other_abi-1.0-py3-none-any.whl"), filepath.Join(dir, "other_abi-1.0-cp27-cp27mu-win32.whl")),
+			os.WriteFile(filepath.Join(dir, "corrupt-1.0-py3-none-any.whl"), []byte("<html>not a wheel</html>"), 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,31 +62,46 @@ func TestTheErrorSaysWhyToTheJobsAuthor(t *testing.T) {
 			if offline {
 				name = test.name + " offline"
 			}
+			if offline && test.file {
+				continue
+			}
 			t.Run(name, func(t *testing.T) {
 				each := tools
-				if test.pip { // uv goes by what an index says of a package, which these do not
+				if test.pip { // uv goes by what an index says of a package, which these do not, and not by its hashes
 					each = pipAlone
 				}
 				each(t, func(t *testing.T, i install.Installer) {
 					p := newPlace(t)
 					wheels(t, p.wheels)
 					r := p.request(t, test.lines...)
-					r.Requirements.Constraints = test.constraints
+					r.Requirements.Constraints, r.Requirements.Hashed = test.constraints, test.hashed
 					if !offline {
-						r.Indexes = requirement.Indexes{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
+						r.Indexes = requirement.Indexes{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+							if strings.HasSuffix(r.URL.Path, "/stray-1.0-py3-none-any.whl") {
+								w.Write(wheeltest.Wheel{Name: "stray", Version: "1.0", Files: map[string]string{"more.py": ""}}.Bytes(t))
+								return
+							}
+							wheeltest.Handler(p.wheels).ServeHTTP(w, r)
+						})}
 					}
 					_, err := i.Install(t.Context(), r)
 					var e *install.Error
 					if !errors.As(err, &e) {
 						t.Fatalf("the error is %v", err)
 					}
-					t.Logf("%v: %s", e.Cause, e.Words)
-					if e.Cause != test.cause || e.Temporary() || len(e.Lines) == 0 || len(e.Lines) > 10 {
+					t.Log(err)
+					if e.Cause != install.Unknown || e.Temporary() || len(e.Lines) == 0 || len(e.Lines) > 30 {
 						t.Errorf("the cause is %v of\n%s", e.Cause, lines(err))
 					}
+					text := strings.ToLower(strings.ReplaceAll(err.Error(), "_", "-"))
 					for _, want := range test.words {
-						if !strings.Contains(strings.ReplaceAll(e.Words, "_", "-"), want) {
-							t.Errorf("%q is not in %q\n%s", want, e.Words, lines(err))
+						if !strings.Contains(text, strings.ReplaceAll(want, "_", "-")) {
+							t.Errorf("%q is not in %q\n%s", want, text, lines(err))
+						}
+					}
+					for _, guess := range []string{"contradict", "locked"} {
+						if strings.Contains(e.Words, guess) {
+							t.Errorf("it guesses: %s", e.Words)
 						}
 					}
 				})

@@ -152,3 +152,19 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 		})
 	}
 }
+
+func TestThePipThatInstallsIsNamed(t *testing.T) {
+	node := interpreter.Interpreter{Path: "/usr/bin/python3.11", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
+	own := interpreter.Interpreter{Path: "/opt/python/3.14/bin/python3.14", Pip: []string{"-m", "pip"}, PipVersion: "25.3"}
+	pip := install.Installer{Name: "pip", Version: "23.0.1", Python: node}
+	for want, got := range map[string]string{
+		"pip 23.0.1":                        pip.Tool(node),
+		"pip 25.3":                          pip.Tool(own),
+		"pip 23.0.1 of /usr/bin/python3.11": pip.Tool(interpreter.Interpreter{Path: "/opt/python/3.15/bin/python3.15"}),
+		"uv 0.6.14":                         install.Installer{Name: "uv", Version: "0.6.14"}.Tool(own),
+	} {
+		if got != want {
+			t.Errorf("%q is not %q", got, want)
+		}
+	}
+}

@@ -61,7 +61,7 @@ func TestOfOneNameOnTwoIndexesUVTakesTheFirstIndexAndPipTheNewestVersion(t *test
 				result, err := i.Install(t.Context(), r)
 				if want == "" {
 					var e *install.Error
-					if !errors.As(err, &e) || e.Cause != install.NotFound && e.Cause != install.Conflict {
+					if !errors.As(err, &e) || e.Temporary() {
 						t.Errorf("the error is %v\n%s", err, lines(err))
 					}
 				} else if err != nil {

@@ -19,10 +19,14 @@ type Installer struct {
 	NoUV    error                   // of pip: why a uv that is there was not taken, nil if there is none or none was wanted
 }
 
-// tool is what runs, with its version: of pip it is the environment's interpreter's own, where it has one.
-func (i Installer) tool(python interpreter.Interpreter) string {
-	if i.Name == "pip" && python.Pip != nil {
+// Tool is what installs for an interpreter, with its version. A pip is the interpreter's own, where it has one, and
+// otherwise that of another, which is named.
+func (i Installer) Tool(python interpreter.Interpreter) string {
+	switch {
+	case i.Name == "pip" && python.Pip != nil:
 		return "pip " + python.PipVersion
+	case i.Name == "pip":
+		return "pip " + i.Version + " of " + i.Python.Path
 	}
 	return i.Name + " " + i.Version
 }

@@ -78,7 +78,7 @@ func TestAnIndexOverTLSIsReachedThroughTheAgentsProxy(t *testing.T) {
 		r.Indexes = requirement.Indexes{URL: "https://example.com/simple"}
 		_, err := i.Install(t.Context(), r)
 		var e *install.Error
-		if !errors.As(err, &e) || e.Cause != install.Unreachable || !strings.Contains(strings.ToLower(e.Words), "certificate") {
+		if !errors.As(err, &e) || e.Cause != install.Unreachable || !strings.Contains(strings.ToLower(err.Error()), "certificate") {
 			t.Errorf("with another authority: %v\n%s", err, lines(err))
 		}
 	})

@@ -174,16 +174,16 @@ func (b *build) verifyRecords(root *os.Root) error {
 }
 
 func (b *build) malicious(format string, args ...any) error {
-	return &Error{Cause: Malicious, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(format, args...)}
+	return &Error{Cause: Malicious, Tool: b.with.Tool(b.Python), Words: fmt.Sprintf(format, args...)}
 }
 
 func (b *build) tooLarge() error {
-	return &Error{Cause: TooLarge, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(
+	return &Error{Cause: TooLarge, Tool: b.with.Tool(b.Python), Words: fmt.Sprintf(
 		"the packages take more than the %d MiB that an environment may take on this node", b.MaxSize>>20)}
 }
 
 // tooLargeTogether may be another build's fault, and none the next time.
 func (b *build) tooLargeTogether() error {
-	return &Error{Cause: NoSpace, Tool: b.with.tool(b.Python), Words: fmt.Sprintf(
+	return &Error{Cause: NoSpace, Tool: b.with.Tool(b.Python), Words: fmt.Sprintf(
 		"what is downloaded for this and other environments at the same time takes more than the %d MiB that each may take on this node", b.MaxSize>>20)}
 }
