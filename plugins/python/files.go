@@ -31,8 +31,10 @@ func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) 
 	candidates := []string{name}
 	if !filepath.IsAbs(name) {
 		candidates = nil
-		for _, dir := range f.dirs {
-			candidates = append(candidates, filepath.Join(dir, name))
+		for _, dir := range f.dirs { // which may be the same, as the working directory mostly is the task's
+			if c := filepath.Join(dir, name); !slices.Contains(candidates, c) {
+				candidates = append(candidates, c)
+			}
 		}
 	}
 	err = asUser(f.user, func() error {
@@ -50,7 +52,7 @@ func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) 
 		return missing
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fmt.Errorf("%q is not there: it was looked for at %s", name, strings.Join(slices.Compact(candidates), " and "))
+		return "", nil, fmt.Errorf("%q is not there: it was looked for at %s", name, strings.Join(candidates, " and "))
 	}
 	return path, info, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -153,6 +154,15 @@ func TestWrongConfigurationsAreSentences(t *testing.T) {
 		if !strings.Contains(err.Error(), want) || strings.Contains(strings.TrimSpace(err.Error()), "\n\n") {
 			t.Errorf("%s\n: %v", config, err)
 		}
+	}
+}
+
+func TestWhereAFileWasLookedForIsSaidOnce(t *testing.T) {
+	dir := t.TempDir()
+	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
+	_, _, err := files.find("a.py")
+	if want := fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py", dir); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
 	}
 }
 
