@@ -43,8 +43,10 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
 	var built *install.Result
+	doing := "not in the cache, building it"
+	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
 	spec.Build = func(ctx context.Context, as *environment.Builder, dir, final, scratch, downloads string) error {
-		r.Event("Environment: not in the cache, building it with %s %s for %s", installer.Name, installer.Version, python.Name()+" "+python.Version)
+		r.Event("Environment: %s with %s for %s %s", doing, installer.Tool(python), python.Name(), python.Version)
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
@@ -94,6 +96,9 @@ func packages(n int) string {
 }
 
 func roughly(d time.Duration) string {
+	if d < 2*time.Hour {
+		return fmt.Sprintf("%.0f minutes", d.Minutes())
+	}
 	if d < 48*time.Hour {
 		return fmt.Sprintf("%.0f hours", d.Hours())
 	}

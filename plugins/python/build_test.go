@@ -79,6 +79,9 @@ func TestAnOldEnvironmentServesWhileItCannotBeRefreshed(t *testing.T) {
 				t.Errorf("got %q", out)
 			}
 			a.says(cfg, event)
+			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said, "not in the cache") {
+				t.Errorf("what is refreshed is there: %s", said)
+			}
 		}
 		runs("1.2", "built in")
 		later := moon
@@ -92,8 +95,12 @@ func TestAnOldEnvironmentServesWhileItCannotBeRefreshed(t *testing.T) {
 		runs("1.2", "cache hit, 30 hours old, since it can't be refreshed: ")
 		gone.Store(false)
 		a.stopDriver() // it does not try again at once
-		a.startDriver(config)
-		runs("1.3", "built in")
+		same := func(c *Config) { c.Installer = "pip" }
+		if strings.HasSuffix(t.Name(), "/uv") {
+			same = with(uv(t))
+		}
+		a.startDriver(config, same)
+		runs("1.3", "Environment: refreshing it, which is 30 hours old, with ")
 	}, config)
 }
 

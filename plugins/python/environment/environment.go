@@ -102,6 +102,9 @@ type Spec struct {
 	// before that how long others may be built first; 0 is without limit.
 	Limit time.Duration
 
+	// Outdated is called before Build is where there is an environment that is not Fresh any more. May be nil.
+	Outdated func(age time.Duration)
+
 	// Waiting is called, once, when another task or process builds it, and Queued when it has to wait
 	// until others are built. May be nil.
 	Waiting, Queued func()
@@ -153,6 +156,9 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if err := c.lately(key); old != nil && err != nil {
 			old.Stale = err
 			return old, nil
+		}
+		if old != nil && s.Outdated != nil {
+			s.Outdated(old.Age)
 		}
 		var built *Environment
 		led, err := c.builds.Do(ctx, key, func() bool { s.Waiting(); return true }, func() (err error) {
