@@ -1,11 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -70,5 +77,34 @@ func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t 
 func TestANodeWithoutInterpretersSaysNothing(t *testing.T) {
 	if all := attributes(nil); len(all) != 0 {
 		t.Errorf("got %v", all)
+	}
+}
+
+func TestAConfiguredInterpreterThatDoesNotRunIsInTheLogAndAmongTheAttributes(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must(t, os.Chmod(dir, 0o755))
+	broken, missing := filepath.Join(dir, "python3.12"), filepath.Join(dir, "python3.13")
+	must(t, os.WriteFile(broken, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o755))
+	var log bytes.Buffer
+	d := newDriver()
+	d.logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+	c := schema.Of[Config]().Default()
+	c.CacheDir, c.Interpreters = filepath.Join(dir, "cache"), []string{"/usr/bin/python3", broken, missing}
+	must(t, d.configure(c))
+	for range 2 {
+		all, err := d.fingerprint(t.Context())
+		if err != nil {
+			t.Skip(err)
+		}
+		rejected, _ := all["driver.python.rejected"].GetString()
+		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " is no file"} {
+			if !strings.Contains(rejected, want) {
+				t.Errorf("%q is not in %q", want, rejected)
+			}
+			if n := strings.Count(log.String(), want); n != 1 {
+				t.Errorf("%q is %d times in the log: %s", want, n, log.String())
+			}
+		}
 	}
 }

@@ -25,9 +25,10 @@ import (
 type pythonDriver struct {
 	logger hclog.Logger
 
-	mu     sync.Mutex
-	setup  *setup
-	tidied time.Time // when the cache was
+	mu       sync.Mutex
+	setup    *setup
+	tidied   time.Time // when the cache was
+	rejected []string  // files that are no interpreters, as they were logged
 
 	tidying sync.Mutex // held while the cache is tidied, and never waited for
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
@@ -31,9 +33,11 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 	if err != nil {
 		return nil, err
 	}
+	rejected := now.finder.Rejected()
+	d.logRejected(rejected, now.config.Interpreters != nil)
 	if len(found) == 0 {
 		words := "no Python interpreter that tasks can run is on this node: install one, or say with interpreters in the plugin's config where it is"
-		if rejected := now.finder.Rejected(); len(rejected) > 0 {
+		if len(rejected) > 0 {
 			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}
 		if len(now.finder.Late()) > 0 {
@@ -42,6 +46,9 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 		return nil, driver.Undetected(words)
 	}
 	all := attributes(found)
+	if len(rejected) > 0 && now.config.Interpreters != nil {
+		all["driver.python.rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
+	}
 	if i, err := now.installers.renew(ctx, found); err == nil {
 		all["driver.python.installer"] = pstructs.NewStringAttribute(i.Name)
 		all["driver.python."+i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
@@ -51,6 +58,24 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 		all["driver.python.cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
 	}
 	return all, nil
+}
+
+// logRejected tells the operator once why each of these is no interpreter for tasks: those of the configuration were
+// meant to be.
+func (d *pythonDriver) logRejected(rejected []string, configured bool) {
+	d.mu.Lock()
+	before := d.rejected
+	d.rejected = rejected
+	d.mu.Unlock()
+	level := hclog.Debug
+	if configured {
+		level = hclog.Warn
+	}
+	for _, why := range rejected {
+		if !slices.Contains(before, why) {
+			d.logger.Log(level, "an interpreter can't be used", "reason", why)
+		}
+	}
 }
 
 // firstOf is a list, or its beginning and how many more there are: people read it.

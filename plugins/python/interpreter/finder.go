@@ -173,6 +173,9 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to look for interpreters at %q: %w", glob, err)
 		}
+		if len(paths) == 0 && f.Globs != nil {
+			*rejected = append(*rejected, fmt.Sprintf("%s is no file, or none that is named as an interpreter", glob))
+		}
 		for _, path := range paths {
 			if path = filepath.Clean(path); seen[path] {
 				continue
