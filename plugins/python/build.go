@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -84,6 +85,9 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	case built != nil:
 		d.tidySoon() // the cache has grown
 		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", env.ID, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
+		if len(built.Warnings) > 0 {
+			r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(built.Warnings, "; "))
+		}
 	}
 	return env, nil
 }

@@ -150,6 +150,15 @@ func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
 	})
 }
 
+func TestAnUnknownExtraIsTold(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": useMoon})
+		a.withWheels(cfg, moon)
+		a.runs(cfg)
+		a.says(cfg, "nosuch")
+	})
+}
+
 func TestAProgramThatPyPyRunsHasItsPackages(t *testing.T) {
 	const pypy = "/usr/bin/pypy3"
 	if _, err := os.Stat(pypy); err != nil {

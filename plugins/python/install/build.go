@@ -25,6 +25,8 @@ type build struct {
 	bound   *bound
 	env     []string
 	site    string // where the interpreter looks for packages
+
+	warnings []string
 }
 
 // Install makes the environment: virtual environment, packages, bytecode. The files are
@@ -69,7 +71,7 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Packages: packages, Took: time.Since(begun)}, nil
+	return &Result{Packages: packages, Warnings: b.warnings, Took: time.Since(begun)}, nil
 }
 
 // refuseSources finds packages that are named by the URL of no wheel. (uv would refuse them itself.)
@@ -228,9 +230,13 @@ func (b *build) secrets() []string {
 // tool runs the installer and makes its failure an *Error.
 func (b *build) tool(ctx context.Context, argv []string) error {
 	out := &output{secrets: b.secrets()}
-	if b.Progress != nil {
-		out.line = func(line string) {
-			b.Progress(strings.TrimSpace(line))
+	out.line = func(line string) {
+		line = strings.TrimSpace(line)
+		if text, ok := cutLevel(line); ok && !slices.Contains(b.warnings, text) {
+			b.warnings = append(b.warnings, text)
+		}
+		if b.Progress != nil {
+			b.Progress(line)
 		}
 	}
 	watched, stop := b.bound.watch(ctx)
@@ -246,4 +252,12 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 		return b.explain(ctx, err, out.lines)
 	}
 	return nil
+}
+
+// cutLevel is a warning without the word that pip, or uv, marks it by.
+func cutLevel(line string) (text string, ok bool) {
+	if text, ok = strings.CutPrefix(line, "WARNING: "); !ok {
+		text, ok = strings.CutPrefix(line, "warning: ")
+	}
+	return text, ok
 }

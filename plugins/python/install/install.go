@@ -60,5 +60,6 @@ type Request struct {
 // Result tells what was made.
 type Result struct {
 	Packages []string // "requests 2.31.0", sorted
+	Warnings []string // of the installer, such as of an extra that a package has not
 	Took     time.Duration
 }

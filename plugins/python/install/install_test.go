@@ -75,3 +75,20 @@ func TestAnEnvironmentCanBeInMemory(t *testing.T) {
 		}
 	})
 }
+
+func TestTheInstallersWarningsAreKept(t *testing.T) {
+	tools(t, func(t *testing.T, i install.Installer) {
+		for line, want := range map[string]string{"hello-world": "", "hello-world[missing]": "missing"} {
+			p := newPlace(t)
+			hello(t, p.wheels)
+			result, err := i.Install(t.Context(), p.request(t, line))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, lines(err))
+			}
+			if text := strings.Join(result.Warnings, "\n"); want == "" && text != "" || !strings.Contains(text, want) {
+				t.Errorf("%s: it warned %q", line, text)
+			}
+			t.Log(result.Warnings)
+		}
+	})
+}
