@@ -53,7 +53,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 		req := install.Request{
 			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
 			Dir: dir, Final: final, Work: scratch, Downloads: downloads,
-			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear,
+			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download,
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -9,29 +13,37 @@ import (
 // Nomad keeps ten of a task.
 const quiet = 20 * time.Second
 
-// progress tells now and then what a long build is at.
+// progress tells now and then what a long build is at: the last line of the installer, and what it downloaded, as uv
+// may write nothing for minutes.
 type progress struct {
 	event func(string, ...any)
 	timer *time.Timer
 
-	mu   sync.Mutex
-	wait time.Duration // until it tells again
-	last string
-	over bool
+	mu         sync.Mutex
+	wait       time.Duration // until it tells again
+	last       string
+	downloaded map[string]int // bytes by host
+	over       bool
 }
 
 func newProgress(event func(string, ...any)) *progress {
-	p := &progress{event: event, wait: quiet}
+	p := &progress{event: event, wait: quiet, downloaded: map[string]int{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(p.wait, p.tell)
 	return p
 }
 
-func (p *progress) hear(words string) {
+func (p *progress) hear(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = words
+	p.last = line
+}
+
+func (p *progress) download(host string, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.downloaded[host] += bytes
 }
 
 func (p *progress) tell() {
@@ -40,9 +52,14 @@ func (p *progress) tell() {
 	if p.over {
 		return
 	}
-	if p.last != "" {
-		p.event("Environment: still building: %s", p.last)
+	is := []string{"Environment: still building"}
+	for _, host := range slices.Sorted(maps.Keys(p.downloaded)) {
+		is = append(is, fmt.Sprintf("%.1f MB from %s", float64(p.downloaded[host])/1e6, host))
 	}
+	if p.last != "" {
+		is = append(is, fmt.Sprintf("%.200s", p.last))
+	}
+	p.event("%s", strings.Join(is, ", "))
 	p.wait *= 2
 	p.timer.Reset(p.wait)
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -26,6 +28,23 @@ func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
 	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
 		t.Errorf("it tells %d times in ten minutes", said)
 	}
+}
+
+func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		p := newProgress(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		defer p.stop()
+		p.download("pypi.org", 0)
+		p.download("files.pythonhosted.org", 300_000)
+		p.download("files.pythonhosted.org", 41_000_000)
+		time.Sleep(quiet)
+		synctest.Wait()
+		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, 0.0 MB from pypi.org"
+		if len(said) != 1 || said[0] != want {
+			t.Errorf("it told %q", said)
+		}
+	})
 }
 
 func TestOnlyRegularFilesAreOpened(t *testing.T) {

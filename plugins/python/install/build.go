@@ -131,7 +131,7 @@ func (i Installer) begin(r Request, writable ...string) (*build, error) {
 		b.sandbox.Close()
 		return nil, fmt.Errorf("failed to listen for the installer's proxy: %w", err)
 	}
-	b.egress = newEgress(l, b.source.allowed, alone)
+	b.egress = newEgress(l, b.source.allowed, alone, r.Downloaded)
 	b.env = environ(r.Work, b.egress.URL)
 	b.bound = newBound(&r)
 	return b, nil

@@ -34,6 +34,7 @@ type egress struct {
 	server   *http.Server
 	secret   string
 	upstream func(*url.URL) (*url.URL, error) // the agent's own proxy
+	heard    func(host string, bytes int)     // Request.Downloaded
 	plain    *httputil.ReverseProxy
 	ended    chan struct{}
 
@@ -55,13 +56,17 @@ const dialTimeout = 15 * time.Second
 
 // newEgress serves on l, which it closes, until Close. Where others could reach l too it asks for credentials:
 // not otherwise, since uv forgets them when it is redirected from http.
-func newEgress(l net.Listener, allowed hosts, alone bool) *egress {
+func newEgress(l net.Listener, allowed hosts, alone bool, heard func(string, int)) *egress {
 	e := &egress{
 		allowed:  allowed,
 		upstream: httpproxy.FromEnvironment().ProxyFunc(),
+		heard:    heard,
 		ended:    make(chan struct{}),
 		failed:   map[string]failure{},
 		tunnels:  map[net.Conn]bool{},
+	}
+	if heard == nil {
+		e.heard = func(string, int) {}
 	}
 	e.URL = "http://" + l.Addr().String()
 	if !alone {
@@ -138,6 +143,7 @@ func (e *egress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusProxyAuthRequired)
 		return
 	}
+	e.heard(short(address(target)), 0)
 	if r.Method == http.MethodConnect {
 		e.tunnel(w, r, target)
 		return
@@ -173,7 +179,7 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 		over.Store(true)
 		_ = there.(interface{ CloseWrite() error }).CloseWrite()
 	}()
-	answers := &tlsReader{Reader: there}
+	answers := &tlsReader{Reader: there, heard: func(n int) { e.heard(short(address(target)), n) }}
 	_, _ = io.Copy(here, answers)
 	if !over.Load() {
 		e.closedByOther(target, answers)
@@ -256,7 +262,11 @@ func (e *egress) answered(r *http.Response) error {
 		e.remember(r.Request.URL, fmt.Errorf("it answered %s", r.Status))
 	} else {
 		e.remember(r.Request.URL, nil)
-		r.Body = &watchedBody{r.Body, func(err error) { e.remember(r.Request.URL, fmt.Errorf("its answer ended early: %w", err)) }}
+		r.Body = &watchedBody{
+			ReadCloser: r.Body,
+			heard:      func(n int) { e.heard(short(address(r.Request.URL)), n) },
+			broke:      func(err error) { e.remember(r.Request.URL, fmt.Errorf("its answer ended early: %w", err)) },
+		}
 	}
 	return nil
 }
@@ -273,11 +283,13 @@ func mayBeOtherwiseLater(status int) bool {
 // watchedBody tells of an answer that breaks off: pip takes what it got for the whole.
 type watchedBody struct {
 	io.ReadCloser
+	heard func(bytes int)
 	broke func(error)
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.heard(n)
 	if err != nil && err != io.EOF {
 		b.broke(err)
 	}

@@ -1,12 +1,15 @@
 package install_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -227,6 +230,47 @@ func TestNoInstallerReachesTheMachinesOwnCredentials(t *testing.T) {
 			var e *install.Error
 			if !errors.As(err, &e) || e.Cause != install.RefusedHost || e.Temporary() {
 				t.Errorf("%s: the error is %v\n%s", index, err, lines(err))
+			}
+		})
+	}
+}
+
+func TestWhatIsDownloadedIsCountedByItsHost(t *testing.T) {
+	authority, certificate := certified(t, "localhost")
+	for _, scheme := range []string{"http", "https"} {
+		tools(t, func(t *testing.T, i install.Installer) {
+			p := newPlace(t)
+			const size = 1 << 20
+			wheeltest.Wheel{Name: "large", Version: "1.0", Files: map[string]string{"noise": noise(size)}}.Write(t, p.wheels)
+			s := httptest.NewUnstartedServer(wheeltest.Handler(p.wheels))
+			if scheme == "https" {
+				s.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+				s.StartTLS()
+				certificates := filepath.Join(p.wheels, "ca.pem")
+				if err := os.WriteFile(certificates, authority, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				t.Setenv("SSL_CERT_FILE", certificates)
+				t.Setenv("REQUESTS_CA_BUNDLE", certificates)
+			} else {
+				s.Start()
+			}
+			defer s.Close()
+			r := p.request(t, "large")
+			url := strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+			r.Indexes = requirement.Indexes{URL: url + "/simple"}
+			var mu sync.Mutex
+			got := map[string]int{}
+			r.Downloaded = func(host string, bytes int) {
+				mu.Lock()
+				defer mu.Unlock()
+				got[host] += bytes
+			}
+			must(t, i, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if n := got[strings.TrimPrefix(url, scheme+"://")]; len(got) != 1 || n < size || n > 2*size {
+				t.Errorf("by %s: %v", scheme, got)
 			}
 		})
 	}

@@ -53,8 +53,10 @@ type Request struct {
 	// MaxSize bounds the environment, and each file that its making takes, in bytes; 0 does not.
 	MaxSize int64
 
-	// Progress hears what the installer does, some words each time. May be nil.
-	Progress func(string) `json:"-"`
+	// Progress hears what the installer writes, line by line. Downloaded is called from several goroutines with what
+	// comes from a host, and with 0 when the host is asked. May be nil.
+	Progress   func(string)                 `json:"-"`
+	Downloaded func(host string, bytes int) `json:"-"`
 }
 
 // Result tells what was made.

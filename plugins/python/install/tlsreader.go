@@ -12,8 +12,9 @@ import (
 // more than this can be seen from outside. One that is cut off mostly ends within a record.
 type tlsReader struct {
 	io.Reader
-	last time.Time // when something came
-	err  error     // of the reader, io.EOF if the other end closed the connection
+	heard func(bytes int)
+	last  time.Time // when something came
+	err   error     // of the reader, io.EOF if the other end closed the connection
 
 	header  []byte
 	left    int // of the record
@@ -24,6 +25,7 @@ func (r *tlsReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	if n > 0 {
 		r.last = time.Now()
+		r.heard(n)
 		r.follow(p[:n])
 	}
 	r.err = err

@@ -14,7 +14,7 @@ func TestAConnectionThatEndsWithinARecordBrokeOff(t *testing.T) {
 		"SSH-2.0-OpenSSH_9.2\r\n": false, // whatever it is, it has no records
 	} {
 		for _, reader := range []io.Reader{strings.NewReader(text), iotest.OneByteReader(strings.NewReader(text))} {
-			r := &tlsReader{Reader: reader}
+			r := &tlsReader{Reader: reader, heard: func(int) {}}
 			if _, err := io.Copy(io.Discard, r); err != nil {
 				t.Fatal(err)
 			}
