@@ -154,7 +154,7 @@ func environ(work, proxy string) []string {
 		"XDG_CONFIG_DIRS=" + filepath.Join(work, "config"),
 		"XDG_DATA_HOME=" + filepath.Join(work, "data"),
 		"PIP_CONFIG_FILE=/dev/null",
-		"UV_HTTP_TIMEOUT=15", "UV_HTTP_RETRIES=2",
+		"UV_HTTP_TIMEOUT=15",
 		"NO_PROXY=", "no_proxy=",
 	}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {

@@ -145,14 +145,15 @@ func short(address string) string {
 // errorLine is how a tool begins to tell of an error: the level of pip's log, and uv's own and its frame.
 var errorLine = regexp.MustCompile(`^(?:ERROR: |error: |\s*× )`)
 
-// lastLines are those about the error, where a tool marks them, and otherwise the last ten.
+// lastLines are those about the error, where a tool marks them, and otherwise the last ten. Where these are few, some
+// before them tell what the tool was at.
 func lastLines(lines []string) []string {
-	const most = 20
+	const most, least = 20, 5
 	from := slices.IndexFunc(lines, errorLine.MatchString)
 	if from < 0 {
-		from = max(0, len(lines)-10)
+		from = len(lines) - 10
 	}
-	lines = slices.Clone(lines[from:])
+	lines = slices.Clone(lines[max(0, min(from, len(lines)-least)):])
 	if len(lines) > most {
 		lines = append(append(lines[:most/2:most/2], "…"), lines[len(lines)-most/2:]...)
 	}

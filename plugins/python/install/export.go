@@ -40,8 +40,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if groupless.Allows(i.Version) {
 		without = "--no-default-groups"
 	}
-	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--format", "requirements-txt",
-		"--python", r.Python.Path)
+	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--python", r.Python.Path)
 	if without != "--no-dev" || !slices.Contains(lock.Choice.Groups, "dev") { // which that leaves out in any case
 		argv = append(argv, without)
 	}
@@ -62,7 +61,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 			return nil, fmt.Errorf("failed to write the locked project: %w", err)
 		}
 	}
-	const exported = "exported.txt"
+	const exported = "exported.txt" // a requirements file, as its name says to uv
 	if err := b.tool(ctx, append(argv, "--output-file", filepath.Join(dir, exported))); err != nil {
 		return nil, err
 	}

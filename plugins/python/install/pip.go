@@ -28,8 +28,8 @@ sys.meta_path.insert(0, Finder)
 
 // noBuilds keeps pip from running code of packages, which --only-binary leaves to it where a package is named by its
 // URL. Whatever the names are that a pip has for it, to build one begins with another process: it can start none but the
-// loader that it asks for musl's version. Where the names are known, it tells which package it is. A PermissionError
-// is what it is prepared for when it looks for others, such as lsb_release.
+// loader that it asks for musl's version. A PermissionError is what it is prepared for when it looks for others, such as
+// lsb_release.
 const noBuilds = `import os, subprocess
 start = subprocess.Popen.__init__
 def refuse(*args, **options):
@@ -42,14 +42,6 @@ subprocess.Popen.__init__ = only_loader
 for name in "system popen fork forkpty execv execve posix_spawn posix_spawnp".split():
     if hasattr(os, name):
         setattr(os, name, refuse)
-try:
-    from pip._internal.distributions.sdist import SourceDistribution
-    from pip._internal.exceptions import InstallationError
-    def tell(self, *args, **options):
-        raise InstallationError("building %s from source is disabled" % self.req.name)
-    SourceDistribution.prepare_distribution_metadata = tell
-except (ImportError, AttributeError):
-    pass
 `
 
 const runPip = `runpy.run_module("pip", run_name="__main__", alter_sys=True)
