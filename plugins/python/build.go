@@ -41,6 +41,9 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
 	}
+	if r.Config.Refresh {
+		spec.Since = time.Now()
+	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
 	var built *install.Result
@@ -53,7 +56,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 		req := install.Request{
 			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
 			Dir: dir, Final: final, Work: scratch, Downloads: downloads,
-			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download,
+			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download, Refresh: r.Config.Refresh,
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}

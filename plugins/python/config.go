@@ -46,6 +46,8 @@ type TaskConfig struct {
 	Extras       []string       `codec:"extras" doc:"Which extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock are installed, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"Which dependency groups of that file are installed, too, such as \"dev\"."`
 
+	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits. Tasks that run keep theirs."`
+
 	IndexURL       string   `codec:"index_url" doc:"The package index, instead of the node's."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes, instead of the node's."`
 	FindLinks      []string `codec:"find_links" doc:"Directories of the task and pages with wheels, besides the node's."`

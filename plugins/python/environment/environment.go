@@ -89,6 +89,10 @@ type Spec struct {
 	// requirements that are not locked the meaning changes with time.)
 	Fresh time.Duration
 
+	// Since is when the caller asked for one that is built anew: one that was built before is as one that is older than
+	// Fresh, which does not matter then. Zero is for any.
+	Since time.Time
+
 	// Build makes it, as a user (nil: this process's): in dir, which does not exist, to be used at final, with a scratch
 	// directory for it and one whose content is kept between builds, "" unless Downloads. These two exist and are
 	// the builder's, as is the directory that dir is in; all that Build makes in dir has to be the builder's too.
@@ -150,7 +154,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if err != nil {
 			return nil, err
 		}
-		if old != nil && old.isFresh(s.Fresh) {
+		if old != nil && old.isFresh(&s) {
 			return old, nil
 		}
 		if err := c.lately(key); old != nil && err != nil {
@@ -209,7 +213,7 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Envir
 	}
 	defer building.close()
 	there, err := st.find(limited, key) // another process may have built it meanwhile
-	if err != nil || there != nil && there.isFresh(s.Fresh) {
+	if err != nil || there != nil && there.isFresh(&s) {
 		return there, err
 	}
 	there.Release()
@@ -289,7 +293,11 @@ func (c *Cache) lately(key string) error {
 }
 
 // isFresh takes one that was built in the future for old: the clock was wrong then, or is now.
-func (e *Environment) isFresh(limit time.Duration) bool {
+func (e *Environment) isFresh(s *Spec) bool {
+	limit := s.Fresh
+	if !s.Since.IsZero() {
+		limit = max(1, time.Since(s.Since))
+	}
 	return limit <= 0 || e.Age <= limit && e.Age > -time.Minute
 }
 

@@ -343,7 +343,7 @@ func TestAnEnvironmentOfTheFutureIsNotFresh(t *testing.T) {
 		{-time.Second, time.Hour, true},
 		{-2 * time.Hour, time.Hour, false},
 	} {
-		if got := (&Environment{Age: c.age}).isFresh(c.limit); got != c.want {
+		if got := (&Environment{Age: c.age}).isFresh(&Spec{Fresh: c.limit}); got != c.want {
 			t.Errorf("built %v ago, good for %v: got %v", c.age, c.limit, got)
 		}
 	}

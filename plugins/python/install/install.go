@@ -47,6 +47,9 @@ type Request struct {
 	// what was downloaded for the next time; "" keeps nothing.
 	Work, Downloads string
 
+	// Refresh has indexes asked anew, whatever Downloads has of their pages.
+	Refresh bool
+
 	// As is who runs the installer, nil for this process's user.
 	As *syscall.Credential
 

@@ -27,6 +27,9 @@ func (b *build) uvInstall() []string {
 		"--index-strategy", strategy,
 		"--keyring-provider", "disabled",
 		"-r", b.source.requirements)
+	if b.Refresh { // pip asks in any case
+		argv = append(argv, "--refresh")
+	}
 	if !b.AllowSdists {
 		argv = append(argv, "--no-build")
 	}
