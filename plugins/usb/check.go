@@ -67,7 +67,7 @@ func report(w io.Writer, path string, config Config) error {
 		return err
 	}
 	defer done()
-	devices, err := plugged(config.Root, tree)
+	devices, err := p.plugged(tree)
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	defer done()
 	v.tree = tree
 	v.shadows.Begin()
-	devices, err := plugged(v.Root, tree)
+	devices, err := v.plugged(tree)
 	if err != nil {
 		return nil, err
 	}
@@ -183,12 +183,16 @@ func (v *inventory) stick(a match.Assigned) *stick {
 	return &stick{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
 }
 
-// plugged lists the devices of the tree below root, where a simulation may not have
-// begun yet.
-func plugged(root string, in fs.FS) ([]sysfs.Device, error) {
-	devices, err := sysfs.Scan(in)
-	if root != "/" && errors.Is(err, fs.ErrNotExist) {
+// plugged lists the devices of a tree, where a simulation may not have begun yet.
+func (p *plan) plugged(tree fs.FS) ([]sysfs.Device, error) {
+	devices, err := sysfs.Scan(tree)
+	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	for i := range devices {
+		if p.udev {
+			sysfs.AddUdev(tree, &devices[i])
+		}
 	}
 	return devices, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -163,4 +164,30 @@ func TestNoGroupHasAStickTwice(t *testing.T) {
 	if err == nil || err.Error() != `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same: a task can have it once` {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestADeviceIsFoundByWhatUdevSaysOfItOrOfItsNodes(t *testing.T) {
+	m := newMachine(t, `
+		device "a" {
+			id = "10c4:ea60"
+			udev {
+				ID_MODEL     = "CP210?_*"
+				ID_FOR_TASKS = "1"
+			}
+		}
+		exclude "seats" { udev { ID_SEAT = "*" } }`)
+	for i := range 4 {
+		m.plug("10c4:ea60", fmt.Sprint(i), fmt.Sprintf("1-%d", i+1))
+	}
+	m.wantPublished() // where there is no udev
+	m.must(os.MkdirAll(m.root+"/run/udev/data", 0o755))
+	for name, text := range map[string]string{
+		"c189:3": "I:123\nE:ID_MODEL=CP2102_USB\nE:ID_SERIAL=x\nG:systemd\n", "c188:0": "S:serial/by-id/x\nE:ID_FOR_TASKS=1\n",
+		"c189:4": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=0\n", "c188:1": "E:ID_MODEL=tty\n",
+		"c189:5": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\nE:ID_SEAT=seat0\n",
+		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the number of the fourth's tty
+	} {
+		m.must(os.WriteFile(m.root+"/run/udev/data/"+name, []byte(text), 0o644))
+	}
+	m.wantPublished("10c4/a/ea60 10c4:ea60:0")
 }

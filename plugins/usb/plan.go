@@ -19,6 +19,7 @@ import (
 type plan struct {
 	Config
 	rules  *match.Rules
+	udev   bool              // whether a rule asks for udev's properties
 	blocks map[string]*block // by type, with match.AnyType where match_all is set
 }
 
@@ -39,6 +40,7 @@ func newPlan(c Config) (*plan, error) {
 	matches, knownAs := map[string]match.Match{}, map[string]sysfs.ID{}
 	for label, b := range c.Devices {
 		matches[label] = b.Match
+		p.udev = p.udev || len(b.Udev) > 0
 		parsed, err := b.parse(label)
 		if err != nil {
 			return nil, fmt.Errorf("device %q: %w", label, err)
@@ -57,6 +59,9 @@ func newPlan(c Config) (*plan, error) {
 			return nil, err
 		}
 		p.blocks[match.AnyType] = all
+	}
+	for _, m := range c.Exclude {
+		p.udev = p.udev || len(m.Udev) > 0
 	}
 	var err error
 	if p.rules, err = match.Compile(matches, c.Exclude, c.MatchAll); err != nil {

@@ -23,9 +23,11 @@ func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes":    {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
 		"what it arrives as":    {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" has no product, and looks like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
-		"no matcher":            {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, serial, class, port or driver`},
-		"an empty exclude":      {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, serial, class, port or driver`},
+		"no matcher":            {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, serial, class, port, driver or udev`},
+		"an empty exclude":      {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, serial, class, port, driver or udev`},
 		"an option misspelt":    {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
+		"udev, empty":           {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits nothing: leave it out`},
+		"udev, no property":     {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no property: write it as "udevadm info" does, such as ID_MODEL`},
 		"known_as":              {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as lsusb writes them: write it such as "10c4:ea60"`},
 		"known_as of another":   {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is none of those that id allows: use what the device calls itself when it is plugged in`},
 		"mode":                  {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits in quotes, such as "0660"`},

@@ -16,6 +16,8 @@ type Match struct {
 	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
 	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
 	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
+
+	Udev map[string]string `codec:"udev" doc:"Properties that udev has given to the device or to one of its nodes (\"udevadm info\" shows them), all of which must fit: ID_MODEL = \"CP2102*\". Not known where the agent has no /run/udev."`
 }
 
 // Allows says whether a device with this id can be meant, as far as id says.

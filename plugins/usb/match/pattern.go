@@ -15,9 +15,11 @@ import (
 // patterns are those of a Match, in the form of what they are compared with.
 type patterns struct {
 	ids, serials, classes, ports, drivers []string
+
+	udev map[string]string // by property
 }
 
-var errEmpty = errors.New("nothing says which devices are meant: set id, serial, class, port or driver")
+var errEmpty = errors.New("nothing says which devices are meant: set id, serial, class, port, driver or udev")
 
 func compile(m Match) (patterns, error) {
 	var p patterns
@@ -44,7 +46,16 @@ func compile(m Match) (patterns, error) {
 			*option.to = append(*option.to, pattern)
 		}
 	}
-	if len(p.ids)+len(p.serials)+len(p.classes)+len(p.ports)+len(p.drivers) == 0 {
+	for _, key := range slices.Sorted(maps.Keys(m.Udev)) {
+		switch pattern := m.Udev[key]; {
+		case !property.MatchString(key):
+			return p, fmt.Errorf("udev has %q, which is no property: write it as \"udevadm info\" does, such as ID_MODEL", key)
+		case pattern == "":
+			return p, fmt.Errorf("udev: %s \"\" is empty and fits nothing: leave it out", key)
+		}
+	}
+	p.udev = m.Udev
+	if len(p.udev)+len(p.ids)+len(p.serials)+len(p.classes)+len(p.ports)+len(p.drivers) == 0 {
 		return p, errEmpty
 	}
 	return p, nil
@@ -66,8 +77,21 @@ func (p patterns) fits(d sysfs.Device) bool {
 		(p.serials == nil || anyGlob(p.serials, d.Serial, PlainSerial(d.Serial))) &&
 		(p.classes == nil || anyGlob(p.classes, classes...)) &&
 		(p.ports == nil || anyGlob(p.ports, d.Name, d.Path, busRevision.ReplaceAllString(d.Path, "-usb-"))) &&
-		(p.drivers == nil || anyGlob(p.drivers, drivers...))
+		(p.drivers == nil || anyGlob(p.drivers, drivers...)) &&
+		p.fitsUdev(d)
 }
+
+// fitsUdev: each property of the device's own or of one of its nodes.
+func (p patterns) fitsUdev(d sysfs.Device) bool {
+	for key, pattern := range p.udev {
+		if !anyGlob([]string{pattern}, d.Udev[key]...) {
+			return false
+		}
+	}
+	return true
+}
+
+var property = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
 // busRevision is what udev's ID_PATH is without, and ID_PATH_WITH_USB_REVISION
 // with.

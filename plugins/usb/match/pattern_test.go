@@ -74,7 +74,7 @@ func TestWhatCanFitNothingIsRefusedWithWhatIsRight(t *testing.T) {
 		match Match
 		want  string
 	}{
-		{Match{}, `nothing says which devices are meant: set id, serial, class, port or driver`},
+		{Match{}, `nothing says which devices are meant: set id, serial, class, port, driver or udev`},
 		{Match{ID: schema.Strings{""}}, `id "" is empty and fits nothing: leave it out`},
 		{Match{ID: schema.Strings{"1624"}}, `id "1624" has no product, and looks like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
 		{Match{ID: schema.Strings{"10c4:*", "259"}}, `id "259" looks like the hex number 0x0103 written without quotes: write "0103:*"`},

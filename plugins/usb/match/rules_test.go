@@ -100,7 +100,7 @@ func TestAMistakeNamesItsBlock(t *testing.T) {
 		`device "zigbee": id "10c4" has no product: write "10c4:*" for every one of this vendor`: func() (*Rules, error) {
 			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)
 		},
-		`exclude "mine": nothing says which devices are meant: set id, serial, class, port or driver`: func() (*Rules, error) {
+		`exclude "mine": nothing says which devices are meant: set id, serial, class, port, driver or udev`: func() (*Rules, error) {
 			return Compile(nil, map[string]Match{"mine": {}}, true)
 		},
 	} {

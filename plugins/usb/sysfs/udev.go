@@ -1,0 +1,36 @@
+package sysfs
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// AddUdev reads the properties that udev has given to a device and to its nodes, from
+// its database (systemd, src/libsystemd/sd-device/device-private.c: lines E:KEY=value in
+// run/udev/data/c189:3). There are none where no udev runs, and they come later than the
+// device, whenever udev gets to it.
+func AddUdev(root fs.FS, d *Device) {
+	for _, n := range d.Nodes {
+		kind := "c"
+		if n.Block {
+			kind = "b"
+		}
+		text, err := fs.ReadFile(root, fmt.Sprintf("run/udev/data/%s%d:%d", kind, n.Major, n.Minor))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			line, isProperty := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "E:")
+			key, value, ok := strings.Cut(line, "=")
+			if !isProperty || !ok || slices.Contains(d.Udev[key], value) {
+				continue
+			}
+			if d.Udev == nil {
+				d.Udev = map[string][]string{}
+			}
+			d.Udev[key] = append(d.Udev[key], value)
+		}
+	}
+}
