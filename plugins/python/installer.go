@@ -82,18 +82,19 @@ func (f *installerFinder) learn(i install.Installer, err error) (install.Install
 		}
 	default:
 		f.known = install.Installer{}
+		f.warn(err)
 	}
 	return f.known, err
 }
 
-// warn tells the operator once why uv is not used.
+// warn tells the operator once why uv is not used, or why nothing can be built.
 func (f *installerFinder) warn(why error) {
 	words := ""
 	if why != nil {
 		words = why.Error()
 	}
 	if words != "" && words != f.warned {
-		f.logger.Warn("uv can't be used", "reason", words)
+		f.logger.Warn("an installer can't be used", "reason", words)
 	}
 	f.warned = words
 }
