@@ -86,7 +86,8 @@ func (b *build) limited(e *Error, err error, text string) bool {
 var transport = regexp.MustCompile(`\b(?:408|425|429|5\d\d) (?:Client|Server) Error\b` +
 	`|\bHTTP error (?:408|425|429|5\d\d)\b|too many 5\d\d error responses` +
 	`|HTTP status (?:client|server) error \((?:408|425|429|5\d\d)\b` +
-	`|\b(?:Protocol|NewConnection|ConnectTimeout|ReadTimeout|SSL|Proxy)Error\b|\bIncompleteRead\b|Read timed out` +
+	`|\b(?:Protocol|NewConnection|ConnectTimeout|ReadTimeout|SSL|Proxy|Connection(?:Reset|Refused|Aborted))Error\b` +
+	`|\b(?:IncompleteRead|RemoteDisconnected|incomplete-download)\b|Read timed out` +
 	`|error sending request|error decoding response body|request or response body error|operation timed out` +
 	`|UV_HTTP_TIMEOUT`)
 
