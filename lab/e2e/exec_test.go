@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -105,11 +107,11 @@ func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
 	run := func(ctx context.Context, tag string) chan error {
 		ended := make(chan error, 1)
 		go func() {
-			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, ticks(tag), strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, silent(tag), strings.NewReader(""), io.Discard, io.Discard, nil, nil)
 			ended <- err
 		}()
 		eventually(t, time.Minute, func() error {
-			if len(n.find(isTicking(tag))) != 1 {
+			if len(n.find(isSilent(tag))) != 1 {
 				return fmt.Errorf("%s does not run", tag)
 			}
 			return nil
@@ -121,7 +123,7 @@ func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
 	cancel()
 	<-ended
 	eventually(t, time.Minute, func() error {
-		if p := n.find(isTicking("one")); len(p) > 0 {
+		if p := n.find(isSilent("one")); len(p) > 0 {
 			return fmt.Errorf("lives without its client: %v", p)
 		}
 		return nil
@@ -134,19 +136,49 @@ func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
 		t.Error("the session goes on without its task")
 	}
 	eventually(t, time.Minute, func() error {
-		if p := n.find(isTicking("two")); len(p) > 0 {
+		if p := n.find(isSilent("two")); len(p) > 0 {
 			return fmt.Errorf("lives without its task: %v", p)
 		}
 		return nil
 	})
 }
 
-// ticks is a command that says something now and then: Nomad does not look for a
-// client that has hung up while there is nothing to send to it.
-func ticks(tag string) []string {
-	return []string{"/bin/sh", "-c", "while :; do echo tick; sleep 0.05; done", tag}
+// silent is a command that neither reads nor says anything.
+func silent(tag string) []string { return []string{"/bin/sh", "-c", "sleep 600; :", tag} }
+
+func isSilent(tag string) func(proc) bool {
+	return func(p proc) bool { return slices.Equal(p.args, silent(tag)) }
 }
 
-func isTicking(tag string) func(proc) bool {
-	return func(p proc) bool { return slices.Equal(p.args, ticks(tag)) }
+func TestExecEndsWithAClientThatIsKilled(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
+	defer a.stop(t)
+	cmd := exec.Command(nomadBinary, append([]string{"alloc", "exec", "-t=false", a.id}, silent("killed")...)...)
+	cmd.Env = []string{"NOMAD_ADDR=" + n.Address(), "PATH=" + os.Getenv("PATH"), "HOME=" + scratch}
+	stdin, err := cmd.StdinPipe() // left open, as a shell's is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func() error {
+		if len(n.find(isSilent("killed"))) != 1 {
+			return fmt.Errorf("the command does not run")
+		}
+		return nil
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // "signal: killed"
+	eventually(t, time.Minute, func() error {
+		if p := n.find(isSilent("killed")); len(p) > 0 {
+			return fmt.Errorf("lives without its client: %v", p)
+		}
+		return nil
+	})
 }

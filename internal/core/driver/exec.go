@@ -100,6 +100,10 @@ func empty(pipe *os.File) bool {
 	return err != nil || left == 0
 }
 
+// heartbeat is how often a client of a command gets an empty message, which it ignores
+// (api/allocations_exec.go): Nomad notices that one is gone when it sends to it, and only then.
+const heartbeat = 2 * time.Second
+
 // ExecTaskStreamingRaw is drivers.ExecTaskStreamingRawDriver: `nomad alloc exec`.
 // The command ends with ctx.
 func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream) error {
@@ -125,31 +129,49 @@ func (d *Driver) ExecTaskStreamingRaw(ctx context.Context, id string, cmd []stri
 	}
 	go receive(stream, t) // ends with the stream, which the caller closes when we return
 
-	select {
-	case e, ok := <-s.ended:
-		done := make(chan struct{})
-		go func() { reading.Wait(); close(done) }()
-		waitForOutput(ctx, done, t.stdout, t.stderr)
-		t.close()
-		<-done
-		if !ok {
-			return errSessionLost
-		}
-		return out.send(&drivers.ExecTaskStreamingResponseMsg{
-			Exited: true, Result: &proto.ExitResult{ExitCode: int32(exitResult(e).ExitCode)},
-		})
-	case <-ctx.Done():
-		s.kill()
-		t.close()
-		reading.Wait()
-		return ctx.Err()
+	read := make(chan struct{})
+	go func() { reading.Wait(); close(read) }()
+	e, err := s.wait(ctx, out)
+	if err == nil || errors.Is(err, errSessionLost) {
+		waitForOutput(ctx, read, t.stdout, t.stderr)
 	}
+	t.close()
+	<-read
+	if err != nil {
+		return err
+	}
+	return out.send(&drivers.ExecTaskStreamingResponseMsg{
+		Exited: true, Result: &proto.ExitResult{ExitCode: int32(exitResult(e).ExitCode)},
+	})
 }
 
 // session is a command that runs in a task.
 type session struct {
 	ended <-chan *task.Exit
 	kill  func()
+}
+
+// wait returns how the command ended. Without a client it is killed.
+func (s *session) wait(ctx context.Context, client *sender) (*task.Exit, error) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case e, ok := <-s.ended:
+			if !ok {
+				return nil, errSessionLost
+			}
+			return e, nil
+		case <-beat.C:
+			if err := client.send(&drivers.ExecTaskStreamingResponseMsg{}); err != nil {
+				s.kill()
+				return nil, fmt.Errorf("command was ended: its client is gone: %w", err)
+			}
+		case <-ctx.Done():
+			s.kill()
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func (d *Driver) startSession(h *handle, cmd []string, tty bool, stdio [3]*os.File) (*session, error) {

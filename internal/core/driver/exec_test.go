@@ -2,6 +2,7 @@ package driver
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"sync/atomic"
@@ -63,5 +64,41 @@ func TestASlowUserGetsAllThatACommandHasWritten(t *testing.T) {
 		if n := u.got.Load(); n != 60_000 {
 			t.Errorf("after %q: %d bytes of 60000", background, n)
 		}
+	}
+}
+
+// goneUser is one who has hung up: there is nobody to send to. (What would tell of it, Nomad does not pass on.)
+type goneUser struct{ hungUp chan struct{} }
+
+func (u goneUser) Send(*drivers.ExecTaskStreamingResponseMsg) error {
+	select {
+	case <-u.hungUp:
+		return io.ErrClosedPipe
+	default:
+		return nil
+	}
+}
+
+func (u goneUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
+	<-u.hungUp
+	return nil, io.EOF
+}
+
+func TestASilentCommandEndsWhenItsUserIsGone(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	defer a.destroy(cfg.ID)
+	for _, tty := range []bool{false, true} {
+		m := mark()
+		u := goneUser{hungUp: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() { ended <- a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"sleep", m}, tty, u) }()
+		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		close(u.hungUp)
+		if err := await(t, "the end of the command", ended); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("terminal %v: got %v", tty, err)
+		}
+		eventually(t, "its process has ended", func() bool { return len(sleepers(m)) == 0 })
 	}
 }
