@@ -38,6 +38,7 @@ type link struct {
 	calls wire.Calls[*reply]
 	heard atomic.Int64 // how many messages came
 	gone  bool         // under the client's mu: it has ended
+	asked atomic.Bool  // to replace itself, which ends the connection
 }
 
 // roundTrip sends a request and waits for its reply. A context that ends first
@@ -142,7 +143,9 @@ func (c *Client) listen(l *link) {
 	running := c.running()
 	c.mu.Unlock()
 	if running > 0 && c.ctx.Err() == nil {
-		c.cfg.Log("supervisor is gone while %d tasks run: starting another", running)
+		if !l.asked.Load() {
+			c.cfg.Log("supervisor is gone while %d tasks run: starting another", running)
+		}
 		c.rewatch()
 	}
 }
@@ -308,7 +311,7 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 			c.upgraded = true
 			return l, nil
 		}
-		last = c.upgradeSupervisor(ctx, l)
+		last = c.upgradeSupervisor(ctx, l, r.Hello)
 		if last != nil && r.Hello.Protocol == protocolVersion {
 			// an older one that speaks our language will do until the next time
 			c.cfg.Log("supervisor was not upgraded: %v", last)
@@ -328,19 +331,22 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 
 // upgradeSupervisor hands the running supervisor this client's binary. It
 // returns nil when the supervisor has replaced itself; the connection is over then.
-func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
+func (c *Client) upgradeSupervisor(ctx context.Context, l *link, old *hello) error {
 	binary, err := openBinary()
 	if err != nil {
 		return err
 	}
 	defer binary.Close()
 	req := &request{Op: opUpgrade, Build: buildID(), FDs: 1}
+	l.asked.Store(true)
 	_, err = l.roundTrip(ctx, req, int(binary.Fd()))
 	if errors.Is(err, wire.ErrLost) {
 		c.upgraded = true
-		c.cfg.Log("supervisor was upgraded in place")
+		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks go on",
+			old.PID, old.Build, req.Build)
 		return nil
 	}
+	l.asked.Store(false)
 	return err
 }
 

@@ -105,10 +105,25 @@ func TestUpgradeInPlaceKeepsTheTasks(t *testing.T) {
 		h.waitOutput(talker, "line 100\n")
 		fds := count(t, pid, "fd")
 
-		second := h.client()
+		var said []string
+		second := h.client(func(c *Config) {
+			c.Log = func(format string, args ...any) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				said = append(said, fmt.Sprintf(format, args...))
+			}
+		})
+		if _, err := second.Adopt(ctx(t), tasks[0]); err != nil { // as a plugin that has just started
+			t.Error(err)
+		}
 		if got := second.buildOf(t); got != buildID() {
 			t.Fatalf("the supervisor's build is %q", got)
 		}
+		h.mu.Lock()
+		if len(said) != 1 || !strings.HasPrefix(said[0], fmt.Sprintf("replaced the supervisor of another version (pid %d, build old)", pid)) {
+			t.Errorf("the client said %q", said)
+		}
+		h.mu.Unlock()
 		if h.supervisor() != pid {
 			t.Error("its pid changed")
 		}
