@@ -37,9 +37,8 @@ EOF
       }
 
       resources {
-        cpu        = 50
-        memory     = 32
-        memory_max = 64
+        cpu    = 50
+        memory = 32
       }
     }
   }

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSamplesRunAsTheyStand(t *testing.T) {
+	needRoot(t) // for another user
+	n := common(t)
+	for path, want := range map[string]string{
+		"docs/exec-lite.md":                           "stopping\n",
+		"plugins/exec-lite/example/service.nomad.hcl": "stopped in good order\n",
+	} {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			t.Parallel()
+			b, err := os.ReadFile(filepath.Join("../..", path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(b)
+			if filepath.Ext(path) == ".md" {
+				_, text, _ = strings.Cut(text, "## A job\n\n```hcl\n")
+				text, _, _ = strings.Cut(text, "```\n")
+			}
+			j, err := n.Client().Jobs().ParseHCL(text, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, _, err := n.Client().Jobs().Validate(j, nil)
+			if err != nil || r.Error != "" || r.Warnings != "" {
+				t.Errorf("Nomad says %v, %q, warns %q", err, r.Error, r.Warnings)
+			}
+			a := n.submit(t, j)
+			a.task = j.TaskGroups[0].Tasks[0].Name
+			a.running(t)
+			a.says(t, "stdout", ":") // the time
+			a.stop(t)
+			if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, want) {
+				t.Errorf("it ended with %s, having said %q", a.outcome(), out)
+			}
+		})
+	}
+}
