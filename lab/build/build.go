@@ -143,7 +143,13 @@ func (b Builder) goBuild(ctx context.Context, dir string, cgo bool, args ...stri
 	if !cgo {
 		env = append(env, "CGO_ENABLED=0")
 	}
-	return gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath"}, args...), Progress: b.Progress}.Run(ctx)
+	build := gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath"}, args...)}
+	if b.Progress != nil {
+		build.Progress = func(format string, args ...any) {
+			b.Progress("%s: %s", filepath.Base(dir), fmt.Sprintf(format, args...))
+		}
+	}
+	return build.Run(ctx)
 }
 
 func (b Builder) arch() string {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,36 +43,58 @@ func (b Build) Run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to run the go command: %w", err)
 	}
-	messages := b.follow(bufio.NewScanner(stderr))
-	if err := cmd.Wait(); err != nil {
+	var doing atomic.Value
+	doing.Store("looking at its packages")
+	stop := b.report(&doing)
+	messages := b.follow(bufio.NewScanner(stderr), func(what string) { doing.Store(what) })
+	err = cmd.Wait()
+	stop()
+	if err != nil {
 		return errors.Join(err, errors.New(strings.Join(messages, "\n")))
 	}
 	return nil
 }
 
-// follow reads what the go command prints to its end, and returns what is not progress.
-func (b Build) follow(lines *bufio.Scanner) (messages []string) {
-	compiled := 0
-	last := time.Now()
-	for lines.Scan() {
-		line := lines.Text()
-		doing := ""
-		switch {
-		case strings.HasPrefix(line, "go: downloading "):
-			doing = strings.TrimPrefix(line, "go: ")
-		case strings.ContainsAny(line, " #\t"):
-			messages = append(messages, line)
-			continue
-		default:
-			compiled++
-			doing = fmt.Sprintf("%d packages compiled", compiled)
-			if b.Packages > 0 {
-				doing = fmt.Sprintf("%d of at most %d packages compiled", compiled, b.Packages)
+// report tells every now and then what the build does; the returned function ends that and
+// waits for its end.
+func (b Build) report(doing *atomic.Value) (stop func()) {
+	if b.Progress == nil {
+		return func() {}
+	}
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(Every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				b.Progress("%s", doing.Load())
 			}
 		}
-		if b.Progress != nil && time.Since(last) >= Every {
-			last = time.Now()
-			b.Progress("%s", doing)
+	})
+	return func() { close(quit); wg.Wait() }
+}
+
+// follow reads what the go command prints to its end, tells what it does, and returns the rest.
+func (b Build) follow(lines *bufio.Scanner, tell func(string)) (messages []string) {
+	compiled := 0
+	for lines.Scan() {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "go: downloading "):
+			tell(strings.TrimPrefix(line, "go: "))
+		case strings.ContainsAny(line, " #\t"):
+			messages = append(messages, line)
+		default:
+			compiled++
+			if b.Packages > 0 {
+				tell(fmt.Sprintf("packages compiled: %d of at most %d", compiled, b.Packages))
+			} else {
+				tell(fmt.Sprintf("packages compiled: %d", compiled))
+			}
 		}
 	}
 	return messages

@@ -3,44 +3,43 @@ package gobuild
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestBuildTellsHowFarItIs(t *testing.T) {
+func TestBuildTellsWhatItDoes(t *testing.T) {
+	var told []string
+	text := "go: downloading a.example/b v1.0.0\na/b\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
+	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)), func(what string) { told = append(told, what) })
+	if want := []string{"# a/d", "./x.go:1:2: undefined: y"}; !slices.Equal(messages, want) {
+		t.Errorf("messages %q, want %q", messages, want)
+	}
+	want := []string{"downloading a.example/b v1.0.0", "packages compiled: 1 of at most 9", "packages compiled: 2 of at most 9"}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
+func TestSilentBuildTellsOfItselfToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		b := Build{Packages: 9, Progress: func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }}
-		text := &slow{lines: []string{"go: downloading a.example/b v1.0.0", "a/b", "a/c", "# a/d", "./x.go:1:2: undefined: y", "a/e"}}
-		messages := b.follow(bufio.NewScanner(text))
-		if want := []string{"# a/d", "./x.go:1:2: undefined: y"}; !slices.Equal(messages, want) {
-			t.Errorf("messages %q, want %q", messages, want)
-		}
-		want := []string{"downloading a.example/b v1.0.0", "1 of at most 9 packages compiled", "2 of at most 9 packages compiled", "3 of at most 9 packages compiled"}
-		if !slices.Equal(told, want) {
+		b := Build{Progress: func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }}
+		var doing atomic.Value
+		doing.Store("linking")
+		stop := b.report(&doing)
+		time.Sleep(2*Every + time.Second)
+		stop()
+		if want := []string{"linking", "linking"}; !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}
 	})
-}
-
-// slow has a line each two seconds.
-type slow struct{ lines []string }
-
-func (s *slow) Read(p []byte) (int, error) {
-	if len(s.lines) == 0 {
-		return 0, errors.New("the end")
-	}
-	time.Sleep(Every)
-	n := copy(p, s.lines[0]+"\n")
-	s.lines = s.lines[1:]
-	return n, nil
 }
 
 func TestInterruptedBuildEndsAtOnce(t *testing.T) {

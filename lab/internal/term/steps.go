@@ -80,7 +80,7 @@ func (p *Printer) signs(quit chan struct{}) {
 			case p.tty:
 				p.draw()
 			case time.Since(p.last) >= wait:
-				p.plain()
+				p.plain(Cut)
 			}
 		}
 		p.mu.Unlock()
@@ -103,17 +103,18 @@ func (p *Printer) draw() {
 	fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), Cut(text, p.width-4))
 }
 
-// plain is a line about the step that runs, where there is no terminal.
-func (p *Printer) plain() {
+// plain is a line about the step that runs, where there is no terminal, made to fit.
+func (p *Printer) plain(fit func(line string, width int) string) {
 	p.last = time.Now()
 	text := p.name
 	if p.msg != "" {
 		text += ": " + p.msg
 	}
+	end := ""
 	if took := time.Since(p.came); took >= p.first {
-		text += " (" + Short(took) + ")"
+		end = " (" + Short(took) + ")"
 	}
-	fmt.Fprintln(p.w, Wrap("...    "+text, p.width, "       "))
+	fmt.Fprintln(p.w, fit("...    "+text, p.width-len(end))+end)
 }
 
 func (p *Printer) end(err error, outcome string, args ...any) {
@@ -153,7 +154,7 @@ func (p *Printer) Progress(format string, args ...any) {
 	case p.tty:
 		p.draw()
 	case time.Since(p.last) >= p.every:
-		p.plain()
+		p.plain(func(line string, width int) string { return Wrap(line, width, "       ") })
 	}
 }
 

@@ -14,24 +14,37 @@ const Width = 100
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {
-		if utf8.RuneCountInString(line) <= width {
-			out = append(out, line)
-			continue
-		}
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
-		words := strings.Fields(line)
-		now := indent + words[0]
-		for _, word := range words[1:] {
-			if utf8.RuneCountInString(now+" "+word) > width {
-				out = append(out, now)
-				now = indent + more + word
-				continue
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))] + more
+		for utf8.RuneCountInString(line) > width {
+			cut := lastBreak(line, width)
+			if cut < 0 {
+				break
 			}
-			now += " " + word
+			out = append(out, strings.TrimRight(line[:cut], " "))
+			line = indent + strings.TrimLeft(line[cut:], " ")
 		}
-		out = append(out, now)
+		out = append(out, line)
 	}
 	return strings.Join(out, "\n")
+}
+
+// lastBreak is the last space of a line that leaves no more than width before it, or else its
+// first; none where that is all that is left.
+func lastBreak(line string, width int) int {
+	start := len(line) - len(strings.TrimLeft(line, " "))
+	found, column := -1, utf8.RuneCountInString(line[:start])
+	for i, r := range line[start:] {
+		if r == ' ' && (column <= width || found < 0) {
+			found = start + i
+		}
+		if column++; column > width && found >= 0 {
+			break
+		}
+	}
+	if found >= 0 && strings.TrimSpace(line[found:]) == "" {
+		return -1
+	}
+	return found
 }
 
 // Cut shortens a line to width, and shows that it did.

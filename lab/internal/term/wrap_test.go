@@ -13,6 +13,9 @@ func TestLinesAreBrokenBetweenWords(t *testing.T) {
 		{"long", "aaaa bbbb cccc dddd", "aaaa bbbb\n  cccc\n  dddd"},
 		{"indented", "  aaaa bbbb cccc", "  aaaa\n    bbbb\n    cccc"},
 		{"a long word", "a /usr/local/lib/nomad b", "a\n  /usr/local/lib/nomad\n  b"},
+		{"with columns", "ok    a b c", "ok    a b\n  c"},
+		{"up to the edge", "aaaa bbbb cccc", "aaaa bbbb\n  cccc"},
+		{"with spaces after it", "aaaa bbbb    ", "aaaa bbbb    "},
 		{"letters, not bytes", "äääää ööö", "äääää ööö"},
 	} {
 		if got := Wrap(tc.in, 9, "  "); got != tc.want {
