@@ -44,6 +44,21 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	r.shown[key] = len(s.Events)
 }
 
+// pending tells what tasks do that have not started, and whether there are such.
+func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
+	for _, a := range allocs {
+		for name, s := range a.TaskStates {
+			if s.State != "pending" || len(s.Events) == 0 {
+				continue
+			}
+			last := s.Events[len(s.Events)-1]
+			r.out.Print("", term.Wrap("... "+name+" | "+last.Type+": "+message(last), term.Width, "    "))
+			some = true
+		}
+	}
+	return some
+}
+
 func message(e *api.TaskEvent) string { return nomad.Plain(e.DisplayMessage) }
 
 // failure prints the events of the tasks that failed, and returns the error.

@@ -387,3 +387,19 @@ func TestPortThatIsTakenIsNamed(t *testing.T) {
 		t.Errorf("the lab's own: %v", err)
 	}
 }
+
+func TestTaskThatTakesLongToStartIsTold(t *testing.T) {
+	l, out := quiet(t)
+	r := &jobRun{lab: l, out: term.NewLines(out)}
+	alloc := func(state string) []*api.Allocation {
+		return []*api.Allocation{{TaskStates: map[string]*api.TaskState{"t": {
+			State: state, Events: []*api.TaskEvent{{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}},
+		}}}}
+	}
+	if r.pending(alloc("running")) || out.String() != "" {
+		t.Errorf("one that runs: %q", out)
+	}
+	if want := "... t | Downloading Artifacts: Client is downloading artifacts\n"; !r.pending(alloc("pending")) || out.String() != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+}

@@ -121,7 +121,8 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	defer streams.stop()
 	ends := *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch
 	var since time.Time
-	for {
+	told := time.Now()
+	for patience := 3 * time.Second; ; {
 		allocs, err := r.allocs(ctx, ids)
 		if err != nil {
 			return err
@@ -163,6 +164,9 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 			}
 		default:
 			since = time.Time{}
+		}
+		if time.Since(told) > patience && r.pending(allocs) {
+			told, patience = time.Now(), 10*time.Second
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err

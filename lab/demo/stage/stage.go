@@ -136,10 +136,15 @@ func Until(ctx context.Context, what string, done func() (bool, error)) error {
 func Within(ctx context.Context, limit time.Duration, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for {
+	start := time.Now()
+	for next := 3 * time.Second; ; {
 		ok, err := done()
 		if ok || err != nil {
 			return err
+		}
+		if took := time.Since(start); took >= next {
+			Note("(waiting for %s: %s)", what, term.Short(took))
+			next += 10 * time.Second
 		}
 		select {
 		case <-ctx.Done():
