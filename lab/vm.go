@@ -66,7 +66,7 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.say("\nWeb UI   %s/ui, and for commands here: export NOMAD_ADDR=%[1]s", outside)
+	l.say("\nWeb UI   %s/ui\nNomad    NOMAD_ADDR=%[1]s %s status   # from here", outside, o.Binary)
 	l.say("Ready in %s. In the VM you can now:\n", labterm.Short(time.Since(start)))
 	l.say("  usb plug       # a serial stick, as device \"zigbee\"; -h tells how to make it another")
 	l.say("  nomad job run plugins/usb/example/serial.nomad.hcl")

@@ -87,7 +87,7 @@ func TestMountsBelowAreFoundDeepestFirst(t *testing.T) {
 }
 
 func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
-	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\npanic: x\n"
+	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\npanic: rpc error: code = Unknown desc = x\n"
 	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

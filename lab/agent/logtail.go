@@ -1,6 +1,10 @@
 package agent
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
 
 // interesting returns the last n lines of an agent's log that tell why it did not
 // come up: errors and warnings and what is not in log format (a usage message,
@@ -24,5 +28,5 @@ func interesting(log string, n int) string {
 	if len(lines) > n {
 		lines = lines[len(lines)-n:]
 	}
-	return strings.Join(lines, "\n")
+	return nomad.Plain(strings.Join(lines, "\n"))
 }

@@ -248,7 +248,7 @@ func (d *demo) submit(ctx context.Context, example string) (*run, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to read the job: %w", err)
 	}
-	stage.Note("nomad job run %s", file)
+	stage.Note("The job is %s", file)
 	c := d.agent.Client()
 	job, err := c.Jobs().ParseHCL(string(text), true)
 	if err != nil {
