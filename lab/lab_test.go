@@ -379,7 +379,7 @@ func TestPortThatIsTakenIsNamed(t *testing.T) {
 	}
 	defer taken.Close()
 	l.port = taken.Addr().(*net.TCPAddr).Port
-	if _, err := l.create(t.Context(), agent.Options{HTTPPort: l.port}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
+	if err := l.Up(t.Context(), ""); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
 		t.Errorf("asked for: %v", err)
 	}
 	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}

@@ -27,6 +27,9 @@ func (l *Lab) Up(ctx context.Context, usb string) error {
 		return err
 	}
 	l.usb = l.usb.chosen(ctx, l.dir)
+	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) && l.port != 0 && !free(l.port) {
+		return fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: name another, or none for any that is free", l.port)
+	}
 	o, err := l.prepare(ctx)
 	if err != nil {
 		return err
@@ -116,8 +119,6 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err error) {
 	instead := ""
 	switch {
-	case l.port != 0 && !free(l.port):
-		return nil, fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: name another, or none for any that is free", l.port)
 	case o.HTTPPort == 0 && free(defaultPort):
 		o.HTTPPort = defaultPort
 	case o.HTTPPort == 0:
