@@ -1,6 +1,6 @@
 //go:build mage
 
-// Outrider: small plugins for HashiCorp Nomad, and a lab that runs them. Start with: mage lab:up
+// Outrider: plugins for HashiCorp Nomad, and a lab that runs them. Start with: go tool mage lab:up
 package main
 
 import (
@@ -28,7 +28,7 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts Nomad with every plugin, or brings the running lab up to date (-usb=sim: with a simulated USB stick).
+// Starts Nomad with every plugin, or updates the lab (-usb=sim: with a stick).
 func (Lab) Up(ctx context.Context, runtime, usb *string) error {
 	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, value(usb)) })
 }
@@ -53,27 +53,27 @@ func (Lab) Stop(ctx context.Context, job string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Stop(ctx, job) })
 }
 
-// Opens a shell where the tasks run, with nomad and NOMAD_ADDR; it takes commands from a pipe, too.
+// Opens a shell where the tasks run, with nomad; commands may come from a pipe.
 func (Lab) Shell(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
 }
 
-// Builds the plugins anew (or one: -plugin=NAME) and restarts the agent; tasks live on.
+// Builds the plugins (or one: -plugin=NAME) and restarts the agent; tasks live on.
 func (Lab) Reload(ctx context.Context, plugin *string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
-// Boots a VM with a kernel and USB ports of its own, Nomad in it, and opens a shell there.
+// Boots a VM with a kernel of its own and Nomad in it, and opens a shell there.
 func (Lab) VM(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.VM(ctx) })
 }
 
-// Stops the jobs and the agent, and removes everything of the lab but what the next one wants.
+// Stops jobs and agent, and removes all of the lab but what the next one wants.
 func (Lab) Down(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
 
-// Removes also what lab:down keeps for the next lab: the image, and the cache with Nomad.
+// Removes also what lab:down keeps for the next lab: the image and the cache.
 func (Lab) Purge(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Purge(ctx) })
 }
@@ -106,7 +106,7 @@ func Test(ctx context.Context) error {
 	return check.Test(ctx, ".")
 }
 
-// Compares exec-lite with raw_exec, and python with the same by hand, and prints the ratios.
+// Compares exec-lite with raw_exec, and python with the same by hand, by ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	return lab.RunProgram(ctx, "./lab/bench")
@@ -121,10 +121,10 @@ type Demo mg.Namespace
 // demo:exec-lite shows its processes while tasks start and the plugin is killed.
 func (Demo) ExecLite(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/exec-lite") }
 
-// Shows Python programs: a page, an environment that is built and then found in the cache, an exception.
+// Shows Python programs: a page, an environment built, then cached; an exception.
 func (Demo) Python(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/python") }
 
-// Shows a USB stick that is plugged, used, unplugged and plugged again (-id=10c4:ea60: a real one).
+// Shows a USB stick plugged, used and unplugged (-id=10c4:ea60: a real one).
 func (Demo) USB(ctx context.Context, id *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
 }

@@ -13,10 +13,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/creack/pty"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 func TestTargetsAreNamedAsInTheReadme(t *testing.T) {
@@ -37,6 +39,11 @@ func TestTargetsAreNamedAsInTheReadme(t *testing.T) {
 	list, err := mage("-l")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, list)
+	}
+	for line := range strings.Lines(list) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > term.Width {
+			t.Errorf("mage -l has %d columns: %s", n, line)
+		}
 	}
 	readme, err := os.ReadFile(root + "/README.md")
 	if err != nil {
