@@ -37,6 +37,8 @@ type Block struct {
 	Libusb      *bool  `codec:"libusb" doc:"Mount /dev/bus/usb and /sys/bus/usb/devices with this device alone, where libusb looks. By default where the usb node is the only one given. Of the devices of a task only one can have it."`
 	Count       int    `codec:"count" default:"1" min:"1" max:"1000" doc:"How many tasks may have the device at the same time."`
 
+	Together int `codec:"together" default:"1" min:"1" max:"100" doc:"How many devices of one product are one unit: a task that asks for one gets all that the block matches, the second with -2 added to its paths and _2 to its variables, in the order of their ids. With more or fewer of them plugged in the unit is unhealthy."`
+
 	Mounts []Mount `codec:"mount" doc:"Files and directories of the host that tasks with the device need too."`
 }
 

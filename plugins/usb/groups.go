@@ -26,7 +26,11 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 	}
 	var groups []device.Group
 	for key, all := range members {
-		attributes := v.attributes(all)
+		var sticks []*stick
+		for _, s := range all {
+			sticks = append(sticks, s.each()...)
+		}
+		attributes := v.attributes(sticks)
 		for share := range all[0].block.Count {
 			g := device.Group{
 				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: all[0].product(share),

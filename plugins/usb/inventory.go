@@ -33,12 +33,13 @@ type inventory struct {
 	names   *usbids.Names
 	lister  libusb.Lister
 	shadows *shadow.Dir
-	tree    fs.FS            // of the scan under way
-	said    map[string]bool  // warnings that were given
-	cleared bool             // whether what former runs left is removed
-	refused bool             // whether it was said that there is no right to make nodes
-	kept    map[string]plug  // by directory, every device that has one
-	plugs   map[string]plugs // by id
+	tree    fs.FS                // of the scan under way
+	said    map[string]bool      // warnings that were given
+	cleared bool                 // whether what former runs left is removed
+	refused bool                 // whether it was said that there is no right to make nodes
+	kept    map[string]plug      // by directory, every device that has one
+	plugs   map[string]plugs     // by id
+	whole   map[string]time.Time // by type, when a unit was whole last
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids that were
@@ -61,6 +62,13 @@ type state struct {
 	// was has sticks by the ids that they had until a twin was plugged in, which tasks may
 	// have them by.
 	was map[string]*stick
+
+	sticks []*stick // those of units, too
+}
+
+// has says whether a stick with this id was there.
+func (s *state) has(id string) bool {
+	return slices.ContainsFunc(s.sticks, func(s *stick) bool { return s.id == id })
 }
 
 // stick is one device that is published.
@@ -73,7 +81,8 @@ type stick struct {
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
-	now     string // the id that it has instead, if it has another
+	members []*stick // where it stands for a unit of several
+	now     string   // the id that it has instead, if it has another
 }
 
 // plug is one plugging of one device, different from every other. An address alone is
@@ -96,7 +105,7 @@ type plugs struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		idle: idle, said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{},
+		idle: idle, said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{}, whole: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -142,13 +151,14 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	sticks = v.shadow(sticks, devices)
 	v.countPlugs(sticks)
 
-	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}}
-	for _, st := range sticks {
+	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}, sticks: sticks}
+	units := v.units(sticks)
+	for _, st := range units {
 		for _, id := range st.ids() {
 			s.byID[id] = st
 		}
 	}
-	groups := v.groups(sticks)
+	groups := v.groups(units)
 	for _, old := range v.renamed(sticks) {
 		for i, id := range old.ids() {
 			s.was[id] = old
@@ -168,7 +178,7 @@ func (v *inventory) renamed(sticks []*stick) (all []*stick) {
 	for _, s := range sticks {
 		for id, p := range v.plugs {
 			taken := slices.ContainsFunc(sticks, func(other *stick) bool { return other.id == id })
-			if !taken && id != s.id && p.last == plugOf(s.Device) {
+			if !taken && s.block.Together <= 1 && id != s.id && p.last == plugOf(s.Device) {
 				old := *s
 				old.id, old.now = id, s.id
 				all = append(all, &old)
@@ -238,7 +248,7 @@ func (v *inventory) countPlugs(sticks []*stick) {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
-		if known && !changed && (before.byID[s.ids()[0]] == nil || p.last != now) {
+		if known && !changed && (!before.has(s.id) || p.last != now) {
 			p.again++
 			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be restarted, "+
 				"since the nodes that they hold are copies, which may lead to another device now", "device", s.id, "port", s.Name)

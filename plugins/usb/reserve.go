@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,7 +31,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || !s.pluggedInStill(tree):
+		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool { return !s.pluggedInStill(tree) }):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
@@ -38,7 +39,12 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", sticks[s], id)
 		}
 		sticks[s] = id
-		r.add(s, id, i+1, len(ids))
+		if len(s.members) == 0 {
+			r.add(s, id, i+1, len(ids))
+		}
+		for n, member := range s.members { // a node has one unit of a block
+			r.add(member, member.id, n+1, len(s.members))
+		}
 	}
 	for _, id := range ids {
 		v.reserved.Store(id, true)

@@ -94,7 +94,7 @@ func (v *inventory) missed() {
 		return // the scan says so
 	}
 	defer done()
-	for _, s := range v.last.Load().byID {
+	for _, s := range v.last.Load().sticks {
 		if s.dir == "" || s.pluggedInStill(tree) {
 			continue
 		}

@@ -45,9 +45,13 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 			}}}
 			continue
 		}
-		m, there := known[plugOf(s.Device)] // of another share of it
-		if !there {
-			if m = v.measured[plugOf(s.Device)]; m.stats == nil || m.busy || v.isReserved(s) || begin.Sub(m.at) >= v.idle {
+		for _, member := range s.each() {
+			plug := plugOf(member.Device)
+			if _, there := known[plug]; there { // of another share of it
+				continue
+			}
+			m := v.measured[plug]
+			if m.stats == nil || m.busy || v.isReserved(s) || begin.Sub(m.at) >= v.idle {
 				if tree == nil {
 					opened, done, err := v.open()
 					if err != nil {
@@ -56,12 +60,19 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 					defer done()
 					tree = opened
 				}
-				stats := measure(s, tree)
+				stats := measure(member, tree)
 				m = measured{stats: stats, at: begin, busy: m.stats != nil && transfers(m.stats) != transfers(stats)}
 			}
-			known[plugOf(s.Device)] = m
+			known[plug] = m
 		}
-		all[id] = m.stats
+		all[id] = known[plugOf(s.Device)].stats
+		if len(s.members) > 0 {
+			nested := &structs.StatObject{Nested: map[string]*structs.StatObject{}}
+			for _, member := range s.members {
+				nested.Nested[member.id] = known[plugOf(member.Device)].stats.Stats
+			}
+			all[id] = &nomad.DeviceStats{Stats: nested, Timestamp: begin}
+		}
 	}
 	v.measured = known
 	return all, nil

@@ -156,6 +156,12 @@ func (b Block) Validate() error {
 	if b.Libusb != nil && *b.Libusb && len(given) > 0 && !given[string(sysfs.USB)] {
 		wrong.addf("libusb needs the usb node: add \"usb\" to nodes")
 	}
+	switch {
+	case b.Together > 1 && b.Count > 1:
+		wrong.addf("together and count exclude each other: a unit is one task's")
+	case b.Together > 1 && b.Libusb != nil && *b.Libusb:
+		wrong.addf("together and libusb exclude each other: one device of a task can have what libusb looks at")
+	}
 	b.validateMounts(&wrong)
 	return wrong.orNil()
 }

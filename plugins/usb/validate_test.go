@@ -74,6 +74,7 @@ func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
 		"names and a mount":  {zigbee("names { tty = \"/data\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"), `device "x": names: "tty" is "/data", and mount[0] is at "/data": neither can be inside of the other, use different paths`},
 		"names in names":     {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x/usb\"\n}"), `device "x": names: "tty", at "/dev/x", and "usb", at "/dev/x/usb", can't be one inside of the other: use different paths`},
 		"a mount over nodes": {zigbee("mount {\nhost_path = \"/srv\"\ntask_path = \"/dev\"\n}"), `device "x": mount[0] is at "/dev" and would hide the nodes, which are in /dev/x: use another task_path, or path`},
+		"together and count": {zigbee("together = 2\ncount = 2"), `device "x": together and count exclude each other: a unit is one task's`},
 		"rescan":             {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
 		"rescan of nothing":  {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
 		"rescan, negative":   {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
