@@ -276,7 +276,7 @@ func TestEveryCommandIsThere(t *testing.T) {
 	for _, c := range kind.Commands {
 		names[c.Name] = c.Help != "" && c.Run != nil
 	}
-	for _, name := range []string{"list", "check", "simulate"} {
+	for _, name := range []string{"list", "check", "stats", "simulate"} {
 		if !names[name] {
 			t.Errorf("no command %s", name)
 		}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +64,44 @@ func TestTheDocumentedNamesAreThoseThatAreGiven(t *testing.T) {
 	for name := range stats["10c4:ea60:0001"].Stats.Attributes {
 		if !strings.Contains(string(text), name) {
 			t.Errorf("statistic %s is not documented", name)
+		}
+	}
+}
+
+// What somebody searches the page for is what they see.
+func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, troubles, _ := strings.Cut(string(text), "\n## Troubles\n")
+	troubles, _, _ = strings.Cut(troubles, "\n## ")
+	var sources strings.Builder
+	for _, pattern := range []string{"*.go", "*/*.go", "../../internal/core/device/*.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(file, "_test.go") {
+				sources.Write(source)
+			}
+		}
+	}
+	for _, ours := range []string{"no device is published", "no device was asked for: a constraint of the job names one that is not healthy or not there",
+		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others", "it is plugged in, as ",
+		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet", "restart the agent", "is no simulation"} {
+		if !strings.Contains(troubles, ours) || !strings.Contains(sources.String(), ours) {
+			t.Errorf("%q is not in both the page and the plugin", ours)
+		}
+	}
+	sections := regexp.MustCompile(`(?m)^###? (.*)$`).FindAllStringSubmatch(string(text), -1)
+	for _, link := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(sections, func(s []string) bool {
+			return regexp.MustCompile(`[^a-z0-9-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(s[1]), " ", "-"), "") == link[1]
+		}) {
+			t.Errorf("there is no section #%s", link[1])
 		}
 	}
 }

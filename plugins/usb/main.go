@@ -22,7 +22,7 @@ var kind = device.Kind[Config]{
 	Name:      "usb",
 	Summary:   "gives USB devices to tasks, by name",
 	Configure: configure,
-	Commands:  []plugin.Command{listCommand, checkCommand, simulate.Command()},
+	Commands:  []plugin.Command{listCommand, checkCommand, statsCommand, simulate.Command()},
 }
 
 func configure(c Config, logger hclog.Logger) (device.Supply, error) {

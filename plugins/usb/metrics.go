@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/match"
+)
+
+var statsCommand = plugin.Command{
+	Name: "stats",
+	Help: "print statistics of what is plugged in, for Prometheus",
+	Run: func(args []string) error {
+		if len(args) > 1 || len(args) == 1 && strings.HasPrefix(args[0], "-") {
+			return errors.New("usage: stats [CONFIG], where CONFIG is a configuration as for check: its devices alone, with their types")
+		}
+		config := schema.Of[Config]().Default()
+		config.MatchAll = true
+		if len(args) == 1 {
+			body, err := readConfig(args[0], filepath.Base(os.Args[0]))
+			if err == nil {
+				config, err = schema.Of[Config]().DecodeAgent(body)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+		}
+		return printMetrics(os.Stdout, config)
+	},
+}
+
+// metric is a statistic in Prometheus's text format, 0.0.4, in its base units.
+type metric struct {
+	name, kind, help string
+	of               string  // the statistic
+	times            float64 // to its base unit
+}
+
+var metrics = []metric{
+	{"usb_device_transfers_total", "counter", "Requests to the device since it was plugged in.", "Transfers", 1},
+	{"usb_device_connected_seconds_total", "counter", "How long the device has been plugged in.", "Time plugged in", 1e-3},
+	{"usb_device_active_seconds_total", "counter", "How long the device has not been suspended.", "Time active", 1e-3},
+	{"usb_device_max_power_amperes", "gauge", "What the device may draw.", "Maximum power", 1e-3},
+	{"usb_device_speed_bits_per_second", "gauge", "The speed of the connection.", "Speed", 1e6},
+}
+
+// printMetrics has each device that a configuration publishes. Reading them wakes none.
+func printMetrics(w io.Writer, config Config) error {
+	p, err := newPlan(config)
+	if err != nil {
+		return err
+	}
+	tree, done, err := openTree(config.Root)
+	if err != nil {
+		return err
+	}
+	defer done()
+	devices, err := p.plugged(tree)
+	if err != nil {
+		return err
+	}
+	var ids match.IDs
+	assigned := slices.DeleteFunc(p.rules.Assign(devices, &ids), func(a match.Assigned) bool { return !a.Published() })
+	var b strings.Builder
+	fmt.Fprint(&b, "# HELP usb_device_info A device that is plugged in.\n# TYPE usb_device_info gauge\n")
+	stats := make([]map[string]*structs.StatValue, len(assigned))
+	for i, a := range assigned {
+		d := a.Device
+		stats[i] = measure(&stick{Device: d}, tree).Stats.Attributes
+		fmt.Fprintf(&b, "usb_device_info{%s} 1\n", labels("id", a.ID, "type", a.Type, "usb_id", a.As.String(),
+			"vendor", d.Manufacturer, "product", d.Product, "serial", d.Serial, "port", d.Name))
+	}
+	for _, m := range metrics {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", m.name, m.help, m.kind)
+		for i, a := range assigned {
+			if v := stats[i][m.of]; v != nil && v.IntNumeratorVal != nil {
+				fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), float64(*v.IntNumeratorVal)*m.times)
+			} else if v != nil && v.FloatNumeratorVal != nil {
+				fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), *v.FloatNumeratorVal*m.times)
+			}
+		}
+	}
+	fmt.Fprint(&b, "# HELP usb_device_suspended Whether the device is suspended.\n# TYPE usb_device_suspended gauge\n")
+	for i, a := range assigned {
+		if v := stats[i]["Power state"]; v != nil {
+			suspended := 0
+			if *v.StringVal == "suspended" {
+				suspended = 1
+			}
+			fmt.Fprintf(&b, "usb_device_suspended{%s} %d\n", labels("id", a.ID, "type", a.Type), suspended)
+		}
+	}
+	_, err = io.WriteString(w, b.String())
+	return err
+}
+
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// labels takes names and values in turn.
+func labels(pairs ...string) string {
+	var all []string
+	for i := 0; i < len(pairs); i += 2 {
+		all = append(all, pairs[i]+`="`+escape.Replace(pairs[i+1])+`"`)
+	}
+	return strings.Join(all, ",")
+}
