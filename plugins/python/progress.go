@@ -54,7 +54,11 @@ func (p *progress) tell() {
 	}
 	is := []string{"Environment: still building"}
 	for _, host := range slices.Sorted(maps.Keys(p.downloaded)) {
-		is = append(is, fmt.Sprintf("%.1f MB from %s", float64(p.downloaded[host])/1e6, host))
+		amount := "nothing yet"
+		if n := p.downloaded[host]; n > 0 {
+			amount = fmt.Sprintf("%.1f MB", float64(n)/1e6)
+		}
+		is = append(is, amount+" from "+host)
 	}
 	if p.last != "" {
 		is = append(is, fmt.Sprintf("%.200s", p.last))

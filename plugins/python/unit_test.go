@@ -40,7 +40,7 @@ func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
 		p.download("files.pythonhosted.org", 41_000_000)
 		time.Sleep(quiet)
 		synctest.Wait()
-		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, 0.0 MB from pypi.org"
+		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, nothing yet from pypi.org"
 		if len(said) != 1 || said[0] != want {
 			t.Errorf("it told %q", said)
 		}
