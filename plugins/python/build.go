@@ -13,30 +13,71 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// environment returns one in which everything that is required is installed, from the
-// cache or new. The caller releases it.
-func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, files taskFiles, found []interpreter.Interpreter, python interpreter.Interpreter, required *requirement.Set) (*environment.Environment, error) {
+// order is an environment to get.
+type order struct {
+	python    interpreter.Interpreter
+	other     bool // than the best that fits
+	installer install.Installer
+	required  *requirement.Set
+	from      *sources
+	key       key
+	limit     time.Duration
+}
+
+// environmentOfAny returns an environment in which everything that is required is installed, and the interpreter it is
+// for: the best of those that fit for which that can be. The caller releases it.
+func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r request, files taskFiles,
+	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment, interpreter.Interpreter, error) {
+	none := interpreter.Interpreter{}
 	c := &now.config
 	installer, err := now.installers.get(ctx, found)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	if required.UVLock != nil && installer.Name != "uv" {
 		why := ""
 		if installer.NoUV != nil {
 			why = " (" + installer.NoUV.Error() + ")"
 		}
-		return nil, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock, why)
+		return nil, none, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock, why)
 	}
 	limit := c.BuildTimeout.Duration()
 	looking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	src, err := newSources(looking, c, &r.Config, files, required)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
-	key := environmentKey(python, installer, required, src, c.AllowSdists)
-	spec := environment.Spec{Key: key.text, Secret: key.secret, Interpreter: python.Path, Limit: limit}
+	try := attempts{unsuited: &now.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
+	begun := time.Now()
+	for i, python := range fitting {
+		key := environmentKey(python, installer, required, src, c.AllowSdists)
+		left := limit
+		if i > 0 {
+			left -= time.Since(begun)
+		}
+		if left <= 0 || try.skips(key, i == len(fitting)-1) {
+			continue
+		}
+		env, err := d.environment(ctx, now, r, order{python, i > 0, installer, required, src, key, left})
+		if err == nil {
+			try.succeeded()
+			return env, python, nil
+		}
+		if !try.failed(key, python, err) {
+			return nil, none, err
+		}
+		if i == 0 && len(fitting) > 1 {
+			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %s", full(python), brief(err))
+		}
+	}
+	return nil, none, try.err()
+}
+
+// environment gets one, from the cache or new.
+func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o order) (*environment.Environment, error) {
+	c, python, installer, required, src := &now.config, o.python, o.installer, o.required, o.from
+	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
 	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
@@ -50,7 +91,9 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	doing := "not in the cache, building it"
 	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
 	spec.Build = func(ctx context.Context, as *environment.Builder, dir, final, scratch, downloads string) error {
-		r.Event("Environment: %s with %s for %s %s", doing, installer.Tool(python), python.Name(), python.Version)
+		if !o.other {
+			r.Event("Environment: %s with %s for %s", doing, installer.Tool(python), full(python))
+		}
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
@@ -80,19 +123,35 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, f
 	if err != nil {
 		return nil, err
 	}
+	which := env.ID
+	if o.other {
+		which += " for " + full(python)
+	}
 	switch {
 	case env.Stale != nil:
-		r.Event("Environment %s: cache hit, %s old, since it can't be refreshed: %v", env.ID, roughly(env.Age), env.Stale)
+		r.Event("Environment %s: cache hit, %s old, since it can't be refreshed: %v", which, roughly(env.Age), env.Stale)
 	case env.Hit:
-		r.Event("Environment %s: cache hit", env.ID)
+		r.Event("Environment %s: cache hit", which)
 	case built != nil:
 		d.tidySoon() // the cache has grown
-		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", env.ID, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
+		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
 		if len(built.Warnings) > 0 {
 			r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(built.Warnings, "; "))
 		}
 	}
 	return env, nil
+}
+
+// full is an interpreter with its name: "CPython 3.11.2".
+func full(python interpreter.Interpreter) string { return python.Name() + " " + python.Version }
+
+// brief is the beginning of an error.
+func brief(err error) string {
+	const most = 300
+	if text := []rune(err.Error()); len(text) > most {
+		return string(text[:most]) + "…"
+	}
+	return err.Error()
 }
 
 func packages(n int) string {

@@ -40,7 +40,7 @@ type TaskConfig struct {
 	Code   string   `codec:"code" doc:"The program itself, instead. It is written to local/inline_code.py."`
 	Args   []string `codec:"args" doc:"What the program finds in sys.argv[1:]."`
 
-	Python       string         `codec:"python" doc:"Which interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its lock allow."`
+	Python       string         `codec:"python" doc:"Which interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its project or lock allow, and for which what is required can be installed."`
 	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a single value with a slash, or that ends in .txt or .in), its pyproject.toml, of which the dependencies are read, or a list of requirements. What the program itself declares (PEP 723) is added."`
 	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, a pylock.toml (PEP 751), or a uv.lock (with its pyproject.toml beside it), for which the node needs uv."`
 	Extras       []string       `codec:"extras" doc:"Which extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock are installed, too."`

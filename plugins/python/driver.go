@@ -40,6 +40,7 @@ type setup struct {
 	installers *installerFinder
 	cache      *environment.Cache
 	users      *builder.Users // who runs installers, nil: this process's user
+	unsuited   unsuited
 }
 
 func newDriver() *pythonDriver {

@@ -40,14 +40,16 @@ func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, e
 	if err != nil {
 		return nil, err
 	}
-	python, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
+	fitting, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
 		return nil, choiceError(err, now.finder.Late())
 	}
+	python := fitting[0]
 	cmd.Path = python.Path
 	cmd.Env = withoutAgents(cmd.Env)
 	if !required.Empty() {
-		env, err := d.environment(ctx, now, r, files, found, python, required)
+		var env *environment.Environment
+		env, python, err = d.environmentOfAny(ctx, now, r, files, found, fitting, required)
 		if err == nil {
 			r.Finally(env.Release)
 			err = env.Lend(r.StateDir())
@@ -99,8 +101,8 @@ func withoutAgents(env []string) []string {
 	})
 }
 
-// choose finds the interpreter that the job, the program and its project or lock agree on.
-func choose(found []interpreter.Interpreter, job, script, lock string) (interpreter.Interpreter, error) {
+// choose finds the interpreters that the job, the program and its project or lock agree on, the best first.
+func choose(found []interpreter.Interpreter, job, script, lock string) ([]interpreter.Interpreter, error) {
 	path := ""
 	if strings.HasPrefix(job, "/") {
 		path, job = job, ""
@@ -111,9 +113,9 @@ func choose(found []interpreter.Interpreter, job, script, lock string) (interpre
 	} {
 		s, err := pep440.Parse(w.spec)
 		if err != nil {
-			return interpreter.Interpreter{}, fmt.Errorf("%s: %w", w.who, err)
+			return nil, fmt.Errorf("%s: %w", w.who, err)
 		}
 		wanted = wanted.And(s)
 	}
-	return interpreter.Choose(found, path, wanted)
+	return interpreter.Fitting(found, path, wanted)
 }

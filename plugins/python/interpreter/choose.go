@@ -50,15 +50,33 @@ func (i Interpreter) Name() string {
 	return i.Implementation
 }
 
-// Choose returns the best interpreter of those found (in Find's order) whose version is in the wanted set. Of a
-// path, it is the one that has it among its names, if its version is wanted. The error is a *NoneFitsError.
+// Choose returns the best of Fitting.
 func Choose(found []Interpreter, path string, wanted pep440.Specifier) (Interpreter, error) {
+	fitting, err := Fitting(found, path, wanted)
+	if err != nil {
+		return Interpreter{}, err
+	}
+	return fitting[0], nil
+}
+
+// Fitting returns the interpreters of those found (in Find's order, the best first) whose version is in the wanted set;
+// of several for which packages are the same, the first alone. Of a path, it is the one that has it among its names, if
+// its version is wanted. The error is a *NoneFitsError.
+func Fitting(found []Interpreter, path string, wanted pep440.Specifier) ([]Interpreter, error) {
+	var fitting []Interpreter
 	for _, i := range found {
-		if (path == "" || i.named(path)) && wanted.Allows(i.Version) {
-			return i, nil
+		same := func(f Interpreter) bool {
+			return f.Implementation == i.Implementation && f.Minor == i.Minor &&
+				f.ABI == i.ABI && f.Platform == i.Platform && f.Libc == i.Libc
+		}
+		if (path == "" || i.named(path)) && wanted.Allows(i.Version) && !slices.ContainsFunc(fitting, same) {
+			fitting = append(fitting, i)
 		}
 	}
-	return Interpreter{}, &NoneFitsError{Wanted: wanted, Path: path, Found: found}
+	if len(fitting) == 0 {
+		return nil, &NoneFitsError{Wanted: wanted, Path: path, Found: found}
+	}
+	return fitting, nil
 }
 
 func (i Interpreter) named(path string) bool {

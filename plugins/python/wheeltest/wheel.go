@@ -4,6 +4,7 @@ package wheeltest
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -22,12 +23,15 @@ type Wheel struct {
 	Name, Version string
 	Requires      []string          // Requires-Dist
 	Python        string            // Requires-Python
+	Tag           string            // which interpreters it is for, "" for any: "pp39-none-any"
 	Files         map[string]string // more files by their path in the archive, which may be any
 	Modes         map[string]uint32 // of files: permissions with S_IFLNK for a link, whose target is its content
 }
 
 // File is the wheel's file name.
-func (w Wheel) File() string { return fmt.Sprintf("%s-%s-py3-none-any.whl", w.module(), w.Version) }
+func (w Wheel) File() string { return fmt.Sprintf("%s-%s-%s.whl", w.module(), w.Version, w.tag()) }
+
+func (w Wheel) tag() string { return cmp.Or(w.Tag, "py3-none-any") }
 
 func (w Wheel) module() string { return strings.ReplaceAll(w.Name, "-", "_") }
 
@@ -45,7 +49,7 @@ func (w Wheel) Bytes(t testing.TB) []byte {
 	files := map[string]string{
 		w.module() + ".py": fmt.Sprintf("VERSION = %q\n", w.Version),
 		info + "METADATA":  metadata,
-		info + "WHEEL":     "Wheel-Version: 1.0\nGenerator: wheeltest\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		info + "WHEEL":     "Wheel-Version: 1.0\nGenerator: wheeltest\nRoot-Is-Purelib: true\nTag: " + w.tag() + "\n",
 	}
 	maps.Copy(files, w.Files)
 	var record strings.Builder
