@@ -194,6 +194,7 @@ func TestPythonTasksTellHowTheyEnded(t *testing.T) {
 	}{
 		{"exit code", "raise SystemExit(7)", "exit 7", nil},
 		{"exception", "def f():\n    return {}['key']\nf()", "exit 1", []string{"Python: KeyError: 'key' (inline_code.py:2)"}},
+		{"sys.exit", "raise SystemExit('no settings')", "exit 1", []string{"Python: exit code 1, last line on stderr: no settings"}},
 		{"terminated", "import os; os.kill(os.getpid(), 15)", "signal 15", nil},
 		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11", []string{"Python: ", "Segmentation fault"}},
 	} {

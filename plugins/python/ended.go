@@ -35,7 +35,8 @@ func (d *pythonDriver) ended(e driver.Ended) string {
 	}
 	own := filepath.Join(e.AllocDir, e.Task)
 	f, ok := traceback.Last(tail, e.Exit.Code, filepath.Join(own, "local"), own, e.Command.Dir, e.AllocDir)
-	if !ok || strings.HasPrefix(f.Text, "KeyboardInterrupt") { // that is how Nomad stops a task
+	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // by Nomad, to end
+	if !ok || asked {
 		return ""
 	}
 	return "Python: " + f.String()

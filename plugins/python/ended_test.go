@@ -47,6 +47,24 @@ func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
 	}
 }
 
+func TestWhatAProgramSaysLastWhenItIsStoppedIsNotTold(t *testing.T) {
+	a := start(t)
+	cfg := a.task(`script = "app.py"`, map[string]string{"app.py": "import sys, time\ntry:\n    print('runs', flush=True)\n" +
+		"    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit('stopped by request')\n"})
+	_, _, err := a.StartTask(cfg)
+	must(t, err)
+	eventually(t, "it runs", func() bool { return a.output(cfg, "stdout") != "" })
+	must(t, a.StopTask(cfg.ID, patience, "SIGINT"))
+	r := a.wait(cfg)
+	if text := a.output(cfg, "stderr"); r.ExitCode != 1 || text != "stopped by request\n" {
+		t.Errorf("got %+v, stderr %q", r, text)
+	}
+	if r.Err != nil && strings.Contains(r.Err.Error(), "Python:") {
+		t.Error(r.Err)
+	}
+	must(t, a.DestroyTask(cfg.ID, true))
+}
+
 func TestExceptionEventsCanBeTurnedOff(t *testing.T) {
 	a := start(t, func(c *Config) { c.ExceptionEvents = false })
 	cfg := a.task(`code = "raise RuntimeError('secret')"`, nil)

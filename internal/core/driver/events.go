@@ -196,7 +196,7 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 		<-h.begun // the state as planned may not be that of the run
 		st := h.current()
 		said := d.workload.ended(Ended{
-			ID: id, Command: &st.Command, Exit: e,
+			ID: id, Command: &st.Command, Exit: e, Stopped: h.stopOver() != nil,
 			AllocDir: st.Output.AllocDir, Task: st.Task, StderrFrom: st.Output.StderrFrom,
 		})
 		if said != "" {

@@ -128,6 +128,7 @@ type Ended struct {
 	ID      string        // Nomad's, of this run of the task
 	Command *task.Command // what ran
 	Exit    *task.Exit    // how it ended
+	Stopped bool          // Nomad has ended it
 
 	// AllocDir and Task tell where its output is: <AllocDir>/alloc/logs/<Task>.stderr.N,
 	// the largest N being the newest, in a directory that the task may write to. All

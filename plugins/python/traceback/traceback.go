@@ -14,6 +14,8 @@ type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
 	File string // of the innermost frame that is the program's own: "app.py", "gunicorn/util.py"; "" if not known
 	Line int
+
+	Parting bool // it is the last line alone, which need not be the reason
 }
 
 // String is one line for people: "ModuleNotFoundError: No module named 'requests' (app.py:12)".
@@ -86,7 +88,7 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 		return Failure{Text: bounded(text)}, true
 	}
 	if text, ok := parting(tail, lines, code, cut); ok {
-		return Failure{Text: bounded(text)}, true
+		return Failure{Text: bounded(text), Parting: true}, true
 	}
 	return Failure{}, false
 }
