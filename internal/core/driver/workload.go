@@ -51,8 +51,9 @@ type Workload[P, T any] struct {
 
 	// Ended looks at a task that has ended, also at one that an earlier plugin
 	// process started, and returns what its author should read among the task's
-	// events, or nothing. It is called for several tasks at once; Nomad hears of the
-	// end when it has returned, or after 10 s. Optional.
+	// events (of a task that Nomad stops: in the exit's message), or nothing. It is
+	// called for several tasks at once; Nomad hears of the end when it has returned,
+	// or after 10 s. Optional.
 	Ended func(Ended) string
 
 	// Commands are for a person: nomad-driver-python constraint.
