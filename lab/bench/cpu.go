@@ -30,26 +30,9 @@ func measureCPU(ctx context.Context, steps *term.Printer, c *cluster, o options)
 			if err := pause(ctx, settle); err != nil {
 				return err
 			}
-			begin := time.Now()
-			before, err := c.ticks(ctx, driver)
-			if err != nil {
+			var err error
+			if r.helpers[driver], r.agent[driver], err = c.used(ctx, driver, o.cpu); err != nil {
 				return err
-			}
-			if err := pause(ctx, o.cpu); err != nil {
-				return err
-			}
-			after, err := c.ticks(ctx, driver)
-			if err != nil {
-				return err
-			}
-			took := time.Since(begin)
-			for p, t := range after {
-				used := (time.Duration(t-before[p]) * clockTick).Seconds() / took.Seconds()
-				if p.role == isAgent {
-					r.agent[driver] += used
-				} else {
-					r.helpers[driver] += used
-				}
 			}
 			return c.stop(ctx, job)
 		}()
@@ -59,6 +42,32 @@ func measureCPU(ctx context.Context, steps *term.Printer, c *cluster, o options)
 		}
 	}
 	return r, nil
+}
+
+// used is which part of a core what is not a task uses.
+func (c *cluster) used(ctx context.Context, driver string, d time.Duration) (helpers, agent float64, err error) {
+	begin := time.Now()
+	before, err := c.ticks(ctx, driver)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := pause(ctx, d); err != nil {
+		return 0, 0, err
+	}
+	after, err := c.ticks(ctx, driver)
+	if err != nil {
+		return 0, 0, err
+	}
+	took := time.Since(begin)
+	for p, t := range after {
+		used := (time.Duration(t-before[p]) * clockTick).Seconds() / took.Seconds()
+		if p.role == isAgent {
+			agent += used
+		} else {
+			helpers += used
+		}
+	}
+	return helpers, agent, nil
 }
 
 // ticks is the processor time so far of each process that is not a task's.

@@ -2,7 +2,7 @@
 // interpreter and with environments made by hand, in one run and on one agent, and
 // prints the ratios:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,python]
+//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python]
 //
 // What is compared takes turns, since a machine's speed drifts within minutes; only the
 // ratios mean something, and only within one run. It needs root, since what is
@@ -47,6 +47,8 @@ type options struct {
 	readings int // of memory, of which the median counts
 	starts   int // of each driver at the driver level
 	cpu      time.Duration
+	crowd    int // tasks that are started at once
+	recovery int // tasks that outlive their plugin
 	only     []string
 
 	pythonStarts int // of each way to start a script
@@ -54,15 +56,15 @@ type options struct {
 }
 
 var (
-	full  = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, pythonStarts: 100, pythonRounds: 5}
-	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, pythonStarts: 20, pythonRounds: 1}
+	full  = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, crowd: 300, recovery: 500, pythonStarts: 100, pythonRounds: 5}
+	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, crowd: 100, recovery: 100, pythonStarts: 20, pythonRounds: 1}
 )
 
 func (o options) want(part string) bool { return len(o.only) == 0 || slices.Contains(o.only, part) }
 
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
-	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, python")
+	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, python")
 	flag.Parse()
 	o := full
 	if *isQuick {
@@ -73,7 +75,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	if err := run(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: failed to measure:", err)
@@ -99,26 +101,13 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 
 	syscall.Sync() // pages of a file that is not on disk yet count as its user's own
 
-	end := steps.Step("Starting an agent")
-	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: filepath.Join(dir, "agent"), Name: "outrider-bench", Progress: steps.Progress,
-		Plugins: []agent.Plugin{{Binary: binary, Config: `state_dir = "${state_dir}"`}},
-	})
-	end(err, "")
+	c, closeAgent, err := startAgent(ctx, steps, binary, filepath.Join(dir, "agent"), "")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		end := steps.Step("Removing what was started")
-		cerr := a.Close(cctx)
-		end(cerr, "")
-		err = errors.Join(err, cerr)
-	}()
+	defer func() { err = errors.Join(err, closeAgent()) }()
 
 	var r results
-	c := &cluster{agent: a, marker: fmt.Sprintf("1%07d", os.Getpid())}
 	if o.want("memory") || o.want("job") {
 		if r.jobs, err = measureJobs(ctx, steps, c, o); err != nil {
 			return err
@@ -134,6 +123,11 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 			return err
 		}
 	}
+	if o.want("crowd") {
+		if r.crowd, err = measureCrowd(ctx, steps, binary, filepath.Join(dir, "crowd"), o); err != nil {
+			return err
+		}
+	}
 	if o.want("python") {
 		if r.python, err = measurePython(ctx, steps, binary, pythonBinary, o); err != nil {
 			return err
@@ -141,6 +135,26 @@ func run(ctx context.Context, o options, w io.Writer) (err error) {
 	}
 	r.took = time.Since(start)
 	return r.print(w, o)
+}
+
+func startAgent(ctx context.Context, steps *term.Printer, binary, dir, config string) (*cluster, func() error, error) {
+	end := steps.Step("Starting an agent")
+	a, err := agent.Run(ctx, agent.Options{
+		Runtime: agent.Host, Dir: dir, Name: "outrider-bench", Progress: steps.Progress, Config: config,
+		Plugins: []agent.Plugin{{Binary: binary, Config: `state_dir = "${state_dir}"`}},
+	})
+	end(err, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	return &cluster{agent: a, marker: fmt.Sprintf("1%07d", os.Getpid())}, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		end := steps.Step("Removing what was started")
+		err := a.Close(ctx)
+		end(err, "")
+		return err
+	}, nil
 }
 
 func prepare(ctx context.Context, steps *term.Printer) (binary, pythonBinary string, err error) {

@@ -21,6 +21,7 @@ type results struct {
 	jobs   *jobs
 	starts *starts
 	cpu    *cpu
+	crowd  *crowd
 	python *python
 	took   time.Duration
 }
@@ -30,6 +31,7 @@ const (
 	memoryBar = 300
 	startBar  = 6
 	jobBar    = 2.5
+	purgeBar  = 1
 )
 
 func (r results) print(w io.Writer, o options) error {
@@ -64,6 +66,9 @@ func (r results) print(w io.Writer, o options) error {
 	if c := r.cpu; c != nil {
 		add(fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks), percent(c.helpers[lite]), percent(c.helpers[raw]), ratio(c.helpers[lite], c.helpers[raw]), "")
 		add("  and of the agent", percent(c.agent[lite]), percent(c.agent[raw]), ratio(c.agent[lite], c.agent[raw]), "")
+	}
+	if r.crowd != nil {
+		r.crowd.rows(add)
 	}
 
 	fmt.Fprintf(w, "\n%s.\n", machine())
