@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -66,8 +67,8 @@ func check(p *Problems, path string, v reflect.Value, options []*option, ask boo
 func askItself(p *Problems, path string, v reflect.Value) {
 	if val, ok := v.Addr().Interface().(validator); ok {
 		err := val.Validate()
-		all, several := err.(Problems)
-		if err != nil && !several {
+		var all Problems
+		if err != nil && !errors.As(err, &all) {
 			all = Problems{err}
 		}
 		for _, err := range all {

@@ -213,7 +213,7 @@ func Holds(dir, terminal string) bool {
 			return false
 		}
 		defer f.Close()
-		if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != unix.EWOULDBLOCK {
+		if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 			return false // its process is gone
 		}
 		text, err := io.ReadAll(f)

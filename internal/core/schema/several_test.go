@@ -1,0 +1,40 @@
+package schema
+
+import (
+	"errors"
+	"testing"
+)
+
+type severalConfig struct {
+	Size  int                     `codec:"size" default:"1" min:"1" doc:"A number."`
+	Parts map[string]severalParts `codec:"part" label:"name" doc:"A part."`
+}
+
+type severalParts struct {
+	Wrong int `codec:"wrong" doc:"How many mistakes it has."`
+}
+
+func (c severalConfig) Validate() error { return errors.New("the whole is wrong") }
+
+func (p severalParts) Validate() error {
+	var all Problems
+	for range p.Wrong {
+		all.addf("one more")
+	}
+	return all.orNil()
+}
+
+// Who corrects a configuration wants to do it once.
+func TestAValidatorTellsAllOfItsMistakesWhateverIsWrongBelowIt(t *testing.T) {
+	s := Of[severalConfig]()
+	c := severalConfig{Size: 1, Parts: map[string]severalParts{"a": {Wrong: 2}, "b": {}, "c": {Wrong: 1}}}
+	want := `part "a": one more; part "a": one more; part "c": one more; the whole is wrong`
+	if err := s.Validate(&c); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	c.Size = 0 // its own rule would only repeat this
+	want = `size 0 is too small: use 1 or more; part "a": one more; part "a": one more; part "c": one more`
+	if err := s.Validate(&c); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
