@@ -210,7 +210,8 @@ func (s *store) checkInterpreter(rel, target string) error {
 		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
 	}
 	if real != python {
-		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s", rel, target, python)
+		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s",
+			rel, target, python)
 	}
 	info, err := os.Stat(real)
 	if err != nil {

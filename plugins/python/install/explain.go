@@ -76,7 +76,8 @@ func (b *build) limited(e *Error, err error, text string) bool {
 		}
 	}
 	if tooLarge {
-		e.Cause, e.Words = TooLarge, fmt.Sprintf("a file of the packages is larger than the %d MiB that an environment may take on this node", b.MaxSize>>20)
+		e.Cause, e.Words = TooLarge, fmt.Sprintf(
+			"a file of the packages is larger than the %d MiB that an environment may take on this node", b.MaxSize>>20)
 	}
 	return tooLarge
 }
@@ -107,7 +108,8 @@ func (b *build) network(e *Error, text string) bool {
 			short(failed[0].address), clean(failed[0].err.Error())), b.secrets())
 	case len(hungUp) > 0 && notWhole.MatchString(text):
 		e.Cause, e.Words = Unreachable, fmt.Sprintf(
-			"%s closed the connection while packages were downloaded, and a file is not whole, or another than expected", strings.Join(hungUp, ", "))
+			"%s closed the connection while packages were downloaded, and a file is not whole, or another than expected",
+			strings.Join(hungUp, ", "))
 	case transport.MatchString(text):
 		e.Cause, e.Words = Unreachable, "the package index did not answer as it should"
 	default:
