@@ -105,7 +105,8 @@ type plugs struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		idle: idle, said: map[string]bool{}, kept: map[string]plug{}, plugs: map[string]plugs{}, whole: map[string]time.Time{},
+		idle: idle, said: map[string]bool{},
+		kept: map[string]plug{}, plugs: map[string]plugs{}, whole: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -160,11 +161,12 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	}
 	groups := v.groups(units)
 	for _, old := range v.renamed(sticks) {
+		problem := "it is plugged in, as " + old.now + ": another with its serial number is there, too"
 		for i, id := range old.ids() {
 			s.was[id] = old
 			groups = append(groups, device.Group{
 				Vendor: fmt.Sprintf("%04x", old.as.Vendor), Type: old.block.kind, Name: old.product(i),
-				Devices: []device.Device{{ID: id, Problem: "it is plugged in, as " + old.now + ": another with its serial number is there, too", PCIBusID: old.PCIBusID}},
+				Devices: []device.Device{{ID: id, Problem: problem, PCIBusID: old.PCIBusID}},
 			})
 		}
 	}
@@ -250,8 +252,9 @@ func (v *inventory) countPlugs(sticks []*stick) {
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
 		if known && !changed && (!before.has(s.id) || p.last != now) {
 			p.again++
-			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be restarted, "+
-				"since the nodes that they hold are copies, which may lead to another device now", "device", s.id, "port", s.Name)
+			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
+				"restarted, since the nodes that they hold are copies, which may lead to another device now",
+				"device", s.id, "port", s.Name)
 		}
 		p.last, s.replugs = now, p.again
 		v.plugs[s.id] = p

@@ -45,7 +45,8 @@ A device block for what will be (vendor and product as lsusb shows them):
 // list shows what is plugged in below root.
 func list(w io.Writer, root string) error {
 	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
-		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s", filepath.Join(root, "sys/bus/usb/devices"), sample)
+		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",
+			filepath.Join(root, "sys/bus/usb/devices"), sample)
 		return nil
 	}
 	root, err := filepath.Abs(root)

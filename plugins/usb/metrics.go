@@ -22,7 +22,8 @@ var statsCommand = plugin.Command{
 	Help: "print statistics of what is plugged in, for Prometheus",
 	Run: func(args []string) error {
 		if len(args) > 1 || len(args) == 1 && strings.HasPrefix(args[0], "-") {
-			return errors.New("usage: stats [CONFIG], where CONFIG is a configuration as for check: its devices alone, with their types")
+			return errors.New("usage: stats [CONFIG], where CONFIG is a configuration as for check: " +
+				"its devices alone, with their types")
 		}
 		config := schema.Of[Config]().Default()
 		config.MatchAll = true
@@ -83,11 +84,16 @@ func printMetrics(w io.Writer, config Config) error {
 	for _, m := range metrics {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", m.name, m.help, m.kind)
 		for i, a := range assigned {
-			if v := stats[i][m.of]; v != nil && v.IntNumeratorVal != nil {
-				fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), float64(*v.IntNumeratorVal)*m.times)
-			} else if v != nil && v.FloatNumeratorVal != nil {
-				fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), *v.FloatNumeratorVal*m.times)
+			var value float64
+			switch v := stats[i][m.of]; {
+			case v != nil && v.IntNumeratorVal != nil:
+				value = float64(*v.IntNumeratorVal)
+			case v != nil && v.FloatNumeratorVal != nil:
+				value = *v.FloatNumeratorVal
+			default:
+				continue
 			}
+			fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), value*m.times)
 		}
 	}
 	fmt.Fprint(&b, "# HELP usb_device_suspended Whether the device is suspended.\n# TYPE usb_device_suspended gauge\n")

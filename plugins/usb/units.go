@@ -43,7 +43,8 @@ func (v *inventory) units(sticks []*stick) []*stick {
 			unit.problem = "its devices are not of one product: match one id"
 		}
 		if len(sticks) != b.Together {
-			unit.problem = fmt.Sprintf("%d of %d are plugged in: %s", len(sticks), b.Together, joined(sticks, func(s *stick) string { return s.id }))
+			there := joined(sticks, func(s *stick) string { return s.id })
+			unit.problem = fmt.Sprintf("%d of %d are plugged in: %s", len(sticks), b.Together, there)
 			if v.whole[b.kind].Add(v.Grace.Duration()).After(now) {
 				continue
 			}

@@ -54,14 +54,16 @@ func (c Config) Validate() error {
 		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			wrong.addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, \"-\", \"_\" and \".\"", label)
+			wrong.addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, "+
+				"\"-\", \"_\" and \".\"", label)
 			continue
 		case c.MatchAll && label == match.AnyType:
 			wrong.addf("device %q: this is the type of what match_all publishes: use another name", label)
 		}
 		variable := variableName(label)
 		if other, taken := variables[variable]; taken {
-			wrong.addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name", label, variable, other)
+			wrong.addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name",
+				label, variable, other)
 		}
 		variables[variable] = label
 		path := b.taskPath(label)
@@ -70,7 +72,8 @@ func (c Config) Validate() error {
 		}
 		for i, m := range b.Mounts {
 			if inside(path, m.taskPath()) {
-				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: use another task_path, or path", label, i, m.taskPath(), path)
+				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: use another task_path, or path",
+					label, i, m.taskPath(), path)
 			}
 		}
 	}
@@ -143,7 +146,8 @@ func (b Block) Validate() error {
 		if err := checkPath("path", b.Path, "/dev/zigbee"); err != nil {
 			wrong.add(err)
 		} else if b.Path == "/" || b.Path == "/dev" {
-			wrong.addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; one node's path is set with names", b.Path)
+			wrong.addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; "+
+				"one node's path is set with names", b.Path)
 		}
 	}
 	b.validateNames(&wrong, given)
@@ -177,7 +181,8 @@ func (b Block) validateNames(wrong *mistakes, given map[string]bool) {
 		switch {
 		case parts == nil || !slices.Contains(kinds, parts[1]):
 			kind, _, _ := strings.Cut(node, "-")
-			wrong.addf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, such as \"tty-if01\"", node, didYouMean(kind, kinds))
+			wrong.addf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, "+
+				"such as \"tty-if01\"", node, didYouMean(kind, kinds))
 		case len(given) > 0 && !given[parts[1]]:
 			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}
@@ -190,7 +195,8 @@ func (b Block) validateNames(wrong *mistakes, given map[string]bool) {
 			case path == other:
 				wrong.addf("names: %q and %q are both %q: use different paths", used[other], node, path)
 			case inside(path, other) || inside(other, path):
-				wrong.addf("names: %q, at %q, and %q, at %q, can't be one inside of the other: use different paths", used[other], other, node, path)
+				wrong.addf("names: %q, at %q, and %q, at %q, can't be one inside of the other: use different paths",
+					used[other], other, node, path)
 			}
 		}
 		used[path] = node
@@ -212,7 +218,8 @@ func (b Block) validateMounts(wrong *mistakes) {
 		used[path] = true
 		for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 			if name := b.Names[node]; inside(name, path) || inside(path, name) {
-				wrong.addf("names: %q is %q, and mount[%d] is at %q: neither can be inside of the other, use different paths", node, name, i, path)
+				wrong.addf("names: %q is %q, and mount[%d] is at %q: neither can be inside of the other, use different paths",
+					node, name, i, path)
 			}
 		}
 	}
