@@ -32,7 +32,7 @@ func configure(c Config, logger hclog.Logger) (device.Supply, error) {
 	}
 	v := newInventory(p, logger)
 	listen := func(ctx context.Context, kick func()) error {
-		return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Missed: v.missed, Kick: kick})
+		return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
 	}
 	return device.Supply{
 		Inventory: v, Reserver: v, Meter: v,

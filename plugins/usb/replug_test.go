@@ -195,20 +195,37 @@ func (m *machine) real(config string) {
 	m.inventory.open = func() (fs.FS, func(), error) { return os.DirFS(m.root), func() {}, nil }
 }
 
-// pull unplugs a stick, and returns what the kernel tells of it.
-func (m *machine) pull(p *simulate.Plugged) (gone []uevent.Removal) {
+// numbers are those of the nodes of a stick.
+func (m *machine) numbers(p *simulate.Plugged) (all []uevent.Number) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
 	m.must(err)
 	for _, d := range devices {
 		for _, n := range d.Nodes {
 			if d.Name == p.Port {
-				gone = append(gone, uevent.Removal{Block: n.Block, Major: n.Major, Minor: n.Minor})
+				all = append(all, uevent.Number{Block: n.Block, Major: n.Major, Minor: n.Minor})
 			}
 		}
 	}
+	return all
+}
+
+// pull unplugs a stick, and returns what the kernel tells of it.
+func (m *machine) pull(p *simulate.Plugged) (gone []uevent.Number) {
+	m.Helper()
+	gone = m.numbers(p)
 	m.must(p.Unplug())
 	return gone
+}
+
+// tellAdded is what the kernel does for a stick.
+func (m *machine) tellAdded(sticks ...*simulate.Plugged) {
+	m.Helper()
+	for _, p := range sticks {
+		for _, n := range m.numbers(p) {
+			m.added(n)
+		}
+	}
 }
 
 // wantTrue says of each node with which serial number it must be, by the numbers that the
@@ -255,7 +272,7 @@ func TestSticksSwappedBetweenPortsAreNeverFoundUnderEachOthersNames(t *testing.T
 	}
 	m.wantNodes() // though nothing was looked at
 	second := m.plug("10c4:ea60", "B", "1-1")
-	m.plug("10c4:ea60", "A", "1-2")
+	first := m.plug("10c4:ea60", "A", "1-2")
 	if second.Nodes[0] != a.Nodes[0] || second.Address != a.Address {
 		t.Fatalf("B is %s and not where A was, %s", second.Nodes[0], a.Nodes[0])
 	}
@@ -263,6 +280,7 @@ func TestSticksSwappedBetweenPortsAreNeverFoundUnderEachOthersNames(t *testing.T
 	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
 		t.Errorf("before the next look A is reserved as %v, %v", r, err)
 	}
+	m.tellAdded(first, second)
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
 	m.wantTrue("after it")
@@ -292,12 +310,12 @@ func TestSticksSwappedDuringAScanAreNotGivenEachOthersNodes(t *testing.T) {
 				}
 			}
 			m.must(os.Remove(m.root + "/.simulate/bus1"))
-			m.plug("10c4:ea60", "B", "1-1")
-			m.plug("10c4:ea60", "A", "1-2")
+			again := []*simulate.Plugged{m.plug("10c4:ea60", "B", "1-1"), m.plug("10c4:ea60", "A", "1-2")}
 			if left := m.shadow(sticks, devices); len(sticks) != 2 || len(left) > 0 {
 				t.Errorf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left))
 			}
 			m.wantNodes()
+			m.tellAdded(again...)
 			m.wantPublished("10c4/zigbee/ea60 10c4:ea60:B 10c4:ea60:A")
 			m.wantTrue("after the next scan")
 		})
@@ -315,4 +333,23 @@ func TestNodesOfWhatIsNotThereAreRemovedWhereRemovalsMayHaveBeenMissed(t *testin
 	m.pull(a)
 	m.missed()
 	m.wantNodes("10c4-ea60-B/tty", "10c4-ea60-B/usb")
+}
+
+// The kernel tells of a removal, then takes the node out of sysfs, and the device some
+// time after, when a scan that has begun in between sees nothing of it.
+func TestANodeThatIsBeingRemovedIsNotMadeAgain(t *testing.T) {
+	m := newMachine(t, "")
+	m.real(zigbeeBlock)
+	a := m.plug("10c4:ea60", "A", "1-1")
+	m.scan()
+	for _, n := range m.numbers(a) {
+		m.removed(n)
+	}
+	m.scan()
+	m.wantNodes()
+	m.must(a.Unplug())
+	m.missed() // whatever came since
+	m.plug("10c4:ea60", "A", "1-1")
+	m.scan()
+	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
 }

@@ -80,15 +80,19 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 }
 
 // removed is told by the kernel of each node that goes, whatever scan is under way.
-func (v *inventory) removed(r uevent.Removal) {
-	if err := v.shadows.Withdraw(r.Block, r.Major, r.Minor); err != nil {
+func (v *inventory) removed(n uevent.Number) {
+	if err := v.shadows.Withdraw(n.Block, n.Major, n.Minor); err != nil {
 		v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
 	}
 }
 
+// added is told by the kernel of each node that comes.
+func (v *inventory) added(n uevent.Number) { v.shadows.Admit(n.Block, n.Major, n.Minor) }
+
 // missed removes the nodes of what is not what the last scan found, where the kernel may
 // have told of it and nobody heard.
 func (v *inventory) missed() {
+	v.shadows.Doubt()
 	tree, done, err := v.open()
 	if err != nil {
 		return // the scan says so

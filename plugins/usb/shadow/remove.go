@@ -35,12 +35,13 @@ func (d *Dir) Empty(device string) error {
 }
 
 // Withdraw removes every node of this number, whose device has gone: the kernel gives
-// it to whatever comes next, on USB or not.
+// it to whatever comes next, on USB or not. Make makes none until Admit: the kernel tells
+// of a removal before it takes the node out of sysfs.
 func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	gone := number{block, unix.Mkdev(major, minor)}
-	d.withdrawn[gone] = true
+	d.withdrawn[gone], d.free[gone] = true, true
 	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
 		return nil // nothing is made yet
 	}
@@ -48,6 +49,20 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 		mode := info.Mode()
 		return mode&fs.ModeDevice != 0 && gone == number{mode&fs.ModeCharDevice == 0, info.Sys().(*syscall.Stat_t).Rdev}
 	})
+}
+
+// Admit says that the number is a device's again.
+func (d *Dir) Admit(block bool, major, minor uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.free, number{block, unix.Mkdev(major, minor)})
+}
+
+// Doubt says that calls of Admit may have been missed.
+func (d *Dir) Doubt() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.free)
 }
 
 // remove removes some of the nodes and links below a directory.

@@ -60,14 +60,15 @@ var ErrRefused = errors.New("no right to make device nodes")
 // ErrWithdrawn is for a node whose device has gone since Begin.
 var ErrWithdrawn = errors.New("it was unplugged meanwhile")
 
-// Dir is the directory of all devices. Withdraw may be called from any goroutine, all
-// else from one.
+// Dir is the directory of all devices. Withdraw, Admit and Doubt may be called from any
+// goroutine, all else from one.
 type Dir struct {
 	path  string
 	ready bool
 
 	mu        sync.Mutex      // held while nodes are made or removed
 	withdrawn map[number]bool // since Begin
+	free      map[number]bool // withdrawn, and nobody's since
 }
 
 // number is that of a node.
@@ -77,7 +78,9 @@ type number struct {
 }
 
 // New has no effect yet.
-func New(path string) *Dir { return &Dir{path: path, withdrawn: map[number]bool{}} }
+func New(path string) *Dir {
+	return &Dir{path: path, withdrawn: map[number]bool{}, free: map[number]bool{}}
+}
 
 // Path is where a device's node is, or its directory, where node is empty.
 func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
@@ -155,7 +158,8 @@ func (d *Dir) Make(dev Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, n := range append(slices.Clone(dev.Nodes), dev.Bus...) {
-		if d.withdrawn[number{n.Block, n.number()}] && n.Held == nil {
+		at := number{n.Block, n.number()}
+		if (d.withdrawn[at] || d.free[at]) && n.Held == nil {
 			return fmt.Errorf("%s: %w", n.Source, ErrWithdrawn)
 		}
 	}

@@ -374,6 +374,7 @@ func TestANumberThatIsFreeIsWithdrawnFromEveryDevice(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	must(t, d.Withdraw(false, 1, 3)) // before there is anything
+	d.Admit(false, 1, 3)
 	d.Begin()
 	five, usb := null("tty"), null("001/004")
 	five.Minor = 5
@@ -405,6 +406,7 @@ func TestADiskIsNotTakenForACharacterDeviceOfItsNumber(t *testing.T) {
 		wantTree(t, d, "d/", left)
 
 		d.Begin()
+		d.Admit(withdrawn, 1, 3)
 		block.Name, char.Name = "char", "block" // each becomes the other's kind
 		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Dcrw-rw---- 1:3 0 0", "d/char Drw-rw---- 1:3 0 0")
@@ -424,7 +426,15 @@ func TestWhatWasSeenBeforeItWasWithdrawnIsNotMade(t *testing.T) {
 		}
 	}
 	wantTree(t, d)
-	d.Begin() // another has it, as is looked at now
+	d.Begin() // sysfs still has it
+	if err := d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}); !errors.Is(err, ErrWithdrawn) {
+		t.Errorf("got %v", err)
+	}
+	d.Admit(false, 1, 3) // another has it, as is looked at now
+	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	must(t, d.Withdraw(false, 1, 3))
+	d.Doubt() // whether it was admitted
+	d.Begin()
 	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }

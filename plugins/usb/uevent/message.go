@@ -30,19 +30,19 @@ func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
 	return buffer[:n], nil
 }
 
-// Removal is a device node that the kernel has removed. Its number is free for what
-// comes next.
-type Removal struct {
+// Number is that of a device node.
+type Number struct {
 	Block        bool
 	Major, Minor uint32
 }
 
-// removal reads the kernel's message about a node that is gone:
+// node reads the kernel's message about a node that is gone or new:
 //
 //	remove@/devices/…/1-1:1.0/ttyUSB0/tty/ttyUSB0\x00ACTION=remove\x00SUBSYSTEM=tty\x00MAJOR=188\x00MINOR=0\x00…
-func removal(message []byte) (r Removal, ok bool) {
-	if !bytes.HasPrefix(message, []byte("remove@/")) {
-		return r, false
+func node(message []byte) (r Number, removed, ok bool) {
+	removed = bytes.HasPrefix(message, []byte("remove@/"))
+	if !removed && !bytes.HasPrefix(message, []byte("add@/")) {
+		return r, false, false
 	}
 	var major, minor bool
 	for part := range bytes.SplitSeq(message, []byte{0}) {
@@ -57,7 +57,7 @@ func removal(message []byte) (r Removal, ok bool) {
 			r.Minor, minor = uint32(n), true
 		}
 	}
-	return r, major && minor
+	return r, removed, major && minor
 }
 
 // ofUSB says whether a message is about a USB device, or what its drivers made of

@@ -20,8 +20,9 @@ const (
 
 // Hearer is who is told, from one goroutine.
 type Hearer struct {
-	// Removed is called for each node of a USB device that is gone, before Kick.
-	Removed func(Removal)
+	// Removed is called for each node of a USB device that is gone, before Kick: its number
+	// is free for what comes next. Added is called for each that is new.
+	Removed, Added func(Number)
 
 	// Missed is called before Kick where removals may have been missed: once it is
 	// listened, and when the kernel had more to say than there was room for.
@@ -77,8 +78,11 @@ func (h Hearer) hear(ctx context.Context, socket *os.File, about func(message []
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):
-			if r, ok := removal(message); ok {
-				h.Removed(r)
+			switch n, removed, ok := node(message); {
+			case ok && removed:
+				h.Removed(n)
+			case ok:
+				h.Added(n)
 			}
 			h.Kick()
 		}

@@ -40,21 +40,21 @@ func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfARemovedNodeIsRead(t *testing.T) {
-	for message, want := range map[string]Removal{
+func TestTheNumberOfANodeIsRead(t *testing.T) {
+	for message, want := range map[string]Number{
 		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},
 		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=remove SUBSYSTEM=usb MAJOR=189 MINOR=389 DEVNAME=bus/usb/004/006 DEVTYPE=usb_device ":                    {Major: 189, Minor: 389},
 		"remove@/devices/x/usb1/1-1/block/sda ACTION=remove SUBSYSTEM=block MAJOR=8 MINOR=0 DEVNAME=sda DEVTYPE=disk ":                                                    {Major: 8, Block: true},
 		"remove@/devices/x/usb1/1-1/1-1:1.0 ACTION=remove SUBSYSTEM=usb DEVTYPE=usb_interface ":                                                                           {},
 		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 ":                                                                                               {},
 		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 MINOR=-1 ":                                                                                      {},
-		"add@/devices/x/usb1/1-1 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=0 ":                                                                                             {},
-		"libudev \xfe\xed\xca\xfe ACTION=remove DEVPATH=/devices/x/usb1/1-1 MAJOR=188 MINOR=0 ":                                                                           {},
+		"add@/devices/x/usb1/1-1 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=2 ":                                                                                             {Major: 188, Minor: 2}, "change@/devices/x/usb1/1-1 SUBSYSTEM=tty MAJOR=188 MINOR=2 ": {},
+		"libudev \xfe\xed\xca\xfe ACTION=remove DEVPATH=/devices/x/usb1/1-1 MAJOR=188 MINOR=0 ": {},
 		"": {},
 	} {
-		got, ok := removal([]byte(strings.ReplaceAll(message, " ", "\x00")))
-		if ok != (want != Removal{}) || ok && got != want {
-			t.Errorf("%q is of %+v, %t", message, got, ok)
+		got, removed, ok := node([]byte(strings.ReplaceAll(message, " ", "\x00")))
+		if ok != (want != Number{}) || ok && (got != want || removed != strings.HasPrefix(message, "remove")) {
+			t.Errorf("%q is of %+v, %t, %t", message, got, removed, ok)
 		}
 	}
 }
@@ -66,7 +66,8 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 	told, ended := make(chan string, 100), make(chan error, 1)
 	bus := fmt.Sprintf("/usb%d/", os.Getpid())
 	h := Hearer{
-		Removed: func(r Removal) { told <- fmt.Sprintf("%d:%d", r.Major, r.Minor) },
+		Removed: func(n Number) { told <- fmt.Sprintf("-%d:%d", n.Major, n.Minor) },
+		Added:   func(n Number) { told <- fmt.Sprintf("+%d:%d", n.Major, n.Minor) },
 		Missed:  func() { told <- "missed" },
 		Kick:    func() { told <- "kick" },
 	}
@@ -76,7 +77,11 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 	want := []string{"missed", "kick"}
 	text := "remove@/devices/pci0000:00/0000:00:14.0" + bus + "1-1\x00ACTION=remove\x00MAJOR=188\x00MINOR=7\x00"
 	if send(t, text, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: udevGroup}) {
-		want = append(want, "188:7", "kick")
+		want = append(want, "-188:7", "kick")
+	}
+	text = strings.ReplaceAll(text, "remove", "add")
+	if send(t, text, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: udevGroup}) {
+		want = append(want, "+188:7", "kick")
 	}
 	for _, want := range want {
 		select {
@@ -92,7 +97,7 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 
 // kicker counts kicks alone.
 func kicker(kicks chan<- struct{}) Hearer {
-	return Hearer{Removed: func(Removal) {}, Missed: func() {}, Kick: func() { kicks <- struct{}{} }}
+	return Hearer{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {}, Kick: func() { kicks <- struct{}{} }}
 }
 
 // saySo makes the kernel tell of something harmless. Only root may.
