@@ -115,8 +115,8 @@ var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 // labels takes names and values in turn.
 func labels(pairs ...string) string {
 	var all []string
-	for i := 0; i < len(pairs); i += 2 {
-		all = append(all, pairs[i]+`="`+escape.Replace(pairs[i+1])+`"`)
+	for pair := range slices.Chunk(pairs, 2) {
+		all = append(all, pair[0]+`="`+escape.Replace(pair[1])+`"`)
 	}
 	return strings.Join(all, ",")
 }
