@@ -174,7 +174,7 @@ func (c *cluster) recover(ctx context.Context, count int) (time.Duration, error)
 		if err != nil {
 			return 0, err
 		}
-		if n == count {
+		if n >= count { // more where a task was taken over twice
 			_, err := c.end(ctx, job, true)
 			return last.Sub(killed), err
 		}

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,7 +66,11 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			env := append(os.Environ(), "LAB_DIR="+filepath.Join(dir, "lab"), "NO_COLOR=1")
+			labDir := filepath.Join(dir, "lab")
+			if given := os.Getenv("OUTRIDER_TEST_LAB"); given != "" && page == "README.md" { // whose caller ends it should this be killed
+				labDir = given
+			}
+			env := append(os.Environ(), "LAB_DIR="+labDir, "NO_COLOR=1")
 			runs := slices.ContainsFunc(readFences(t, page), func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
 			if runs {
 				t.Cleanup(func() {
@@ -179,7 +184,8 @@ func shell(t *testing.T, dir string, env []string, commands string) (string, err
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = dir, env
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the end is for all that it has started
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

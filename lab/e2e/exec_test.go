@@ -52,7 +52,9 @@ func TestExecRunsACommandInTheTask(t *testing.T) {
 		{name: "the task's directory", script: "pwd", stdout: a.dir() + "/main\n"},
 		{name: "no terminal", script: "test -t 0 || test -t 1 || echo none", stdout: "none\n"},
 		{name: "much output", script: "seq 1 20000 | tail -n 1; seq 1 20000 | wc -c", stdout: "20000\n108894\n"},
+		{name: "silent for longer than clients are asked for", script: "sleep 5; echo x; exit 3", code: 3, stdout: "x\n"},
 		{name: "exit code on a terminal", tty: true, script: "exit 42", code: 42},
+		{name: "silent on a terminal", tty: true, script: "sleep 5; echo x; exit 3", code: 3, stdout: "x\r\n"},
 		{name: "a terminal", tty: true, script: "test -t 0 && test -t 1 && test -t 2 && echo yes", stdout: "yes\r\n"},
 	} {
 		code, stdout, stderr := a.session(t, row.tty, strings.NewReader(row.stdin), nil, "/bin/sh", "-c", row.script)

@@ -17,9 +17,9 @@ import (
 // can't be among them, nor those that Nomad refuses (volume_mount, network modes).
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if dns := inWords(cfg.DNS); dns != "" {
-		note("network { dns { %s } } has no effect: tasks of this driver use the host's /etc/resolv.conf; "+
-			"change that, or tell the program itself", dns)
+	if dns := inWords(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
+		note("network { dns { %s } } has no effect, whether it is the job's or its network's: tasks of this driver use "+
+			"the host's /etc/resolv.conf; change that, or tell the program itself", dns)
 	}
 	// the label is Nomad's own for a host name that the job names (client/allocrunner/network_hook.go)
 	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
@@ -32,8 +32,8 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	}
 	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
 		_, kept := env[name]
-		own, isOwn := os.LookupEnv(name) // the agent's, which the job does not name
-		return kept || isOwn && own == cfg.Env[name]
+		own, isOwn := os.LookupEnv(name) // the agent's, which the job does not name, nor Nomad's
+		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
 		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)", strings.Join(names, ", "))
 	}

@@ -14,7 +14,7 @@ func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
 	t.Setenv("AGENTS_OWN", "x")
 	all := cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "cpuset", "memory", "pids"}}
 	limits := cgroup.Limits{MemoryMax: 1 << 20, CPUShares: 100, Cpuset: "0"}
-	deny, err := newDenied(PluginOptions{DeniedEnvvars: []string{"SECRET*", "AGENTS_OWN"}})
+	deny, err := newDenied(PluginOptions{DeniedEnvvars: []string{"NOMAD_*", "SECRET*", "AGENTS_OWN"}})
 	must(t, err)
 	for name, row := range map[string]struct {
 		cfg    drivers.TaskConfig
@@ -28,7 +28,7 @@ func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
 		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{}, NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
 		"dns": {
 			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Options: []string{"edns0"}}}, group: all,
-			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect: ` +
+			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's or its network's: ` +
 				`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`},
 		},
 		"host name": {
@@ -45,7 +45,7 @@ func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
 		},
 		"no limits": {group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"freezer": "/x"}}, limits: cgroup.Limits{MemoryMax: -1}},
 		"env": {
-			cfg:   drivers.TaskConfig{Env: map[string]string{"SECRET_B": "", "SECRET_A": "1", "HOME": "/", "AGENTS_OWN": "y"}},
+			cfg:   drivers.TaskConfig{Env: map[string]string{"NOMAD_SECRET_DIR": "/x", "SECRET_B": "", "SECRET_A": "1", "HOME": "/", "AGENTS_OWN": "y"}},
 			group: all,
 			want:  []string{`env { AGENTS_OWN, SECRET_A, SECRET_B } has no effect: the operator denies it to tasks of this node (denied_envvars)`},
 		},
@@ -62,7 +62,7 @@ func TestDNSOfAJobIsAnEvent(t *testing.T) {
 	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DNS = &drivers.DNSConfig{Searches: []string{"example"}} })
 	a.result(cfg)
 	eventually(t, "it is told", func() bool {
-		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect: `+
+		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect, whether it is the job's or its network's: `+
 			`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`) == 1
 	})
 }

@@ -284,6 +284,7 @@ const dialTime = 30 * time.Second
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*link, error) {
 	var last error
+	var old *hello // of one that was handed this binary
 	deadline := time.Now().Add(dialTime)
 	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil; try++ {
 		if try > 0 {
@@ -307,11 +308,16 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 			l.Close()
 			continue // it was just ending
 		}
+		if old != nil {
+			c.logReplaced(old, r.Hello)
+		}
 		if c.upgraded || r.Hello.Build == buildID() {
 			c.upgraded = true
 			return l, nil
 		}
-		last = c.upgradeSupervisor(ctx, l, r.Hello)
+		if last = c.upgradeSupervisor(ctx, l); last == nil {
+			old = r.Hello
+		}
 		if last != nil && r.Hello.Protocol == protocolVersion {
 			// an older one that speaks our language will do until the next time
 			c.cfg.Log("supervisor was not upgraded: %v", last)
@@ -331,7 +337,7 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 
 // upgradeSupervisor hands the running supervisor this client's binary. It
 // returns nil when the supervisor has replaced itself; the connection is over then.
-func (c *Client) upgradeSupervisor(ctx context.Context, l *link, old *hello) error {
+func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
 	binary, err := openBinary()
 	if err != nil {
 		return err
@@ -342,12 +348,22 @@ func (c *Client) upgradeSupervisor(ctx context.Context, l *link, old *hello) err
 	_, err = l.roundTrip(ctx, req, int(binary.Fd()))
 	if errors.Is(err, wire.ErrLost) {
 		c.upgraded = true
-		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks go on",
-			old.PID, old.Build, req.Build)
 		return nil
 	}
 	l.asked.Store(false)
 	return err
+}
+
+// logReplaced tells what became of a supervisor that was to replace itself: the one that
+// answers now has its pid and this plugin's build, or it ended, and another was started.
+func (c *Client) logReplaced(old, now *hello) {
+	if now.PID == old.PID && now.Build == buildID() {
+		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks go on",
+			old.PID, old.Build, now.Build)
+		return
+	}
+	c.cfg.Log("supervisor %d of another version (build %s) ended when it was to be replaced: another one was started (pid %d, build %s)",
+		old.PID, old.Build, now.PID, now.Build)
 }
 
 // hangUpWhenIdle lets the supervisor go when there is no task to talk about.
