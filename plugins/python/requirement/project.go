@@ -38,6 +38,7 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	if err := decode("project", name, read, &p.pyproject); err != nil {
 		return nil, err
 	}
+	p.index()
 	if p.Project == nil && len(p.Groups) == 0 {
 		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires "+
 			"(Poetry before 2.0 has a table of its own): write one, or export a requirements file", name)
@@ -86,69 +87,123 @@ func (p *pyproject) check(file string, c Choice) (Choice, error) {
 	return c.of(file, slices.Collect(maps.Keys(p.Project.Optional)), groups)
 }
 
+const (
+	maxRequirement = 4 << 10 // bytes of one, and of its marker with those of the extras around it
+	maxExtras      = 50      // of the project itself, each within the one before
+)
+
 // project is one while its requirements are collected.
 type project struct {
 	pyproject
 	file string
 	set  *Set
 	seen map[string]bool // groups, and extras with their markers
-	done int
+	open []string        // extras, each within the one before
+	done int             // requirements and extras
+
+	// What the file has, by names as they are compared.
+	name    string
+	extras  map[string][]string
+	groups  map[string][]any
+	sources map[string]bool // but for the project itself
 }
 
+func (p *project) index() {
+	p.extras, p.groups, p.sources = map[string][]string{}, map[string][]any{}, map[string]bool{}
+	for name, list := range p.Groups {
+		p.groups[ProjectName(name)] = append(p.groups[ProjectName(name)], list...)
+	}
+	p.groups["dev"] = append(p.groups["dev"], p.Tool.UV.Dev...)
+	for name := range p.Tool.UV.Sources {
+		p.sources[ProjectName(name)] = true
+	}
+	if p.Project == nil {
+		return
+	}
+	p.name = ProjectName(p.Project.Name)
+	delete(p.sources, p.name)
+	for name, list := range p.Project.Optional {
+		p.extras[ProjectName(name)] = append(p.extras[ProjectName(name)], list...)
+	}
+}
+
+// count bounds the work: extras and markers in each other multiply what a small file has.
+func (p *project) count() error {
+	if p.done++; p.done > maxLines {
+		return errors.New("there is more than a program can require")
+	}
+	return nil
+}
+
+// requireAll adds requirements, for where when holds. One of the project itself is of its extras.
 func (p *project) requireAll(where string, list []string, when *marker) error {
 	for _, text := range list {
-		if err := p.require(text, when); err != nil {
+		r, err := p.parse(text, when)
+		if err != nil {
 			return fmt.Errorf("%s: %s: %w", p.file, where, err)
+		}
+		if r.name != p.name {
+			p.set.add(r)
+			continue
+		}
+		for _, extra := range r.extras {
+			if err := p.extra(ProjectName(extra), r.marker); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// require adds a requirement, for where when holds. One of the project itself is of its extras.
-func (p *project) require(text string, when *marker) error {
-	if p.done++; p.done > maxLines {
-		return errors.New("there is more than a program can require")
+func (p *project) parse(text string, when *marker) (requirement, error) {
+	if err := p.count(); err != nil {
+		return requirement{}, err
+	}
+	if len(text) > maxRequirement {
+		return requirement{}, fmt.Errorf("%s is longer than %d KiB", show(text), maxRequirement>>10)
 	}
 	if err := checkText(text); err != nil {
-		return err
+		return requirement{}, err
 	}
 	r, err := parse(text)
 	if err == nil {
 		err = r.checkPlain()
 	}
 	if err != nil {
-		return err
+		return r, err
 	}
-	switch {
-	case when != nil && r.marker != nil:
+	if when != nil && r.marker != nil {
 		r.marker = join("and", []*marker{when, r.marker})
-	case when != nil:
+		if len(r.marker.String()) > maxRequirement {
+			return r, fmt.Errorf("the marker of %s, with those of the extras around it, is longer than %d KiB",
+				show(text), maxRequirement>>10)
+		}
+	} else if when != nil {
 		r.marker = when
 	}
-	if p.Project != nil && r.name == ProjectName(p.Project.Name) {
-		c, err := p.check(p.file, Choice{Extras: r.extras})
-		if err != nil {
-			return err
-		}
-		for _, extra := range c.Extras {
-			if err := p.extra(extra, r.marker); err != nil {
-				return err
-			}
-		}
-		return nil
+	if p.sources[r.name] { // an index may have something else under that name
+		return r, fmt.Errorf("%s comes from where only uv looks (tool.uv.sources): "+
+			"lock the project, and name its uv.lock", show(r.name))
 	}
-	for name := range p.Tool.UV.Sources { // an index may have something else under that name
-		if ProjectName(name) == r.name {
-			return fmt.Errorf("%s comes from where only uv looks (tool.uv.sources): "+
-				"lock the project, and name its uv.lock", show(r.name))
-		}
-	}
-	p.set.add(r)
-	return nil
+	return r, nil
 }
 
 // extra adds what an extra requires. Its name is as names are compared.
 func (p *project) extra(name string, when *marker) error {
+	list, ok := p.extras[name]
+	if !ok {
+		_, err := p.check(p.file, Choice{Extras: []string{name}})
+		return err
+	}
+	if slices.Contains(p.open, name) { // there it holds wherever it does here
+		return nil
+	}
+	if err := p.count(); err != nil {
+		return fmt.Errorf("%s: extra %s: %w", p.file, name, err)
+	}
+	if len(p.open) == maxExtras {
+		return fmt.Errorf("%s: extra %s is within %d others", p.file, name, maxExtras)
+	}
 	key := "extra " + name
 	if when != nil {
 		key += " " + when.String()
@@ -157,14 +212,10 @@ func (p *project) extra(name string, when *marker) error {
 		return nil
 	}
 	p.seen[key] = true
-	for has, list := range p.Project.Optional {
-		if ProjectName(has) == name {
-			if err := p.requireAll("extra "+name, list, when); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	p.open = append(p.open, name)
+	err := p.requireAll("extra "+name, list, when)
+	p.open = p.open[:len(p.open)-1]
+	return err
 }
 
 // group adds what a group requires, and those that it includes.
@@ -173,16 +224,7 @@ func (p *project) group(name string) error {
 		return nil
 	}
 	p.seen["group "+name] = true
-	var all []any
-	for has, list := range p.Groups {
-		if ProjectName(has) == name {
-			all = append(all, list...)
-		}
-	}
-	if name == "dev" {
-		all = append(all, p.Tool.UV.Dev...)
-	}
-	for _, entry := range all {
+	for _, entry := range p.groups[name] {
 		var err error
 		switch e := entry.(type) {
 		case string:
@@ -193,11 +235,11 @@ func (p *project) group(name string) error {
 				return fmt.Errorf("%s: dependency group %s has an entry that is neither a requirement "+
 					"nor {include-group = \"NAME\"}", p.file, name)
 			}
-			c, checkErr := p.check(p.file, Choice{Groups: []string{included}})
-			if checkErr != nil {
-				return checkErr
+			if p.groups[ProjectName(included)] == nil {
+				_, err = p.check(p.file, Choice{Groups: []string{included}})
+			} else {
+				err = p.group(ProjectName(included))
 			}
-			err = p.group(c.Groups[0])
 		default:
 			return fmt.Errorf("%s: dependency group %s has an entry that is no string: "+
 				"write it such as \"requests>=2.31\"", p.file, name)

@@ -1,6 +1,7 @@
 package requirement
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -154,5 +155,44 @@ func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
 	want := Choice{Extras: []string{"mail", "post-gres"}, Groups: []string{"dev"}}
 	if err != nil || !reflect.DeepEqual(s.UVLock.Choice, want) {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestExtrasThatNameEachOtherUnderMarkersEnd(t *testing.T) {
+	app := func(extras string) Reader {
+		return inProject("[project]\nname = 'app'\n[project.optional-dependencies]\n" + extras)
+	}
+	for extras, want := range map[string][]string{
+		"all = [\"app[all] ; python_version > '3'\", 'x']":                          {"x"},
+		"all = ['app[mail]', 'x']\nmail = [\"App[all] ; os_name == 'posix'\", 'y']": {"x", "y"},
+		"all = [\"app[mail] ; os_name == 'posix'\", 'app[all]']\nmail = ['y', 'app[all]', 'app[Mail]']": {
+			`y ; os_name == "posix"`},
+	} {
+		s, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml", app(extras))
+		if err != nil || !slices.Equal(s.Lines, want) {
+			t.Errorf("%s: %+v, %v", extras, s, err)
+		}
+	}
+	chain := func(length int, requirements, last string) string { // each extra has the next
+		var b strings.Builder
+		b.WriteString("all = ['app[e0]']\n")
+		for i := range length {
+			fmt.Fprintf(&b, "e%d = %s\n", i, strings.ReplaceAll(requirements, "NEXT", fmt.Sprintf("e%d", i+1)))
+		}
+		fmt.Fprintf(&b, "e%d = ['%s']\n", length, last)
+		return b.String()
+	}
+	long := strings.Repeat("os_name == 'posix' and ", 50) + "os_name == 'posix'"
+	for says, extras := range map[string]string{
+		"extra e49 is within 50 others":                      chain(60, "['app[NEXT]']", "x"),
+		"there is more than a program can require":           chain(20, "[\"app[NEXT] ; os_name == 'a'\", \"app[NEXT] ; os_name == 'b'\"]", "x"),
+		"extra all: \"app[e0] ; os_name == 'posix' and":      "all = [\"app[e0] ; " + strings.Repeat(long+" and ", 4) + long + "\"]",
+		"with those of the extras around it, is longer than": chain(9, "[\"app[NEXT] ; "+long+"\"]", "x"),
+		"pyproject.toml: extra e40: ":                        chain(40, "['app[NEXT]']", "x ! 1"), // said once
+	} {
+		_, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml", app(extras))
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Count(err.Error(), "pyproject.toml") != 1 {
+			t.Errorf("%v, not %q", err, says)
+		}
 	}
 }
