@@ -51,6 +51,11 @@ func TestTheNewestInterpreterIsTakenForWhichThereAreAllWheels(t *testing.T) {
 		if err := a.refused(a.task(config+"python = \"/usr/bin/python3\"", nil)); strings.Contains(err.Error(), "PyPy") {
 			t.Errorf("where PyPy does not fit: %v", err)
 		}
+		wrong := a.task("code = \"1\"\nlock = \"local/wrong.txt\"",
+			map[string]string{"wrong.txt": "moon-phase==1.2 --hash=sha256:" + strings.Repeat("0", 64) + "\n"})
+		if err := a.refused(wrong); strings.Contains(err.Error(), "PyPy") {
+			t.Errorf("where a file has another hash: %v", err)
+		}
 		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase==7\"]", nil))
 		if !strings.Contains(err.Error(), "moon-phase") || !strings.Contains(err.Error(), "and it can't be for PyPy 3.") {
 			t.Errorf("where there is none: %v", err)
@@ -69,6 +74,9 @@ func TestAnInterpreterWithoutAllWheelsIsTriedAgainLater(t *testing.T) {
 	a := begin()
 	if a.skips(newest, false) || !a.failed(newest, python, final) || a.failed(older, python, soon) {
 		t.Error("before anything is known: one that can't be built is followed by the next, one that may be later is not")
+	}
+	if a.failed(older, python, &install.Error{Words: "another hash", Refused: true}) {
+		t.Error("a file with another hash is followed by another interpreter")
 	}
 	if a = begin(); a.skips(newest, false) {
 		t.Error("it is skipped before the other was built")

@@ -25,6 +25,10 @@ type Error struct {
 	Tool  string   // "uv 0.8.13"
 	Words string   // one sentence for the job's author
 	Lines []string // the installer's last lines, without credentials
+
+	// Refused is of a file with another hash or of credentials that an index does not take: another interpreter must not
+	// be tried, or who can spoil a file chooses it.
+	Refused bool
 }
 
 func (e *Error) Error() string {

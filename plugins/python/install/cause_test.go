@@ -93,6 +93,9 @@ func TestTheErrorHasTheInstallersOwnWords(t *testing.T) {
 					if e.Cause != install.Unknown || e.Temporary() || len(e.Lines) == 0 || len(e.Lines) > 30 {
 						t.Errorf("the cause is %v of\n%s", e.Cause, lines(err))
 					}
+					if e.Refused != (test.words[0] == "hash") {
+						t.Errorf("another interpreter is tried or not, wrongly, after\n%s", lines(err))
+					}
 					text := strings.ToLower(strings.ReplaceAll(err.Error(), "_", "-"))
 					for _, want := range test.words {
 						if !strings.Contains(text, strings.ReplaceAll(want, "_", "-")) {

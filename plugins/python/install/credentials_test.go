@@ -52,7 +52,7 @@ func TestWhatCredentialsGotServesNoJobWithoutThem(t *testing.T) {
 			r.Downloads = downloads
 			_, err := i.Install(t.Context(), r)
 			var e *install.Error
-			if !errors.As(err, &e) || e.Temporary() {
+			if !errors.As(err, &e) || e.Temporary() || !e.Refused {
 				t.Errorf("%s, without: %v", name, err)
 			}
 		}

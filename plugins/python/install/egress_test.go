@@ -214,7 +214,7 @@ func TestCredentialsOfAnIndexAreNowhereToBeSeen(t *testing.T) {
 		r.Indexes = requirement.Indexes{URL: strings.Replace(open, "://", "://someone:wrong-one@", 1)}
 		_, err := i.Install(t.Context(), r)
 		var e *install.Error
-		if !errors.As(err, &e) || e.Temporary() || !strings.Contains(err.Error(), "401") {
+		if !errors.As(err, &e) || e.Temporary() || !e.Refused || !strings.Contains(err.Error(), "401") {
 			t.Errorf("with a wrong password: %v\n%s", err, lines(err))
 		}
 	})

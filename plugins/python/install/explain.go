@@ -37,6 +37,7 @@ func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	case b.limited(e, err, text):
 	case b.network(e, text):
 	default:
+		e.Refused = refusal.MatchString(text)
 		e.Words = fmt.Sprintf("%s failed: %s (for %s)", e.Tool, e.said(), b.wanted())
 	}
 	return e
@@ -95,6 +96,10 @@ var transport = regexp.MustCompile(`\b(?:408|425|429|5\d\d) (?:Client|Server) Er
 // notWhole is what a file that was cut off looks like to pip, which takes what it got for the whole: HashMismatch,
 // InvalidWheel and BadZipFile.
 var notWhole = regexp.MustCompile(`DO NOT MATCH THE HASHES|Wheel '.*' located at .* is invalid|BadZipFile`)
+
+// refusal is what the installers say of a hash, and of an answer 401 or 403.
+var refusal = regexp.MustCompile(`(?i)DO NOT MATCH THE HASHES|\bhash mismatch\b|--require-hashes` +
+	`|\b40[13] (?:Client )?(?:Error|Unauthorized|Forbidden)\b|\bHTTP error 40[13]\b`)
 
 // network tells of hosts that were refused, or did not answer or end their answer.
 func (b *build) network(e *Error, text string) bool {
