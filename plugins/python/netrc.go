@@ -40,89 +40,97 @@ func readNetrc(files taskFiles) (netrc, error) {
 	case err == nil && len(content) > maxNetrc:
 		err = fmt.Errorf("it is larger than %d KiB", maxNetrc>>10)
 	}
+	var found netrc
+	if err == nil {
+		found, err = parseNetrc(string(content))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/%s: %w", netrcFile, err)
 	}
-	return parseNetrc(string(content)), nil
+	return found, nil
 }
 
-// parseNetrc reads what curl, pip and uv read: machine, login and password, in quotes or not. The entry
-// "default" would give a password to every index, and is left out.
-func parseNetrc(text string) netrc {
+// parseNetrc reads machine, login and password, in quotes or not. The entry "default" would give a password to every
+// index, and is left out. What curl, pip and uv read in different ways is an error, since with a value that is missing
+// one host would get the credentials of another. Comments begin where a keyword could; macros end with an empty line.
+func parseNetrc(text string) (netrc, error) {
 	found := netrc{}
-	var host, login, password string
-	known := false
+	host, values := "", map[string]string{}
 	end := func() {
+		password, known := values["password"]
 		if _, before := found[host]; host != "" && known && !before {
-			found[host] = url.UserPassword(login, password)
+			found[host] = url.UserPassword(values["login"], password)
 		}
-		host, login, password, known = "", "", "", false
+		host, values = "", map[string]string{}
 	}
-	words := netrcWords(text)
-	next := func() (word string) {
-		if len(words) > 0 {
-			word, words = words[0], words[1:]
-		}
-		return word
-	}
-	for len(words) > 0 {
-		switch next() {
-		case "machine":
-			end()
-			host = strings.ToLower(next())
-		case "default":
-			end()
-		case "login":
-			login = next()
-		case "password":
-			known = len(words) > 0
-			password = next()
-		case "account":
-			next()
-		}
-	}
-	end()
-	return found
-}
-
-// netrcWords are those of a file without comments and macros, which end with an empty line.
-func netrcWords(text string) (words []string) {
-	macro := false
+	number, macro := 0, false
 	for line := range strings.Lines(text) {
+		number++
 		if line = strings.TrimSpace(line); line == "" {
 			macro = false
 		}
 		for line != "" && !macro && line[0] != '#' {
-			var word string
-			if line[0] == '"' {
-				word, line = unquoted(line[1:])
-			} else {
-				end := strings.IndexAny(line+" ", " \t")
-				word, line = line[:end], line[end:]
-				macro = word == "macdef"
+			var keyword, value string
+			var ok bool
+			keyword, line, _ = netrcWord(line)
+			switch keyword {
+			case "default":
+				end()
+				continue
+			case "macdef":
+				macro = true
+				continue
+			case "machine", "login", "password", "account":
+			default:
+				return nil, fmt.Errorf("line %d has a word where machine, login, password or account is expected: "+
+					"put a value with blanks into quotes", number)
 			}
-			if !macro {
-				words = append(words, word)
+			if value, line, ok = netrcWord(line); !ok {
+				return nil, fmt.Errorf("line %d has no value for %s, or one whose quote is not closed: "+
+					"write one that is empty as \"\"", number, keyword)
 			}
-			line = strings.TrimLeft(line, " \t")
+			if keyword == "machine" {
+				end()
+				host = strings.ToLower(value)
+				continue
+			}
+			if _, before := values[keyword]; before {
+				return nil, fmt.Errorf("line %d has a second %s for one machine", number, keyword)
+			}
+			values[keyword] = value
 		}
 	}
-	return words
+	end()
+	return found, nil
 }
 
-// unquoted is a text up to its quotation mark, and what is after that.
-func unquoted(text string) (word, rest string) {
+// netrcWord is the first word of a line, if it has one, and what is after that.
+func netrcWord(line string) (word, rest string, ok bool) {
+	switch {
+	case line == "":
+		return "", "", false
+	case line[0] == '"':
+		word, rest, ok = unquoted(line[1:])
+	default:
+		end := strings.IndexAny(line+" ", " \t")
+		word, rest, ok = line[:end], line[end:], true
+	}
+	return word, strings.TrimLeft(rest, " \t"), ok
+}
+
+// unquoted is a text up to its quotation mark, if it has one, and what is after that.
+func unquoted(text string) (word, rest string, ok bool) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
 		switch {
 		case text[i] == '"':
-			return b.String(), text[i+1:]
+			return b.String(), text[i+1:], true
 		case text[i] == '\\' && i+1 < len(text):
 			i++
 		}
 		b.WriteByte(text[i])
 	}
-	return b.String(), ""
+	return "", "", false
 }
 
 // give adds what is known of a URL's host, unless the URL has credentials of its own. What is no URL stays as it is.

@@ -14,8 +14,8 @@ import (
 )
 
 func TestANetrcGivesCredentialsToTheHostsThatItNames(t *testing.T) {
-	logins := parseNetrc(`# of the team
-machine packages.example.com login build password hunter2
+	logins, err := parseNetrc(`# of the team
+machine packages.example.com login build password hunter2 # since May
 machine QUOTED.example.com
 	login "team build"
 	password "a\"b #c"
@@ -27,6 +27,7 @@ machine token.example.com password "" account z
 machine half.example.com login nobody
 machine hash.example.com login a password #b
 default login any password any`)
+	must(t, err)
 	for from, want := range map[string]string{
 		"https://packages.example.com/simple":       "https://build:hunter2@packages.example.com/simple",
 		"http://Packages.example.com:8080/simple?a": "http://build:hunter2@Packages.example.com:8080/simple?a",
@@ -35,6 +36,7 @@ default login any password any`)
 		"https://macro.example.com/":                "https://macro.example.com/",
 		"https://token.example.com/":                "https://:@token.example.com/",
 		"https://half.example.com/":                 "https://half.example.com/",
+		"https://hash.example.com/":                 "https://a:%23b@hash.example.com/",
 		"https://other.example.com/":                "https://other.example.com/",
 		"/srv/packages.example.com":                 "/srv/packages.example.com",
 	} {
@@ -42,9 +44,32 @@ default login any password any`)
 			t.Errorf("%s: got %s, want %s", from, got, want)
 		}
 	}
-	for _, broken := range []string{"", "machine", "machine a password", "password x", "machine a login \"b", "\x00", "macdef"} {
-		if got := parseNetrc(broken); len(got) != 0 {
-			t.Errorf("%q: %v", broken, got)
+	for _, empty := range []string{"", "password x", "macdef", "# machine a login b password c", "default login b password c"} {
+		if got, err := parseNetrc(empty); len(got) != 0 || err != nil {
+			t.Errorf("%q: %v, %v", empty, got, err)
+		}
+	}
+}
+
+func TestANetrcThatCouldMeanAnotherHostIsRefused(t *testing.T) {
+	const b = "\nmachine b login y password z\n"
+	for broken, says := range map[string]string{
+		"machine a login x password " + b:                       "line 1 has no value for password",
+		"machine a login x\n  password" + b:                     "line 2 has no value for password",
+		"machine a login  password p3" + b:                      "line 1 has a word where",
+		"machine  login x password p3" + b:                      "line 1 has a word where",
+		"machine a\n# machine c\n login x\n login p3" + b:       "line 4 has a second login",
+		"machine a login x password p3\n#machine b\npassword z": "line 3 has a second password",
+		"machine a login x password p3 secret" + b:              "line 1 has a word where",
+		"machine a login x password \"p3" + b:                   "line 1 has no value for password",
+		"machine":                                               "line 1 has no value for machine",
+		"\x00":                                                  "line 1 has a word where",
+	} {
+		got, err := parseNetrc(broken)
+		if len(got) != 0 || err == nil || !strings.HasPrefix(err.Error(), says) {
+			t.Errorf("%q: %v, %v", broken, got, err)
+		} else if strings.Contains(err.Error(), "p3") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("what is in the file is in the error: %v", err)
 		}
 	}
 }
