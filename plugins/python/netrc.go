@@ -14,7 +14,7 @@ import (
 const netrcFile = ".netrc"
 
 // maxNetrc is more than any such file has, in bytes.
-const maxNetrc = 1 << 20
+const maxNetrc = 64 << 10
 
 // netrc are the credentials for hosts, by name, the first of each.
 type netrc map[string]*url.Userinfo
@@ -112,7 +112,10 @@ func netrcWord(line string) (word, rest string, ok bool) {
 	case line[0] == '"':
 		word, rest, ok = unquoted(line[1:])
 	default:
-		end := strings.IndexAny(line+" ", " \t")
+		end := strings.IndexAny(line, " \t")
+		if end < 0 {
+			end = len(line)
+		}
 		word, rest, ok = line[:end], line[end:], true
 	}
 	return word, strings.TrimLeft(rest, " \t"), ok

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -71,6 +72,22 @@ func TestANetrcThatCouldMeanAnotherHostIsRefused(t *testing.T) {
 		} else if strings.Contains(err.Error(), "p3") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("what is in the file is in the error: %v", err)
 		}
+	}
+}
+
+func TestALongLineOfANetrcTakesNoMoreThanSeveral(t *testing.T) {
+	line := strings.Repeat("machine a ", maxNetrc/10)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := parseNetrc(line)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err != nil || took > 8<<20 {
+		t.Errorf("%d KiB take %d KiB: %v", len(line)>>10, took>>10, err)
+	}
+	secrets := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(secrets, netrcFile), make([]byte, 64<<10+1), 0o644))
+	if _, err := readNetrc(taskFiles{secrets: secrets}); err == nil || !strings.Contains(err.Error(), "larger than 64 KiB") {
+		t.Error(err)
 	}
 }
 
