@@ -77,11 +77,15 @@ func (s *store) sealDir(fd int, rel string, depth int) error {
 			if err != nil {
 				return fail(name, err)
 			}
-			if err := s.checkLink(child, target); err != nil {
-				return err
+			if path.IsAbs(target) {
+				err = s.linkInterpreter(fd, name, child, target)
+			} else if err = checkLink(child, target); err == nil {
+				if err = s.take(fd, name); err != nil {
+					err = fail(name, err)
+				}
 			}
-			if err := s.take(fd, name); err != nil {
-				return fail(name, err)
+			if err != nil {
+				return err
 			}
 		default:
 			return fmt.Errorf("%s is neither a file, a directory nor a link", child)
@@ -174,12 +178,9 @@ func openFile(at int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// checkLink allows relative links that stay inside, and those to the interpreter, whatever their names are (PyPy's is
-// bin/pypy3). A ".." is only allowed at the start, where it is sure which directory it leads to.
-func (s *store) checkLink(rel, target string) error {
-	if path.IsAbs(target) {
-		return s.checkInterpreter(rel, target)
-	}
+// checkLink allows relative links that stay inside. A ".." is only allowed at the start, where it is sure which directory
+// it leads to.
+func checkLink(rel, target string) error {
 	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
 	parts := strings.Split(target, "/")
 	for len(parts) > 0 && (parts[0] == ".." || parts[0] == "." || parts[0] == "") {
@@ -199,27 +200,35 @@ func (s *store) checkLink(rel, target string) error {
 	return nil
 }
 
-// checkInterpreter allows a link to the build's interpreter alone, which is a file of the node.
-func (s *store) checkInterpreter(rel, target string) error {
-	real, err := filepath.EvalSymlinks(target)
-	if err != nil {
-		return fmt.Errorf("%s is a link to %s, outside of the environment, where nothing is: %w", rel, target, err)
-	}
+// linkInterpreter allows an absolute link to the build's interpreter alone, whatever its name is (PyPy's is bin/pypy3).
+// The link is replaced by one to the interpreter's own path: on the way of the builder's there may be links of other
+// users, or /proc/PID, which lead elsewhere later.
+func (s *store) linkInterpreter(fd int, name, rel, target string) error {
 	python, err := filepath.EvalSymlinks(s.python)
 	if err != nil {
 		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
 	}
-	if real != python {
-		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s",
-			rel, target, python)
-	}
-	info, err := os.Stat(real)
+	info, err := os.Lstat(python)
 	if err != nil {
 		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
 	}
-	if real == s.dir || strings.HasPrefix(real, s.dir+"/") || !info.Mode().IsRegular() ||
+	at, err := os.Stat(target)
+	if err != nil {
+		return fmt.Errorf("%s is a link to %s, outside of the environment, where nothing is: %w", rel, target, err)
+	}
+	if !os.SameFile(at, info) {
+		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s",
+			rel, target, python)
+	}
+	if python == s.dir || strings.HasPrefix(python, s.dir+"/") || !info.Mode().IsRegular() ||
 		s.builder != nil && (owner(info) == s.builder.UID || builders.Reserved(owner(info))) {
 		return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
+	}
+	if err = unix.Unlinkat(fd, name, 0); err == nil {
+		err = unix.Symlinkat(python, fd, name)
+	}
+	if err != nil {
+		return &os.PathError{Op: "seal", Path: rel, Err: err}
 	}
 	return nil
 }

@@ -109,6 +109,34 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 	}
 }
 
+// Who may change what is on the way to the interpreter must not choose later what is run.
+func TestALinkToTheInterpreterIsReplacedByOneToItsOwnPath(t *testing.T) {
+	real, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := filepath.Join(testDir(t), "others")
+	if err := os.Symlink("/bin/sh", others); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
+		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+			if err := writeTree(dir, 3); err != nil {
+				return err
+			}
+			return errors.Join(os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
+		}})
+		link := e.Dir + "/bin/python3.11"
+		if got, err := os.Readlink(link); got != real || err != nil {
+			t.Errorf("%s became %q, %v, not %q", target, got, err, real)
+		}
+		if info, err := os.Lstat(link); err != nil || int(owner(info)) != os.Geteuid() {
+			t.Errorf("%s: the link is not ours: %v", target, err)
+		}
+		e.Release()
+	}
+}
+
 func TestAnInterpreterThatABuilderCouldChangeIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is no other user who builds")
