@@ -47,6 +47,18 @@ func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
 	})
 }
 
+func TestOfManyHostsAHundredAreCounted(t *testing.T) {
+	p := newProgress(func(string, ...any) {})
+	defer p.stop()
+	for n := range 1000 {
+		p.download(fmt.Sprint("host", n), 1)
+		p.download("host0", 1)
+	}
+	if len(p.downloaded) != 100 || p.downloaded["host0"] != 1001 {
+		t.Errorf("%d are counted, the first with %d bytes", len(p.downloaded), p.downloaded["host0"])
+	}
+}
+
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")

@@ -232,9 +232,7 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 	out := &output{secrets: b.secrets()}
 	out.line = func(line string) {
 		line = strings.TrimSpace(line)
-		if text, ok := cutLevel(line); ok && !slices.Contains(b.warnings, text) {
-			b.warnings = append(b.warnings, text)
-		}
+		b.warned(line)
 		if b.Progress != nil {
 			b.Progress(line)
 		}
@@ -252,6 +250,15 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 		return b.explain(ctx, err, out.lines)
 	}
 	return nil
+}
+
+// warned keeps the first warnings: a package's code may write any number of them.
+func (b *build) warned(line string) {
+	const most, longest = 20, 500
+	text, ok := cutLevel(line)
+	if text = cut(text, longest); ok && len(b.warnings) < most && !slices.Contains(b.warnings, text) {
+		b.warnings = append(b.warnings, text)
+	}
 }
 
 // cutLevel is a warning without the word that pip, or uv, marks it by.

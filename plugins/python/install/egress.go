@@ -54,6 +54,9 @@ type failure struct {
 
 const dialTimeout = 15 * time.Second
 
+// mostRemembered bounds each of the lists above: a package's code may ask for any number of URLs.
+const mostRemembered = 100
+
 // newEgress serves on l, which it closes, until Close. Where others could reach l too it asks for credentials:
 // not otherwise, since uv forgets them when it is redirected from http.
 func newEgress(l net.Listener, allowed hosts, alone bool, heard func(string, int)) *egress {
@@ -90,7 +93,7 @@ func newEgress(l net.Listener, allowed hosts, alone bool, heard func(string, int
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
-	e.server = &http.Server{Handler: e, ReadHeaderTimeout: dialTimeout}
+	e.server = &http.Server{Handler: e, ReadHeaderTimeout: dialTimeout, MaxHeaderBytes: 64 << 10}
 	go func() {
 		defer close(e.ended)
 		_ = e.server.Serve(l) // it ends with Close
@@ -196,7 +199,7 @@ func (e *egress) closedByOther(target *url.URL, answers *tlsReader) {
 	} else if answers.err != nil && time.Since(answers.last) < time.Second {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.hungUp = append(e.hungUp, address(target))
+		e.hungUp = remembered(e.hungUp, address(target))
 	}
 }
 
@@ -304,7 +307,7 @@ func (e *egress) remember(of *url.URL, err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if delete(e.failed, of.String()); err != nil {
+	if delete(e.failed, of.String()); err != nil && len(e.failed) < mostRemembered {
 		e.failed[of.String()] = failure{address(of), err}
 	}
 }
@@ -312,7 +315,12 @@ func (e *egress) remember(of *url.URL, err error) {
 func (e *egress) refuse(address string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.Contains(e.refused, address) {
-		e.refused = append(e.refused, address)
+	e.refused = remembered(e.refused, address)
+}
+
+func remembered(list []string, address string) []string {
+	if len(list) < mostRemembered && !slices.Contains(list, address) {
+		list = append(list, address)
 	}
+	return list
 }

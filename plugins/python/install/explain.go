@@ -2,9 +2,11 @@ package install
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -107,7 +109,7 @@ func (b *build) network(e *Error, text string) bool {
 	switch {
 	case len(refused) > 0:
 		e.Cause, e.Words = RefusedHost, fmt.Sprintf(
-			"the index sends the installer to %s, where it may not go: the operator of the node can allow that by allowed_hosts", strings.Join(refused, ", "))
+			"the index sends the installer to %.1000s, where it may not go: the operator of the node can allow that by allowed_hosts", strings.Join(refused, ", "))
 	case len(failed) > 0:
 		e.Cause, e.Words = Unreachable, redact(fmt.Sprintf("%s did not answer as it should: %s",
 			short(failed[0].address), clean(failed[0].err.Error())), b.secrets())
@@ -131,9 +133,7 @@ func (e *egress) seen() (refused []string, failed []failure, hungUp []string) {
 		refused = append(refused, short(address))
 	}
 	for _, address := range e.hungUp {
-		if host := short(address); !slices.Contains(hungUp, host) {
-			hungUp = append(hungUp, host)
-		}
+		hungUp = append(hungUp, short(address))
 	}
 	for _, f := range e.failed {
 		failed = append(failed, f)
@@ -183,15 +183,20 @@ func (b *build) unfetched() (lines []string) {
 		return nil
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
-	log := bufio.NewScanner(f)
+	const most, longest, end = 3, 4 << 10, 16 << 20 // a package's code may write what it likes, as much as fits on the disk
+	log := bufio.NewScanner(io.NewSectionReader(f, max(0, info.Size()-end), end))
 	log.Buffer(nil, 1<<20)
 	for log.Scan() {
-		if _, about, ok := strings.Cut(log.Text(), "Could not fetch URL "); ok {
-			lines = append(lines, redact(clean("Could not fetch URL "+about), b.secrets()))
+		if _, about, ok := bytes.Cut(log.Bytes(), []byte("Could not fetch URL ")); ok {
+			lines = append(lines[max(0, len(lines)-most+1):], string(about))
 		}
 	}
-	return lines[max(0, len(lines)-3):]
+	for n, about := range lines { // cut last: a secret that is cut is not known for one
+		lines[n] = cut(redact(clean("Could not fetch URL "+about), b.secrets()), longest)
+	}
+	return lines
 }

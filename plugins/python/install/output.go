@@ -52,6 +52,14 @@ func (o *output) take(line string) {
 	}
 }
 
+// cut is the beginning of a text, of at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
 var (
 	escapes = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
 	places  = regexp.MustCompile("\\S*/[^\\s'\"`)>]*")                                                 // URLs, and paths of such
