@@ -41,7 +41,7 @@ type egress struct {
 	mu      sync.Mutex
 	refused []string           // host:port, in the order of the first time
 	failed  map[string]failure // by URL, unless it answered later
-	hungUp  []string           // host:port, where a tunnel's other end closed it right after it sent something
+	hungUp  []string           // host:port, where a tunnel's other end closed it, unless it was idle
 	tunnels map[net.Conn]bool
 	closed  bool // a tunnel that comes now is too late
 }
@@ -191,12 +191,16 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 	<-done
 }
 
+// idle is longer than the installers wait for a server that sends nothing (--timeout, UV_HTTP_TIMEOUT): a connection that
+// is closed after that was not in use.
+const idle = 20 * time.Second
+
 // closedByOther tells of a tunnel that the other end closed, which is no failure in itself: what was not whole is in
 // the tunnel, and encrypted.
 func (e *egress) closedByOther(target *url.URL, answers *tlsReader) {
 	if err := answers.broken(); err != nil {
 		e.remember(target, err)
-	} else if answers.err != nil && time.Since(answers.last) < time.Second {
+	} else if answers.err != nil && answers.waited < idle {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.hungUp = remembered(e.hungUp, address(target))

@@ -12,9 +12,9 @@ import (
 // more than this can be seen from outside. One that is cut off mostly ends within a record.
 type tlsReader struct {
 	io.Reader
-	heard func(bytes int)
-	last  time.Time // when something came
-	err   error     // of the reader, io.EOF if the other end closed the connection
+	heard  func(bytes int)
+	waited time.Duration // by the last Read
+	err    error         // of the reader, io.EOF if the other end closed the connection
 
 	header  []byte
 	left    int // of the record
@@ -22,9 +22,10 @@ type tlsReader struct {
 }
 
 func (r *tlsReader) Read(p []byte) (int, error) {
+	begun := time.Now()
 	n, err := r.Reader.Read(p)
+	r.waited = time.Since(begun)
 	if n > 0 {
-		r.last = time.Now()
 		r.heard(n)
 		r.follow(p[:n])
 	}

@@ -1,10 +1,14 @@
 package install
 
 import (
+	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 func TestAConnectionThatEndsWithinARecordBrokeOff(t *testing.T) {
@@ -22,5 +26,54 @@ func TestAConnectionThatEndsWithinARecordBrokeOff(t *testing.T) {
 				t.Errorf("%q: %v", text, err)
 			}
 		}
+	}
+}
+
+// slow sends a message, and ends some time after.
+type slow struct {
+	message io.Reader
+	end     time.Duration
+	err     error
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	n, err := s.message.Read(p)
+	if err == io.EOF {
+		time.Sleep(s.end)
+		err = s.err
+	}
+	return n, err
+}
+
+// late takes some time to read what it is sent.
+type late time.Duration
+
+func (l late) Write(p []byte) (int, error) {
+	time.Sleep(time.Duration(l))
+	return len(p), nil
+}
+
+func TestAServerMayStallBeforeItClosesTheConnection(t *testing.T) {
+	for _, test := range []struct {
+		end, late time.Duration
+		hungUp    int
+	}{
+		{0, 0, 1}, {15 * time.Second, 0, 1}, {0, time.Minute, 1},
+		{time.Minute, 0, 0}, // which is how an idle connection ends
+	} {
+		t.Run(fmt.Sprintf("%v after a message that took %v", test.end, test.late), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &egress{failed: map[string]failure{}}
+				const data = "\x17\x03\x03\x00\x05hello"
+				answers := &tlsReader{Reader: &slow{strings.NewReader(data), test.end, io.EOF}, heard: func(int) {}}
+				if _, err := io.Copy(late(test.late), answers); err != nil {
+					t.Fatal(err)
+				}
+				e.closedByOther(&url.URL{Scheme: "https", Host: "host"}, answers)
+				if len(e.hungUp) != test.hungUp || len(e.failed) > 0 {
+					t.Errorf("hung up %v, failed %v", e.hungUp, e.failed)
+				}
+			})
+		})
 	}
 }
