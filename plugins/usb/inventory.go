@@ -36,6 +36,7 @@ type inventory struct {
 	tree    fs.FS                // of the scan under way
 	said    map[string]bool      // warnings that were given
 	cleared bool                 // whether what former runs left is removed
+	dropped map[string]bool      // by id, what the last scan left out as withdrawn
 	refused bool                 // whether it was said that there is no right to make nodes
 	kept    map[string]plug      // by directory, every device that has one
 	plugs   map[string]plugs     // by id

@@ -347,6 +347,15 @@ func TestANodeThatIsBeingRemovedIsNotMadeAgain(t *testing.T) {
 	}
 	m.scan()
 	m.wantNodes()
+	const left = "device 10c4:ea60:A at port 1-1 is not published: the kernel still lists it"
+	if log := m.log.String(); strings.Contains(log, left) {
+		t.Errorf("after one scan it says %s", log)
+	}
+	m.scan()
+	m.scan()
+	if n := strings.Count(m.log.String(), left); n != 1 {
+		t.Errorf("said %d times that it is left out: %s", n, m.log)
+	}
 	m.must(a.Unplug())
 	m.missed() // whatever came since
 	m.plug("10c4:ea60", "A", "1-1")

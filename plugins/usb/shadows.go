@@ -29,9 +29,14 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*st
 		v.cleared = true
 	}
 	v.forget(wanted, devices)
+	before := v.dropped
+	v.dropped = map[string]bool{}
 	for _, s := range sticks {
 		if v.shadowStick(s) {
 			there = append(there, s)
+		}
+		if v.dropped[s.id] && before[s.id] {
+			v.warn(fmt.Sprintf("device %s at port %s is not published: the kernel still lists it, but has told of its removal", s.id, s.Name))
 		}
 	}
 	return there
@@ -42,7 +47,8 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*st
 func (v *inventory) shadowStick(s *stick) bool {
 	dir := match.Directory(s.id)
 	err := v.shadows.Make(v.shadowOf(s, dir))
-	if errors.Is(err, shadow.ErrWithdrawn) || !s.pluggedInStill(v.tree) {
+	v.dropped[s.id] = errors.Is(err, shadow.ErrWithdrawn)
+	if v.dropped[s.id] || !s.pluggedInStill(v.tree) {
 		if err := v.shadows.Empty(dir); err != nil {
 			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,13 +36,13 @@ func (d *Dir) Empty(device string) error {
 }
 
 // Withdraw removes every node of this number, whose device has gone: the kernel gives
-// it to whatever comes next, on USB or not. Make makes none until Admit: the kernel tells
-// of a removal before it takes the node out of sysfs.
+// it to whatever comes next, on USB or not. Make makes none until Admit, or for freeFor: the
+// kernel tells of a removal before it takes the node out of sysfs.
 func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	gone := number{block, unix.Mkdev(major, minor)}
-	d.withdrawn[gone], d.free[gone] = true, true
+	d.withdrawn[gone], d.free[gone] = true, time.Now()
 	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
 		return nil // nothing is made yet
 	}

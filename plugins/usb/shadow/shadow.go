@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,10 +67,14 @@ type Dir struct {
 	path  string
 	ready bool
 
-	mu        sync.Mutex      // held while nodes are made or removed
-	withdrawn map[number]bool // since Begin
-	free      map[number]bool // withdrawn, and nobody's since
+	mu        sync.Mutex           // held while nodes are made or removed
+	withdrawn map[number]bool      // since Begin
+	free      map[number]time.Time // when it was withdrawn that is nobody's since
 }
+
+// freeFor is how long the kernel may list a node whose removal it has told of. Something
+// that it lists after that is there: the removal was made up ("udevadm trigger -c remove").
+const freeFor = 10 * time.Second
 
 // number is that of a node.
 type number struct {
@@ -79,7 +84,7 @@ type number struct {
 
 // New has no effect yet.
 func New(path string) *Dir {
-	return &Dir{path: path, withdrawn: map[number]bool{}, free: map[number]bool{}}
+	return &Dir{path: path, withdrawn: map[number]bool{}, free: map[number]time.Time{}}
 }
 
 // Path is where a device's node is, or its directory, where node is empty.
@@ -159,7 +164,7 @@ func (d *Dir) Make(dev Device) error {
 	defer d.mu.Unlock()
 	for _, n := range append(slices.Clone(dev.Nodes), dev.Bus...) {
 		at := number{n.Block, n.number()}
-		if (d.withdrawn[at] || d.free[at]) && n.Held == nil {
+		if (d.withdrawn[at] || time.Since(d.free[at]) < freeFor) && n.Held == nil {
 			return fmt.Errorf("%s: %w", n.Source, ErrWithdrawn)
 		}
 	}

@@ -439,6 +439,22 @@ func TestWhatWasSeenBeforeItWasWithdrawnIsNotMade(t *testing.T) {
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
+// Such as the removal that "udevadm trigger -c remove" makes up.
+func TestARemovalWithoutAnAdditionExpires(t *testing.T) {
+	needRoot(t)
+	d := newDir(t)
+	must(t, d.Withdraw(false, 1, 3))
+	d.Begin()
+	dev := Device{Name: "d", Nodes: []Node{null("tty")}}
+	if err := d.Make(dev); !errors.Is(err, ErrWithdrawn) {
+		t.Errorf("got %v", err)
+	}
+	for gone, at := range d.free {
+		d.free[gone] = at.Add(-freeFor)
+	}
+	must(t, d.Make(dev))
+}
+
 func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
 	needRoot(t)
 	d, other := newDir(t), newDir(t)

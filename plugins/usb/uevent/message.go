@@ -10,12 +10,15 @@ import (
 )
 
 // receive waits for a message. It is empty where it is neither the kernel's nor to
-// udev's group.
-func receive(conn syscall.RawConn, buffer []byte) (message []byte, err error) {
+// udev's group. It calls drained before it waits, when there is no further message.
+func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byte, err error) {
 	var from unix.Sockaddr
 	var n int
 	waited := conn.Read(func(fd uintptr) bool {
 		n, from, err = unix.Recvfrom(int(fd), buffer, 0)
+		if err == unix.EAGAIN {
+			drained()
+		}
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if waited != nil {

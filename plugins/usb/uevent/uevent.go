@@ -16,6 +16,7 @@ const (
 	kernelGroup = 1       // lib/kobject_uevent.c
 	udevGroup   = 2       // systemd, src/libsystemd/sd-device/device-monitor.c
 	messageSize = 8 << 10 // a path, and the environment of UEVENT_BUFFER_SIZE, 2 KiB
+	queueSize   = 8 << 20 // the most that the kernel queues for a reader that is late
 )
 
 // Hearer is who is told, from one goroutine.
@@ -25,7 +26,8 @@ type Hearer struct {
 	Removed, Added func(Number)
 
 	// Missed is called before Kick where removals may have been missed: once it is
-	// listened, and when the kernel had more to say than there was room for.
+	// listened, and, when the kernel had more to say than there was room for, after the
+	// messages that it had room for.
 	Missed func()
 
 	// Kick is called when the kernel tells of a USB device or of what its drivers made of
@@ -53,6 +55,8 @@ func open() (*os.File, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
+	// Only root may; otherwise it is the default of the machine.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueSize)
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
@@ -67,14 +71,21 @@ func (h Hearer) hear(ctx context.Context, socket *os.File, about func(message []
 	h.Missed()
 	h.Kick()
 	buffer := make([]byte, messageSize)
+	lost := false
+	drained := func() {
+		if lost {
+			lost = false
+			h.Missed()
+			h.Kick()
+		}
+	}
 	for {
-		message, err := receive(conn, buffer)
+		message, err := receive(conn, buffer, drained)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, unix.ENOBUFS): // some were lost
-			h.Missed()
-			h.Kick()
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true // until the queue is empty the kernel drops more, and says so only now
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):

@@ -174,11 +174,20 @@ func TestLostMessagesAreAKick(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- kicker(kicks).hear(ctx, socket, func([]byte) bool { return false }) }()
-	defer func() { cancel(); <-ended }()
+	h := kicker(kicks)
+	missed, read, readBefore := 0, 0, 0 // readBefore is what was read before the last call of Missed
+	h.Missed = func() { missed, readBefore = missed+1, read }
+	about := func([]byte) bool { read++; return false }
+	go func() { ended <- h.hear(ctx, socket, about) }()
 	within(t, "the first kick", kicks)
 	if lost {
 		within(t, "the kick for what was lost", kicks)
+	}
+	cancel()
+	<-ended
+	// The kernel drops messages, without a further error, until the socket's queue is empty.
+	if lost && (missed != 2 || read == 0 || readBefore != read) {
+		t.Errorf("Missed was called %d times, the last time after %d of %d queued messages", missed, readBefore, read)
 	}
 }
 
@@ -220,7 +229,7 @@ func TestAMessageOfAnotherProcessIsNone(t *testing.T) {
 	}
 	socket.SetReadDeadline(time.Now().Add(soon))
 	for range 100 { // others of the kernel may come in between
-		message, err := receive(conn, make([]byte, messageSize))
+		message, err := receive(conn, make([]byte, messageSize), func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
