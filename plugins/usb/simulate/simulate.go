@@ -213,7 +213,8 @@ func Holds(dir, terminal string) bool {
 			return false
 		}
 		defer f.Close()
-		if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		lock := unix.Flock_t{Type: unix.F_RDLCK}
+		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type != unix.F_WRLCK {
 			return false // its process is gone
 		}
 		text, err := io.ReadAll(f)
@@ -237,13 +238,15 @@ func lock(root *os.Root) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// claim takes a port, which is free when the process that had it is gone.
+// claim takes a port, which is free when the process that had it is gone. Its lock is one
+// that a process which can only read the file can't have, as it could flock(2)'s, and that
+// Holds can ask for without taking it.
 func claim(root *os.Root, port string) (*os.File, error) {
 	f, err := root.OpenFile(state(port), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -240,6 +242,60 @@ func TestATerminalIsHeldUntilItsStickIsPulled(t *testing.T) {
 	if Holds(dir, terminal) {
 		t.Error("it is held by a process that was killed")
 	}
+	left, err := os.Open(filepath.Join(dir, state("1-1"))) // as any user can
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	for name, lock := range map[string]func() error{
+		"flock": func() error { return unix.Flock(int(left.Fd()), unix.LOCK_EX) },
+		"write": func() error { return unix.FcntlFlock(left.Fd(), unix.F_OFD_SETLK, &whole) },
+		"read": func() error {
+			return unix.FcntlFlock(left.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK})
+		},
+	} {
+		if err := lock(); (err == nil) != (name != "write") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if Holds(dir, terminal) {
+			t.Errorf("%s: it is held by a process that can only read the claim", name)
+		}
+	}
+}
+
+// Holds may look at a claim that a killed process has left while another takes it.
+func TestAClaimThatIsBeingReadIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	p := plug(t, dir, Stick{Functions: []string{"tty"}})
+	p.Unplug()
+	if err := os.WriteFile(filepath.Join(dir, state("1-1")), []byte("1\n/dev/pts/99999\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				Holds(dir, "/dev/pts/99999")
+			}
+		})
+	}
+	for range 300 {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := claim(root, "1-1")
+		root.Close()
+		if err != nil {
+			t.Errorf("got %v", err)
+			break
+		}
+		f.Close() // its process was killed
+	}
+	cancel()
+	all.Wait()
 }
 
 func TestWhatIsWrongIsSaidAndChangesNothing(t *testing.T) {
