@@ -67,11 +67,6 @@ type state struct {
 	sticks []*stick // those of units, too
 }
 
-// has says whether a stick with this id was there.
-func (s *state) has(id string) bool {
-	return slices.ContainsFunc(s.sticks, func(s *stick) bool { return s.id == id })
-}
-
 // stick is one device that is published.
 type stick struct {
 	sysfs.Device
@@ -246,12 +241,11 @@ func (v *inventory) join(devices []sysfs.Device) {
 
 // countPlugs tells each how often it was plugged in again in this process's life.
 func (v *inventory) countPlugs(sticks []*stick) {
-	before := v.last.Load()
 	for _, s := range sticks {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
-		if known && !changed && (!before.has(s.id) || p.last != now) {
+		if known && !changed && p.last != now {
 			p.again++
 			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
 				"restarted, since the nodes that they hold are copies, which may lead to another device now",

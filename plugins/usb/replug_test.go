@@ -362,3 +362,25 @@ func TestANodeThatIsBeingRemovedIsNotMadeAgain(t *testing.T) {
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
 }
+
+// A driver that is reset takes its node away, and the device stays.
+func TestANodeThatHasGoneIsNotReservedAndItsReturnIsNoReplug(t *testing.T) {
+	m := newMachine(t, "")
+	m.real(zigbeeBlock)
+	a := m.plug("10c4:ea60", "A", "1-1")
+	m.scan()
+	m.reserve("10c4:ea60:A")
+	tty := m.numbers(a)[1]
+	m.removed(tty)
+	m.wantNodes("10c4-ea60-A/usb")
+	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
+		t.Errorf("without its tty it is reserved as %v, %v", r, err)
+	}
+	m.wantPublished()
+	m.added(tty)
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:A")
+	m.reserve("10c4:ea60:A")
+	if n := m.plugs["10c4:ea60:A"].again; n != 0 || m.log.String() != "" {
+		t.Errorf("counted %d re-plugs, logged %s", n, m.log)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool { return !s.pluggedInStill(tree) }):
+		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool { return !s.pluggedInStill(tree) || !v.hasNodes(s) }):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
@@ -61,6 +62,15 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 func (s *stick) pluggedInStill(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID && now.Serial == s.Serial
+}
+
+// hasNodes says whether the nodes that were made for the stick are there: those of a driver
+// that is reset are removed, and it is plugged in still.
+func (v *inventory) hasNodes(s *stick) bool {
+	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n given) bool {
+		_, err := os.Lstat(v.hostPath(s, n))
+		return err != nil
+	})
 }
 
 // reservation is what a task gets, while it is put together.
