@@ -40,7 +40,7 @@ type inventory struct {
 	refused bool                 // whether it was said that there is no right to make nodes
 	kept    map[string]plug      // by directory, every device that has one
 	plugs   map[string]plugs     // by id
-	whole   map[string]time.Time // by type, when a unit was whole last
+	partial map[string]time.Time // by type, since when a unit that was whole is not; zero where it is
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids that were
@@ -102,7 +102,7 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
 		idle: idle, said: map[string]bool{},
-		kept: map[string]plug{}, plugs: map[string]plugs{}, whole: map[string]time.Time{},
+		kept: map[string]plug{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})

@@ -33,6 +33,14 @@ func (v *inventory) units(sticks []*stick) []*stick {
 	for _, kind := range slices.Sorted(maps.Keys(v.blocks)) {
 		b := v.blocks[kind]
 		sticks := members[b]
+		switch since, wasWhole := v.partial[b.kind]; {
+		case b.Together <= 1:
+			continue
+		case len(sticks) == b.Together:
+			v.partial[b.kind] = time.Time{}
+		case wasWhole && since.IsZero():
+			v.partial[b.kind] = now
+		}
 		if len(sticks) == 0 {
 			continue
 		}
@@ -45,11 +53,9 @@ func (v *inventory) units(sticks []*stick) []*stick {
 		if len(sticks) != b.Together {
 			there := joined(sticks, func(s *stick) string { return s.id })
 			unit.problem = fmt.Sprintf("%d of %d are plugged in: %s", len(sticks), b.Together, there)
-			if v.whole[b.kind].Add(v.Grace.Duration()).After(now) {
+			if v.partial[b.kind].Add(v.Grace.Duration()).After(now) {
 				continue
 			}
-		} else {
-			v.whole[b.kind] = now
 		}
 		for _, s := range sticks {
 			if unit.problem == "" && s.problem != "" {

@@ -75,16 +75,32 @@ func TestAUnitThatIsNotWholeIsNotGiven(t *testing.T) {
 	m.wantPublished("10c4/radios/ea60 unit:radios")
 	m.must(b.Unplug())
 	m.wantPublished() // as any that is plugged in again, for which a reservation waits
-	m.whole["radios"] = time.Now().Add(-time.Hour)
+	m.partial["radios"] = time.Now().Add(-time.Hour)
 	m.wantPublished("10c4/radios/ea60 unit:radios (1 of 2 are plugged in: 10c4:ea60:A)")
 	m.plug("10c4:8a2a", "C", "1-1")
 	m.wantPublished("10c4/radios/8a2a unit:radios (its devices are not of one product: match one id)")
 	m.plug("10c4:ea60", "D", "1-3")
-	m.whole = map[string]time.Time{}
+	m.partial = map[string]time.Time{}
 	m.wantPublished("10c4/radios/8a2a unit:radios (3 of 2 are plugged in: 10c4:8a2a:C,10c4:ea60:A,10c4:ea60:D)")
 
 	m = newMachine(t, strings.Replace(config, "together = 2", "together = 2\nnodes = [\"tty\"]", 1))
 	m.plug("10c4:ea60", "A", "1-1")
 	m.plug("10c4:ea60", "B", "1-2", "hidraw")
 	m.wantPublished("10c4/radios/ea60 unit:radios (10c4:ea60:B: no tty: its driver usbhid has made none)")
+}
+
+// The grace begins with the pull, and not with the last look at the whole unit.
+func TestAUnitThatWasWholeLongAgoHasItsGraceWhenOneIsPulled(t *testing.T) {
+	m := newMachine(t, "grace = \"300ms\"\ndevice \"radios\" {\nid = \"10c4:ea60\"\ntogether = 2\n}")
+	m.plug("10c4:ea60", "A", "1-1")
+	b := m.plug("10c4:ea60", "B", "1-2")
+	for range 2 {
+		m.wantPublished("10c4/radios/ea60 unit:radios")
+		time.Sleep(350 * time.Millisecond)
+		m.must(b.Unplug())
+		m.wantPublished()
+		time.Sleep(350 * time.Millisecond)
+		m.wantPublished("10c4/radios/ea60 unit:radios (1 of 2 are plugged in: 10c4:ea60:A)")
+		b = m.plug("10c4:ea60", "B", "1-2")
+	}
 }
