@@ -178,8 +178,8 @@ func openFile(at int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// checkLink allows relative links that stay inside. A ".." is only allowed at the start, where it is sure which directory
-// it leads to.
+// checkLink allows relative links that stay inside. A ".." is only allowed at the start, where it is sure which
+// directory it leads to.
 func checkLink(rel, target string) error {
 	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
 	parts := strings.Split(target, "/")

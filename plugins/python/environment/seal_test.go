@@ -120,12 +120,10 @@ func TestALinkToTheInterpreterIsReplacedByOneToItsOwnPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
-		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
-			if err := writeTree(dir, 3); err != nil {
-				return err
-			}
-			return errors.Join(os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
-		}})
+		build := func(_ context.Context, as *Builder, dir, _, _, _ string) error {
+			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
+		}
+		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: build})
 		link := e.Dir + "/bin/python3.11"
 		if got, err := os.Readlink(link); got != real || err != nil {
 			t.Errorf("%s became %q, %v, not %q", target, got, err, real)

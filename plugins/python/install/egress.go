@@ -191,8 +191,8 @@ func (e *egress) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL)
 	<-done
 }
 
-// idle is longer than the installers wait for a server that sends nothing (--timeout, UV_HTTP_TIMEOUT): a connection that
-// is closed after that was not in use.
+// idle is longer than the installers wait for a server that sends nothing (--timeout, UV_HTTP_TIMEOUT): a connection
+// that is closed after that was not in use.
 const idle = 20 * time.Second
 
 // closedByOther tells of a tunnel that the other end closed, which is no failure in itself: what was not whole is in

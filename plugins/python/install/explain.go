@@ -187,7 +187,7 @@ func (b *build) unfetched() (lines []string) {
 	if err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
-	const most, longest, end = 3, 4 << 10, 16 << 20 // a package's code may write what it likes, as much as fits on the disk
+	const most, longest, end = 3, 4 << 10, 16 << 20 // a package's code may write anything, as much as fits on the disk
 	log := bufio.NewScanner(io.NewSectionReader(f, max(0, info.Size()-end), end))
 	log.Buffer(nil, 1<<20)
 	for log.Scan() {
