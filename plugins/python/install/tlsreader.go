@@ -12,9 +12,10 @@ import (
 // more than this can be seen from outside. One that is cut off mostly ends within a record.
 type tlsReader struct {
 	io.Reader
-	heard  func(bytes int)
-	waited time.Duration // by the last Read
-	err    error         // of the reader, io.EOF if the other end closed the connection
+	heard    func(bytes int)
+	answered bool
+	waited   time.Duration // by the last Read
+	err      error         // of the reader, io.EOF if the other end closed the connection
 
 	header  []byte
 	left    int // of the record
@@ -26,6 +27,7 @@ func (r *tlsReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	r.waited = time.Since(begun)
 	if n > 0 {
+		r.answered = true
 		r.heard(n)
 		r.follow(p[:n])
 	}
@@ -51,14 +53,18 @@ func (r *tlsReader) follow(p []byte) {
 	}
 }
 
-// broken says how the connection broke off, nil if it may have ended as it was meant to.
+// broken says how the connection broke off, nil if it may have ended as it was meant to. A reset between two messages
+// is one way in which a server, or a router on the way, ends an idle connection.
 func (r *tlsReader) broken() error {
+	within := !r.another && (r.left > 0 || len(r.header) > 0)
 	switch {
 	case r.err == nil: // it was not the other end
-	case !errors.Is(r.err, io.EOF):
+	case errors.Is(r.err, io.EOF):
+		if within {
+			return errors.New("the connection broke off within a message")
+		}
+	case within || r.another || !r.answered:
 		return fmt.Errorf("the connection broke off: %w", r.err)
-	case !r.another && (r.left > 0 || len(r.header) > 0):
-		return errors.New("the connection broke off within a message")
 	}
 	return nil
 }

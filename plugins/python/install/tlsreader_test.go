@@ -3,8 +3,11 @@ package install
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -72,6 +75,38 @@ func TestAServerMayStallBeforeItClosesTheConnection(t *testing.T) {
 				e.closedByOther(&url.URL{Scheme: "https", Host: "host"}, answers)
 				if len(e.hungUp) != test.hungUp || len(e.failed) > 0 {
 					t.Errorf("hung up %v, failed %v", e.hungUp, e.failed)
+				}
+			})
+		})
+	}
+}
+
+func TestAResetOfAConnectionThatWasIdleIsNoFailure(t *testing.T) {
+	const data = "\x17\x03\x03\x00\x05hello"
+	reset := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	for _, test := range []struct {
+		text           string
+		err            error
+		end            time.Duration
+		failed, hungUp int
+	}{
+		{data, reset, time.Minute, 0, 0},
+		{data, io.ErrUnexpectedEOF, time.Minute, 0, 0}, // through a proxy that is reached by TLS
+		{data, reset, 0, 0, 1},
+		{data[:7], reset, time.Minute, 1, 0},
+		{data[:7], io.ErrUnexpectedEOF, 0, 1, 0},
+		{"", reset, 0, 1, 0},
+	} {
+		t.Run(fmt.Sprintf("%v after %v and %d bytes", test.err, test.end, len(test.text)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &egress{failed: map[string]failure{}}
+				answers := &tlsReader{Reader: &slow{strings.NewReader(test.text), test.end, test.err}, heard: func(int) {}}
+				if _, err := io.Copy(io.Discard, answers); err != test.err {
+					t.Fatal(err)
+				}
+				e.closedByOther(&url.URL{Scheme: "https", Host: "host"}, answers)
+				if len(e.failed) != test.failed || len(e.hungUp) != test.hungUp {
+					t.Errorf("failed %v, hung up %v", e.failed, e.hungUp)
 				}
 			})
 		})
