@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -17,9 +18,13 @@ import (
 func TestAJobCanHaveItsEnvironmentBuiltAnew(t *testing.T) {
 	var gone atomic.Bool
 	var handler http.Handler
+	var holds atomic.Pointer[func()]
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if gone.Load() {
 			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		if hold := holds.Load(); hold != nil {
+			(*hold)()
 		}
 		w.Header().Set("Cache-Control", "max-age=600") // as PyPI has
 		handler.ServeHTTP(w, r)
@@ -55,9 +60,26 @@ func TestAJobCanHaveItsEnvironmentBuiltAnew(t *testing.T) {
 		built := make([]*drivers.TaskConfig, 5)
 		for i := range built {
 			built[i] = a.task("script = \"app.py\"\n"+any+refresh, files)
-			all.Go(func() { _, _, _ = a.StartTask(built[i]) })
+		}
+		allWait := func() { // until all but the one that builds wait for it, or no longer than the installers do
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				waiting := 0
+				for _, cfg := range built {
+					if strings.Contains(fmt.Sprint(a.said(cfg)), "waiting for another task") {
+						waiting++
+					}
+				}
+				if waiting == len(built)-1 {
+					return
+				}
+			}
+		}
+		holds.Store(&allWait)
+		for _, cfg := range built {
+			all.Go(func() { _, _, _ = a.StartTask(cfg) })
 		}
 		all.Wait()
+		holds.Store(nil)
 		a.hasSaid()
 		times := 0
 		for _, cfg := range built {
