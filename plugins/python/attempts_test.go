@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
+
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
@@ -61,6 +63,31 @@ func TestTheNewestInterpreterIsTakenForWhichThereAreAllWheels(t *testing.T) {
 			t.Errorf("where there is none: %v", err)
 		}
 	}, func(c *Config) { c.Offline, c.IndexURL = false, index.URL+"/simple" })
+}
+
+func TestAnotherInterpretersShortTimeIsNotWhyATaskFails(t *testing.T) {
+	if _, err := exec.LookPath("/usr/bin/pypy3"); err != nil {
+		t.Skip("there is no pypy3 in /usr/bin: ", err)
+	}
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	handler := wheeltest.Handler(wheels)
+	var late atomic.Int32
+	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store") // each interpreter asks
+		if strings.Contains(r.UserAgent(), "PyPy") {
+			late.Add(1)
+			<-r.Context().Done()
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer index.Close()
+	a := start(t, with(uv(t)), func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, index.URL+"/simple", "8s" })
+	err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase==7\"]", nil))
+	if late.Load() == 0 || !strings.Contains(err.Error(), "moon-phase==7") || structs.IsRecoverable(err) {
+		t.Errorf("the index was asked %d times for PyPy: %v", late.Load(), err)
+	}
 }
 
 func TestAnInterpreterWithoutAllWheelsIsTriedAgainLater(t *testing.T) {

@@ -65,6 +65,9 @@ func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r reque
 			return env, python, nil
 		}
 		if !try.failed(key, python, err) {
+			if try.first != nil && time.Since(begun) >= limit { // it had only what was left of the time
+				break
+			}
 			return nil, none, err
 		}
 		if i == 0 && len(fitting) > 1 {
