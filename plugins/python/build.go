@@ -86,7 +86,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 		spec.Fresh = c.RefreshAfter.Duration()
 	}
 	if r.Config.Refresh {
-		spec.Since = time.Now()
+		spec.Since = time.Now().Add(-d.minRefresh)
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }

@@ -46,7 +46,7 @@ type TaskConfig struct {
 	Extras       []string       `codec:"extras" doc:"Which extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock are installed, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"Which dependency groups of that file are installed, too, such as \"dev\"."`
 
-	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits. Tasks that run keep theirs."`
+	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits, unless that is less than a minute old. Tasks that run keep theirs."`
 
 	IndexURL       string   `codec:"index_url" doc:"The package index, instead of the node's."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes, instead of the node's."`

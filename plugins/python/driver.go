@@ -25,6 +25,10 @@ import (
 type pythonDriver struct {
 	logger hclog.Logger
 
+	// minRefresh is the age up to which an environment is not built anew for a job with refresh either: one that fails
+	// and is started again every few seconds would fill the cache with copies in use, and have others removed.
+	minRefresh time.Duration
+
 	mu       sync.Mutex
 	setup    *setup
 	tidied   time.Time // when the cache was
@@ -44,7 +48,10 @@ type setup struct {
 }
 
 func newDriver() *pythonDriver {
-	return &pythonDriver{logger: hclog.New(&hclog.LoggerOptions{Name: "python", Level: hclog.Debug, JSONFormat: true})}
+	return &pythonDriver{
+		logger:     hclog.New(&hclog.LoggerOptions{Name: "python", Level: hclog.Debug, JSONFormat: true}),
+		minRefresh: time.Minute,
+	}
 }
 
 func (d *pythonDriver) workload() driver.Workload[Config, TaskConfig] {

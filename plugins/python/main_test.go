@@ -51,6 +51,7 @@ type agent struct {
 	dir string // of the state and the cache
 	*testutils.DriverHarness
 	driver *driver.Driver
+	python *pythonDriver
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
@@ -78,7 +79,8 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	a.driver = driver.New(ctx, hclog.NewNullLogger(), newDriver().workload())
+	a.python = newDriver()
+	a.driver = driver.New(ctx, hclog.NewNullLogger(), a.python.workload())
 	a.DriverHarness = testutils.NewDriverHarness(t, a.driver)
 	config := schema.Of[Config]().Default()
 	config.StateDir, config.CacheDir = filepath.Join(a.dir, "state"), filepath.Join(a.dir, "cache")

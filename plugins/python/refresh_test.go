@@ -46,6 +46,8 @@ func TestAJobCanHaveItsEnvironmentBuiltAnew(t *testing.T) {
 		}
 		const any, refresh = "requirements = [\"moon-phase\"]\n", "refresh = true\n"
 		runs(any+refresh, "1.2", "built in")
+		runs(any+refresh, "1.2", ": cache hit") // a minute is not over
+		a.python.minRefresh = 0
 		later := moon
 		later.Version = "1.3"
 		later.Write(t, wheels)

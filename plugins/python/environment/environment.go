@@ -89,7 +89,7 @@ type Spec struct {
 	// requirements that are not locked the meaning changes with time.)
 	Fresh time.Duration
 
-	// Since is when the caller asked for one that is built anew: one that was built before is as one that is older than
+	// Since is for a caller that wants one that is built anew: one that was built before is as one that is older than
 	// Fresh, which does not matter then. Zero is for any.
 	Since time.Time
 
