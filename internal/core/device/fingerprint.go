@@ -61,16 +61,15 @@ func (p *Plugin) scan(ctx context.Context, supply Supply) <-chan []*device.Devic
 	return groups
 }
 
-// scanAnyway scans where no stream does, for a reservation, and says whether that is so
-// now. Nomad gives a plugin up that dies while it is configured, once for a new start of
+// scanAnyway scans where no stream does, for a reservation. Nomad gives a plugin up that dies while it is configured, once for a new start of
 // it, too; but what it has listed stays on the node, jobs are placed, and for their
 // reservations it starts the plugin again, without a stream (client/devicemanager,
 // instance.go).
-func (p *Plugin) scanAnyway(supply Supply) bool {
+func (p *Plugin) scanAnyway(supply Supply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.scans != nil && p.scans.Err() == nil {
-		return p.given
+		return
 	}
 	p.given = true
 	p.scan(p.ctx, supply)
@@ -81,7 +80,13 @@ func (p *Plugin) scanAnyway(supply Supply) bool {
 			p.logger.Error("Nomad reserves devices and does not ask which there are: " + givenUp)
 		}
 	})
-	return true
+}
+
+// isGivenUp says whether no stream has come so far: one may be behind a reservation.
+func (p *Plugin) isGivenUp() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.given
 }
 
 // givenAfter is how long a stream may be behind a reservation, as where the plugin was

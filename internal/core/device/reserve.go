@@ -44,7 +44,7 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 			return nil, fmt.Errorf("device %q was asked for twice", ids[i])
 		}
 	}
-	given := p.scanAnyway(supply)
+	p.scanAnyway(supply)
 	limit := min(supply.Grace, maxWait)
 	if !p.current.Load().scanned {
 		limit = max(limit, scanWait)
@@ -52,7 +52,7 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	ctx, stop := context.WithTimeout(p.ctx, limit)
 	defer stop()
 	r, err := p.await(ctx, supply.Reserver, ids)
-	if given && err != nil && p.ctx.Err() == nil {
+	if err != nil && p.isGivenUp() && p.ctx.Err() == nil {
 		err = fmt.Errorf("%w (Nomad does not ask which devices there are: %s)", err, givenUp)
 	}
 	switch {

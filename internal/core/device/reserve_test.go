@@ -341,6 +341,27 @@ func TestAStreamThatComesAfterAReservationIsNotMissed(t *testing.T) {
 	})
 }
 
+func TestAReservationThatFailsAfterTheStreamHasComeDoesNotSayToRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		failed := make(chan error)
+		go func() {
+			_, err := p.Reserve([]string{"z:1"})
+			failed <- err
+		}()
+		synctest.Wait() // for the first scan
+		stream(t, p)
+		close(w.hang)
+		err := <-failed
+		wantError(t, err, `device "z:1" is not there`)
+		if strings.Contains(err.Error(), "restart") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 func TestAReservationWithoutAStreamThatFailsSaysWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no /sys")}
