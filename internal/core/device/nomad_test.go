@@ -82,6 +82,11 @@ func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.KillPlugin()
+	for end := time.Now().Add(soon); !strings.Contains(r.Log(), "dispensing plugin failed"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("Nomad has not given it up after %s:\n%s", soon, r.Log())
+		}
+	}
 	deaths := int64(0)
 	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) { // until it is not started any more
 		info, err := os.Stat(die)
