@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -382,5 +383,41 @@ func TestANodeThatHasGoneIsNotReservedAndItsReturnIsNoReplug(t *testing.T) {
 	m.reserve("10c4:ea60:A")
 	if n := m.plugs["10c4:ea60:A"].again; n != 0 || m.log.String() != "" {
 		t.Errorf("counted %d re-plugs, logged %s", n, m.log)
+	}
+}
+
+// recorder is a tree that remembers the names of the files that were opened in it.
+type recorder struct {
+	fs.FS
+	opened []string
+}
+
+func (r *recorder) Open(name string) (fs.File, error) {
+	r.opened = append(r.opened, filepath.Base(name))
+	return r.FS.Open(name)
+}
+
+// The kernel locks a device while its serial number is read, and may hold that lock for
+// seconds itself; the numbers are free.
+func TestTheSerialNumberIsReadOnlyWhereTheNumbersAreTheSame(t *testing.T) {
+	m := newMachine(t, "")
+	m.real(zigbeeBlock)
+	a := m.plug("10c4:ea60", "A", "1-1")
+	m.scan()
+	r := &recorder{FS: os.DirFS(m.root)}
+	m.inventory.open = func() (fs.FS, func(), error) { return r, func() {}, nil }
+	m.missed()
+	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
+	if !slices.Contains(r.opened, "devnum") || slices.Contains(r.opened, "serial") {
+		t.Errorf("for what was missed it reads %q", r.opened)
+	}
+	m.must(a.Unplug())
+	m.plug("10c4:ea60", "A", "1-1")
+	r.opened = nil
+	if _, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(r.opened, "devnum") || slices.Contains(r.opened, "serial") {
+		t.Errorf("to see that it was plugged in again it reads %q", r.opened)
 	}
 }

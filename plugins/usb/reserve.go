@@ -60,8 +60,14 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 // has another number, or is another stick where a controller was reset, and nodes that no
 // scan has seen.
 func (s *stick) pluggedInStill(root fs.FS) bool {
+	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
+}
+
+// hasItsNumbers is the part of pluggedInStill that waits for nothing. It is true of another
+// stick of the same product that has the address since a controller was reset.
+func (s *stick) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
-	return ok && now.Address == s.Address && now.ID == s.ID && now.Serial == s.Serial
+	return ok && now.Address == s.Address && now.ID == s.ID
 }
 
 // hasNodes says whether the nodes that were made for the stick are there: those of a driver

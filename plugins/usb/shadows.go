@@ -96,7 +96,8 @@ func (v *inventory) removed(n uevent.Number) {
 func (v *inventory) added(n uevent.Number) { v.shadows.Admit(n.Block, n.Major, n.Minor) }
 
 // missed removes the nodes of what is not what the last scan found, where the kernel may
-// have told of it and nobody heard.
+// have told of it and nobody heard. It must not wait, since it keeps the kernel's further
+// events from being read: the scan that follows compares the serial numbers, too.
 func (v *inventory) missed() {
 	v.shadows.Doubt()
 	tree, done, err := v.open()
@@ -105,7 +106,7 @@ func (v *inventory) missed() {
 	}
 	defer done()
 	for _, s := range v.last.Load().sticks {
-		if s.dir == "" || s.pluggedInStill(tree) {
+		if s.dir == "" || s.hasItsNumbers(tree) {
 			continue
 		}
 		if err := v.shadows.Empty(s.dir); err != nil {

@@ -77,6 +77,7 @@ func read(root fs.FS, name string) (Device, bool) {
 	d := a.identity(name)
 	d.Release = uint16(a.optional("bcdDevice", 16, 16))
 	d.Class = a.class("bDevice")
+	d.Serial = a.text("serial")
 	d.Manufacturer = a.text("manufacturer")
 	d.Product = a.text("product")
 	d.Speed = a.text("speed")
@@ -91,11 +92,19 @@ func read(root fs.FS, name string) (Device, bool) {
 }
 
 // Identify reads again what tells whether a device is still the one that Scan found
-// under this name: Name, Bus, Address, ID and Serial alone. It is false where none is there.
+// under this name: Name, Bus, Address and ID alone, for which the kernel locks nothing. It
+// is false where none is there.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)
 	return d, a.err == nil
+}
+
+// Serial reads the serial number again. The kernel locks the device for it, and may
+// hold the lock for seconds where it resets the device or a driver is slow.
+func Serial(root fs.FS, name string) string {
+	a := attributes{root: root, dir: path.Join(devices, name)}
+	return a.text("serial")
 }
 
 func (a *attributes) identity(name string) Device {
@@ -104,7 +113,6 @@ func (a *attributes) identity(name string) Device {
 		Bus:     int(a.number("busnum", 10, 16)),
 		Address: int(a.number("devnum", 10, 16)),
 		ID:      ID{Vendor: uint16(a.number("idVendor", 16, 16)), Product: uint16(a.number("idProduct", 16, 16))},
-		Serial:  a.text("serial"),
 	}
 }
 
