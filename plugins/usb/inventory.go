@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -38,7 +39,7 @@ type inventory struct {
 	cleared bool                 // whether what former runs left is removed
 	dropped map[string]bool      // by id, what the last scan left out as withdrawn
 	refused bool                 // whether it was said that there is no right to make nodes
-	kept    map[string]plug      // by directory, every device that has one
+	kept    map[string]*stick    // by directory, every device that has one, as it was when it was made last
 	plugs   map[string]plugs     // by id
 	partial map[string]time.Time // by type, since when a unit that was whole is not; zero where it is
 
@@ -64,7 +65,7 @@ type state struct {
 	// have them by.
 	was map[string]*stick
 
-	sticks []*stick // those of units, too
+	kept map[string]*stick // the inventory's
 }
 
 // stick is one device that is published.
@@ -102,7 +103,7 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
 		idle: idle, said: map[string]bool{},
-		kept: map[string]plug{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
+		kept: map[string]*stick{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -148,7 +149,7 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	sticks = v.shadow(sticks, devices)
 	v.countPlugs(sticks)
 
-	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}, sticks: sticks}
+	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}, kept: maps.Clone(v.kept)}
 	units := v.units(sticks)
 	for _, st := range units {
 		for _, id := range st.ids() {

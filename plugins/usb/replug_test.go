@@ -421,3 +421,33 @@ func TestTheSerialNumberIsReadOnlyWhereTheNumbersAreTheSame(t *testing.T) {
 		t.Errorf("to see that it was plugged in again it reads %q", r.opened)
 	}
 }
+
+// Nobody tells of removals here.
+func TestWhatIsUnderAnOldIDIsRemovedTooWhereRemovalsMayHaveBeenMissed(t *testing.T) {
+	m := newMachine(t, "")
+	m.real(zigbeeBlock)
+	first := m.plug("10c4:ea60", "A", "1-1")
+	m.scan()
+	twin := m.plug("10c4:ea60", "A", "1-2")
+	m.scan()
+	if !exists(m.nodes + "/10c4-ea60-A") {
+		t.Fatalf("there are %v: the test tests nothing", m.entries())
+	}
+	m.pull(first)
+	m.pull(twin)
+	m.missed()
+	m.wantNodes()
+}
+
+func TestNoNodeIsLeftWhereAnotherOfTheDeviceCanNotBeMade(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	p := m.plug("10c4:ea60", "0001", "1-1", "tty", "tty")
+	m.scan()
+	m.wantNodes("10c4-ea60-0001/tty-if00", "10c4-ea60-0001/tty-if01", "10c4-ea60-0001/usb")
+	m.must(os.Remove(filepath.Join(m.root, p.Nodes[1])))
+	m.must(os.Mkdir(filepath.Join(m.root, p.Nodes[1]), 0o755))
+	if problem := m.scan()[0].Devices[0].Problem; !strings.Contains(problem, "its device nodes can't be made: ") {
+		t.Errorf("it is %q", problem)
+	}
+	m.wantNodes()
+}

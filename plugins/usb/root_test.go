@@ -146,5 +146,5 @@ func TestATerminalThatIsNoSticksAnyMoreIsLeftAlone(t *testing.T) {
 	if info, err := os.Stat(terminal); err != nil || info.Mode().Perm() != 0o620 {
 		t.Errorf("the terminal is %v now, %v", info.Mode(), err)
 	}
-	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb", "10c4-ea60-0002/usb")
+	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb")
 }

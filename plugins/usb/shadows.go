@@ -54,10 +54,15 @@ func (v *inventory) shadowStick(s *stick) bool {
 		}
 		return false
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		s.dir = dir
-		v.kept[dir] = plugOf(s.Device)
+		v.kept[dir] = s
+		return true
+	}
+	if err := v.shadows.Empty(dir); err != nil { // of what was made before the failure, and before this scan
+		v.warn("failed to remove nodes of a device that is not given: " + err.Error())
+	}
+	switch {
 	case errors.Is(err, shadow.ErrRefused):
 		if !v.refused {
 			v.refused = true
@@ -75,7 +80,7 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 	for dir, k := range v.kept {
 		// the same plug may be there under another id, since its twin was plugged in: tasks
 		// have it under the old one
-		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == k }) {
+		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == plugOf(k.Device) }) {
 			continue
 		}
 		if err := v.shadows.Empty(dir); err != nil {
@@ -105,11 +110,11 @@ func (v *inventory) missed() {
 		return // the scan says so
 	}
 	defer done()
-	for _, s := range v.last.Load().sticks {
-		if s.dir == "" || s.hasItsNumbers(tree) {
+	for dir, s := range v.last.Load().kept {
+		if s.hasItsNumbers(tree) {
 			continue
 		}
-		if err := v.shadows.Empty(s.dir); err != nil {
+		if err := v.shadows.Empty(dir); err != nil {
 			v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
 		}
 	}

@@ -32,6 +32,9 @@ func (d *Dir) Empty(device string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
+		return nil // not ours, or not there
+	}
 	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
 }
 

@@ -61,7 +61,7 @@ var ErrRefused = errors.New("no right to make device nodes")
 // ErrWithdrawn is for a node whose device has gone since Begin.
 var ErrWithdrawn = errors.New("it was unplugged meanwhile")
 
-// Dir is the directory of all devices. Withdraw, Admit and Doubt may be called from any
+// Dir is the directory of all devices. Empty, Withdraw, Admit and Doubt may be called from any
 // goroutine, all else from one.
 type Dir struct {
 	path  string

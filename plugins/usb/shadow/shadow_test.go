@@ -485,6 +485,12 @@ func TestADirectoryOfOthersIsLeftAlone(t *testing.T) {
 	if names, _ := os.ReadDir(dir); len(names) != 1 {
 		t.Errorf("now there are %v", names)
 	}
+	device := filepath.Join(dir, "d")
+	must(t, errors.Join(os.Mkdir(device, 0o755), os.WriteFile(device+"/file", nil, 0o600)))
+	must(t, d.Empty("d"))
+	if _, err := os.Stat(device + "/file"); err != nil {
+		t.Errorf("a file of others: %v", err)
+	}
 }
 
 func TestNoNameLeavesTheDirectory(t *testing.T) {
