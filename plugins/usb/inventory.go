@@ -122,6 +122,9 @@ func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
 	}
+	if v.Root != "/" {
+		v.warn("root is " + v.Root + ": what is published is a simulation, and not this machine's devices")
+	}
 	tree, done, err := v.open()
 	if err != nil {
 		return nil, err

@@ -126,6 +126,27 @@ func TestOnlyASimulationIsARoot(t *testing.T) {
 	}
 }
 
+// Without events and sticks nothing else would say why a node has no devices.
+func TestASimulationThatWasForgottenInAConfigurationIsWarnedOfAtEachStart(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	want := "root is " + m.root + ": what is published is a simulation, and not this machine's devices"
+	for range 2 {
+		m.start(zigbeeBlock)
+		m.scan()
+		m.scan()
+	}
+	if n := strings.Count(m.log.String(), want); n != 2 {
+		t.Errorf("in two starts it says so %d times: %s", n, m.log)
+	}
+	m = newMachine(t, "")
+	m.real(zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.scan()
+	if m.log.String() != "" {
+		t.Errorf("of a machine it says %s", m.log)
+	}
+}
+
 // The kernel gives a terminal's number to whoever opens the next, such as root who logs
 // in, whose terminal must not become the task's.
 func TestATerminalThatIsNoSticksAnyMoreIsLeftAlone(t *testing.T) {
