@@ -44,7 +44,7 @@ type inventory struct {
 	partial map[string]time.Time // by type, since when a unit that was whole is not; zero where it is
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids that were
+	reserved sync.Map // ids that were, of a unit those of its members, too
 
 	idle      time.Duration // between measurements of what nobody seems to have
 	measuring sync.Mutex    // held by Stats, for:
@@ -251,9 +251,11 @@ func (v *inventory) countPlugs(sticks []*stick) {
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
 		if known && !changed && p.last != now {
 			p.again++
-			v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
-				"restarted, since the nodes that they hold are copies, which may lead to another device now",
-				"device", s.id, "port", s.Name)
+			if v.isReserved(s) {
+				v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
+					"restarted, since the nodes that they hold are copies, which may lead to another device now",
+					"device", s.id, "port", s.Name)
+			}
 		}
 		p.last, s.replugs = now, p.again
 		v.plugs[s.id] = p

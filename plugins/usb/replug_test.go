@@ -451,3 +451,26 @@ func TestNoNodeIsLeftWhereAnotherOfTheDeviceCanNotBeMade(t *testing.T) {
 	}
 	m.wantNodes()
 }
+
+func TestOnlyARePlugOfWhatATaskGotIsWarnedOf(t *testing.T) {
+	m := newMachine(t, `
+		device "radios" {
+			id       = "10c4:ea60"
+			together = 2
+		}
+		device "zwave" { id = "0658:0200" }`)
+	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
+	z := m.plug("0658:0200", "Z", "1-3")
+	m.scan()
+	m.reserve("unit:radios")
+	for _, p := range []*simulate.Plugged{a, b, z} {
+		m.must(p.Unplug())
+		m.plug(p.ID.String(), p.Serial, p.Port)
+	}
+	m.scan()
+	for id, want := range map[string]int{"10c4:ea60:A": 1, "10c4:ea60:B": 1, "0658:0200:Z": 0} {
+		if n := strings.Count(m.log.String(), "device="+id+" "); n != want || m.plugs[id].again != 1 {
+			t.Errorf("%s: warned %d times, want %d, of %d re-plugs: %s", id, n, want, m.plugs[id].again, m.log)
+		}
+	}
+}

@@ -47,8 +47,11 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 			r.add(member, member.id, n+1, len(s.members))
 		}
 	}
-	for _, id := range ids {
+	for s, id := range sticks {
 		v.reserved.Store(id, true)
+		for _, member := range s.members {
+			v.reserved.Store(member.id, true)
+		}
 	}
 	if now.byID[ids[0]].block.kind == match.AnyType {
 		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")
