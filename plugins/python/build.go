@@ -122,6 +122,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 		built, err = installer.Install(ctx, req)
 		return err
 	}
+	spec.Warnings = func() []string { return built.Warnings }
 	env, err := now.cache.Get(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -138,9 +139,9 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 	case built != nil:
 		d.tidySoon() // the cache has grown
 		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
-		if len(built.Warnings) > 0 {
-			r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(built.Warnings, "; "))
-		}
+	}
+	if len(env.Warnings) > 0 {
+		r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(env.Warnings, "; "))
 	}
 	return env, nil
 }

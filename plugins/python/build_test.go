@@ -27,6 +27,23 @@ func TestABuildThatTakesTooLongIsTriedAgainAndNamesItsLimit(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
 }
 
+func TestWarningsOfABuildAreToldToEachTask(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		for _, event := range []string{"built in", ": cache hit"} {
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[gone]\"]\nfind_links = [\"local/wheels\"]",
+				map[string]string{"app.py": useMoon})
+			a.withWheels(cfg, moon)
+			a.runs(cfg)
+			a.says(cfg, event)
+			a.hasSaid()
+			_, warned, _ := strings.Cut(strings.Join(a.said(cfg), "\n"), " warns: ")
+			if !strings.Contains(warned, "gone") {
+				t.Errorf("%s: %q", event, a.said(cfg))
+			}
+		}
+	})
+}
+
 func TestPagesWithWheelsAreNoIndex(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)

@@ -47,7 +47,7 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err := s.seal(sealed); err != nil {
 		return nil, full(s.dir, fmt.Errorf("failed to seal the environment: %w", err))
 	}
-	env, err := s.publish(ctx, id, sealed, spec.Key)
+	env, err := s.publish(ctx, id, sealed, spec)
 	if err != nil {
 		return nil, full(s.dir, err)
 	}
@@ -83,7 +83,7 @@ func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) 
 }
 
 // publish makes a sealed directory an environment, and returns it locked.
-func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environment, err error) {
+func (s *store) publish(ctx context.Context, id, sealed string, spec Spec) (_ *Environment, err error) {
 	l, err := s.waitLock(ctx, id, shared, nil)
 	if err != nil {
 		return nil, err
@@ -109,7 +109,10 @@ func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environ
 	if err != nil {
 		return nil, err
 	}
-	e := entry{Key: key, Built: time.Now(), Boot: boot, Tree: t}
+	e := entry{Key: spec.Key, Built: time.Now(), Boot: boot, Tree: t}
+	if spec.Warnings != nil {
+		e.Warnings = spec.Warnings()
+	}
 	if e.Boot == "" { // otherwise Tidy does it, when no task waits
 		if err := s.syncEnvironments(); err != nil {
 			return nil, err
@@ -119,5 +122,5 @@ func (s *store) publish(ctx context.Context, id, sealed, key string) (_ *Environ
 	if err := s.writeEntry(id, e); err != nil {
 		return nil, err
 	}
-	return &Environment{Dir: final, Size: t.Size, id: id, store: s, lock: l}, nil
+	return &Environment{Dir: final, Size: t.Size, Warnings: e.Warnings, id: id, store: s, lock: l}, nil
 }

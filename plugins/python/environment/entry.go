@@ -19,6 +19,8 @@ type entry struct {
 	Boot   string    `json:"boot"`   // which of the machine's starts it was built in
 	Synced bool      `json:"synced"` // it is on the disk, and so is whole even if the machine went down since
 	Tree   tree      `json:"tree"`
+
+	Warnings []string `json:"warnings,omitempty"` // Spec.Warnings
 }
 
 const entrySuffix = ".json"
@@ -126,7 +128,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			s.used(id)
 			return &Environment{
 				Dir: s.path("envs", id), ID: key[:8], Hit: true, Age: time.Since(e.Built), Size: e.Tree.Size,
-				id: id, store: s, lock: l,
+				Warnings: e.Warnings, id: id, store: s, lock: l,
 			}, nil
 		}
 		if errors.Is(err, errNotWhole) {

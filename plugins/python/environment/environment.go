@@ -99,6 +99,9 @@ type Spec struct {
 	// Nothing that it started may run any more when it returns.
 	Build func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error
 
+	// Warnings are what Build has to tell to each task that uses the environment, called when it is done. May be nil.
+	Warnings func() []string
+
 	// Downloads says that what Build downloads may serve other builds.
 	Downloads bool
 
@@ -122,6 +125,8 @@ type Environment struct {
 	Stale error         // it is older than Spec.Fresh, since this happened when it was to be built anew
 	Age   time.Duration // since it was built
 	Size  int64         // bytes on the disk
+
+	Warnings []string // of its build
 
 	id    string // <key>.<n>
 	store *store
