@@ -32,7 +32,9 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool { return !s.pluggedInStill(tree) || !v.hasNodes(s) }):
+		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool {
+			return !s.pluggedInStill(tree) || !v.hasNodes(s)
+		}):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)

@@ -36,7 +36,8 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*st
 			there = append(there, s)
 		}
 		if v.dropped[s.id] && before[s.id] {
-			v.warn(fmt.Sprintf("device %s at port %s is not published: the kernel still lists it, but has told of its removal", s.id, s.Name))
+			v.warn(fmt.Sprintf("device %s at port %s is not published: the kernel still lists it, but has told of its removal",
+				s.id, s.Name))
 		}
 	}
 	return there

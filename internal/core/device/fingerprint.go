@@ -61,10 +61,10 @@ func (p *Plugin) scan(ctx context.Context, supply Supply) <-chan []*device.Devic
 	return groups
 }
 
-// scanAnyway scans where no stream does, for a reservation. Nomad gives a plugin up that dies while it is configured, once for a new start of
-// it, too; but what it has listed stays on the node, jobs are placed, and for their
-// reservations it starts the plugin again, without a stream (client/devicemanager,
-// instance.go).
+// scanAnyway scans where no stream does, for a reservation. Nomad gives a plugin up that
+// dies while it is configured, once for a new start of it, too; but what it has listed
+// stays on the node, jobs are placed, and for their reservations it starts the plugin
+// again, without a stream (client/devicemanager, instance.go).
 func (p *Plugin) scanAnyway(supply Supply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

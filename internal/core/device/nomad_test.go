@@ -82,8 +82,8 @@ func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.KillPlugin()
-	for end := time.Now().Add(soon); !strings.Contains(r.Log(), "dispensing plugin failed"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	for end := time.Now().Add(soon); !strings.Contains(r.Log(), "dispensing plugin failed"); {
+		if time.Sleep(10 * time.Millisecond); time.Now().After(end) {
 			t.Fatalf("Nomad has not given it up after %s:\n%s", soon, r.Log())
 		}
 	}
