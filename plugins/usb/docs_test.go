@@ -91,7 +91,8 @@ func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
 	}
 	for _, ours := range []string{"no device is published", "no device was asked for: a constraint of the job names one that is not healthy or not there",
 		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others", "it is plugged in, as ",
-		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet", "restart the agent", "is no simulation"} {
+		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet", "restart the agent",
+		"is no simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
 		if !strings.Contains(troubles, ours) || !strings.Contains(sources.String(), ours) {
 			t.Errorf("%q is not in both the page and the plugin", ours)
 		}
