@@ -137,7 +137,7 @@ func (d Driver) Names() []string {
 func registered(c *api.Client) error {
 	self, err := c.Agent().Self()
 	if err != nil {
-		return fmt.Errorf("failed to ask the agent about itself: %w", err)
+		return fmt.Errorf("the agent does not answer: %w", err)
 	}
 	ago, err := time.ParseDuration(self.Stats["client"]["last_heartbeat"])
 	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
