@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -47,6 +48,7 @@ func (b Build) Run(ctx context.Context) error {
 	doing.Store("looking at its packages")
 	stop := b.report(&doing)
 	messages := b.follow(bufio.NewScanner(stderr), func(what string) { doing.Store(what) })
+	_, _ = io.Copy(io.Discard, stderr) // after a line too long to be read the go command would wait for a reader
 	err = cmd.Wait()
 	stop()
 	if err != nil {

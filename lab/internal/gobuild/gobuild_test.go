@@ -59,3 +59,17 @@ func TestInterruptedBuildEndsAtOnce(t *testing.T) {
 		t.Errorf("%v after %s; asked: %q", err, time.Since(start), asked)
 	}
 }
+
+func TestBuildThatPrintsALongLineEnds(t *testing.T) {
+	dir := t.TempDir()
+	const script = "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := (Build{}).Run(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v, and the context has ended: %v", err, ctx.Err())
+	}
+}
