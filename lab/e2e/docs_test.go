@@ -71,7 +71,8 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 				labDir = given
 			}
 			env := append(os.Environ(), "LAB_DIR="+labDir, "NO_COLOR=1")
-			runs := slices.ContainsFunc(readFences(t, page), func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
+			blocks := readFences(t, page)
+			runs := slices.ContainsFunc(blocks, func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
 			if runs {
 				t.Cleanup(func() {
 					if out, err := shell(t, "../..", env, "go tool mage lab:down"); err != nil {
@@ -79,7 +80,7 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 					}
 				})
 			}
-			runFences(t, page, "../..", env, nil)
+			runFences(t, blocks, "../..", env, nil)
 		})
 	}
 }
@@ -92,16 +93,17 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			n := newPlainNode(t)
-			for name, text := range jobFiles(readFences(t, page)) {
+			blocks := readFences(t, page)
+			for name, text := range jobFiles(blocks) {
 				if err := os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-			runFences(t, page, n.work, n.env(), n.places())
+			runFences(t, blocks, n.work, n.env(), n.places())
 			if out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done"); err != nil {
 				t.Errorf("a job of the page is not valid: %v\n%s", err, out)
 			}
-			for _, f := range readFences(t, page) {
+			for _, f := range blocks {
 				if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {
 					n.load(t, f)
 				}
@@ -153,9 +155,9 @@ func jobFiles(page []fence) map[string]string {
 }
 
 // runFences runs a page's commands in order, each block in a shell that ends at the first error.
-func runFences(t *testing.T, page, dir string, env []string, places *strings.Replacer) {
+func runFences(t *testing.T, page []fence, dir string, env []string, places *strings.Replacer) {
 	t.Helper()
-	for _, f := range readFences(t, page) {
+	for _, f := range page {
 		if f.lang != "sh" || f.notRun != "" {
 			continue
 		}

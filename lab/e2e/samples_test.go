@@ -22,8 +22,7 @@ func TestSamplesRunAsTheyStand(t *testing.T) {
 			}
 			text := string(b)
 			if filepath.Ext(path) == ".md" {
-				_, text, _ = strings.Cut(text, "## A job\n\n```hcl\n")
-				text, _, _ = strings.Cut(text, "```\n")
+				text = jobFiles(readFences(t, path))["web.nomad.hcl"]
 			}
 			j, err := n.Client().Jobs().ParseHCL(text, true)
 			if err != nil {

@@ -32,11 +32,7 @@ var checkCommand = plugin.Command{
 // check says what a configuration means on this machine. The error is that of a
 // configuration with which no agent would start.
 func check(w io.Writer, path string) error {
-	body, err := readConfig(path, filepath.Base(os.Args[0]))
-	if err != nil {
-		return err
-	}
-	config, err := schema.Of[Config]().DecodeAgent(body)
+	config, err := loadConfig(path)
 	if err == nil {
 		return report(w, path, config)
 	}
@@ -47,7 +43,21 @@ func check(w io.Writer, path string) error {
 		}
 		return fmt.Errorf("%s: the configuration has %d mistakes", path, len(problems))
 	}
-	return fmt.Errorf("%s: %w", path, err)
+	return err
+}
+
+// loadConfig reads and decodes a configuration, as readConfig finds it. Errors name the path;
+// of mistakes in the configuration they are schema.Problems.
+func loadConfig(path string) (Config, error) {
+	body, err := readConfig(path, filepath.Base(os.Args[0]))
+	if err != nil {
+		return Config{}, err
+	}
+	config, err := schema.Of[Config]().DecodeAgent(body)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return config, nil
 }
 
 func report(w io.Writer, path string, config Config) error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -28,12 +27,9 @@ var statsCommand = plugin.Command{
 		config := schema.Of[Config]().Default()
 		config.MatchAll = true
 		if len(args) == 1 {
-			body, err := readConfig(args[0], filepath.Base(os.Args[0]))
-			if err == nil {
-				config, err = schema.Of[Config]().DecodeAgent(body)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
+			var err error
+			if config, err = loadConfig(args[0]); err != nil {
+				return err
 			}
 		}
 		return printMetrics(os.Stdout, config)
