@@ -4,7 +4,9 @@
 package main
 
 import (
-	"github.com/outrider-dev/outrider/internal/core/driver"
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+
+	"github.com/outrider-dev/outrider/plugins/python/driver"
 )
 
-func main() { driver.Main(newDriver().workload()) }
+func main() { core.Main(driver.New()) }

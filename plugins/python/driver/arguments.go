@@ -1,0 +1,48 @@
+package driver
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
+)
+
+// interpreterArgs are the options before the program.
+func interpreterArgs(r *request, python interpreter.Interpreter) []string {
+	var args []string
+	if r.Config.Unbuffered {
+		args = append(args, "-u")
+	}
+	if r.Config.Isolated {
+		args = append(args, "-I")
+	}
+	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
+	if n := cores(r); n > 0 && pep440.Compare(python.Version, "3.13") >= 0 {
+		args = append(args, "-X", "cpu_count="+strconv.Itoa(n)) // os.cpu_count() is the host's otherwise
+	}
+	return append(args, r.Config.InterpreterArgs...)
+}
+
+// cores is how many the job reserved for the task (resources { cores = 2 }), 0 for none.
+func cores(r *request) int {
+	if r.Task.Resources == nil || r.Task.Resources.LinuxResources == nil {
+		return 0
+	}
+	n := 0
+	for part := range strings.SplitSeq(r.Task.Resources.LinuxResources.CpusetCpus, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		a, err := strconv.Atoi(first)
+		if err != nil {
+			continue
+		}
+		b := a
+		if isRange {
+			if b, err = strconv.Atoi(last); err != nil {
+				continue
+			}
+		}
+		n += max(0, b-a+1)
+	}
+	return n
+}

@@ -1,0 +1,54 @@
+package driver
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
+)
+
+// attributes are what the node says of its interpreters, which are in Find's order. The versions
+// are minor and full ones, for set_contains and set_contains_any; of each minor version there are
+// the properties of the interpreter that a task gets which asks for it. A minor version of which there are
+// pre-releases only is not among the versions: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
+func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute {
+	all := map[string]*pstructs.Attribute{}
+	say := func(value string, name ...string) {
+		if value != "" {
+			all["driver.python."+strings.Join(name, ".")] = pstructs.NewStringAttribute(value)
+		}
+	}
+	versions, described := map[string]bool{}, map[string]bool{}
+	for _, i := range found {
+		versions[i.Version] = true
+		if !pep440.PreRelease(i.Version) {
+			versions[i.Minor] = true
+		}
+		if described[i.Minor] {
+			continue
+		}
+		described[i.Minor] = true
+		say(i.Version, i.Minor, "version")
+		say(i.Path, i.Minor, "path")
+		say(i.Implementation, i.Minor, "implementation")
+		say(i.ABI, i.Minor, "abi")
+		say(i.PipVersion, i.Minor, "pip")
+		all["driver.python."+i.Minor+".free_threaded"] = pstructs.NewBoolAttribute(i.FreeThreaded)
+	}
+	sorted := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {
+		if minor := strings.Count(a, ".") - strings.Count(b, "."); minor != 0 {
+			return minor
+		}
+		return pep440.Compare(a, b)
+	})
+	if len(found) > 0 {
+		all[interpreter.VersionsAttribute] = pstructs.NewStringAttribute(strings.Join(sorted, ","))
+		say(found[0].Version, "default")
+		say(found[0].Path, "default", "path")
+	}
+	return all
+}

@@ -1,0 +1,110 @@
+package driver
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+)
+
+// nodesInterpreters are in Find's order.
+var nodesInterpreters = []interpreter.Interpreter{
+	{Path: "/opt/python/3.12/bin/python3.12", Version: "3.12.10", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu", PipVersion: "25.0"},
+	{Path: "/opt/python/old/bin/python3.12", Version: "3.12.9", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu"},
+	{Path: "/usr/bin/python3.9", Version: "3.9.2", Minor: "3.9", Implementation: "cpython", ABI: "cpython-39-x86_64-linux-gnu"},
+	{Path: "/usr/local/bin/python3.14t", Version: "3.14.0", Minor: "3.14", Implementation: "cpython", ABI: "cpython-314t-x86_64-linux-gnu", FreeThreaded: true},
+	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy", ABI: "pypy39-pp73"},
+}
+
+func TestTheNodeSaysWhichInterpretersItHas(t *testing.T) {
+	all := attributes(nodesInterpreters)
+	var got []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if err := all[name].Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got = append(got, fmt.Sprintf("%s=%#v", strings.TrimPrefix(name, "driver.python."), all[name]))
+	}
+	const want = `3.12.abi=cpython-312-x86_64-linux-gnu
+3.12.free_threaded=false
+3.12.implementation=cpython
+3.12.path=/opt/python/3.12/bin/python3.12
+3.12.pip=25.0
+3.12.version=3.12.10
+3.14.abi=cpython-314t-x86_64-linux-gnu
+3.14.free_threaded=true
+3.14.implementation=cpython
+3.14.path=/usr/local/bin/python3.14t
+3.14.version=3.14.0
+3.9.abi=cpython-39-x86_64-linux-gnu
+3.9.free_threaded=false
+3.9.implementation=cpython
+3.9.path=/usr/bin/python3.9
+3.9.version=3.9.2
+default=3.12.10
+default.path=/opt/python/3.12/bin/python3.12
+versions=3.9,3.12,3.14,3.9.2,3.9.16,3.12.9,3.12.10,3.14.0`
+	if text := strings.Join(got, "\n"); text != want {
+		t.Errorf("got\n%s", text)
+	}
+}
+
+func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t *testing.T) {
+	all := attributes([]interpreter.Interpreter{
+		{Path: "/usr/bin/python3.14", Version: "3.14.0", Minor: "3.14"},
+		{Path: "/opt/python/a/bin/python3.14", Version: "3.14.0rc2", Minor: "3.14"},
+		{Path: "/opt/python/b/bin/python3.15", Version: "3.15.0rc1", Minor: "3.15"},
+	})
+	versions, _ := all[interpreter.VersionsAttribute].GetString()
+	if versions != "3.14,3.14.0rc2,3.14.0,3.15.0rc1" {
+		t.Errorf("versions are %s", versions)
+	}
+	if v, _ := all["driver.python.3.15.version"].GetString(); v != "3.15.0rc1" {
+		t.Errorf("3.15 is %q", v)
+	}
+}
+
+func TestANodeWithoutInterpretersSaysNothing(t *testing.T) {
+	if all := attributes(nil); len(all) != 0 {
+		t.Errorf("got %v", all)
+	}
+}
+
+func TestAConfiguredInterpreterThatDoesNotRunIsInTheLogAndAmongTheAttributes(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must(t, os.Chmod(dir, 0o755))
+	broken, missing := filepath.Join(dir, "python3.12"), filepath.Join(dir, "python3.13")
+	must(t, os.WriteFile(broken, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o755))
+	var log bytes.Buffer
+	d := newDriver()
+	d.logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+	c := schema.Of[Config]().Default()
+	c.CacheDir, c.Interpreters = filepath.Join(dir, "cache"), []string{"/usr/bin/python3", broken, missing}
+	must(t, d.configure(c))
+	for range 2 {
+		all, err := d.fingerprint(t.Context())
+		if err != nil {
+			t.Skip(err)
+		}
+		rejected, _ := all["driver.python.rejected"].GetString()
+		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " is no file"} {
+			if !strings.Contains(rejected, want) {
+				t.Errorf("%q is not in %q", want, rejected)
+			}
+			if n := strings.Count(log.String(), want); n != 1 {
+				t.Errorf("%q is %d times in the log: %s", want, n, log.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// order is an environment to get.
+type order struct {
+	python    interpreter.Interpreter
+	other     bool // than the best that fits
+	installer install.Installer
+	required  *requirement.Set
+	from      *sources
+	key       key
+	limit     time.Duration
+}
+
+// environmentOfAny returns an environment in which everything that is required is installed, and the interpreter it is
+// for: the best of those that fit for which that can be. The caller releases it.
+func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r request, files taskFiles,
+	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment, interpreter.Interpreter, error) {
+	none := interpreter.Interpreter{}
+	c := &now.config
+	installer, err := now.installers.get(ctx, found)
+	if err != nil {
+		return nil, none, err
+	}
+	if required.UVLock != nil && installer.Name != "uv" {
+		why := ""
+		if installer.NoUV != nil {
+			why = " (" + installer.NoUV.Error() + ")"
+		}
+		return nil, none, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock, why)
+	}
+	limit := c.BuildTimeout.Duration()
+	looking, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	src, err := newSources(looking, c, &r.Config, files, required)
+	if err != nil {
+		return nil, none, err
+	}
+	try := attempts{unsuited: &now.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
+	begun := time.Now()
+	for i, python := range fitting {
+		key := environmentKey(python, installer, required, src, c.AllowSdists)
+		left := limit
+		if i > 0 {
+			left -= time.Since(begun)
+		}
+		if left <= 0 || try.skips(key, i == len(fitting)-1) {
+			continue
+		}
+		env, err := d.environment(ctx, now, r, order{python, i > 0, installer, required, src, key, left})
+		if err == nil {
+			try.succeeded()
+			return env, python, nil
+		}
+		if !try.failed(key, python, err) {
+			if try.first != nil && time.Since(begun) >= limit { // it had only what was left of the time
+				break
+			}
+			return nil, none, err
+		}
+		if i == 0 && len(fitting) > 1 {
+			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %s", full(python), brief(err))
+		}
+	}
+	return nil, none, try.err()
+}
+
+// environment gets one, from the cache or new.
+func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o order) (*environment.Environment, error) {
+	c, python, installer, required, src := &now.config, o.python, o.installer, o.required, o.from
+	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
+	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
+	if !required.Hashed && required.UVLock == nil {
+		spec.Fresh = c.RefreshAfter.Duration()
+	}
+	if r.Config.Refresh {
+		spec.Since = time.Now().Add(-d.minRefresh)
+	}
+	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
+	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
+	var built *install.Result
+	doing := "not in the cache, building it"
+	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
+	spec.Build = func(ctx context.Context, as *environment.Builder, dir, final, scratch, downloads string) error {
+		if !o.other {
+			r.Event("Environment: %s with %s for %s", doing, installer.Tool(python), full(python))
+		}
+		say := newProgress(r.Event)
+		defer say.stop()
+		req := install.Request{
+			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
+			Dir: dir, Final: final, Work: scratch, Downloads: downloads,
+			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download, Refresh: r.Config.Refresh,
+		}
+		if as != nil {
+			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
+		}
+		var err error
+		if req.Indexes, err = src.into(ctx, scratch); err != nil {
+			return err
+		}
+		if required.UVLock != nil {
+			if req.Requirements, err = installer.Export(ctx, req); err != nil {
+				return err
+			}
+			if !c.JobIndexes && len(req.Requirements.URLs) > 0 {
+				return errNoJobIndexes
+			}
+		}
+		built, err = installer.Install(ctx, req)
+		return err
+	}
+	spec.Warnings = func() []string { return built.Warnings }
+	env, err := now.cache.Get(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	which := env.ID
+	if o.other {
+		which += " for " + full(python)
+	}
+	switch {
+	case env.Stale != nil:
+		r.Event("Environment %s: cache hit, %s old, since it can't be refreshed: %v", which, roughly(env.Age), env.Stale)
+	case env.Hit:
+		r.Event("Environment %s: cache hit", which)
+	case built != nil:
+		d.tidySoon() // the cache has grown
+		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
+	}
+	if len(env.Warnings) > 0 {
+		r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(env.Warnings, "; "))
+	}
+	return env, nil
+}
+
+// full is an interpreter with its name: "CPython 3.11.2".
+func full(python interpreter.Interpreter) string { return python.Name() + " " + python.Version }
+
+// brief is the beginning of an error.
+func brief(err error) string {
+	const most = 300
+	if text := []rune(err.Error()); len(text) > most {
+		return string(text[:most]) + "…"
+	}
+	return err.Error()
+}
+
+func packages(n int) string {
+	if n == 1 {
+		return "1 package"
+	}
+	return fmt.Sprintf("%d packages", n)
+}
+
+func roughly(d time.Duration) string {
+	if d < 2*time.Hour {
+		return fmt.Sprintf("%.0f minutes", d.Minutes())
+	}
+	if d < 48*time.Hour {
+		return fmt.Sprintf("%.0f hours", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
+}

@@ -1,0 +1,141 @@
+package driver
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+func TestABuildThatTakesTooLongIsTriedAgainAndNamesItsLimit(t *testing.T) {
+	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer never.Close()
+	installers(t, func(t *testing.T, a *agent) {
+		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase\"]", nil))
+		if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") || !structs.IsRecoverable(err) {
+			t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
+		}
+	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
+}
+
+func TestWarningsOfABuildAreToldToEachTask(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		for _, event := range []string{"built in", ": cache hit"} {
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[gone]\"]\nfind_links = [\"local/wheels\"]",
+				map[string]string{"app.py": useMoon})
+			a.withWheels(cfg, moon)
+			a.runs(cfg)
+			a.says(cfg, event)
+			a.hasSaid()
+			_, warned, _ := strings.Cut(strings.Join(a.said(cfg), "\n"), " warns: ")
+			if !strings.Contains(warned, "gone") {
+				t.Errorf("%s: %q", event, a.said(cfg))
+			}
+		}
+	})
+}
+
+func TestPagesWithWheelsAreNoIndex(t *testing.T) {
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
+	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the index was asked for %s", r.URL) }))
+	defer index.Close()
+	tasks := map[string]string{
+		"the node is offline": "requirements = [\"moon-phase\"]\nfind_links = [\"" + page + "\"]",
+		"the job is":          "requirements = [\"moon-phase>=1\"]\noffline = true\nfind_links = [\"" + page + "\"]",
+		"its file says so":    "requirements = \"local/requirements.txt\"",
+	}
+	files := map[string]string{"app.py": useMoon, "requirements.txt": "--no-index\n-f " + page + "\nmoon-phase>=1.1\n"}
+	for name, config := range tasks {
+		t.Run(name, func(t *testing.T) {
+			offline := name == "the node is offline"
+			config += "\nscript = \"app.py\""
+			installers(t, func(t *testing.T, a *agent) {
+				if out := a.runs(a.task(config, files)); !strings.HasPrefix(out, "1.2 ") {
+					t.Errorf("got %q", out)
+				}
+			}, func(c *Config) { c.Offline, c.IndexURL = offline, index.URL+"/simple" })
+			a := start(t, func(c *Config) { c.Offline, c.JobIndexes = offline, false })
+			if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "job_indexes") {
+				t.Errorf("where jobs may name none: %v", err)
+			}
+		})
+	}
+}
+
+func TestAnOldEnvironmentServesWhileItCannotBeRefreshed(t *testing.T) {
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	handler := wheeltest.Handler(wheels)
+	var gone atomic.Bool
+	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if gone.Load() {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		w.Header().Set("Cache-Control", "no-store") // uv would take what it got within the same second
+		handler.ServeHTTP(w, r)
+	}))
+	defer index.Close()
+	config := func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" }
+	installers(t, func(t *testing.T, a *agent) {
+		gone.Store(false)
+		runs := func(version, event string) {
+			t.Helper()
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]", map[string]string{"app.py": useMoon})
+			if out := a.runs(cfg); !strings.HasPrefix(out, version+" ") {
+				t.Errorf("got %q", out)
+			}
+			a.says(cfg, event)
+			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said, "not in the cache") {
+				t.Errorf("what is refreshed is there: %s", said)
+			}
+		}
+		runs("1.2", "built in")
+		later := moon
+		later.Version = "1.3"
+		later.Write(t, wheels)
+		defer os.Remove(filepath.Join(wheels, later.File()))
+		a.age(28 * time.Hour)
+		runs("1.2", ": cache hit")
+		a.age(2 * time.Hour)
+		gone.Store(true)
+		runs("1.2", "cache hit, 30 hours old, since it can't be refreshed: ")
+		gone.Store(false)
+		a.stopDriver() // it does not try again at once
+		same := func(c *Config) { c.Installer = "pip" }
+		if strings.HasSuffix(t.Name(), "/uv") {
+			same = with(uv(t))
+		}
+		a.startDriver(config, same)
+		runs("1.3", "Environment: refreshing it, which is 30 hours old, with ")
+	}, config)
+}
+
+// age makes the environments of the cache older.
+func (a *agent) age(by time.Duration) {
+	a.t.Helper()
+	entries, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
+	must(a.t, err)
+	for _, path := range entries {
+		content, err := os.ReadFile(path)
+		must(a.t, err)
+		var entry map[string]any
+		must(a.t, json.Unmarshal(content, &entry))
+		built, err := time.Parse(time.RFC3339, entry["built"].(string))
+		must(a.t, err)
+		entry["built"] = built.Add(-by)
+		content, err = json.Marshal(entry)
+		must(a.t, err)
+		must(a.t, os.WriteFile(path, content, 0o600))
+	}
+}

@@ -1,0 +1,157 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/python/inline"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
+)
+
+// constraintCommand prints what keeps a job from nodes that have no interpreter for it: the driver sees
+// a program only when Nomad has chosen the node.
+func constraintCommand() plugin.Command {
+	return plugin.Command{
+		Name: "constraint",
+		Help: "print the constraint block that a script, a project or a lock needs",
+		Run:  func(args []string) error { return constraint(os.Stdout, args) },
+	}
+}
+
+// constraint prints the block of all that is named: files, and specifiers such as ">=3.11".
+func constraint(w io.Writer, args []string) error {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
+	}
+	var wanted pep440.Specifier
+	var from []string
+	for _, arg := range args {
+		says, words, err := statement(arg)
+		if err != nil {
+			return err
+		}
+		from = append(from, words)
+		wanted = wanted.And(says)
+	}
+	c, err := interpreter.ConstraintFor(wanted)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(args, ", "), err)
+	}
+	for _, f := range from {
+		fmt.Fprintf(w, "# from %s\n", strings.Join(strings.Fields(f), " ")) // whatever a file has in it
+	}
+	if c == nil {
+		fmt.Fprintln(w, "# no constraint is needed: each interpreter of a node with the python driver fits")
+		return nil
+	}
+	for _, minor := range c.Partial {
+		fmt.Fprintf(w, "# not every release of %s fits: the driver looks at that when the task starts\n", minor)
+	}
+	if c.Open {
+		fmt.Fprintln(w, "# newer versions would fit too: add them when nodes have them")
+	}
+	fmt.Fprint(w, c.Block())
+	return nil
+}
+
+// maxProject is more than any project or lock file has.
+const maxProject = 64 << 20
+
+// statement is what an argument says of the interpreter, and that in words. What is no file is taken for a
+// specifier.
+func statement(arg string) (says pep440.Specifier, words string, err error) {
+	source, err := readProject(arg)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && !strings.ContainsRune(arg, '/'):
+		if says, err = pep440.Parse(arg); err != nil {
+			err = fmt.Errorf("there is no file %s, and %w", arg, err)
+		}
+		return says, arg, err
+	case err != nil:
+		return says, "", err
+	case filepath.Ext(arg) == ".lock" && isRequirements(source):
+		return says, arg + ", a requirements file, which says nothing of the interpreter", nil
+	}
+	text, err := requiresPython(arg, source)
+	if err != nil || text == "" {
+		return says, arg + ", which has no requires-python", err
+	}
+	if says, err = pep440.Parse(text); err != nil {
+		err = fmt.Errorf("%s: requires-python: %w", arg, err)
+	}
+	return says, fmt.Sprintf("%s: requires-python = %q", arg, text), err
+}
+
+func readProject(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no file: name the script or the lock itself", name)
+	case info.Size() > maxProject:
+		return nil, fmt.Errorf("%s is longer than %d MiB", name, maxProject>>20)
+	}
+	return os.ReadFile(name)
+}
+
+// requirementLine is an option or a requirement: in TOML, the other kind of .lock, a name has a single = after it.
+var requirementLine = regexp.MustCompile(`^(-|[\w.-]+\s*(\[.*\]\s*)?([!<>=~]=|[<>@;(#\\]|$))`)
+
+// isRequirements looks at the first line that is no comment.
+func isRequirements(source []byte) bool {
+	for line := range strings.Lines(strings.TrimPrefix(string(source), "\uFEFF")) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return requirementLine.MatchString(line)
+		}
+	}
+	return false
+}
+
+// requiresPython is what a file says of the interpreter, "" if it says nothing.
+func requiresPython(name string, source []byte) (string, error) {
+	if filepath.Ext(name) == ".toml" || filepath.Ext(name) == ".lock" {
+		return requiresPythonOfTOML(name, source)
+	}
+	m, err := inline.Read(source)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	if m == nil {
+		return "", nil
+	}
+	return m.RequiresPython, nil
+}
+
+// requiresPythonOfTOML reads it where pyproject.toml has it (PEP 621), or pylock.toml (PEP 751) and
+// the locks of uv.
+func requiresPythonOfTOML(name string, source []byte) (string, error) {
+	var file struct {
+		RequiresPython string `toml:"requires-python"`
+		Project        struct {
+			RequiresPython string `toml:"requires-python"`
+		} `toml:"project"`
+	}
+	if err := toml.Unmarshal(source, &file); err != nil {
+		var bad *toml.DecodeError
+		if errors.As(err, &bad) {
+			line, _ := bad.Position()
+			return "", fmt.Errorf("%s: line %d: %s", name, line, strings.TrimPrefix(bad.Error(), "toml: "))
+		}
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	if filepath.Base(name) == "pyproject.toml" {
+		return file.Project.RequiresPython, nil
+	}
+	return file.RequiresPython, nil
+}

@@ -1,0 +1,14 @@
+package driver
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
+)
+
+func TestTheDocumentedOptionsAreThoseOfTheStructs(t *testing.T) {
+	schematest.Document(t, "../../../docs/python.md", map[string]schema.Described{
+		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
+	})
+}

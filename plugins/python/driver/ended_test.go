@@ -1,0 +1,153 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestExceptionIsAmongTheEvents(t *testing.T) {
+	a := start(t)
+	for name, c := range map[string]struct{ code, want string }{
+		"missing module": {"x = 1\nimport requests_x\n", "Python: ModuleNotFoundError: No module named 'requests_x' (app.py:2)"},
+		"in a function":  {"def f():\n    return {}['key']\nf()\n", "Python: KeyError: 'key' (app.py:2)"},
+		"syntax":         {"print('a'\n", "SyntaxError"},
+		"crash":          {"import faulthandler\nfaulthandler._sigsegv()\n", "Segmentation fault (app.py:2)"},
+		"sys.exit":       {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
+		"in a package":   {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n", "Python: ValueError: closed (shop/util.py:2)"},
+		"long message":   {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
+		"usage":          {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n", "app: error: unrecognized arguments: -z"},
+	} {
+		const util = "def f():\n    raise ValueError('closed')\nf()\n"
+		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
+		if _, r := a.run(cfg); r.ExitCode == 0 {
+			t.Errorf("%s: it ended well: %+v", name, r)
+		}
+		a.says(cfg, c.want)
+	}
+}
+
+func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
+	a := start(t)
+	for name, code := range map[string]string{
+		"ends well":             "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
+		"another code":          "import sys\nsys.exit(3)\n",
+		"stopped, and says so":  "import os, signal, sys, time, traceback\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(10)\nexcept KeyboardInterrupt:\n    traceback.print_exc()\n    sys.exit(1)\n",
+		"stopped as Nomad does": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(10)\n",
+	} {
+		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": code})
+		a.run(cfg)
+		a.hasSaid()
+		for _, e := range a.said(cfg) {
+			if strings.HasPrefix(e, "Python:") {
+				t.Errorf("%s: %q", name, e)
+			}
+		}
+	}
+}
+
+func TestWhatAProgramSaysLastWhenItIsStoppedIsNotTold(t *testing.T) {
+	a := start(t)
+	cfg := a.task(`script = "app.py"`, map[string]string{"app.py": "import sys, time\ntry:\n    print('runs', flush=True)\n" +
+		"    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit('stopped by request')\n"})
+	_, _, err := a.StartTask(cfg)
+	must(t, err)
+	eventually(t, "it runs", func() bool { return a.output(cfg, "stdout") != "" })
+	must(t, a.StopTask(cfg.ID, patience, "SIGINT"))
+	r := a.wait(cfg)
+	if text := a.output(cfg, "stderr"); r.ExitCode != 1 || text != "stopped by request\n" {
+		t.Errorf("got %+v, stderr %q", r, text)
+	}
+	if r.Err != nil && strings.Contains(r.Err.Error(), "Python:") {
+		t.Error(r.Err)
+	}
+	must(t, a.DestroyTask(cfg.ID, true))
+}
+
+func TestExceptionEventsCanBeTurnedOff(t *testing.T) {
+	a := start(t, func(c *Config) { c.ExceptionEvents = false })
+	cfg := a.task(`code = "raise RuntimeError('secret')"`, nil)
+	a.run(cfg)
+	a.hasSaid()
+	for _, e := range a.said(cfg) {
+		if strings.Contains(e, "secret") {
+			t.Error(e)
+		}
+	}
+}
+
+func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
+	needRoot(t)
+	a := start(t)
+	secret := filepath.Join(a.dir, "secret")
+	must(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nPassword: hunter2\n"), 0o600))
+	// the task puts a link in the place of its own log
+	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]", map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
+		"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
+	cfg.Env["LOGS"] = filepath.Join(cfg.AllocDir, "alloc/logs")
+	must(t, os.Chmod(cfg.Env["LOGS"], 0o777))
+	_, r := a.run(cfg)
+	if _, err := os.Lstat(filepath.Join(cfg.Env["LOGS"], "app.stderr.7")); err != nil || r.ExitCode != 1 {
+		t.Fatalf("the trap is not there: %v, %+v", err, r)
+	}
+	a.hasSaid()
+	for _, e := range a.said(cfg) {
+		if strings.Contains(e, "hunter2") {
+			t.Error(e)
+		}
+	}
+}
+
+func TestExceptionOfATaskThatEndedWithoutThePluginIsTold(t *testing.T) {
+	a := start(t)
+	gate := filepath.Join(a.dir, "gate")
+	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise ValueError('late')\"", nil)
+	handle, _, err := a.StartTask(cfg)
+	must(t, err)
+	a.stopDriver()
+	must(t, os.WriteFile(gate, nil, 0o644))
+	a.startDriver()
+	must(t, a.RecoverTask(handle))
+	if r := a.wait(cfg); r.ExitCode != 1 {
+		t.Errorf("got %+v", r)
+	}
+	a.says(cfg, "ValueError: late (inline_code.py:3)")
+	must(t, a.DestroyTask(cfg.ID, true))
+}
+
+func TestExceptionOfAnEarlierRunIsNotToldAgain(t *testing.T) {
+	a := start(t)
+	for _, recovered := range []bool{false, true} {
+		first := a.task(`script = "app.py"`, map[string]string{"app.py": "raise ValueError('first')\n"})
+		a.run(first)
+		a.says(first, "ValueError: first")
+
+		second := *first
+		second.ID += "-2" // in the same allocation, with the same log files
+		gate := filepath.Join(a.dir, "gate-"+first.AllocID)
+		must(t, os.WriteFile(filepath.Join(first.TaskDir().LocalDir, "app.py"), []byte("import os, sys, time\n"+
+			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))
+		handle, _, err := a.StartTask(&second)
+		must(t, err)
+		if recovered {
+			a.stopDriver()
+			a.startDriver()
+			must(t, a.RecoverTask(handle))
+		}
+		must(t, os.WriteFile(gate, nil, 0o644))
+		if r := a.wait(&second); r.ExitCode != 1 {
+			t.Errorf("got %+v", r)
+		}
+		must(t, a.DestroyTask(second.ID, true))
+		if text := a.output(first, "stderr"); !strings.Contains(text, "first") || !strings.HasSuffix(text, "no settings\n") {
+			t.Errorf("stderr of both is %q", text)
+		}
+		a.hasSaid()
+		for _, e := range a.said(&second) {
+			if strings.HasPrefix(e, "Python:") && !strings.HasSuffix(e, "no settings") {
+				t.Errorf("recovered %t: %q", recovered, e)
+			}
+		}
+	}
+}

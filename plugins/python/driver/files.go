@@ -1,0 +1,139 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// taskFiles are the files a task's configuration names. They are read as the
+// task's user reads them: what a job may not see does not turn up in its events.
+type taskFiles struct {
+	user *task.User // nil: this process's own
+	dirs []string   // where relative names are looked for, in order
+
+	secrets string // the directory of the task's secrets, or empty
+}
+
+// find returns the path of a file or directory and what it is.
+func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) {
+	candidates := []string{name}
+	if !filepath.IsAbs(name) {
+		candidates = nil
+		for _, dir := range f.dirs { // which may be the same, as the working directory mostly is the task's
+			if c := filepath.Join(dir, name); !slices.Contains(candidates, c) {
+				candidates = append(candidates, c)
+			}
+		}
+	}
+	err = asUser(f.user, func() error {
+		var missing error
+		for _, c := range candidates {
+			info, err = os.Stat(c)
+			if err == nil {
+				path = c
+				return nil
+			}
+			if missing == nil || !errors.Is(err, fs.ErrNotExist) {
+				missing = err
+			}
+		}
+		return missing
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, fmt.Errorf("%q is not there: it was looked for at %s", name, strings.Join(candidates, " and "))
+	}
+	return path, info, err
+}
+
+// read returns the content of a regular file of at most limit bytes.
+func (f taskFiles) read(name string, limit int64) ([]byte, error) {
+	path, _, err := f.find(name)
+	if err != nil {
+		return nil, err
+	}
+	var content []byte
+	err = asUser(f.user, func() error {
+		file, err := openRegular(path, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		content, err = io.ReadAll(io.LimitReader(file, limit+1))
+		return err
+	})
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%q is larger than %d bytes", name, limit)
+	}
+	return content, err
+}
+
+// openRegular opens a file to read, which hangs on no FIFO and touches no device: it looks
+// at what it has, and opens that (O_PATH, open(2)). flags are as for that.
+func openRegular(path string, flags int) (*os.File, error) {
+	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	if info, err := found.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	}
+	file, err := os.Open(fmt.Sprintf("/proc/thread-self/fd/%d", found.Fd()))
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		e.Path = path
+	}
+	return file, err
+}
+
+// asUser calls f with a user's rights to files (setfsuid(2), of one thread), which
+// for root gives up the right to read everything. The thread ends with the call.
+func asUser(u *task.User, f func() error) error {
+	if u == nil || os.Geteuid() != 0 {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread is of no use to others
+		if err := becomeOnThread(u); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+func becomeOnThread(u *task.User) error {
+	var groups unsafe.Pointer
+	if len(u.Groups) > 0 {
+		groups = unsafe.Pointer(&u.Groups[0])
+	}
+	// package syscall would change all threads
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); errno != 0 {
+		return fmt.Errorf("failed to take the groups of the task's user: %w", errno)
+	}
+	if _, err := unix.SetfsgidRetGid(int(u.GID)); err != nil {
+		return fmt.Errorf("failed to take the group of the task's user: %w", err)
+	}
+	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
+		return fmt.Errorf("failed to take the task's user: %w", err)
+	}
+	// neither call tells whether it succeeded
+	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
+		return errors.New("failed to take the task's user")
+	}
+	return nil
+}

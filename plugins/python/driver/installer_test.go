@@ -1,0 +1,224 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/nomad/structs"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+)
+
+func TestManyStartsAskOnceForTheInstaller(t *testing.T) {
+	const starts = 50
+	var asked, came atomic.Int32
+	f := testFinder(func(context.Context) (install.Installer, error) {
+		asked.Add(1)
+		eventually(t, "all want it", func() bool { return came.Load() == starts })
+		return install.Installer{Name: "uv"}, nil
+	})
+	var all sync.WaitGroup
+	for range starts {
+		all.Go(func() {
+			came.Add(1)
+			if i, err := f.get(t.Context(), nil); err != nil || i.Name != "uv" {
+				t.Errorf("got %s, %v", i.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times", n)
+	}
+}
+
+func TestAllWhoWaitForTheInstallerGetTheSameError(t *testing.T) {
+	late := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		asked := 0
+		f := testFinder(func(context.Context) (install.Installer, error) {
+			asked++
+			<-release
+			return install.Installer{}, late
+		})
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if _, err := f.get(t.Context(), nil); err != late {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		if asked != 1 {
+			t.Errorf("it was asked %d times", asked)
+		}
+	})
+}
+
+func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := testFinder(func(context.Context) (install.Installer, error) {
+			<-release
+			return install.Installer{Name: "pip"}, nil
+		})
+		f.known = install.Installer{Name: "uv"} // and old
+		go f.renew(t.Context(), nil)
+		synctest.Wait()
+		for _, again := range []bool{false, true} {
+			if i, err := f.ask(t.Context(), nil, again); err != nil || i.Name != "uv" {
+				t.Errorf("got %s, %v", i.Name, err)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if i, err := f.renew(t.Context(), nil); err != nil || i.Name != "pip" {
+			t.Errorf("then it is %s, %v", i.Name, err)
+		}
+	})
+}
+
+func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {
+	uv, pip := install.Installer{Name: "uv", Version: "1"}, install.Installer{Name: "pip", NoUV: errors.New("may not be run")}
+	notKnown := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
+	gone := errors.New("there is none")
+	var log bytes.Buffer
+	var answer error
+	now, asked := uv, 0
+	f := testFinder(func(context.Context) (install.Installer, error) {
+		asked++
+		return now, answer
+	})
+	f.logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+	for n, step := range []struct {
+		answer error
+		now    install.Installer
+		old    bool // what is known is
+		renew  bool
+		want   string
+		err    error
+		asked  int
+	}{
+		{answer: notKnown, err: notKnown, asked: 1},
+		{answer: notKnown, renew: true, err: notKnown, asked: 2},
+		{now: uv, want: "uv", asked: 3},
+		{now: pip, renew: true, want: "uv", asked: 3},
+		{answer: notKnown, old: true, renew: true, want: "uv", asked: 4},
+		{answer: notKnown, renew: true, want: "uv", asked: 5}, // it is asked again soon,
+		{answer: notKnown, want: "uv", asked: 5},              // and no start waits for that
+		{answer: context.Canceled, renew: true, err: context.Canceled, asked: 6},
+		{answer: gone, want: "uv", asked: 6},
+		{now: pip, renew: true, want: "pip", asked: 7},
+		{answer: gone, old: true, renew: true, err: gone, asked: 8},
+		{now: uv, want: "uv", asked: 9},
+	} {
+		answer, now = step.answer, step.now
+		if step.old {
+			f.at = time.Now().Add(-time.Hour)
+		}
+		i, err := f.ask(t.Context(), nil, step.renew)
+		if err == nil && i.Name != step.want || err != step.err || asked != step.asked {
+			t.Errorf("step %d: got %s, %v, asked %d times", n, i.Name, err, asked)
+		}
+	}
+	for text, want := range map[string]int{"late": 1 + 1, "may not be run": 1, "there is none": 1} {
+		if n := strings.Count(log.String(), text); n != want {
+			t.Errorf("%q is %d times in the log:\n%s", text, n, log.String())
+		}
+	}
+}
+
+func TestWhoWaitsAsksWhenWhoAskedHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	asking := make(chan struct{})
+	f := testFinder(func(of context.Context) (install.Installer, error) {
+		if of != ctx {
+			return install.Installer{Name: "uv"}, nil
+		}
+		close(asking)
+		<-ctx.Done()
+		return install.Installer{}, ctx.Err()
+	})
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, err := f.get(ctx, nil); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	<-asking
+	all.Go(func() {
+		if i, err := f.get(t.Context(), nil); err != nil || i.Name != "uv" {
+			t.Errorf("got %s, %v", i.Name, err)
+		}
+	})
+	cancel()
+	all.Wait()
+}
+
+func testFinder(find func(context.Context) (install.Installer, error)) *installerFinder {
+	return &installerFinder{logger: hclog.NewNullLogger(), find: func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
+		return find(ctx)
+	}}
+}
+
+func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {
+	real := uv(t)
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must(t, os.Chmod(dir, 0o755))
+	uv := filepath.Join(dir, "uv")
+	must(t, os.WriteFile(uv, []byte(fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", real)), 0o755))
+	written, err := os.OpenFile(uv, os.O_WRONLY, 0) // as when it is being installed
+	must(t, err)
+	defer written.Close()
+	a := start(t, func(c *Config) { c.Installer, c.UV = "auto", uv })
+	cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": useMoon})
+	a.withWheels(cfg, moon)
+	if err := a.refused(cfg); !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "not known yet") {
+		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
+	}
+	must(t, written.Close())
+	if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {
+		t.Errorf("got %q", out)
+	}
+	a.says(cfg, "building it with uv ")
+}
+
+func TestTheCacheIsTidiedByOneAtATime(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755))
+	left := filepath.Join(dir, "builds/trash.left")
+	must(t, os.MkdirAll(left, 0o755))
+	must(t, os.Mkdir(filepath.Join(dir, "meta"), 0o700))
+	cache := environment.Open(environment.Config{Dir: dir})
+	d := newDriver()
+	d.tidying.Lock() // as one that takes long does
+	d.tidy(t.Context(), cache)
+	if !d.tidied.IsZero() {
+		t.Error("another one begins")
+	}
+	d.tidying.Unlock()
+	d.tidy(t.Context(), cache)
+	d.tidying.Lock()
+	defer d.tidying.Unlock()
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was not tidied: %v", err)
+	}
+}

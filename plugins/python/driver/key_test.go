@@ -1,0 +1,91 @@
+package driver
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+func TestWhatMayBeSecretInAURLIsPartOfTheKeyAndNotOfItsText(t *testing.T) {
+	c := schema.Of[Config]().Default()
+	of := func(secret string) key {
+		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl?sig=" + secret})
+		must(t, err)
+		job := &TaskConfig{IndexURL: "https://host/simple?token=" + secret, ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}, FindLinks: []string{"https://host/page#" + secret}}
+		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
+		must(t, err)
+		return environmentKey(interpreter.Interpreter{}, install.Installer{Name: "uv"}, set, src, false)
+	}
+	one, two := of("hunter2"), of("swordfish")
+	if strings.Contains(one.text, "hunter2") || one.text != two.text {
+		t.Errorf("shown: %s", one.text)
+	}
+	if one.secret == two.secret || !strings.Contains(one.text, "https://host/moon_phase-1.2-py3-none-any.whl") {
+		t.Errorf("secret: %s\nshown: %s", one.secret, one.text)
+	}
+}
+
+func TestWhateverMakesAnotherEnvironmentMakesAnotherKey(t *testing.T) {
+	type parts struct {
+		python    interpreter.Interpreter
+		installer install.Installer
+		set       requirement.Set
+		src       sources
+		sdists    bool
+	}
+	of := func(change func(*parts)) key {
+		p := parts{set: requirement.Set{UVLock: &requirement.UVLock{}}}
+		change(&p)
+		return environmentKey(p.python, p.installer, &p.set, &p.src, p.sdists)
+	}
+	names := map[key]string{}
+	for name, change := range map[string]func(*parts){
+		"nothing":                    func(*parts) {},
+		"the implementation":         func(p *parts) { p.python.Implementation = "x" },
+		"the version":                func(p *parts) { p.python.Version = "x" },
+		"the interpreter's path":     func(p *parts) { p.python.Path = "x" },
+		"where that leads":           func(p *parts) { p.python.Real = "x" },
+		"the interpreter's inode":    func(p *parts) { p.python.File.Inode = 1 },
+		"the interpreter's size":     func(p *parts) { p.python.File.Size = 1 },
+		"the interpreter's time":     func(p *parts) { p.python.File.ModTime = 1 },
+		"the interpreter's build":    func(p *parts) { p.python.Full = "x" },
+		"the interpreter's ABI":      func(p *parts) { p.python.ABI = "x" },
+		"the interpreter's platform": func(p *parts) { p.python.Platform = "x" },
+		"the interpreter's libc":     func(p *parts) { p.python.Libc = "x" },
+		"the installer":              func(p *parts) { p.installer.Name = "x" },
+		"the installer's version":    func(p *parts) { p.installer.Version = "x" },
+		"another's pip": func(p *parts) {
+			p.installer = install.Installer{Name: "pip", Version: "1", Python: interpreter.Interpreter{Path: "/usr/bin/python3"}}
+		},
+		"the interpreter's own pip": func(p *parts) {
+			p.installer = install.Installer{Name: "pip", Version: "1"}
+			p.python.Pip, p.python.PipVersion = []string{"-m", "pip"}, "2"
+		},
+		"source distributions":    func(p *parts) { p.sdists = true },
+		"hashes":                  func(p *parts) { p.set.Hashed = true },
+		"that it is a lock":       func(p *parts) { p.set.Complete = true },
+		"a requirement":           func(p *parts) { p.set.Lines = []string{"x"} },
+		"a constraint":            func(p *parts) { p.set.Constraints = []string{"x"} },
+		"a requirement's secret":  func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
+		"another secret":          func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
+		"a constraint's secret":   func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
+		"another of a constraint": func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
+		"uv's lock":               func(p *parts) { p.set.UVLock.Lock = []byte("x") },
+		"uv's project":            func(p *parts) { p.set.UVLock.Project = []byte("x") },
+		"none of uv's":            func(p *parts) { p.set.UVLock = nil },
+		"the index":               func(p *parts) { p.src.indexes.URL = "https://x" },
+		"another index":           func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
+		"a page of wheels":        func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
+		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
+	} {
+		k := of(change)
+		if other, ok := names[k]; ok {
+			t.Errorf("%s and %s have the same key:\n%s", name, other, k.text)
+		}
+		names[k] = name
+	}
+}

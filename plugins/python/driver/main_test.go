@@ -1,0 +1,255 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+
+	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+)
+
+// TestMain is also the supervisor and the launcher.
+func TestMain(m *testing.M) {
+	supervisor.Main()
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	// Nomad's harness leaves directories behind; short, since sockets are in it too
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	os.Setenv("TMPDIR", dir)
+	return m.Run()
+}
+
+// patience is how long a test waits for what has to happen: on a machine that is overloaded, too.
+const patience = time.Minute
+
+// agent is what Nomad is to the driver.
+type agent struct {
+	t   *testing.T
+	dir string // of the state and the cache
+	*testutils.DriverHarness
+	driver *driver.Driver
+	python *pythonDriver
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	events []*drivers.TaskEvent
+}
+
+// start makes the driver with a cache of its own.
+func start(t *testing.T, change ...func(*Config)) *agent {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "a")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o755))
+	a := &agent{t: t, dir: dir}
+	a.startDriver(change...)
+	t.Cleanup(func() {
+		a.stopDriver()
+		_ = exec.Command("chmod", "-R", "u+w", dir).Run() // sealed
+		must(t, os.RemoveAll(dir))
+	})
+	return a
+}
+
+func (a *agent) startDriver(change ...func(*Config)) {
+	t := a.t
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel = cancel
+	a.python = newDriver()
+	a.driver = driver.New(ctx, hclog.NewNullLogger(), a.python.workload())
+	a.DriverHarness = testutils.NewDriverHarness(t, a.driver)
+	config := schema.Of[Config]().Default()
+	config.StateDir, config.CacheDir = filepath.Join(a.dir, "state"), filepath.Join(a.dir, "cache")
+	config.Offline = true
+	for _, f := range change {
+		f(&config)
+	}
+	var packed []byte
+	must(t, base.MsgPackEncode(&packed, &config))
+	must(t, a.SetConfig(&base.Config{PluginConfig: packed, AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}}))
+	events, err := a.TaskEvents(ctx)
+	must(t, err)
+	go func() { // ends with the driver
+		for e := range events {
+			a.mu.Lock()
+			a.events = append(a.events, e)
+			a.mu.Unlock()
+		}
+	}()
+}
+
+// stopDriver ends the plugin; tasks go on.
+func (a *agent) stopDriver() {
+	a.cancel()
+	a.Kill()
+	a.driver.Close()
+}
+
+// task is one as Nomad hands it to a driver, with its config block from HCL and these
+// files in its local directory.
+func (a *agent) task(config string, files map[string]string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	t := a.t
+	t.Helper()
+	alloc := uuid.Generate()
+	cfg := &drivers.TaskConfig{
+		ID: alloc + "/app/" + uuid.Short(), AllocID: alloc, Name: "app", NodeID: "node", JobName: "job",
+		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 256}, Cpu: structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{},
+		},
+	}
+	for _, f := range change {
+		f(cfg)
+	}
+	spec, err := a.TaskConfigSchema()
+	must(t, err)
+	var decoded map[string]any
+	hclutils.NewConfigParser(spec).ParseHCL(t, "config {\n"+config+"\n}", &decoded)
+	must(t, cfg.EncodeConcreteDriverConfig(decoded))
+	t.Cleanup(a.MkAllocDir(cfg, false))
+	for dir := cfg.AllocDir; strings.Contains(dir, "nomad_driver_harness"); dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	for name, content := range files {
+		path := filepath.Join(cfg.TaskDir().LocalDir, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(content), 0o644))
+	}
+	return cfg
+}
+
+// run runs a task to its end, and returns its stdout and how it ended.
+func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
+	a.t.Helper()
+	if _, _, err := a.StartTask(cfg); err != nil {
+		a.t.Fatalf("start: %v\nevents: %q", err, a.said(cfg))
+	}
+	r := a.wait(cfg)
+	must(a.t, a.DestroyTask(cfg.ID, true))
+	return a.output(cfg, "stdout"), r
+}
+
+// runs is run for a task that has to end well.
+func (a *agent) runs(cfg *drivers.TaskConfig) string {
+	a.t.Helper()
+	out, r := a.run(cfg)
+	if r.ExitCode != 0 || r.Err != nil {
+		a.t.Fatalf("exit %+v, stdout %q, stderr %q", r, out, a.output(cfg, "stderr"))
+	}
+	return out
+}
+
+func (a *agent) wait(cfg *drivers.TaskConfig) *drivers.ExitResult {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	ch, err := a.WaitTask(ctx, cfg.ID)
+	must(a.t, err)
+	return <-ch
+}
+
+// refused is the error of a start.
+func (a *agent) refused(cfg *drivers.TaskConfig) error {
+	a.t.Helper()
+	_, _, err := a.StartTask(cfg)
+	if err == nil {
+		must(a.t, a.DestroyTask(cfg.ID, true))
+		a.t.Fatal("it was started")
+	}
+	return err
+}
+
+func (a *agent) output(cfg *drivers.TaskConfig, stream string) string {
+	b, _ := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/app."+stream+".0"))
+	return string(b)
+}
+
+// said are the events of a task so far.
+func (a *agent) said(cfg *drivers.TaskConfig) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []string
+	for _, e := range a.events {
+		if e.TaskID == cfg.ID {
+			all = append(all, e.Message)
+		}
+	}
+	return all
+}
+
+// says waits for an event of a task.
+func (a *agent) says(cfg *drivers.TaskConfig, text string) {
+	a.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		for _, m := range a.said(cfg) {
+			if strings.Contains(m, text) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			a.t.Fatalf("no event has %q: %q", text, a.said(cfg))
+		}
+	}
+}
+
+// hasSaid returns when all that was said before it has been heard: events come one by one, in their order.
+func (a *agent) hasSaid() {
+	a.t.Helper()
+	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)
+	a.run(last)
+	a.says(last, "Killed by signal 9")
+}
+
+func asUserOf(name string) func(*drivers.TaskConfig) {
+	return func(c *drivers.TaskConfig) { c.User = name }
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: there is one user only")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}

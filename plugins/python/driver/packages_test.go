@@ -1,0 +1,267 @@
+package driver
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+// installers runs a test with each installer that is there.
+func installers(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
+	for _, name := range []string{"pip", "uv"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "uv" {
+				change = append(change, with(uv(t)))
+			}
+			test(t, start(t, append(change, func(c *Config) { c.Installer = name })...))
+		})
+	}
+}
+
+// uv is one that can be run by whom the driver has build.
+func uv(t *testing.T) string {
+	var as *syscall.Credential
+	if os.Geteuid() == 0 {
+		as = &syscall.Credential{Uid: 79999, Gid: 79999} // build_user's default
+	}
+	return wheeltest.UV(t, as)
+}
+
+// with has environments built with a uv.
+func with(uv string) func(*Config) {
+	return func(c *Config) { c.Installer, c.UV = "uv", uv }
+}
+
+// withWheels is a task's local directory that has these wheels.
+func (a *agent) withWheels(cfg *drivers.TaskConfig, wheels ...wheeltest.Wheel) (sums []string) {
+	for _, w := range wheels {
+		sums = append(sums, w.Write(a.t, filepath.Join(cfg.TaskDir().LocalDir, "wheels")))
+	}
+	return sums
+}
+
+var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
+
+const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
+
+func TestEnvironmentIsBuiltOnceAndThenHit(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		config := "script = \"app.py\"\nrequirements = [\"Moon_Phase >= 1\"]\nfind_links = [\"local/wheels\"]"
+		first := a.task(config, map[string]string{"app.py": useMoon})
+		a.withWheels(first, moon)
+		out := a.runs(first)
+		if !strings.HasPrefix(out, "1.2 "+a.dir+"/cache/") {
+			t.Errorf("got %q", out)
+		}
+		a.says(first, "not in the cache")
+		a.says(first, "built in")
+
+		second := a.task(config, map[string]string{"app.py": useMoon})
+		a.withWheels(second, moon)
+		if again := a.runs(second); again != out {
+			t.Errorf("first %q, then %q", out, again)
+		}
+		a.says(second, "cache hit")
+
+		// the same name and version is not the same wheel
+		third := a.task(config, map[string]string{"app.py": useMoon})
+		a.withWheels(third, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
+		if again := a.runs(third); again == out {
+			t.Errorf("another wheel has the environment of the first: %q", again)
+		}
+	})
+}
+
+func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		sum := "--hash=sha256:" + moon.Write(t, t.TempDir())
+		for name, c := range map[string]struct {
+			config string
+			files  map[string]string
+		}{
+			"list":                 {`requirements = ["moon-phase==1.2"]`, nil},
+			"file":                 {`requirements = "local/requirements.txt"`, map[string]string{"requirements.txt": "# needed\nmoon-phase  # any\n"}},
+			"file that says where": {`requirements = "local/requirements.txt"`, map[string]string{"requirements.txt": "--no-index\n-f wheels\nmoon-phase\n"}},
+			"lock":                 {`lock = "requirements.lock"`, map[string]string{"requirements.lock": "moon-phase==1.2 \\\n    " + sum + "\n"}},
+			"pylock":               {`lock = "pylock.toml"`, map[string]string{"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=3.8\"\n[[packages]]\nname = \"moon-phase\"\nversion = \"1.2\"\n[[packages.wheels]]\nname = \"moon_phase-1.2-py3-none-any.whl\"\npath = \"wheels/moon_phase-1.2-py3-none-any.whl\"\nhashes = {sha256 = \"" + sum[len("--hash=sha256:"):] + "\"}\n"}},
+			"inline":               {"", map[string]string{"app.py": "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon}},
+			"inline code":          {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon + "EOT\n", nil},
+			"module of it":         {"module = \"moon_phase\"\nrequirements = [\"moon-phase\"]", nil},
+		} {
+			files := map[string]string{"app.py": useMoon}
+			maps.Copy(files, c.files)
+			config := c.config + "\noffline = true\nfind_links = [\"local/wheels\"]"
+			if !strings.Contains(config, "code =") && !strings.Contains(config, "module =") {
+				config += "\nscript = \"app.py\""
+			}
+			cfg := a.task(config, files)
+			a.withWheels(cfg, moon)
+			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") && name != "module of it" {
+				t.Errorf("%s: got %q", name, out)
+			}
+		}
+	})
+}
+
+func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		config := "script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]"
+		var all sync.WaitGroup
+		var tasks []*drivers.TaskConfig
+		for range 20 {
+			cfg := a.task(config, map[string]string{"app.py": useMoon})
+			a.withWheels(cfg, moon)
+			tasks = append(tasks, cfg)
+		}
+		for _, cfg := range tasks {
+			all.Go(func() {
+				if _, _, err := a.StartTask(cfg); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		built := 0
+		for _, cfg := range tasks {
+			if r := a.wait(cfg); r.ExitCode != 0 {
+				t.Errorf("got %+v", r)
+			}
+		}
+		a.hasSaid()
+		for _, cfg := range tasks {
+			for _, e := range a.said(cfg) {
+				if strings.Contains(e, "not in the cache") {
+					built++
+				}
+			}
+			must(t, a.DestroyTask(cfg.ID, true))
+		}
+		if built != 1 {
+			t.Errorf("it was built %d times", built)
+		}
+	})
+}
+
+func TestAnUnknownExtraIsTold(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": useMoon})
+		a.withWheels(cfg, moon)
+		a.runs(cfg)
+		a.says(cfg, "nosuch")
+	})
+}
+
+func TestAProgramThatPyPyRunsHasItsPackages(t *testing.T) {
+	const pypy = "/usr/bin/pypy3"
+	if _, err := os.Stat(pypy); err != nil {
+		t.Skip("there is no pypy3 in /usr/bin")
+	}
+	installers(t, func(t *testing.T, a *agent) {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
+			map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
+		a.withWheels(cfg, moon)
+		if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 "+a.dir+"/cache/") || !strings.HasSuffix(out, "\npypy\n") {
+			t.Errorf("got %q", out)
+		}
+	}, func(c *Config) { c.Interpreters = []string{pypy} })
+}
+
+// attack tries to change the environment it runs in, in every way that a program has.
+const attack = `
+import moon_phase, os, sys
+module = moon_phase.__file__
+for what, f in {
+    "write": lambda: open(module, "w"),
+    "append": lambda: open(module, "a"),
+    "chmod": lambda: os.chmod(module, 0o666),
+    "remove": lambda: os.remove(module),
+    "rename": lambda: os.rename(module, module + ".x"),
+    "create": lambda: open(os.path.join(os.path.dirname(module), "planted.py"), "w"),
+    "link": lambda: os.symlink("/etc/passwd", os.path.join(sys.prefix, "planted")),
+    "mkdir": lambda: os.mkdir(os.path.join(sys.prefix, "planted")),
+    "sibling": lambda: os.mkdir(os.path.join(os.path.dirname(sys.prefix), "planted")),
+    "python": lambda: os.remove(os.path.join(sys.prefix, "bin", "python3")),
+}.items():
+    try:
+        f()
+        print(what, "succeeded")
+    except OSError as e:
+        pass
+print("tried")
+`
+
+func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
+	needRoot(t)
+	for _, user := range []string{"", "nobody", "daemon", "root"} {
+		t.Run(user, func(t *testing.T) {
+			a := start(t)
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": attack}, asUserOf(user))
+			a.withWheels(cfg, moon)
+			want := "tried\n"
+			if user == "root" {
+				want = "sibling succeeded\ntried\n" // nothing keeps root from what is not lent to it
+			}
+			if out := a.runs(cfg); out != want {
+				t.Errorf("got %q", out)
+			}
+		})
+	}
+}
+
+func TestTaskHasItsEnvironmentsProgramsFirst(t *testing.T) {
+	tool := wheeltest.Wheel{Name: "tool", Version: "1", Files: map[string]string{
+		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == sys.base_prefix)\n", "tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
+	installers(t, func(t *testing.T, a *agent) {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",
+			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, flush=True)\nsubprocess.run(['tool'], check=True)\n"})
+		a.withWheels(cfg, tool)
+		if out := a.runs(cfg); out != "True\ntool False\n" {
+			t.Errorf("got %q", out)
+		}
+	})
+}
+
+func TestWhatTheTasksUserMayNotReadIsNotRead(t *testing.T) {
+	needRoot(t)
+	a := start(t)
+	secret := filepath.Join(a.dir, "secret")
+	must(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
+	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"", "lock = \"local/pylock.toml\"", "lock = \"link.txt\""} {
+		cfg := a.task("script = \"app.py\"\nfind_links = [\"local\"]\n"+config, map[string]string{"app.py": useMoon})
+		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))
+		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "pylock.toml")))
+		must(t, os.RemoveAll(secret+".txt"))
+		must(t, os.Symlink(secret, secret+".txt"))
+		if err := a.refused(cfg); strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+}
+
+func TestBuilderRunsNoTasks(t *testing.T) {
+	needRoot(t)
+	a := start(t)
+	if err := a.refused(a.task(`code = "1"`, nil, asUserOf("79999"))); !strings.Contains(err.Error(), "build_user") {
+		t.Error(err)
+	}
+}
+
+func TestAgentsOwnPythonSettingsDoNotReachTasks(t *testing.T) {
+	t.Setenv("PYTHONHOME", "/nowhere")
+	t.Setenv("PIP_INDEX_URL", "https://user:secret@example.invalid")
+	a := start(t)
+	cfg := a.task(`code = "import os\nprint({k: v for k, v in os.environ.items() if k.startswith(('PYTHON', 'PIP_'))})"`, nil, func(c *drivers.TaskConfig) {
+		c.Env["PYTHONHOME"], c.Env["PIP_INDEX_URL"], c.Env["PYTHONWARNINGS"] = "/nowhere", "https://user:secret@example.invalid", "error"
+	})
+	if out := a.runs(cfg); out != "{'PYTHONWARNINGS': 'error'}\n" {
+		t.Errorf("got %q", out)
+	}
+}

@@ -1,0 +1,107 @@
+package driver
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/python/inline"
+)
+
+// inlineCode is the file that the option code is written to, in the task directory:
+// a file of the task, so that tracebacks show its lines and multiprocessing finds it.
+const inlineCode = "local/inline_code.py"
+
+// program is what a task runs: the interpreter's arguments for it, and what it says
+// it requires.
+type program struct {
+	args     []string
+	metadata inline.Metadata
+}
+
+// newProgram finds a task's program. dir is where it will start.
+func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
+	if t.Module != "" {
+		return program{args: []string{"-m", t.Module}}, nil
+	}
+	if t.Code != "" {
+		p := program{args: []string{filepath.Join(files.dirs[len(files.dirs)-1], inlineCode)}}
+		err := p.read("code", []byte(t.Code))
+		return p, err
+	}
+	path, info, err := files.find(t.Script)
+	if err != nil {
+		return program{}, fmt.Errorf("script %w", err)
+	}
+	p := program{args: []string{path}}
+	if rel := filepath.Clean(t.Script); !filepath.IsAbs(t.Script) && path == filepath.Join(dir, t.Script) {
+		p.args[0] = rel // as the author knows it
+		if strings.HasPrefix(rel, "-") {
+			p.args[0] = "./" + rel
+		}
+	}
+	source := path
+	if info.IsDir() {
+		source = filepath.Join(path, "__main__.py")
+		if _, _, err := files.find(source); err != nil {
+			return program{}, fmt.Errorf("script %q is a directory without a __main__.py", t.Script)
+		}
+	} else if info.Size() > inline.MaxSource || !info.Mode().IsRegular() {
+		return p, nil // a zip application may be large; python says what is wrong with others
+	}
+	content, err := files.read(source, inline.MaxSource)
+	if err != nil {
+		return program{}, fmt.Errorf("failed to read script: %w", err)
+	}
+	err = p.read(t.Script, content)
+	return p, err
+}
+
+// read takes what a source says of itself. A zip application says nothing.
+func (p *program) read(name string, source []byte) error {
+	if bytes.ContainsRune(source, 0) {
+		return nil
+	}
+	m, err := inline.Read(source)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if m != nil {
+		p.metadata = *m
+	}
+	return nil
+}
+
+// writeInlineCode puts the option code where the interpreter will find it, readable
+// for the task's user. It follows no link out of the task directory.
+func writeInlineCode(taskDir, code string, u *task.User) error {
+	root, err := os.OpenRoot(taskDir)
+	if err != nil {
+		return fmt.Errorf("failed to write code: %w", err)
+	}
+	defer root.Close()
+	if err := root.Remove(inlineCode); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("failed to write code: %w", err)
+	}
+	f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("failed to write code: %w", err)
+	}
+	defer f.Close()
+	if u != nil && os.Geteuid() == 0 {
+		err = f.Chown(int(u.UID), int(u.GID))
+	}
+	if err == nil {
+		_, err = f.WriteString(code)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to write code: %w", err)
+	}
+	return f.Close()
+}

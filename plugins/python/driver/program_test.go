@@ -1,0 +1,232 @@
+package driver
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+)
+
+const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
+
+func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
+	a := start(t)
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	f, err := z.Create("__main__.py")
+	must(t, err)
+	_, err = f.Write([]byte(greet))
+	must(t, err)
+	must(t, z.Close())
+	files := map[string]string{
+		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(), "exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
+		"-odd.py": greet, "package/__init__.py": "", "package/cli.py": greet,
+	}
+	for name, config := range map[string]string{
+		"script in local":        `script = "app.py"`,
+		"script by its path":     `script = "local/app.py"`,
+		"absolute script":        ``,
+		"directory":              `script = "dir"`,
+		"zip application":        `script = "local/app.pyz"`,
+		"zip with a first line":  `script = "exe.pex"`,
+		"name like an option":    "script = \"-odd.py\"\nwork_dir = \"local\"",
+		"module":                 "module = \"package.cli\"\nwork_dir = \"local\"",
+		"inline code":            `code = "import sys\nprint('hello', *sys.argv[1:])"`,
+		"a path that is allowed": "script = \"app.py\"\npython = \"/usr/bin/python3\"",
+	} {
+		if name == "absolute script" {
+			other := a.task(`script = "app.py"`, files)
+			config = "script = \"" + filepath.Join(other.TaskDir().LocalDir, "app.py") + "\""
+		}
+		if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
+			t.Errorf("%s: got %q", name, out)
+		}
+	}
+}
+
+func TestTheInterpreterRunsWithTheOptionsOfTheJob(t *testing.T) {
+	a := start(t)
+	const show = "import faulthandler, sys\nf = sys.flags\n" +
+		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, faulthandler.is_enabled(), *sys.argv[1:])\n"
+	for config, want := range map[string]string{
+		``:                   "1 0 False None [] True",
+		`unbuffered = true`:  "1 0 False None [] True",
+		`unbuffered = false`: "0 0 False None [] True",
+		`isolated = true`:    "1 1 False None [] True",
+		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True None ['default', 'ignore'] True",
+	} {
+		config += "\nscript = \"app.py\"\nargs = [\"-X\"]"
+		if out := a.runs(a.task(config, map[string]string{"app.py": show})); out != want+" -X\n" {
+			t.Errorf("%s: got %q", config, out)
+		}
+	}
+}
+
+func TestPythonIsToldHowManyCoresAreReserved(t *testing.T) {
+	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "3.*/python3.*")} })
+	a.pretends("3.12.9")
+	a.pretends("3.13.0")
+	var allowed unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &allowed))
+	first := 0
+	for !allowed.IsSet(first) {
+		first++
+	}
+	for _, test := range []struct{ python, cpus, want string }{
+		{"3.13", strconv.Itoa(first), "1"},
+		{"3.13", "", "None"},
+		{"3.12", strconv.Itoa(first), "None"}, // it does not know the option
+	} {
+		cfg := a.task("code = \"import sys; print(sys._xoptions.get('cpu_count'))\"\npython = \""+test.python+"\"", nil, func(c *drivers.TaskConfig) {
+			c.Resources.LinuxResources.CpusetCpus = test.cpus
+		})
+		if out := a.runs(cfg); out != test.want+"\n" {
+			t.Errorf("%+v: got %q", test, out)
+		}
+	}
+}
+
+// pretends adds an interpreter that says it is of another version.
+func (a *agent) pretends(version string) {
+	a.t.Helper()
+	minor := version[:strings.LastIndexByte(version, '.')]
+	path := filepath.Join(a.dir, minor, "python"+minor)
+	must(a.t, os.Mkdir(filepath.Dir(path), 0o755))
+	must(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
+		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": \"\"/'\n"+
+		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
+}
+
+func TestInterpretersAreWhereTheNodesConfigurationSays(t *testing.T) {
+	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin/python3*")} })
+	own := filepath.Join(a.dir, "own/bin/python3")
+	must(t, os.MkdirAll(filepath.Dir(own), 0o755))
+	must(t, os.Symlink("/usr/bin/python3", own))
+	if out := a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)); out != own+"\n" {
+		t.Errorf("it runs with %q", out)
+	}
+}
+
+func TestALockSaysForWhichPythonItIs(t *testing.T) {
+	a := start(t)
+	for name, lock := range map[string]string{
+		"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=4\"\npackages = []\n",
+		"app.py.lock": "version = 1\nrequires-python = \">=4\"\n",
+	} {
+		cfg := a.task("script = \"app.py\"\nlock = \"local/"+name+"\"", map[string]string{"app.py": "", name: lock})
+		if err := a.refused(cfg); !strings.Contains(err.Error(), "python >=4 is not on this node") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWrongConfigurationsAreSentences(t *testing.T) {
+	a := start(t)
+	for config, want := range map[string]string{
+		``:                                  "nothing to run",
+		"script = \"a.py\"\nmodule = \"b\"": "exclude each other",
+		`script = "missing.py"`:             `"missing.py" is not there`,
+		`script = "empty"`:                  "without a __main__.py",
+		`module = "-c"`:                     "not the name of a module",
+		"code = \"1\"\ninterpreter_args = [\"-c\"]":                          "would run something else",
+		"code = \"1\"\npython = \"later\"":                                   "later",
+		"code = \"1\"\npython = \">=4\"":                                     ">=4",
+		"code = \"1\"\npython = \"/usr/bin/perl\"":                           "/usr/bin/perl",
+		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":                 "exclude each other",
+		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                      "https://host/simple",
+		"code = \"1\"\noffline = true\nextra_index_urls = [\"https://x/y\"]": "offline",
+		"code = \"1\"\nrequirements = [\"x\"]":                               "find_links is not",
+		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not there`,
+		"code = \"1\"\nrequirements = \"local/gone.txt\"":                    "local/gone.txt",
+		"code = \"1\"\nrequirements = [\"-e .\"]":                            "-e",
+		"code = \"1\"\nrequirements = \"\"":                                  "empty",
+		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":      "is not there",
+	} {
+		cfg := a.task(config, map[string]string{"empty/x": ""})
+		err := a.refused(cfg)
+		if !strings.Contains(err.Error(), want) || strings.Contains(strings.TrimSpace(err.Error()), "\n\n") {
+			t.Errorf("%s\n: %v", config, err)
+		}
+	}
+}
+
+func TestWhereAFileWasLookedForIsSaidOnce(t *testing.T) {
+	dir := t.TempDir()
+	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
+	_, _, err := files.find("a.py")
+	if want := fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py", dir); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestALargeProgramIsNotReadBeforeItRuns(t *testing.T) {
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	f, err := z.Create("__main__.py")
+	must(t, err)
+	_, err = f.Write([]byte(greet))
+	must(t, err)
+	must(t, z.Close())
+	a := start(t)
+	cfg := a.task("script = \"app.pyz\"\nrequirements = []\nargs = [\"one\"]", map[string]string{"app.pyz": ""})
+	path := filepath.Join(cfg.TaskDir().LocalDir, "app.pyz")
+	must(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
+	app, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	_, err = app.Write(zipped.Bytes())
+	must(t, err)
+	must(t, app.Close())
+	if out := a.runs(cfg); out != "hello one\n" {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestADirectorysProgramSaysWhatItRequires(t *testing.T) {
+	a := start(t, func(c *Config) { c.Offline, c.JobIndexes = false, false })
+	for requires, want := range map[string]string{
+		`# requires-python = ">=4"`: ">=4",
+		`# dependencies = ["moon-phase @ https://host.invalid/a-1-py3-none-any.whl"]`: "job_indexes",
+	} {
+		cfg := a.task(`script = "dir"`, map[string]string{"dir/__main__.py": "# /// script\n" + requires + "\n# ///\n"})
+		if err := a.refused(cfg); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", requires, err)
+		}
+	}
+	cfg := a.task(`script = "dir"`, map[string]string{"dir/x": ""})
+	must(t, unix.Mkfifo(filepath.Join(cfg.TaskDir().LocalDir, "dir/__main__.py"), 0o644))
+	if err := a.refused(cfg); !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+}
+
+func TestInlineCodeIsAFileOfTheTask(t *testing.T) {
+	needRoot(t)
+	a := start(t)
+	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid == os.getuid())"`, nil)
+	secret := filepath.Join(a.dir, "secret")
+	must(t, os.WriteFile(secret, []byte("keep"), 0o600))
+	// somebody who may write there leaves a trap
+	must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
+	if out := a.runs(cfg); !strings.HasSuffix(out, "local/inline_code.py 0o100600 True\n") {
+		t.Errorf("got %q", out)
+	}
+	if b, _ := os.ReadFile(secret); string(b) != "keep" {
+		t.Errorf("code was written to where a link leads: %q", b)
+	}
+}
+
+func TestOutputComesLineByLine(t *testing.T) {
+	a := start(t)
+	cfg := a.task(`code = "import time\nprint('first')\ntime.sleep(1000)"`, nil)
+	_, _, err := a.StartTask(cfg)
+	must(t, err)
+	defer func() { must(t, a.DestroyTask(cfg.ID, true)) }()
+	eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
+}

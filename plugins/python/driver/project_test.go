@@ -1,0 +1,106 @@
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+const shopProject = `[project]
+name = "shop"
+version = "1"
+requires-python = ">=3.8"
+dependencies = ["moon-phase"]
+[project.optional-dependencies]
+mail = ["mail-post"]
+[dependency-groups]
+test = ["test-tool"]
+dev = ["dev-tool"]
+`
+
+// found prints which of the packages of shopProject there are.
+const found = `import importlib.util as u
+print(*[n for n in ("moon_phase", "mail_post", "test_tool", "dev_tool", "shop") if u.find_spec(n)])
+`
+
+// shopWheels are those of its packages; the project itself is none of them.
+func shopWheels(t *testing.T, dir string) {
+	for _, name := range []string{"moon-phase", "mail-post", "test-tool", "dev-tool"} {
+		wheeltest.Wheel{Name: name, Version: "1.2"}.Write(t, dir)
+	}
+}
+
+func TestProjectsDependenciesAreInstalledWithWhatIsChosen(t *testing.T) {
+	installers(t, func(t *testing.T, a *agent) {
+		for chosen, want := range map[string]string{
+			"":                            "moon_phase",
+			`extras = ["Mail"]`:           "moon_phase mail_post",
+			`dependency_groups = ["dev"]`: "moon_phase dev_tool",
+			"extras = [\"mail\"]\ndependency_groups = [\"test\", \"dev\"]": "moon_phase mail_post test_tool dev_tool",
+		} {
+			const config = "script = \"app.py\"\nrequirements = \"local/pyproject.toml\"\nfind_links = [\"local/wheels\"]\n"
+			cfg := a.task(config+chosen, map[string]string{"app.py": found, "pyproject.toml": shopProject})
+			shopWheels(t, filepath.Join(cfg.TaskDir().LocalDir, "wheels"))
+			if out := a.runs(cfg); strings.TrimSpace(out) != want {
+				t.Errorf("%q: got %q, want %q", chosen, out, want)
+			}
+		}
+	})
+	a := start(t)
+	for chosen, says := range map[string]string{
+		"requirements = \"local/pyproject.toml\"\nextras = [\"gone\"]": `no extra "gone": there is mail`,
+		"requirements = [\"moon-phase\"]\nextras = [\"mail\"]":         "extras and dependency_groups are a project's",
+		"requirements = \"local/pyproject.toml\"\npython = \"3.7\"":    "python ",
+	} {
+		files := map[string]string{"app.py": found, "pyproject.toml": shopProject}
+		if err := a.refused(a.task("script = \"app.py\"\n"+chosen, files)); !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", chosen, err)
+		}
+	}
+}
+
+func TestAProjectThatUVLockedIsInstalledWithWhatIsChosen(t *testing.T) {
+	uv := uv(t)
+	wheels := t.TempDir()
+	shopWheels(t, wheels)
+	index := wheeltest.Index(t, wheels)
+	project := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(shopProject), 0o644))
+	in := func(args ...string) []byte {
+		t.Helper()
+		cmd := exec.Command(uv, append(args, "--no-config", "--no-python-downloads", "--no-cache")...)
+		cmd.Dir = project
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return out
+	}
+	in("lock", "--default-index", index.URL+"/simple")
+	locked, err := os.ReadFile(filepath.Join(project, "uv.lock"))
+	must(t, err)
+	files := map[string]string{"app.py": found, "pyproject.toml": shopProject, "uv.lock": string(locked)}
+	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
+	for chosen, want := range map[string]string{
+		"":                             "moon_phase",
+		`extras = ["mail"]`:            "moon_phase mail_post",
+		`dependency_groups = ["dev"]`:  "moon_phase dev_tool",
+		`dependency_groups = ["test"]`: "moon_phase test_tool",
+	} {
+		config := fmt.Sprintf("script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"%s/simple\"\n", index.URL)
+		cfg := a.task(config+chosen, maps.Clone(files))
+		if out := a.runs(cfg); strings.TrimSpace(out) != want {
+			t.Errorf("%q: got %q, want %q", chosen, out, want)
+		}
+	}
+	err = a.refused(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"\ndependency_groups = [\"gone\"]", files))
+	if !strings.Contains(err.Error(), `no dependency group "gone": there is dev, test`) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,120 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+func TestAWheelhouseIsReadWithinBounds(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40, "notes.txt": 1 << 40} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		must(t, os.Truncate(filepath.Join(dir, name), size))
+	}
+	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, true); err == nil || !strings.Contains(err.Error(), "cache_max_size") {
+		t.Errorf("more than the limit: %v", err)
+	}
+	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, false); err == nil || !strings.Contains(err.Error(), "cache_max_size") {
+		t.Errorf("more than the limit, unread: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newWheelhouse(ended, dir, taskFiles{}, 1<<50, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("when nobody waits any more: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(dir, "b-1-py3-none-any.whl")))
+	if h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true); err != nil || len(h.wheel) != 1 {
+		t.Errorf("got %v, %v", h.wheel, err)
+	}
+}
+
+func TestWheelsOfAJobAreCopiedAsTheyWereLookedAt(t *testing.T) {
+	dir, scratch := t.TempDir(), t.TempDir()
+	wheel := filepath.Join(dir, "a-1-py3-none-any.whl")
+	must(t, os.WriteFile(wheel, []byte("one"), 0o600))
+	h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true)
+	must(t, err)
+	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any
+	indexes, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), scratch)
+	must(t, err)
+	copied := filepath.Join(indexes.FindLinks[0], filepath.Base(wheel))
+	for path, want := range map[string]os.FileMode{indexes.FindLinks[0]: 0o755, copied: 0o644} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v: the builder has to read it", path, info.Mode(), err)
+		}
+	}
+	must(t, os.WriteFile(wheel, []byte("two"), 0o600))
+	if _, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
+		t.Errorf("another wheel in its place: %v", err)
+	}
+}
+
+func TestWheelsOfAJobAreFirstReadWhenTheyAreBuiltWhereRequirementsHaveHashes(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
+	c := schema.Of[Config]().Default()
+	c.Offline = true
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // whoever reads a wheel notices
+	hashed := &requirement.Set{Lines: []string{"a==1 --hash=sha256:" + strings.Repeat("0", 64)}, Hashed: true}
+	for required, want := range map[*requirement.Set]error{hashed: nil, {Lines: []string{"a"}}: context.Canceled} {
+		if _, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, required); !errors.Is(err, want) {
+			t.Errorf("hashed %t: %v", required.Hashed, err)
+		}
+	}
+	s, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed)
+	must(t, err)
+	if _, err := s.into(ended, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits for the build: %v", err)
+	}
+	indexes, err := s.into(t.Context(), t.TempDir())
+	must(t, err)
+	if text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl")); string(text) != "one" {
+		t.Errorf("copied %q, %v", text, err)
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "b-1-py3-none-any.whl"), 0o755))
+	if _, err := newSources(t.Context(), &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed); err == nil {
+		t.Error("a directory is taken for a wheel")
+	}
+}
+
+func TestWhatAnInstallerCouldUseOfTheNodesDirectoryIsInTheKey(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) func() {
+		return func() { must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
+	}
+	before := nodeDirectory(dir)
+	for _, step := range []struct {
+		what   string
+		do     func()
+		counts bool
+	}{
+		{"a wheel", file("a-1-py3-none-any.whl", "1"), true},
+		{"another wheel of its name", file("a-1-py3-none-any.whl", "22"), true},
+		{"a note", file("notes.txt", "1"), false},
+		{"a source distribution", file("a-2.tgz", "1"), true},
+		{"one with another ending", file("a-3.tar.bz2", "1"), true},
+		{"a page, whose links pip follows", file("index.html", "<a href=x>"), true},
+		{"what a link will lead to", file("target", "1"), false},
+		{"the link", func() { must(t, os.Symlink("target", filepath.Join(dir, "b-1-py3-none-any.whl"))) }, true},
+		{"another target", file("target", "22"), true},
+	} {
+		step.do()
+		after := nodeDirectory(dir)
+		if slices.Equal(before, after) == step.counts {
+			t.Errorf("%s: in the key %t", step.what, !step.counts)
+		}
+		before = after
+	}
+}

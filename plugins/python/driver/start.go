@@ -1,0 +1,121 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/pep440"
+)
+
+type request = driver.Request[TaskConfig]
+
+// command turns a task into a command: which program, which interpreter for it, which
+// environment for both.
+func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, error) {
+	now := d.current()
+	if err := r.Config.check(&now.config); err != nil {
+		return nil, err
+	}
+	cmd := r.Run("python3")
+	dirs := r.Task.TaskDir()
+	files := taskFiles{user: r.User(), dirs: []string{cmd.Dir, dirs.LocalDir, dirs.Dir}, secrets: dirs.SecretsDir}
+	p, err := newProgram(&r.Config, files, cmd.Dir)
+	if err != nil {
+		return nil, err
+	}
+	required, err := readRequirements(&r.Config, files, p)
+	if err != nil {
+		return nil, err
+	}
+	found, err := now.finder.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fitting, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
+	if err != nil {
+		return nil, choiceError(err, now.finder.Late())
+	}
+	python := fitting[0]
+	cmd.Path = python.Path
+	cmd.Env = withoutAgents(cmd.Env)
+	if !required.Empty() {
+		var env *environment.Environment
+		env, python, err = d.environmentOfAny(ctx, now, r, files, found, fitting, required)
+		if err == nil {
+			r.Finally(env.Release)
+			err = env.Lend(r.StateDir())
+		}
+		if err != nil {
+			return nil, startError(ctx, err, now.config.BuildTimeout.Duration())
+		}
+		use(cmd, env)
+	}
+	if r.Config.Code != "" {
+		if err := writeInlineCode(dirs.Dir, r.Config.Code, r.User()); err != nil {
+			return nil, err
+		}
+	}
+	cmd.Args = slices.Concat(interpreterArgs(&r, python), p.args, r.Config.Args)
+	return cmd, nil
+}
+
+// use makes a command run in an environment.
+func use(cmd *task.Command, env *environment.Environment) {
+	bin := filepath.Join(env.Dir, "bin")
+	cmd.Path = filepath.Join(bin, "python3")
+	path := "/usr/local/bin:/usr/bin:/bin"
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
+		name, value, _ := strings.Cut(v, "=")
+		if name == "PATH" && value != "" {
+			path = value
+		}
+		return name == "PATH" || name == "VIRTUAL_ENV"
+	})
+	cmd.Env = append(cmd.Env, "PATH="+bin+":"+path, "VIRTUAL_ENV="+env.Dir)
+	if cmd.User == nil && os.Geteuid() == 0 || cmd.User != nil && cmd.User.UID == 0 {
+		// modes do not keep root from writing, a read-only mount does
+		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: env.Dir, Target: env.Dir, ReadOnly: true})
+	}
+}
+
+// withoutAgents drops the agent's own settings for Python and its installers, which
+// raw environments inherit; what the job sets stays.
+func withoutAgents(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, value, _ := strings.Cut(v, "=")
+		for _, prefix := range []string{"PYTHON", "PIP_", "UV_", "VIRTUAL_ENV", "CONDA_"} {
+			if strings.HasPrefix(name, prefix) && os.Getenv(name) == value {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// choose finds the interpreters that the job, the program and its project or lock agree on, the best first.
+func choose(found []interpreter.Interpreter, job, script, lock string) ([]interpreter.Interpreter, error) {
+	path := ""
+	if strings.HasPrefix(job, "/") {
+		path, job = job, ""
+	}
+	wanted := pep440.Specifier{}
+	for _, w := range []struct{ who, spec string }{
+		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock},
+	} {
+		s, err := pep440.Parse(w.spec)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w.who, err)
+		}
+		wanted = wanted.And(s)
+	}
+	return interpreter.Fitting(found, path, wanted)
+}

@@ -1,0 +1,167 @@
+package driver
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
+	said := 0
+	p := newProgress(func(string, ...any) { said++ })
+	defer p.stop()
+	p.hear("Collecting moon-phase")
+	for at := p.wait; at < 10*time.Minute; at += p.wait {
+		p.tell()
+	}
+	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
+		t.Errorf("it tells %d times in ten minutes", said)
+	}
+}
+
+func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		p := newProgress(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		defer p.stop()
+		p.download("pypi.org", 0)
+		p.download("files.pythonhosted.org", 300_000)
+		p.download("files.pythonhosted.org", 41_000_000)
+		time.Sleep(quiet)
+		synctest.Wait()
+		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, nothing yet from pypi.org"
+		if len(said) != 1 || said[0] != want {
+			t.Errorf("it told %q", said)
+		}
+	})
+}
+
+func TestOfManyHostsAHundredAreCounted(t *testing.T) {
+	p := newProgress(func(string, ...any) {})
+	defer p.stop()
+	for n := range 1000 {
+		p.download(fmt.Sprint("host", n), 1)
+		p.download("host0", 1)
+	}
+	if len(p.downloaded) != 100 || p.downloaded["host0"] != 1001 {
+		t.Errorf("%d are counted, the first with %d bytes", len(p.downloaded), p.downloaded["host0"])
+	}
+}
+
+func TestOnlyRegularFilesAreOpened(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	must(t, os.WriteFile(file, []byte("text"), 0o600))
+	must(t, unix.Mkfifo(fifo, 0o600))
+	must(t, os.Symlink(file, link))
+	for path, flags := range map[string]int{fifo: 0, "/dev/null": 0, dir: 0, link: unix.O_NOFOLLOW, "/dev/tty": 0} {
+		if f, err := openRegular(path, flags); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v, %v", path, f, err)
+		}
+	}
+	for _, path := range []string{file, link} {
+		f, err := openRegular(path, 0)
+		must(t, err)
+		if b, err := io.ReadAll(f); string(b) != "text" || err != nil {
+			t.Errorf("%s: %q, %v", path, b, err)
+		}
+		must(t, f.Close())
+	}
+}
+
+func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
+	needRoot(t)
+	c := schema.Of[Config]().Default()
+	c.BuildUser, c.DefaultUser = "65534", "65534:0"
+	if err := newDriver().configure(c); err == nil || !strings.Contains(err.Error(), "default_user") {
+		t.Error(err)
+	}
+}
+
+func TestAStartIsTriedAgainWhileAnInterpreterIsLate(t *testing.T) {
+	_, none := choose(nil, ">=3.12", "", "")
+	_, wrong := choose(nil, "three", "", "")
+	late := []string{"/usr/bin/python3.12"}
+	for _, test := range []struct {
+		err  error
+		late []string
+		want bool
+	}{{none, late, true}, {none, nil, false}, {wrong, late, false}} {
+		err := choiceError(test.err, test.late)
+		if structs.IsRecoverable(err) != test.want || strings.Contains(err.Error(), late[0]) != test.want {
+			t.Errorf("late %q: %v", test.late, err)
+		}
+	}
+}
+
+func TestCoresAreCountedAsTheKernelListsThem(t *testing.T) {
+	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
+		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}}}
+		if got := cores(r); got != want {
+			t.Errorf("%q: %d", list, got)
+		}
+	}
+	if got := cores(&request{Task: &drivers.TaskConfig{}}); got != 0 {
+		t.Errorf("without resources: %d", got)
+	}
+}
+
+func TestOfALongListTheBeginningIsShown(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	if got := strings.Join(firstOf(all, 3), " "); got != "a b c" {
+		t.Errorf("got %s", got)
+	}
+	if got := strings.Join(firstOf(all, 2), " "); got != "a b and 1 more" || strings.Join(all, " ") != "a b c" {
+		t.Errorf("got %s, of %s", got, all)
+	}
+}
+
+func TestRoundUp(t *testing.T) {
+	for n, want := range map[int64]int64{-1: 0, 0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048} {
+		if got := roundUp(n); got != want {
+			t.Errorf("%d: %d", n, got)
+		}
+	}
+}
+
+func TestFileNamesAreToldFromRequirements(t *testing.T) {
+	for text, want := range map[string]bool{
+		"requirements.txt": true, "local/reqs": true, "dev.in": true, "/abs/file": true,
+		"requests": false, "requests[socks]>=2": false, "x @ https://host/x.whl": false, "zope.interface": false,
+		"https://host/x-1.0-py3-none-any.whl": false,
+	} {
+		if isFileName(text) != want {
+			t.Errorf("%q", text)
+		}
+	}
+}
+
+func TestWrongPluginConfigurationsAreSentences(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"interpreters has":      func(c *Config) { c.Interpreters = []string{"python3"} },
+		"is not a pattern":      func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
+		"uv \"uv\" is not":      func(c *Config) { c.UV = "uv" },
+		"begins with \"token\"": func(c *Config) { c.IndexURL = "token:secret@host" },
+		"find_links has":        func(c *Config) { c.FindLinks = []string{"wheels"} },
+		"cache_dir":             func(c *Config) { c.CacheDir = "cache" },
+	} {
+		var c Config
+		c.IndexURL, c.BuildUser = "https://pypi.org/simple", "79999"
+		change(&c)
+		err := newDriver().configure(c)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}

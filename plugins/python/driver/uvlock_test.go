@@ -1,0 +1,80 @@
+package driver
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
+	uv := uv(t)
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	index := wheeltest.Index(t, wheels)
+	project := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte("[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"moon-phase\"]\n"), 0o644))
+	cmd := exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index", index.URL+"/simple")
+	cmd.Dir = project
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files := map[string]string{"app.py": useMoon}
+	for _, name := range []string{"pyproject.toml", "uv.lock"} {
+		b, err := os.ReadFile(filepath.Join(project, name))
+		must(t, err)
+		files[name] = string(b)
+	}
+	// what came since is not in the lock
+	later := moon
+	later.Version = "1.3"
+	later.Write(t, wheels)
+
+	config := "script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"" + index.URL + "/simple\""
+	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
+	if out := a.runs(a.task(config, files)); !strings.HasPrefix(out, "1.2 ") {
+		t.Errorf("got %q", out)
+	}
+
+	// another wheel of that name and version is not what was locked
+	other := moon
+	other.Files = map[string]string{"planted.py": ""}
+	other.Write(t, wheels)
+	a = start(t, func(c *Config) { c.Offline = false }, with(uv))
+	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "ash mismatch for `") {
+		t.Error(err)
+	}
+
+	// a lock may name where a file is, too
+	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase", "moon-phase @ "+index.URL+"/files/"+later.File(), 1)
+	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
+	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index", index.URL+"/simple")
+	cmd.Dir = project
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b, err := os.ReadFile(filepath.Join(project, "uv.lock"))
+	must(t, err)
+	files["uv.lock"] = string(b)
+	for _, may := range []bool{true, false} {
+		a = start(t, func(c *Config) {
+			c.IndexURL, c.Offline, c.JobIndexes = index.URL+"/simple", false, may
+		}, with(uv))
+		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
+		if may {
+			if out := a.runs(cfg); !strings.HasPrefix(out, "1.3 ") {
+				t.Errorf("got %q", out)
+			}
+		} else if err := a.refused(cfg); !strings.Contains(err.Error(), "job_indexes") {
+			t.Error(err)
+		}
+	}
+
+	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "pip" })
+	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "needs uv") {
+		t.Error(err)
+	}
+}

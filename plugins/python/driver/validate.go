@@ -1,0 +1,155 @@
+package driver
+
+import (
+	"fmt"
+	"net/url"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/builders"
+
+	"github.com/outrider-dev/outrider/plugins/python/builder"
+)
+
+// validate checks what the schema can't.
+func validate(c *Config) error {
+	for _, g := range c.Interpreters {
+		if !filepath.IsAbs(g) {
+			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as \"/opt/python/*/bin/python3*\"", g)
+		}
+		if _, err := filepath.Match(g, "/"); err != nil {
+			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)
+		}
+	}
+	if c.UV != "" && !filepath.IsAbs(c.UV) {
+		return fmt.Errorf("uv %q is not absolute: write the program's path from /", c.UV)
+	}
+	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
+		if err := checkIndexURL(u); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.FindLinks {
+		if !filepath.IsAbs(f) && !isURL(f) {
+			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
+		}
+	}
+	return nil
+}
+
+// checkIndexURL does not repeat a URL that is wrong: it may have a password.
+func checkIndexURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("an index URL is not one: write it as \"https://host/simple\" (what is written begins with %q)", beginning(text))
+	}
+	return nil
+}
+
+func beginning(text string) string {
+	if i := strings.IndexAny(text, ":/"); i >= 0 {
+		return text[:i]
+	}
+	return text[:min(len(text), 8)]
+}
+
+func isURL(text string) bool {
+	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
+}
+
+// check tells what a task's config block has wrong, as far as that can be seen in it.
+func (t *TaskConfig) check(c *Config) error {
+	programs := 0
+	for _, p := range []string{t.Script, t.Module, t.Code} {
+		if p != "" {
+			programs++
+		}
+	}
+	switch {
+	case programs == 0:
+		return fmt.Errorf("nothing to run: set script, module or code")
+	case programs > 1:
+		return fmt.Errorf("script, module and code exclude each other: set one of them")
+	case len(t.Requirements) > 0 && t.Lock != "":
+		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
+	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
+		return fmt.Errorf("extras and dependency_groups are a project's: name its pyproject.toml in requirements, or its " +
+			"uv.lock or pylock.toml in lock (those of a package are written with it: \"NAME[EXTRA]\")")
+	case strings.HasPrefix(t.Module, "-") || strings.ContainsAny(t.Module, " /\x00"):
+		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"", t.Module)
+	case strings.ContainsRune(t.Script, 0):
+		return fmt.Errorf("script has a NUL character, which no path has")
+	}
+	for _, arg := range t.InterpreterArgs {
+		if slices.Contains([]string{"-c", "-m", "-", "-h", "-V", "--help", "--version"}, arg) {
+			return fmt.Errorf("interpreter_args has %q, which would run something else: use script, module or code", arg)
+		}
+	}
+	urls := slices.Clone(t.ExtraIndexURLs)
+	if t.IndexURL != "" {
+		urls = append(urls, t.IndexURL)
+	}
+	for _, u := range urls {
+		if err := checkIndexURL(u); err != nil {
+			return err
+		}
+	}
+	if t.Offline && len(urls) > 0 {
+		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline is set")
+	}
+	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !isURL(f) })...)
+	if !c.JobIndexes && len(urls) > 0 {
+		return errNoJobIndexes
+	}
+	return nil
+}
+
+var errNoJobIndexes = fmt.Errorf("this node does not let jobs name package indexes or URLs (job_indexes = false in the plugin's config)")
+
+// buildUsers is who builds.
+func buildUsers(c *Config) (*builder.Users, error) {
+	users := &builder.Users{Dir: builders.Dir}
+	if c.BuildUser != "" {
+		only, err := lookUpUser(c.BuildUser)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("build_user %w", err)
+		case only.UID == 0 || only.GID == 0:
+			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; name another user")
+		case only.UID == builder.Prober:
+			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user", builder.Prober)
+		}
+		users.Only = only
+	}
+	name, group, _ := strings.Cut(c.DefaultUser, ":")
+	who, err := lookUpUser(name)
+	if err != nil {
+		return users, nil // tasks are told
+	}
+	if gid, err := strconv.ParseUint(group, 10, 32); err == nil {
+		who.GID = uint32(gid)
+	}
+	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID || who.GID == users.Only.GID) {
+		return nil, fmt.Errorf("default_user %s is who builds, or of its group: whoever builds runs no tasks", c.DefaultUser)
+	}
+	return users, nil
+}
+
+// lookUpUser is the user of that name or id. An id need not have an account.
+func lookUpUser(name string) (*builder.User, error) {
+	uid, gid := name, name
+	if u, err := user.Lookup(name); err == nil {
+		uid, gid = u.Uid, u.Gid
+	} else if u, err := user.LookupId(name); err == nil {
+		uid, gid = u.Uid, u.Gid
+	}
+	id, err := strconv.ParseUint(uid, 10, 31)
+	group, groupErr := strconv.ParseUint(gid, 10, 31)
+	if err != nil || groupErr != nil {
+		return nil, fmt.Errorf("%q does not exist on this node", name)
+	}
+	return &builder.User{UID: uint32(id), GID: uint32(group)}, nil
+}
