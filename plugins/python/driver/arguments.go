@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 // interpreterArgs are the options before the program.
@@ -18,7 +17,7 @@ func interpreterArgs(r *request, python interpreter.Interpreter) []string {
 		args = append(args, "-I")
 	}
 	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
-	if n := cores(r); n > 0 && pep440.Compare(python.Version, "3.13") >= 0 {
+	if n := cores(r); n > 0 && interpreter.CompareVersions(python.Version, "3.13") >= 0 {
 		args = append(args, "-X", "cpu_count="+strconv.Itoa(n)) // os.cpu_count() is the host's otherwise
 	}
 	return append(args, r.Config.InterpreterArgs...)

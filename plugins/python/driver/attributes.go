@@ -8,7 +8,6 @@ import (
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 // attributes are what the node says of its interpreters, which are in Find's order. The versions
@@ -25,7 +24,7 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 	versions, described := map[string]bool{}, map[string]bool{}
 	for _, i := range found {
 		versions[i.Version] = true
-		if !pep440.PreRelease(i.Version) {
+		if !interpreter.IsPreRelease(i.Version) {
 			versions[i.Minor] = true
 		}
 		if described[i.Minor] {
@@ -43,7 +42,7 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 		if minor := strings.Count(a, ".") - strings.Count(b, "."); minor != 0 {
 			return minor
 		}
-		return pep440.Compare(a, b)
+		return interpreter.CompareVersions(a, b)
 	})
 	if len(found) > 0 {
 		all[interpreter.VersionsAttribute] = pstructs.NewStringAttribute(strings.Join(sorted, ","))

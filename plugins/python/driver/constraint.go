@@ -13,9 +13,8 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
-	"github.com/outrider-dev/outrider/plugins/python/inline"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // constraintCommand prints what keeps a job from nodes that have no interpreter for it: the driver sees
@@ -33,7 +32,7 @@ func constraint(w io.Writer, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
 	}
-	var wanted pep440.Specifier
+	var wanted interpreter.Specifier
 	var from []string
 	for _, arg := range args {
 		says, words, err := statement(arg)
@@ -69,11 +68,11 @@ const maxProject = 64 << 20
 
 // statement is what an argument says of the interpreter, and that in words. What is no file is taken for a
 // specifier.
-func statement(arg string) (says pep440.Specifier, words string, err error) {
+func statement(arg string) (says interpreter.Specifier, words string, err error) {
 	source, err := readProject(arg)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !strings.ContainsRune(arg, '/'):
-		if says, err = pep440.Parse(arg); err != nil {
+		if says, err = interpreter.ParseSpecifier(arg); err != nil {
 			err = fmt.Errorf("there is no file %s, and %w", arg, err)
 		}
 		return says, arg, err
@@ -86,7 +85,7 @@ func statement(arg string) (says pep440.Specifier, words string, err error) {
 	if err != nil || text == "" {
 		return says, arg + ", which has no requires-python", err
 	}
-	if says, err = pep440.Parse(text); err != nil {
+	if says, err = interpreter.ParseSpecifier(text); err != nil {
 		err = fmt.Errorf("%s: requires-python: %w", arg, err)
 	}
 	return says, fmt.Sprintf("%s: requires-python = %q", arg, text), err
@@ -123,7 +122,7 @@ func requiresPython(name string, source []byte) (string, error) {
 	if filepath.Ext(name) == ".toml" || filepath.Ext(name) == ".lock" {
 		return requiresPythonOfTOML(name, source)
 	}
-	m, err := inline.Read(source)
+	m, err := requirement.ReadScript(source)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}

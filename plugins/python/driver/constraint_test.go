@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/nomad/scheduler/feasible"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 // files puts files into the working directory of the test.
@@ -134,7 +133,7 @@ func meets(attribute string, c *interpreter.Constraint) bool {
 func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
 	nodes := [][]interpreter.Interpreter{nodesInterpreters, nodesInterpreters[1:2], nodesInterpreters[2:3], nodesInterpreters[3:4], nodesInterpreters[3:]}
 	for _, text := range []string{"", ">=3.8", ">=3.10", ">=3.12", "<3.12", "3.12", "3.9", "==3.12.9", "==3.12.8", "3.9.16", ">=3.13", ">=3.10,<3.12", "~=3.9", "!=3.12.*,>=3.10"} {
-		wanted, err := pep440.Parse(text)
+		wanted, err := interpreter.ParseSpecifier(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +150,7 @@ func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
 		}
 	}
 	// what the constraint can't say, the driver finds at the start
-	wanted, _ := pep440.Parse(">=3.12.10,<3.13")
+	wanted, _ := interpreter.ParseSpecifier(">=3.12.10,<3.13")
 	c, err := interpreter.ConstraintFor(wanted)
 	if err != nil || len(c.Partial) != 1 {
 		t.Fatalf("got %+v, %v", c, err)

@@ -16,7 +16,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
-	"github.com/outrider-dev/outrider/plugins/python/builder"
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -45,7 +44,7 @@ type setup struct {
 	finder     *interpreter.Finder
 	installers *installerFinder
 	cache      *environment.Cache
-	users      *builder.Users // who runs installers, nil: this process's user
+	users      *environment.Users // who runs installers, nil: this process's user
 	unsuited   unsuited
 }
 
@@ -81,28 +80,22 @@ func (d *pythonDriver) configure(c Config) error {
 	if err != nil {
 		return err
 	}
-	var users *builder.Users
+	var users *environment.Users
 	var take func(context.Context, func()) (*environment.Builder, error)
 	var as *syscall.Credential // who asks programs what they are
 	if os.Geteuid() == 0 {
 		if users, err = buildUsers(&c); err != nil {
 			return err
 		}
-		take = func(ctx context.Context, waiting func()) (*environment.Builder, error) {
-			t, err := users.Take(ctx, waiting)
-			if err != nil {
-				return nil, err
-			}
-			return &environment.Builder{UID: t.UID, GID: t.GID, Clear: t.Clear, Release: t.Release}, nil
-		}
-		as = &syscall.Credential{Uid: builder.Prober, Gid: builder.Prober}
+		take = users.Take
+		as = &syscall.Credential{Uid: environment.Prober, Gid: environment.Prober}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.setup = &setup{
 		config: c, users: users,
 		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
-		installers: &installerFinder{logger: d.logger, find: func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
+		installers: &installerFinder{asking: make(chan struct{}, 1), logger: d.logger, find: func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
 			return install.Find(ctx, c.Installer, c.UV, as, found)
 		}},
 		cache: environment.Open(environment.Config{

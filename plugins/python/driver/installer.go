@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/outrider-dev/outrider/plugins/python/flight"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -18,12 +17,14 @@ type installerFinder struct {
 	find   func(context.Context, []interpreter.Interpreter) (install.Installer, error)
 	logger hclog.Logger
 
-	asking flight.Group // one question at a time
+	asking chan struct{} // a semaphore: one question at a time
 
-	mu     sync.Mutex        // guards what follows
-	known  install.Installer // the zero value while none is
-	at     time.Time         // when it was found
-	warned string
+	mu      sync.Mutex        // guards what follows
+	known   install.Installer // the zero value while none is
+	at      time.Time         // when it was found
+	answers int               // so far, the last one with err
+	err     error
+	warned  string
 }
 
 // get returns the installer that builds environments. Who starts a task waits only where none is known.
@@ -38,34 +39,49 @@ func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpr
 }
 
 func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer, error) {
-	for {
-		known, due := f.recall(again)
-		if !due {
+	known, due, before := f.recall(again)
+	if !due {
+		return known, nil
+	}
+	select {
+	case f.asking <- struct{}{}:
+	default:
+		if known.Name != "" {
 			return known, nil
 		}
-		enough := known.Name != "" // while another asks
-		led, err := f.asking.Do(ctx, "installer", func() bool { return !enough }, func() (err error) {
-			if known, due = f.recall(again); due { // another may just have asked
-				known, err = f.learn(f.find(ctx, found))
-			}
-			return err
-		})
-		if led || enough || err != nil {
-			return known, err
+		select {
+		case f.asking <- struct{}{}:
+		case <-ctx.Done():
+			return known, ctx.Err()
 		}
 	}
+	defer func() { <-f.asking }()
+	if i, answers, err := f.last(); answers != before { // another has just asked
+		return i, err
+	}
+	return f.learn(f.find(ctx, found))
 }
 
-// recall is the installer that is known, and whether it is due to be asked for.
-func (f *installerFinder) recall(again bool) (known install.Installer, due bool) {
+// recall is the installer that is known, whether it is due to be asked for, and how many answers there were.
+func (f *installerFinder) recall(again bool) (known install.Installer, due bool, answers int) {
 	const every = 10 * time.Minute
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.known, f.known.Name == "" || again && time.Since(f.at) >= every
+	return f.known, f.known.Name == "" || again && time.Since(f.at) >= every, f.answers
+}
+
+// last is the last of the answers, and how many there were.
+func (f *installerFinder) last() (i install.Installer, answers int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known, f.answers, f.err
 }
 
 // learn takes down an answer, and returns what follows from it.
 func (f *installerFinder) learn(i install.Installer, err error) (install.Installer, error) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it was not asked to the end
+		return i, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var notKnown *install.NotKnownError
@@ -73,8 +89,6 @@ func (f *installerFinder) learn(i install.Installer, err error) (install.Install
 	case err == nil:
 		f.known, f.at = i, time.Now()
 		f.warn(i.NoUV)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // nobody asked to the end
-		return i, err
 	case errors.As(err, &notKnown):
 		f.warn(err)
 		if f.known.Name != "" {
@@ -84,7 +98,9 @@ func (f *installerFinder) learn(i install.Installer, err error) (install.Install
 		f.known = install.Installer{}
 		f.warn(err)
 	}
-	return f.known, err
+	f.answers++
+	f.err = err
+	return f.known, f.err
 }
 
 // warn tells the operator once why uv is not used, or why nothing can be built.

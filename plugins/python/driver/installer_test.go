@@ -173,7 +173,7 @@ func TestWhoWaitsAsksWhenWhoAskedHasGone(t *testing.T) {
 }
 
 func testFinder(find func(context.Context) (install.Installer, error)) *installerFinder {
-	return &installerFinder{logger: hclog.NewNullLogger(), find: func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
+	return &installerFinder{asking: make(chan struct{}, 1), logger: hclog.NewNullLogger(), find: func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
 		return find(ctx)
 	}}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 
-	"github.com/outrider-dev/outrider/plugins/python/inline"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // inlineCode is the file that the option code is written to, in the task directory:
@@ -22,7 +22,7 @@ const inlineCode = "local/inline_code.py"
 // it requires.
 type program struct {
 	args     []string
-	metadata inline.Metadata
+	metadata requirement.Script
 }
 
 // newProgram finds a task's program. dir is where it will start.
@@ -52,10 +52,10 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 		if _, _, err := files.find(source); err != nil {
 			return program{}, fmt.Errorf("script %q is a directory without a __main__.py", t.Script)
 		}
-	} else if info.Size() > inline.MaxSource || !info.Mode().IsRegular() {
+	} else if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {
 		return p, nil // a zip application may be large; python says what is wrong with others
 	}
-	content, err := files.read(source, inline.MaxSource)
+	content, err := files.read(source, requirement.MaxScript)
 	if err != nil {
 		return program{}, fmt.Errorf("failed to read script: %w", err)
 	}
@@ -68,7 +68,7 @@ func (p *program) read(name string, source []byte) error {
 	if bytes.ContainsRune(source, 0) {
 		return nil
 	}
-	m, err := inline.Read(source)
+	m, err := requirement.ReadScript(source)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}

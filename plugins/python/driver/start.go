@@ -13,7 +13,6 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 type request = driver.Request[TaskConfig]
@@ -107,11 +106,11 @@ func choose(found []interpreter.Interpreter, job, script, lock string) ([]interp
 	if strings.HasPrefix(job, "/") {
 		path, job = job, ""
 	}
-	wanted := pep440.Specifier{}
+	wanted := interpreter.Specifier{}
 	for _, w := range []struct{ who, spec string }{
 		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock},
 	} {
-		s, err := pep440.Parse(w.spec)
+		s, err := interpreter.ParseSpecifier(w.spec)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", w.who, err)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 
-	"github.com/outrider-dev/outrider/plugins/python/builder"
+	"github.com/outrider-dev/outrider/plugins/python/environment"
 )
 
 // validate checks what the schema can't.
@@ -110,8 +110,8 @@ func (t *TaskConfig) check(c *Config) error {
 var errNoJobIndexes = fmt.Errorf("this node does not let jobs name package indexes or URLs (job_indexes = false in the plugin's config)")
 
 // buildUsers is who builds.
-func buildUsers(c *Config) (*builder.Users, error) {
-	users := &builder.Users{Dir: builders.Dir}
+func buildUsers(c *Config) (*environment.Users, error) {
+	users := &environment.Users{Dir: builders.Dir}
 	if c.BuildUser != "" {
 		only, err := lookUpUser(c.BuildUser)
 		switch {
@@ -119,8 +119,8 @@ func buildUsers(c *Config) (*builder.Users, error) {
 			return nil, fmt.Errorf("build_user %w", err)
 		case only.UID == 0 || only.GID == 0:
 			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; name another user")
-		case only.UID == builder.Prober:
-			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user", builder.Prober)
+		case only.UID == environment.Prober:
+			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user", environment.Prober)
 		}
 		users.Only = only
 	}
@@ -139,7 +139,7 @@ func buildUsers(c *Config) (*builder.Users, error) {
 }
 
 // lookUpUser is the user of that name or id. An id need not have an account.
-func lookUpUser(name string) (*builder.User, error) {
+func lookUpUser(name string) (*environment.User, error) {
 	uid, gid := name, name
 	if u, err := user.Lookup(name); err == nil {
 		uid, gid = u.Uid, u.Gid
@@ -151,5 +151,5 @@ func lookUpUser(name string) (*builder.User, error) {
 	if err != nil || groupErr != nil {
 		return nil, fmt.Errorf("%q does not exist on this node", name)
 	}
-	return &builder.User{UID: uint32(id), GID: uint32(group)}, nil
+	return &environment.User{UID: uint32(id), GID: uint32(group)}, nil
 }

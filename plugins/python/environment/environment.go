@@ -24,8 +24,6 @@ import (
 	"runtime"
 	"sync"
 	"time"
-
-	"github.com/outrider-dev/outrider/plugins/python/flight"
 )
 
 // Config is what a Cache needs to know.
@@ -34,8 +32,8 @@ type Config struct {
 	MaxSize int64         // bytes, 0 is without limit
 	MaxAge  time.Duration // without use, 0 is without limit
 
-	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one. It is nil
-	// where this process's user builds.
+	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one (Users.Take).
+	// It is nil where this process's user builds.
 	Builders func(ctx context.Context, waiting func()) (*Builder, error)
 
 	// Patience is for how long an old environment (Spec.Fresh) is used without another try
@@ -45,19 +43,12 @@ type Config struct {
 	Log func(format string, args ...any)
 }
 
-// Builder is a user that owns nothing else on the node, for one build.
-type Builder struct {
-	UID, GID uint32
-	Clear    func() error // returns when no process of the user is there, and kills those that are
-	Release  func()       // lets others build as the user
-}
-
 // Cache is the environments below a directory. It is safe for concurrent use, and so are
 // several of one directory, in any number of processes.
 type Cache struct {
 	cfg    Config
 	places chan struct{} // one is taken for each build: what all at once would take, a node has not
-	builds flight.Group  // of this process, by key
+	builds flight        // of this process, by key
 
 	mu     sync.Mutex
 	failed map[string]failure // by key: the last build that was to replace an old environment
@@ -170,7 +161,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 			s.Outdated(old.Age)
 		}
 		var built *Environment
-		led, err := c.builds.Do(ctx, key, func() bool { s.Waiting(); return true }, func() (err error) {
+		led, err := c.builds.do(ctx, key, s.Waiting, func() (err error) {
 			built, err = c.lead(ctx, st, key, s)
 			if old != nil && isTemporary(err) && !errors.Is(ctx.Err(), context.Canceled) {
 				c.note(key, err)

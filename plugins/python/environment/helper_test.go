@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 		helpBlock(argument)
 	case "churn":
 		helpChurn(argument)
+	case "ids":
+		helpWith(argument)
 	case "swap":
 		helpSwap(argument)
 	}

@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // groupless are the versions of uv that have --no-default-groups. Those before leave out dev alone.
-var groupless, _ = pep440.Parse(">=0.5.23")
+var groupless, _ = interpreter.ParseSpecifier(">=0.5.23")
 
 // Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. It leaves nothing in Work.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {

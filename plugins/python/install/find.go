@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/probe"
+	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 // Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
@@ -117,13 +117,13 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	out, _, err := probe.Run(ctx, timeout, as, []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}, path, "--version")
+	out, _, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}, path, "--version")
 	var errno syscall.Errno
 	var exit *exec.ExitError
 	switch {
-	case errors.Is(err, probe.ErrLate):
+	case errors.Is(err, sandbox.ErrLate):
 		return "", &NotKnownError{path, fmt.Errorf("it %w", err)}
-	case errors.Is(err, probe.ErrTooMuch):
+	case errors.Is(err, sandbox.ErrTooMuch):
 		return "", fmt.Errorf("it is not uv: it %w", err)
 	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
 		return "", &NotKnownError{path, err} // the node has too much to do, or the program is just being written

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 // byDefault orders interpreters, the best to use by default first.
@@ -20,8 +18,8 @@ func byDefault(a, b Interpreter) int {
 	}
 	return cmp.Or(
 		rank(!a.ordinary())-rank(!b.ordinary()),
-		rank(pep440.PreRelease(a.Version))-rank(pep440.PreRelease(b.Version)),
-		pep440.Compare(b.Version, a.Version),
+		rank(IsPreRelease(a.Version))-rank(IsPreRelease(b.Version)),
+		CompareVersions(b.Version, a.Version),
 	)
 }
 
@@ -51,7 +49,7 @@ func (i Interpreter) Name() string {
 }
 
 // Choose returns the best of Fitting.
-func Choose(found []Interpreter, path string, wanted pep440.Specifier) (Interpreter, error) {
+func Choose(found []Interpreter, path string, wanted Specifier) (Interpreter, error) {
 	fitting, err := Fitting(found, path, wanted)
 	if err != nil {
 		return Interpreter{}, err
@@ -62,7 +60,7 @@ func Choose(found []Interpreter, path string, wanted pep440.Specifier) (Interpre
 // Fitting returns the interpreters of those found (in Find's order, the best first) whose version is in the wanted set;
 // of several for which packages are the same, the first alone. Of a path, it is the one that has it among its names, if
 // its version is wanted. The error is a *NoneFitsError.
-func Fitting(found []Interpreter, path string, wanted pep440.Specifier) ([]Interpreter, error) {
+func Fitting(found []Interpreter, path string, wanted Specifier) ([]Interpreter, error) {
 	var fitting []Interpreter
 	for _, i := range found {
 		same := func(f Interpreter) bool {
@@ -86,7 +84,7 @@ func (i Interpreter) named(path string) bool {
 
 // NoneFitsError says which interpreters there are, and which constraint keeps the job from such nodes.
 type NoneFitsError struct {
-	Wanted pep440.Specifier
+	Wanted Specifier
 	Path   string // that was asked for, or empty
 	Found  []Interpreter
 }
@@ -132,7 +130,7 @@ func versionsOf(found []Interpreter) string {
 		return "none"
 	}
 	sorted := slices.Clone(found)
-	slices.SortStableFunc(sorted, func(a, b Interpreter) int { return pep440.Compare(a.Version, b.Version) })
+	slices.SortStableFunc(sorted, func(a, b Interpreter) int { return CompareVersions(a.Version, b.Version) })
 	var list []string
 	for _, i := range sorted {
 		list = append(list, i.String())

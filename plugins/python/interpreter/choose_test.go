@@ -4,13 +4,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
-func pep(t testing.TB, text string) pep440.Specifier {
+func pep(t testing.TB, text string) Specifier {
 	t.Helper()
-	s, err := pep440.Parse(text)
+	s, err := ParseSpecifier(text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,6 @@ package interpreter
 import (
 	"fmt"
 	"strings"
-
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
 )
 
 // VersionsAttribute is the node attribute with the versions of its interpreters, minor and full ones
@@ -22,15 +20,15 @@ type Constraint struct {
 
 // ConstraintFor is the constraint of a set of versions, nil where any interpreter of the
 // driver fits. It is an error if none ever can.
-func ConstraintFor(wanted pep440.Specifier) (*Constraint, error) {
+func ConstraintFor(wanted Specifier) (*Constraint, error) {
 	oldest := fmt.Sprintf("3.%d", oldestMinor)
-	if version, ok := wanted.Exact(); ok && pep440.Compare(version, oldest) >= 0 {
+	if version, ok := wanted.Exact(); ok && CompareVersions(version, oldest) >= 0 {
 		return &Constraint{Operator: "set_contains", Value: version}, nil
 	}
 	c := &Constraint{Operator: "set_contains_any", Open: wanted.Allows("3.99.0")}
 	var minors []string
 	for _, minor := range wanted.Minors() {
-		if pep440.Compare(minor, oldest) < 0 {
+		if CompareVersions(minor, oldest) < 0 {
 			continue
 		}
 		minors = append(minors, minor)
@@ -41,7 +39,7 @@ func ConstraintFor(wanted pep440.Specifier) (*Constraint, error) {
 	if len(minors) == 0 {
 		return nil, fmt.Errorf("%q allows no Python from %s on", wanted, oldest)
 	}
-	var all pep440.Specifier
+	var all Specifier
 	if c.Open && len(c.Partial) == 0 && len(minors) == len(all.Minors())-oldestMinor {
 		return nil, nil
 	}

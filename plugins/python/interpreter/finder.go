@@ -11,8 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/flight"
-	"github.com/outrider-dev/outrider/plugins/python/probe"
+	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 // Finder finds the interpreters of the node. It is safe for concurrent use.
@@ -25,7 +24,7 @@ type Finder struct {
 	// can't run is none that tasks could use.
 	As *syscall.Credential
 
-	asking flight.Group // one Find at a time, so that no interpreter is asked twice
+	asking sync.Mutex // held while interpreters run, so that none is asked twice; who holds it ends with its context
 
 	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
 	known    map[string]verdict
@@ -208,20 +207,20 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 // verdicts are those of the candidates, in their order. It asks who is not known, and again those to be asked
 // again, unless another does that: then what was known will do.
 func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again bool) ([]verdict, error) {
-	for {
-		all, which, enough := f.recall(candidates, again)
-		if len(which) == 0 {
-			return all, ctx.Err()
-		}
-		led, err := f.asking.Do(ctx, "interpreters", func() bool { return !enough }, func() error {
-			all, which, _ = f.recall(candidates, again) // another may just have asked them
-			f.askThem(ctx, candidates, which, all)
-			return nil
-		})
-		if led || enough || err != nil {
-			return all, ctx.Err()
-		}
+	all, which, enough := f.recall(candidates, again)
+	if len(which) == 0 {
+		return all, ctx.Err()
 	}
+	if !f.asking.TryLock() {
+		if enough {
+			return all, ctx.Err()
+		}
+		f.asking.Lock()
+	}
+	defer f.asking.Unlock()
+	all, which, _ = f.recall(candidates, again) // another may just have asked them
+	f.askThem(ctx, candidates, which, all)
+	return all, ctx.Err()
 }
 
 // recall is what is known of the candidates, in their order, and which of them, by their indexes, are to be asked; enough
@@ -279,7 +278,7 @@ func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdi
 	}
 	timeout = max(timeout, min(2*before.late, askLongest))
 	said, err := ask(ctx, c.path, f.As, timeout)
-	if errors.Is(err, probe.ErrLate) {
+	if errors.Is(err, sandbox.ErrLate) {
 		v.late = timeout
 	}
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/probe"
+	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 //go:embed probe.py
@@ -39,15 +39,15 @@ type answer struct {
 // ask runs the interpreter at path once, as a user, and returns what it says of itself. The process
 // and what it started are gone when ask returns. The error says why it can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
-	stdout, stderr, err := probe.Run(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, path, "-I", "-c", probeSource)
+	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, path, "-I", "-c", probeSource)
 	switch {
 	case err == nil:
 		return parseAnswer(stdout)
 	case ctx.Err() != nil:
 		return answer{}, ctx.Err()
-	case errors.Is(err, probe.ErrLate):
+	case errors.Is(err, sandbox.ErrLate):
 		return answer{}, err
-	case errors.Is(err, probe.ErrTooMuch):
+	case errors.Is(err, sandbox.ErrTooMuch):
 		return answer{}, fmt.Errorf("is no Python: it %w", err)
 	case errors.Is(err, fs.ErrPermission) && as != nil:
 		return answer{}, fmt.Errorf("can't be run by user %d: permission denied", as.Uid)

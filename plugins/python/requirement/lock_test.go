@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/pep440"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 func lockWith(packages string) string {
@@ -98,7 +98,7 @@ func TestALockOfManyPackagesSaysOfTheInterpreterWhatAllSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := pep440.Parse(s.RequiresPython)
+	wanted, err := interpreter.ParseSpecifier(s.RequiresPython)
 	if err != nil || len(s.RequiresPython) < 500 || !wanted.Allows("3.11.2") || wanted.Allows("3.9.99") || wanted.Allows("3.7.0") {
 		t.Errorf("%s: %v", s.RequiresPython, err)
 	}

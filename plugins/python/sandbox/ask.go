@@ -1,5 +1,4 @@
-// Package probe runs programs that are asked what they are.
-package probe
+package sandbox
 
 import (
 	"bytes"
@@ -9,8 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
 var (
@@ -23,20 +20,20 @@ var (
 // maxOutput is more than any program says of itself, in bytes.
 const maxOutput = 64 << 10
 
-// Run runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with env and a TMPDIR
+// Ask runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with env and a TMPDIR
 // alone, in a sandbox in which it can write to that TMPDIR only, and has no network where this process is root. What it
-// says is returned with an error, too. The process and what it started are gone when Run returns (sandbox.Sandbox.Run
+// says is returned with an error, too. The process and what it started are gone when Ask returns (Sandbox.Run
 // tells where that is not so).
 //
 // The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec. It is none that
 // something which the program left behind had its output open.
-func Run(ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string) (stdout, stderr string, err error) {
+func Ask(ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string) (stdout, stderr string, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out, complaints := &bounded{full: cancel}, &bounded{full: cancel}
-	s := sandbox.New(as)
+	s := New(as)
 	defer s.Close()
-	err = s.Run(limited, sandbox.Program{
+	err = s.Run(limited, Program{
 		Args: argv, Env: append(slices.Clone(env), "TMPDIR=/dev/shm"), Dir: "/", Stdout: out, Stderr: complaints,
 	})
 	switch {

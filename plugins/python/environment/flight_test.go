@@ -1,4 +1,4 @@
-package flight
+package environment
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 var errFailed = errors.New("failed")
 
-func always() bool { return true }
+func noWait() {}
 
 func TestWhoWaitsGetsTheErrorOfWhoLedUnlessThatWasCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -25,12 +25,12 @@ func TestWhoWaitsGetsTheErrorOfWhoLedUnlessThatWasCancelled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var g Group
+				var g flight
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				release := make(chan struct{})
 				go func() {
-					led, err := g.Do(ctx, "", always, func() error { <-release; return c.err })
+					led, err := g.do(ctx, "", noWait, func() error { <-release; return c.err })
 					if !led || err != c.err {
 						t.Errorf("who asked first: led %t, %v", led, err)
 					}
@@ -39,7 +39,7 @@ func TestWhoWaitsGetsTheErrorOfWhoLedUnlessThatWasCancelled(t *testing.T) {
 				var all sync.WaitGroup
 				for range 20 {
 					all.Go(func() {
-						led, err := g.Do(t.Context(), "", always, func() error { t.Error("it is done twice"); return nil })
+						led, err := g.do(t.Context(), "", noWait, func() error { t.Error("it is done twice"); return nil })
 						if led || err != c.want {
 							t.Errorf("who waited: led %t, %v", led, err)
 						}
@@ -51,7 +51,7 @@ func TestWhoWaitsGetsTheErrorOfWhoLedUnlessThatWasCancelled(t *testing.T) {
 				}
 				close(release)
 				all.Wait()
-				if led, err := g.Do(t.Context(), "", always, func() error { return nil }); !led || err != nil || len(g.calls) > 0 {
+				if led, err := g.do(t.Context(), "", noWait, func() error { return nil }); !led || err != nil || len(g.calls) > 0 {
 					t.Errorf("who came later: led %t, %v; left are %d", led, err, len(g.calls))
 				}
 			})
@@ -61,22 +61,19 @@ func TestWhoWaitsGetsTheErrorOfWhoLedUnlessThatWasCancelled(t *testing.T) {
 
 func TestNobodyWaitsLongerThanNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g Group
+		var g flight
 		release := make(chan struct{})
-		go g.Do(t.Context(), "a", always, func() error { <-release; return nil })
+		go g.do(t.Context(), "a", noWait, func() error { <-release; return nil })
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			synctest.Wait()
 			cancel()
 		}()
-		if led, err := g.Do(ctx, "a", always, nil); led || err != context.Canceled {
+		if led, err := g.do(ctx, "a", noWait, nil); led || err != context.Canceled {
 			t.Errorf("who gives up: led %t, %v", led, err)
 		}
-		if led, err := g.Do(t.Context(), "a", func() bool { return false }, nil); led || err != nil {
-			t.Errorf("who need not wait: led %t, %v", led, err)
-		}
-		if led, err := g.Do(t.Context(), "b", nil, func() error { return errFailed }); !led || err != errFailed {
+		if led, err := g.do(t.Context(), "b", nil, func() error { return errFailed }); !led || err != errFailed {
 			t.Errorf("who wants something else: led %t, %v", led, err)
 		}
 		close(release)
@@ -85,15 +82,15 @@ func TestNobodyWaitsLongerThanNeeded(t *testing.T) {
 
 func TestAPanicLeavesNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g Group
+		var g flight
 		release := make(chan struct{})
 		go func() {
 			defer func() { _ = recover() }()
-			g.Do(t.Context(), "", always, func() error { <-release; panic("no") })
+			g.do(t.Context(), "", noWait, func() error { <-release; panic("no") })
 		}()
 		synctest.Wait()
 		go close(release)
-		if led, err := g.Do(t.Context(), "", always, nil); led || err != nil {
+		if led, err := g.do(t.Context(), "", noWait, nil); led || err != nil {
 			t.Errorf("led %t, %v", led, err)
 		}
 	})

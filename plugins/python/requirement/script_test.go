@@ -1,4 +1,4 @@
-package inline
+package requirement
 
 import (
 	"reflect"
@@ -24,20 +24,20 @@ import requests
 `
 
 func TestAScriptSaysWhatItNeeds(t *testing.T) {
-	full := &Metadata{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
+	full := &Script{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
 	for name, test := range map[string]struct {
 		source string
-		want   *Metadata
+		want   *Script
 	}{
 		"a block":                        {script, full},
 		"of Windows":                     {strings.ReplaceAll(script, "\n", "\r\n"), full},
-		"with a byte order mark":         {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n", &Metadata{RequiresPython: ">=3.11"}},
-		"at the very end":                {"# /// script\n# dependencies = [\"a\"]\n# ///", &Metadata{Dependencies: []string{"a"}}},
-		"empty":                          {"# /// script\n#\n# ///\n", &Metadata{}},
-		"with nothing but a tool's":      {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Metadata{}},
-		"with what is not known":         {"# /// script\n# other = 1\n# ///\n", &Metadata{}},
-		"an empty list":                  {"# /// script\n# dependencies = []\n# ///\n", &Metadata{}},
-		"beside another type's":          {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# ///\n", &Metadata{RequiresPython: "3.12"}},
+		"with a byte order mark":         {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n", &Script{RequiresPython: ">=3.11"}},
+		"at the very end":                {"# /// script\n# dependencies = [\"a\"]\n# ///", &Script{Dependencies: []string{"a"}}},
+		"empty":                          {"# /// script\n#\n# ///\n", &Script{}},
+		"with nothing but a tool's":      {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Script{}},
+		"with what is not known":         {"# /// script\n# other = 1\n# ///\n", &Script{}},
+		"an empty list":                  {"# /// script\n# dependencies = []\n# ///\n", &Script{}},
+		"beside another type's":          {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# ///\n", &Script{RequiresPython: "3.12"}},
 		"none":                           {"print(1)\n", nil},
 		"nothing at all":                 {"", nil},
 		"of another type":                {"# /// pyproject\n# requires-python = \">=3.11\"\n# ///\n", nil},
@@ -46,7 +46,7 @@ func TestAScriptSaysWhatItNeeds(t *testing.T) {
 		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Read([]byte(test.source))
+			got, err := ReadScript([]byte(test.source))
 			if err != nil || !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, %v, want %+v", got, err, test.want)
 			}
@@ -76,7 +76,7 @@ func TestABlockThatIsWrongIsToldWithTheLineOfTheScript(t *testing.T) {
 		"a table where a value is meant": {head + "# a = 1\n# [a]\n# ///\n", "line 5:"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Read([]byte(test.source))
+			got, err := ReadScript([]byte(test.source))
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %+v, %v, want %s", got, err, test.want)
 			}
@@ -89,14 +89,14 @@ func FuzzReadNeverPanicsAndFindsTheBlockThatIsPutThere(f *testing.F) {
 	f.Add([]byte("# /// script\r\n# a = [[[\r\n# ///\r\n"), "a")
 	f.Add([]byte("# /// script\n# requires-python = 2020-01-01\n# ///"), "\\u0022")
 	f.Fuzz(func(t *testing.T, source []byte, name string) {
-		m, err := Read(source)
+		m, err := ReadScript(source)
 		if err != nil && (m != nil || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("got %+v, %q", m, err)
 		}
 		if strings.ContainsAny(name, "'\r\n") || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff }) {
 			return
 		}
-		m, err = Read([]byte("# /// script\n# dependencies = ['" + name + "']\n# ///\n"))
+		m, err = ReadScript([]byte("# /// script\n# dependencies = ['" + name + "']\n# ///\n"))
 		if err != nil || len(m.Dependencies) != 1 || m.Dependencies[0] != name {
 			t.Errorf("%q became %+v, %v", name, m, err)
 		}

@@ -1,6 +1,4 @@
-// Package builder gives each build a user of its own, whose processes are gone before what
-// it built is used.
-package builder
+package environment
 
 import (
 	"bytes"
@@ -43,16 +41,17 @@ func (u *Users) Declare() error {
 	return builders.Declare(u.Dir, u.Only.UID, u.Only.GID)
 }
 
-// Taken is a user that builds, until Release.
-type Taken struct {
-	User
-	lock *os.File
+// Builder is a user that owns nothing else on the node, for one build.
+type Builder struct {
+	UID, GID uint32
+	Clear    func() error // returns when no process of the user is there, and kills those that are
+	Release  func()       // lets others build as the user; to be called once
 }
 
 // Take waits for a user that nobody builds as, and that has no process. waiting is called before the first wait.
 // What an earlier build left is killed; of Only, which may be outside of what is reserved for builders, processes
 // that are there before a build are not its own, and an error.
-func (u *Users) Take(ctx context.Context, waiting func()) (*Taken, error) {
+func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 	if err := builders.Make(u.Dir); err != nil {
 		return nil, err
 	}
@@ -77,7 +76,7 @@ func (u *Users) Take(ctx context.Context, waiting func()) (*Taken, error) {
 }
 
 // try returns nil where all are taken.
-func (u *Users) try() (*Taken, error) {
+func (u *Users) try() (*Builder, error) {
 	if u.Only != nil {
 		t, err := u.lock(*u.Only)
 		if t == nil || err != nil {
@@ -94,13 +93,13 @@ func (u *Users) try() (*Taken, error) {
 	}
 	// one that has no process first: what is there may be of an agent that does not share this directory, or not end
 	var failed error
-	for _, clear := range []bool{false, true} {
+	for _, evict := range []bool{false, true} {
 		for id := uint32(Prober + 1); id <= builders.Last; id++ {
 			t, err := u.lock(User{id, id})
 			if t == nil && err == nil {
 				continue
 			}
-			if err == nil && clear {
+			if err == nil && evict {
 				err = t.Clear()
 			} else if err == nil {
 				left, lookErr := processes(id)
@@ -113,7 +112,7 @@ func (u *Users) try() (*Taken, error) {
 				return t, nil
 			}
 			failed = err
-			if !clear {
+			if !evict {
 				return nil, failed // of a disk or of /proc, and not of the user
 			}
 		}
@@ -122,7 +121,7 @@ func (u *Users) try() (*Taken, error) {
 }
 
 // or gives a user back where there is an error.
-func (t *Taken) or(err error) (*Taken, error) {
+func (t *Builder) or(err error) (*Builder, error) {
 	if err != nil {
 		if t != nil {
 			t.Release()
@@ -134,7 +133,7 @@ func (t *Taken) or(err error) (*Taken, error) {
 
 // lock returns nil where another build has the user. The lock is a file's, which the kernel gives back
 // when this process ends, and which is removed with it.
-func (u *Users) lock(user User) (*Taken, error) {
+func (u *Users) lock(user User) (*Builder, error) {
 	path := filepath.Join(u.Dir, strconv.FormatUint(uint64(user.UID), 10)+".lock")
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -158,34 +157,34 @@ func (u *Users) lock(user User) (*Taken, error) {
 			return nil, fmt.Errorf("failed to lock a user that builds: %w", err)
 		}
 		if st.Nlink > 0 {
-			return &Taken{user, f}, nil
+			return &Builder{user.UID, user.GID, func() error { return clear(user.UID) }, func() { unlock(f) }}, nil
 		}
 		f.Close() // whoever had it removed it in between
 	}
 }
 
-// Release lets others build as the user. It may be called once.
-func (t *Taken) Release() {
-	_ = os.Remove(t.lock.Name())
-	_ = unix.Flock(int(t.lock.Fd()), unix.LOCK_UN) // a child between fork and exec has the description, too
-	_ = t.lock.Close()
+// unlock ends what lock began.
+func unlock(f *os.File) {
+	_ = os.Remove(f.Name())
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child between fork and exec has the description, too
+	_ = f.Close()
 }
 
 // grace is how long a killed process may take to end: one that waits for a disk does so first.
 const grace = 15 * time.Second
 
-// Clear returns when no process of the user is there, and kills those that are.
-func (t *Taken) Clear() error {
+// clear returns when no process of the user is there, and kills those that are.
+func clear(uid uint32) error {
 	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
-		left, err := processes(t.UID)
+		left, err := processes(uid)
 		if err != nil || len(left) == 0 {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("process %d (%s) of user %d, who builds, does not end, and could change what is built", left[0].pid, left[0].name, t.UID)
+			return fmt.Errorf("process %d (%s) of user %d, who builds, does not end, and could change what is built", left[0].pid, left[0].name, uid)
 		}
 		for _, p := range left {
-			p.kill(t.UID)
+			p.kill(uid)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package probe
+package sandbox
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 		"it was killed":                 {script: "ulimit -c 0; ulimit -v 1; exec true", err: "signal: segmentation fault"}, // by the kernel, as there is no room for the program
 	} {
 		t.Run(name, func(t *testing.T) {
-			stdout, stderr, err := Run(t.Context(), time.Minute, nil, []string{"A=a", "PATH=/usr/bin:/bin"}, "/bin/sh", "-c", c.script)
+			stdout, stderr, err := Ask(t.Context(), time.Minute, nil, []string{"A=a", "PATH=/usr/bin:/bin"}, "/bin/sh", "-c", c.script)
 			if err == nil && c.err != "" || err != nil && err.Error() != c.err || !errors.Is(err, c.is) && c.is != nil {
 				t.Errorf("the error is %v", err)
 			}
@@ -38,7 +38,7 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := Run(t.Context(), time.Minute, nil, nil, "/nonexistent/program"); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := Ask(t.Context(), time.Minute, nil, nil, "/nonexistent/program"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a program that is not there: %v", err)
 	}
 }
@@ -72,7 +72,7 @@ func TestAProgramThatHangsIsKilledWithWhatItStarted(t *testing.T) {
 					}
 					watched <- true
 				}()
-				_, _, err := Run(ctx, limit, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", "sleep "+mark+" & wait")
+				_, _, err := Ask(ctx, limit, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", "sleep "+mark+" & wait")
 				close(over)
 				started = <-watched
 				if !errors.Is(err, want) {
@@ -91,7 +91,7 @@ func TestAProgramThatHidesInASessionOfItsOwnDoesNotOutliveItsProbe(t *testing.T)
 	mark := marked(t)
 	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
 	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
-	if out, _, err := Run(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script); err != nil || out != "up\n" {
+	if out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script); err != nil || out != "up\n" {
 		t.Fatalf("it said %q: %v", out, err)
 	}
 	if running(mark) {
@@ -108,22 +108,22 @@ func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	dial := []string{dialVar + "=" + l.Addr().String()}
+	dial := []string{attackVar + "=connect to the node: " + l.Addr().String()}
 	control := exec.Command(os.Args[0])
 	control.Env = dial
-	if out, err := control.Output(); err != nil || string(out) != "connected" {
+	if out, err := control.Output(); err != nil || string(out) != "done" {
 		t.Fatalf("outside of the sandbox it said %q: %v", out, err)
 	}
-	if out, _, err := Run(t.Context(), time.Minute, nil, dial, os.Args[0]); err != nil || out == "connected" || out == "" {
+	if out, _, err := Ask(t.Context(), time.Minute, nil, dial, os.Args[0]); err != nil || out == "done" || out == "" {
 		t.Errorf("it said %q: %v", out, err)
 	}
-	if out, _, err := Run(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status"); err != nil || out != "NoNewPrivs:\t1\n" {
+	if out, _, err := Ask(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status"); err != nil || out != "NoNewPrivs:\t1\n" {
 		t.Errorf("it said %q: %v", out, err)
 	}
 	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())
 	script := "echo > " + dir + "/" + name + `; echo > "${TMPDIR:?}/` + name + `" && echo temporary`
 	t.Cleanup(func() { os.Remove("/dev/shm/" + name) })
-	if out, _, _ := Run(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script); out != "temporary\n" {
+	if out, _, _ := Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script); out != "temporary\n" {
 		t.Errorf("it said %q", out)
 	}
 	for _, dir := range []string{dir, "/dev/shm"} {
@@ -131,21 +131,6 @@ func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
 			t.Errorf("it wrote into %s of the node", dir)
 		}
 	}
-}
-
-// dialVar has the test's binary connect to an address, and say what came of it.
-const dialVar = "OUTRIDER_PROBE_TEST_DIAL"
-
-func TestMain(m *testing.M) {
-	address := os.Getenv(dialVar)
-	if address == "" {
-		os.Exit(m.Run())
-	}
-	if _, err := net.Dial("tcp", address); err != nil {
-		fmt.Print(err)
-		return
-	}
-	fmt.Print("connected")
 }
 
 // marked is a time to sleep that no other process does.

@@ -1,4 +1,4 @@
-package pep440
+package interpreter
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 
 func parse(t testing.TB, text string) Specifier {
 	t.Helper()
-	s, err := Parse(text)
+	s, err := ParseSpecifier(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestWhatIsNoSpecifierIsRefusedWithWhatWouldBeRight(t *testing.T) {
 
 		">=3" + strings.Repeat(",>=3", 200): `more than 200`,
 	} {
-		_, err := Parse(text)
+		_, err := ParseSpecifier(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -167,11 +167,11 @@ func TestAndAllowsWhatBothDo(t *testing.T) {
 
 func TestVersionsAreOrdered(t *testing.T) {
 	got := []string{"3.12.0", "3.13.0rc1", "3.9.16", "3.13.0", "nonsense", "3.13.0b2", "3.10.1"}
-	slices.SortFunc(got, Compare)
+	slices.SortFunc(got, CompareVersions)
 	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1", "3.13.0"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q", got)
 	}
-	if !PreRelease("3.13.0rc1") || PreRelease("3.13.0") || PreRelease("nonsense") {
+	if !IsPreRelease("3.13.0rc1") || IsPreRelease("3.13.0") || IsPreRelease("nonsense") {
 		t.Error("pre-releases are not known as such")
 	}
 }
@@ -230,25 +230,25 @@ func FuzzASpecifierNeverPanics(f *testing.F) {
 		f.Add(s, "3.13.0rc1", ">=3.9")
 	}
 	f.Fuzz(func(t *testing.T, text, version, other string) {
-		s, err := Parse(text)
+		s, err := ParseSpecifier(text)
 		if err != nil {
 			return
 		}
 		s.Allows(version)
 		s.Allows("3.11.2")
 		s.Exact()
-		Compare(text, version)
+		CompareVersions(text, version)
 		if len(text) < 50 { // as it is slow
 			s.Minors()
 			s.Covers("3.11")
 		}
-		if o, err := Parse(other); err == nil {
+		if o, err := ParseSpecifier(other); err == nil {
 			both := s.And(o)
 			if both.Allows("3.11.2") != (s.Allows("3.11.2") && o.Allows("3.11.2")) {
 				t.Errorf("%q and %q is %q", text, other, both)
 			}
 			if len(both.String()) <= maxLength {
-				if _, err := Parse(both.String()); err != nil {
+				if _, err := ParseSpecifier(both.String()); err != nil {
 					t.Errorf("%q and %q can't be read again: %v", text, other, err)
 				}
 			}

@@ -1,6 +1,4 @@
-// Package inline reads what a Python script says about itself (PEP 723, inline
-// script metadata).
-package inline
+package requirement
 
 import (
 	"bytes"
@@ -12,14 +10,14 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Metadata is that of a script.
-type Metadata struct {
+// Script is what a script says about itself (PEP 723, inline script metadata).
+type Script struct {
 	RequiresPython string   // a PEP 440 specifier, "" where it says none
 	Dependencies   []string // PEP 508 requirements
 }
 
-// MaxSource is the longest source that is looked through, in bytes.
-const MaxSource = 16 << 20
+// MaxScript is the longest source that is looked through, in bytes.
+const MaxScript = 16 << 20
 
 // maxBlock is the longest block that is parsed.
 const maxBlock = 256 << 10
@@ -28,12 +26,12 @@ const maxBlock = 256 << 10
 // the content. It is matched with newlines alone.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// Read returns the metadata of a script's source; nil where it has none. An error is
+// ReadScript returns the metadata of a script's source; nil where it has none. An error is
 // one sentence with the line of the script. What the metadata says to tools ("[tool]") is
 // not looked at.
-func Read(source []byte) (*Metadata, error) {
-	if len(source) > MaxSource {
-		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxSource>>20)
+func ReadScript(source []byte) (*Script, error) {
+	if len(source) > MaxScript {
+		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)
 	}
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
@@ -56,7 +54,7 @@ func Read(source []byte) (*Metadata, error) {
 	if len(content) > maxBlock {
 		return nil, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
 	}
-	return parse(uncomment(content), line)
+	return parseScript(uncomment(content), line)
 }
 
 // uncomment takes the comment signs away; the lines stay as many.
@@ -69,9 +67,9 @@ func uncomment(content []byte) string {
 	return b.String()
 }
 
-// parse reads the block's content, whose first line follows that of the script with
+// parseScript reads the block's content, whose first line follows that of the script with
 // this number. The TOML library's own messages show a line of the block, not of the script.
-func parse(content string, line int) (*Metadata, error) {
+func parseScript(content string, line int) (*Script, error) {
 	var found struct {
 		RequiresPython any `toml:"requires-python"`
 		Dependencies   any `toml:"dependencies"`
@@ -84,7 +82,7 @@ func parse(content string, line int) (*Metadata, error) {
 		}
 		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line, sentence(err.Error()))
 	}
-	m := &Metadata{}
+	m := &Script{}
 	if found.RequiresPython != nil {
 		text, ok := found.RequiresPython.(string)
 		if !ok {

@@ -1,6 +1,4 @@
-// Package pep440 is the version specifiers of Python packaging (PEP 440), such as
-// ">=3.11,<3.14", over versions of interpreters.
-package pep440
+package interpreter
 
 import (
 	"fmt"
@@ -35,9 +33,9 @@ var (
 	shortBare  = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 )
 
-// Parse reads a specifier. "" allows every version, and a bare version such as "3.12"
+// ParseSpecifier reads a specifier. "" allows every version, and a bare version such as "3.12"
 // is "==3.12.*". An error is one sentence that says what would be right.
-func Parse(text string) (Specifier, error) {
+func ParseSpecifier(text string) (Specifier, error) {
 	text = strings.TrimSpace(text)
 	s := Specifier{text: text}
 	parts := strings.Split(text, ",")
@@ -218,8 +216,8 @@ func (s Specifier) Exact() (string, bool) {
 // String is the specifier as it was written, both parts with a comma for And.
 func (s Specifier) String() string { return s.text }
 
-// Compare orders two versions, -1 where a is the older. One that is none is older than all.
-func Compare(a, b string) int {
+// CompareVersions orders two versions, -1 where a is the older. One that is none is older than all.
+func CompareVersions(a, b string) int {
 	va, errA := version.Parse(a)
 	vb, errB := version.Parse(b)
 	switch {
@@ -233,8 +231,8 @@ func Compare(a, b string) int {
 	return va.Compare(vb)
 }
 
-// PreRelease says whether a version is one of those before a release: "3.13.0rc1".
-func PreRelease(text string) bool {
+// IsPreRelease says whether a version is one of those before a release: "3.13.0rc1".
+func IsPreRelease(text string) bool {
 	v, err := version.Parse(text)
 	return err == nil && v.IsPreRelease()
 }

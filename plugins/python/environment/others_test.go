@@ -1,0 +1,170 @@
+package environment
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
+	base := testDir(t)
+	group := "chmod go-w"
+	if os.Geteuid() == os.Getegid() && os.Geteuid() != 0 {
+		group = "" // it is this user's alone
+	}
+	for _, c := range []struct {
+		what, dir string
+		make      func(dir string) error
+		want      string // "" where it is good
+		root      bool   // only root can make it
+	}{
+		{"a relative one", "cache", nil, "not absolute", false},
+		{"none", "", nil, "not absolute", false},
+		{"one that is missing", base + "/a/b/c", nil, "", false},
+		{"one below a directory that all may write to", base + "/world/cache", func(string) error {
+			if err := os.Mkdir(base+"/world", 0o755); err != nil {
+				return err
+			}
+			return os.Chmod(base+"/world", 0o777)
+		}, "chmod go-w " + base + "/world", false},
+		{"one that a group may write to", base + "/group", func(d string) error {
+			if err := os.Mkdir(d, 0o755); err != nil {
+				return err
+			}
+			return os.Chmod(d, 0o775)
+		}, group, false},
+		{"one that is sticky", base + "/sticky", func(d string) error {
+			if err := os.Mkdir(d, 0o755); err != nil {
+				return err
+			}
+			return unix.Chmod(d, 0o1777)
+		}, "chmod go-w", false},
+		{"one below a sticky one", base + "/sticky/cache", nil, "", false},
+		{"one below another user's", base + "/others/cache", func(string) error {
+			if err := os.Mkdir(base+"/others", 0o755); err != nil {
+				return err
+			}
+			return os.Chown(base+"/others", 12345, 12345)
+		}, "belongs to user 12345", true},
+		{"one that others cannot reach", base + "/private/cache", func(string) error { return os.Mkdir(base+"/private", 0o700) }, "chmod o+x " + base + "/private", true},
+		{"a link to one that is good", base + "/link", func(d string) error {
+			if err := os.Mkdir(base+"/target", 0o755); err != nil {
+				return err
+			}
+			return os.Symlink(base+"/target", d)
+		}, "", false},
+		{"a link to one that is not", base + "/link2", func(d string) error { return os.Symlink(base+"/world", d) }, "chmod go-w", false},
+		{"a file", base + "/file", func(d string) error { return os.WriteFile(d, nil, 0o644) }, "not a directory", false},
+		{"one below a file", base + "/file/cache", nil, "not a directory", false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			if c.root && os.Geteuid() != 0 {
+				t.Skip("only root has other users' directories")
+			}
+			if c.make != nil {
+				if err := c.make(c.dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e, err := Open(Config{Dir: c.dir, Builders: takeBuilder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if err == nil {
+				e.Release()
+			}
+		})
+	}
+}
+
+func TestUmaskDoesNotCloseTheCache(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root there is one user only")
+	}
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	c := testCache(t)
+	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
+	defer e.Release()
+	if out, err := asUser(65534, "test -r "+e.Dir+"/lib/package1/module1.py && "+e.Dir+"/bin/python3 -c true"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func asUser(uid uint32, script string) (string, error) {
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: unix.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestOtherUsersCannotChangeTheCache(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("without root there is one user only")
+	}
+	c := testCache(t)
+	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Downloads: true, Build: building(3)})
+	defer e.Release()
+	dir := c.cfg.Dir
+	for _, uid := range []uint32{65534, builder().UID} {
+		if out, err := asUser(uid, "cat "+e.Dir+"/lib64/package1/module1.py"); err != nil || out != "x = 1\n" {
+			t.Errorf("user %d cannot read it: %v, %s", uid, err, out)
+		}
+		for _, script := range []string{
+			"echo >> " + e.Dir + "/lib/package1/module1.py",
+			"rm -f " + e.Dir + "/lib/package1/module1.py",
+			"touch " + e.Dir + "/new",
+			"touch " + e.Dir + "/lib/package1/new",
+			"chmod u+w " + e.Dir + "/lib",
+			"mv " + e.Dir + " " + e.Dir + ".away",
+			"mv " + dir + "/envs " + dir + "/envs.away",
+			"ls " + dir + "/envs",
+			"ls " + dir + "/builds",
+			"mkdir " + dir + "/envs/new",
+			"mkdir " + dir + "/builds/new",
+			"mkdir " + dir + "/new",
+			"ls " + dir + "/meta",
+			"ls " + dir + "/users",
+			"ls " + dir + "/downloads/0",
+			"cat " + dir + "/downloads/0.json",
+			"cat " + dir + "/salt",
+			": < " + dir + "/lock",
+			": >> " + dir + "/lock",
+		} {
+			if out, err := asUser(uid, script); err == nil {
+				t.Errorf("user %d may %s: %s", uid, script, out)
+			}
+		}
+	}
+	again := mustGet(t, c, Spec{Key: "k", Secret: "s"})
+	again.Release()
+}
+
+// All of these tests again as a user who is not root.
+func TestWithoutRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the other tests run without root already")
+	}
+	nobody := &Builder{UID: 65534, GID: 65534}
+	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
+	home := testDir(t)
+	if err := os.Chown(home, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Dir = home
+	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: unix.SIGKILL}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(home, "*")); len(left) > 0 || err != nil {
+		t.Error(fmt.Sprint("left: ", left, err))
+	}
+}
