@@ -46,7 +46,7 @@ func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]st
 	end := l.step(ctx, "Building the plugins")
 	paths, err := b.All(ctx, which...)
 	note := ""
-	if slices.ContainsFunc(paths, func(p string) bool { return agent.Plugin{Binary: p}.Device() }) {
+	if slices.ContainsFunc(paths, func(p string) bool { return filepath.Base(p) == usbPlugin }) {
 		if why := b.Libusb(ctx); why != nil {
 			note = " (without libusb: " + why.Error() + ")"
 		}

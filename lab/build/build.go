@@ -25,7 +25,7 @@ type Builder struct {
 	Bin  string // directory of the plugin binaries; empty is Root/bin
 
 	// Static makes programs that need no library of the machine they run on, also
-	// where device plugins could have libusb.
+	// where a plugin could have libusb.
 	Static bool
 
 	// Progress hears how a build gets on that takes long. May be nil.
@@ -84,7 +84,7 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
 	}
-	cgo := p.Device && b.Libusb(ctx) == nil
+	cgo := p.Libusb && b.Libusb(ctx) == nil
 	err = b.goBuild(ctx, p.Dir, cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Libusb returns nil where device plugins are built with libusb, and otherwise the
-// reason why they do without: they then ask the kernel alone (/sys), and are static
-// programs that run on any Linux.
+// Libusb returns nil if plugins are linked with libusb, and otherwise the reason why
+// they are not: they then ask the kernel alone (/sys), and are static programs that
+// run on any Linux.
 func (b Builder) Libusb(ctx context.Context) error {
 	if b.Static {
 		return errors.New("built to run on any Linux")

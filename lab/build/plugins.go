@@ -1,57 +1,48 @@
 package build
 
 import (
-	"errors"
 	"fmt"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// Plugin is one folder of plugins/.
+// Plugin is one module of plugins/.
 type Plugin struct {
-	Name   string // the folder's: "exec-lite"
+	Name   string // of the folder: "exec-lite"
 	Dir    string
 	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
-	Device bool   // a device plugin, which has libusb where it can; a driver is static
+	Device bool   // serves devices; otherwise it is a task driver
+	Libusb bool   // is linked with libusb where possible; otherwise it is a static program
 }
 
-// Plugins lists the plugins of a checkout, in order of name. A folder without a
-// program is not one (yet).
+// declared are the plugins that are more than a static task driver: what Plugins can't know from the folder.
+var declared = map[string]Plugin{
+	"usb": {Device: true, Libusb: true},
+}
+
+// Plugins lists the plugins of a checkout in order of name: each folder of plugins/ that is a module.
 func Plugins(root string) ([]Plugin, error) {
-	dirs, err := os.ReadDir(filepath.Join(root, "plugins"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	modules, err := filepath.Glob(filepath.Join(root, "plugins", "*", "go.mod"))
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the plugins: %w", err)
 	}
 	var plugins []Plugin
-	for _, d := range dirs {
-		dir := filepath.Join(root, "plugins", d.Name())
-		program, device, err := inspect(dir)
-		if err != nil {
-			return nil, err
-		}
-		if !program {
-			continue
-		}
+	for _, module := range modules {
+		dir := filepath.Dir(module)
+		p := declared[filepath.Base(dir)]
+		p.Name, p.Dir = filepath.Base(dir), dir
 		kind := "driver"
-		if device {
+		if p.Device {
 			kind = "device"
 		}
-		plugins = append(plugins, Plugin{
-			Name: d.Name(), Dir: dir, Binary: "nomad-" + kind + "-" + d.Name(), Device: device,
-		})
+		p.Binary = "nomad-" + kind + "-" + p.Name
+		plugins = append(plugins, p)
 	}
 	return plugins, nil
 }
 
-// Select returns the plugins with these names, or all where there are no names.
+// Select returns the plugins with these names, or all if there are no names.
 // A name may be the folder's or the binary's.
 func Select(plugins []Plugin, names ...string) ([]Plugin, error) {
 	if len(names) == 0 {
@@ -70,27 +61,4 @@ func Select(plugins []Plugin, names ...string) ([]Plugin, error) {
 		out = append(out, plugins[i])
 	}
 	return out, nil
-}
-
-// inspect reads the import clauses of a folder: whether it is a program, and
-// whether it serves devices, which it does through internal/core/device.
-func inspect(dir string) (program, device bool, err error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return false, false, err
-	}
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
-		}
-		ast, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.ImportsOnly)
-		if err != nil {
-			return false, false, fmt.Errorf("failed to read plugin: %w", err)
-		}
-		program = program || ast.Name.Name == "main"
-		for _, i := range ast.Imports {
-			device = device || strings.HasSuffix(strings.Trim(i.Path.Value, `"`), "/internal/core/device")
-		}
-	}
-	return program, device, nil
 }

@@ -21,15 +21,13 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestPluginsAreTheFoldersWithAProgram(t *testing.T) {
+func TestPlugins_AreTheModules(t *testing.T) {
 	root := tree(t, map[string]string{
 		"go.work":                   "go 1.26\n",
-		"plugins/usb/main.go":       "package main\nimport _ \"x/internal/core/device\"\n",
-		"plugins/usb/main_test.go":  "package main\n",
-		"plugins/exec-lite/main.go": "package main\nimport _ \"x/internal/core/driver\"\n",
+		"plugins/usb/go.mod":        "module x\n",
+		"plugins/exec-lite/go.mod":  "module x\n",
+		"plugins/exec-lite/main.go": "package main\n",
 		"plugins/planned/README.md": "soon\n",
-		"plugins/library/lib.go":    "package library\n",
-		"plugins/.hidden/x.go":      "package hidden\n",
 	})
 	got, err := Plugins(root)
 	if err != nil {
@@ -37,7 +35,7 @@ func TestPluginsAreTheFoldersWithAProgram(t *testing.T) {
 	}
 	want := []Plugin{
 		{Name: "exec-lite", Dir: filepath.Join(root, "plugins/exec-lite"), Binary: "nomad-driver-exec-lite"},
-		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Device: true},
+		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Device: true, Libusb: true},
 	}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %+v, want %+v", got, want)
