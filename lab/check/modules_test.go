@@ -1,0 +1,55 @@
+package check
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/mod/modfile"
+)
+
+// In the workspace the go command takes the highest version that any module requires; with
+// GOWORK=off, what go.mod requires. Both are the same where each module and the workspace
+// name one version of a dependency: a binary then links what its own go.mod says.
+func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	must.NoError(t, err)
+	dirs, err := Modules(t.Context(), root)
+	must.NoError(t, err)
+	must.SliceContains(t, dirs, root)
+	required := map[string]map[string][]string{} // by module and version: who says so
+	say := func(module, version, who string) {
+		if required[module] == nil {
+			required[module] = map[string][]string{}
+		}
+		required[module][version] = append(required[module][version], who)
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, "go.mod")
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		mod, err := modfile.Parse(path, text, nil)
+		must.NoError(t, err)
+		for _, r := range mod.Require {
+			say(r.Mod.Path, r.Mod.Version, mod.Module.Mod.Path)
+		}
+	}
+	out, err := output(t.Context(), root, "go", "list", "-m", "-f", "{{if not .Main}}{{.Path}} {{.Version}}{{end}}", "all")
+	must.NoError(t, err, must.Sprint(out))
+	for line := range strings.Lines(out) {
+		module, version, found := strings.Cut(strings.TrimSpace(line), " ")
+		if found && required[module] != nil {
+			say(module, version, "go.work")
+		}
+	}
+	must.MapNotEmpty(t, required)
+	for _, module := range slices.Sorted(maps.Keys(required)) {
+		if len(required[module]) > 1 {
+			t.Errorf("%s: %v; run `go work sync`, then `go mod tidy` in each module", module, required[module])
+		}
+	}
+}
