@@ -54,7 +54,7 @@ func (l *launcher) giveDevices() *Error {
 		}
 		defer closeFD(all[i].file)
 	}
-	_, _, _ = unix.RawSyscall(unix.SYS_UMASK, 0, 0, 0) // modes are as they are given; exec sets the program's
+	_, _ = call(unix.SYS_UMASK, 0) // modes are as they are given; exec sets the program's
 	if slices.ContainsFunc(all, func(g given) bool { return g.made }) {
 		if err := makeDev(all); err != nil {
 			return err
@@ -75,10 +75,7 @@ func handOverMounts(ns int) *Error {
 	rights := unix.UnixRights(ns)
 	iov := unix.Iovec{Base: &b[0], Len: 1}
 	msg := unix.Msghdr{Iov: &iov, Iovlen: 1, Control: &rights[0], Controllen: uint64(len(rights))}
-	if e := retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall(unix.SYS_SENDMSG, statusFD, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL)
-		return e
-	}); e != 0 {
+	if _, e := call(unix.SYS_SENDMSG, statusFD, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL); e != 0 {
 		return failed("hand over the mount namespace", e)
 	}
 	if !readFull(b[:]) {
@@ -270,7 +267,7 @@ func (l *launcher) enterMounts() *Error {
 	defer closeFD(mountsFD)
 	e := unshare(unix.CLONE_FS) // setns refuses one that shares its working directory with other threads
 	if e == 0 {
-		_, _, e = unix.RawSyscall(unix.SYS_SETNS, mountsFD, unix.CLONE_NEWNS, 0)
+		_, e = call(unix.SYS_SETNS, mountsFD, unix.CLONE_NEWNS)
 	}
 	if e != 0 {
 		return &Error{Stage: StageDevices, Message: "failed to enter the task's mount namespace: " + e.Error(), Errno: e}

@@ -18,7 +18,7 @@ func (l *launcher) exec(p program) *Error {
 	if c.Umask != nil {
 		umask = uintptr(*c.Umask)
 	}
-	_, _, _ = unix.RawSyscall(unix.SYS_UMASK, umask, 0, 0)
+	_, _ = call(unix.SYS_UMASK, umask)
 	blockingStdio()
 	if err := closeOnExec(); err != nil {
 		return err
@@ -82,10 +82,7 @@ func (l *launcher) mark() *Error {
 	if l.spec.Record == "" {
 		return nil
 	}
-	if e := retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall6(unix.SYS_PWRITE64, recordFD, uintptr(unsafe.Pointer(&recordMark)), 1, 0, 0, 0)
-		return e
-	}); e != 0 {
+	if _, e := call(unix.SYS_PWRITE64, recordFD, uintptr(unsafe.Pointer(&recordMark)), 1, 0); e != 0 {
 		return failed("mark the task's record", e)
 	}
 	return nil

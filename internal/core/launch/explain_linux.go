@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"strings"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,9 +59,7 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 // denied is EACCES on a regular file that can be seen.
 func (l *launcher) denied(path string, st *unix.Stat_t) string {
 	user, q := byUser(l.spec.Command.User), quote(path)
-	var fs unix.Statfs_t
-	p := cstr(path)
-	if _, _, e := unix.RawSyscall(unix.SYS_STATFS, uintptr(p), uintptr(unsafe.Pointer(&fs)), 0); e == 0 && fs.Flags&unix.ST_NOEXEC != 0 {
+	if flags, e := statfs(path); e == 0 && flags&unix.ST_NOEXEC != 0 {
 		return "command " + q + " is on a file system that is mounted noexec"
 	}
 	if st.Mode&0o111 == 0 {

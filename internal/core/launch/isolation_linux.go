@@ -32,7 +32,7 @@ func (l *launcher) enterNetwork() *Error {
 		return &Error{Message: "failed to open network namespace " + quote(path) + ": " + e.Error(), Errno: e}
 	}
 	defer closeFD(fd)
-	switch _, _, e := unix.RawSyscall(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNET, 0); e {
+	switch _, e := call(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNET); e {
 	case 0:
 		return nil
 	case unix.EPERM:

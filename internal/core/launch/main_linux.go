@@ -40,9 +40,7 @@ func Main() {
 	runtime.LockOSThread() // what follows is done to one thread, the one that execs
 	l := &launcher{leader: unix.Gettid() == unix.Getpid()}
 	l.enter(StageSetup)
-	buf := receive()
-	d := decoder{b: buf}
-	if !d.spec(&l.spec) {
+	if !decodeSpec(receive(), &l.spec) {
 		l.fail(&Error{Message: "launcher got a spec that it can't read"})
 	}
 	l.fail(l.run())
@@ -107,12 +105,12 @@ func (l *launcher) setup() *Error {
 		return &Error{Message: "command is empty", Errno: unix.EINVAL}
 	}
 	if l.spec.Subreaper {
-		if e := prctl(unix.PR_SET_CHILD_SUBREAPER, 1); e != 0 {
+		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1); e != 0 {
 			return &Error{Message: "failed to become a subreaper: " + e.Error(), Errno: e}
 		}
 	}
 	if l.spec.TTY {
-		if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); e != 0 {
+		if _, e := call(unix.SYS_IOCTL, 0, unix.TIOCSCTTY); e != 0 {
 			return &Error{Message: "failed to make stdin the controlling terminal: " + e.Error(), Errno: e}
 		}
 	}
@@ -139,7 +137,7 @@ func (l *launcher) enter(s Stage) {
 	l.stage = s
 	name := processName(s)
 	if l.leader {
-		prctl(unix.PR_SET_NAME, uintptr(cstr(name)))
+		_, _ = call(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(cstr(name)))
 		return
 	}
 	_ = writeFile("/proc/self/comm", name)

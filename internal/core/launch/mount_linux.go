@@ -11,11 +11,8 @@ import (
 // System calls that make and fill directories, and mount.
 
 func mount(source, target, kind string, flags uintptr, data string) syscall.Errno {
-	s, t, k, d := cstr(source), cstr(target), cstr(kind), cstr(data)
-	return retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall6(unix.SYS_MOUNT, uintptr(s), uintptr(t), uintptr(k), flags, uintptr(d), 0)
-		return e
-	})
+	_, e := call(unix.SYS_MOUNT, uintptr(cstr(source)), uintptr(cstr(target)), uintptr(cstr(kind)), flags, uintptr(cstr(data)))
+	return e
 }
 
 // bind mounts a file or directory at another path, without what is mounted below
@@ -27,49 +24,48 @@ func bind(source, target string, recursive uintptr) syscall.Errno {
 // remountReadOnly makes a mount read-only and leaves what else its source's file
 // system is mounted with (nosuid, nodev, noexec, which a container may not undo).
 func remountReadOnly(target string) syscall.Errno {
-	var fs unix.Statfs_t
-	p := cstr(target)
-	if _, _, e := unix.RawSyscall(unix.SYS_STATFS, uintptr(p), uintptr(unsafe.Pointer(&fs)), 0); e != 0 {
+	flags, e := statfs(target)
+	if e != 0 {
 		return e
 	}
 	const keep = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC // the same bits as MS_NOSUID and so on
-	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|uintptr(fs.Flags)&keep, "")
+	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|uintptr(flags)&keep, "")
 }
 
 func unshare(flags uintptr) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_UNSHARE, flags, 0, 0)
+	_, e := call(unix.SYS_UNSHARE, flags)
 	return e
 }
 
 func fchdir(dir int) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_FCHDIR, uintptr(dir), 0, 0)
+	_, e := call(unix.SYS_FCHDIR, uintptr(dir))
 	return e
 }
 
 func mkdirAt(dir int, name string, mode uint32) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_MKDIRAT, uintptr(dir), uintptr(cstr(name)), uintptr(mode))
+	_, e := call(unix.SYS_MKDIRAT, uintptr(dir), uintptr(cstr(name)), uintptr(mode))
 	return e
 }
 
 // mknodAt makes a device node, or a regular file.
 func mknodAt(dir int, name string, mode uint32, dev uint64) syscall.Errno {
-	_, _, e := unix.RawSyscall6(unix.SYS_MKNODAT, uintptr(dir), uintptr(cstr(name)), uintptr(mode), uintptr(dev), 0, 0)
+	_, e := call(unix.SYS_MKNODAT, uintptr(dir), uintptr(cstr(name)), uintptr(mode), uintptr(dev))
 	return e
 }
 
 func symlinkAt(content string, dir int, name string) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_SYMLINKAT, uintptr(cstr(content)), uintptr(dir), uintptr(cstr(name)))
+	_, e := call(unix.SYS_SYMLINKAT, uintptr(cstr(content)), uintptr(dir), uintptr(cstr(name)))
 	return e
 }
 
 func unlinkAt(dir int, name string, flags uintptr) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_UNLINKAT, uintptr(dir), uintptr(cstr(name)), flags)
+	_, e := call(unix.SYS_UNLINKAT, uintptr(dir), uintptr(cstr(name)), flags)
 	return e
 }
 
 func readlinkAt(dir int, name string) (string, syscall.Errno) {
 	b := make([]byte, unix.PathMax)
-	n, _, e := unix.RawSyscall6(unix.SYS_READLINKAT, uintptr(dir), uintptr(cstr(name)), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0)
+	n, e := call(unix.SYS_READLINKAT, uintptr(dir), uintptr(cstr(name)), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 	if e != 0 {
 		return "", e
 	}
@@ -81,13 +77,13 @@ func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	if uid == 0 && gid == 0 {
 		return 0
 	}
-	_, _, e := unix.RawSyscall6(unix.SYS_FCHOWNAT, uintptr(dir), uintptr(cstr(name)), uintptr(uid), uintptr(gid), unix.AT_SYMLINK_NOFOLLOW, 0)
+	_, e := call(unix.SYS_FCHOWNAT, uintptr(dir), uintptr(cstr(name)), uintptr(uid), uintptr(gid), unix.AT_SYMLINK_NOFOLLOW)
 	return e
 }
 
 // hasACL says whether a file in the working directory has permissions besides its mode.
 func hasACL(name string) bool {
-	n, _, e := unix.RawSyscall6(unix.SYS_LGETXATTR, uintptr(cstr(name)), uintptr(cstr("system.posix_acl_access")), 0, 0, 0, 0)
+	n, e := call(unix.SYS_LGETXATTR, uintptr(cstr(name)), uintptr(cstr("system.posix_acl_access")))
 	return e == 0 && n > 0
 }
 
@@ -96,7 +92,7 @@ func list(dir int) ([]string, syscall.Errno) {
 	var names []string
 	buf := make([]byte, 8192)
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_GETDENTS64, uintptr(dir), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
+		n, e := call(unix.SYS_GETDENTS64, uintptr(dir), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
 		if e != 0 {
 			return nil, e
 		}

@@ -3,7 +3,6 @@ package launch
 import (
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -128,12 +127,9 @@ func makeExecutable(dir, path string, u *task.User) *Error {
 		return nil
 	}
 	// the link in /proc leads to the very file that was looked at
-	p := cstr("/proc/self/fd/" + strconv.Itoa(fd))
+	file := "/proc/self/fd/" + strconv.Itoa(fd)
 	mode := uintptr(st.Mode&0o777 | want) // without a set-user-ID bit
-	if e := retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall(unix.SYS_FCHMODAT, atFDCWD, uintptr(p), mode)
-		return e
-	}); e != 0 {
+	if _, e := call(unix.SYS_FCHMODAT, atFDCWD, uintptr(cstr(file)), mode); e != 0 {
 		return failed("make "+quote(dir+"/"+path)+" executable", e)
 	}
 	return nil

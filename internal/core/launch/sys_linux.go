@@ -7,16 +7,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The launcher uses raw system calls throughout: with the others the runtime may
-// start a thread to replace a blocked one, which a low ulimit -u makes fatal, and
-// setuid and the like would be meant for all threads, while only the one that
-// execs matters.
+// The launcher uses raw system calls throughout. With the others the runtime may
+// start a thread to replace a blocked one, which a low ulimit -u makes fatal. And
+// setuid and the like would apply to all threads, while only the one that calls
+// execve matters.
 
-// retry repeats a call that a signal interrupted.
-func retry(call func() syscall.Errno) syscall.Errno {
+// call makes a system call, again if a signal interrupted it. Its arguments may be
+// pointers that were converted in the call's own expression, as those of
+// [unix.RawSyscall] may.
+//
+//go:uintptrescapes
+func call(trap uintptr, args ...uintptr) (uintptr, syscall.Errno) {
+	var a [6]uintptr
+	copy(a[:], args)
 	for {
-		if e := call(); e != unix.EINTR {
-			return e
+		r, _, e := unix.RawSyscall6(trap, a[0], a[1], a[2], a[3], a[4], a[5])
+		if e != unix.EINTR {
+			return r, e
 		}
 	}
 }
@@ -29,46 +36,31 @@ func cstr(s string) unsafe.Pointer {
 }
 
 func open(dir int, path string, flags int) (fd int, errno syscall.Errno) {
-	p := cstr(path)
-	errno = retry(func() syscall.Errno {
-		r, _, e := unix.RawSyscall6(unix.SYS_OPENAT, uintptr(dir), uintptr(p), uintptr(flags|unix.O_CLOEXEC), 0, 0, 0)
-		fd = int(r)
-		return e
-	})
-	return fd, errno
+	r, e := call(unix.SYS_OPENAT, uintptr(dir), uintptr(cstr(path)), uintptr(flags|unix.O_CLOEXEC))
+	return int(r), e
 }
 
 // openBeneath opens a path below dir without leaving it, not even by a link (openat2(2), Linux 5.6).
 func openBeneath(dir int, path string, flags int) (fd int, errno syscall.Errno) {
-	p := cstr(path)
 	how := &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	}
-	errno = retry(func() syscall.Errno {
-		r, _, e := unix.RawSyscall6(unix.SYS_OPENAT2, uintptr(dir), uintptr(p), uintptr(unsafe.Pointer(how)), unsafe.Sizeof(*how), 0, 0)
-		fd = int(r)
-		return e
-	})
-	return fd, errno
+	r, e := call(unix.SYS_OPENAT2, uintptr(dir), uintptr(cstr(path)), uintptr(unsafe.Pointer(how)), unsafe.Sizeof(*how))
+	return int(r), e
 }
 
+// closeFD is not repeated: after EINTR the descriptor is closed, close(2).
 func closeFD(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 func read(fd int, b []byte) (n int, errno syscall.Errno) {
-	errno = retry(func() syscall.Errno {
-		r, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-		n = int(r)
-		return e
-	})
-	return n, errno
+	r, e := call(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	return int(r), e
 }
 
 func write(fd int, b []byte) syscall.Errno {
-	return retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-		return e
-	})
+	_, e := call(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	return e
 }
 
 // writeFile writes b to a file that exists, in one write.
@@ -82,39 +74,33 @@ func writeFile(path string, b string) syscall.Errno {
 }
 
 func stat(path string, st *unix.Stat_t) syscall.Errno {
-	p := cstr(path)
-	return retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall6(sysFstatat, atFDCWD, uintptr(p), uintptr(unsafe.Pointer(st)), 0, 0, 0)
-		return e
-	})
+	_, e := call(sysFstatat, atFDCWD, uintptr(cstr(path)), uintptr(unsafe.Pointer(st)))
+	return e
 }
 
 // lstatAt is stat of an entry of a directory, which is not followed where it is a link.
 func lstatAt(dir int, name string, st *unix.Stat_t) syscall.Errno {
-	p := cstr(name)
-	return retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall6(sysFstatat, uintptr(dir), uintptr(p), uintptr(unsafe.Pointer(st)), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, 0)
-		return e
-	})
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	_, e := call(sysFstatat, uintptr(dir), uintptr(cstr(name)), uintptr(unsafe.Pointer(st)), flags)
+	return e
 }
 
 func fstat(fd int, st *unix.Stat_t) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(st)), 0)
+	_, e := call(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(st)))
 	return e
 }
 
 // mayExecute is access(2) with X_OK: the launcher's real and effective ids are the same.
 func mayExecute(path string) syscall.Errno {
-	p := cstr(path)
-	return retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall(unix.SYS_FACCESSAT, atFDCWD, uintptr(p), unix.X_OK)
-		return e
-	})
+	_, e := call(unix.SYS_FACCESSAT, atFDCWD, uintptr(cstr(path)), unix.X_OK)
+	return e
 }
 
-func prctl(option int, arg uintptr) syscall.Errno {
-	_, _, e := unix.RawSyscall6(unix.SYS_PRCTL, uintptr(option), arg, 0, 0, 0, 0)
-	return e
+// statfs gets the mount flags of the file system that a path is on.
+func statfs(path string) (flags int64, errno syscall.Errno) {
+	var fs unix.Statfs_t
+	_, e := call(unix.SYS_STATFS, uintptr(cstr(path)), uintptr(unsafe.Pointer(&fs)))
+	return fs.Flags, e
 }
 
 // atFDCWD is AT_FDCWD as an argument: a relative path is relative to the working directory.

@@ -28,11 +28,11 @@ func become(u *task.User) *Error {
 	}
 	if e == 0 {
 		gid := uintptr(u.GID)
-		_, _, e = unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid)
+		_, e = call(unix.SYS_SETRESGID, gid, gid, gid)
 	}
 	if e == 0 {
 		uid := uintptr(u.UID)
-		_, _, e = unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid)
+		_, e = call(unix.SYS_SETRESUID, uid, uid, uid)
 	}
 	switch {
 	case e == 0:
@@ -68,7 +68,7 @@ func hasGroups(u *task.User) bool {
 }
 
 func setGroups(groups []uint32) syscall.Errno {
-	_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0)
+	_, e := call(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))))
 	return e
 }
 
@@ -81,11 +81,7 @@ func enterDir(c *task.Command) *Error {
 	if dir[0] != '/' {
 		return &Error{Message: "work_dir " + quote(dir) + " is not an absolute path", Errno: unix.EINVAL}
 	}
-	p := cstr(dir)
-	e := retry(func() syscall.Errno {
-		_, _, e := unix.RawSyscall(unix.SYS_CHDIR, uintptr(p), 0, 0)
-		return e
-	})
+	_, e := call(unix.SYS_CHDIR, uintptr(cstr(dir)))
 	err := &Error{Errno: e}
 	switch e {
 	case 0:
