@@ -273,7 +273,7 @@ func TestCheckReadsADirectory(t *testing.T) {
 
 func TestEveryCommandIsThere(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range kind.Commands {
+	for _, c := range usb.Commands {
 		names[c.Name] = c.Help != "" && c.Run != nil
 	}
 	for _, name := range []string{"list", "check", "stats", "simulate"} {

@@ -143,8 +143,8 @@ func TestDefect20ThePluginIsWhatItsNamesSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+kind.Name+"\n") || pluginName != "nomad-device-"+kind.Name {
-		t.Errorf("plugin %q is in a file %q and a module %.60q", kind.Name, pluginName, module)
+	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n") || pluginName != "nomad-device-"+usb.Name {
+		t.Errorf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module)
 	}
 	if replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1); len(replaced) != 1 || !strings.Contains(replaced[0], "../../internal/core") {
 		t.Errorf("modules are replaced: %q", replaced)

@@ -52,9 +52,10 @@ type inventory struct {
 }
 
 var (
-	_ device.Inventory = (*inventory)(nil)
-	_ device.Reserver  = (*inventory)(nil)
-	_ device.Meter     = (*inventory)(nil)
+	_ device.Instance      = (*inventory)(nil)
+	_ device.EventSource   = (*inventory)(nil)
+	_ device.StatsReporter = (*inventory)(nil)
+	_ device.Tuned         = (*inventory)(nil)
 )
 
 // state is what a scan found. It does not change.
@@ -117,8 +118,8 @@ type scanned struct{ *inventory }
 // Open is part of fs.FS.
 func (s scanned) Open(name string) (fs.File, error) { return s.tree.Open(name) }
 
-// Scan is part of device.Inventory.
-func (v *inventory) Scan(ctx context.Context) ([]device.Group, error) {
+// List is part of device.Instance.
+func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
 	}

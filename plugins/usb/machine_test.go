@@ -41,9 +41,9 @@ func (m *machine) start(config string) {
 	m.Helper()
 	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, config))
 	m.must(err)
-	supply, err := configure(c, hclog.New(&hclog.LoggerOptions{Output: m.log, Level: hclog.Trace}))
+	i, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: m.log, Level: hclog.Trace}))
 	m.must(err)
-	m.inventory = supply.Inventory.(*inventory)
+	m.inventory = i.(*inventory)
 }
 
 func (m *machine) must(err error) {
@@ -66,7 +66,7 @@ func (m *machine) plug(id, serial, port string, functions ...string) *simulate.P
 
 func (m *machine) scan() []device.Group {
 	m.Helper()
-	groups, err := m.Scan(m.Context())
+	groups, err := m.List(m.Context())
 	m.must(err)
 	slices.SortFunc(groups, func(a, b device.Group) int {
 		return strings.Compare(a.Vendor+"/"+a.Type+"/"+a.Name, b.Vendor+"/"+b.Type+"/"+b.Name)

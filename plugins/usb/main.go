@@ -18,27 +18,31 @@ import (
 // need less than half of it.
 const settle = 300 * time.Millisecond
 
-var kind = device.Kind[Config]{
-	Name:      "usb",
-	Summary:   "gives USB devices to tasks, by name",
-	Configure: configure,
-	Commands:  []plugin.Command{listCommand, checkCommand, statsCommand, simulate.Command()},
+var usb = device.Plugin[Config]{
+	Name:     "usb",
+	Summary:  "gives USB devices to tasks, by name",
+	New:      newInstance,
+	Commands: []plugin.Command{listCommand, checkCommand, statsCommand, simulate.Command()},
 }
 
-func configure(c Config, logger hclog.Logger) (device.Supply, error) {
+func newInstance(c Config, logger hclog.Logger) (device.Instance, error) {
 	p, err := newPlan(c)
 	if err != nil {
-		return device.Supply{}, err
+		return nil, err
 	}
-	v := newInventory(p, logger)
-	listen := func(ctx context.Context, kick func()) error {
-		return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
-	}
-	return device.Supply{
-		Inventory: v, Reserver: v, Meter: v,
-		Events: listen, Period: c.Rescan.Duration(), Settle: settle, Grace: c.Grace.Duration(),
-		Disabled: !c.Enabled,
-	}, nil
+	return newInventory(p, logger), nil
 }
 
-func main() { device.Main(kind) }
+// Options is part of device.Tuned.
+func (v *inventory) Options() device.Options {
+	return device.Options{
+		Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration(), Disabled: !v.Enabled,
+	}
+}
+
+// Events is part of device.EventSource.
+func (v *inventory) Events(ctx context.Context, kick func()) error {
+	return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
+}
+
+func main() { device.Main(usb) }

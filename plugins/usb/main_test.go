@@ -13,7 +13,7 @@ const roleVar = "OUTRIDER_USB_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) == "plugin" {
-		device.Main(kind)
+		device.Main(usb)
 		return
 	}
 	os.Exit(m.Run())

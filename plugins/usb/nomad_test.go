@@ -27,7 +27,7 @@ func TestDevicePluginsTable(t *testing.T) {
 	m.plug("1050:0407", "7", "1-3", "hidraw")
 	m.plug("1a86:7523", "", "2-1")
 	conformance.Device{
-		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, kind) },
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, usb) },
 		Config: fmt.Sprintf(`
 			root       = %q
 			shadow_dir = %q

@@ -190,9 +190,9 @@ func (m *machine) real(config string) {
 	}
 	c, err := decode(m.T, fmt.Sprintf("shadow_dir = %q\n%s", m.nodes, config))
 	m.must(err)
-	supply, err := configure(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
+	i, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
 	m.must(err)
-	m.inventory = supply.Inventory.(*inventory)
+	m.inventory = i.(*inventory)
 	m.inventory.open = func() (fs.FS, func(), error) { return os.DirFS(m.root), func() {}, nil }
 }
 

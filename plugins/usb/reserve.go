@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Reserve is part of device.Reserver. All ids are of one group, so of one block.
+// Reserve is part of device.Instance. All ids are of one group, so of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()

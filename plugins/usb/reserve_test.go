@@ -247,7 +247,7 @@ func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {
 		}
 		var problem string
 		for range 3 {
-			groups, err := m.Scan(t.Context())
+			groups, err := m.List(t.Context())
 			if err != nil || len(groups) != 1 {
 				problem = fmt.Sprint(groups, err)
 			} else {

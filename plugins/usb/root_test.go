@@ -37,7 +37,7 @@ func TestARootThatOthersCanReplaceIsNotReadAnyMore(t *testing.T) {
 	m.must(os.Chmod(m.root, 0o777))
 	defer os.Chmod(m.root, 0o755)
 	want := "root: others may write to " + m.root
-	if groups, err := m.Scan(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+	if groups, err := m.List(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Scan: got %v, %v", groups, err)
 	}
 	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"}); err == nil || !strings.Contains(err.Error(), want) {
@@ -121,7 +121,7 @@ func TestOnlyASimulationIsARoot(t *testing.T) {
 
 	m := newMachine(t, zigbeeBlock) // made by somebody else after the agent has started
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
-	if groups, err := m.Scan(t.Context()); err == nil || !strings.Contains(err.Error(), "is no simulation: ") {
+	if groups, err := m.List(t.Context()); err == nil || !strings.Contains(err.Error(), "is no simulation: ") {
 		t.Errorf("got %v, %v", groups, err)
 	}
 }

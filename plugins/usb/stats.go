@@ -24,7 +24,7 @@ type measured struct {
 	busy  bool // it was used between the last two measurements
 }
 
-// Stats is part of device.Meter. What it reads does not wake a device. At each interval,
+// Stats is part of device.StatsReporter. What it reads does not wake a device. At each interval,
 // which is a second, mostly, it reads what was reserved since the plugin was started, and
 // what is used, as after a restart of the plugin; the others now and then.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {

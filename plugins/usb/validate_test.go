@@ -179,7 +179,7 @@ func TestAConfigurationIsReadWithoutALookAtTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := configure(c, nil); err != nil {
+	if _, err := newInstance(c, nil); err != nil {
 		t.Errorf("got %v", err)
 	}
 }

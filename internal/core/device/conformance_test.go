@@ -16,7 +16,7 @@ func TestConformance(t *testing.T) {
 	two := fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea61", "c:1"), "there is no tty")}}
 	r.set(two)
 	conformance.Device{
-		Plugin:   func(ctx context.Context, log hclog.Logger) device.DevicePlugin { return New(ctx, log, fileKind) },
+		Plugin:   func(ctx context.Context, log hclog.Logger) device.DevicePlugin { return New(ctx, log, filePlugin) },
 		Config:   fmt.Sprintf("dir = %q\ngrace = \"1m\"", r.dir),
 		Unplug:   func() { r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1")}}) },
 		Plug:     func() { r.set(two) },

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// The waits between calls of a supply's Events that failed.
+// The waits between calls of an instance's Events that failed.
 const (
 	firstListen = time.Second
 	lastListen  = time.Minute
 )
 
-// listen runs a supply's Events until ctx ends.
-func (p *Plugin) listen(ctx context.Context, events func(context.Context, func()) error) {
+// listen runs an instance's Events until ctx ends.
+func (p *Server) listen(ctx context.Context, events func(context.Context, func()) error) {
 	failing := once{log: p.logger.Error}
 	wait := firstListen
 	for {

@@ -52,7 +52,7 @@ func TestTheExampleIsAWholePlugin(t *testing.T) {
 func TestTheExampleConforms(t *testing.T) {
 	config, unplug, plug := host(t)
 	conformance.Device{
-		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, kind()) },
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, serial) },
 		Config: config, Unplug: unplug, Plug: plug,
 	}.Test(t)
 }

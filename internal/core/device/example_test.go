@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	nomad "github.com/hashicorp/nomad/plugins/device"
@@ -20,8 +19,8 @@ type Config struct {
 // ports are the host's serial ports. A job says: device "serial" {}.
 type ports struct{ nodes string }
 
-// Scan says what there is.
-func (p ports) Scan(context.Context) ([]device.Group, error) {
+// List returns what there is.
+func (p ports) List(context.Context) ([]device.Group, error) {
 	nodes, err := filepath.Glob(p.nodes)
 	group := device.Group{Vendor: "host", Type: "serial", Name: "port"}
 	for _, node := range nodes {
@@ -30,7 +29,7 @@ func (p ports) Scan(context.Context) ([]device.Group, error) {
 	return []device.Group{group}, err
 }
 
-// Reserve says what a task gets of it.
+// Reserve returns what a task gets.
 func (p ports) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{Envs: map[string]string{"SERIAL_PORTS": strings.Join(ids, ",")}}
 	for _, id := range ids {
@@ -40,19 +39,14 @@ func (p ports) Reserve(_ context.Context, ids []string) (*nomad.ContainerReserva
 	return r, nil
 }
 
-// kind is a whole device plugin.
-func kind() device.Kind[Config] {
-	return device.Kind[Config]{
-		Name:    "serial",
-		Summary: "gives serial ports to tasks, each to one",
-		Configure: func(c Config, _ hclog.Logger) (device.Supply, error) {
-			p := ports{c.Nodes}
-			return device.Supply{Inventory: p, Reserver: p, Period: time.Second, Grace: 10 * time.Second}, nil
-		},
-	}
+// serial is a whole device plugin.
+var serial = device.Plugin[Config]{
+	Name:    "serial",
+	Summary: "gives serial ports to tasks, each to one",
+	New:     func(c Config, _ hclog.Logger) (device.Instance, error) { return ports{c.Nodes}, nil },
 }
 
-// A device plugin's main function; TestTheExampleIsAWholePlugin runs the same kind.
+// A device plugin's main function; TestTheExampleIsAWholePlugin runs the same plugin.
 func Example() {
-	device.Main(kind())
+	device.Main(serial)
 }

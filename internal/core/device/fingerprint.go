@@ -22,18 +22,18 @@ const firstWait = 10 * time.Second
 // good. The first message comes at once, an empty one if the first scan fails or
 // takes long; further ones when anything has changed. A new stream takes the scans
 // over from the last, which is silent from then on.
-func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
-	supply, err := p.configuredSupply()
+func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
+	inst, err := p.configuredInstance()
 	if err != nil {
 		return nil, err
 	}
 	out := make(chan *device.FingerprintResponse)
-	if supply.Disabled {
+	if inst.Disabled {
 		go p.deliver(ctx, nil, out)
 		return out, nil
 	}
 	p.mu.Lock()
-	groups := p.scan(ctx, supply)
+	groups := p.scan(ctx, inst)
 	p.given = false
 	p.mu.Unlock()
 	go p.deliver(ctx, groups, out)
@@ -41,22 +41,22 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 }
 
 // scan begins to scan, until ctx ends or the next scan begins. The caller has p.mu.
-func (p *Plugin) scan(ctx context.Context, supply Supply) <-chan []*device.DeviceGroup {
+func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.DeviceGroup {
 	if p.supersede != nil {
 		p.supersede()
 	}
 	scanning, cancel := context.WithCancel(ctx)
 	p.supersede, p.scans = cancel, scanning
 
-	s := &scanner{Plugin: p, supply: supply, invalid: once{log: p.logger.Warn}, failing: once{log: p.logger.Error}}
+	s := &scanner{Server: p, inst: inst, invalid: once{log: p.logger.Warn}, failing: once{log: p.logger.Error}}
 	groups := fingerprint.Loop[[]*device.DeviceGroup]{
-		Probe: s.look, Failed: s.failed, Period: supply.Period, Kick: p.kick, Settle: supply.Settle,
+		Probe: s.look, Failed: s.failed, Period: inst.Period, Kick: p.kick, Settle: inst.Settle,
 	}.Run(scanning)
-	if supply.Events != nil {
-		go p.listen(scanning, supply.Events)
+	if inst.events != nil {
+		go p.listen(scanning, inst.events.Events)
 	}
-	if lessor, ok := supply.Reserver.(Lessor); ok {
-		go p.sweep(scanning, lessor, supply.Period)
+	if inst.releaser != nil {
+		go p.sweep(scanning, inst.releaser, inst.Period)
 	}
 	return groups
 }
@@ -65,14 +65,14 @@ func (p *Plugin) scan(ctx context.Context, supply Supply) <-chan []*device.Devic
 // dies while it is configured, once for a new start of it, too; but what it has listed
 // stays on the node, jobs are placed, and for their reservations it starts the plugin
 // again, without a stream (client/devicemanager, instance.go).
-func (p *Plugin) scanAnyway(supply Supply) {
+func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.scans != nil && p.scans.Err() == nil {
 		return
 	}
 	p.given = true
-	p.scan(p.ctx, supply)
+	p.scan(p.ctx, inst)
 	time.AfterFunc(givenAfter, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Plugin) scanAnyway(supply Supply) {
 }
 
 // isGivenUp says whether no stream has come so far: one may be behind a reservation.
-func (p *Plugin) isGivenUp() bool {
+func (p *Server) isGivenUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.given
@@ -97,8 +97,8 @@ const givenUp = "it has given this plugin up, and knows of no change since: rest
 
 // scanner is what scans for one stream.
 type scanner struct {
-	*Plugin
-	supply           Supply
+	*Server
+	inst             *instance
 	invalid, failing once
 }
 
@@ -107,7 +107,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 		return nil, err
 	}
 	defer s.scanning.leave()
-	found, err := s.supply.Inventory.Scan(ctx)
+	found, err := s.inst.List(ctx)
 	if err != nil || ctx.Err() != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 	if s.failing.over() {
 		s.logger.Info("scanning for devices works again")
 	}
-	now, next := s.ledger.enter(valid, s.supply.Grace, time.Now())
+	now, next := s.ledger.enter(valid, s.inst.Grace, time.Now())
 	if s.expiry != nil {
 		s.expiry.Stop()
 	}
@@ -142,7 +142,7 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 // deliver sends the newest groups, each time that they differ from what was sent
 // before, until ctx ends. After firstWait it sends an empty list if there was
 // nothing else to send, and at once where groups is nil.
-func (p *Plugin) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, out chan<- *device.FingerprintResponse) {
+func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, out chan<- *device.FingerprintResponse) {
 	defer close(out)
 	first := time.NewTimer(firstWait)
 	defer first.Stop()

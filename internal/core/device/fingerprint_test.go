@@ -280,7 +280,7 @@ func TestADisabledPluginSaysSoOnceAndNeverScans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
-		p, _ := start(t, Supply{Disabled: true})
+		p, _ := start(t, &instance{Options: Options{Disabled: true}})
 		ch := stream(t, p)
 		want(t, next(t, ch), "")
 		time.Sleep(time.Hour)
@@ -294,9 +294,9 @@ func TestADisabledPluginSaysSoOnceAndNeverScans(t *testing.T) {
 }
 
 func TestTheStreamEndsWithItsContextAlone(t *testing.T) {
-	for name, supply := range map[string]func(*world) Supply{
+	for name, supply := range map[string]func(Instance) *instance{
 		"enabled":  supplied,
-		"disabled": func(*world) Supply { return Supply{Disabled: true} },
+		"disabled": func(Instance) *instance { return &instance{Options: Options{Disabled: true}} },
 	} {
 		for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 			t.Run(name+", with an agent "+reader, func(t *testing.T) {
@@ -409,7 +409,7 @@ func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
 		var kick func()
 		s := supplied(w)
 		s.Period = time.Hour
-		s.Events = func(ctx context.Context, k func()) error {
+		s.events = events(func(ctx context.Context, k func()) error {
 			switch calls.Add(1) {
 			case 1:
 				return errors.New("no buffer space available")
@@ -423,7 +423,7 @@ func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
 			kick = k
 			<-ctx.Done()
 			return nil
-		}
+		})
 		p, log := start(t, s)
 		ch := stream(t, p)
 		next(t, ch)
@@ -457,16 +457,29 @@ func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
 	})
 }
 
+type events func(ctx context.Context, kick func()) error
+
+func (e events) Events(ctx context.Context, kick func()) error { return e(ctx, kick) }
+
+// tuned is an instance with options.
+type tuned struct {
+	Instance
+	options Options
+}
+
+func (i tuned) Options() Options { return i.options }
+
 func TestConfigurationHasNoEffectAndMayBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		configured := 0
-		p := New(t.Context(), hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) {
+		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test"})
+		p.configure = func([]byte) (*instance, error) {
 			configured++
 			s := supplied(w)
-			s.Events = func(context.Context, func()) error { t.Error("listens already"); return nil }
+			s.events = events(func(context.Context, func()) error { t.Error("listens already"); return nil })
 			return s, nil
-		}})
+		}
 		for range 3 {
 			if err := p.SetConfig(&base.Config{PluginConfig: []byte{0x80}}); err != nil {
 				t.Fatal(err)
@@ -481,13 +494,13 @@ func TestConfigurationHasNoEffectAndMayBeRepeated(t *testing.T) {
 
 func TestAConfigurationThatCantWorkIsRefused(t *testing.T) {
 	w := &world{}
-	for text, s := range map[string]Supply{
-		"no inventory or no reserver":                      {Period: time.Minute, Inventory: w},
-		"the time between scans is 0s: use 50ms or more":   {Inventory: w, Reserver: w},
-		"the time between scans is -1s: use 50ms or more":  {Inventory: w, Reserver: w, Period: -time.Second},
-		"settle time 0s or grace -1s is negative: use 0s ": {Inventory: w, Reserver: w, Period: time.Second, Grace: -time.Second},
+	for text, i := range map[string]Instance{
+		"the plugin made no instance":                      nil,
+		"the time between scans is 0s: use 50ms or more":   tuned{w, Options{}},
+		"the time between scans is -1s: use 50ms or more":  tuned{w, Options{Period: -time.Second}},
+		"settle time 0s or grace -1s is negative: use 0s ": tuned{w, Options{Period: time.Second, Grace: -time.Second}},
 	} {
-		p := New(t.Context(), hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) { return s, nil }})
+		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) { return i, nil }})
 		wantError(t, p.SetConfig(&base.Config{}), text)
 		_, err := p.Fingerprint(t.Context())
 		wantError(t, err, "no configuration yet")

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// world is an inventory that a test changes, and gives what it has.
+// world is an instance that a test changes.
 type world struct {
 	mu     sync.Mutex
 	groups []Group
@@ -38,7 +38,7 @@ func (w *world) scanned() int { w.mu.Lock(); defer w.mu.Unlock(); return w.scans
 
 func (w *world) reserved() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.given) }
 
-func (w *world) Scan(context.Context) ([]Group, error) {
+func (w *world) List(context.Context) ([]Group, error) {
 	w.mu.Lock()
 	w.scans++
 	groups, err, broken, hang := slices.Clone(w.groups), w.err, w.broken, w.hang
@@ -106,18 +106,17 @@ func (l *log) count(text string) int {
 
 type noConfig struct{}
 
-// supplied is what a test's plugin has unless the test says otherwise.
-func supplied(w *world) Supply {
-	return Supply{Inventory: w, Reserver: w, Period: time.Minute, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}
+// supplied is a test's instance unless the test changes it.
+func supplied(w Instance) *instance {
+	return &instance{Instance: w, Options: Options{Period: time.Minute, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}}
 }
 
 // start makes a configured plugin.
-func start(t *testing.T, s Supply) (*Plugin, *log) {
+func start(t *testing.T, i *instance) (*Server, *log) {
 	t.Helper()
 	l := &log{}
-	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Trace}), Kind[noConfig]{
-		Name: "test", Summary: "gives what a test says", Configure: func(noConfig, hclog.Logger) (Supply, error) { return s, nil },
-	})
+	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Trace}), Plugin[noConfig]{Name: "test"})
+	p.configure = func([]byte) (*instance, error) { return i, nil }
 	if err := p.SetConfig(&base.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +124,7 @@ func start(t *testing.T, s Supply) (*Plugin, *log) {
 }
 
 // stream asks for the fingerprint stream, which ends with the test.
-func stream(t *testing.T, p *Plugin) <-chan *device.FingerprintResponse {
+func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	t.Helper()
 	ch, err := p.Fingerprint(t.Context())
 	if err != nil {

@@ -33,7 +33,7 @@ type dataset struct {
 	lease *Lease // a property of the data set
 }
 
-func (p *pool) Scan(context.Context) ([]Group, error) {
+func (p *pool) List(context.Context) ([]Group, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := Group{Vendor: "zfs", Type: "dataset", Name: "tank"}
@@ -43,7 +43,7 @@ func (p *pool) Scan(context.Context) ([]Group, error) {
 	return []Group{g}, nil
 }
 
-// alone tells of two calls of the Lessor at a time.
+// alone tells of two calls of the Releaser at a time.
 func (p *pool) alone() func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,10 +111,14 @@ func (p *pool) held() (ids []string) {
 
 func (p *pool) set(change func(*pool)) { p.mu.Lock(); defer p.mu.Unlock(); change(p) }
 
-func startPool(t *testing.T) (*pool, *Plugin, *log) {
+func releasing(l *pool) *instance {
+	return &instance{Instance: l, releaser: l, Options: Options{Period: time.Minute, Grace: time.Second}}
+}
+
+func startPool(t *testing.T) (*pool, *Server, *log) {
 	t.Helper()
 	l := &pool{sets: map[string]*dataset{"tank-a": {}, "tank-b": {}, "tank-c": {}}}
-	p, log := start(t, Supply{Inventory: l, Reserver: l, Period: time.Minute, Grace: time.Second})
+	p, log := start(t, releasing(l))
 	next(t, stream(t, p))
 	t.Cleanup(func() {
 		if l.overlap.Load() {
@@ -157,7 +161,7 @@ func TestALeaseIsFoundByTheNextProcess(t *testing.T) {
 		if _, err := p.Reserve([]string{"tank-a"}); err != nil {
 			t.Fatal(err)
 		}
-		again, _ := start(t, Supply{Inventory: l, Reserver: l, Period: time.Minute, Grace: time.Second})
+		again, _ := start(t, releasing(l))
 		next(t, stream(t, again))
 		if _, err := again.Reserve([]string{"tank-a", "tank-b"}); err != nil {
 			t.Error(err)

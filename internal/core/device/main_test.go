@@ -29,7 +29,7 @@ const (
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVar) {
 	case "plugin":
-		Main(fileKind)
+		Main(filePlugin)
 	case "example":
 		ExampleMain()
 	default:
@@ -53,24 +53,28 @@ type fileConfig struct {
 	Grace  schema.Duration `codec:"grace" default:"5m" doc:"Grace."`
 }
 
-var fileKind = Kind[fileConfig]{
+var filePlugin = Plugin[fileConfig]{
 	Name: "files", Summary: "gives what a file says",
-	Configure: func(c fileConfig, logger hclog.Logger) (Supply, error) {
+	New: func(c fileConfig, _ hclog.Logger) (Instance, error) {
 		if strings.Contains(c.Dir, "*") {
-			return Supply{}, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
+			return nil, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
 		}
 		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil { // where it is there
 			fmt.Fprint(died, ".")
 			os.Exit(137)
 		}
-		f := &fileInventory{c.Dir}
-		return Supply{Inventory: f, Reserver: f, Meter: f, Period: c.Period.Duration(), Grace: c.Grace.Duration()}, nil
+		return &fileInstance{c.Dir, Options{Period: c.Period.Duration(), Grace: c.Grace.Duration()}}, nil
 	},
 }
 
-type fileInventory struct{ dir string }
+type fileInstance struct {
+	dir     string
+	options Options
+}
 
-func (f *fileInventory) Scan(context.Context) ([]Group, error) {
+func (f *fileInstance) Options() Options { return f.options }
+
+func (f *fileInstance) List(context.Context) ([]Group, error) {
 	log, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -104,14 +108,14 @@ func (f *fileInventory) Scan(context.Context) ([]Group, error) {
 // foreign stands for a byte that is not UTF-8, which JSON has not.
 const foreign = "%ff"
 
-func (f *fileInventory) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
+func (f *fileInstance) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
 	return &device.ContainerReservation{
 		Envs:    map[string]string{"IDS": strings.Join(ids, ",")},
 		Devices: []*device.DeviceSpec{{HostPath: "/dev/null", TaskPath: "/dev/" + ids[0], CgroupPerms: "rw"}},
 	}, nil
 }
 
-func (f *fileInventory) Stats(_ context.Context, ids []string) (map[string]*device.DeviceStats, error) {
+func (f *fileInstance) Stats(_ context.Context, ids []string) (map[string]*device.DeviceStats, error) {
 	all := map[string]*device.DeviceStats{}
 	for _, id := range ids {
 		all[id] = &device.DeviceStats{Summary: &structs.StatValue{IntNumeratorVal: pointer.Of(int64(len(id)))}}

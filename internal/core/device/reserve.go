@@ -21,18 +21,18 @@ const (
 	// scanWait is how long a reservation waits for the first scan at least.
 	scanWait = 10 * time.Second
 
-	// grantTime is what a Reserver may take.
+	// grantTime is what an instance's Reserve may take.
 	grantTime = time.Minute
 )
 
 // Reserve is part of device.DevicePlugin. It waits for a device that is being
 // re-plugged as long as the grace period, but not longer than half a minute.
-func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
-	supply, err := p.configuredSupply()
+func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
+	inst, err := p.configuredInstance()
 	switch {
 	case err != nil:
 		return nil, err
-	case supply.Disabled:
+	case inst.Disabled:
 		return nil, errors.New("the plugin is disabled in the agent's configuration")
 	case len(ids) == 0:
 		// what the scheduler makes of a constraint that no healthy device meets
@@ -44,14 +44,14 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 			return nil, fmt.Errorf("device %q was asked for twice", ids[i])
 		}
 	}
-	p.scanAnyway(supply)
-	limit := min(supply.Grace, maxWait)
+	p.scanAnyway(inst)
+	limit := min(inst.Grace, maxWait)
 	if !p.current.Load().scanned {
 		limit = max(limit, scanWait)
 	}
 	ctx, stop := context.WithTimeout(p.ctx, limit)
 	defer stop()
-	r, err := p.await(ctx, supply.Reserver, ids)
+	r, err := p.await(ctx, inst, ids)
 	if err != nil && p.isGivenUp() && p.ctx.Err() == nil {
 		err = fmt.Errorf("%w (Nomad does not ask which devices there are: %s)", err, givenUp)
 	}
@@ -66,12 +66,12 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return complete(r)
 }
 
-// await asks the Reserver when all of these are healthy. The error is a passing one
+// await calls the instance when all of these are healthy. The error is a passing one
 // if that is not before ctx ends, or if one has vanished since.
-func (p *Plugin) await(ctx context.Context, reserver Reserver, ids []string) (*device.ContainerReservation, error) {
+func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	var stale *snapshot // of which the Reserver knows that it is true no more
+	var stale *snapshot // the instance has found it outdated
 	var vanished error
 	for kicked := false; ; {
 		s := p.current.Load()
@@ -80,7 +80,7 @@ func (p *Plugin) await(ctx context.Context, reserver Reserver, ids []string) (*d
 			err = passing{vanished}
 		}
 		if err == nil {
-			r, err := p.grant(reserver, ids)
+			r, err := p.grant(inst, ids)
 			if !errors.Is(err, ErrVanished) {
 				return r, err
 			}
@@ -104,15 +104,15 @@ func (p *Plugin) await(ctx context.Context, reserver Reserver, ids []string) (*d
 	}
 }
 
-// grant asks the Reserver.
-func (p *Plugin) grant(reserver Reserver, ids []string) (r *device.ContainerReservation, err error) {
+// grant calls the instance.
+func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReservation, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
 	err = guard(func() (err error) {
-		if lessor, ok := reserver.(Lessor); ok {
-			r, err = p.lease(ctx, lessor, ids)
+		if inst.releaser != nil {
+			r, err = p.lease(ctx, inst, ids)
 		} else {
-			r, err = reserver.Reserve(ctx, ids)
+			r, err = inst.Reserve(ctx, ids)
 		}
 		return err
 	})

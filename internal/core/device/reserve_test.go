@@ -121,8 +121,7 @@ func TestAReserverThatHangsIsNotWaitedForWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stuck{}
 		w.plug(sticks("ea60", "a:1"))
-		s := supplied(&w.world)
-		s.Reserver = w
+		s := supplied(w)
 		p, _ := start(t, s)
 		next(t, stream(t, p))
 		before := time.Now()
@@ -418,7 +417,7 @@ func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &world{hang: make(chan struct{})}
 		defer close(w.hang)
-		p := New(ctx, hclog.NewNullLogger(), Kind[noConfig]{Name: "test", Configure: func(noConfig, hclog.Logger) (Supply, error) { return supplied(w), nil }})
+		p := New(ctx, hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) { return w, nil }})
 		if err := p.SetConfig(&base.Config{}); err != nil {
 			t.Fatal(err)
 		}
@@ -449,11 +448,9 @@ func TestAReserverCanHarmItsTaskOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &world{}
+				w := &harmful{reserve: c.reserve}
 				w.plug(sticks("ea60", "a:1"))
-				s := supplied(w)
-				s.Reserver = reserverFunc(c.reserve)
-				p, _ := start(t, s)
+				p, _ := start(t, supplied(w))
 				ch := stream(t, p)
 				next(t, ch)
 				r, err := p.Reserve([]string{"a:1"})
@@ -468,8 +465,11 @@ func TestAReserverCanHarmItsTaskOnly(t *testing.T) {
 	}
 }
 
-type reserverFunc func() (*device.ContainerReservation, error)
+type harmful struct {
+	world
+	reserve func() (*device.ContainerReservation, error)
+}
 
-func (f reserverFunc) Reserve(context.Context, []string) (*device.ContainerReservation, error) {
-	return f()
+func (h *harmful) Reserve(context.Context, []string) (*device.ContainerReservation, error) {
+	return h.reserve()
 }

@@ -40,7 +40,7 @@ func (t tuple) compare(o tuple) int {
 func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
 
 // publish is called by the goroutine that scans, and by no other.
-func (p *Plugin) publish(s *snapshot) { close(p.current.Swap(s).newer) }
+func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 
 // passing is a reason not to reserve now that a wait may remove.
 type passing struct{ error }

@@ -13,8 +13,8 @@ import (
 
 // Stats is part of device.DevicePlugin. The stream ends with its context and never
 // before. A period in which nothing could be measured is left out.
-func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
-	supply, err := p.configuredSupply()
+func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
+	inst, err := p.configuredInstance()
 	if err != nil {
 		return nil, err
 	}
@@ -24,16 +24,16 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 	out := make(chan *device.StatsResponse)
 	go func() {
 		defer close(out)
-		if supply.Disabled || supply.Meter == nil {
+		if inst.Disabled || inst.stats == nil {
 			<-ctx.Done()
 			return
 		}
-		p.measureEach(ctx, supply.Meter, interval, out)
+		p.measureEach(ctx, inst.stats, interval, out)
 	}()
 	return out, nil
 }
 
-func (p *Plugin) measureEach(ctx context.Context, m Meter, interval time.Duration, out chan<- *device.StatsResponse) {
+func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time.Duration, out chan<- *device.StatsResponse) {
 	failing := once{log: p.logger.Error}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -64,7 +64,7 @@ func (p *Plugin) measureEach(ctx context.Context, m Meter, interval time.Duratio
 
 // measure answers under exactly the names that are published, by which Nomad
 // finds the statistics of a task's devices.
-func (p *Plugin) measure(ctx context.Context, m Meter) (groups []*device.DeviceGroupStats, err error) {
+func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device.DeviceGroupStats, err error) {
 	now := p.current.Load()
 	var ids []string
 	for _, g := range now.groups {

@@ -19,10 +19,10 @@ func (m meter) Stats(_ context.Context, ids []string) (map[string]*device.Device
 	return m(ids)
 }
 
-func measured(t *testing.T, w *world, m Meter) (*Plugin, *log, <-chan *device.StatsResponse) {
+func measured(t *testing.T, w *world, m StatsReporter) (*Server, *log, <-chan *device.StatsResponse) {
 	t.Helper()
 	s := supplied(w)
-	s.Meter = m
+	s.stats = m
 	p, log := start(t, s)
 	next(t, stream(t, p))
 	ch, err := p.Stats(t.Context(), 5*time.Second)
@@ -184,7 +184,7 @@ func TestAnIntervalOfNothingIsASecond(t *testing.T) {
 			w := &world{}
 			w.plug(sticks("ea60", "a:1"))
 			s := supplied(w)
-			s.Meter = meter(func([]string) (map[string]*device.DeviceStats, error) {
+			s.stats = meter(func([]string) (map[string]*device.DeviceStats, error) {
 				return map[string]*device.DeviceStats{"a:1": {}}, nil
 			})
 			p, _ := start(t, s)
@@ -208,7 +208,7 @@ func TestTheStatsEndWithTheirContextAlone(t *testing.T) {
 				w := &world{}
 				w.plug(sticks("ea60", "a:1"))
 				s := supplied(w)
-				s.Meter = meter(func([]string) (map[string]*device.DeviceStats, error) {
+				s.stats = meter(func([]string) (map[string]*device.DeviceStats, error) {
 					return map[string]*device.DeviceStats{"a:1": {}}, nil
 				})
 				p, _ := start(t, s)

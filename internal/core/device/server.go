@@ -1,0 +1,127 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// Server implements device.DevicePlugin for any Plugin. Nomad calls it from several
+// goroutines.
+type Server struct {
+	name      string
+	config    schema.Described
+	configure func(msgpack []byte) (*instance, error)
+	logger    hclog.Logger
+	ctx       context.Context
+	kick      fingerprint.Kicker // asks the running stream for a scan
+
+	instance atomic.Pointer[instance] // nil before SetConfig
+	current  atomic.Pointer[snapshot] // what is published
+	leasing  gate                     // held while a Releaser is at work
+
+	scanning gate        // held by the one goroutine that scans, for:
+	ledger   ledger      // the devices
+	expiry   *time.Timer // kicks when a grace period ends
+
+	mu         sync.Mutex
+	configured []byte             // what instance was made of
+	supersede  context.CancelFunc // ends the scans of the last stream
+	scans      context.Context    // those that run, nil before the first
+	given      bool               // up by Nomad: there is no stream, and reservations scan
+}
+
+var _ device.DevicePlugin = (*Server)(nil)
+
+// instance is an Instance with its optional methods, each nil where it has none.
+type instance struct {
+	Instance
+	Options
+	events   EventSource
+	stats    StatsReporter
+	releaser Releaser
+}
+
+// New returns the device plugin that Nomad sees. Nothing runs before it is
+// configured and asked for a stream. Reservations that wait end with ctx.
+func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
+	config := schema.Of[C]()
+	logger = logger.Named(p.Name)
+	s := &Server{
+		name: p.Name, config: config, logger: logger, ctx: ctx,
+		kick: fingerprint.NewKicker(), leasing: newGate(), scanning: newGate(), ledger: ledger{},
+	}
+	s.configure = func(msgpack []byte) (*instance, error) {
+		c, err := config.Decode(msgpack)
+		if err != nil {
+			return nil, err
+		}
+		made, err := p.New(c, logger)
+		if err != nil {
+			return nil, err
+		}
+		return newInstance(made)
+	}
+	s.current.Store(newSnapshot())
+	return s
+}
+
+func newInstance(made Instance) (*instance, error) {
+	if made == nil {
+		return nil, errors.New("the plugin made no instance: this is a mistake in the plugin")
+	}
+	i := &instance{Instance: made, Options: DefaultOptions()}
+	if tuned, ok := made.(Tuned); ok {
+		i.Options = tuned.Options()
+	}
+	i.events, _ = made.(EventSource)
+	i.stats, _ = made.(StatsReporter)
+	i.releaser, _ = made.(Releaser)
+	return i, i.check()
+}
+
+// PluginInfo is part of base.BasePlugin.
+func (p *Server) PluginInfo() (*base.PluginInfoResponse, error) {
+	return plugin.DeviceInfo(p.name), nil
+}
+
+// ConfigSchema is part of base.BasePlugin.
+func (p *Server) ConfigSchema() (*hclspec.Spec, error) { return p.config.Spec(), nil }
+
+// SetConfig is part of base.BasePlugin. Nomad also calls it in processes that it
+// ends soon, and there twice. The same configuration again changes nothing. Another
+// one applies to reservations at once and to a stream from its start.
+func (p *Server) SetConfig(c *base.Config) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.instance.Load() != nil && bytes.Equal(p.configured, c.PluginConfig) {
+		return nil
+	}
+	i, err := p.configure(c.PluginConfig)
+	if err != nil {
+		return err
+	}
+	p.configured = bytes.Clone(c.PluginConfig)
+	p.instance.Store(i)
+	return nil
+}
+
+// configuredInstance is what SetConfig left. Nomad always calls it before a stream.
+func (p *Server) configuredInstance() (*instance, error) {
+	if i := p.instance.Load(); i != nil {
+		return i, nil
+	}
+	return nil, errors.New("plugin has no configuration yet")
+}
