@@ -2,7 +2,10 @@ module github.com/outrider-dev/outrider/plugins/exec-lite
 
 go 1.26
 
-require github.com/outrider-dev/outrider/internal/core v0.0.0
+require (
+	github.com/hashicorp/go-hclog v1.6.3
+	github.com/outrider-dev/outrider/internal/core v0.0.0
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -37,7 +40,6 @@ require (
 	github.com/hashicorp/errwrap v1.1.0 // indirect
 	github.com/hashicorp/go-bexpr v0.1.16 // indirect
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
-	github.com/hashicorp/go-hclog v1.6.3 // indirect
 	github.com/hashicorp/go-immutable-radix v1.3.1 // indirect
 	github.com/hashicorp/go-immutable-radix/v2 v2.1.0 // indirect
 	github.com/hashicorp/go-kms-wrapping/v2 v2.0.20 // indirect

@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -21,12 +23,18 @@ type TaskConfig struct {
 	driver.TaskOptions
 }
 
-var workload = driver.Workload[Config, TaskConfig]{
-	Name:    "exec-lite",
-	Summary: "runs processes without a helper process for each",
-	Command: func(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
-		return r.Run(r.Config.Command, r.Config.Args...), nil
-	},
+// execLite runs what a job names.
+type execLite struct{}
+
+// Command is the program and the arguments of the job.
+func (execLite) Command(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
+	return r.Run(r.Config.Command, r.Config.Args...), nil
 }
 
-func main() { driver.Main(workload) }
+func main() {
+	driver.Main(driver.Plugin[Config, TaskConfig]{
+		Name:    "exec-lite",
+		Summary: "runs processes without a helper process for each",
+		New:     func(Config, hclog.Logger) (driver.Instance[TaskConfig], error) { return execLite{}, nil },
+	})
+}

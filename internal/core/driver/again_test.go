@@ -72,14 +72,14 @@ func TestAStartOfWhichNoAgentHadTheAnswerIsNotMadeTwice(t *testing.T) {
 			t.Run(fmt.Sprintf("ended: %v, another plugin: %v", ended, restart), func(t *testing.T) {
 				var mu sync.Mutex
 				said := map[string]Ended{}
-				w := testWorkload
-				w.Ended = func(e Ended) string {
+				w := testInstance{}
+				w.ended = func(e Ended) string {
 					mu.Lock()
 					defer mu.Unlock()
 					said[e.ID] = e
 					return "explained"
 				}
-				a := startWorkload(t, w, nil)
+				a := startInstance(t, w, nil)
 				o := a.onceTask()
 				a.run(o.cfg)
 				o.running()
@@ -300,9 +300,10 @@ func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
 
 func TestAnEndIsNotExplainedByWhatWasPlanned(t *testing.T) {
 	said := make(chan Ended, 1)
-	w := testWorkload
-	w.Ended = func(e Ended) string { said <- e; return "" }
-	d := New(t.Context(), testlog.HCLogger(t), w)
+	w := testInstance{}
+	w.ended = func(e Ended) string { said <- e; return "" }
+	d := New(t.Context(), testlog.HCLogger(t), testPlugin(w))
+	configure(t, d, defaultPluginOptions())
 	defer d.Close()
 	// the exit of a run that is taken up may be told before the answer to the launch
 	planned, real := &task.State{}, &task.State{Output: task.Output{StderrFrom: task.LogPlace{Offset: 1}}}

@@ -98,13 +98,13 @@ func TestWhatADriverLendsReadOnlyIsSoInEveryProcessOfTheTask(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	mountsUnchanged(t, dir)
-	w := testWorkload
-	w.Command = func(_ context.Context, r testRequest) (*task.Command, error) {
+	w := testInstance{}
+	w.command = func(_ context.Context, r testRequest) (*task.Command, error) {
 		cmd := r.Run(r.Config.Command, r.Config.Args...)
 		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: dir, Target: dir, ReadOnly: true})
 		return cmd, nil
 	}
-	a := startWorkload(t, w, nil)
+	a := startInstance(t, w, nil)
 	script := "touch " + dir + "/new 2>&1"
 	want := "touch: cannot touch '" + dir + "/new': Read-only file system\n"
 	cfg := a.shell(script+"; exec sleep 1000", "")

@@ -21,15 +21,14 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
-	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Driver implements drivers.DriverPlugin for any Workload. Nomad calls it from
+// Driver implements drivers.DriverPlugin for any Plugin. Nomad calls it from
 // many goroutines.
 type Driver struct {
-	workload workload
+	plugin   *erased
 	name     string
 	logger   hclog.Logger
 	eventer  *eventer.Eventer
@@ -38,6 +37,7 @@ type Driver struct {
 	ctx      context.Context
 
 	mu        sync.Mutex
+	instance  *instance // nil before SetConfig
 	options   PluginOptions
 	root      string // <state_dir>/<name>, below which each agent has a store
 	denied    denied
@@ -59,29 +59,29 @@ var (
 	_ plugin.StartCaller                 = (*Driver)(nil)
 )
 
-// New returns the driver of a workload. Nothing runs before an agent configures
+// New returns the driver of a plugin. Nothing runs before an agent configures
 // it. Its life ends with ctx or Close; tasks go on.
-func New[P, T any](ctx context.Context, logger hclog.Logger, w Workload[P, T]) *Driver {
-	return newDriver(ctx, logger, &typed[P, T]{Workload: w, plugin: schema.Of[P](), task: schema.Of[T]()})
+func New[C, T any](ctx context.Context, logger hclog.Logger, p Plugin[C, T]) *Driver {
+	return newDriver(ctx, logger, erase(p))
 }
 
 // Main is the whole main function of a driver plugin.
-func Main[P, T any](w Workload[P, T]) {
-	t := &typed[P, T]{Workload: w, plugin: schema.Of[P](), task: schema.Of[T]()}
+func Main[C, T any](p Plugin[C, T]) {
+	e := erase(p)
+	supervise := func() bool { supervisor.Main(); return false }
 	plugin.Serve(plugin.Plugin{
-		Name: w.Name, Summary: w.Summary, Config: t.plugin, TaskConfig: t.task, Commands: w.Commands,
-		Roles: []func() bool{func() bool { supervisor.Main(); return false }},
+		Name: p.Name, Summary: p.Summary, Config: e.config, TaskConfig: e.task, Commands: p.Commands,
+		Roles: append([]func() bool{supervise}, p.Roles...),
 		Driver: func(ctx context.Context, logger hclog.Logger) drivers.DriverPlugin {
-			return newDriver(ctx, logger, t)
+			return newDriver(ctx, logger, e)
 		},
 	})
 }
 
-func newDriver(ctx context.Context, logger hclog.Logger, w workload) *Driver {
-	name, _ := w.about()
-	logger = logger.Named(name)
+func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
+	logger = logger.Named(p.name)
 	return &Driver{
-		workload: w, name: name, logger: logger, ctx: ctx,
+		plugin: p, name: p.name, logger: logger, ctx: ctx,
 		eventer:  eventer.NewEventer(ctx, logger),
 		sampling: newWorker(ctx),
 		// a burst of starts leaves many times the garbage of what is kept of it
@@ -113,14 +113,13 @@ func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 
 // ConfigSchema is part of base.BasePlugin.
 func (d *Driver) ConfigSchema() (*hclspec.Spec, error) {
-	s, _ := d.workload.schemas()
-	return s.Spec(), nil
+	return d.plugin.config.Spec(), nil
 }
 
 // SetConfig is part of base.BasePlugin. Nomad calls it without an agent's
 // configuration too, to see whether it is valid, in processes that it ends soon.
 func (d *Driver) SetConfig(c *base.Config) error {
-	options, err := d.workload.configure(c.PluginConfig)
+	options, i, err := d.plugin.configure(c.PluginConfig, d.logger)
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.options, d.denied, d.root = options, deny, root
+	d.instance, d.options, d.denied, d.root = i, options, deny, root
 	if c.AgentConfig != nil && c.AgentConfig.Driver != nil {
 		d.compute = c.AgentConfig.Compute()
 	}
@@ -143,23 +142,27 @@ func (d *Driver) SetConfig(c *base.Config) error {
 
 // TaskConfigSchema is part of drivers.DriverPlugin.
 func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) {
-	_, s := d.workload.schemas()
-	return s.Spec(), nil
+	return d.plugin.task.Spec(), nil
 }
 
 // Capabilities is part of drivers.DriverPlugin. The last two cross the wire only
 // with the interceptor of package plugin.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	return &drivers.Capabilities{
+	collector := task.Collector(d.options.LogCollection)
+	d.mu.Unlock()
+	c := &drivers.Capabilities{
 		SendSignals:          true,
 		Exec:                 true,
 		FSIsolation:          fsisolation.None,
 		NetIsolationModes:    []drivers.NetIsolationMode{drivers.NetIsolationModeHost, drivers.NetIsolationModeGroup},
 		MountConfigs:         drivers.MountConfigSupportNone,
-		DisableLogCollection: d.options.LogCollection == string(task.CollectorDriver),
-	}, nil
+		DisableLogCollection: collector == task.CollectorDriver,
+	}
+	if i, ok := optional[Capable](d); ok {
+		i.Capabilities(c)
+	}
+	return c, nil
 }
 
 // RecoverTask is part of drivers.DriverPlugin: it takes over a task that an
@@ -202,7 +205,11 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 // runs; on an error nothing of the task is left. Where an agent was killed before it
 // knew of the task, and the next one asks for it again, that is the run it gets.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	decoded, err := d.workload.decode(cfg)
+	i := d.configured()
+	if i == nil {
+		return nil, nil, errors.New("driver is not configured")
+	}
+	decoded, err := i.decode(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -384,6 +391,21 @@ func (d *Driver) SignalTask(id string, signal string) error {
 		return err
 	}
 	return h.executor.Signal(d.ctx, id, sig, task.KillProcess)
+}
+
+// configured is the instance of the configuration, nil before SetConfig.
+func (d *Driver) configured() *instance {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.instance
+}
+
+// optional is the instance as one of its optional interfaces.
+func optional[I any](d *Driver) (i I, ok bool) {
+	if configured := d.configured(); configured != nil {
+		i, ok = configured.any.(I)
+	}
+	return i, ok
 }
 
 func (d *Driver) handle(id string) (*handle, error) {

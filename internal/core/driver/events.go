@@ -194,18 +194,17 @@ func (d *Driver) taskExited(id string, e *task.Exit) {
 	go func() { // it may read files, and the exits of other tasks are told meanwhile
 		defer close(explained)
 		<-h.begun // the state as planned may not be that of the run
-		st := h.current()
-		said := d.workload.ended(Ended{
-			ID: id, Command: &st.Command, Exit: e, Stopped: h.stopOver() != nil,
-			AllocDir: st.Output.AllocDir, Task: st.Task, StderrFrom: st.Output.StderrFrom,
-		})
-		if said != "" {
+		i, ok := optional[ExitReporter](d)
+		if !ok {
+			return
+		}
+		if said := i.ReportExit(Ended{Run: h.run(), Exit: e, Stopped: h.stopOver() != nil}); said != "" {
 			d.event(h, "%s", said)
 		}
 	}()
 }
 
-// explaining is for how long an exit waits for what the workload has to say of it.
+// explaining is for how long an exit waits for what the driver has to say of it.
 const explaining = 10 * time.Second
 
 // explained waits for that, where the task has ended and its end was told.

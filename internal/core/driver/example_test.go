@@ -3,49 +3,57 @@ package driver_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"strings"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Config is the agent's block: plugin "nomad-driver-script" { config { ... } }.
-type Config struct {
-	Shell string `codec:"shell" default:"/bin/sh" doc:"The program that runs scripts."`
+type Config struct { // plugin "nomad-driver-wasm" { config { ... } }
+	Runtime string `codec:"runtime" default:"wasmtime" doc:"The program that runs modules."`
 	driver.PluginOptions
 }
 
-// TaskConfig is a task's block: config { script = "..." }.
-type TaskConfig struct {
-	Script string   `codec:"script" required:"true" doc:"What to run."`
-	Args   []string `codec:"args" doc:"$1 and so on of the script."`
+type TaskConfig struct { // config { module = "local/app.wasm" }
+	Module string   `codec:"module" required:"true" doc:"What to run."`
+	Args   []string `codec:"args" doc:"Its arguments."`
 	driver.TaskOptions
 }
 
-// workload is a whole driver: scripts that are written into the job.
-func workload() driver.Workload[Config, TaskConfig] {
-	var shell string
-	return driver.Workload[Config, TaskConfig]{
-		Name:    "script",
-		Summary: "runs scripts that are written into the job",
-		Configure: func(c Config) error {
-			shell = c.Shell
-			return nil
-		},
-		Fingerprint: func(context.Context) (map[string]*structs.Attribute, error) {
-			return map[string]*structs.Attribute{"driver.script.shell": structs.NewStringAttribute(shell)}, nil
-		},
-		Command: func(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
-			if r.Config.Script == "" {
-				return nil, fmt.Errorf("script is empty: write what to run")
-			}
-			return r.Run(shell, append([]string{"-c", r.Config.Script, r.Task.Name}, r.Config.Args...)...), nil
-		},
-	}
+type wasm struct{ runtime string }
+
+func (w *wasm) Command(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
+	return r.Run(w.runtime, append([]string{r.Config.Module}, r.Config.Args...)...), nil
 }
 
-// A driver plugin's main function; TestSampleWorkload runs the same workload.
-func Example() {
-	driver.Main(workload())
+func (w *wasm) Fingerprint(context.Context) (map[string]*structs.Attribute, error) {
+	path, err := exec.LookPath(w.runtime) // an error makes the driver unhealthy
+	return map[string]*structs.Attribute{"runtime": structs.NewStringAttribute(path)}, err
 }
+
+func (w *wasm) Capabilities(c *drivers.Capabilities) { c.Exec = false } // a module has no shell
+
+func (w *wasm) ReportStats(_ context.Context, _ driver.Run, u *drivers.TaskResourceUsage) error {
+	u.ResourceUsage.MemoryStats.RSS = 0 // the module's own, without the code of the runtime
+	for pid := range u.Pids {
+		status, _ := os.ReadFile("/proc/" + pid + "/status") // none: it has just ended
+		_, rest, _ := strings.Cut(string(status), "RssAnon:")
+		kib := uint64(0)
+		_, _ = fmt.Sscan(rest, &kib)
+		u.ResourceUsage.MemoryStats.RSS += kib << 10
+	}
+	return nil
+}
+
+var wasmPlugin = driver.Plugin[Config, TaskConfig]{
+	Name: "wasm", Summary: "runs WebAssembly modules",
+	New: func(c Config, _ hclog.Logger) (driver.Instance[TaskConfig], error) { return &wasm{c.Runtime}, nil },
+}
+
+func Example() { driver.Main(wasmPlugin) }

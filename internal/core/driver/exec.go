@@ -175,6 +175,9 @@ func (s *session) wait(ctx context.Context, client *sender) (*task.Exit, error) 
 }
 
 func (d *Driver) startSession(h *handle, cmd []string, tty bool, stdio [3]*os.File) (*session, error) {
+	if c, err := d.Capabilities(); err != nil || !c.Exec {
+		return nil, fmt.Errorf("driver %s runs no commands in tasks", d.name)
+	}
 	if len(cmd) == 0 || cmd[0] == "" {
 		return nil, errors.New("command is empty")
 	}

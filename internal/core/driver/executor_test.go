@@ -51,7 +51,7 @@ func TestNoStoreIsReadThatAnotherUserCanReplace(t *testing.T) {
 	if _, err := stateRoot(filepath.Dir(root), filepath.Base(root)); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the configuration is taken: %v", err)
 	}
-	d := New(context.Background(), nullLogger, testWorkload)
+	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
 	d.root = root
 	if _, err := d.probe(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

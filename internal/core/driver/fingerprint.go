@@ -28,7 +28,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	}.Run(ctx), nil
 }
 
-// Undetected is an error of Workload.Fingerprint, which says what is not on this node that the driver
+// Undetected is an error of Fingerprinter, which says what is not on this node that the driver
 // runs programs with. Nomad shows the driver as it does its own java without a JVM: as undetected
 // and not as unhealthy (drivers.HealthStateUndetected).
 type Undetected string
@@ -56,9 +56,12 @@ func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 			return nil, err
 		}
 	}
-	extra, err := d.workload.fingerprint(ctx)
-	if err != nil {
-		return nil, err
+	var own map[string]*pstructs.Attribute
+	if i, ok := optional[Fingerprinter](d); ok {
+		var err error
+		if own, err = i.Fingerprint(ctx); err != nil {
+			return nil, err
+		}
 	}
 	support := cgroup.Detect("")
 	d.mu.Lock()
@@ -67,17 +70,18 @@ func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 	attributes := map[string]*pstructs.Attribute{
 		"driver." + d.name: pstructs.NewBoolAttribute(true),
 	}
-	for name, a := range map[string]*pstructs.Attribute{
+	all := map[string]*pstructs.Attribute{
 		"version":         pstructs.NewStringAttribute(plugin.Version()),
 		"cgroup":          pstructs.NewStringAttribute(string(support.Mode)),
 		"log_collection":  pstructs.NewStringAttribute(collection),
 		"pidfd_exit_info": pstructs.NewBoolAttribute(tellsExit()),
 		"landlock_abi":    pstructs.NewIntAttribute(landlockABI(), ""),
 		"root":            pstructs.NewBoolAttribute(os.Geteuid() == 0),
-	} {
+	}
+	maps.Copy(all, own)
+	for name, a := range all {
 		attributes["driver."+d.name+"."+name] = a
 	}
-	maps.Copy(attributes, extra)
 	return &drivers.Fingerprint{
 		Attributes: attributes, Health: drivers.HealthStateHealthy, HealthDescription: healthInWords(support),
 	}, nil

@@ -28,7 +28,7 @@ type handle struct {
 	mu        sync.Mutex
 	state     *task.State          // as planned, until it was started
 	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
-	explained chan struct{}        // made with exit, closed when the workload has had its word on it
+	explained chan struct{}        // made with exit, closed when the driver has had its word on it
 	waitedFor bool                 // WaitTask was called
 	claimed   bool                 // the store says that an agent knows of it
 	early     []*drivers.TaskEvent // what happened before
@@ -56,7 +56,7 @@ const maxHandleState = 1 << 20
 func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedHandle) *handle {
 	saved.State = nil
 	return &handle{
-		config:   &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID},
+		config:   &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir},
 		executor: e, state: st, saved: saved, begun: make(chan struct{}),
 	}
 }
@@ -83,6 +83,14 @@ func (h *handle) current() *task.State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state
+}
+
+// run is what a driver is told of the task.
+func (h *handle) run() Run {
+	st := h.current()
+	return Run{
+		ID: st.ID, Command: &st.Command, AllocDir: h.config.AllocDir, Task: st.Task, StderrFrom: st.Output.StderrFrom,
+	}
 }
 
 func (h *handle) started(st *task.State) {

@@ -34,7 +34,7 @@ import (
 func TestMain(m *testing.M) {
 	supervisor.Main()
 	if os.Getenv(binaryVar) != "" {
-		Main(testWorkload)
+		Main(testPlugin(testInstance{}))
 		return
 	}
 	os.Exit(runTests(m))
@@ -106,15 +106,62 @@ type testTask struct {
 	TaskOptions
 }
 
-var testWorkload = Workload[testConfig, testTask]{
-	Name: "test-driver", Summary: "runs what a test says",
-	Command: func(_ context.Context, r Request[testTask]) (*task.Command, error) {
-		return r.Run(r.Config.Command, r.Config.Args...), nil
-	},
-	Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(args []string) error {
-		fmt.Println("said", args)
+// testInstance is a driver that runs what a test's job names, with what the test adds.
+type testInstance struct {
+	command     func(context.Context, testRequest) (*task.Command, error)
+	ended       func(Ended) string
+	stats       func(Run, *drivers.TaskResourceUsage) error
+	defaultUser string
+	noExec      bool
+}
+
+type testRequest = Request[testTask]
+
+func (i testInstance) Command(ctx context.Context, r testRequest) (*task.Command, error) {
+	if i.command != nil {
+		return i.command(ctx, r)
+	}
+	return program(r)
+}
+
+func program(r testRequest) (*task.Command, error) {
+	return r.Run(r.Config.Command, r.Config.Args...), nil
+}
+
+func (i testInstance) ReportExit(e Ended) string {
+	if i.ended == nil {
+		return ""
+	}
+	return i.ended(e)
+}
+
+func (i testInstance) DefaultUser() string { return i.defaultUser }
+
+func (i testInstance) Capabilities(c *drivers.Capabilities) { c.Exec = !i.noExec }
+
+func (i testInstance) ReportStats(_ context.Context, r Run, u *drivers.TaskResourceUsage) error {
+	if i.stats == nil {
 		return nil
-	}}},
+	}
+	return i.stats(r, u)
+}
+
+func testPlugin(i testInstance) Plugin[testConfig, testTask] {
+	return Plugin[testConfig, testTask]{
+		Name: "test-driver", Summary: "runs what a test says",
+		New: func(testConfig, hclog.Logger) (Instance[testTask], error) { return i, nil },
+		Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(args []string) error {
+			fmt.Println("said", args)
+			return nil
+		}}},
+		Roles: []func() bool{func() bool {
+			if len(os.Args) != 2 || os.Args[1] != "role" {
+				return false
+			}
+			fmt.Println("a role's work")
+			return true
+		}},
+	}
 }
 
 // agent is what Nomad is to a driver. At the end of the test nothing of the
@@ -129,13 +176,13 @@ type agent struct {
 
 	*testutils.DriverHarness
 	driver   *Driver
-	workload Workload[testConfig, testTask]
+	instance testInstance
 }
 
 // start makes a driver with these plugin options, such as log_collection.
 func start(t *testing.T, options map[string]any) *agent {
 	t.Helper()
-	return startWorkload(t, testWorkload, options)
+	return startInstance(t, testInstance{}, options)
 }
 
 // detect looks again where it finds nothing: on cgroup v2 the slice in which
@@ -152,11 +199,11 @@ func detect() cgroup.Support {
 	return found
 }
 
-func startWorkload(t *testing.T, w Workload[testConfig, testTask], options map[string]any) *agent {
+func startInstance(t *testing.T, w testInstance, options map[string]any) *agent {
 	t.Helper()
 	state, err := os.MkdirTemp("", "otd")
 	must(t, err)
-	a := &agent{t: t, state: state, node: NewNode(), cgroup: detect(), workload: w}
+	a := &agent{t: t, state: state, node: NewNode(), cgroup: detect(), instance: w}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
 		a.makeShare()
 	}
@@ -187,11 +234,16 @@ func (a *agent) startDriver(options map[string]any) {
 	config.DeniedEnvvars, _ = options["denied_envvars"].([]string)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.t.Cleanup(cancel)
-	a.driver = New(ctx, testlog.HCLogger(a.t), a.workload)
+	a.driver = New(ctx, testlog.HCLogger(a.t), testPlugin(a.instance))
 	a.DriverHarness = testutils.NewDriverHarness(a.t, a.driver)
+	configure(a.t, a.DriverHarness, config)
+}
+
+func configure(t *testing.T, d drivers.DriverPlugin, o PluginOptions) {
+	t.Helper()
 	var packed []byte
-	must(a.t, base.MsgPackEncode(&packed, &testConfig{config}))
-	must(a.t, a.SetConfig(&base.Config{
+	must(t, base.MsgPackEncode(&packed, &testConfig{o}))
+	must(t, d.SetConfig(&base.Config{
 		PluginConfig: packed,
 		AgentConfig:  &base.AgentConfig{Driver: &base.ClientDriverConfig{Topology: topology}},
 	}))

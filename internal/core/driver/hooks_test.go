@@ -19,16 +19,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-type testRequest = Request[testTask]
-
-// before is the test's workload, of which f is asked before each start.
-func before(f func(context.Context, testRequest) error) Workload[testConfig, testTask] {
-	w := testWorkload
-	w.Command = func(ctx context.Context, r testRequest) (*task.Command, error) {
+// before is a driver of which f is asked before each start.
+func before(f func(context.Context, testRequest) error) testInstance {
+	w := testInstance{}
+	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
 		if err := f(ctx, r); err != nil {
 			return nil, err
 		}
-		return testWorkload.Command(ctx, r)
+		return program(r)
 	}
 	return w
 }
@@ -50,7 +48,7 @@ func isThere(path string) bool {
 
 func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
 	proceed := make(chan struct{})
-	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
 		r.Event("Building %d packages", 3)
 		<-proceed
 		return nil
@@ -81,7 +79,7 @@ func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
 }
 
 func TestWhatASlowStartSaysIsKeptUntilSomebodyListens(t *testing.T) {
-	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
 		r.Event("Building")
 		return errors.New("no such package")
 	}), nil)
@@ -112,8 +110,8 @@ func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var calls []string
 			var state []bool
-			w := testWorkload
-			w.Command = func(_ context.Context, r testRequest) (*task.Command, error) {
+			w := testInstance{}
+			w.command = func(_ context.Context, r testRequest) (*task.Command, error) {
 				for _, name := range []string{"first", "second"} {
 					r.Finally(func() {
 						calls = append(calls, name)
@@ -122,7 +120,7 @@ func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
 				}
 				return r.Run(c.program), c.fail
 			}
-			a := startWorkload(t, w, nil)
+			a := startInstance(t, w, nil)
 			cfg := a.shell("", "")
 			_, _, err := a.StartTask(cfg)
 			if (err == nil) != c.state {
@@ -145,7 +143,7 @@ func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
 func TestStateDirIsThereForAsLongAsAnythingOfTheTask(t *testing.T) {
 	var dir string
 	var early bool
-	a := startWorkload(t, before(func(_ context.Context, r testRequest) error {
+	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
 		dir, early = r.StateDir(), isThere(r.StateDir())
 		return nil
 	}), nil)
@@ -194,8 +192,8 @@ func TestTasksWithoutAUserRunAsTheDriversDefault(t *testing.T) {
 		told = r.User()
 		return nil
 	})
-	w.DefaultUser = func() string { return "nobody" }
-	a := startWorkload(t, w, map[string]any{"denied_host_uids": "1"})
+	w.defaultUser = "nobody"
+	a := startInstance(t, w, map[string]any{"denied_host_uids": "1"})
 	for user, want := range map[string]string{"": "nobody nobody 65534\n", "root": "root root 0\n", "bin": "bin bin 2\n"} {
 		out, _ := a.result(a.shell("echo $(id -un) $USER $(id -u)", "", func(c *drivers.TaskConfig) { c.User = user }))
 		if out != want || told == nil || !strings.HasSuffix(want, fmt.Sprintf(" %d\n", told.UID)) {
@@ -206,14 +204,14 @@ func TestTasksWithoutAUserRunAsTheDriversDefault(t *testing.T) {
 		"daemon":      "user id 1 is not allowed on this node (denied_host_uids)",
 		"nobody-here": `user "nobody-here" does not exist on this node`,
 	} {
-		w.DefaultUser = func() string { return user }
-		a := startWorkload(t, w, map[string]any{"denied_host_uids": "1"})
+		w.defaultUser = user
+		a := startInstance(t, w, map[string]any{"denied_host_uids": "1"})
 		if _, _, err := a.StartTask(a.shell("exit 0", "")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("default %q: got %v", user, err)
 		}
 	}
 	told = &task.User{}
-	a = startWorkload(t, before(func(_ context.Context, r testRequest) error {
+	a = startInstance(t, before(func(_ context.Context, r testRequest) error {
 		told = r.User()
 		return nil
 	}), nil)
@@ -226,9 +224,9 @@ func TestADefaultUserIsNotForAnAgentWithoutRoot(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}
-	w := testWorkload
-	w.DefaultUser = func() string { return "root" }
-	a := startWorkload(t, w, nil)
+	w := testInstance{}
+	w.defaultUser = "root"
+	a := startInstance(t, w, nil)
 	if out, _ := a.result(a.shell("id -u", "")); out != fmt.Sprintln(os.Geteuid()) {
 		t.Errorf("got %q", out)
 	}
@@ -274,10 +272,10 @@ func (l *listener) count() int {
 	return len(l.messages)
 }
 
-// told is the test's workload, which says a sentence of each end and keeps it.
-func told(calls chan Ended) Workload[testConfig, testTask] {
-	w := testWorkload
-	w.Ended = func(e Ended) string {
+// told is a driver that says a sentence of each end and keeps it.
+func told(calls chan Ended) testInstance {
+	w := testInstance{}
+	w.ended = func(e Ended) string {
 		calls <- e
 		if e.Exit.Code == 0 && e.Exit.Signal == 0 {
 			return ""
@@ -289,7 +287,7 @@ func told(calls chan Ended) Workload[testConfig, testTask] {
 
 func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
 	calls := make(chan Ended, 10)
-	a := startWorkload(t, told(calls), nil)
+	a := startInstance(t, told(calls), nil)
 	l := listen(t, a)
 	for script, want := range map[string]task.Exit{
 		"exit 0":        {},
@@ -333,7 +331,7 @@ func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
 
 func TestTheDriverIsToldOfOOM(t *testing.T) {
 	calls := make(chan Ended, 10)
-	a := startWorkload(t, told(calls), nil)
+	a := startInstance(t, told(calls), nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
 	}
@@ -359,7 +357,7 @@ func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
 		"logs are disabled":   {"driver", os.DevNull, false},
 		"disabled for Nomad":  {"nomad", os.DevNull, false},
 	} {
-		a := startWorkload(t, told(calls), map[string]any{"log_collection": c.collection})
+		a := startInstance(t, told(calls), map[string]any{"log_collection": c.collection})
 		cfg := a.shell("exit 0", "", func(cfg *drivers.TaskConfig) { cfg.StdoutPath, cfg.StderrPath = c.path, c.path })
 		a.run(cfg)
 		a.wait(cfg.ID)
@@ -376,7 +374,7 @@ func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
 
 func TestTheDriverIsToldWhereTheOutputOfARunBegins(t *testing.T) {
 	calls := make(chan Ended, 10)
-	a := startWorkload(t, told(calls), nil)
+	a := startInstance(t, told(calls), nil)
 	cfg := a.shell("echo one >&2", "")
 	for _, want := range []task.LogPlace{{}, {Offset: 4}, {Offset: 8}, {File: 7, Offset: 3}} {
 		if want.File > 0 { // as if it had been rotated
@@ -397,8 +395,8 @@ func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
 	const tasks = 100
 	var mu sync.Mutex
 	found := map[string]string{}
-	w := testWorkload
-	w.Ended = func(e Ended) string {
+	w := testInstance{}
+	w.ended = func(e Ended) string {
 		b, err := os.ReadFile(filepath.Join(e.AllocDir, "alloc/logs", e.Task+".stderr.0"))
 		mu.Lock()
 		defer mu.Unlock()
@@ -408,7 +406,7 @@ func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
 		}
 		return ""
 	}
-	a := startWorkload(t, w, nil)
+	a := startInstance(t, w, nil)
 	var all sync.WaitGroup
 	for range tasks {
 		cfg := a.shell("echo much of $0 >&2; echo the last >&2; exit 1", "")
@@ -434,15 +432,15 @@ func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
 
 func TestADriverThatIsSlowOfWordHoldsUpNoOtherTask(t *testing.T) {
 	asked, answer := make(chan string, 10), make(chan struct{})
-	w := testWorkload
-	w.Ended = func(e Ended) string {
+	w := testInstance{}
+	w.ended = func(e Ended) string {
 		if e.Exit.Code == 1 {
 			asked <- e.ID
 			<-answer
 		}
 		return "said"
 	}
-	a := startWorkload(t, w, nil)
+	a := startInstance(t, w, nil)
 	l := listen(t, a)
 	slow, quick := a.shell("exit 1", ""), a.shell("exit 2", "")
 	a.run(slow)
@@ -472,7 +470,7 @@ func TestAStartThatNobodyWaitsForStartsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			begun := make(chan struct{})
 			var dir string
-			a := startWorkload(t, before(func(ctx context.Context, r testRequest) error {
+			a := startInstance(t, before(func(ctx context.Context, r testRequest) error {
 				dir = r.StateDir()
 				close(begun)
 				<-ctx.Done()
@@ -504,7 +502,7 @@ func TestAStartThatNobodyWaitsForStartsNothing(t *testing.T) {
 }
 
 func TestOnlyItsOwnCallEndsAStart(t *testing.T) {
-	a := startWorkload(t, before(func(ctx context.Context, _ testRequest) error { return ctx.Err() }), nil)
+	a := startInstance(t, before(func(ctx context.Context, _ testRequest) error { return ctx.Err() }), nil)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	mine, other := a.shell("exit 0", ""), a.shell("exit 0", "")
@@ -526,7 +524,7 @@ func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
 		structs.WrapRecoverable("build failed: timeout", structs.NewRecoverableError(errors.New("timeout"), true)): true,
 		errors.New("no such package"): false,
 	} {
-		a := startWorkload(t, before(func(context.Context, testRequest) error { return err }), nil)
+		a := startInstance(t, before(func(context.Context, testRequest) error { return err }), nil)
 		_, _, got := a.StartTask(a.shell("exit 0", ""))
 		if got == nil || structs.IsRecoverable(got) != want || !strings.Contains(got.Error(), err.Error()) {
 			t.Errorf("%v: got %v, recoverable %v", err, got, structs.IsRecoverable(got))
@@ -537,8 +535,8 @@ func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
 // Nomad takes the events of all tasks one by one, and writes each to its disk.
 func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
 	w := before(func(_ context.Context, r testRequest) error { r.Event("Beginning"); return nil })
-	w.Ended = func(Ended) string { return "The reason" }
-	a := startWorkload(t, w, nil)
+	w.ended = func(Ended) string { return "The reason" }
+	a := startInstance(t, w, nil)
 	events, err := a.TaskEvents(t.Context())
 	must(t, err)
 	eventually(t, "the driver knows of the listener", a.driver.listened)

@@ -99,7 +99,7 @@ func TestBadPluginConfigIsOneSentence(t *testing.T) {
 		c.change(&o)
 		var packed []byte
 		must(t, base.MsgPackEncode(&packed, &testConfig{o}))
-		err := New(t.Context(), nullLogger, testWorkload).SetConfig(&base.Config{PluginConfig: packed})
+		err := New(t.Context(), nullLogger, testPlugin(testInstance{})).SetConfig(&base.Config{PluginConfig: packed})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v", name, err)
 		}

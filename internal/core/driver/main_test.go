@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-func TestABinaryHasTheCommandsOfItsWorkload(t *testing.T) {
+func TestABinaryHasTheCommandsOfItsPlugin(t *testing.T) {
 	exe, err := os.Executable()
 	must(t, err)
 	for args, want := range map[string]string{
 		"say a b": "said [a b]\n",
 		"help":    "say        say it back\n",
+		"role":    "a role's work\n",
 	} {
 		cmd := exec.Command(exe, strings.Fields(args)...)
 		cmd.Env = append(os.Environ(), binaryVar+"=1")

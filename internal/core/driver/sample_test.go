@@ -1,7 +1,7 @@
 package driver_test
 
 import (
-	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,72 +13,83 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
-func TestSampleWorkload(t *testing.T) {
-	state, err := os.MkdirTemp("", "otx")
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestExample_RunsModules(t *testing.T) {
+	state, err := os.MkdirTemp("", "otx") // short, for a socket
+	must.NoError(t, err)
 	defer os.RemoveAll(state)
-	d := driver.New(t.Context(), hclog.NewNullLogger(), workload())
+	d := driver.New(t.Context(), hclog.NewNullLogger(), wasmPlugin)
 	defer d.Close()
 	h := testutils.NewDriverHarness(t, d)
 	defer h.Kill()
 	config := schema.Of[Config]().Default()
-	config.StateDir = state
-	var packed []byte
-	if err := base.MsgPackEncode(&packed, &config); err != nil {
-		t.Fatal(err)
+	config.StateDir, config.Runtime = state, "sh"
+	configure := func() {
+		var packed []byte
+		must.NoError(t, base.MsgPackEncode(&packed, &config))
+		must.NoError(t, h.SetConfig(&base.Config{PluginConfig: packed, AgentConfig: &base.AgentConfig{}}))
 	}
-	if err := h.SetConfig(&base.Config{PluginConfig: packed, AgentConfig: &base.AgentConfig{}}); err != nil {
-		t.Fatal(err)
-	}
+	configure()
+	prints, err := h.Fingerprint(t.Context())
+	must.NoError(t, err)
+	runtime, _ := (<-prints).Attributes["driver.wasm.runtime"].GetString()
+	must.StrHasSuffix(t, "/sh", runtime)
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	prints, err := h.Fingerprint(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if shell, _ := (<-prints).Attributes["driver.script.shell"].GetString(); shell != "/bin/sh" {
-		t.Errorf("attribute driver.script.shell is %q", shell)
-	}
+	alloc := uuid.Generate()
+	cfg := &drivers.TaskConfig{ID: alloc + "/greet/1", AllocID: alloc, Name: "greet", NodeID: driver.NewNode()}
+	t.Cleanup(h.MkAllocDir(cfg, false))
+	module := filepath.Join(cfg.TaskDir().LocalDir, "greet")
+	must.NoError(t, os.WriteFile(module, []byte(`echo "says $1"; kill -STOP $$; exit 3`), 0o644))
+	options := schema.Of[TaskConfig]().Default()
+	options.Module, options.Args = module, []string{"hello"}
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(&options))
+	_, _, err = h.StartTask(cfg)
+	must.NoError(t, err)
 
-	run := func(script string, args ...string) (*drivers.TaskConfig, error) {
-		alloc := uuid.Generate()
-		cfg := &drivers.TaskConfig{ID: alloc + "/greet/1", AllocID: alloc, Name: "greet", NodeID: driver.NewNode()}
-		t.Cleanup(h.MkAllocDir(cfg, false))
-		options := schema.Of[TaskConfig]().Default()
-		options.Script, options.Args = script, args
-		if err := cfg.EncodeConcreteDriverConfig(&options); err != nil {
-			t.Fatal(err)
+	stats, err := h.TaskStats(t.Context(), cfg.ID, 20*time.Millisecond)
+	must.NoError(t, err)
+	status, err := h.InspectTask(cfg.ID)
+	must.NoError(t, err)
+	for u := range stats {
+		text, err := os.ReadFile("/proc/" + status.DriverAttributes["pid"] + "/status")
+		must.NoError(t, err)
+		if want := fmt.Sprintf("RssAnon:\t%8d kB\n", u.ResourceUsage.MemoryStats.RSS>>10); strings.Contains(string(text), want) {
+			break
 		}
-		_, _, err := h.StartTask(cfg)
-		return cfg, err
 	}
-	cfg, err := run(`echo "$0 says $1"; exit 3`, "hello")
-	if err != nil {
-		t.Fatal(err)
-	}
-	results, err := h.WaitTask(ctx, cfg.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := <-results; r.ExitCode != 3 || r.Err != nil {
-		t.Errorf("it ended so: %+v", r)
-	}
+
+	_, err = h.ExecTask(cfg.ID, []string{"true"}, time.Minute)
+	must.ErrorContains(t, err, "runs no commands in tasks")
+
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
+		text, _ := os.ReadFile("/proc/" + status.DriverAttributes["pid"] + "/status")
+		return strings.Contains(string(text), "State:\tT")
+	}), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
+	must.NoError(t, h.SignalTask(cfg.ID, "SIGCONT"))
+	results, err := h.WaitTask(t.Context(), cfg.ID)
+	must.NoError(t, err)
+	r := <-results
+	must.NoError(t, r.Err)
+	must.Eq(t, 3, r.ExitCode)
 	out, err := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/greet.stdout.0"))
-	if string(out) != "greet says hello\n" {
-		t.Errorf("its output is %q, %v", out, err)
-	}
-	if err := h.DestroyTask(cfg.ID, true); err != nil {
-		t.Error(err)
-	}
-	if _, err := run(""); err == nil || !strings.Contains(err.Error(), "script is empty") {
-		t.Errorf("an empty script: %v", err)
-	}
+	must.NoError(t, err)
+	must.Eq(t, "says hello\n", string(out))
+	must.NoError(t, h.DestroyTask(cfg.ID, true))
+
+	config.Runtime = "no-such-runtime"
+	configure()
+	prints, err = h.Fingerprint(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, drivers.HealthStateUnhealthy, (<-prints).Health)
+}
+
+func TestExample_IsTheOneInTheDocs(t *testing.T) {
+	schematest.Source(t, "../../../docs/how-plugins-work.md", "internal/core/driver/example_test.go", "example_test.go")
 }

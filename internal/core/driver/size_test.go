@@ -17,11 +17,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// manyArguments is the test's workload with as many arguments as the job's variable says.
-func manyArguments() Workload[testConfig, testTask] {
-	w := testWorkload
-	w.Command = func(ctx context.Context, r testRequest) (*task.Command, error) {
-		cmd, err := testWorkload.Command(ctx, r)
+// manyArguments is a driver with as many arguments as the job's variable says.
+func manyArguments() testInstance {
+	w := testInstance{}
+	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
+		cmd, err := program(r)
 		var n int
 		if _, serr := fmt.Sscan(r.Task.Env["ARGUMENTS"], &n); serr == nil {
 			cmd.Args = append(cmd.Args, slices.Repeat([]string{"x"}, n)...)
@@ -40,7 +40,7 @@ func variables(n, size int) map[string]string {
 }
 
 func TestNoFloodOfArgumentsReachesTheSupervisor(t *testing.T) {
-	a := startWorkload(t, manyArguments(), nil)
+	a := startInstance(t, manyArguments(), nil)
 	long := strings.Repeat("n", 200<<10)
 	for name, c := range map[string]struct {
 		env  map[string]string
@@ -110,7 +110,7 @@ func TestOnlyWhatTheKernelRefusesIsTooLong(t *testing.T) {
 }
 
 func TestALargeEnvironmentDoesNotKeepATaskFromBeingRecovered(t *testing.T) {
-	a := startWorkload(t, manyArguments(), nil)
+	a := startInstance(t, manyArguments(), nil)
 	// as JSON six times as long: what a handle is made of
 	cfg := a.shell("exec sleep 1000", "", func(cfg *drivers.TaskConfig) {
 		for i := range 15 {

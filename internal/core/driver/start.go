@@ -123,7 +123,9 @@ func requestOf(config any, st task.State) (string, error) {
 // userOf is the job's, or the driver's own choice. Only root can choose.
 func (d *Driver) userOf(cfg *drivers.TaskConfig) string {
 	if cfg.User == "" && os.Geteuid() == 0 {
-		return d.workload.defaultUser()
+		if i, ok := optional[UserDefaulter](d); ok {
+			return i.DefaultUser()
+		}
 	}
 	return cfg.User
 }

@@ -42,7 +42,7 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 		defer tick.Stop()
 		for {
 			var u *drivers.TaskResourceUsage
-			d.sampling.run(func() { u = d.measure(s) })
+			d.sampling.run(func() { u = d.measure(ctx, s) })
 			if u != nil {
 				select {
 				case usages <- u:
@@ -63,7 +63,7 @@ func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duratio
 }
 
 // measure takes one sample, nil where there is nothing to be had.
-func (d *Driver) measure(s *sampler) *drivers.TaskResourceUsage {
+func (d *Driver) measure(ctx context.Context, s *sampler) *drivers.TaskResourceUsage {
 	if kills, err := s.handle.current().Group.OOMKills(); err == nil {
 		d.noticeOOM(s.handle, kills)
 	}
@@ -73,6 +73,11 @@ func (d *Driver) measure(s *sampler) *drivers.TaskResourceUsage {
 			d.logger.Warn("failed to read statistics", "task", s.handle.config.ID, "error", err)
 		}
 		return nil
+	}
+	if i, ok := optional[StatsReporter](d); ok {
+		if err := i.ReportStats(ctx, s.handle.run(), u); err != nil {
+			d.logger.Warn("failed to read the driver's own statistics", "task", s.handle.config.ID, "error", err)
+		}
 	}
 	return u
 }

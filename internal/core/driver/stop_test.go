@@ -52,7 +52,7 @@ func TestAStopDoesNotWaitForWhomItDidNotSignal(t *testing.T) {
 
 func TestOfAStopTheExitTellsAll(t *testing.T) {
 	calls := make(chan Ended, 10)
-	a := startWorkload(t, told(calls), nil)
+	a := startInstance(t, told(calls), nil)
 	l := listen(t, a)
 	const loop = "while :; do sleep 0.02; done"
 	for name, row := range map[string]struct {

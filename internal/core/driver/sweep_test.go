@@ -23,7 +23,7 @@ func TestWhatNomadGaveUpIsRemovedWithItsAllocation(t *testing.T) {
 	must(t, err)
 	a.run(unclaimed) // the agent was killed, and its job was stopped
 	kept := func(id string) bool {
-		return isThere(task.Store{Dir: filepath.Join(a.state, testWorkload.Name, a.node)}.TaskDir(id))
+		return isThere(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
 	}
 	sweep := func() {
 		a.driver.swept = time.Time{}

@@ -18,7 +18,7 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 	all := map[string]*pstructs.Attribute{}
 	say := func(value string, name ...string) {
 		if value != "" {
-			all["driver.python."+strings.Join(name, ".")] = pstructs.NewStringAttribute(value)
+			all[strings.Join(name, ".")] = pstructs.NewStringAttribute(value)
 		}
 	}
 	versions, described := map[string]bool{}, map[string]bool{}
@@ -36,7 +36,7 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 		say(i.Implementation, i.Minor, "implementation")
 		say(i.ABI, i.Minor, "abi")
 		say(i.PipVersion, i.Minor, "pip")
-		all["driver.python."+i.Minor+".free_threaded"] = pstructs.NewBoolAttribute(i.FreeThreaded)
+		all[i.Minor+".free_threaded"] = pstructs.NewBoolAttribute(i.FreeThreaded)
 	}
 	sorted := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {
 		if minor := strings.Count(a, ".") - strings.Count(b, "."); minor != 0 {
@@ -45,7 +45,7 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 		return interpreter.CompareVersions(a, b)
 	})
 	if len(found) > 0 {
-		all[interpreter.VersionsAttribute] = pstructs.NewStringAttribute(strings.Join(sorted, ","))
+		all["versions"] = pstructs.NewStringAttribute(strings.Join(sorted, ","))
 		say(found[0].Version, "default")
 		say(found[0].Path, "default", "path")
 	}

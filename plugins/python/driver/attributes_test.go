@@ -33,7 +33,7 @@ func TestTheNodeSaysWhichInterpretersItHas(t *testing.T) {
 		if err := all[name].Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		got = append(got, fmt.Sprintf("%s=%#v", strings.TrimPrefix(name, "driver.python."), all[name]))
+		got = append(got, fmt.Sprintf("%s=%#v", name, all[name]))
 	}
 	const want = `3.12.abi=cpython-312-x86_64-linux-gnu
 3.12.free_threaded=false
@@ -65,11 +65,11 @@ func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t 
 		{Path: "/opt/python/a/bin/python3.14", Version: "3.14.0rc2", Minor: "3.14"},
 		{Path: "/opt/python/b/bin/python3.15", Version: "3.15.0rc1", Minor: "3.15"},
 	})
-	versions, _ := all[interpreter.VersionsAttribute].GetString()
+	versions, _ := all["versions"].GetString()
 	if versions != "3.14,3.14.0rc2,3.14.0,3.15.0rc1" {
 		t.Errorf("versions are %s", versions)
 	}
-	if v, _ := all["driver.python.3.15.version"].GetString(); v != "3.15.0rc1" {
+	if v, _ := all["3.15.version"].GetString(); v != "3.15.0rc1" {
 		t.Errorf("3.15 is %q", v)
 	}
 }
@@ -93,11 +93,11 @@ func TestAConfiguredInterpreterThatDoesNotRunIsInTheLogAndAmongTheAttributes(t *
 	c.CacheDir, c.Interpreters = filepath.Join(dir, "cache"), []string{"/usr/bin/python3", broken, missing}
 	must(t, d.configure(c))
 	for range 2 {
-		all, err := d.fingerprint(t.Context())
+		all, err := d.Fingerprint(t.Context())
 		if err != nil {
 			t.Skip(err)
 		}
-		rejected, _ := all["driver.python.rejected"].GetString()
+		rejected, _ := all["rejected"].GetString()
 		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " is no file"} {
 			if !strings.Contains(rejected, want) {
 				t.Errorf("%q is not in %q", want, rejected)

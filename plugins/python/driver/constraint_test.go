@@ -143,7 +143,7 @@ func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
 		}
 		for n, node := range nodes {
 			_, err := interpreter.Choose(node, "", wanted)
-			value, _ := attributes(node)[interpreter.VersionsAttribute].GetString()
+			value, _ := attributes(node)["versions"].GetString()
 			if fits := c == nil || meets(value, c); fits != (err == nil) {
 				t.Errorf("%q, node %d (%s): the constraint is met: %t, and the driver says %v", text, n, value, fits, err)
 			}

@@ -50,26 +50,29 @@ type setup struct {
 
 func newDriver() *pythonDriver {
 	return &pythonDriver{
-		logger:     hclog.New(&hclog.LoggerOptions{Name: "python", Level: hclog.Debug, JSONFormat: true}),
+		logger:     hclog.NewNullLogger(),
 		minRefresh: time.Minute,
 	}
 }
 
 // New is the driver as the core runs it.
-func New() driver.Workload[Config, TaskConfig] { return newDriver().workload() }
+func New() driver.Plugin[Config, TaskConfig] { return pluginOf(newDriver) }
 
-func (d *pythonDriver) workload() driver.Workload[Config, TaskConfig] {
-	return driver.Workload[Config, TaskConfig]{
-		Name:        "python",
-		Summary:     "runs Python programs, each with the interpreter and the packages it requires",
-		Configure:   d.configure,
-		Fingerprint: d.fingerprint,
-		DefaultUser: func() string { return d.current().config.DefaultUser },
-		Command:     d.command,
-		Ended:       d.ended,
-		Commands:    []plugin.Command{constraintCommand()},
+func pluginOf(instance func() *pythonDriver) driver.Plugin[Config, TaskConfig] {
+	return driver.Plugin[Config, TaskConfig]{
+		Name:    "python",
+		Summary: "runs Python programs, each with the interpreter and the packages it requires",
+		New: func(c Config, logger hclog.Logger) (driver.Instance[TaskConfig], error) {
+			d := instance()
+			d.logger = logger
+			return d, d.configure(c)
+		},
+		Commands: []plugin.Command{constraintCommand()},
 	}
 }
+
+// DefaultUser is the configuration's.
+func (d *pythonDriver) DefaultUser() string { return d.current().config.DefaultUser }
 
 // configure has no effect beyond this process.
 func (d *pythonDriver) configure(c Config) error {

@@ -15,10 +15,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
 
-// ended says which exception ended a program, from its last words on stderr: without
+// ReportExit says which exception ended a program, from its last words on stderr: without
 // anything of ours within the program, so that it is the same for any interpreter
 // and any hook that the program has itself.
-func (d *pythonDriver) ended(e driver.Ended) string {
+func (d *pythonDriver) ReportExit(e driver.Ended) string {
 	if !d.current().config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
 		return ""
 	}

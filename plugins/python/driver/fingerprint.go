@@ -20,9 +20,9 @@ import (
 // tidyEvery is how often the cache is looked through.
 const tidyEvery = 10 * time.Minute
 
-// fingerprint tells which interpreters there are, and keeps house: an agent asks for it
+// Fingerprint tells which interpreters there are, and keeps house: an agent asks for it
 // as long as it uses the driver, and nobody else does.
-func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
+func (d *pythonDriver) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	now := d.current()
 	if now.users != nil {
 		if err := now.users.Declare(); err != nil {
@@ -47,15 +47,15 @@ func (d *pythonDriver) fingerprint(ctx context.Context) (map[string]*pstructs.At
 	}
 	all := attributes(found)
 	if len(rejected) > 0 && now.config.Interpreters != nil {
-		all["driver.python.rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
+		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
 	if i, err := now.installers.renew(ctx, found); err == nil {
-		all["driver.python.installer"] = pstructs.NewStringAttribute(i.Name)
-		all["driver.python."+i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
+		all["installer"] = pstructs.NewStringAttribute(i.Name)
+		all[i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
 	}
 	d.tidy(ctx, now.cache)
 	if size, _, err := now.cache.Usage(); err == nil {
-		all["driver.python.cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
+		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
 	}
 	return all, nil
 }

@@ -80,7 +80,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	a.python = newDriver()
-	a.driver = driver.New(ctx, hclog.NewNullLogger(), a.python.workload())
+	a.driver = driver.New(ctx, hclog.NewNullLogger(), pluginOf(func() *pythonDriver { return a.python }))
 	a.DriverHarness = testutils.NewDriverHarness(t, a.driver)
 	config := schema.Of[Config]().Default()
 	config.StateDir, config.CacheDir = filepath.Join(a.dir, "state"), filepath.Join(a.dir, "cache")

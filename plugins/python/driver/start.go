@@ -17,9 +17,9 @@ import (
 
 type request = driver.Request[TaskConfig]
 
-// command turns a task into a command: which program, which interpreter for it, which
+// Command turns a task into a command: which program, which interpreter for it, which
 // environment for both.
-func (d *pythonDriver) command(ctx context.Context, r request) (*task.Command, error) {
+func (d *pythonDriver) Command(ctx context.Context, r request) (*task.Command, error) {
 	now := d.current()
 	if err := r.Config.check(&now.config); err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-// Package schematest keeps the documentation of options where their declaration is.
+// Package schematest keeps documentation pages equal to the code that they show: the
+// tables of options, and examples.
 package schematest
 
 import (
@@ -25,11 +26,31 @@ var update = flag.Bool("update", false, "write the option tables into the docume
 // With go test -update it writes them.
 func Document(t testing.TB, page string, schemas map[string]schema.Described) {
 	t.Helper()
+	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, schemas) })
+}
+
+// Source fails the test where a page does not show a source file, in a block after a
+// comment with the file's path in the repository:
+//
+//	<!-- source: internal/core/driver/example_test.go -->
+//
+// With go test -update it writes the block. file is the path for this test.
+func Source(t testing.TB, page, name, file string) {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(t, page, func(have []byte) ([]byte, error) { return show(have, name, source) })
+}
+
+func replace(t testing.TB, page string, make func([]byte) ([]byte, error)) {
+	t.Helper()
 	have, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := fill(have, schemas)
+	want, err := make(have)
 	switch {
 	case err != nil:
 		t.Fatalf("%s %v", page, err)
@@ -41,6 +62,16 @@ func Document(t testing.TB, page string, schemas map[string]schema.Described) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// show replaces the block of a source file.
+func show(page []byte, name string, source []byte) ([]byte, error) {
+	comment := "<!-- source: " + name + " -->\n"
+	block := regexp.MustCompile(`(?s)` + regexp.QuoteMeta(comment) + "```go\n.*?```\n")
+	if n := len(block.FindAll(page, -1)); n != 1 {
+		return nil, fmt.Errorf("has %d places for %s, not one: write %sand a block of Go below it", n, name, comment)
+	}
+	return block.ReplaceAllLiteral(page, slices.Concat([]byte(comment+"```go\n"), source, []byte("```\n"))), nil
 }
 
 // fill replaces what is between the comments.

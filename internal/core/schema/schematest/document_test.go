@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
@@ -34,5 +36,20 @@ func TestAPageHasTheTableInItsPlace(t *testing.T) {
 		if again, err := fill(got, map[string]schema.Described{"x": described}); err != nil || string(again) != text {
 			t.Errorf("%q: again: %q, %v", page, again, err)
 		}
+	}
+}
+
+func TestSource_IsShownOnce(t *testing.T) {
+	const comment = "<!-- source: a.go -->\n"
+	for page, want := range map[string]string{
+		"x\n" + comment + "```go\nold\n```\ny\n": "x\n" + comment + "```go\nA $1\n```\ny\n",
+		"x\n":                                    "has 0 places for a.go",
+		comment + "```go\n```\n" + comment + "```go\n```\n": "has 2 places for a.go",
+	} {
+		got, err := show([]byte(page), "a.go", []byte("A $1\n"))
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		must.StrHasPrefix(t, want, string(got))
 	}
 }
