@@ -118,6 +118,11 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 			if !c.JobIndexes && len(req.Requirements.URLs) > 0 {
 				return errNoJobIndexes
 			}
+			if !c.AllowSdists {
+				if err := req.Requirements.CheckWheels(); err != nil {
+					return err
+				}
+			}
 		}
 		built, err = installer.Install(ctx, req)
 		return err

@@ -35,6 +35,11 @@ func (d *pythonDriver) Command(ctx context.Context, r request) (*task.Command, e
 	if err != nil {
 		return nil, err
 	}
+	if !now.config.AllowSdists {
+		if err := required.CheckWheels(); err != nil {
+			return nil, err
+		}
+	}
 	found, err := now.finder.Find(ctx)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -188,6 +189,19 @@ func each(lists ...[]string) []string {
 		}
 	}
 	return all
+}
+
+// CheckWheels refuses URLs of anything but wheels, for a node that builds nothing. It is to be asked before an installer
+// is: to learn what a source distribution requires, one runs the package's code. (Repositories and source trees are no
+// requirements in any case.)
+func (s *Set) CheckWheels() error {
+	for _, text := range s.URLs {
+		if u, err := url.Parse(text); err != nil || !strings.HasSuffix(u.Path, ".whl") {
+			return fmt.Errorf("%s is not the URL of a wheel, and this node builds no packages from source "+
+				"(allow_sdists = false in the plugin's config): build a wheel of it, and name its URL", show(text))
+		}
+	}
+	return nil
 }
 
 // Empty says whether nothing is to be installed.

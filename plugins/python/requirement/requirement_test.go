@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test/must"
 )
 
 // hashOf is a hash that is well formed.
@@ -222,6 +224,26 @@ func TestAWheelsURLNamesItsPackage(t *testing.T) {
 	}
 	if want := []string{"https://host/dir/My_Pkg-1.0-py3-none-any.whl"}; !slices.Equal(s.URLs, want) {
 		t.Errorf("URLs are %q", s.URLs)
+	}
+}
+
+func TestSet_ChecksThatURLsNameWheels(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"a>=1": true,
+		"a @ https://host/a-1-py3-none-any.whl?token=x#egg=a":    true,
+		"a @ https://host/a-1.tar.gz":                            false,
+		"a @ https://host/a-1.tar.gz#a-1-py3-none-any.whl":       false,
+		"a @ https://user:secret@host/a-1.zip?x=.whl":            false,
+		"a @ https://host/a-1.whl.zip#sha256=" + hashOf("a")[7:]: false,
+	} {
+		s, err := List([]string{text})
+		must.NoError(t, err)
+		err = s.CheckWheels()
+		must.EqOp(t, ok, err == nil, must.Sprint(text))
+		if err != nil {
+			must.StrContains(t, err.Error(), "allow_sdists")
+			must.StrNotContains(t, err.Error(), "secret")
+		}
 	}
 }
 
