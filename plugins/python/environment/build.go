@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build
@@ -44,10 +46,11 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err := os.Rename(s.path(made, "env"), sealed); err != nil {
 		return nil, fmt.Errorf("failed to take over what was built: %w", err)
 	}
-	if err := s.seal(sealed); err != nil {
+	content, err := s.seal(sealed)
+	if err != nil {
 		return nil, full(s.dir, fmt.Errorf("failed to seal the environment: %w", err))
 	}
-	env, err := s.publish(ctx, id, sealed, spec)
+	env, err := s.publish(ctx, id, sealed, content, spec)
 	if err != nil {
 		return nil, full(s.dir, err)
 	}
@@ -82,8 +85,8 @@ func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) 
 	return giveBack, err // rather that of the build, of which processes may be the consequence
 }
 
-// publish makes a sealed directory an environment, and returns it locked.
-func (s *store) publish(ctx context.Context, id, sealed string, spec Spec) (_ *Environment, err error) {
+// publish makes a sealed directory with this content an environment, and returns it locked.
+func (s *store) publish(ctx context.Context, id, sealed string, content branch, spec Spec) (_ *Environment, err error) {
 	l, err := s.waitLock(ctx, id, shared, nil)
 	if err != nil {
 		return nil, err
@@ -101,10 +104,10 @@ func (s *store) publish(ctx context.Context, id, sealed string, spec Spec) (_ *E
 	if err := os.Chmod(final, 0o555); err != nil { // not before: who is not root could not have moved it
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)
 	}
-	t, err := measure(final)
-	if err != nil {
-		return nil, err
+	if err := unix.Lstat(final, &content.stat); err != nil {
+		return nil, fmt.Errorf("failed to look at the environment: %w", err)
 	}
+	t := content.tree()
 	boot, err := bootID()
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
 
@@ -67,7 +66,8 @@ func (k *kept) hand() error {
 	if s.builder == nil {
 		return nil
 	}
-	return s.reown(s.path(k.name), uint32(os.Geteuid()), s.builder)
+	_, err := s.reown(s.path(k.name), uint32(os.Geteuid()), s.builder)
+	return err
 }
 
 // unusable compares what is there with what was kept.
@@ -105,12 +105,7 @@ func (k *kept) giveBack(keep bool) {
 
 func (k *kept) keep() error {
 	s := k.store
-	if s.builder != nil {
-		if err := s.reown(s.path(k.name), s.builder.UID, nil); err != nil {
-			return err
-		}
-	}
-	t, err := measure(s.path(k.name))
+	t, err := s.reown(s.path(k.name), s.builtBy(), nil)
 	if err != nil {
 		return err
 	}
@@ -131,83 +126,44 @@ func (s *store) moveAway(tree string) error {
 	return nil
 }
 
-// reown makes a tree that is a user's another's, or ours where to is nil. As in seal, each directory is ours before it is
-// read, and is reached from its parent's descriptor; the top is the other's last.
-func (s *store) reown(tree string, from uint32, to *Builder) error {
-	fd, err := openDir(unix.AT_FDCWD, tree)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: tree, Err: err}
-	}
-	uid, gid := os.Geteuid(), os.Getegid()
-	if to != nil {
-		uid, gid = int(to.UID), int(to.GID)
-	}
-	return reownDir(fd, "", from, uid, gid, 0)
+// handover makes a tree of one user another's, or ours. The top is the other's last.
+type handover struct {
+	from     uint32
+	uid, gid int
 }
 
-// reownDir closes fd. rel is its path in the tree, for errors.
-func reownDir(fd int, rel string, from uint32, uid, gid, depth int) error {
-	defer unix.Close(fd)
-	if depth > maxDepth {
-		return errTooDeep
+// reown walks through a tree, to is nil where it is to be ours.
+func (s *store) reown(dir string, from uint32, to *Builder) (tree, error) {
+	h := handover{from, os.Geteuid(), os.Getegid()}
+	if to != nil {
+		h.uid, h.gid = int(to.UID), int(to.GID)
 	}
-	fail := func(name string, err error) error {
-		return &os.PathError{Op: "change the owner of", Path: path.Join(rel, name), Err: err}
-	}
-	mine := func(name string, st *unix.Stat_t) error {
-		if st.Uid != from {
-			return fmt.Errorf("%s belongs to user %d instead of %d", path.Join(".", rel, name), st.Uid, from)
-		}
-		return nil
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fail("", err)
-	}
-	if err := mine("", &st); err != nil {
+	b := walk(dir, h)
+	return b.tree(), b.err
+}
+
+func (h handover) enter(fd int, rel string, st *unix.Stat_t) error {
+	return takeOver(fd, rel, st, h.from)
+}
+
+func (h handover) leave(fd int, rel string) error {
+	return changing(rel, unix.Fchown(fd, h.uid, h.gid))
+}
+
+func (h handover) entry(dir int, name, rel string, st *unix.Stat_t) error {
+	if err := checkOwner(rel, st, h.from); err != nil {
 		return err
 	}
-	if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
-		return fail("", err)
+	var err error
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		err = unix.Fchmodat(dir, name, st.Mode&0o755, 0)
+	case unix.S_IFLNK:
+	default:
+		return fmt.Errorf("%s is neither a file, a directory nor a link", rel)
 	}
-	if err := unix.Fchmod(fd, 0o700); err != nil {
-		return fail("", err)
+	if err == nil {
+		err = unix.Fchownat(dir, name, h.uid, h.gid, unix.AT_SYMLINK_NOFOLLOW)
 	}
-	names, err := readNames(fd)
-	if err != nil {
-		return fail("", err)
-	}
-	for _, name := range names {
-		if err := fstatat(fd, name, &st); err != nil {
-			return fail(name, err)
-		}
-		if err := mine(name, &st); err != nil {
-			return err
-		}
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFDIR:
-			sub, err := openDir(fd, name)
-			if err != nil {
-				return fail(name, err)
-			}
-			if err := reownDir(sub, path.Join(rel, name), from, uid, gid, depth+1); err != nil {
-				return err
-			}
-			continue
-		case unix.S_IFREG:
-			if err := unix.Fchmodat(fd, name, st.Mode&0o755, 0); err != nil {
-				return fail(name, err)
-			}
-		case unix.S_IFLNK:
-		default:
-			return fmt.Errorf("%s is neither a file, a directory nor a link", path.Join(rel, name))
-		}
-		if err := unix.Fchownat(fd, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return fail(name, err)
-		}
-	}
-	if err := unix.Fchown(fd, uid, gid); err != nil {
-		return fail("", err)
-	}
-	return nil
+	return changing(rel, err)
 }

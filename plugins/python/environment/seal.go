@@ -13,95 +13,52 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// seal makes a tree ours and read-only, but for dir itself, to which publish does that.
-// The builder may still have files and directories of it open, so each directory
-// is taken over before it is read (nobody else can change what is in it after
-// that), and is reached from its parent's descriptor, never by its path. What he writes to an open
-// file later changes its times, and is noticed at the next Get.
-func (s *store) seal(dir string) error {
-	fd, err := openDir(unix.AT_FDCWD, dir)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: dir, Err: err}
-	}
-	return s.sealDir(fd, "", 0)
+// sealing makes a tree ours and read-only, but for its top, to which publish does that. The builder may still have
+// files and directories of it open. What is written to an open file later changes its times, and is noticed at the next
+// Get.
+type sealing struct {
+	store  *store
+	from   uint32 // who built it
+	python string // the interpreter
 }
 
-// sealDir closes fd. rel is its path in the environment, for errors and links.
-func (s *store) sealDir(fd int, rel string, depth int) error {
-	defer unix.Close(fd)
-	if depth > maxDepth {
-		return errTooDeep
+// seal walks through what was built. It returns it as it is then.
+func (s *store) seal(dir string) (branch, error) {
+	b := walk(dir, sealing{store: s, from: s.builtBy(), python: s.python})
+	return b, b.err
+}
+
+// builtBy is the user that builds.
+func (s *store) builtBy() uint32 {
+	if s.builder == nil {
+		return uint32(os.Geteuid())
 	}
-	fail := func(name string, err error) error {
-		return &os.PathError{Op: "seal", Path: path.Join(rel, name), Err: err}
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fail("", err)
-	}
-	if err := s.checkOwner(rel, &st); err != nil {
-		return err
-	}
-	if s.builder != nil {
-		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
-			return fail("", err)
-		}
-	}
-	if err := unix.Fchmod(fd, 0o700); err != nil {
-		return fail("", err)
-	}
-	names, err := readNames(fd)
-	if err != nil {
-		return fail("", err)
-	}
-	for _, name := range names {
-		if err := fstatat(fd, name, &st); err != nil {
-			return fail(name, err)
-		}
-		child := path.Join(rel, name)
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFDIR:
-			sub, err := openDir(fd, name)
-			if err != nil {
-				return fail(name, err)
-			}
-			if err := s.sealDir(sub, child, depth+1); err != nil {
-				return err
-			}
-		case unix.S_IFREG:
-			if err := s.sealFile(fd, name, child, &st); err != nil {
-				return err
-			}
-		case unix.S_IFLNK:
-			target, err := readLink(fd, name)
-			if err != nil {
-				return fail(name, err)
-			}
-			if path.IsAbs(target) {
-				err = s.linkInterpreter(fd, name, child, target)
-			} else if err = checkLink(child, target); err == nil {
-				if err = s.take(fd, name); err != nil {
-					err = fail(name, err)
-				}
-			}
-			if err != nil {
-				return err
-			}
-		default:
-			return fmt.Errorf("%s is neither a file, a directory nor a link", child)
-		}
-	}
+	return s.builder.UID
+}
+
+func (s sealing) enter(fd int, rel string, st *unix.Stat_t) error {
+	return takeOver(fd, rel, st, s.from)
+}
+
+func (s sealing) leave(fd int, rel string) error {
 	if rel == "" {
 		return nil
 	}
-	if err := unix.Fchmod(fd, 0o555); err != nil {
-		return fail("", err)
-	}
-	return nil
+	return changing(rel, unix.Fchmod(fd, 0o555))
 }
 
-func (s *store) sealFile(fd int, name, rel string, st *unix.Stat_t) error {
-	if err := s.checkOwner(rel, st); err != nil {
+func (s sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return s.file(dir, name, rel, st)
+	case unix.S_IFLNK:
+		return s.link(dir, name, rel)
+	}
+	return fmt.Errorf("%s is neither a file, a directory nor a link", rel)
+}
+
+func (s sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
+	if err := checkOwner(rel, st, s.from); err != nil {
 		return err
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
@@ -113,40 +70,35 @@ func (s *store) sealFile(fd int, name, rel string, st *unix.Stat_t) error {
 	}
 	var err error
 	if st.Nlink > 1 { // it could be changed where it is linked, too
-		err = copyInPlace(fd, name)
+		err = copyInPlace(dir, name)
 	} else {
-		err = s.take(fd, name)
+		err = s.take(dir, name)
 	}
 	if err == nil {
-		err = retry(func() error { return unix.Fchmodat(fd, name, mode, 0) })
+		err = retry(func() error { return unix.Fchmodat(dir, name, mode, 0) })
 	}
-	if err != nil {
-		return &os.PathError{Op: "seal", Path: rel, Err: err}
-	}
-	return nil
+	return changing(rel, err)
 }
 
-func (s *store) take(fd int, name string) error {
-	if s.builder == nil {
+func (s sealing) take(dir int, name string) error {
+	if int(s.from) == os.Geteuid() {
 		return nil
 	}
-	return unix.Fchownat(fd, name, os.Geteuid(), os.Getegid(), unix.AT_SYMLINK_NOFOLLOW)
+	return unix.Fchownat(dir, name, os.Geteuid(), os.Getegid(), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// checkOwner refuses what the builder linked or moved from elsewhere.
-func (s *store) checkOwner(rel string, st *unix.Stat_t) error {
-	if want := s.builtBy(); int(st.Uid) != want {
-		return fmt.Errorf("%s belongs to user %d instead of %d, who built it", path.Join(".", rel), st.Uid, want)
+func (s sealing) link(dir int, name, rel string) error {
+	target, err := readLink(dir, name)
+	if err != nil {
+		return changing(rel, err)
 	}
-	return nil
-}
-
-// builtBy is the user that builds.
-func (s *store) builtBy() int {
-	if s.builder == nil {
-		return os.Geteuid()
+	if path.IsAbs(target) {
+		return s.linkInterpreter(dir, name, rel, target)
 	}
-	return int(s.builder.UID)
+	if err := checkLink(rel, target); err != nil {
+		return err
+	}
+	return changing(rel, s.take(dir, name))
 }
 
 func copyInPlace(fd int, name string) error {
@@ -203,7 +155,7 @@ func checkLink(rel, target string) error {
 // linkInterpreter allows an absolute link to the build's interpreter alone, whatever its name is (PyPy's is bin/pypy3).
 // The link is replaced by one to the interpreter's own path: on the way of the builder's there may be links of other
 // users, or /proc/PID, which lead elsewhere later.
-func (s *store) linkInterpreter(fd int, name, rel, target string) error {
+func (s sealing) linkInterpreter(fd int, name, rel, target string) error {
 	python, err := filepath.EvalSymlinks(s.python)
 	if err != nil {
 		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
@@ -220,15 +172,12 @@ func (s *store) linkInterpreter(fd int, name, rel, target string) error {
 		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s",
 			rel, target, python)
 	}
-	if python == s.dir || strings.HasPrefix(python, s.dir+"/") || !info.Mode().IsRegular() ||
-		s.builder != nil && (owner(info) == s.builder.UID || builders.Reserved(owner(info))) {
+	if python == s.store.dir || strings.HasPrefix(python, s.store.dir+"/") || !info.Mode().IsRegular() ||
+		s.store.builder != nil && (owner(info) == s.from || builders.Reserved(owner(info))) {
 		return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
 	}
 	if err = unix.Unlinkat(fd, name, 0); err == nil {
 		err = unix.Symlinkat(python, fd, name)
 	}
-	if err != nil {
-		return &os.PathError{Op: "seal", Path: rel, Err: err}
-	}
-	return nil
+	return changing(rel, err)
 }

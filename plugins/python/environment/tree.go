@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,24 +26,11 @@ type tree struct {
 
 // measure looks at a directory. It follows no links.
 func measure(dir string) (tree, error) {
-	w := walker{free: make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
-	fd, err := openDir(unix.AT_FDCWD, dir)
-	if err != nil {
-		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, err)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, err)
-	}
-	b := w.directory(fd, 0)
+	b := walk(dir, nil)
 	if b.err != nil {
 		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, b.err)
 	}
-	h := sha256.New()
-	h.Write(appendStat(nil, &st))
-	h.Write(b.sum[:])
-	return tree{hex.EncodeToString(h.Sum(nil)), b.files, b.size + st.Blocks*512}, nil
+	return b.tree(), nil
 }
 
 // maxDepth bounds the descriptors and the stack that a malicious tree takes.
@@ -49,85 +38,173 @@ const maxDepth = 100
 
 var errTooDeep = fmt.Errorf("directories are nested more than %d deep", maxDepth)
 
-// walker looks at a few directories at a time.
-type walker struct{ free chan struct{} }
-
-type branch struct {
-	sum   [sha256.Size]byte
-	files int
-	size  int64
-	err   error
+// visitor changes a tree while it is walked. Directories are reached from their parent's descriptor, never by a path.
+// Several of them are visited at a time.
+type visitor interface {
+	enter(fd int, rel string, st *unix.Stat_t) error // a directory, before it is read
+	leave(fd int, rel string) error                  // a directory, after all that is in it
+	entry(dir int, name, rel string, st *unix.Stat_t) error
 }
 
-// directory closes fd.
-func (w *walker) directory(fd, depth int) (b branch) {
+// branch is a directory as it was when it was left.
+type branch struct {
+	stat    unix.Stat_t
+	content [sha256.Size]byte // a digest of all that is in it
+	files   int
+	size    int64 // without the directory itself
+	err     error
+}
+
+func (b *branch) tree() tree {
+	sum := sha256.Sum256(append(appendStat(nil, &b.stat), b.content[:]...))
+	return tree{hex.EncodeToString(sum[:]), b.files, b.size + b.stat.Blocks*512}
+}
+
+// walk goes through a directory once, and has v, unless it is nil, visit all of it.
+func walk(dir string, v visitor) branch {
+	fd, err := openDir(unix.AT_FDCWD, dir)
+	if err != nil {
+		return branch{err: &os.PathError{Op: "open", Path: dir, Err: err}}
+	}
+	w := walker{v, make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
+	return w.directory(fd, "", 0)
+}
+
+// walker looks at a few directories at a time.
+type walker struct {
+	visitor visitor
+	free    chan struct{} // a semaphore
+}
+
+// directory closes fd. rel is its path in the tree, "" where nobody visits it.
+func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 	defer unix.Close(fd)
 	if depth > maxDepth {
-		b.err = errTooDeep
-		return b
+		return branch{err: errTooDeep}
 	}
-	names, err := readNames(fd)
-	if err != nil {
-		b.err = err
-		return b
+	if w.visitor != nil {
+		if b.err = unix.Fstat(fd, &b.stat); b.err == nil {
+			b.err = w.visitor.enter(fd, rel, &b.stat)
+		}
+	}
+	var names []string
+	if b.err == nil {
+		names, b.err = readNames(fd)
 	}
 	slices.Sort(names)
 	type child struct {
-		at     int // where its sum belongs in record
+		at     int // where its digest belongs in record
 		branch branch
 	}
 	var children []*child
 	var others sync.WaitGroup
 	record := make([]byte, 0, 128*len(names))
-	var st unix.Stat_t
 	for _, name := range names {
+		var st unix.Stat_t
 		if b.err = fstatat(fd, name, &st); b.err != nil {
 			break
 		}
 		b.files++
-		b.size += st.Blocks * 512
 		record = append(append(record, name...), 0)
-		record = appendStat(record, &st)
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFLNK:
-			target, err := readLink(fd, name)
-			if err != nil {
-				b.err = err
-			}
-			record = append(append(record, target...), 0)
-		case unix.S_IFDIR:
-			sub, err := openDir(fd, name)
-			if err != nil {
-				b.err = err
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			if record, b.err = w.entry(record, fd, name, rel, &st); b.err != nil {
 				break
 			}
-			c := &child{at: len(record)}
-			children = append(children, c)
-			record = append(record, make([]byte, sha256.Size)...)
-			select {
-			case w.free <- struct{}{}:
-				others.Go(func() {
-					c.branch = w.directory(sub, depth+1)
-					<-w.free
-				})
-			default:
-				c.branch = w.directory(sub, depth+1)
-			}
+			b.size += st.Blocks * 512
+			continue
 		}
-		if b.err != nil {
+		var sub int
+		if sub, b.err = openDir(fd, name); b.err != nil {
 			break
+		}
+		c, below := &child{at: len(record)}, w.join(rel, name)
+		children = append(children, c)
+		record = append(record, make([]byte, statSize+sha256.Size)...)
+		select {
+		case w.free <- struct{}{}:
+			others.Go(func() {
+				c.branch = w.directory(sub, below, depth+1)
+				<-w.free
+			})
+		default:
+			c.branch = w.directory(sub, below, depth+1)
 		}
 	}
 	others.Wait()
 	for _, c := range children {
-		copy(record[c.at:], c.branch.sum[:])
+		copy(record[c.at:], append(appendStat(nil, &c.branch.stat), c.branch.content[:]...))
 		b.files += c.branch.files
-		b.size += c.branch.size
+		b.size += c.branch.size + c.branch.stat.Blocks*512
 		b.err = errors.Join(b.err, c.branch.err)
 	}
-	b.sum = sha256.Sum256(record)
+	if b.err == nil && w.visitor != nil {
+		b.err = w.visitor.leave(fd, rel)
+	}
+	if b.err == nil {
+		b.err = unix.Fstat(fd, &b.stat)
+	}
+	b.content = sha256.Sum256(record)
 	return b
 }
+
+// entry appends what is no directory to the record, as st has it after the visit.
+func (w *walker) entry(record []byte, dir int, name, rel string, st *unix.Stat_t) ([]byte, error) {
+	if w.visitor != nil {
+		err := w.visitor.entry(dir, name, w.join(rel, name), st)
+		if err == nil {
+			err = fstatat(dir, name, st)
+		}
+		if err != nil {
+			return record, err
+		}
+	}
+	record = appendStat(record, st)
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return record, nil
+	}
+	target, err := readLink(dir, name)
+	return append(append(record, target...), 0), err
+}
+
+func (w *walker) join(rel, name string) string {
+	if w.visitor == nil {
+		return ""
+	}
+	return path.Join(rel, name)
+}
+
+// takeOver has a directory belong to this process alone, which was from's: nobody else can change what is in it then,
+// but for files that are open.
+func takeOver(fd int, rel string, st *unix.Stat_t, from uint32) error {
+	if err := checkOwner(rel, st, from); err != nil {
+		return err
+	}
+	if int(from) != os.Geteuid() {
+		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
+			return changing(rel, err)
+		}
+	}
+	return changing(rel, unix.Fchmod(fd, 0o700))
+}
+
+// checkOwner refuses what the builder linked or moved from elsewhere.
+func checkOwner(rel string, st *unix.Stat_t, want uint32) error {
+	if st.Uid != want {
+		return fmt.Errorf("%s belongs to user %d instead of %d, who built it", path.Join(".", rel), st.Uid, want)
+	}
+	return nil
+}
+
+// changing says of an error what it is about.
+func changing(rel string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: "change", Path: path.Join(".", rel), Err: err}
+}
+
+// statSize is how long what appendStat appends is.
+const statSize = 64
 
 func appendStat(to []byte, st *unix.Stat_t) []byte {
 	for _, v := range []uint64{
