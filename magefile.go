@@ -38,7 +38,7 @@ func (Lab) Status(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Status(ctx) })
 }
 
-// Runs a job file in the lab and shows its output.
+// Runs a job file and shows its output; starts the lab if none runs.
 func (Lab) Run(ctx context.Context, job string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Run(ctx, job) })
 }

@@ -104,7 +104,10 @@ func fit(dir string) bool {
 	}
 }
 
-var errDown = errors.New("the lab is not up; start it with: " + mage + " lab:up")
+var (
+	errDown  = errors.New("the lab is not up; start it with: " + mage + " lab:up")
+	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
+)
 
 // mage is how the user of this machine calls it: a clean clone has it only as a tool. What
 // names another lab is part of it, for any terminal.
@@ -131,7 +134,7 @@ func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
 		return nil, err
 	}
 	if a.Alive(ctx) != nil {
-		return nil, errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
+		return nil, errEnded
 	}
 	return a, nil
 }

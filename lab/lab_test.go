@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -81,12 +82,14 @@ func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
 		"shell":  l.Shell,
 		"logs":   func(ctx context.Context) error { return l.Logs(ctx, "") },
 		"stop":   func(ctx context.Context) error { return l.Stop(ctx, "x") },
-		"run":    func(ctx context.Context) error { return l.Run(ctx, "x") },
 		"reload": func(ctx context.Context) error { return l.Reload(ctx, "") },
 	} {
 		if err := f(t.Context()); !errors.Is(err, errDown) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if err := l.Run(t.Context(), "missing.nomad.hcl"); !errors.Is(err, fs.ErrNotExist) || strings.Contains(out.String(), "starting") {
+		t.Errorf("run of a file that does not exist: %v\n%s", err, out)
 	}
 }
 

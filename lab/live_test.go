@@ -217,10 +217,12 @@ func TestLabFromUpToDown(t *testing.T) {
 	if err := a.Kill(ctx); err != nil { // a crash
 		t.Fatal(err)
 	}
-	if err := l.Run(ctx, "x"); err == nil || !strings.Contains(err.Error(), "mage lab:up") {
+	if err := l.Stop(ctx, "x"); !errors.Is(err, errEnded) {
 		t.Errorf("after a crash: %v", err)
 	}
-	step("up after a crash", "Starting the agent again", func() error { return l.Up(ctx, "") })
+	step("run after a crash", "Starting the agent again", func() error {
+		return l.Run(ctx, jobFile(t, "batch", "after", "exec-lite", "echo after a crash"))
+	})
 
 	step("down", "they are gone, with their files", func() error { return l.Down(ctx) })
 	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
@@ -267,8 +269,12 @@ func TestLabWithASimulatedStick(t *testing.T) {
 	}
 	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
 
-	// from a lab without one, as the README goes
-	does("lab:run plugins/exec-lite", func() error { return l.Up(ctx, "") })
+	// from no lab, as the README goes
+	hello := filepath.Join(l.root, "plugins", "exec-lite", "example", "hello.nomad.hcl")
+	does("Hello from hello", func() error { return l.Run(ctx, hello) })
+	if !strings.Contains(out.String(), "starting it") || !strings.Contains(out.String(), "/ui") {
+		t.Errorf("it does not report that it starts the lab:\n%s", out)
+	}
 	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") || !strings.Contains(out.String(), "lab:up -usb=sim") {
 		t.Errorf("a job for a stick in a lab without: %v\n%s", err, out)
 	}

@@ -2,7 +2,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -13,10 +15,19 @@ import (
 )
 
 // Run submits a job file and shows what its tasks print. A batch job is waited
-// for; a service or system job until it runs. The error is not nil where a task
-// failed or found no place.
+// for; a service or system job until it runs. It starts the lab if none runs. The
+// error is not nil if a task failed or was not placed.
 func (l *Lab) Run(ctx context.Context, path string) error {
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("failed to read job file: %w", err)
+	}
 	a, err := l.open(ctx)
+	if errors.Is(err, errDown) || errors.Is(err, errEnded) {
+		l.say("The lab is not up: starting it.")
+		if a, err = l.start(ctx, ""); err == nil {
+			l.say("Web UI   %s/ui\n", a.Address())
+		}
+	}
 	if err != nil {
 		return err
 	}

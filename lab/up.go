@@ -22,17 +22,27 @@ import (
 // for what the running lab has, and none in a new one.
 func (l *Lab) Up(ctx context.Context, usb string) error {
 	start := time.Now()
+	a, err := l.start(ctx, usb)
+	if err != nil {
+		return err
+	}
+	return l.summary(ctx, a, time.Since(start))
+}
+
+// start is Up without the summary.
+func (l *Lab) start(ctx context.Context, usb string) (agent.Agent, error) {
 	var err error
 	if l.usb, err = parseUSB(usb); err != nil {
-		return err
+		return nil, err
 	}
 	l.usb = l.usb.chosen(ctx, l.dir)
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) && l.port != 0 && !free(l.port) {
-		return fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: name another, or none for any that is free", l.port)
+		return nil, fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: "+
+			"name another, or none for any that is free", l.port)
 	}
 	o, err := l.prepare(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a, err := agent.Open(ctx, l.dir)
 	switch {
@@ -42,16 +52,12 @@ func (l *Lab) Up(ctx context.Context, usb string) error {
 		a, err = l.update(ctx, a, o)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	turn := l.unplug
 	if l.usb == usbSim {
-		turn = l.plug
+		return a, l.plug(ctx, a)
 	}
-	if err := turn(ctx, a); err != nil {
-		return err
-	}
-	return l.summary(ctx, a, time.Since(start))
+	return a, l.unplug(ctx, a)
 }
 
 // prepare finds Nomad, builds the plugins, and describes the agent to run.
