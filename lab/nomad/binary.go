@@ -2,15 +2,14 @@ package nomad
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strings"
 	"time"
+
+	"github.com/hashicorp/hc-install/product"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
@@ -47,51 +46,38 @@ func (p Progress) say(format string, args ...any) {
 	}
 }
 
-// Binary finds a Nomad binary, and makes one where there is none. It looks at
-// NOMAD_BIN, PATH and the user's cache, then fetches the official release, then
-// builds the pinned module with the web UI. A NOMAD_BIN that does not work is
-// an error and not passed over: the user named it.
+// Binary finds a Nomad binary, or makes one. It looks at NOMAD_BIN, PATH and the user's cache, then downloads the
+// official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since
+// the user named it.
 func Binary(ctx context.Context, progress Progress) (Program, error) {
 	dir, err := cache.Dir()
 	if err != nil {
 		return Program{}, err
 	}
-	f := finder{
-		getenv:   os.Getenv,
-		lookPath: exec.LookPath,
-		version:  programVersion,
-		cache:    dir,
-		release:  fetchRelease,
-		source:   buildSource,
-	}
-	return f.find(ctx, progress)
+	return finder{cache: dir, release: fetchRelease, source: buildSource}.find(ctx, progress)
 }
 
-// finder holds what Binary asks of the outside, so that tests can answer.
+// finder holds where Binary puts a new program and how it gets it, for tests to replace.
 type finder struct {
-	getenv   func(string) string
-	lookPath func(string) (string, error)
-	version  func(ctx context.Context, path string) (string, error)
-	cache    string
-	release  func(ctx context.Context, dst string, progress Progress) error
-	source   func(ctx context.Context, dst string, progress Progress) error
+	cache   string
+	release func(ctx context.Context, dst string, progress Progress) error
+	source  func(ctx context.Context, dst string, progress Progress) error
 }
 
 func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
-	if path := f.getenv("NOMAD_BIN"); path != "" {
-		v, err := f.usable(ctx, path)
+	if path := os.Getenv("NOMAD_BIN"); path != "" {
+		v, err := usable(ctx, path)
+		if err == nil {
+			path, err = filepath.Abs(path)
+		}
 		if err != nil {
 			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
 		}
-		abs, err := filepath.Abs(path)
-		if err != nil {
-			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
-		}
-		return Program{Path: abs, Version: v, Origin: FromEnv}, nil
+		return Program{Path: path, Version: v, Origin: FromEnv}, nil
 	}
 
-	if path, err := f.lookPath("nomad"); err == nil {
-		if v, err := f.usable(ctx, path); err == nil {
+	if path, err := exec.LookPath("nomad"); err == nil {
+		if v, err := usable(ctx, path); err == nil {
 			return Program{Path: path, Version: v, Origin: FromPath}, nil
 		} else {
 			progress.say("passing over the nomad on PATH: %v", err)
@@ -106,7 +92,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		return Program{}, err
 	}
 	defer unlock()
-	if v, err := f.usable(ctx, cached); err == nil {
+	if v, err := usable(ctx, cached); err == nil {
 		return Program{Path: cached, Version: v, Origin: FromCache}, nil
 	}
 
@@ -121,48 +107,23 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 			return Program{}, fmt.Errorf("failed to build nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w", Version, err)
 		}
 	}
-	v, err := f.usable(ctx, cached)
+	v, err := usable(ctx, cached)
 	if err != nil {
 		return Program{}, fmt.Errorf("failed to use the new nomad binary: %w", err)
 	}
 	return Program{Path: cached, Version: v, Origin: origin}, nil
 }
 
-// usable runs the binary and says why the lab cannot work with it.
-func (f finder) usable(ctx context.Context, path string) (string, error) {
-	v, err := f.version(ctx, path)
-	if err != nil {
-		return "", err
-	}
-	if !supported(v) {
-		return "", fmt.Errorf("%s is Nomad %s, but the plugins are made for Nomad 1.11 and 2.0", path, v)
-	}
-	return v, nil
-}
-
-// supported says whether the plugins are tested against this release line.
-func supported(version string) bool {
-	return strings.HasPrefix(version, "1.11.") || strings.HasPrefix(version, "2.0.")
-}
-
-var versionLine = regexp.MustCompile(`(?m)^Nomad v(\d+\.\d+\.\d+\S*)`)
-
-// programVersion runs `nomad version`.
-func programVersion(ctx context.Context, path string) (string, error) {
-	if st, err := os.Stat(path); err != nil {
-		return "", err
-	} else if st.IsDir() {
-		return "", fmt.Errorf("%s is a directory, not a nomad binary", path)
-	}
+// usable runs the program, and returns its version or why the lab cannot work with it.
+func usable(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "version").Output()
+	v, err := product.Nomad.GetVersion(ctx, path)
 	if err != nil {
 		return "", fmt.Errorf("failed to run %s version: %w", path, err)
 	}
-	m := versionLine.FindSubmatch(out)
-	if m == nil {
-		return "", fmt.Errorf("failed to read the version that %s prints: %w", path, errors.New("no line \"Nomad vX.Y.Z\""))
+	if line := fmt.Sprintf("%d.%d", v.Segments()[0], v.Segments()[1]); line != "1.11" && line != "2.0" {
+		return "", fmt.Errorf("%s is Nomad %s, but the plugins are made for Nomad 1.11 and 2.0", path, v)
 	}
-	return string(m[1]), nil
+	return v.String(), nil
 }

@@ -4,81 +4,105 @@ import (
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
+	"github.com/hashicorp/hc-install/releases"
+	"github.com/shoenig/test/must"
 )
 
-func archive(t *testing.T, name, content string) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	z := zip.NewWriter(&b)
-	w, err := z.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Write([]byte(content))
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func TestReleaseIsCheckedBeforeItIsUsed(t *testing.T) {
-	good := archive(t, "nomad", "#!/bin/sh\n")
-	other := archive(t, "LICENSE.txt", "text")
-	sum := func(b []byte) string { h := sha256.Sum256(b); return hex.EncodeToString(h[:]) }
+func TestRelease_IsVerified(t *testing.T) {
+	publisher, stranger := newKey(t), newKey(t)
 	for _, tc := range []struct {
 		name   string
-		body   []byte
+		key    *openpgp.Entity
 		status int
-		sum    string
+		tamper bool   // with the archive
 		want   string // in the error; empty: none
 	}{
-		{"a good archive is unpacked", good, 200, sum(good), ""},
-		{"another sum is refused", good, 200, sum(other), "checksum of"},
-		{"a refusing server is named", nil, 403, sum(good), "403 Forbidden"},
-		{"an archive without nomad is refused", other, 200, sum(other), "find nomad in the release archive"},
-		{"what is not an archive is refused", []byte("hello"), 200, sum([]byte("hello")), "read the release archive"},
+		{name: "a good release", key: publisher},
+		{name: "another checksum", key: publisher, tamper: true, want: "checksum mismatch"},
+		{name: "another key", key: stranger, want: "unable to verify checksums signature"},
+		{name: "a server that refuses", key: publisher, status: http.StatusForbidden, want: "403 Forbidden"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(tc.status)
-				w.Write(tc.body)
+			files := release(t, tc.key)
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				file := path.Base(r.URL.Path)
+				w.Header().Set("Content-Type", map[string]string{".json": "application/json", ".zip": "application/zip"}[path.Ext(file)])
+				if tc.status != 0 {
+					w.WriteHeader(tc.status)
+				}
+				w.Write(files[file])
+				if tc.tamper && path.Ext(file) == ".zip" {
+					w.Write([]byte{0})
+				}
 			}))
 			defer srv.Close()
+			var public strings.Builder
+			w, err := armor.Encode(&public, openpgp.PublicKeyType, nil)
+			must.NoError(t, err)
+			must.NoError(t, publisher.Serialize(w))
+			must.NoError(t, w.Close())
+
 			dst := filepath.Join(t.TempDir(), "nomad")
-			err := download(t.Context(), srv.URL, tc.sum, dst, nil)
-			if tc.want != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
-					t.Fatalf("error %v, want %q", err, tc.want)
-				}
-			} else if err != nil {
-				t.Fatal(err)
-			}
+			from := releases.ExactVersion{ApiBaseURL: srv.URL, ArmoredPublicKey: public.String()}
+			err = downloadRelease(t.Context(), from, dst, nil)
 			left, _ := os.ReadDir(filepath.Dir(dst))
-			if tc.want != "" && len(left) != 0 {
-				t.Errorf("left behind: %v", left)
+			if tc.want != "" {
+				must.ErrorContains(t, err, tc.want)
+				must.SliceEmpty(t, left)
+				return
 			}
-			if tc.want == "" {
-				st, err := os.Stat(dst)
-				if err != nil || st.Mode().Perm() != 0o755 || len(left) != 1 {
-					t.Errorf("got %v, %v, %v", st, err, left)
-				}
-			}
+			must.NoError(t, err)
+			must.Len(t, 1, left)
+			st, err := os.Stat(dst)
+			must.NoError(t, err)
+			must.Eq(t, 0o755, st.Mode().Perm())
 		})
 	}
 }
 
-func TestEveryReleaseSumIsOne(t *testing.T) {
-	for platform, sum := range releaseSums {
-		if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
-			t.Errorf("%s: %q is not a SHA-256 sum", platform, sum)
-		}
+func newKey(t *testing.T) *openpgp.Entity {
+	t.Helper()
+	key, err := openpgp.NewEntity("publisher", "", "publisher@example.com", nil)
+	must.NoError(t, err)
+	return key
+}
+
+// release is what a server has of a release: the index, the archive, its checksum and the signature of that.
+func release(t *testing.T, key *openpgp.Entity) map[string][]byte {
+	t.Helper()
+	var archive, signature bytes.Buffer
+	z := zip.NewWriter(&archive)
+	w, err := z.Create("nomad")
+	must.NoError(t, err)
+	_, err = w.Write([]byte("#!/bin/sh\n"))
+	must.NoError(t, err)
+	must.NoError(t, z.Close())
+
+	name := fmt.Sprintf("nomad_%s_%s_%s.zip", Version, runtime.GOOS, runtime.GOARCH)
+	sums := fmt.Appendf(nil, "%x  %s\n", sha256.Sum256(archive.Bytes()), name)
+	must.NoError(t, openpgp.DetachSign(&signature, key, bytes.NewReader(sums), nil))
+	index, err := json.Marshal(map[string]any{
+		"name": "nomad", "version": Version, "shasums": "nomad_SHA256SUMS", "shasums_signature": "nomad_SHA256SUMS.sig",
+		"builds": []map[string]string{{
+			"os": runtime.GOOS, "arch": runtime.GOARCH, "filename": name, "url": "/nomad/" + Version + "/" + name,
+		}},
+	})
+	must.NoError(t, err)
+	return map[string][]byte{
+		"index.json": index, name: archive.Bytes(), "nomad_SHA256SUMS": sums, "nomad_SHA256SUMS.sig": signature.Bytes(),
 	}
 }
 
