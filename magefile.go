@@ -18,8 +18,8 @@ import (
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
-	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "test", "bench")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}); err != nil {
+	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench")
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
 	}
@@ -97,13 +97,27 @@ func value(flag *string) string {
 // Builds every plugin into bin/, with the supervisor embedded.
 func Build(ctx context.Context) error { return lab.Build(ctx) }
 
-// Checks formatting, and runs go vet and golangci-lint over every module.
+// Runs golangci-lint over every module: formatting, go vet and more.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
 
-// Runs the unit tests of every module, then the end-to-end tests on a real agent.
-func Test(ctx context.Context) error {
+// Test is the tests of every module, in lists; each test is in one of them.
+type Test mg.Namespace
+
+// test runs all unit tests, and the end-to-end tests of the main paths.
+func (Test) Main(ctx context.Context) error { return test(ctx, check.Main) }
+
+// Runs what test leaves out: VMs, containers, crowds, a sample of the fault tables.
+func (Test) More(ctx context.Context) error { return test(ctx, check.More) }
+
+// Runs test, then test:more.
+func (Test) All(ctx context.Context) { mg.SerialCtxDeps(ctx, Test.Main, Test.More) }
+
+// Runs every cell of the fault tables on real agents.
+func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
+
+func test(ctx context.Context, tier check.Tier) error {
 	mg.SerialCtxDeps(ctx, Lint, lab.BuildPlugins) // ^C is mage's, for the tests
-	return check.Test(ctx, ".")
+	return check.Test(ctx, ".", tier)
 }
 
 // Compares exec-lite with raw_exec, and python with the same by hand, by ratios.
@@ -112,8 +126,8 @@ func Bench(ctx context.Context) error {
 	return lab.RunProgram(ctx, "./lab/bench")
 }
 
-// Aliases give a target the name of its plugin, which no Go method can have.
-var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite}
+// Aliases give targets names that no Go method can have: a plugin's, and a namespace's.
+var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite, "test": Test.Main}
 
 // Demo shows one plugin in under a minute.
 type Demo mg.Namespace

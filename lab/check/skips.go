@@ -3,12 +3,10 @@ package check
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -19,18 +17,7 @@ import (
 //go:embed skips.txt
 var skipList string
 
-// skip is a test that may be skipped where its condition holds.
-type skip struct {
-	pkg  string         // end of the package path
-	test *regexp.Regexp // of the whole test name; nil is the package, which is not run
-	when func() bool
-	why  string
-}
-
-// wholePackage stands for the test where a package is left out.
-const wholePackage = "-"
-
-// conditions are what a machine may lack for a test.
+// conditions are what may be missing on a machine, and what else lets a test be skipped.
 var conditions = map[string]func() bool{
 	"not-root":       func() bool { return os.Geteuid() != 0 },
 	"agent-not-root": func() bool { return !agent.Privileged() },
@@ -65,6 +52,7 @@ var conditions = map[string]func() bool{
 		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
 	},
 	"no-rich": func() bool { return exec.Command("/usr/bin/python3", "-c", "import click, rich").Run() != nil },
+	"sample":  func() bool { return os.Getenv(sampleVariable) != "" },
 	"any":     func() bool { return true },
 }
 
@@ -83,56 +71,24 @@ func exists(globs ...string) bool {
 }
 
 // skips reads skips.txt.
-func skips() ([]skip, error) { return parseSkips(skipList) }
-
-// parseSkips reads lines of "package test condition # reason".
-func parseSkips(text string) ([]skip, error) {
-	var list []skip
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		spec, why, _ := strings.Cut(line, "#")
-		f := strings.Fields(spec)
-		if len(f) != 3 || strings.TrimSpace(why) == "" {
-			return nil, fmt.Errorf("skips.txt line %d: want: package test condition # reason", n)
-		}
-		var re *regexp.Regexp
-		if f[1] != wholePackage {
-			var err error
-			if re, err = regexp.Compile("^(?:" + f[1] + ")$"); err != nil {
-				return nil, fmt.Errorf("skips.txt line %d: %w", n, err)
-			}
-		}
-		when, ok := conditions[f[2]]
-		if !ok {
-			return nil, fmt.Errorf("skips.txt line %d: unknown condition %q", n, f[2])
-		}
-		list = append(list, skip{pkg: f[0], test: re, when: when, why: strings.TrimSpace(why)})
-	}
-	return list, nil
+func skips() ([]rule, error) {
+	return parseRules("skips.txt", skipList, func(condition string) bool { return conditions[condition] != nil })
 }
 
-func allows(list []skip, pkg, test string) bool {
-	for _, s := range list {
-		if s.in(pkg) && s.test != nil && s.test.MatchString(test) && s.when() {
-			return true
-		}
+// allowed returns the first rule by which a test may be skipped here.
+func allowed(skips []rule, pkg, test string) (rule, bool) {
+	i := slices.IndexFunc(skips, func(r rule) bool { return r.matches(pkg, test) && conditions[r.word]() })
+	if i < 0 {
+		return rule{}, false
 	}
-	return false
+	return skips[i], true
 }
 
-func (s skip) in(pkg string) bool { return pkg == s.pkg || strings.HasSuffix(pkg, "/"+s.pkg) }
-
-// leavesOut says why a package is not run here, empty where it is.
-func leavesOut(list []skip, pkg string) string {
-	for _, s := range list {
-		if s.in(pkg) && s.test == nil && s.when() {
-			return s.why
-		}
+// leftOut returns the rule by which no test of a package runs here.
+func leftOut(skips []rule, pkg string) (rule, bool) {
+	i := slices.IndexFunc(skips, func(r rule) bool { return r.in(pkg) && r.test == nil && conditions[r.word]() })
+	if i < 0 {
+		return rule{}, false
 	}
-	return ""
+	return skips[i], true
 }

@@ -1,0 +1,83 @@
+package check
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+)
+
+func TestRules_DemandReasonAndKnownWord(t *testing.T) {
+	for _, bad := range []string{"p TestA any", "p TestA # why", "p TestA on-mondays # why", "p Test( any # why"} {
+		_, err := parseRules("skips.txt", bad, func(word string) bool { return word == "any" })
+		test.ErrorContains(t, err, "skips.txt line 1")
+	}
+	_, err := skips()
+	test.NoError(t, err)
+}
+
+func TestSkips_AreForTheirTestWhereTheirConditionHolds(t *testing.T) {
+	conditions["never"] = func() bool { return false }
+	defer delete(conditions, "never")
+	list, err := parseRules("skips.txt", "lab/e2e TestA.* any # x\ncore/p TestB never # x\n", func(string) bool { return true })
+	must.NoError(t, err)
+	for _, tc := range []struct {
+		pkg, test string
+		want      bool
+	}{
+		{"m/lab/e2e", "TestAny", true}, {"lab/e2e", "TestA", true},
+		{"m/lab/e2e", "TestB", false}, {"m/other", "TestA", false}, {"m/notlab/e2e", "TestA", false},
+		{"m/core/p", "TestB", false},
+	} {
+		_, got := allowed(list, tc.pkg, tc.test)
+		test.Eq(t, tc.want, got, test.Sprint(tc.pkg, tc.test))
+	}
+}
+
+// Names select tests in all packages of a go command: a test of a tier must not share its name
+// with a test of another tier.
+func TestTiers_HaveEachTestOnce(t *testing.T) {
+	rules, err := tiers()
+	must.NoError(t, err)
+	packages, err := testsBelow("../..")
+	must.NoError(t, err)
+	used := make([]bool, len(rules))
+	counts := map[Tier]int{}
+	for _, pkg := range slices.Sorted(maps.Keys(packages)) {
+		for _, name := range packages[pkg] {
+			tier := Main
+			var by []string
+			for i, r := range rules {
+				if r.in(pkg) && (r.test == nil || r.test.MatchString(name)) {
+					used[i], tier = true, Tier(r.word)
+					by = append(by, r.why)
+				} else if r.test != nil && r.test.MatchString(name) && !whole(rules, pkg) {
+					t.Errorf("%s of %s is selected with a test of %s", name, pkg, r.pkg)
+				}
+			}
+			if len(by) > 1 {
+				t.Errorf("%s of %s has %d lines in tiers.txt: %q", name, pkg, len(by), by)
+			}
+			counts[tier]++
+		}
+	}
+	for i, r := range rules {
+		if !used[i] {
+			t.Errorf("tiers.txt: there is no test %v in %s", r.test, r.pkg)
+		}
+	}
+	t.Logf("tests: %v", counts)
+}
+
+func whole(rules []rule, pkg string) bool {
+	return slices.ContainsFunc(rules, func(r rule) bool { return r.test == nil && r.in(pkg) })
+}
+
+func TestTiers_SampleChangesEachDay(t *testing.T) {
+	day := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	test.Eq(t, "20779", seed(day))
+	test.Eq(t, "20780", seed(day.Add(24*time.Hour)))
+}
