@@ -29,10 +29,6 @@ type Support struct {
 	// Own is the group on v2 that the caller is in.
 	Own string
 
-	// Kill: the kernel has cgroup.kill (Linux 5.14) and there is a cgroup2
-	// hierarchy to use it in. Without it a group is killed in a loop.
-	Kill bool
-
 	// Missing is one sentence on what cannot be done here, and why; empty when
 	// everything can.
 	Missing string
@@ -99,7 +95,6 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 		available, where = words(filepath.Join(slice, "cgroup.subtree_control")), slice
 	}
 	s.addControllers(func(c string) bool { return slices.Contains(available, c) }, where)
-	s.Kill = hasKill(root)
 	return s
 }
 
@@ -126,7 +121,6 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 	if s.Mounts["freezer"] == "" {
 		s.Missing = strings.TrimPrefix(s.Missing+"; no freezer hierarchy is writable in "+root+", so Nomad itself cannot kill the processes of a task", "; ")
 	}
-	s.Kill = s.Unified != "" && hasKill(s.Unified)
 	return s
 }
 
@@ -156,25 +150,6 @@ func hierarchies(root string) map[string]string {
 		}
 	}
 	return out
-}
-
-// hasKill says whether groups of this cgroup2 hierarchy have cgroup.kill. The
-// root has none, so any other group tells, and without one the kernel's version.
-func hasKill(root string) bool {
-	for _, name := range readDirs(root) {
-		if dir := filepath.Join(root, name); exists(filepath.Join(dir, "cgroup.events")) {
-			return exists(filepath.Join(dir, "cgroup.kill"))
-		}
-	}
-	var uts unix.Utsname
-	var major, minor int
-	if unix.Uname(&uts) != nil {
-		return false
-	}
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(uts.Release[:]), "%d.%d", &major, &minor); err != nil {
-		return false
-	}
-	return major > 5 || major == 5 && minor >= 14
 }
 
 // ownV2 is the process's own group in the cgroup2 hierarchy: the line "0::<path>".

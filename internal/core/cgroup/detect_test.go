@@ -32,7 +32,7 @@ func TestDetect(t *testing.T) {
 	}
 	v2 := map[string]string{
 		"cgroup.controllers": all, "cgroup.procs": "",
-		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.events": "", "nomad.slice/cgroup.kill": "",
+		"nomad.slice/cgroup.procs":           "",
 		"nomad.slice/cgroup.subtree_control": all,
 	}
 
@@ -43,23 +43,20 @@ func TestDetect(t *testing.T) {
 		euid        int
 		mode        Mode
 		controllers string
-		kill        bool
 		missing     string // a part of the sentence; "" for none
 	}{
 		{name: "v2 with everything", files: v2,
-			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
-		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": "", "init.scope/cgroup.events": "", "init.scope/cgroup.kill": ""},
-			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
-		{name: "v2 of an old kernel has no cgroup.kill", files: without(v2, "nomad.slice/cgroup.kill"),
+			mode: V2, controllers: "memory cpu cpuset pids"},
+		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": ""},
 			mode: V2, controllers: "memory cpu cpuset pids"},
 		{name: "v2 where the slice hands down less than there is", files: with(v2, "nomad.slice/cgroup.subtree_control", "cpu pids\n"),
-			mode: V2, controllers: "cpu pids", kill: true, missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 controllers"},
+			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 controllers"},
 		{name: "v2 delegated, and the agent may move its processes", files: v2, self: "0::/nomad.slice/agent\n", euid: 1000,
-			mode: V2, controllers: "memory cpu cpuset pids", kill: true},
+			mode: V2, controllers: "memory cpu cpuset pids"},
 		{name: "v1 with everything", files: v1,
 			mode: V1, controllers: "memory cpu cpuset pids"},
-		{name: "hybrid", files: with(v1, "unified/cgroup.procs", "", "unified/x/cgroup.events", "", "unified/x/cgroup.kill", ""),
-			mode: V1, controllers: "memory cpu cpuset pids", kill: true},
+		{name: "hybrid", files: with(v1, "unified/cgroup.procs", ""),
+			mode: V1, controllers: "memory cpu cpuset pids"},
 		{name: "v1 without the memory controller", files: without(v1, "memory/cgroup.procs"),
 			mode: V1, controllers: "cpu cpuset pids", missing: "no limits or statistics for memory:"},
 		{name: "v1 without the freezer", files: without(v1, "freezer/cgroup.procs"),
@@ -76,8 +73,8 @@ func TestDetect(t *testing.T) {
 				c.self = "0::/\n"
 			}
 			s := detect(root, []byte(c.self), c.euid)
-			if s.Mode != c.mode || strings.Join(s.Controllers, " ") != c.controllers || s.Kill != c.kill {
-				t.Errorf("got mode %s, controllers %v, kill %v, missing %q", s.Mode, s.Controllers, s.Kill, s.Missing)
+			if s.Mode != c.mode || strings.Join(s.Controllers, " ") != c.controllers {
+				t.Errorf("got mode %s, controllers %v, missing %q", s.Mode, s.Controllers, s.Missing)
 			}
 			if (c.missing == "") != (s.Missing == "") || !strings.Contains(s.Missing, c.missing) {
 				t.Errorf("missing: got %q, want %q", s.Missing, c.missing)
