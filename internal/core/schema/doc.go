@@ -44,33 +44,15 @@ func (o *option) description() string {
 }
 
 func (o *option) typeName() string {
-	switch o.kind {
-	case kindBool:
-		return "bool"
-	case kindInt:
-		return "integer"
-	case kindFloat:
-		return "number"
-	case kindSize:
-		return "size"
-	case kindDuration:
-		return "duration"
-	case kindList:
-		if o.typ == stringsType {
-			return "string or list of strings"
-		}
-		e := option{kind: o.elem}
-		return "list of " + e.typeName() + "s"
-	case kindMap:
-		return "map of strings"
-	case kindBlock:
-		return "block"
-	case kindBlocks:
-		return "block, repeatable"
-	case kindLabels:
-		return "block, labelled with its " + o.label
+	switch {
+	case o.typ == stringsType:
+		return "string or list of strings"
+	case o.kind == kindList:
+		return "list of " + kinds[o.elem].name + "s"
+	case o.kind == kindLabels:
+		return kinds[o.kind].name + o.label
 	}
-	return "string"
+	return kinds[o.kind].name
 }
 
 // Markdown is Doc as a table.
@@ -134,7 +116,7 @@ func (o *option) sample() string {
 	if k == kindList {
 		k = o.elem
 	}
-	text := map[kind]string{kindString: `""`, kindBool: "false", kindInt: "0", kindFloat: "0", kindSize: `"10MiB"`, kindDuration: `"30s"`, kindMap: "{}"}[k]
+	text := kinds[k].sample
 	if o.min != nil && o.min.value > 0 && k == o.kind {
 		text = quoteAs(k, o.min.text)
 	}

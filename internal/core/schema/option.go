@@ -24,6 +24,21 @@ const (
 	kindLabels // map[string]struct
 )
 
+// kinds are the words for each kind: in documentation, in HCL's type expressions (scalars
+// only), and as a value to copy.
+var kinds = [...]struct{ name, hcl, sample string }{
+	kindString:   {"string", "string", `""`},
+	kindBool:     {"bool", "bool", "false"},
+	kindInt:      {"integer", "number", "0"},
+	kindFloat:    {"number", "number", "0"},
+	kindSize:     {"size", "string", `"10MiB"`},
+	kindDuration: {"duration", "string", `"30s"`},
+	kindMap:      {name: "map of strings", sample: "{}"},
+	kindBlock:    {name: "block"},
+	kindBlocks:   {name: "block, repeatable"},
+	kindLabels:   {name: "block, labelled with its "},
+}
+
 // option is one field of the struct.
 type option struct {
 	name     string

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // specOf is the specification of a body with these options.
@@ -49,13 +51,10 @@ func (o *option) hclType() string {
 		return "any"
 	}
 	if o.kind == kindList {
-		return "list(" + hclTypes[o.elem] + ")"
+		return "list(" + kinds[o.elem].hcl + ")"
 	}
-	return hclTypes[o.kind]
+	return kinds[o.kind].hcl
 }
-
-var hclTypes = map[kind]string{kindString: "string", kindBool: "bool", kindInt: "number", kindFloat: "number",
-	kindSize: "string", kindDuration: "string"}
 
 // literal is the option's default as an HCL expression.
 func (o *option) literal() string {
@@ -81,40 +80,14 @@ func (o *option) literal() string {
 }
 
 func quoteAs(k kind, text string) string {
-	if hclTypes[k] == "string" {
+	if kinds[k].hcl == "string" {
 		return quote(text)
 	}
 	return text
 }
 
-// quote writes an HCL string literal (HCL native syntax specification, quoted
-// template expressions).
-func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for i, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case (r == '$' || r == '%') && strings.HasPrefix(s[i+1:], "{"):
-			b.WriteRune(r)
-			b.WriteRune(r)
-		case r < ' ':
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
-}
+// quote writes an HCL string literal.
+func quote(s string) string { return string(hclwrite.TokensForValue(cty.StringVal(s)).Bytes()) }
 
 func splitList(s string) []string {
 	if s == "" {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -106,7 +106,9 @@ func (o *option) check(p *Problems, path string, v reflect.Value, ask bool) {
 		}
 	case kindLabels:
 		o.checkCount(p, path, v, ask)
-		for _, key := range sortedKeys(v) {
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
 			body := reflect.New(o.typ.Elem()).Elem() // a map's element cannot be addressed
 			body.Set(v.MapIndex(key))
 			check(p, fmt.Sprintf("%s %q: ", path, key), body, o.nested, ask)
@@ -161,7 +163,7 @@ func (o *option) checkScalar(p *Problems, path string, k kind, v reflect.Value, 
 			return
 		}
 		shown = strconv.Quote(text)
-		if o.enum != nil && !contains(o.enum, text) {
+		if o.enum != nil && !slices.Contains(o.enum, text) {
 			p.addf("%s %q is not known: use %s", path, text, choice(o.enum))
 			return
 		}
@@ -222,21 +224,6 @@ func choice(values []string) string {
 		return quoted[0]
 	}
 	return strings.Join(quoted[:len(quoted)-1], ", ") + " or " + quoted[len(quoted)-1]
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
-}
-
-func sortedKeys(m reflect.Value) []reflect.Value {
-	keys := m.MapKeys()
-	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
-	return keys
 }
 
 // misfits finds the numbers that HCL lets pass and the struct's type cannot
