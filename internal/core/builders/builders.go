@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
 // First and Last are the user and group ids that are builders' on every node. They are outside of
@@ -44,10 +46,11 @@ func Declare(dir string, ids ...uint32) error {
 
 // Make makes dir where it is missing. The error says what is wrong with one that others than root could change.
 func Make(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	f, err := owndir.Make(dir, 0o700)
+	if err != nil {
 		return fmt.Errorf("failed to make the directory of builders: %w", err)
 	}
-	return check(dir)
+	return f.Close()
 }
 
 // Is says whether an id is a builder's: it is reserved, or was declared. The error is of a dir that others
@@ -65,34 +68,12 @@ func Is(dir string, id uint32) (bool, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("failed to find out whether %d is a builder's id: %w", id, err)
 	}
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return false, nil // none was declared on this node
+	if err := owndir.Check(dir); err != nil { // a missing one is fine: no builder was declared on this node
+		return false, fmt.Errorf("failed to find out who builds on this node: %w", err)
 	}
-	return false, check(dir)
+	return false, nil
 }
 
 func file(dir string, id uint32) string {
 	return filepath.Join(dir, strconv.FormatUint(uint64(id), 10))
-}
-
-// check refuses a directory that others than root can change, or could replace.
-func check(dir string) error {
-	for p := dir; ; p = filepath.Dir(p) {
-		info, err := os.Lstat(p)
-		if err != nil {
-			return fmt.Errorf("failed to look at the directory of builders: %w", err)
-		}
-		owner := info.Sys().(*syscall.Stat_t).Uid
-		switch sticky := info.Mode()&fs.ModeSticky != 0 && p != dir; {
-		case !info.IsDir():
-			return fmt.Errorf("%s is not a directory, so who builds on this node is not known: remove it", p)
-		case owner != 0:
-			return fmt.Errorf("%s belongs to user %d, who could change who builds on this node: chown root %s", p, owner, p)
-		case info.Mode()&0o022 != 0 && !sticky:
-			return fmt.Errorf("others may write to %s, and so could change who builds on this node: chmod go-w %s", p, p)
-		}
-		if p == "/" {
-			return nil
-		}
-	}
 }

@@ -67,11 +67,11 @@ func TestADirectoryThatOthersCouldChangeSaysNothingOfBuilders(t *testing.T) {
 		"that others may write": func(dir string) error { return os.Chmod(dir, 0o777) },
 		"that is sticky":        func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
 		"below one for a group": func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o770) },
-		"that is a link": func(dir string) error {
-			return swap(dir, func() error { return os.Symlink(filepath.Dir(filepath.Dir(dir)), dir) })
+		"that is another user's link": func(dir string) error {
+			return swap(dir, func() error { return linkOfAnother(filepath.Dir(filepath.Dir(dir)), dir) })
 		},
-		"that is a plain file":   func(dir string) error { return swap(dir, func() error { return os.WriteFile(dir, nil, 0o600) }) },
-		"below a link elsewhere": func(dir string) error { return moveBehindLink(filepath.Dir(dir)) },
+		"that is a plain file":      func(dir string) error { return swap(dir, func() error { return os.WriteFile(dir, nil, 0o600) }) },
+		"below another user's link": func(dir string) error { return moveBehindLink(filepath.Dir(dir)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "outrider", "builders")
@@ -102,5 +102,12 @@ func moveBehindLink(dir string) error {
 	if err := os.Rename(dir, dir+".real"); err != nil {
 		return err
 	}
-	return os.Symlink(dir+".real", dir)
+	return linkOfAnother(dir+".real", dir)
+}
+
+func linkOfAnother(target, link string) error {
+	if err := os.Symlink(target, link); err != nil {
+		return err
+	}
+	return os.Lchown(link, 65534, 65534)
 }
