@@ -202,11 +202,7 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 	r, err := l.calls.Do(ctx, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
-		return l.send(&mine, fds...)
+		return l.send(&mine, files...)
 	})
 	if err != nil {
 		return nil, err
@@ -215,9 +211,9 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 }
 
 // send hangs up on a collector that does not read.
-func (l *link) send(req *request, fds ...int) error {
+func (l *link) send(req *request, files ...*os.File) error {
 	_ = l.SetWriteDeadline(time.Now().Add(answerTime))
-	if l.Send(req, fds...) != nil {
+	if l.Send(req, files...) != nil {
 		l.Close()
 		return wire.ErrLost
 	}
@@ -293,18 +289,12 @@ func (c *Client) find() *process {
 	if err != nil {
 		return nil
 	}
-	fd, err := unix.PidfdOpen(id.PID, 0)
+	fd, err := id.Open()
 	if err != nil {
 		return nil
 	}
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, _ := unix.Poll(poll, 0)
 	p := &process{pid: id.PID, pidfd: fd}
-	if !id.Alive() { // asked after the open: the pidfd is of this very process
-		unix.Close(fd)
-		return nil
-	}
-	if n > 0 { // a zombie, perhaps this process's own from before an upgrade
+	if task.Dead(fd, 0) { // a zombie, perhaps this process's own from before an upgrade
 		p.reap()
 		c.cfg.OnEnd(id.PID)
 		unix.Close(fd)
@@ -322,13 +312,8 @@ func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
 	if p == nil {
 		return nil, unix.ESRCH
 	}
-	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: Socket(c.cfg.Store), Net: "unix"})
+	w, err := wire.Dial(Socket(c.cfg.Store))
 	if err != nil {
-		return nil, err
-	}
-	w := wire.New(nc)
-	if err := w.OwnPeer(); err != nil {
-		w.Shut()
 		return nil, err
 	}
 	l := c.listen(w)
@@ -462,12 +447,8 @@ const takeTime = time.Second
 // are in a system call that nothing interrupts (state D of proc_pid_stat(5)).
 func (p *process) kill() {
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
-	poll := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
-	for hung := 0; hung < 20; { // seen twenty times, since a thread is there for a moment at each write
-		n, err := unix.Poll(poll, 50)
-		if n > 0 || err != nil && err != unix.EINTR {
-			break
-		}
+	// seen twenty times, since a thread is there for a moment at each write
+	for hung := 0; hung < 20 && !task.Dead(p.pidfd, 50*time.Millisecond); {
 		if hung++; !p.hangs() {
 			hung = 0
 		}
@@ -559,7 +540,7 @@ func (c *Client) listen(conn *wire.Conn) *link {
 				c.hangs[r.Stall.ID] = r.Stall.On
 				c.mu.Unlock()
 			case !l.calls.Answer(r.Seq, r):
-				closeAll(r.files)
+				wire.CloseAll(r.files)
 			}
 		}
 		c.mu.Lock()

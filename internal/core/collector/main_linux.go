@@ -172,26 +172,7 @@ func (s *server) listen() error {
 		return err
 	}
 	l.SetUnlinkOnClose(false)
-	go func() {
-		for wait := 10 * time.Millisecond; ; {
-			c, err := l.AcceptUnix()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil { // out of descriptors, most likely
-				time.Sleep(wait)
-				wait = min(2*wait, time.Second)
-				continue
-			}
-			wait = 10 * time.Millisecond
-			w := wire.New(c)
-			if w.OwnPeer() != nil {
-				w.Shut()
-				continue
-			}
-			go s.converse(w)
-		}
-	}()
+	go wire.Accept(l, func(w *wire.Conn) { go s.converse(w) })
 	return nil
 }
 
@@ -208,12 +189,8 @@ func (s *server) converse(conn *wire.Conn) {
 		for {
 			select {
 			case r := <-c.out:
-				fds := make([]int, len(r.files))
-				for i, f := range r.files {
-					fds[i] = int(f.Fd())
-				}
-				err := c.Send(r, fds...)
-				closeAll(r.files)
+				err := c.Send(r, r.files...)
+				wire.CloseAll(r.files)
 				if err != nil {
 					c.Close()
 				}
@@ -235,12 +212,12 @@ func (s *server) converse(conn *wire.Conn) {
 		s.requests.Add(1)
 		running.Go(func() {
 			r := s.answer(&req)
-			closeAll(req.files)
+			wire.CloseAll(req.files)
 			r.Seq, r.FDs = req.Seq, len(r.files)
 			select {
 			case c.out <- r:
 			case <-over:
-				closeAll(r.files)
+				wire.CloseAll(r.files)
 			}
 		})
 	}
@@ -253,7 +230,7 @@ func (s *server) converse(conn *wire.Conn) {
 	c.Shut()
 	running.Wait()
 	for len(c.out) > 0 {
-		closeAll((<-c.out).files)
+		wire.CloseAll((<-c.out).files)
 	}
 	s.lookNow()
 }
@@ -336,7 +313,7 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 	}
 	o.mayHang("", s, func() { ends, err = o.open(req.files, req.New) })
 	if err != nil && req.New {
-		closeAll(ends)
+		wire.CloseAll(ends)
 		s.close(o.spec.ID)
 		return nil, from, false, err
 	}
@@ -440,14 +417,6 @@ func (s *server) event(e Event) {
 	}
 	if len(s.untold) < maxUntold {
 		s.untold = append(s.untold, e)
-	}
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // drainTime bounds how long the end of a task waits for its last output to be
@@ -118,7 +119,7 @@ func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error)
 		index, size := logs.End(o.spec.Output.AllocDir, o.spec.Task+".stderr")
 		o.from = task.LogPlace{File: int(index), Offset: size}
 	}
-	for i := range streamNames {
+	for i := range Streams {
 		var e error
 		if o.spec.Output.Collector == task.CollectorNomad {
 			var end *os.File
@@ -158,7 +159,7 @@ func (o *output) again() (ends []*os.File, err error) {
 	for _, path := range []string{o.spec.Output.Stdout, o.spec.Output.Stderr} {
 		end, err := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
 		if err != nil {
-			closeAll(ends)
+			wire.CloseAll(ends)
 			return nil, err
 		}
 		ends = append(ends, end)
@@ -181,14 +182,14 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 		return err
 	}
 	l, err := logs.Open(fd, logs.Config{
-		AllocDir: o.spec.Output.AllocDir, Name: o.spec.Task + "." + streamNames[i],
+		AllocDir: o.spec.Output.AllocDir, Name: o.spec.Task + "." + Streams[i],
 		MaxFiles: o.spec.Output.MaxFiles, MaxFileSize: o.spec.Output.MaxFileSize,
 	})
 	if l == nil {
 		unix.Close(fd)
 		return err
 	}
-	o.streams = append(o.streams, &stream{output: o, label: streamNames[i] + " ", logs: l, device: l.Device()})
+	o.streams = append(o.streams, &stream{output: o, label: Streams[i] + " ", logs: l, device: l.Device()})
 	return err
 }
 
@@ -197,14 +198,11 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 // the task has another file in its place: it is the task's to choose, and this
 // process may read what the task may not.
 func (o *output) readEndOfTask(i int, notFound error) (int, error) {
-	pidfd, err := unix.PidfdOpen(o.spec.Identity.PID, 0)
+	pidfd, err := o.spec.Identity.Open()
 	if err != nil {
 		return -1, notFound
 	}
 	defer unix.Close(pidfd)
-	if !o.spec.Identity.Alive() { // asked after the open: the pidfd is of this very process
-		return -1, notFound
-	}
 	fd, err := unix.PidfdGetfd(pidfd, i+1, 0)
 	if err != nil {
 		return -1, notFound

@@ -98,5 +98,5 @@ func (r *reply) err() error {
 	return errors.New(r.Error)
 }
 
-// streamNames are a task's streams: the names of its FIFOs, and of its log files.
-var streamNames = [2]string{"stdout", "stderr"}
+// Streams are a task's output streams: the names of its FIFOs, and of its log files.
+var Streams = [2]string{"stdout", "stderr"}

@@ -165,12 +165,6 @@ func (p *Process) TakePidFD() int {
 func (p *Process) Kill() { p.discard() }
 
 func frozen(cgroup *os.File) bool {
-	fd, err := unix.Openat(int(cgroup.Fd()), "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	var b [256]byte
-	n, err := unix.Read(fd, b[:])
-	return err == nil && strings.Contains(string(b[:n]), "frozen 1")
+	events, _ := readSmall(int(cgroup.Fd()), "cgroup.events")
+	return strings.Contains(string(events), "frozen 1")
 }

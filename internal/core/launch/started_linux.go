@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -134,7 +135,7 @@ func (p *Process) keepMounts(ns *os.File) error {
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
-		dead := p.dead(0) // before the name: a dead process does not change it any more
+		dead := task.Dead(p.pidfd, 0) // before the name: a dead process does not change it any more
 		comm, err := p.comm()
 		switch {
 		case err == nil && comm != name:
@@ -164,29 +165,30 @@ func (p *Process) exited() bool {
 
 // comm is the process's name, proc_pid_comm(5).
 func (p *Process) comm() (string, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/comm", p.PID), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	b, err := readSmall(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/comm", p.PID))
+	return strings.TrimSuffix(string(b), "\n"), err
+}
+
+// readSmall reads a file of the kernel's whole, without the runtime's poller.
+func readSmall(dir int, path string) ([]byte, error) {
+	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer unix.Close(fd)
-	var b [64]byte
-	n, err := unix.Read(fd, b[:])
-	if err != nil {
-		return "", err
-	}
-	if n > 0 && b[n-1] == '\n' {
-		n--
-	}
-	return string(b[:n]), nil
+	b := make([]byte, 256)
+	n, err := unix.Read(fd, b)
+	return b[:max(n, 0)], err
 }
 
 // stage is where the launcher is, by the name that it gave itself.
 func (p *Process) stage() Stage {
 	comm, err := p.comm()
-	if err != nil || len(comm) < len(namePrefix) || comm[:len(namePrefix)] != namePrefix {
+	stage, ok := strings.CutPrefix(comm, namePrefix)
+	if err != nil || !ok {
 		return StageSetup
 	}
-	return Stage(comm[len(namePrefix):])
+	return Stage(stage)
 }
 
 func (p *Process) hung(ctx context.Context) *Error {
@@ -228,7 +230,7 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 	p.status.Close()
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	fd := p.TakePidFD()
-	if dead(fd, deathTimeout) {
+	if task.Dead(fd, deathTimeout) {
 		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: somebody reaped it
 		unix.Close(fd)
 		return ws, true
@@ -240,19 +242,4 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 		unix.Close(fd)
 	}()
 	return ws, false
-}
-
-func (p *Process) dead(timeout time.Duration) bool { return dead(p.pidfd, timeout) }
-
-// dead says whether the process of a pidfd has ended (is at least a zombie).
-func dead(pidfd int, timeout time.Duration) bool {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	end := time.Now().Add(timeout)
-	for {
-		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && n > 0
-	}
 }

@@ -36,19 +36,19 @@ func MakeFIFO(path string, uid, gid int) error {
 // neither the open nor a write fails for want of a reader. The caller closes it.
 func OpenTaskEnd(path string) (*os.File, error) {
 	// not os.OpenFile: that makes a FIFO non-blocking, and the task would inherit it
-	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	fd, err := openFIFO(path, unix.O_RDWR)
 	if err != nil {
-		return nil, fmt.Errorf("failed to open fifo: %w", &os.PathError{Op: "open", Path: path, Err: err})
+		return nil, err
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
 
 // OpenReadEnd opens a FIFO for a Stream: non-blocking, as a description of its
 // own, since O_NONBLOCK belongs to the description and the task shall not see it.
-func OpenReadEnd(path string) (int, error) {
-	fd, err := retry(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
+func OpenReadEnd(path string) (int, error) { return openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK) }
+
+func openFIFO(path string, flags int) (int, error) {
+	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, fmt.Errorf("failed to open fifo: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -134,20 +135,13 @@ func (s *server) takeOver(a adoption) bool {
 		defer s.mu.Unlock()
 		p.exit, p.adopting = e, false
 		p.output.spec = s.specOf(st) // a collector may have the rest of its output yet
-		_, err := os.Lstat(s.store.FIFO(st.ID, streamNames[0]))
+		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
 		p.closed = err != nil || st.Output.Collector != task.CollectorDriver
 		close(p.output.opened)
 		close(p.done)
 		return true
 	}
-	fd, err := unix.PidfdOpen(st.Identity.PID, 0)
-	if err == nil && !st.Identity.Alive() { // asked after the open: the pidfd is of this very process
-		unix.Close(fd)
-		err = unix.ESRCH
-	}
-	if err != nil {
-		fd = -1
-	}
+	fd, _ := st.Identity.Open() // -1 if it is gone
 	if st.Identity.PID == 0 || neverRan(s.store.Record(st.ID), fd) {
 		unix.Close(fd)
 		s.mu.Lock()

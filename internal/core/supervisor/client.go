@@ -146,15 +146,18 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	h.open()
 	c.mu.Unlock()
 	for try := 0; ; try++ {
-		r, err := c.adopt(ctx, h)
+		var status *Status
+		l, err := c.connect(ctx)
+		if err == nil {
+			status, err = c.adoptOver(ctx, l, h)
+		}
 		if errors.Is(err, wire.ErrLost) && try < 2 {
 			continue
 		}
 		if err != nil {
 			c.Forget(st.ID)
-			return nil, err
 		}
-		return r, nil
+		return status, err
 	}
 }
 
@@ -214,8 +217,7 @@ func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*
 	c.mu.Lock()
 	c.sessions[spec.Session] = &session{link: l, ended: ended}
 	c.mu.Unlock()
-	fds := []int{int(stdio[0].Fd()), int(stdio[1].Fd()), int(stdio[2].Fd())}
-	_, err = l.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec, FDs: 3}, fds...)
+	_, err = l.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec}, stdio[:]...)
 	if err != nil {
 		c.mu.Lock()
 		delete(c.sessions, spec.Session)
@@ -244,23 +246,17 @@ func (c *Client) Forget(id string) {
 // repeat makes a call that may be made twice.
 func (c *Client) repeat(ctx context.Context, req *request) (*reply, error) {
 	for try := 0; ; try++ {
-		r, err := c.call(ctx, req)
+		l, err := c.connect(ctx)
+		var r *reply
+		if err == nil {
+			if r, err = l.roundTrip(ctx, req); errors.Is(err, wire.ErrLost) {
+				c.drop(l)
+			}
+		}
 		if !errors.Is(err, wire.ErrLost) || try >= 3 {
 			return r, err
 		}
 	}
-}
-
-func (c *Client) call(ctx context.Context, req *request, fds ...int) (*reply, error) {
-	l, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r, err := l.roundTrip(ctx, req, fds...)
-	if errors.Is(err, wire.ErrLost) {
-		c.drop(l)
-	}
-	return r, err
 }
 
 func (c *Client) hold(st *task.State) *hold {
@@ -277,12 +273,8 @@ func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
 	}
-	if fd, err := unix.PidfdOpen(h.state.Identity.PID, 0); err == nil {
-		if h.state.Identity.Alive() {
-			h.pidfd = os.NewFile(uintptr(fd), "pidfd")
-		} else {
-			unix.Close(fd)
-		}
+	if fd, err := h.state.Identity.Open(); err == nil {
+		h.pidfd = os.NewFile(uintptr(fd), "pidfd")
 	}
 }
 
@@ -313,27 +305,19 @@ func (c *Client) ended(id string, e *task.Exit) {
 	}
 }
 
-func (c *Client) adopt(ctx context.Context, h *hold) (*Status, error) {
-	req := &request{Op: opAdopt, State: h.state}
-	l, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.adoptOver(ctx, l, h, req)
-}
-
-func (c *Client) adoptOver(ctx context.Context, l *link, h *hold, req *request) (*Status, error) {
-	var fds []int
+// adoptOver hands a task over, with its pidfd, by which the supervisor learns an exit
+// that it missed.
+func (c *Client) adoptOver(ctx context.Context, l *link, h *hold) (*Status, error) {
+	var files []*os.File
 	c.mu.Lock()
 	if h.pidfd != nil {
 		if fd, err := unix.FcntlInt(h.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			fds = append(fds, fd)
-			defer unix.Close(fd)
+			files = append(files, os.NewFile(uintptr(fd), "pidfd"))
 		}
 	}
 	c.mu.Unlock()
-	req.FDs = len(fds)
-	r, err := l.roundTrip(ctx, req, fds...)
+	defer wire.CloseAll(files)
+	r, err := l.roundTrip(ctx, &request{Op: opAdopt, State: h.state}, files...)
 	if err != nil {
 		return nil, err
 	}

@@ -149,13 +149,6 @@ func reaped(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
-// dead says whether the process of a pidfd has ended, reaped or not.
-func dead(pidfd int) bool {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1 && p[0].Revents&(unix.POLLIN|unix.POLLHUP) != 0
-}
-
 // mayTrace says whether this process should have the permission with which
 // /proc/<pid>/stat tells an exit code (PTRACE_MODE_READ, ptrace(2)). A security module may
 // see it otherwise.

@@ -168,7 +168,7 @@ func TestAnExitThatCantBeSavedIsKept(t *testing.T) {
 				binary, err := openBinary()
 				must(t, err)
 				defer binary.Close()
-				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x", FDs: 1}, int(binary.Fd()))
+				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, binary)
 				if err == nil || errors.Is(err, wire.ErrLost) {
 					t.Errorf("upgrade: %v", err)
 				}

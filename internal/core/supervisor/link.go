@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
@@ -43,14 +46,14 @@ type link struct {
 
 // roundTrip sends a request and waits for its reply. A context that ends first
 // gives up waiting; the request itself goes on.
-func (l *link) roundTrip(ctx context.Context, req *request, fds ...int) (*reply, error) {
+func (l *link) roundTrip(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
 	limited, cancel := context.WithTimeout(ctx, deadlines[req.Op])
 	defer cancel()
 	r, err := l.calls.Do(limited, func(seq uint64) error {
 		mine := *req
-		mine.Seq = seq
+		mine.Seq, mine.FDs = seq, len(files)
 		_ = l.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // it does not read: watch sees to it earlier
-		if l.Send(&mine, fds...) != nil {
+		if l.Send(&mine, files...) != nil {
 			l.Close()
 			return wire.ErrLost
 		}
@@ -103,9 +106,7 @@ func (c *Client) replace(l *link) {
 	}
 	if process != nil {
 		// its lock goes with it: it touches nothing that can hang but its own directory
-		for end := time.Now().Add(HelloTime); !dead(int(process.Fd())) && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		task.Dead(int(process.Fd()), HelloTime)
 		process.Close()
 	}
 	l.Close()
@@ -247,7 +248,7 @@ func (c *Client) handOver(l *link, held []*hold) {
 		places.enter()
 		all.Go(func() {
 			defer places.leave()
-			_, err := c.adoptOver(c.ctx, l, h, &request{Op: opAdopt, State: h.state})
+			_, err := c.adoptOver(c.ctx, l, h)
 			switch {
 			case err == nil, errors.Is(err, wire.ErrLost): // the next supervisor gets them
 			case errors.Is(err, ErrUnknownTask):
@@ -276,6 +277,16 @@ func (c *Client) handOver(l *link, held []*hold) {
 			}
 		})
 	}
+}
+
+// dialOwn connects to the supervisor of a store. Only root and this user can have put
+// the socket where it is, and one of the two must be at its other end: a launch request
+// contains the secrets of a task.
+func dialOwn(store task.Store) (*wire.Conn, error) {
+	if err := owndir.Check(store.Dir); err != nil {
+		return nil, err
+	}
+	return wire.Dial(store.Socket())
 }
 
 // dialTime is how long a supervisor is looked for, of which each may just be ending.
@@ -343,9 +354,8 @@ func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
 		return err
 	}
 	defer binary.Close()
-	req := &request{Op: opUpgrade, Build: buildID(), FDs: 1}
 	l.asked.Store(true)
-	_, err = l.roundTrip(ctx, req, int(binary.Fd()))
+	_, err = l.roundTrip(ctx, &request{Op: opUpgrade, Build: buildID()}, binary)
 	if errors.Is(err, wire.ErrLost) {
 		c.upgraded = true
 		return nil

@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // loop is the one epoll(7) loop that watches every process. A task costs it a
@@ -54,7 +56,7 @@ func (l *loop) run() {
 			l.mu.Unlock()
 			switch {
 			case p == nil:
-			case !dead(fd): // the event may be an earlier owner's of this descriptor number
+			case !task.Dead(fd, 0): // the event may be an earlier owner's of this descriptor number
 				_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, event(fd))
 			default:
 				l.remove(fd)

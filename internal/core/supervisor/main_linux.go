@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // argv0 is the name under which ps shows the supervisor, and what tells a plugin
@@ -116,7 +117,7 @@ func supervise(with string) int {
 		return 1
 	}
 	s.collector.Find() // of the program before an upgrade: no orphan
-	go s.serve()
+	go wire.Accept(s.listener, s.serve)
 	go s.adoptAll(found)
 	say("ready")
 	s.run()
@@ -137,7 +138,7 @@ func newServer(o options) (*server, error) {
 	s := &server{
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
 		starters: make(gate, 4), enders: make(gate, 4),
-		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, undying: map[pidAndStart]bool{},
+		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, undying: map[task.Identity]bool{},
 		busySince: time.Now(),
 	}
 	s.collector = newCollector(s)

@@ -12,10 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
-
-// streamNames are a task's streams: the names of its FIFOs, and of its log files.
-var streamNames = [2]string{"stdout", "stderr"}
 
 // How long the supervisor waits for a collector: to open a new task's log files, and
 // at the end of a task, where the collector itself gives up earlier.
@@ -78,6 +76,18 @@ func (p *process) isCollected(s *server) bool {
 	return p.output.spec != nil
 }
 
+// withOutput calls do once the collector has the output of a task, or failed to take it, if
+// the output is collected at all.
+func (s *server) withOutput(p *process, do func(ctx context.Context)) {
+	if !p.isCollected(s) {
+		return
+	}
+	<-p.output.opened
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	do(ctx)
+}
+
 func (s *server) specOf(st *task.State) *collector.Spec {
 	spec := &collector.Spec{
 		ID: st.ID, Task: st.Task, Output: st.Output, Inodes: st.Output.FIFOs, Identity: st.Identity, UID: -1, GID: -1,
@@ -86,11 +96,16 @@ func (s *server) specOf(st *task.State) *collector.Spec {
 		spec.UID, spec.GID = int(u.UID), int(u.GID)
 	}
 	if st.Output.Collector == task.CollectorDriver {
-		for i, name := range streamNames {
-			spec.FIFOs[i] = s.store.FIFO(st.ID, name)
-		}
+		spec.FIFOs = s.fifos(st.ID)
 	}
 	return spec
+}
+
+func (s *server) fifos(id string) (paths [2]string) {
+	for i, name := range collector.Streams {
+		paths[i] = s.store.FIFO(id, name)
+	}
+	return paths
 }
 
 // openOutput makes a new task's standard streams, and lets the collector open the
@@ -111,10 +126,10 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 		return stdio, err
 	}
 	var reads []*os.File
-	for i, name := range streamNames {
+	for i, name := range collector.Streams {
 		var read *os.File
 		if stdio[i+1], read, err = makeFIFO(spec, i); err != nil {
-			closeAll(reads)
+			wire.CloseAll(reads)
 			close(p.output.opened)
 			return stdio, fmt.Errorf("failed to make the task's %s: %w", name, err)
 		}
@@ -122,7 +137,7 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 	}
 	st.Output.FIFOs = spec.Inodes
 	go func() {
-		defer closeAll(reads)
+		defer wire.CloseAll(reads)
 		_, _ = s.startCollection(p, spec, reads...)
 	}()
 	return stdio, nil
@@ -159,8 +174,8 @@ func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("log directory does not answer: its file system hangs")
 	}
-	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(streamNames) {
-		closeAll(ends)
+	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(collector.Streams) {
+		wire.CloseAll(ends)
 		ends, err = nil, errors.New("the collector gave no output")
 	}
 	p.output.from, p.output.err = from, err
@@ -213,50 +228,36 @@ func (s *server) tellLate(p *process) {
 // ended: whoever is told of the exit finds the last line in the file. What hangs, or
 // finds a full disk, is not waited for.
 func (s *server) drainOutput(p *process) {
-	if !p.isCollected(s) {
-		return
-	}
-	<-p.output.opened
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
-	defer cancel()
-	if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
-		s.event(s.idOf(p), "Output: its end may be missing: %v", err)
-	}
+	s.withOutput(p, func(ctx context.Context) {
+		if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
+			s.event(s.idOf(p), "Output: its end may be missing: %v", err)
+		}
+	})
 }
 
 // renameOutput is for a task that has got another id, and with it another directory.
 func (s *server) renameOutput(p *process, old, id string) {
-	if !p.isCollected(s) {
-		return
-	}
-	<-p.output.opened
-	s.mu.Lock()
-	spec := *p.output.spec
-	spec.ID = id
-	if spec.Output.Collector == task.CollectorDriver {
-		for i, name := range streamNames {
-			spec.FIFOs[i] = s.store.FIFO(id, name)
+	s.withOutput(p, func(ctx context.Context) {
+		s.mu.Lock()
+		spec := *p.output.spec
+		spec.ID = id
+		if spec.Output.Collector == task.CollectorDriver {
+			spec.FIFOs = s.fifos(id)
 		}
-	}
-	p.output.spec = &spec
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
-	defer cancel()
-	if err := s.collector.Rename(ctx, old, id); err != nil {
-		s.event(id, "Output: %v", err) // a collector that comes later has the new id
-	}
+		p.output.spec = &spec
+		s.mu.Unlock()
+		if err := s.collector.Rename(ctx, old, id); err != nil {
+			s.event(id, "Output: %v", err) // a collector that comes later has the new id
+		}
+	})
 }
 
 // closeOutput ends the collection of a task's output.
 func (s *server) closeOutput(p *process) {
-	if !p.isCollected(s) {
-		return
-	}
-	<-p.output.opened
-	s.mu.Lock()
-	p.closed = true
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
-	defer cancel()
-	_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has let go, too
+	s.withOutput(p, func(ctx context.Context) {
+		s.mu.Lock()
+		p.closed = true
+		s.mu.Unlock()
+		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has let go, too
+	})
 }

@@ -81,10 +81,7 @@ func startProver() (pid, pidfd int, err error) {
 // finishProof looks at the child's end from outside, and reaps it.
 func finishProof(pid, pidfd int) (p proof) {
 	defer unix.Close(pidfd)
-	end := time.Now().Add(2 * proofTime)
-	for !dead(pidfd) && time.Now().Before(end) {
-		time.Sleep(time.Millisecond)
-	}
+	task.Dead(pidfd, 2*proofTime)
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // which does nothing to a dead one
 	if e := peek(pid); e != nil && e.Code == codeProcess {
 		p.done = true

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -35,7 +34,7 @@ type server struct {
 	forks    sync.Mutex   // held while a launcher is forked and noted
 	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
 
-	undying map[pidAndStart]bool // under orphans: killed in vain
+	undying map[task.Identity]bool // under orphans: killed in vain
 
 	proving sync.Mutex // held while it is proved what to believe of exits
 	proof   proof
@@ -90,40 +89,20 @@ func newProcess(id string) *process {
 	}
 }
 
-// firstWait is how long the first wait after a failed accept(2) is.
-const firstWait = 10 * time.Millisecond
-
-// serve accepts clients until the listener is closed.
-func (s *server) serve() {
-	for wait := firstWait; ; {
-		c, err := s.listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // no descriptor or no memory is left, for now
-			time.Sleep(wait)
-			wait = min(2*wait, time.Second)
-			continue
-		}
-		wait = firstWait
-		w := wire.New(c)
-		if w.OwnPeer() != nil {
-			w.Shut() // the directory's mode keeps others out already; this is the second lock
-			continue
-		}
-		cl := &client{Conn: w, out: make(chan *reply, 1024)}
-		s.mu.Lock()
-		ending := s.ending
-		if !ending {
-			s.clients[cl] = true
-		}
-		s.mu.Unlock()
-		if ending { // the client starts another supervisor
-			w.Shut()
-			return
-		}
-		go s.converse(cl)
+// serve talks with a client that has connected.
+func (s *server) serve(w *wire.Conn) {
+	cl := &client{Conn: w, out: make(chan *reply, 1024)}
+	s.mu.Lock()
+	ending := s.ending
+	if !ending {
+		s.clients[cl] = true
 	}
+	s.mu.Unlock()
+	if ending { // the client starts another supervisor
+		w.Shut()
+		return
+	}
+	go s.converse(cl)
 }
 
 // client is one plugin's connection. What it is told goes through a queue, since
@@ -167,7 +146,7 @@ func (s *server) converse(c *client) {
 		req.files = c.Take(req.FDs)
 		running.Go(func() {
 			r := s.answer(c, &req)
-			closeAll(req.files)
+			wire.CloseAll(req.files)
 			r.Seq = req.Seq
 			c.tell(r)
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // startTimeout bounds how long a program may take to be executed. Only a file
@@ -113,7 +114,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
 
 	stdio, err := s.openOutput(p, st)
-	defer closeAll(stdio[:])
+	defer wire.CloseAll(stdio[:])
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +293,7 @@ func (s *server) exec(c *client, req *request) (err error) {
 	if err != nil {
 		return err
 	}
-	closeAll(req.files) // or the session's end would not be seen at the other end
+	wire.CloseAll(req.files) // or the session's end would not be seen at the other end
 	if p.identity, err = task.Identify(proc.PID); err != nil {
 		s.drop(proc)
 		return err
@@ -320,11 +321,3 @@ func (s *server) exec(c *client, req *request) (err error) {
 }
 
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
-	}
-}

@@ -35,25 +35,18 @@ const wholeGroup = 1 << 2
 
 // signalOne signals the very process that was seen, never one that got its pid since.
 func signalOne(seen task.Stat, sig unix.Signal, flags int) {
-	fd, err := unix.PidfdOpen(seen.PID, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if now, err := task.ReadStat(seen.PID); err == nil && now.Start == seen.Start {
-		_ = unix.PidfdSendSignal(fd, sig, nil, flags)
-	}
+	withPidfd(seen, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
 }
 
 // reapOne reaps the very process that was seen, if it is a child of this one.
 func reapOne(seen task.Stat) {
-	fd, err := unix.PidfdOpen(seen.PID, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if now, err := task.ReadStat(seen.PID); err == nil && now.Start == seen.Start {
-		_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
+	withPidfd(seen, func(fd int) error { return unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil) })
+}
+
+func withPidfd(seen task.Stat, do func(fd int) error) {
+	if fd, err := seen.Identity().Open(); err == nil {
+		_ = do(fd) // it may have ended meanwhile
+		unix.Close(fd)
 	}
 }
 
@@ -81,18 +74,12 @@ func killTree(id task.Identity, timeout time.Duration) error {
 	return err
 }
 
-// pidAndStart name a process of this boot.
-type pidAndStart struct {
-	pid   int
-	start uint64
-}
-
 // endAll kills the processes that list returns until there are none but zombies.
 // They are stopped before the first is killed, until no new one is seen: what is
 // stopped forks no more, and keeps its place under a limit of processes, which
 // others would fill. It takes some readings of /proc, however many they are.
 func endAll(timeout time.Duration, list func() ([]task.Stat, error)) error {
-	stopped := map[pidAndStart]bool{}
+	stopped := map[task.Identity]bool{}
 	wait := time.Millisecond
 	for begin := time.Now(); ; {
 		found, err := list()
@@ -102,8 +89,8 @@ func endAll(timeout time.Duration, list func() ([]task.Stat, error)) error {
 		}
 		fresh := false
 		for _, st := range found {
-			if p := (pidAndStart{st.PID, st.Start}); !stopped[p] {
-				stopped[p], fresh = true, true
+			if id := st.Identity(); !stopped[id] {
+				stopped[id], fresh = true, true
 				signalOne(st, unix.SIGSTOP, 0)
 			}
 		}
@@ -148,13 +135,13 @@ func (s *server) killOrphans() error {
 			}
 		}
 		found = slices.DeleteFunc(append(found, task.Descendants(table, roots...)...), func(st task.Stat) bool {
-			return s.undying[pidAndStart{st.PID, st.Start}]
+			return s.undying[st.Identity()]
 		})
 		return found, err
 	})
 	if err != nil { // killed, and in a system call that nothing interrupts: no later exit waits for them, too
 		for _, st := range found {
-			s.undying[pidAndStart{st.PID, st.Start}] = true
+			s.undying[st.Identity()] = true
 		}
 	}
 	return err

@@ -229,7 +229,7 @@ func TestUpgradeToWhatIsNoProgramChangesNothing(t *testing.T) {
 	defer f.Close()
 	l, err := c.connect(ctx(t))
 	must(t, err)
-	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x", FDs: 1}, int(f.Fd())); err == nil || errors.Is(err, wire.ErrLost) {
+	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err, wire.ErrLost) {
 		t.Errorf("got %v", err)
 	}
 	if h.supervisor() != pid || c.Exit(st.ID) != nil {

@@ -81,6 +81,9 @@ type Stat struct {
 	Permitted bool
 }
 
+// Identity is that of the process, in this boot.
+func (st Stat) Identity() Identity { return Identity{BootID: BootID(), PID: st.PID, Start: st.Start} }
+
 // ReadStat reads /proc/<pid>/stat.
 func ReadStat(pid int) (Stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,9 +38,23 @@ func New(c *net.UnixConn) *Conn {
 	return w
 }
 
-// Send writes one message; the descriptors, MaxFDs at most, travel with its first
-// byte, and stay the caller's to close.
-func (c *Conn) Send(v any, fds ...int) error {
+// Dial connects to a socket at whose other end is a process of root's or this user's.
+func Dial(path string) (*Conn, error) {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	w := New(c)
+	if err := w.OwnPeer(); err != nil {
+		w.Shut()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return w, nil
+}
+
+// Send writes one message. The files, MaxFDs at most, travel with its first byte; the
+// caller closes them.
+func (c *Conn) Send(v any, files ...*os.File) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -47,9 +62,13 @@ func (c *Conn) Send(v any, fds ...int) error {
 	b = append(b, '\n')
 	c.sendLock.Lock()
 	defer c.sendLock.Unlock()
-	if len(fds) == 0 {
+	if len(files) == 0 {
 		_, err = c.Write(b)
 		return err
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
 	}
 	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	if err == nil && n < len(b) {
@@ -97,8 +116,40 @@ func (c *Conn) readFDs(p []byte) (int, error) {
 // goroutine that receives.
 func (c *Conn) Shut() {
 	c.Close()
-	for _, f := range c.Take(len(c.fds)) {
-		f.Close()
+	CloseAll(c.Take(len(c.fds)))
+}
+
+// CloseAll closes files, of which any may be nil.
+func CloseAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Accept calls serve with each connection to a process of root's or this user's, until
+// the listener is closed. The socket's directory keeps others out already; this is the
+// second lock.
+func Accept(l *net.UnixListener, serve func(*Conn)) {
+	const first = 10 * time.Millisecond
+	for wait := first; ; {
+		c, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptor or no memory is left, for now
+			time.Sleep(wait)
+			wait = min(2*wait, time.Second)
+			continue
+		}
+		wait = first
+		w := New(c)
+		if w.OwnPeer() != nil {
+			w.Shut()
+			continue
+		}
+		serve(w)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestADescriptorGoesWithItsOwnMessage(t *testing.T) {
 		_, err = w.WriteString(text)
 		must(t, err)
 		w.Close()
-		must(t, a.Send(text, int(r.Fd())))
+		must(t, a.Send(text, r))
 		r.Close()
 	}
 	for range 3 {
@@ -81,8 +81,8 @@ func TestADescriptorGoesWithItsOwnMessage(t *testing.T) {
 // What can't be received would be made good by the next message's descriptor.
 func TestADescriptorThatCouldNotBeReceivedEndsTheConnection(t *testing.T) {
 	a, b := pair(t)
-	must(t, a.Send("first", 0))
-	must(t, a.Send("second", 0))
+	must(t, a.Send("first", os.Stdin))
+	must(t, a.Send("second", os.Stdin))
 	var before unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
