@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
-
-	"github.com/pelletier/go-toml/v2"
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
@@ -66,23 +62,16 @@ func constraint(w io.Writer, args []string) error {
 // maxProject is more than any project or lock file has.
 const maxProject = 64 << 20
 
-// statement is what an argument says of the interpreter, and that in words. What is no file is taken for a
-// specifier.
+// statement is what an argument says of the interpreter, and that in words. What is no file is taken for a specifier.
 func statement(arg string) (says interpreter.Specifier, words string, err error) {
-	source, err := readProject(arg)
+	text, err := requirement.RequiresPython(arg, readProject)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !strings.ContainsRune(arg, '/'):
 		if says, err = interpreter.ParseSpecifier(arg); err != nil {
 			err = fmt.Errorf("there is no file %s, and %w", arg, err)
 		}
 		return says, arg, err
-	case err != nil:
-		return says, "", err
-	case filepath.Ext(arg) == ".lock" && isRequirements(source):
-		return says, arg + ", a requirements file, which says nothing of the interpreter", nil
-	}
-	text, err := requiresPython(arg, source)
-	if err != nil || text == "" {
+	case err != nil || text == "":
 		return says, arg + ", which has no requires-python", err
 	}
 	if says, err = interpreter.ParseSpecifier(text); err != nil {
@@ -102,55 +91,4 @@ func readProject(name string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is longer than %d MiB", name, maxProject>>20)
 	}
 	return os.ReadFile(name)
-}
-
-// requirementLine is an option or a requirement: in TOML, the other kind of .lock, a name has a single = after it.
-var requirementLine = regexp.MustCompile(`^(-|[\w.-]+\s*(\[.*\]\s*)?([!<>=~]=|[<>@;(#\\]|$))`)
-
-// isRequirements looks at the first line that is no comment.
-func isRequirements(source []byte) bool {
-	for line := range strings.Lines(strings.TrimPrefix(string(source), "\uFEFF")) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			return requirementLine.MatchString(line)
-		}
-	}
-	return false
-}
-
-// requiresPython is what a file says of the interpreter, "" if it says nothing.
-func requiresPython(name string, source []byte) (string, error) {
-	if filepath.Ext(name) == ".toml" || filepath.Ext(name) == ".lock" {
-		return requiresPythonOfTOML(name, source)
-	}
-	m, err := requirement.ReadScript(source)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	if m == nil {
-		return "", nil
-	}
-	return m.RequiresPython, nil
-}
-
-// requiresPythonOfTOML reads it where pyproject.toml has it (PEP 621), or pylock.toml (PEP 751) and
-// the locks of uv.
-func requiresPythonOfTOML(name string, source []byte) (string, error) {
-	var file struct {
-		RequiresPython string `toml:"requires-python"`
-		Project        struct {
-			RequiresPython string `toml:"requires-python"`
-		} `toml:"project"`
-	}
-	if err := toml.Unmarshal(source, &file); err != nil {
-		var bad *toml.DecodeError
-		if errors.As(err, &bad) {
-			line, _ := bad.Position()
-			return "", fmt.Errorf("%s: line %d: %s", name, line, strings.TrimPrefix(bad.Error(), "toml: "))
-		}
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	if filepath.Base(name) == "pyproject.toml" {
-		return file.Project.RequiresPython, nil
-	}
-	return file.RequiresPython, nil
 }

@@ -2,18 +2,19 @@ package requirement
 
 import (
 	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Script is what a script says about itself (PEP 723, inline script metadata).
+// Script is what a script declares about itself (PEP 723, inline script metadata).
 type Script struct {
-	RequiresPython string   // a PEP 440 specifier, "" where it says none
-	Dependencies   []string // PEP 508 requirements
+	RequiresPython string   `toml:"requires-python"` // a PEP 440 specifier, "" where it declares none
+	Dependencies   []string `toml:"dependencies"`    // PEP 508 requirements
 }
 
 // MaxScript is the longest source that is looked through, in bytes.
@@ -22,13 +23,12 @@ const MaxScript = 16 << 20
 // maxBlock is the longest block that is parsed.
 const maxBlock = 256 << 10
 
-// block is the PEP's reference expression, with one group for the type and one for
-// the content. It is matched with newlines alone.
+// block is the PEP's reference expression, with one group for the type and one for the content. It is matched with
+// newlines alone.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// ReadScript returns the metadata of a script's source; nil where it has none. An error is
-// one sentence with the line of the script. What the metadata says to tools ("[tool]") is
-// not looked at.
+// ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line of
+// the script. What the metadata says to tools ("[tool]") is ignored.
 func ReadScript(source []byte) (*Script, error) {
 	if len(source) > MaxScript {
 		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)
@@ -54,75 +54,53 @@ func ReadScript(source []byte) (*Script, error) {
 	if len(content) > maxBlock {
 		return nil, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
 	}
-	return parseScript(uncomment(content), line)
+	var s Script
+	if err := toml.Unmarshal(uncomment(content), &s); err != nil {
+		at, why := explain(err)
+		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML, or has a value that is not of its type: %s", line+at, why)
+	}
+	s.RequiresPython = strings.TrimSpace(s.RequiresPython)
+	return &s, nil
 }
 
-// uncomment takes the comment signs away; the lines stay as many.
-func uncomment(content []byte) string {
-	var b strings.Builder
-	for line := range strings.Lines(string(content)) {
-		line = strings.TrimPrefix(line, "#")
-		b.WriteString(strings.TrimPrefix(line, " "))
+// uncomment takes the comment signs away, and keeps the number of lines.
+func uncomment(content []byte) []byte {
+	var all []byte
+	for line := range bytes.Lines(content) {
+		all = append(all, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("#")), []byte(" "))...)
 	}
-	return b.String()
+	return all
 }
 
-// parseScript reads the block's content, whose first line follows that of the script with
-// this number. The TOML library's own messages show a line of the block, not of the script.
-func parseScript(content string, line int) (*Script, error) {
-	var found struct {
-		RequiresPython any `toml:"requires-python"`
-		Dependencies   any `toml:"dependencies"`
+// RequiresPython is the specifier of the interpreters that a file is for, "" where it has none: a script, a
+// pyproject.toml, or a lock. A requirements file has none.
+func RequiresPython(name string, read Reader) (string, error) {
+	source, err := read(name)
+	if err != nil {
+		return "", err
 	}
-	if err := toml.Unmarshal([]byte(content), &found); err != nil {
-		var bad *toml.DecodeError
-		if errors.As(err, &bad) {
-			at, _ := bad.Position()
-			return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line+at, strings.TrimPrefix(sentence(bad.Error()), "toml: "))
+	if ext := path.Ext(name); ext != ".toml" && ext != ".lock" {
+		s, err := ReadScript(source)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
-		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML: %s", line, sentence(err.Error()))
+		return cmp.Or(s, &Script{}).RequiresPython, nil
 	}
-	m := &Script{}
-	if found.RequiresPython != nil {
-		text, ok := found.RequiresPython.(string)
-		if !ok {
-			return nil, fmt.Errorf("line %d: requires-python is no string: write it such as requires-python = \">=3.11\"",
-				lineOf(content, "requires-python", line))
-		}
-		m.RequiresPython = strings.TrimSpace(text)
+	var file struct {
+		RequiresPython string `toml:"requires-python"` // of pylock.toml (PEP 751) and of the locks of uv
+		Project        struct {
+			RequiresPython string `toml:"requires-python"`
+		} `toml:"project"`
 	}
-	if found.Dependencies != nil {
-		wrong := fmt.Errorf("line %d: dependencies is no list of strings: write it such as dependencies = [\"requests>=2.31\"]",
-			lineOf(content, "dependencies", line))
-		list, ok := found.Dependencies.([]any)
-		if !ok {
-			return nil, wrong
-		}
-		for _, entry := range list {
-			text, ok := entry.(string)
-			if !ok {
-				return nil, wrong
-			}
-			m.Dependencies = append(m.Dependencies, text)
+	again := func(string) ([]byte, error) { return source, nil }
+	err = decode("file", name, again, &file)
+	switch {
+	case err == nil && IsProject(name):
+		return file.Project.RequiresPython, nil
+	case err != nil && path.Ext(name) == ".lock":
+		if _, other := File(name, again); other == nil {
+			return "", nil
 		}
 	}
-	return m, nil
-}
-
-// lineOf is the script's line on which a key of the block is written, or else the block's first.
-func lineOf(content, key string, first int) int {
-	n := first
-	for text := range strings.Lines(content) {
-		n++
-		text = strings.TrimLeft(text, " \t[")
-		if strings.HasPrefix(strings.TrimLeft(text, `"'`), key) {
-			return n
-		}
-	}
-	return first
-}
-
-// sentence is a message of the TOML library in one line.
-func sentence(text string) string {
-	return strings.Join(strings.Fields(text), " ")
+	return file.RequiresPython, err
 }

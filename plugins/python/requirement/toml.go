@@ -20,15 +20,22 @@ func decode(what, name string, read Reader, into any) error {
 	if len(content) > maxLock {
 		return fmt.Errorf("%s is larger than %d MiB, which no %s is", name, maxLock>>20, what)
 	}
-	err = toml.Unmarshal(content, into)
-	var at *toml.DecodeError
-	if errors.As(err, &at) {
-		line, _ := at.Position()
-		why := strings.TrimPrefix(plain(at.Error()), "toml: ")
+	if err := toml.Unmarshal(content, into); err != nil {
+		line, why := explain(err)
 		return fmt.Errorf("%s:%d: this is not TOML, or not such a %s: %s", name, line, what, why)
 	}
-	if err != nil {
-		return fmt.Errorf("%s is not such a %s: %s", name, what, plain(err.Error()))
-	}
 	return nil
+}
+
+// explain is an error of the TOML library in one sentence, and its line, 0 where it has none.
+func explain(err error) (line int, why string) {
+	why = strings.TrimPrefix(plain(err.Error()), "toml: ")
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		line, _ = at.Position()
+		if what, _, ok := strings.Cut(why, " into struct field "); ok { // which is of this program
+			why = strings.Join(at.Key(), ".") + ": " + what
+		}
+	}
+	return line, why
 }
