@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -39,7 +40,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	if r.job, _, err = a.Client().Jobs().Info(id, q); err != nil {
 		return fmt.Errorf("failed to read job %s: %w", id, err)
 	}
-	ids, err := unended(ctx, a.Client(), namespace, id)
+	ids, err := agent.Unended(ctx, a.Client(), namespace, id)
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 		ended := 0
 		for _, a := range allocs {
 			r.show(ctx, streams, a, len(ids))
-			if terminal(a.ClientStatus) {
+			if a.ClientTerminalStatus() {
 				ended++
 			}
 		}
@@ -65,7 +66,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 			l.say("\nJob %s has ended.", id)
 			return nil
 		}
-		if err := pause(ctx, 200*time.Millisecond); err != nil {
+		if err := poll.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -127,10 +128,8 @@ func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
 // survivors compares the tasks from before a restart with those of now. The
 // client tells its servers of a task that ended within about a second.
 func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]task) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(time.Second):
+	if err := poll.Sleep(ctx, time.Second); err != nil {
+		return err
 	}
 	now, err := tasks(ctx, a.Client())
 	if err != nil {

@@ -11,7 +11,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Run submits a job file and shows what its tasks print. A batch job is waited
@@ -93,7 +95,7 @@ func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
 		return false
 	}
 	allocs, _, err := r.client.Jobs().Allocations(*job.ID, false, r.query(ctx))
-	running := func(a *api.AllocationListStub) bool { return !terminal(a.ClientStatus) }
+	running := func(a *api.AllocationListStub) bool { return !nomad.Ended(a) }
 	return err == nil && len(allocs) > 0 && !slices.ContainsFunc(allocs, running)
 }
 
@@ -144,7 +146,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 			switch {
 			case a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost:
 				failed++
-			case terminal(a.ClientStatus):
+			case a.ClientTerminalStatus():
 				done++
 			case a.ClientStatus == api.AllocClientStatusRunning && steady(a):
 				running++
@@ -179,7 +181,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 		if time.Since(told) > patience && r.pending(allocs) {
 			told, patience = time.Now(), 10*time.Second
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := poll.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -232,21 +234,4 @@ func steady(a *api.Allocation) bool {
 		}
 	}
 	return len(a.TaskStates) > 0
-}
-
-func terminal(clientStatus string) bool {
-	switch clientStatus {
-	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
-		return true
-	}
-	return false
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // Stop stops a job, and waits until its tasks have ended.
@@ -32,29 +35,10 @@ func stopJob(ctx context.Context, c *api.Client, namespace, job string) error {
 	if _, _, err := c.Jobs().Deregister(job, false, w); err != nil {
 		return fmt.Errorf("failed to stop job %s: %s", job, plain(err))
 	}
-	for {
-		left, err := unended(ctx, c, namespace, job)
-		if err != nil || len(left) == 0 {
-			return err
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("failed to wait for the end of job %s: %w", job, err)
-		}
-	}
-}
-
-// unended are the allocations of a job that have not ended.
-func unended(ctx context.Context, c *api.Client, namespace, job string) (ids []string, err error) {
-	list, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the allocations of job %s: %w", job, err)
-	}
-	for _, a := range list {
-		if !terminal(a.ClientStatus) {
-			ids = append(ids, a.ID)
-		}
-	}
-	return ids, nil
+	return poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		left, err := agent.Unended(ctx, c, namespace, job)
+		return len(left) == 0, err
+	})
 }
 
 // namespace is that of a job, or an error that tells which jobs there are.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // streams copies the output of a job's tasks as it is written.
@@ -95,7 +97,7 @@ func (s *streams) came() bool {
 func (s *streams) calm(ctx context.Context) {
 	const quiet, most = 400 * time.Millisecond, 5 * time.Second
 	start := time.Now()
-	for pause(ctx, 50*time.Millisecond) == nil {
+	for poll.Sleep(ctx, 50*time.Millisecond) == nil {
 		s.mu.Lock()
 		last := s.last
 		s.mu.Unlock()
@@ -122,7 +124,7 @@ func (s *streams) drain(ctx context.Context) {
 		}
 	}
 	for c, n := range want {
-		for !c.ended.Load() && c.bytes.Load() < n && pause(ctx, 50*time.Millisecond) == nil {
+		for !c.ended.Load() && c.bytes.Load() < n && poll.Sleep(ctx, 50*time.Millisecond) == nil {
 		}
 	}
 }

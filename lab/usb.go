@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -78,18 +79,15 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	for {
-		devices, err := nomad.Devices(ctx, a.Client())
-		for _, d := range devices {
-			// the server may not have heard yet of one that was just pulled out
-			if err == nil && d.Healthy && runs(ctx, a.Client(), simJob) {
-				return nil
-			}
-		}
-		if pause(ctx, 100*time.Millisecond) != nil {
-			return fmt.Errorf("the node has no such device yet: see the output of job %s: %w", simJob, ctx.Err())
-		}
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		devices, _ := nomad.Devices(ctx, a.Client()) // an error may pass
+		plugged := slices.ContainsFunc(devices, func(d nomad.Device) bool { return d.Healthy })
+		return plugged && runs(ctx, a.Client(), simJob), nil // the server may not know yet of one that was just pulled out
+	})
+	if err != nil {
+		return fmt.Errorf("the node has no such device yet: see the output of job %s: %w", simJob, err)
 	}
+	return nil
 }
 
 // unplug stops the job that is the simulated stick, where the lab is to have none any more.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Runtime says what the agent runs in.
@@ -50,8 +52,7 @@ type Options struct {
 	// Runtime is Auto where empty.
 	Runtime Runtime
 
-	// Binary is the nomad program. In a container it may be empty where the
-	// image has one.
+	// Binary is the nomad program; empty is what nomad.Binary finds.
 	Binary string
 
 	// Plugins are loaded, and are what WaitHealthy waits for.
@@ -188,7 +189,7 @@ type Agent interface {
 // Run starts an agent and waits until it and its plugins are healthy. On failure
 // nothing stays behind, and the error has what is known of the reason.
 func Run(ctx context.Context, o Options) (Agent, error) {
-	a, err := start(ctx, o)
+	a, err := Start(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -200,20 +201,16 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 	return a, nil
 }
 
-func start(ctx context.Context, o Options) (Agent, error) {
-	if err := o.fill(); err != nil {
+// Start is Run without the wait: for a caller that shows the steps.
+func Start(ctx context.Context, o Options) (Agent, error) {
+	if err := o.fill(ctx); err != nil {
 		return nil, err
 	}
-	switch o.Runtime {
-	case Container:
-		return startContainer(ctx, o)
-	case Auto:
-		if DockerAnswers(ctx) != nil {
-			break
-		}
+	if o.Runtime == Container || o.Runtime == Auto && DockerAnswers(ctx) == nil {
+		auto := o.Runtime == Auto
 		o.Runtime = Container
 		a, err := startContainer(ctx, o)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || !auto || ctx.Err() != nil {
 			return a, err
 		}
 		o.Progress("no container can run the agent, trying as a host process: %v", err)
@@ -222,10 +219,7 @@ func start(ctx context.Context, o Options) (Agent, error) {
 	return startHost(ctx, o)
 }
 
-// Start is Run without the wait: for a caller that shows the steps.
-func Start(ctx context.Context, o Options) (Agent, error) { return start(ctx, o) }
-
-func (o *Options) fill() error {
+func (o *Options) fill(ctx context.Context) error {
 	if o.Dir == "" {
 		return errors.New("no directory given for the agent")
 	}
@@ -246,7 +240,15 @@ func (o *Options) fill() error {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	return nil
+	if o.Binary == "" {
+		p, err := nomad.Binary(ctx, o.Progress)
+		if err != nil {
+			return err
+		}
+		o.Binary = p.Path
+	}
+	o.Binary, err = filepath.Abs(o.Binary)
+	return err
 }
 
 // resolve follows links in the part of path that exists: the kernel shows

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -83,17 +84,14 @@ func subtree(dir string) []string {
 // removeCgroups kills what is in the cgroups, and removes them.
 func removeCgroups(ctx context.Context, dirs []string) error {
 	for _, dir := range dirs {
-		for {
+		var removal error
+		err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 			killCgroup(dir)
-			err := os.Remove(dir)
-			if err == nil || errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("failed to remove cgroup: %w", err)
-			case <-time.After(10 * time.Millisecond):
-			}
+			removal = os.Remove(dir)
+			return removal == nil || errors.Is(removal, fs.ErrNotExist), nil
+		})
+		if err != nil {
+			return fmt.Errorf("failed to remove cgroup: %w", removal)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -25,11 +25,8 @@ import (
 
 // containerAgent is an agent in a container of its own.
 type containerAgent struct {
-	ctr    *nomad.Container
-	client *api.Client
-
-	mu   sync.Mutex // guards info
-	info Info
+	*record
+	ctr *nomad.Container // nil if it was removed behind our back
 }
 
 var _ Agent = (*containerAgent)(nil)
@@ -66,26 +63,20 @@ func (silent) Printf(string, ...any) {}
 
 func startContainer(ctx context.Context, o Options) (_ Agent, err error) {
 	quiet()
-	if _, err := readInfo(o.Dir); err == nil {
-		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+	r, err := newRecord(o)
+	if err != nil {
+		return nil, err
 	}
 	if o.Image == "" {
 		if o.Image, err = image.Ensure(ctx, o.Progress); err != nil {
 			return nil, err
 		}
 	}
-	if o.Binary == "" {
-		p, err := nomad.Binary(ctx, o.Progress)
-		if err != nil {
-			return nil, err
-		}
-		o.Binary = p.Path
-	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
 	}
 	for try := 1; ; try++ {
-		a, err := runContainer(ctx, o)
+		a, err := runContainer(ctx, o, r)
 		if err == nil {
 			return a, nil
 		}
@@ -101,20 +92,15 @@ func startContainer(ctx context.Context, o Options) (_ Agent, err error) {
 	}
 }
 
-func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
+func runContainer(ctx context.Context, o Options, r *record) (*containerAgent, error) {
 	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	if o.HTTPPort != 0 {
-		ports[0] = o.HTTPPort
-	}
-	a := &containerAgent{info: Info{
-		Runtime: Container, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Image: o.Image, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		HTTP: ports[0], RPC: 4647, Serf: 4648, Started: time.Now(), Sums: map[string]string{},
-	}}
+	a := &containerAgent{record: r}
+	a.info.Image, a.info.HTTP, a.info.RPC, a.info.Serf = o.Image, cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
 	opts := []testcontainers.ContainerCustomizer{
-		nomad.WithPort(ports[0]),
+		nomad.WithPort(a.info.HTTP),
 		nomad.WithBinary(o.Binary),
 		testcontainers.WithEnv(o.Env),
 		testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
@@ -122,10 +108,6 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 	}
 	for _, p := range o.Plugins {
-		a.info.Plugins = append(a.info.Plugins, p.Name())
-		if a.info.Sums[p.Name()], err = Sum(p.Binary); err != nil {
-			return nil, err
-		}
 		opts = append(opts, nomad.WithPlugin(p.Binary, p.Name()))
 	}
 	opts = append(opts, nomad.WithNamedConfig(configName, a.config(o)))
@@ -144,10 +126,7 @@ func runContainer(ctx context.Context, o Options) (*containerAgent, error) {
 	// the container runs, the agent in it perhaps not yet; one that has ended
 	// already is for WaitHealthy to explain, with its log
 	_ = a.ctr.StartAgent(ctx)
-	if a.client, err = newClient(a.Address()); err != nil {
-		return a, err
-	}
-	return a, nil
+	return a, a.connect()
 }
 
 // configName is that of the agent's configuration.
@@ -162,48 +141,22 @@ func (a *containerAgent) config(o Options) string {
 
 func openContainer(ctx context.Context, info Info) (Agent, error) {
 	quiet()
-	a := &containerAgent{info: info}
+	a := &containerAgent{record: &record{info: info}}
 	var err error
-	a.ctr, err = nomad.Open(ctx, info.Container)
-	if err != nil && !errors.Is(err, nomad.ErrGone) {
+	if a.ctr, err = nomad.Open(ctx, info.Container); err != nil && !errors.Is(err, nomad.ErrGone) {
 		return nil, err
 	}
-	a.client, err = newClient(a.Address())
-	return a, err
+	return a, a.connect()
 }
 
 // Start implements Agent.
-func (a *containerAgent) Start(ctx context.Context) error {
-	if err := a.there(); err != nil {
-		return err
-	}
-	state, err := a.ctr.State(ctx)
-	if err != nil {
-		return fmt.Errorf("failed to look at the container: %w", err)
-	}
-	if !state.Running { // after a reboot, or a crash of the agent
-		if err := a.ctr.Start(ctx); err != nil {
-			return fmt.Errorf("failed to start the container: %w", err)
-		}
-	}
-	return a.ctr.StartAgent(ctx)
-}
+func (a *containerAgent) Start(ctx context.Context) error { return a.ctr.StartAgent(ctx) }
 
 // Stop implements Agent.
-func (a *containerAgent) Stop(ctx context.Context) error {
-	if err := a.there(); err != nil {
-		return err
-	}
-	return a.ctr.StopAgent(ctx)
-}
+func (a *containerAgent) Stop(ctx context.Context) error { return a.ctr.StopAgent(ctx) }
 
 // Kill implements Agent.
-func (a *containerAgent) Kill(ctx context.Context) error {
-	if err := a.there(); err != nil {
-		return err
-	}
-	return a.ctr.KillAgent(ctx)
-}
+func (a *containerAgent) Kill(ctx context.Context) error { return a.ctr.KillAgent(ctx) }
 
 // Alive implements Agent.
 func (a *containerAgent) Alive(ctx context.Context) error {
@@ -221,18 +174,10 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 }
 
 // PID implements Agent.
-func (a *containerAgent) PID(ctx context.Context) (int, error) {
-	if err := a.there(); err != nil {
-		return 0, err
-	}
-	return a.ctr.AgentPID(ctx)
-}
+func (a *containerAgent) PID(ctx context.Context) (int, error) { return a.ctr.AgentPID(ctx) }
 
 // Exec implements Agent.
 func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
-	if err := a.there(); err != nil {
-		return "", err
-	}
 	return a.ctr.Output(ctx, argv...)
 }
 
@@ -272,9 +217,6 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 
 // ReplacePlugin implements Agent.
 func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error {
-	if err := a.there(); err != nil {
-		return err
-	}
 	name := filepath.Base(binary)
 	sum, err := Sum(binary)
 	if err != nil {
@@ -283,24 +225,15 @@ func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error
 	if err := a.ctr.PutPlugin(ctx, binary, name); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Sums[name] = sum
-	return a.info.write()
+	return a.update(func(i *Info) { i.Sums[name] = sum })
 }
 
 // Reconfigure implements Agent.
 func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
-	if err := a.there(); err != nil {
-		return err
-	}
 	if err := a.ctr.PutConfig(ctx, configName, a.config(o)); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Hash, a.info.Labels = o.Hash, o.Labels
-	return a.info.write()
+	return a.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
 }
 
 // Leftovers implements Agent. All that the agent started ends with its container.
@@ -343,28 +276,11 @@ func (a *containerAgent) remove(ctx context.Context) error {
 	return nil
 }
 
-func (a *containerAgent) settle() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Settled = true
-	return a.info.write()
-}
+// DataDir implements Agent.
+func (a *containerAgent) DataDir() string { return a.ctr.DataDir() }
 
-// there is an error where the container was removed behind our back.
-func (a *containerAgent) there() error {
-	if a.ctr == nil {
-		return fmt.Errorf("container %.12s: %w", a.info.Container, nomad.ErrGone)
-	}
-	return nil
-}
+// PluginDir implements Agent.
+func (a *containerAgent) PluginDir() string { return a.ctr.PluginDir() }
 
-func (a *containerAgent) Info() Info {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.info
-}
-func (a *containerAgent) Client() *api.Client { return a.client }
-func (a *containerAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
-func (a *containerAgent) DataDir() string     { return (*nomad.Container)(nil).DataDir() }
-func (a *containerAgent) PluginDir() string   { return (*nomad.Container)(nil).PluginDir() }
-func (a *containerAgent) StateDir() string    { return (*nomad.Container)(nil).StateDir() }
+// StateDir implements Agent.
+func (a *containerAgent) StateDir() string { return a.ctr.StateDir() }

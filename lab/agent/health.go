@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -22,57 +23,75 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 	}
-	want := a.Info().Drivers()
-	last := error(nil)
-	var ready time.Time // when the server was first seen to be ready for its client
-	patience := time.Second
-	var before map[string]int
-	for {
-		if err := a.Alive(ctx); err != nil {
-			return nil, err
+	var (
+		got     []nomad.Driver
+		missing error
+		before  map[string]int
+		early   = tooEarly{patience: time.Second}
+	)
+	err := poll.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+		err := a.Alive(ctx)
+		if err != nil {
+			return false, err
 		}
-		got, err := nomad.Health(ctx, a.Client(), want...)
-		if err == nil {
+		if got, err = nomad.Health(ctx, a.Client(), a.Info().Drivers()...); err == nil {
 			before, err = devicePlugins(ctx, a, before)
 		}
 		if err == nil {
-			return got, settled(ctx, a)
+			return true, settled(ctx, a)
 		}
-		if ctx.Err() == nil || last == nil {
-			if last == nil || last.Error() != err.Error() {
+		if ctx.Err() == nil || missing == nil {
+			if missing == nil || missing.Error() != err.Error() {
 				for _, f := range tell {
 					if f != nil {
 						f(err)
 					}
 				}
 			}
-			last = err
+			missing = err
 		}
-		if errors.Is(err, nomad.ErrNotRegistered) && !a.Info().Settled && nomad.Signs(ctx, a.Client()) == nil {
-			if ready.IsZero() {
-				ready = time.Now()
-			}
-			if time.Since(ready) > patience {
-				if err := again(ctx, a); err != nil {
-					return nil, err
-				}
-				ready, patience = time.Time{}, 30*time.Second // that it was too early is no reason any more: it is slow
-			}
-		}
-		select {
-		case <-ctx.Done():
-			var log strings.Builder
-			lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			a.Logs(lctx, &log, false)
-			return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", last, interesting(log.String(), 12))
-		case <-time.After(50 * time.Millisecond):
-		}
+		return false, early.mend(ctx, a, err)
+	})
+	if err != nil && ctx.Err() != nil {
+		var log strings.Builder
+		lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		a.Logs(lctx, &log, false)
+		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, interesting(log.String(), 12))
 	}
+	return got, err
+}
+
+// tooEarly restarts a new agent whose client asked its server a moment before that
+// had made its keyring. The client would ask again after 15 to 30 s; a second
+// start, with a snapshot, is through in two.
+type tooEarly struct {
+	ready    time.Time // when the server was first seen to be ready for its client
+	patience time.Duration
+}
+
+func (e *tooEarly) mend(ctx context.Context, a Agent, missing error) error {
+	if !errors.Is(missing, nomad.ErrNotRegistered) || a.Info().Settled || nomad.Signs(ctx, a.Client()) != nil {
+		return nil
+	}
+	if e.ready.IsZero() {
+		e.ready = time.Now()
+	}
+	if time.Since(e.ready) <= e.patience {
+		return nil
+	}
+	if err := nomad.Snapshot(ctx, a.Client()); err != nil {
+		return err
+	}
+	if err := a.Stop(ctx); err != nil {
+		return err
+	}
+	e.ready, e.patience = time.Time{}, 30*time.Second // if it is not registered after this, it is slow and was not early
+	return a.Start(ctx)
 }
 
 // devicePlugins returns the processes of the device plugins, and an error unless
-// each is the same as before: Nomad starts one that crashes again at once, for ever.
+// each is the same as before: Nomad starts one that crashes again at once, indefinitely.
 func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[string]int, error) {
 	names := a.Info().DevicePlugins()
 	if len(names) == 0 {
@@ -116,17 +135,4 @@ func settled(ctx context.Context, a Agent) error {
 		return err
 	}
 	return a.settle()
-}
-
-// again restarts a new agent whose client asked its server a moment before that
-// had made its keyring. The client would ask again after 15 to 30 s; a second
-// start, with a snapshot, is through in two.
-func again(ctx context.Context, a Agent) error {
-	if err := nomad.Snapshot(ctx, a.Client()); err != nil {
-		return err
-	}
-	if err := a.Stop(ctx); err != nil {
-		return err
-	}
-	return a.Start(ctx)
 }

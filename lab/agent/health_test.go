@@ -107,9 +107,7 @@ func TestWhatADriverSaysOfItselfIsToldAtOnce(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/agent/self":
-			fmt.Fprint(w, `{"stats": {"client": {"last_heartbeat": "1s"}}}`)
-		case "/v1/nodes":
-			fmt.Fprint(w, `[{"ID": "1"}]`)
+			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
 		case "/v1/node/1":
 			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Drivers": {"a": {"Detected": true, "HealthDescription": "no cgroup"}}}`)
 		default:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -23,7 +22,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // markVar is in the environment of the agent and of all it starts; its value is
@@ -31,35 +30,18 @@ import (
 const markVar = "OUTRIDER_LAB_DIR"
 
 // hostAgent is an agent that is a process of this machine.
-type hostAgent struct {
-	client *api.Client
-
-	mu   sync.Mutex // guards info
-	info Info
-}
+type hostAgent struct{ *record }
 
 var _ Agent = (*hostAgent)(nil)
 
 func startHost(ctx context.Context, o Options) (_ Agent, err error) {
-	if _, err := readInfo(o.Dir); err == nil {
-		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
-	}
-	if o.Binary == "" {
-		p, err := nomad.Binary(ctx, o.Progress)
-		if err != nil {
-			return nil, err
-		}
-		o.Binary = p.Path
-	}
-	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
+	r, err := newRecord(o)
+	if err != nil {
 		return nil, err
 	}
-
-	a := &hostAgent{info: Info{
-		Runtime: Host, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		HTTP: o.HTTPPort, Started: time.Now(), Parents: absent(nomadCgroups()),
-		Sums: map[string]string{}, NotRoot: os.Geteuid() != 0 || cgroupsReadOnly(),
-	}}
+	a := &hostAgent{r}
+	a.info.Parents = absent(nomadCgroups())
+	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
 	defer func() {
 		if err != nil {
 			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -76,8 +58,7 @@ func startHost(ctx context.Context, o Options) (_ Agent, err error) {
 		return nil, err
 	}
 	for _, p := range o.Plugins {
-		a.info.Plugins = append(a.info.Plugins, p.Name())
-		if err := a.install(p.Binary); err != nil {
+		if err := install(p.Binary, filepath.Join(a.PluginDir(), p.Name())); err != nil {
 			return nil, err
 		}
 	}
@@ -127,8 +108,7 @@ func (a *hostAgent) listen(o Options) error {
 	if err := a.configure(o); err != nil {
 		return err
 	}
-	a.client, err = newClient(a.Address())
-	return err
+	return a.connect()
 }
 
 // configure writes the configuration.
@@ -146,19 +126,15 @@ func (a *hostAgent) configure(o Options) error {
 
 // up waits until the API answers or the process has ended.
 func (a *hostAgent) up(ctx context.Context) error {
-	for {
+	return poll.Until(ctx, 25*time.Millisecond, func() (bool, error) {
 		if err := a.Alive(ctx); err != nil {
-			return err
+			return false, err
 		}
-		if a.answers(ctx) {
-			return nil
+		if err := ctx.Err(); err != nil {
+			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, a.logTail())
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the agent does not answer: %w\n%s", ctx.Err(), a.logTail())
-		case <-time.After(25 * time.Millisecond):
-		}
-	}
+		return a.answers(ctx), nil
+	})
 }
 
 // answers says whether this very agent answers. Another one may have the port, which
@@ -208,10 +184,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Process = p
-	return a.info.write()
+	return a.update(func(i *Info) { i.Process = p })
 }
 
 // environment is that of the caller, without what would make the agent differ
@@ -240,9 +213,9 @@ func (a *hostAgent) Stop(ctx context.Context) error {
 	if err := p.signal(unix.SIGINT); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
+	patience, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if p.gone(wait) == nil {
+	if p.gone(patience) == nil {
 		return nil
 	}
 	return a.Kill(ctx)
@@ -297,24 +270,6 @@ func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
 
 // ReplacePlugin implements Agent.
 func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
-	if err := a.install(binary); err != nil {
-		return err
-	}
-	return a.info.write()
-}
-
-// Reconfigure implements Agent.
-func (a *hostAgent) Reconfigure(_ context.Context, o Options) error {
-	if err := a.configure(o); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Hash, a.info.Labels = o.Hash, o.Labels
-	return a.info.write()
-}
-
-func (a *hostAgent) install(binary string) error {
 	name := filepath.Base(binary)
 	if err := install(binary, filepath.Join(a.PluginDir(), name)); err != nil {
 		return err
@@ -323,8 +278,15 @@ func (a *hostAgent) install(binary string) error {
 	if err != nil {
 		return err
 	}
-	a.info.Sums[name] = sum
-	return nil
+	return a.update(func(i *Info) { i.Sums[name] = sum })
+}
+
+// Reconfigure implements Agent.
+func (a *hostAgent) Reconfigure(_ context.Context, o Options) error {
+	if err := a.configure(o); err != nil {
+		return err
+	}
+	return a.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
 }
 
 // Logs implements Agent.
@@ -334,19 +296,15 @@ func (a *hostAgent) Logs(ctx context.Context, w io.Writer, follow bool) error {
 		return fmt.Errorf("failed to open the agent's log: %w", err)
 	}
 	defer f.Close()
-	for {
-		if _, err := io.Copy(w, f); err != nil || !follow {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(200 * time.Millisecond):
-		}
-		if _, err := os.Stat(a.logPath()); errors.Is(err, fs.ErrNotExist) {
-			return nil // closed meanwhile
-		}
+	err = poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
+		_, gone := os.Stat(a.logPath()) // with a Close meanwhile
+		_, err := io.Copy(w, f)
+		return !follow || gone != nil, err
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // Leftovers implements Agent.
@@ -398,13 +356,6 @@ func clean(ctx context.Context, i Info, allocs map[string]bool) error {
 	return errors.Join(err, unmountBelow(i.Dir), removeAll(i.Dir), removeAll(stateDir(i.Dir)))
 }
 
-func (a *hostAgent) settle() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.info.Settled = true
-	return a.info.write()
-}
-
 // allocs are the allocations that the agent ever had a directory or a record for.
 func (a *hostAgent) allocs() map[string]bool {
 	ids := map[string]bool{}
@@ -423,16 +374,15 @@ func (a *hostAgent) allocs() map[string]bool {
 	return ids
 }
 
-func (a *hostAgent) Info() Info {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.info
-}
-func (a *hostAgent) Client() *api.Client { return a.client }
-func (a *hostAgent) Address() string     { return fmt.Sprintf("http://127.0.0.1:%d", a.info.HTTP) }
-func (a *hostAgent) DataDir() string     { return filepath.Join(a.info.Dir, "data") }
-func (a *hostAgent) StateDir() string    { return stateDir(a.info.Dir) }
-func (a *hostAgent) PluginDir() string   { return filepath.Join(a.info.Dir, "plugins") }
+// DataDir implements Agent.
+func (a *hostAgent) DataDir() string { return filepath.Join(a.info.Dir, "data") }
+
+// StateDir implements Agent.
+func (a *hostAgent) StateDir() string { return stateDir(a.info.Dir) }
+
+// PluginDir implements Agent.
+func (a *hostAgent) PluginDir() string { return filepath.Join(a.info.Dir, "plugins") }
+
 func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
 func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }

@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // Info is what is written down about an agent, in agent.json of its directory,
@@ -67,6 +70,63 @@ func (i Info) DevicePlugins() []string {
 	}
 	return names
 }
+
+// record is an agent's information and what follows from it, for both kinds of agents.
+type record struct {
+	client *api.Client
+
+	mu   sync.Mutex // guards info
+	info Info
+}
+
+// newRecord describes an agent that is to be started; its ports are still to be chosen.
+func newRecord(o Options) (*record, error) {
+	if _, err := readInfo(o.Dir); err == nil {
+		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+	}
+	r := &record{info: Info{
+		Runtime: o.Runtime, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
+		Started: time.Now(), Sums: map[string]string{},
+	}}
+	for _, p := range o.Plugins {
+		sum, err := Sum(p.Binary)
+		if err != nil {
+			return nil, err
+		}
+		r.info.Plugins = append(r.info.Plugins, p.Name())
+		r.info.Sums[p.Name()] = sum
+	}
+	return r, nil
+}
+
+// connect makes the client, once the port is chosen.
+func (r *record) connect() (err error) {
+	r.client, err = newClient(r.Address())
+	return err
+}
+
+// update changes the information and writes it down.
+func (r *record) update(change func(*Info)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.info)
+	return r.info.write()
+}
+
+// Info implements Agent.
+func (r *record) Info() Info {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.info
+}
+
+// Client implements Agent.
+func (r *record) Client() *api.Client { return r.client }
+
+// Address implements Agent.
+func (r *record) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", r.info.HTTP) }
+
+func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 

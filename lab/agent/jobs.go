@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // newClient is an API client of one agent, whatever NOMAD_ADDR and NOMAD_TOKEN say.
@@ -21,21 +24,21 @@ func newClient(address string) (*api.Client, error) {
 // Evaluated waits until the scheduler is done with an evaluation.
 func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api.Evaluation, error) {
 	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
-	for {
-		e, _, err := c.Evaluations().Info(eval, q)
-		if err != nil {
-			return nil, fmt.Errorf("failed to read evaluation %s: %w", eval, err)
+	var e *api.Evaluation
+	err := poll.Until(ctx, 50*time.Millisecond, func() (done bool, err error) {
+		if e, _, err = c.Evaluations().Info(eval, q); err != nil {
+			return false, err
 		}
 		switch e.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
-			return e, nil
+			return true, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("evaluation %s is %s: %w", eval, e.Status, ctx.Err())
-		case <-time.After(50 * time.Millisecond):
-		}
+		return false, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to wait for evaluation %s: %w", eval, err)
 	}
+	return e, nil
 }
 
 // Purge removes a job and waits until the scheduler knows. An evaluation of the removal
@@ -69,32 +72,30 @@ func stopJobs(ctx context.Context, c *api.Client) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	for {
-		allocs, _, err := c.Allocations().List(q)
-		if err != nil {
-			return fmt.Errorf("failed to list allocations: %w", err)
-		}
-		running := 0
-		for _, a := range allocs {
-			if !terminal(a.ClientStatus) {
-				running++
-			}
-		}
-		if running == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil // whatever still runs is killed with the agent
-		case <-time.After(100 * time.Millisecond):
-		}
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		left, err := Unended(ctx, c, "*", "")
+		return len(left) == 0, err
+	})
+	if ctx.Err() != nil {
+		return nil // what still runs is killed with the agent
 	}
+	return err
 }
 
-func terminal(clientStatus string) bool {
-	switch clientStatus {
-	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
-		return true
+// Unended returns the ids of the allocations that have not ended, of one job or of all if the name is empty.
+func Unended(ctx context.Context, c *api.Client, namespace, job string) (ids []string, err error) {
+	q := &api.QueryOptions{Namespace: namespace}
+	if job != "" {
+		q.Filter = fmt.Sprintf("JobID == %q", job)
 	}
-	return false
+	list, _, err := c.Allocations().List(q.WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list allocations: %w", err)
+	}
+	for _, a := range list {
+		if !nomad.Ended(a) {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids, nil
 }

@@ -25,7 +25,8 @@ func Open(ctx context.Context, dir string) (Agent, error) {
 	if info.Runtime == Container {
 		return openContainer(ctx, info)
 	}
-	return openHost(info)
+	a := &hostAgent{record: &record{info: info}}
+	return a, a.connect()
 }
 
 // Remove removes what is left of an agent of dir, also where its state file is
@@ -52,13 +53,6 @@ func Remove(ctx context.Context, dir string) error {
 	if !errors.Is(err, ErrNone) {
 		fmt.Fprintf(os.Stderr, "warning: %v; removing what can be found\n", err)
 	}
-	h := &hostAgent{info: Info{Dir: abs}}
+	h := &hostAgent{record: &record{info: Info{Dir: abs}}}
 	return clean(ctx, h.info, h.allocs())
-}
-
-func openHost(info Info) (Agent, error) {
-	a := &hostAgent{info: info}
-	var err error
-	a.client, err = newClient(a.Address())
-	return a, err
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // Process names one process for ever: a pid alone is used again by the kernel.
@@ -96,12 +98,8 @@ func (p Process) signal(sig unix.Signal) error {
 
 // gone waits until the process has ended.
 func (p Process) gone(ctx context.Context) error {
-	for p.alive() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("process %d is still there: %w", p.PID, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+	if err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) { return !p.alive(), nil }); err != nil {
+		return fmt.Errorf("process %d is still there: %w", p.PID, err)
 	}
 	return nil
 }
@@ -187,34 +185,28 @@ func (p Process) command() string {
 // made for themselves.
 func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	known := map[int]Process{} // an orphan cannot be found a second time
-	for {
+	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		found, err := processes(dir)
 		if err != nil {
-			return leaves, err
+			return false, err
 		}
 		for _, p := range found {
 			leaves = append(leaves, p.ownCgroups()...)
 			known[p.PID] = p
 		}
-		left := 0
-		for _, p := range known {
+		for pid, p := range known {
 			if !p.alive() {
-				continue
-			}
-			left++
-			if err := p.signal(unix.SIGKILL); err != nil {
-				return leaves, err
+				delete(known, pid)
+			} else if err := p.signal(unix.SIGKILL); err != nil {
+				return false, err
 			}
 		}
-		if left == 0 {
-			return leaves, nil
-		}
-		select {
-		case <-ctx.Done():
-			return leaves, fmt.Errorf("%d processes do not end: %w", left, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
+		return len(known) == 0, nil
+	})
+	if err != nil {
+		return leaves, fmt.Errorf("failed to end %d processes: %w", len(known), err)
 	}
+	return leaves, nil
 }
 
 // ownCgroups are the cgroups of the process that are named after us.

@@ -34,14 +34,18 @@ func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	return devicesOf(node, allocs), nil
 }
 
+// Ended says whether no task of an allocation runs any more.
+func Ended(a *api.AllocationListStub) bool {
+	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
+}
+
 func devicesOf(node *api.Node, allocs []*api.AllocationListStub) []Device {
 	if node.NodeResources == nil {
 		return nil
 	}
 	users := map[string][]string{}
 	for _, a := range allocs {
-		if a.ClientStatus == api.AllocClientStatusComplete || a.ClientStatus == api.AllocClientStatusFailed ||
-			a.ClientStatus == api.AllocClientStatusLost || a.AllocatedResources == nil {
+		if Ended(a) || a.AllocatedResources == nil {
 			continue
 		}
 		for name, task := range a.AllocatedResources.Tasks {

@@ -2,10 +2,8 @@ package nomad
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -63,9 +61,6 @@ func (e *NotHealthyError) Told() []Driver {
 // error is a *NotHealthyError unless the agent cannot be asked; a driver that says that it is
 // undetected is none.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
-	if err := registered(c); err != nil {
-		return nil, err
-	}
 	node, err := selfNode(ctx, c)
 	if err != nil {
 		return nil, err
@@ -87,22 +82,21 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 	return got, nil
 }
 
-// selfNode returns the node of a single-node cluster.
+// selfNode returns the node that is the agent's own.
 func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
-	q := (&api.QueryOptions{}).WithContext(ctx)
-	nodes, _, err := c.Nodes().List(q)
+	self, err := c.Agent().Self()
 	if err != nil {
-		return nil, fmt.Errorf("failed to list nodes: %w", err)
+		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
-	if len(nodes) == 0 {
+	client := self.Stats["client"]
+	// the servers remember a node as ready from before a restart of the agent
+	ago, err := time.ParseDuration(client["last_heartbeat"])
+	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
 		return nil, ErrNotRegistered
 	}
-	if len(nodes) > 1 {
-		return nil, errors.New("more than one node: this is not a private agent")
-	}
-	node, _, err := c.Nodes().Info(nodes[0].ID, q)
+	node, _, err := c.Nodes().Info(client["node_id"], (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("failed to read node %s: %w", nodes[0].ID, err)
+		return nil, fmt.Errorf("failed to read node %s: %w", client["node_id"], err)
 	}
 	return node, nil
 }
@@ -120,28 +114,4 @@ func driverOf(node *api.Node, name string) Driver {
 	}
 	d.Version = d.Attributes["version"]
 	return d
-}
-
-// Names lists a driver's attributes in order, for a table.
-func (d Driver) Names() []string {
-	var names []string
-	for k := range d.Attributes {
-		names = append(names, k)
-	}
-	sort.Strings(names)
-	return names
-}
-
-// registered says whether the client half has registered since the agent's start;
-// the servers remember a node as ready from before a restart.
-func registered(c *api.Client) error {
-	self, err := c.Agent().Self()
-	if err != nil {
-		return fmt.Errorf("the agent does not answer: %w", err)
-	}
-	ago, err := time.ParseDuration(self.Stats["client"]["last_heartbeat"])
-	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
-		return ErrNotRegistered
-	}
-	return nil
 }

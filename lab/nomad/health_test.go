@@ -1,10 +1,38 @@
 package nomad
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
 )
+
+func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
+	answers := map[string]any{
+		"self":  map[string]any{"stats": map[string]any{"client": map[string]string{"node_id": "own", "last_heartbeat": "1s"}}},
+		"nodes": []api.NodeListStub{{ID: "other"}, {ID: "own"}},
+		"other": api.Node{ID: "other", Status: api.NodeStatusReady},
+		"own": api.Node{ID: "own", Status: api.NodeStatusReady, Drivers: map[string]*api.DriverInfo{
+			"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"},
+		}},
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		json.NewEncoder(w).Encode(answers[path.Base(r.URL.Path)])
+	}))
+	defer srv.Close()
+	c, err := api.NewClient(&api.Config{Address: srv.URL})
+	must.NoError(t, err)
+	drivers, err := Health(t.Context(), c, "exec-lite")
+	must.NoError(t, err)
+	must.True(t, drivers[0].Healthy)
+	answers["self"] = map[string]any{}
+	_, err = Health(t.Context(), c)
+	must.ErrorIs(t, err, ErrNotRegistered)
+}
 
 func TestHealthSaysWhatIsMissingAndWhy(t *testing.T) {
 	for _, tc := range []struct {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/api"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -43,7 +44,7 @@ var entrypoint string
 //go:embed agent.hcl
 var defaultConfig string
 
-// Container is a Nomad agent in a container.
+// Container is a Nomad agent in a container. A nil Container is one that does not exist any more.
 type Container struct {
 	testcontainers.Container
 
@@ -141,29 +142,25 @@ func cgroupV2(ctx context.Context) (bool, error) {
 	return info.Info.CgroupVersion == "2", nil
 }
 
+// ErrGone is the error of a container that does not exist any more.
+var ErrGone = errors.New("there is no such container")
+
 // Open returns the running or stopped container that Run made, by its id.
 func Open(ctx context.Context, id string) (*Container, error) {
 	p, err := testcontainers.NewDockerProvider()
 	if err != nil {
 		return nil, fmt.Errorf("open nomad: %w", err)
 	}
-	list, err := p.Client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("id", id)})
-	if err != nil {
-		return nil, fmt.Errorf("open nomad: %w", err)
+	ctr, err := p.ContainerFromType(ctx, container.Summary{ID: id})
+	if errdefs.IsNotFound(err) {
+		err = ErrGone
 	}
-	if len(list.Items) != 1 {
-		return nil, fmt.Errorf("open nomad: container %.12s: %w", id, ErrGone)
-	}
-	ctr, err := p.ContainerFromType(ctx, list.Items[0])
 	if err != nil {
-		return nil, fmt.Errorf("open nomad: %w", err)
+		return nil, fmt.Errorf("open nomad: container %.12s: %w", id, err)
 	}
 	c := &Container{Container: ctr}
 	return c, c.learn(ctx)
 }
-
-// ErrGone is returned by Open where the container does not exist any more.
-var ErrGone = errors.New("there is no such container")
 
 // learn reads back what the labels say.
 func (c *Container) learn(ctx context.Context) error {
@@ -278,6 +275,9 @@ func (c *Container) StateDir() string  { return stateDir }
 // Output runs a command in the container and returns what it prints. A command
 // that fails is an error.
 func (c *Container) Output(ctx context.Context, argv ...string) (string, error) {
+	if c == nil {
+		return "", ErrGone
+	}
 	code, r, err := c.Exec(ctx, argv, tcexec.Multiplexed())
 	if err != nil {
 		return "", fmt.Errorf("exec in nomad container: %w", err)
@@ -321,8 +321,18 @@ echo "agent $p does not end"; exit 1`, holdFile, pidFile, signal, patience/(50*t
 	return nil
 }
 
-// StartAgent starts the agent again after StopAgent or KillAgent.
+// StartAgent starts the agent again after StopAgent or KillAgent, or after a stop of the container.
 func (c *Container) StartAgent(ctx context.Context) error {
+	if c == nil {
+		return ErrGone
+	}
+	state, err := c.State(ctx)
+	if err == nil && !state.Running { // after a reboot, or a crash of the agent
+		err = c.Start(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("start nomad container: %w", err)
+	}
 	script := fmt.Sprintf(`rm -f %s
 for i in $(seq 1200); do [ -e %s ] && exit 0; sleep 0.05; done
 echo "agent does not start"; exit 1`, holdFile, pidFile)
@@ -335,6 +345,9 @@ echo "agent does not start"; exit 1`, holdFile, pidFile)
 // PutPlugin puts a new binary in place of a plugin; the agent uses it from its next
 // start on. One that runs is not disturbed: the daemon replaces the file.
 func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
+	if c == nil {
+		return ErrGone
+	}
 	if err := c.CopyFileToContainer(ctx, path, pluginDir+"/"+name, 0o755); err != nil {
 		return fmt.Errorf("copy plugin: %w", err)
 	}
@@ -344,6 +357,9 @@ func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 // PutConfig puts new agent configuration in place of what has this name; the agent uses it
 // from its next start on.
 func (c *Container) PutConfig(ctx context.Context, name, hcl string) error {
+	if c == nil {
+		return ErrGone
+	}
 	if err := c.CopyToContainer(ctx, []byte(hcl), namedConfig(name), 0o644); err != nil {
 		return fmt.Errorf("copy configuration: %w", err)
 	}

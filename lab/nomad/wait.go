@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // NodeHealthyStrategy waits for a node that can run tasks of some drivers.
@@ -49,25 +51,23 @@ func (s *NodeHealthyStrategy) WaitUntilReady(ctx context.Context, target wait.St
 	if err != nil {
 		return err
 	}
-	last := error(nil)
-	for {
+	var missing error
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		state, err := target.State(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("get state: %w", err)
+			return false, fmt.Errorf("get state: %w", err)
 		case err == nil && !state.Running:
-			return fmt.Errorf("nomad exited with code %d", state.ExitCode)
+			return false, fmt.Errorf("nomad exited with code %d", state.ExitCode)
 		}
-		if _, err = Health(ctx, client, s.drivers...); err == nil {
-			return nil
+		_, err = Health(ctx, client, s.drivers...)
+		if ctx.Err() == nil || missing == nil {
+			missing = err
 		}
-		if ctx.Err() == nil || last == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), last)
-		case <-time.After(100 * time.Millisecond):
-		}
+		return err == nil, nil
+	})
+	if ctx.Err() != nil && err != nil {
+		return fmt.Errorf("%w: %w", err, missing)
 	}
+	return err
 }

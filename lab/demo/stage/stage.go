@@ -15,6 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -129,27 +130,19 @@ func lines(prefix, format string, args ...any) string {
 
 // Until asks again and again until it is done, at most for two minutes.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {
-	return Within(ctx, 2*time.Minute, what, done)
-}
-
-// Within is Until with another limit.
-func Within(ctx context.Context, limit time.Duration, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	start := time.Now()
-	for next := 3 * time.Second; ; {
-		ok, err := done()
-		if ok || err != nil {
-			return err
-		}
+	next := 3 * time.Second
+	err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		if took := time.Since(start); took >= next {
 			Note("(waiting for %s: %s)", what, term.Short(took))
 			next += 10 * time.Second
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s: %w", what, ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
+		return done()
+	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("waited in vain for %s: %w", what, err)
 	}
+	return err
 }

@@ -94,7 +94,7 @@ func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
 // becomes waits until the kernel, or its simulation, has the device or not; it may be
 // for somebody to find it and a free port.
 func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
-	err = stage.Within(ctx, 2*time.Minute, "the stick", func() (bool, error) {
+	err = stage.Until(ctx, "the stick", func() (bool, error) {
 		in, err := plugged(ctx, a, root, id)
 		at = time.Now()
 		return in == there, err

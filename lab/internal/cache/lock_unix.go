@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // Lock takes an exclusive flock(2) on path, waiting for another holder until
@@ -34,21 +36,19 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 // the context ends; waits is called once if there is one, and may be nil. Closing the
 // file drops it.
 func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
-	for told := false; ; told = true {
+	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if err == nil {
-			return nil
-		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+			return true, err
 		}
-		if !told && waits != nil {
+		if waits != nil {
 			waits()
+			waits = nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("failed to lock %s: %w", f.Name(), ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to lock %s: %w", f.Name(), err)
 	}
+	return nil
 }

@@ -1,0 +1,30 @@
+// Package poll waits for what can only be asked for again and again.
+package poll
+
+import (
+	"context"
+	"time"
+)
+
+// Until calls done at once and then after each interval, until it returns true or an error, which Until returns. If ctx
+// ends first, Until returns ctx's error.
+func Until(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if err := Sleep(ctx, interval); err != nil {
+			return err
+		}
+	}
+}
+
+// Sleep waits for a duration. If ctx ends first, Sleep returns ctx's error.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

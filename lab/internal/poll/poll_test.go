@@ -1,0 +1,37 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestUntil_AsksUntilDoneOrFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := errors.New("failure")
+		for _, want := range []error{nil, failure} {
+			start, asked := time.Now(), 0
+			err := Until(t.Context(), time.Minute, func() (bool, error) {
+				asked++
+				return asked == 3 && want == nil, map[bool]error{asked == 3: want}[true]
+			})
+			must.Eq(t, want, err)
+			must.Eq(t, 2*time.Minute, time.Since(start))
+		}
+	})
+}
+
+func TestUntil_EndsWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		start := time.Now()
+		err := Until(ctx, time.Minute, func() (bool, error) { return false, nil })
+		must.ErrorIs(t, err, context.DeadlineExceeded)
+		must.Eq(t, 90*time.Second, time.Since(start))
+	})
+}
