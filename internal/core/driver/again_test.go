@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/helper/testlog"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -189,9 +188,8 @@ func TestARestartThatNomadMeansIsANewRun(t *testing.T) {
 func TestARunWhoseOutputNomadTakesIsTakenUpWithTheSameFIFOsOnly(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		cfg := &drivers.TaskConfig{StdoutPath: "/alloc/out", StderrPath: "/alloc/err"}
-		d := &Driver{options: PluginOptions{LogCollection: string(task.CollectorNomad)}}
 		request := func() string {
-			out, err := d.output(cfg, nil)
+			out, err := outputOf(cfg, nil, task.CollectorNomad)
 			must(t, err)
 			r, err := requestOf(nil, task.State{Output: out})
 			must(t, err)
@@ -226,16 +224,20 @@ func TestARequestIsTheSameWhateverTheOrderOfItsMaps(t *testing.T) {
 	}
 }
 
-// slowDestroy is an executor whose Destroy waits.
+// slowDestroy is a task whose Destroy waits.
 type slowDestroy struct {
-	executor
+	Task
 	began, goOn chan struct{}
 }
 
-func (e slowDestroy) Destroy(ctx context.Context, id string) error {
-	close(e.began)
+func (e slowDestroy) Destroy(ctx context.Context) error {
+	select {
+	case <-e.began:
+	default:
+		close(e.began)
+	}
 	<-e.goOn
-	return e.executor.Destroy(ctx, id)
+	return e.Task.Destroy(ctx)
 }
 
 func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
@@ -249,8 +251,8 @@ func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
 			}
 			h, err := a.driver.handle(cfg.ID)
 			must(t, err)
-			slow := slowDestroy{h.executor, make(chan struct{}), make(chan struct{})}
-			h.executor = slow
+			slow := slowDestroy{h.task, make(chan struct{}), make(chan struct{})}
+			h.task = slow
 			over := make(chan error, 1)
 			recovered := make(chan error, 1)
 			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // the agent is killed before it is over
@@ -298,50 +300,27 @@ func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
 	}
 }
 
-func TestAnEndIsNotExplainedByWhatWasPlanned(t *testing.T) {
-	said := make(chan Ended, 1)
-	w := testInstance{}
-	w.ended = func(e Ended) string { said <- e; return "" }
-	d := New(t.Context(), testlog.HCLogger(t), testPlugin(w))
-	configure(t, d, defaultPluginOptions())
-	defer d.Close()
-	// the exit of a run that is taken up may be told before the answer to the launch
-	planned, real := &task.State{}, &task.State{Output: task.Output{StderrFrom: task.LogPlace{Offset: 1}}}
-	h := newHandle(&drivers.TaskConfig{ID: "a/b/c"}, nil, planned, savedHandle{})
-	d.keep(h)
-	d.taskExited("a/b/c", &task.Exit{Code: 7})
-	select {
-	case e := <-said:
-		t.Fatalf("before the start was over: %+v", e)
-	case <-time.After(100 * time.Millisecond):
-	}
-	h.started(real)
-	close(h.begun)
-	if e := await(t, "the explanation", said); e.StderrFrom != real.Output.StderrFrom {
-		t.Errorf("got %+v", e)
-	}
-}
-
 func TestExitsOfDestroyedTasksAreNotKeptForEver(t *testing.T) {
 	d := &Driver{handles: map[string]*handle{}}
 	for i := range maxDestroyed + 5 {
-		h := &handle{config: &drivers.TaskConfig{ID: fmt.Sprint(i)}, exit: &task.Exit{Code: i}}
+		h := newHandle(&drivers.TaskConfig{ID: fmt.Sprint(i)})
+		h.task = &localTask{exit: &task.Exit{Code: i}}
 		d.handles[h.config.ID] = h
-		d.noteDestroyed(h)
+		d.retire(h)
 	}
 	if len(d.destroyed) != maxDestroyed || len(d.handles) != 0 {
 		t.Errorf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles))
 	}
-	if e := d.exitOfDestroyed(fmt.Sprint(maxDestroyed + 4)); e == nil || e.Code != maxDestroyed+4 {
-		t.Errorf("the newest is %+v", e)
+	if newest := fmt.Sprint(maxDestroyed + 4); !d.restore(newest) || d.handles[newest].task.Exit().Code != maxDestroyed+4 {
+		t.Error("the newest is gone")
 	}
-	if e := d.exitOfDestroyed("4"); e != nil {
-		t.Errorf("the oldest is %+v", e)
+	if d.restore("4") {
+		t.Error("the oldest is kept")
 	}
 }
 
 func TestAStartWhoseAgentIsGoneDoesNotComeAfterTheNextAgents(t *testing.T) {
-	d := &Driver{starts: map[string]chan struct{}{}}
+	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
 	must(t, err)
 	if _, err := d.onlyStart(t.Context(), "another"); err != nil {

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,60 +17,66 @@ import (
 
 // handle is a task that this plugin process knows.
 type handle struct {
-	config    *drivers.TaskConfig // without the environment, which nobody needs again
-	executor  executor
-	saved     savedHandle
-	recovered bool          // started by an earlier plugin process
-	begun     chan struct{} // closed when StartTask is over: state is what runs
+	config    *drivers.TaskConfig // what the lifecycle needs of it
+	startedAt time.Time
+	recovered bool // started by an earlier plugin process
+	task      Task // set before any other goroutine gets the handle
 
-	destroying sync.Mutex // held by DestroyTask
+	busy sync.Mutex // held while the task is recovered, or destroyed
 
-	mu        sync.Mutex
-	state     *task.State          // as planned, until it was started
-	exit      *task.Exit           // kept here too: one waiter may destroy the task before another has read it
-	explained chan struct{}        // made with exit, closed when the driver has had its word on it
-	waitedFor bool                 // WaitTask was called
-	claimed   bool                 // the store says that an agent knows of it
-	early     []*drivers.TaskEvent // what happened before
-	heardBy   time.Time            // when Nomad will have taken the last event
-	stopped   chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
-	remarks   []string             // what happened since then: the exit's message
-	told      bool                 // WaitTask has brought the exit
-	oomKills  uint64               // of which the user knows
+	mu          sync.Mutex
+	claimed     bool                 // the engine knows that an agent knows of the task
+	waitedFor   bool                 // WaitTask was called
+	pending     []*drivers.TaskEvent // events before that
+	deliveredBy time.Time            // of the last event
+	explained   chan struct{}        // made when the exit is noticed, closed when the driver has explained it
+	stopped     chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
+	exitMessage []string             // what was reported since then
+	told        bool                 // WaitTask has brought the exit
 }
 
 // savedHandle is what Nomad keeps for us between StartTask and RecoverTask
 // (TaskHandle.DriverState). Old ones come back after an upgrade of the plugin:
 // fields are only ever added.
 type savedHandle struct {
-	StoreDir  string          `codec:"store_dir"`
-	KillMode  task.KillMode   `codec:"kill_mode"`
 	StartedAt time.Time       `codec:"started_at"`
-	State     json.RawMessage `codec:"state"` // a task.State, should the one on disk be lost
+	Task      json.RawMessage `codec:"task"` // the engine's
 }
 
-// maxHandleState keeps handles, which also have Nomad's copy of the task's
-// configuration, small enough for a message that brings them back.
-const maxHandleState = 1 << 20
+func newHandle(cfg *drivers.TaskConfig) *handle {
+	return &handle{config: &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir}}
+}
 
-func newHandle(cfg *drivers.TaskConfig, e executor, st *task.State, saved savedHandle) *handle {
-	saved.State = nil
-	return &handle{
-		config:   &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir},
-		executor: e, state: st, saved: saved, begun: make(chan struct{}),
+func loadHandle(th *drivers.TaskHandle) (*handle, json.RawMessage, error) {
+	var saved savedHandle
+	if err := th.GetDriverState(&saved); err != nil {
+		return nil, nil, fmt.Errorf("failed to decode task handle: %w", err)
 	}
+	h := newHandle(th.Config)
+	h.startedAt, h.recovered = saved.StartedAt, true
+	return h, saved.Task, nil
 }
 
-// claim notes that an agent knows of the task, before it is told anything that it may
-// act on: from then on a start of the same task is a new run.
+func (h *handle) save(cfg *drivers.TaskConfig) (*drivers.TaskHandle, error) {
+	saved, err := h.task.Saved()
+	if err != nil {
+		return nil, err
+	}
+	th := drivers.NewTaskHandle(1)
+	th.Config, th.State = cfg, drivers.TaskStateRunning
+	return th, th.SetDriverState(&savedHandle{StartedAt: h.startedAt, Task: saved})
+}
+
+// claim has the engine know that an agent knows of the task.
 func (h *handle) claim() error {
+	c, ok := h.task.(Claimer)
 	h.mu.Lock()
-	claimed := h.claimed
+	claimed := h.claimed || !ok
 	h.mu.Unlock()
 	if claimed {
 		return nil
 	}
-	if err := (task.Store{Dir: h.saved.StoreDir}).Claim(h.config.ID); err != nil {
+	if err := c.Claim(); err != nil {
 		return fmt.Errorf("failed to note that the agent knows of the task: %w", err)
 	}
 	h.mu.Lock()
@@ -79,83 +85,28 @@ func (h *handle) claim() error {
 	return nil
 }
 
-func (h *handle) current() *task.State {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.state
-}
-
-// run is what a driver is told of the task.
+// run describes the task to the driver.
 func (h *handle) run() Run {
-	st := h.current()
-	return Run{
-		ID: st.ID, Command: &st.Command, AllocDir: h.config.AllocDir, Task: st.Task, StderrFrom: st.Output.StderrFrom,
+	r := Run{ID: h.config.ID, AllocDir: h.config.AllocDir, Task: h.config.Name}
+	if t, ok := h.task.(Describer); ok {
+		t.Describe(&r)
+	}
+	return r
+}
+
+func (h *handle) hasEnded() bool {
+	select {
+	case <-h.task.Ended():
+		return true
+	default:
+		return false
 	}
 }
 
-func (h *handle) started(st *task.State) {
+func (h *handle) delivered(by time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.state = st
-}
-
-func (h *handle) heardAt(by time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.heardBy = by
-}
-
-// ended notes the exit. The caller closes the channel when it has been explained.
-func (h *handle) ended(e *task.Exit) (explained chan struct{}) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.exit, h.explained = e, make(chan struct{})
-	return h.explained
-}
-
-// result is how the task ended, nil while it runs.
-func (h *handle) result() *task.Exit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.exit != nil {
-		return h.exit
-	}
-	return h.executor.Exit(h.config.ID)
-}
-
-func (h *handle) save(th *drivers.TaskHandle) (err error) {
-	saved := h.saved // a copy: the encoded state is as large as the task's environment
-	st := *h.current()
-	if saved.State, err = json.Marshal(&st); err == nil && len(saved.State) > maxHandleState {
-		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
-		saved.State, err = json.Marshal(&st)
-	}
-	if err != nil {
-		return err
-	}
-	return th.SetDriverState(&saved)
-}
-
-func loadHandle(th *drivers.TaskHandle) (saved savedHandle, st *task.State, err error) {
-	if err := th.GetDriverState(&saved); err != nil {
-		return saved, nil, fmt.Errorf("failed to decode task handle: %w", err)
-	}
-	if saved.StoreDir == "" || !filepath.IsAbs(saved.StoreDir) {
-		return saved, nil, errors.New("task handle does not say where its state is")
-	}
-	if err := owned(saved.StoreDir); err != nil {
-		return saved, nil, err
-	}
-	st, err = task.Store{Dir: saved.StoreDir}.Load(th.Config.ID)
-	if err == nil {
-		return saved, st, nil
-	}
-	// the disk has no usable state: Nomad's copy is as good
-	st = &task.State{}
-	if jerr := json.Unmarshal(saved.State, st); jerr != nil || st.ID != th.Config.ID {
-		return saved, nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
-	}
-	return saved, st, nil
+	h.deliveredBy = by
 }
 
 // stopping notes that Nomad ends the task. over is for when it has done so.
@@ -169,42 +120,58 @@ func (h *handle) stopping() (over func()) {
 	return func() { close(h.stopped) }
 }
 
-// stopOver is closed when Nomad has ended the task, nil where it does not.
+// stopOver is closed when Nomad has ended the task, nil if it does not.
 func (h *handle) stopOver() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.stopped
 }
 
-// tellExit is how the task ended, with what happened while Nomad stopped it.
-func (h *handle) tellExit() *drivers.ExitResult {
-	r := exitResult(h.result())
+// exitWithMessage is how the task ended, with what was reported while Nomad stopped it.
+func (h *handle) exitWithMessage() *drivers.ExitResult {
+	r := exitResult(h.task.Exit())
 	h.mu.Lock()
-	remarks := slices.Clone(h.remarks)
+	message := slices.Clone(h.exitMessage)
 	h.told = true
 	h.mu.Unlock()
 	if r.Err != nil {
-		remarks = slices.Insert(remarks, 0, r.Err.Error())
+		message = slices.Insert(message, 0, r.Err.Error())
 	}
-	if len(remarks) > 0 {
-		r.Err = errors.New(strings.Join(remarks, "; "))
+	if len(message) > 0 {
+		r.Err = errors.New(strings.Join(message, "; "))
 	}
 	return r
 }
 
 func (h *handle) status() *drivers.TaskStatus {
 	s := &drivers.TaskStatus{
-		ID: h.config.ID, Name: h.config.Name, State: drivers.TaskStateRunning, StartedAt: h.saved.StartedAt,
-		DriverAttributes: map[string]string{"pid": fmt.Sprint(h.current().Identity.PID)},
+		ID: h.config.ID, Name: h.config.Name, State: drivers.TaskStateRunning, StartedAt: h.startedAt,
+		DriverAttributes: h.task.Attributes(),
 	}
-	if e := h.result(); e != nil {
-		s.State, s.CompletedAt, s.ExitResult = drivers.TaskStateExited, e.At, exitResult(e)
+	if h.hasEnded() {
+		e := h.task.Exit()
+		s.State, s.ExitResult = drivers.TaskStateExited, exitResult(e)
+		if e != nil {
+			s.CompletedAt = e.At
+		}
 	}
 	return s
 }
 
-// exitResult says it in Nomad's terms: a signal is an exit code of 128 and its
-// number too, as a shell would put it, and a lost exit is an error.
+func (h *handle) attributesInWords() string {
+	attributes := h.task.Attributes()
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		words = append(words, name+" "+attributes[name])
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(words, ", ") + ")"
+}
+
+// exitResult is an exit in Nomad's terms: a signal is also an exit code of 128 and its
+// number, as in a shell, and a lost exit is an error.
 func exitResult(e *task.Exit) *drivers.ExitResult {
 	switch {
 	case e == nil:

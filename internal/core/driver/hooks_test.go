@@ -55,7 +55,7 @@ func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
 	}), nil)
 	events, err := a.TaskEvents(t.Context())
 	must(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.listened)
+	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	cfg := a.shell("exit 0", "")
 	began := time.Now()
 	started := make(chan error, 1)
@@ -242,7 +242,7 @@ func listen(t *testing.T, a *agent) *listener {
 	t.Helper()
 	events, err := a.TaskEvents(t.Context())
 	must(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.listened)
+	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	l := &listener{}
 	go func() {
 		for e := range events {
@@ -350,24 +350,19 @@ func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
 	calls := make(chan Ended, 10)
 	for name, c := range map[string]struct {
 		collection, path string // logmon makes the FIFOs
-		kept             bool
 	}{
-		"the driver collects": {"driver", "", true},
-		"Nomad collects":      {"nomad", "logmon", true},
-		"logs are disabled":   {"driver", os.DevNull, false},
-		"disabled for Nomad":  {"nomad", os.DevNull, false},
+		"the driver collects": {"driver", ""},
+		"Nomad collects":      {"nomad", "logmon"},
+		"logs are disabled":   {"driver", os.DevNull},
+		"disabled for Nomad":  {"nomad", os.DevNull},
 	} {
 		a := startInstance(t, told(calls), map[string]any{"log_collection": c.collection})
 		cfg := a.shell("exit 0", "", func(cfg *drivers.TaskConfig) { cfg.StdoutPath, cfg.StderrPath = c.path, c.path })
 		a.run(cfg)
 		a.wait(cfg.ID)
 		a.destroy(cfg.ID)
-		want := ""
-		if c.kept {
-			want = cfg.AllocDir
-		}
-		if e := await(t, "the call", calls); e.AllocDir != want || e.Task != "web" {
-			t.Errorf("%s: got %q, want %q", name, e.AllocDir, want)
+		if e := await(t, "the call", calls); e.AllocDir != cfg.AllocDir || e.Task != "web" {
+			t.Errorf("%s: got %q, want %q", name, e.AllocDir, cfg.AllocDir)
 		}
 	}
 }
@@ -539,7 +534,7 @@ func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
 	a := startInstance(t, w, nil)
 	events, err := a.TaskEvents(t.Context())
 	must(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.listened)
+	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	const tasks = 20
 	var mu sync.Mutex
 	told, exited := map[string][]time.Time{}, map[string]time.Time{}
@@ -584,14 +579,14 @@ func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
 	defer mu.Unlock()
 	var reasons, exits []time.Time
 	for id, times := range told {
-		if waited := exited[id].Sub(times[1]); waited < hearing {
+		if waited := exited[id].Sub(times[1]); waited < deliveryTime {
 			t.Errorf("an exit came %v after its event", waited)
 		}
 		reasons, exits = append(reasons, times[1]), append(exits, exited[id])
 	}
 	// no more than a bound below: a busy machine is later
 	first, last := slices.MinFunc(reasons, time.Time.Compare), slices.MaxFunc(exits, time.Time.Compare)
-	if waited := last.Sub(first); waited < hearing+(tasks-1)*taking {
+	if waited := last.Sub(first); waited < deliveryTime+(tasks-1)*queuedTime {
 		t.Errorf("the last exit came %v after the first event of an end", waited)
 	}
 }

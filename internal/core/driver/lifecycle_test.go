@@ -279,7 +279,7 @@ func TestExecInATask(t *testing.T) {
 			t.Errorf("%q: got %v", cmd, err)
 		}
 	}
-	if r := a.driver.handles[cfg.ID].result(); r != nil {
+	if r := a.driver.handles[cfg.ID].task.Exit(); r != nil {
 		t.Errorf("the task ended: %+v", r)
 	}
 }

@@ -2,14 +2,20 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/cpustats"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
@@ -17,40 +23,167 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// executor runs tasks for the driver: on this host the supervisor's client. It is
-// an interface so that a driver whose tasks run elsewhere can bring another.
-// The contracts are those of supervisor.Client.
-type executor interface {
-	Launch(context.Context, *task.State) (*task.State, error)
-	Adopt(context.Context, *task.State) (*supervisor.Status, error)
-	Exited(id string) (<-chan struct{}, error)
-	Exit(id string) *task.Exit
-	Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error
-	Kill(ctx context.Context, id string) error
-	Destroy(ctx context.Context, id string) error
-	Forget(id string)
-	Exec(ctx context.Context, id string, spec *supervisor.ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error)
+// local is the engine whose tasks are processes of this host: the client of their
+// supervisor, and everything else that is bound to this host (the files local_*.go).
+type local struct {
+	name     string // the driver's
+	logger   hclog.Logger
+	ctx      context.Context // of the driver
+	sampling worker          // reads all statistics
+
+	mu      sync.Mutex
+	options PluginOptions
+	root    string // <state_dir>/<name>, below which each agent has a store
+	denied  denied
+	compute cpustats.Compute
+	clients map[string]*supervisor.Client // by store directory: in practice one
+	tasks   map[string]*localTask         // what the clients hold
+	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
+	swept   time.Time                     // when abandoned tasks were looked for
 }
 
-var _ executor = (*supervisor.Client)(nil)
-
-// executor returns the client for an agent's store. A plugin serves one agent, so
-// there is one; only a handle from before a change of state_dir names another.
-func (d *Driver) executor(storeDir string) *supervisor.Client {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if e := d.executors[storeDir]; e != nil {
-		return e
+func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
+	return &local{
+		name: name, logger: logger, ctx: ctx, sampling: newWorker(ctx), options: defaultPluginOptions(),
+		clients: map[string]*supervisor.Client{}, tasks: map[string]*localTask{}, starts: map[string]chan struct{}{},
 	}
-	e := supervisor.NewClient(supervisor.Config{
-		Store:   task.Store{Dir: storeDir},
-		Leaf:    cgroup.Leaf(cgroups.now(), "", fmt.Sprintf("outrider-%s-%s", d.name, shortID(filepath.Base(storeDir)))),
-		OnEvent: d.supervisorEvent,
-		OnExit:  d.taskExited,
-		Log:     func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
+}
+
+// configure has no effect outside of this process.
+func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
+	deny, err := newDenied(o)
+	if err != nil {
+		return err
+	}
+	root, err := stateRoot(o.StateDir, l.name)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.options, l.denied, l.root = o, deny, root
+	if agent != nil && agent.Driver != nil {
+		l.compute = agent.Compute()
+	}
+	return nil
+}
+
+// Capabilities is Capable. DisableLogCollection crosses the wire only with the
+// interceptor of package plugin.
+func (l *local) Capabilities(c *drivers.Capabilities) {
+	c.NetIsolationModes = append(c.NetIsolationModes, drivers.NetIsolationModeGroup)
+	c.DisableLogCollection = l.config().LogCollection == string(task.CollectorDriver)
+}
+
+func (l *local) config() PluginOptions {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.options
+}
+
+// Close ends the connections. Tasks and supervisors go on.
+func (l *local) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for dir, c := range l.clients {
+		c.Close()
+		delete(l.clients, dir)
+	}
+	return nil
+}
+
+// Recover is part of Engine.
+func (l *local) Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error) {
+	t, err := l.load(id, saved)
+	if err != nil {
+		return nil, err
+	}
+	t.event = event
+	l.release(id) // a failed attempt's
+	l.hold(t)
+	var ended <-chan struct{}
+	if _, err = t.client.Adopt(ctx, t.state); err == nil {
+		ended, err = t.client.Exited(id)
+	}
+	if err != nil {
+		l.release(id)
+		return nil, err
+	}
+	t.watch(t.state, ended)
+	return t, nil
+}
+
+// Destroy is part of Engine. It looks in any agent's store: an id is unique, and
+// nothing else identifies the store.
+func (l *local) Destroy(ctx context.Context, id string) error {
+	dirs, err := stores(l.stateRoot())
+	if err != nil {
+		return fmt.Errorf("failed to destroy task: %w", err)
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(task.Store{Dir: dir}.TaskDir(id)); err == nil {
+			l.release(id)
+			return l.client(dir).Destroy(ctx, id)
+		}
+	}
+	return nil
+}
+
+// client returns the client for an agent's store. A plugin serves one agent, so
+// there is one; only a handle from before a change of state_dir names another.
+func (l *local) client(storeDir string) *supervisor.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.clients[storeDir]; c != nil {
+		return c
+	}
+	leaf := fmt.Sprintf("outrider-%s-%s", l.name, shortID(filepath.Base(storeDir)))
+	c := supervisor.NewClient(supervisor.Config{
+		Store: task.Store{Dir: storeDir},
+		Leaf:  cgroup.Leaf(cgroups.now(), "", leaf),
+		OnEvent: func(e supervisor.Event) {
+			if t := l.task(e.ID); t != nil {
+				t.event("%s", e.Message)
+			}
+		},
+		OnExit: func(id string, e *task.Exit) {
+			if t := l.task(id); t != nil {
+				t.exited(e)
+			}
+		},
+		Log: func(format string, args ...any) { l.logger.Info(fmt.Sprintf(format, args...)) },
 	})
-	d.executors[storeDir] = e
-	return e
+	l.clients[storeDir] = c
+	return c
+}
+
+func (l *local) task(id string) *localTask {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tasks[id]
+}
+
+// hold has events and the exit of a task reach it. It returns false if there is a task of this id.
+func (l *local) hold(t *localTask) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tasks[t.id] != nil {
+		return false
+	}
+	l.tasks[t.id] = t
+	return true
+}
+
+func (l *local) release(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tasks, id)
+}
+
+func (l *local) stateRoot() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.root
 }
 
 func shortID(nodeID string) string {

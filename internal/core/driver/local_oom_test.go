@@ -54,15 +54,21 @@ func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
 }
 
 func TestAKillIsToldOnceAndAnEarlierRunsIsNot(t *testing.T) {
-	d := &Driver{}
-	h := newHandle(&drivers.TaskConfig{ID: "id"}, nil, &task.State{OOMKills: 2}, savedHandle{})
+	told := 0
+	lt := &localTask{state: &task.State{OOMKills: 2}, event: func(string, ...any) { told++ }}
 	for _, c := range []struct {
 		kills uint64
 		told  int
 	}{{0, 0}, {2, 0}, {3, 1}, {3, 1}, {2, 1}, {3, 1}, {5, 2}, {5, 2}} {
-		d.noticeOOM(h, c.kills)
-		if len(h.early) != c.told {
-			t.Errorf("at %d kills: told %d times, want %d", c.kills, len(h.early), c.told)
+		if lt.reportOOM(c.kills); told != c.told {
+			t.Errorf("at %d kills: told %d times, want %d", c.kills, told, c.told)
 		}
 	}
+}
+
+// An exit may be told before the answer to the launch, and so before the kills of earlier runs are known.
+func TestLocalTask_ReportsNoEarlierRunsOOM(t *testing.T) {
+	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
+	lt.exited(&task.Exit{OOMKills: 2})
+	lt.watch(&task.State{OOMKills: 2}, nil)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -15,10 +16,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -41,28 +44,135 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// newState says how a task is to run, and what its author should know of that. It
-// has no effect; whatever is wrong with the task's configuration is found here or
-// by the launcher.
-func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decodedTask, begun *startup) (st *task.State, notes []string, err error) {
-	who, err := resolveUser(d.userOf(cfg), t.options.Groups)
+// Start is part of Engine.
+func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
+	t := &localTask{engine: l, id: s.Task.ID, storeDir: filepath.Join(l.stateRoot(), s.Task.NodeID), event: s.Event}
+	notes, err := l.plan(ctx, s, t)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if begun.base, err = d.baseCommand(cfg, t.options, who); err != nil {
-		return nil, nil, err
-	}
-	if err := d.denied.check(begun.base.User); err != nil {
-		return nil, nil, err
-	}
-	if err := refuseBuilders(builders.Dir, begun.base.User); err != nil {
-		return nil, nil, err
-	}
-	out, err := d.output(cfg, t.options.Logs)
+	run := runOf(s.Task.AllocID, s.Task.Name)
+	over, err := l.onlyStart(ctx, run)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("task is not started: the agent that asked for it is gone: %w", err)
 	}
-	st = &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
+	defer over()
+	t.client = l.client(t.storeDir)
+	// held first: what the supervisor has to say of the start is about this task
+	if !l.hold(t) {
+		return nil, fmt.Errorf("task %q has been started already", t.id)
+	}
+	var ended <-chan struct{}
+	st, err := t.client.Launch(l.ctx, t.state)
+	if err == nil {
+		ended, err = t.client.Exited(t.id)
+	}
+	if err != nil {
+		l.release(t.id)
+		return nil, recoverable(err)
+	}
+	t.watch(st, ended)
+	l.releaseEarlier(t.id, run)
+	for _, note := range notes {
+		s.Event("%s", note)
+	}
+	return t, nil
+}
+
+// recoverable marks an error of a start that may succeed later, which the job's
+// restart policy then decides: a device may be plugged in again.
+func recoverable(err error) error {
+	var e *launch.Error
+	if errors.As(err, &e) && e.Temporary {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
+}
+
+func runOf(alloc, name string) string { return alloc + "/" + name }
+
+// onlyStart returns when no other start of a run is under way, unless ctx ends, which is
+// also an error if it has ended before: of two calls for the same run, the one whose
+// agent lives is the later one, and launches later.
+func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
+	for {
+		l.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			l.mu.Unlock()
+			return nil, err
+		}
+		other := l.starts[run]
+		if other == nil {
+			mine := make(chan struct{})
+			l.starts[run] = mine
+			l.mu.Unlock()
+			return func() {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				delete(l.starts, run)
+				close(mine)
+			}, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// releaseEarlier drops the runs before one that was started: it is one of them under
+// another id, or the supervisor has removed them.
+func (l *local) releaseEarlier(id, run string) {
+	var earlier []*localTask
+	l.mu.Lock()
+	for other, t := range l.tasks {
+		if st := t.current(); other != id && runOf(st.AllocID, st.Task) == run {
+			earlier = append(earlier, t)
+			delete(l.tasks, other)
+		}
+	}
+	l.mu.Unlock()
+	for _, t := range earlier {
+		t.client.Forget(t.id)
+	}
+}
+
+// plan decides how a task is to run, and returns what its author should know of that. It
+// has no effect. Whatever is wrong with the task's configuration is found here or by
+// the launcher.
+func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
+	cfg := s.Task
+	o := defaultTaskOptions()
+	if c, ok := s.Config.(interface{ taskOptions() *TaskOptions }); ok {
+		o = *c.taskOptions()
+	}
+	name := cfg.User
+	if name == "" && os.Geteuid() == 0 { // only root can choose
+		name = s.DefaultUser
+	}
+	who, err := resolveUser(name, o.Groups)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	deny := l.denied
+	l.mu.Unlock()
+	base, err := baseCommand(cfg, o, who, deny)
+	if err != nil {
+		return nil, err
+	}
+	if err := deny.check(base.User); err != nil {
+		return nil, err
+	}
+	if err := refuseBuilders(builders.Dir, base.User); err != nil {
+		return nil, err
+	}
+	out, err := outputOf(cfg, o.Logs, task.Collector(l.config().LogCollection))
+	if err != nil {
+		return nil, err
+	}
+	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
 	var cpusetPath string
 	if r := cfg.Resources; r != nil {
 		if r.LinuxResources != nil {
@@ -70,27 +180,30 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 		}
 		st.Limits = limits(r)
 	}
-	st.Limits.PidsMax = t.options.PidsLimit
+	st.Limits.PidsMax = o.PidsLimit
 	if err := st.Limits.Check(); err != nil {
-		return nil, nil, err // also where nothing is limited
+		return nil, err // also where nothing is limited
 	}
 	st.Group = cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
 	if st.Group.Mode == cgroup.None {
 		notes = append(notes, "Limits are not enforced: "+whyNoCgroup(cgroups.now()))
 	}
-	if t.options.PidsLimit > 0 && !st.Group.Has("pids") {
-		return nil, nil, fmt.Errorf("pids_limit can't be enforced on this node: it has no pids cgroup")
+	if o.PidsLimit > 0 && !st.Group.Has("pids") {
+		return nil, errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}
-	notes = append(notes, ignored(cfg, st.Group, st.Limits, d.denied.filter(cfg.Env))...)
-	cmd, err := t.command(ctx, begun) // last: it may take its time
+	notes = append(notes, ignored(cfg, st.Group, st.Limits, deny.filter(cfg.Env))...)
+	cmd, err := s.Command(ctx, base, task.Store{Dir: t.storeDir}.TaskDir(cfg.ID)) // last: it may take its time
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if strings.ContainsRune(cmd.Path, 0) || slices.ContainsFunc(cmd.Args, func(s string) bool { return strings.ContainsRune(s, 0) }) {
-		return nil, nil, fmt.Errorf("command has a NUL character, which no program can be given")
+	if cmd.Path == "" {
+		return nil, errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
+	}
+	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
+		return nil, errors.New("command has a NUL character, which no program can be given")
 	}
 	if err := checkSize(cmd); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if cmd.OwnMounts() && !canMount() {
 		if moved := useHostPaths(cmd); len(moved) > 0 {
@@ -98,10 +211,9 @@ func (d *Driver) newState(ctx context.Context, cfg *drivers.TaskConfig, t decode
 		}
 	}
 	st.Command = *cmd
-	if st.Request, err = requestOf(t.config, *st); err != nil {
-		return nil, nil, err
-	}
-	return st, notes, nil
+	t.state, t.killMode = st, task.KillMode(o.KillMode)
+	st.Request, err = requestOf(s.Config, *st)
+	return notes, err
 }
 
 // requestOf is what two calls have in common that ask for the same run: the task's
@@ -120,16 +232,6 @@ func requestOf(config any, st task.State) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// userOf is the job's, or the driver's own choice. Only root can choose.
-func (d *Driver) userOf(cfg *drivers.TaskConfig) string {
-	if cfg.User == "" && os.Geteuid() == 0 {
-		if i, ok := optional[UserDefaulter](d); ok {
-			return i.DefaultUser()
-		}
-	}
-	return cfg.User
-}
-
 // whyNoCgroup says why a task was planned without one.
 func whyNoCgroup(s cgroup.Support) string {
 	if s.Mode == cgroup.None && s.Missing != "" {
@@ -139,7 +241,7 @@ func whyNoCgroup(s cgroup.Support) string {
 }
 
 // baseCommand is what does not depend on the driver.
-func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account) (task.Command, error) {
+func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny denied) (task.Command, error) {
 	dir := cfg.TaskDir()
 	cmd := task.Command{
 		Dir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
@@ -170,7 +272,7 @@ func (d *Driver) baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *accoun
 	if cmd.Devices, cmd.Mounts, err = devices(cfg); err != nil {
 		return cmd, err
 	}
-	cmd.Env = environment(d.denied.filter(cfg.Env), who)
+	cmd.Env = environment(deny.filter(cfg.Env), who)
 	return cmd, nil
 }
 
@@ -209,10 +311,10 @@ func environment(env map[string]string, who *account) []string {
 	return list
 }
 
-// output says who collects. Nomad tells a driver of logs { disabled = true } by
+// outputOf decides who collects. Nomad tells a driver of logs { disabled = true } by
 // the path of the null device, and of nothing else.
-func (d *Driver) output(cfg *drivers.TaskConfig, o *LogOptions) (task.Output, error) {
-	out := task.Output{Collector: task.Collector(d.options.LogCollection), AllocDir: cfg.AllocDir}
+func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
+	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
 		return out, fmt.Errorf("logs in config has no effect on this node, where Nomad collects the output (log_collection = \"nomad\"): use the task's own logs block")
 	}

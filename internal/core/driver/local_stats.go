@@ -9,77 +9,34 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cpustats"
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// TaskStats is part of drivers.DriverPlugin: a value at once, then one an
-// interval, until the task has ended or ctx has.
-func (d *Driver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
-	h, err := d.handle(id)
-	if err != nil {
-		return nil, err
-	}
-	exited, err := h.executor.Exited(id)
-	if err != nil {
-		return nil, drivers.ErrTaskNotFound
-	}
-	if interval <= 0 {
-		// Recoverable is what Nomad tells errors apart by; this one is not
-		return nil, structs.NewRecoverableError(errors.New("interval of statistics is not positive"), false)
-	}
-	d.mu.Lock()
-	compute := d.compute
-	d.mu.Unlock()
-	usages := make(chan *drivers.TaskResourceUsage)
-	go func() {
-		defer close(usages)
-		s := newSampler(h, compute)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for {
-			var u *drivers.TaskResourceUsage
-			d.sampling.run(func() { u = d.measure(ctx, s) })
-			if u != nil {
-				select {
-				case usages <- u:
-				case <-ctx.Done():
-					return
-				}
-			}
-			select {
-			case <-tick.C:
-			case <-exited:
-				return
-			case <-ctx.Done():
-				return
-			}
+// Stats is part of Task.
+func (t *localTask) Stats(context.Context) (u *drivers.TaskResourceUsage, err error) {
+	t.engine.sampling.run(func() {
+		group := t.current().Group
+		if kills, err := group.OOMKills(); err == nil {
+			t.reportOOM(kills)
 		}
-	}()
-	return usages, nil
+		if t.sampler == nil {
+			t.sampler = newSampler(t.engine.topology())
+		}
+		u, err = t.sampler.sample(group, t.current().Identity)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the cgroup is gone
+	}
+	return u, err
 }
 
-// measure takes one sample, nil where there is nothing to be had.
-func (d *Driver) measure(ctx context.Context, s *sampler) *drivers.TaskResourceUsage {
-	if kills, err := s.handle.current().Group.OOMKills(); err == nil {
-		d.noticeOOM(s.handle, kills)
-	}
-	u, err := s.sample()
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			d.logger.Warn("failed to read statistics", "task", s.handle.config.ID, "error", err)
-		}
-		return nil
-	}
-	if i, ok := optional[StatsReporter](d); ok {
-		if err := i.ReportStats(ctx, s.handle.run(), u); err != nil {
-			d.logger.Warn("failed to read the driver's own statistics", "task", s.handle.config.ID, "error", err)
-		}
-	}
-	return u
+func (l *local) topology() cpustats.Compute {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.compute
 }
 
 // worker is one goroutine that does the work of many: their stacks stay small,
@@ -118,7 +75,6 @@ func (w worker) run(f func()) {
 // sampler turns the kernel's counters into Nomad's percentages, which need two
 // samples.
 type sampler struct {
-	handle              *handle
 	compute             cpustats.Compute
 	total, user, system *cpustats.Tracker
 	pids                map[int]*pidSampler
@@ -129,9 +85,9 @@ type pidSampler struct {
 	total, user, system *cpustats.Tracker
 }
 
-func newSampler(h *handle, c cpustats.Compute) *sampler {
+func newSampler(c cpustats.Compute) *sampler {
 	return &sampler{
-		handle: h, compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c),
+		compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c),
 		pids: map[int]*pidSampler{},
 	}
 }
@@ -140,13 +96,12 @@ func newSampler(h *handle, c cpustats.Compute) *sampler {
 // architecture that Nomad runs on since there is a USER_HZ.
 const clockTick = 100
 
-func (s *sampler) sample() (*drivers.TaskResourceUsage, error) {
-	group := s.handle.current().Group
+func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskResourceUsage, error) {
 	stats, err := group.Stats()
 	if err != nil {
 		return nil, err
 	}
-	pids, sum := s.perPID(group)
+	pids, sum := s.perPID(group, main)
 	cpu, mem := &drivers.CpuStats{}, &drivers.MemoryStats{}
 	measure := func(v cgroup.Value, field *uint64, names *[]string, name string) {
 		if v.Known {
@@ -194,11 +149,11 @@ func ticks(t *cpustats.Tracker, percent float64, c cpustats.Compute) float64 {
 
 type usage struct{ cpuUser, cpuSystem, rss uint64 } // ns, ns, bytes
 
-func (s *sampler) perPID(group cgroup.Group) (map[string]*drivers.ResourceUsage, usage) {
+func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*drivers.ResourceUsage, usage) {
 	var sum usage
 	out := map[string]*drivers.ResourceUsage{}
 	seen := map[int]bool{}
-	for _, st := range s.processes(group) {
+	for _, st := range processes(group, main) {
 		seen[st.PID] = true
 		p := s.pids[st.PID]
 		if p == nil || p.start != st.Start {
@@ -233,9 +188,9 @@ func (s *sampler) perPID(group cgroup.Group) (map[string]*drivers.ResourceUsage,
 
 // processes are those of the task's cgroup, or without one the main process and
 // what is below it.
-func (s *sampler) processes(group cgroup.Group) []task.Stat {
+func processes(group cgroup.Group, main task.Identity) []task.Stat {
 	if group.Mode != cgroup.V1 && group.Mode != cgroup.V2 {
-		return task.Tree(s.handle.current().Identity)
+		return task.Tree(main)
 	}
 	pids, err := group.Procs()
 	if err != nil {

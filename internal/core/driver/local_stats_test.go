@@ -30,20 +30,18 @@ func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	return cmd.Process.Pid, cgroup.Group{Mode: cgroup.V2, Path: dir}, dir
 }
 
-func sampling(group cgroup.Group) *sampler {
-	return newSampler(&handle{state: &task.State{Group: group}}, cpustats.Compute{TotalCompute: 4000, NumCores: 4})
-}
+func sampling() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
 
 func TestUserTimeIsNotToldAsSystemTime(t *testing.T) {
 	pid, group, dir := busy(t)
-	s := sampling(group)
+	s := sampling()
 	usec := uint64(0)
 	const nearly = 0.99 // each figure is of its own moment
 	// percentages are of the time between two samples, which is any on a busy machine
 	eventually(t, "both have been measured", func() bool {
 		usec += 9_000_000
 		must(t, os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
-		u, err := s.sample()
+		u, err := s.sample(group, task.Identity{})
 		must(t, err)
 		own := u.Pids[strconv.Itoa(pid)]
 		if own == nil {
@@ -66,10 +64,10 @@ func TestUserTimeIsNotToldAsSystemTime(t *testing.T) {
 
 func TestAReusedPidHasNothingOfTheFormerProcess(t *testing.T) {
 	pid, group, _ := busy(t)
-	s := sampling(group)
+	s := sampling()
 	former := &pidSampler{start: 1}
 	s.pids[pid], s.pids[999_999_999] = former, former
-	s.perPID(group)
+	s.perPID(group, task.Identity{})
 	st, err := task.ReadStat(pid)
 	must(t, err)
 	now := s.pids[pid]
@@ -79,7 +77,7 @@ func TestAReusedPidHasNothingOfTheFormerProcess(t *testing.T) {
 	if s.pids[999_999_999] != nil {
 		t.Error("a process that has ended is kept")
 	}
-	if s.perPID(group); s.pids[pid] != now {
+	if s.perPID(group, task.Identity{}); s.pids[pid] != now {
 		t.Error("the same process is measured anew")
 	}
 }
@@ -88,9 +86,9 @@ func TestWithoutACgroupTheSumIsThatOfTheProcesses(t *testing.T) {
 	pid, _, _ := busy(t)
 	id, err := task.Identify(pid)
 	must(t, err)
-	s := newSampler(&handle{state: &task.State{Identity: id}}, cpustats.Compute{TotalCompute: 4000, NumCores: 4})
+	s := sampling()
 	eventually(t, "its use is seen", func() bool {
-		u, err := s.sample()
+		u, err := s.sample(cgroup.Group{}, id)
 		must(t, err)
 		cpu, mem := u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats
 		time.Sleep(10 * time.Millisecond)

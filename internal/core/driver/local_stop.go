@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,62 +18,61 @@ import (
 // Nomad's own process drivers.
 const defaultSignal = unix.SIGINT
 
-func (d *Driver) stop(h *handle, timeout time.Duration, signal string) error {
+// Stop is part of Task.
+func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	sig := defaultSignal
 	if signal != "" {
 		var err error
 		if sig, err = parseSignal(signal); err != nil {
 			// an error would only make Nomad ask the same again
 			sig = defaultSignal
-			d.event(h, "stopped with %s: %v", unix.SignalName(sig), err)
+			t.event("stopped with %s: %v", unix.SignalName(sig), err)
 		}
 	}
-	id := h.config.ID
-	exited, err := h.executor.Exited(id)
-	if err != nil {
-		return nil
+	if _, err := t.client.Exited(t.id); err != nil {
+		return nil // destroyed
 	}
-	err = h.executor.Signal(d.ctx, id, sig, h.saved.KillMode)
+	err := t.signal(ctx, sig, t.killMode)
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
-		d.logger.Warn("failed to signal task", "task", id, "error", err)
+		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
 	}
 	deadline := time.Now().Add(timeout)
 	var late, left bool
 	select {
-	case <-exited:
-		left = d.waitForTree(h, deadline)
+	case <-t.Ended():
+		left = t.waitForTree(deadline)
 	case <-time.After(timeout):
 		late = true
 	}
-	if err := h.executor.Kill(d.ctx, id); err != nil && !errors.Is(err, supervisor.ErrUnknownTask) {
+	if err := t.client.Kill(ctx, t.id); err != nil && !errors.Is(err, supervisor.ErrUnknownTask) {
 		return fmt.Errorf("failed to kill task: %w", err)
 	}
-	e := h.result()
+	e := t.client.Exit(t.id)
 	switch {
 	case late && e != nil && e.Signal == int(unix.SIGKILL): // it has not ended by itself after all
-		d.event(h, "kill_timeout of %v passed: the task was killed", timeout)
+		t.event("kill_timeout of %v passed: the task was killed", timeout)
 	case left:
-		d.event(h, "kill_timeout of %v passed: the processes that were left of the task were killed", timeout)
+		t.event("kill_timeout of %v passed: the processes that were left of the task were killed", timeout)
 	}
 	return nil
 }
 
 // waitForTree gives processes that were signalled besides the main one the rest
-// of the time to end in good order, and says whether any is left then.
-func (d *Driver) waitForTree(h *handle, deadline time.Time) (left bool) {
-	if h.saved.KillMode == task.KillProcess || h.saved.KillMode == "" {
+// of the time to end in good order, and returns whether any is left then.
+func (t *localTask) waitForTree(deadline time.Time) (left bool) {
+	if t.killMode == task.KillProcess || t.killMode == "" {
 		return false
 	}
-	for left = h.signalledLeft(); left && time.Now().Before(deadline); left = h.signalledLeft() {
+	for left = t.signalledLeft(); left && time.Now().Before(deadline); left = t.signalledLeft() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return left
 }
 
-// signalledLeft says whether a process is left of those that the stop signal was for.
-func (h *handle) signalledLeft() bool {
-	st := h.current()
-	if h.saved.KillMode == task.KillAll {
+// signalledLeft returns whether a process is left of those that the stop signal was for.
+func (t *localTask) signalledLeft() bool {
+	st := t.current()
+	if t.killMode == task.KillAll {
 		empty, err := st.Group.Empty()
 		return err == nil && !empty
 	}

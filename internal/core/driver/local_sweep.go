@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,29 +10,29 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// sweepEvery is how often what Nomad gave up is looked for.
+// sweepEvery is how often abandoned tasks are looked for.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes what is kept of tasks that Nomad gave up: where a plugin is killed
+// sweep removes tasks that Nomad abandoned, and returns their ids. If a plugin is killed
 // while Nomad recovers a task with it, DestroyTask fails, and is not called again
-// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has
-// ended, this process does not know it, and its allocation is gone from the disk. The
-// same goes for a run of which no agent knows, whether it has ended or not: its job was
+// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has ended,
+// this process does not know it, and its allocation is gone from the disk. The same
+// holds for a run that no agent knows of, whether it has ended or not: its job was
 // stopped before another agent asked for it.
-func (d *Driver) sweep() {
-	d.mu.Lock()
-	due := time.Since(d.swept) >= sweepEvery
+func (l *local) sweep(ctx context.Context) (removed []string) {
+	l.mu.Lock()
+	due := time.Since(l.swept) >= sweepEvery && l.root != ""
 	if due {
-		d.swept = time.Now()
+		l.swept = time.Now()
 	}
-	root := d.root
-	d.mu.Unlock()
-	if !due || root == "" {
-		return
+	root := l.root
+	l.mu.Unlock()
+	if !due {
+		return nil
 	}
 	dirs, err := stores(root)
 	if err != nil {
-		d.logger.Warn("failed to look for tasks that Nomad gave up", "error", err)
+		l.logger.Warn("failed to look for abandoned tasks", "error", err)
 	}
 	for _, dir := range dirs {
 		states, _, err := task.Store{Dir: dir}.List()
@@ -39,24 +40,26 @@ func (d *Driver) sweep() {
 			continue
 		}
 		for _, st := range states {
-			if !d.givenUp(st, task.Store{Dir: dir}.Unclaimed(st.ID)) {
+			if !l.abandoned(st, task.Store{Dir: dir}.Unclaimed(st.ID)) {
 				continue
 			}
-			if err := d.executor(dir).Destroy(d.ctx, st.ID); err != nil {
-				d.logger.Warn("failed to remove what is left of a task", "task", st.ID, "error", err)
+			if err := l.client(dir).Destroy(ctx, st.ID); err != nil {
+				l.logger.Warn("failed to remove an abandoned task", "task", st.ID, "error", err)
 				continue
 			}
-			d.forget(st.ID)
-			d.logger.Info("removed what was left of a task that Nomad gave up", "task", st.ID)
+			l.release(st.ID)
+			removed = append(removed, st.ID)
+			l.logger.Info("removed an abandoned task", "task", st.ID)
 		}
 	}
+	return removed
 }
 
-func (d *Driver) givenUp(st *task.State, unclaimed bool) bool {
+func (l *local) abandoned(st *task.State, unclaimed bool) bool {
 	if st.Output.AllocDir == "" || st.Identity.PID == 0 {
 		return false
 	}
-	if _, err := d.handle(st.ID); !unclaimed && (err == nil || st.Identity.Alive()) {
+	if !unclaimed && (l.task(st.ID) != nil || st.Identity.Alive()) {
 		return false
 	}
 	_, err := os.Lstat(st.Output.AllocDir)

@@ -26,8 +26,9 @@ func TestWhatNomadGaveUpIsRemovedWithItsAllocation(t *testing.T) {
 		return isThere(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
 	}
 	sweep := func() {
-		a.driver.swept = time.Time{}
-		a.driver.sweep()
+		a.driver.local.swept = time.Time{}
+		_, err := a.driver.probe(t.Context())
+		must(t, err)
 	}
 	sweep()
 	if !kept(given.ID) || !kept(unclaimed.ID) {
@@ -43,6 +44,9 @@ func TestWhatNomadGaveUpIsRemovedWithItsAllocation(t *testing.T) {
 	}
 	if !kept(known.ID) || !kept(running.ID) {
 		t.Error("a task that is known went")
+	}
+	if got := a.known(); len(got) != 2 {
+		t.Errorf("the driver knows %q", got)
 	}
 	a.destroy(known.ID)
 	a.destroy(running.ID)

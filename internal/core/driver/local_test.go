@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
-
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -53,11 +51,11 @@ func TestNoStoreIsReadThatAnotherUserCanReplace(t *testing.T) {
 	}
 	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
-	d.root = root
+	d.local.root = root
 	if _, err := d.probe(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the driver is healthy: %v", err)
 	}
-	if err := d.destroyUnknown("a/b/c"); err == nil || !strings.Contains(err.Error(), want) {
+	if err := d.DestroyTask("a/b/c", true); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a task is destroyed by what is there: %v", err)
 	}
 }
@@ -69,15 +67,14 @@ func TestNoTaskIsRecoveredFromAStoreThatAnotherUserCanReplace(t *testing.T) {
 	}
 	store := task.Store{Dir: filepath.Join(t.TempDir(), "store")}
 	must(t, store.Save(&task.State{ID: "a/b/c", Task: "the stranger's"}))
-	ours, err := json.Marshal(&task.State{ID: "a/b/c", Task: "ours"})
+	saved, err := json.Marshal(savedTask{StoreDir: store.Dir, State: &task.State{ID: "a/b/c", Task: "ours"}})
 	must(t, err)
-	th := drivers.NewTaskHandle(1)
-	th.Config = &drivers.TaskConfig{ID: "a/b/c"}
-	must(t, th.SetDriverState(&savedHandle{StoreDir: store.Dir, State: ours}))
-	_, _, err = loadHandle(th)
+	l := newLocal(t.Context(), nullLogger, "test-driver")
+	defer l.Close()
+	_, err = l.load("a/b/c", saved)
 	must(t, err)
 	must(t, os.Chown(store.Dir, strangerID, strangerID))
-	if _, st, err := loadHandle(th); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
-		t.Errorf("recovered is %+v, %v", st, err)
+	if got, err := l.load("a/b/c", saved); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
+		t.Errorf("recovered is %+v, %v", got, err)
 	}
 }

@@ -44,7 +44,8 @@ type Plugin[C, T any] struct {
 }
 
 // Instance is a driver with its configuration. Besides Command it may have the
-// methods of Fingerprinter, StatsReporter, ExitReporter, Capable and UserDefaulter.
+// methods of Fingerprinter, StatsReporter, ExitReporter, Capable,
+// UserDefaulter and EngineProvider.
 // All are called from several goroutines.
 type Instance[T any] interface {
 	// Command turns a task into the command to run. It may take minutes, such as for
@@ -127,28 +128,28 @@ func (r Request[T]) Event(format string, args ...any) { r.say(fmt.Sprintf(format
 // registered is called first.
 func (r Request[T]) Finally(f func()) { r.finally = append(r.finally, f) }
 
-// startup is what Command is told, and tells, besides the task's own configuration.
+// startup is what Command gets and reports besides the task's own configuration.
 type startup struct {
 	base     task.Command
 	stateDir string
-	event    func(string) time.Time // returns when Nomad will have taken it
+	event    func(string) (deliveredBy time.Time)
 	finally  []func()
 
-	mu      sync.Mutex
-	heardBy time.Time // when it will have taken the last
+	mu          sync.Mutex
+	deliveredBy time.Time // of the last event
 }
 
 func (s *startup) say(text string) {
 	by := s.event(text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heardBy = by
+	s.deliveredBy = by
 }
 
-func (s *startup) lastHeardBy() time.Time {
+func (s *startup) lastDeliveredBy() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.heardBy
+	return s.deliveredBy
 }
 
 func (s *startup) over() {
@@ -188,16 +189,8 @@ type erased struct {
 
 // instance is an Instance without its type parameter.
 type instance struct {
-	any    // the Instance itself, for its optional interfaces
-	decode func(*drivers.TaskConfig) (decodedTask, error)
-}
-
-// decodedTask is a task's configuration, half understood: its general options,
-// and how to make the command from the general part of it.
-type decodedTask struct {
-	config  any // all of it
-	options TaskOptions
-	command func(context.Context, *startup) (*task.Command, error)
+	any   // the Instance itself, for its optional interfaces
+	start func(*drivers.TaskConfig, *startup) (*Start, error)
 }
 
 func erase[C, T any](p Plugin[C, T]) *erased {
@@ -215,28 +208,20 @@ func erase[C, T any](p Plugin[C, T]) *erased {
 		if err != nil {
 			return PluginOptions{}, nil, err
 		}
-		return options, &instance{any: i, decode: decoder(taskConfig, i)}, nil
+		start := func(cfg *drivers.TaskConfig, s *startup) (*Start, error) { return newStart(taskConfig, i, cfg, s) }
+		return options, &instance{any: i, start: start}, nil
 	}
 	return &erased{name: p.Name, config: config, task: taskConfig, configure: configure}
 }
 
-func decoder[T any](s *schema.Schema[T], i Instance[T]) func(*drivers.TaskConfig) (decodedTask, error) {
-	return func(cfg *drivers.TaskConfig) (decodedTask, error) {
-		config, err := s.DecodeTask(cfg)
-		if err != nil {
-			return decodedTask{}, err
-		}
-		d := decodedTask{config: config, options: defaultTaskOptions()}
-		if o, ok := any(&config).(interface{ taskOptions() *TaskOptions }); ok {
-			d.options = *o.taskOptions()
-		}
-		d.command = func(ctx context.Context, s *startup) (*task.Command, error) {
-			cmd, err := i.Command(ctx, Request[T]{Config: config, Task: cfg, startup: s})
-			if err == nil && cmd.Path == "" {
-				err = fmt.Errorf("command is empty: name a program, such as command = \"/bin/sleep\"")
-			}
-			return cmd, err
-		}
-		return d, nil
+func newStart[T any](s *schema.Schema[T], i Instance[T], cfg *drivers.TaskConfig, begun *startup) (*Start, error) {
+	config, err := s.DecodeTask(cfg)
+	if err != nil {
+		return nil, err
 	}
+	command := func(ctx context.Context, base task.Command, stateDir string) (*task.Command, error) {
+		begun.base, begun.stateDir = base, stateDir
+		return i.Command(ctx, Request[T]{Config: config, Task: cfg, startup: begun})
+	}
+	return &Start{Task: cfg, Config: &config, Command: command}, nil
 }

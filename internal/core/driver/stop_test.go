@@ -77,7 +77,7 @@ func TestOfAStopTheExitTellsAll(t *testing.T) {
 		eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
 		must(t, err)
-		h.heardAt(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
+		h.delivered(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
 		must(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
 		r := await(t, name+": the exit, which nothing holds back", waits)
 		var messages []string

@@ -1,0 +1,121 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Engine runs tasks. The local engine runs them as processes of this host, under the
+// supervisor; a driver whose tasks run elsewhere is an EngineProvider. Above every
+// engine is the same lifecycle (Driver): it decodes configurations, keeps handles,
+// waits, streams and reports events. All methods are called from several goroutines.
+// An engine that has a method Close() error is closed with the driver; its tasks go on.
+type Engine interface {
+	// Start runs a task and returns when its program itself runs. On an error nothing
+	// of the task is left. The context ends when the agent does not wait for the start
+	// any more: then nothing may be started. An earlier run of the same allocation's
+	// task is either returned (see Claimer), or is over when Start returns.
+	Start(ctx context.Context, s *Start) (Task, error)
+
+	// Recover returns a task that an earlier plugin process started, from what its
+	// Saved was. A task that has ended meanwhile is recovered too. After an error Nomad
+	// destroys the task and starts it again.
+	Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error)
+
+	// Destroy ends a task that this process never saw, and removes everything of it. It
+	// is no error if there is nothing.
+	Destroy(ctx context.Context, id string) error
+
+	// Probe is called every 30 s for as long as an agent uses the driver. An error makes
+	// the driver unhealthy with this message, or undetected if it is an Undetected.
+	Probe(ctx context.Context) (Node, error)
+}
+
+// EngineProvider is an Instance with an engine of its own. The options of
+// PluginOptions and TaskOptions are the local engine's.
+type EngineProvider interface {
+	Engine() Engine
+}
+
+// Event reports a sentence about a task: among the task's events, or in the exit
+// message while Nomad stops the task.
+type Event func(format string, args ...any)
+
+// Start is a task to be started.
+type Start struct {
+	Task        *drivers.TaskConfig // as Nomad hands it over
+	Config      any                 // its decoded configuration, a pointer to the T of Plugin
+	DefaultUser string              // the driver's, for a task that names none
+
+	// Command asks the driver for the command. base is everything that does not depend
+	// on the driver (Request.Run), stateDir is Request.StateDir.
+	Command func(ctx context.Context, base task.Command, stateDir string) (*task.Command, error)
+
+	// Event may be called for as long as the task exists.
+	Event Event
+}
+
+// Task is one run of a task in an engine. It is used until Destroy, and Ended and Exit
+// also after it. It may be a Claimer and a Describer.
+type Task interface {
+	// Saved is what Recover needs. Nomad keeps it, and limits messages to 4 MiB.
+	Saved() (json.RawMessage, error)
+
+	// Attributes describe the task for a person, such as by its pid.
+	Attributes() map[string]string
+
+	// Network is where the task can be reached if that is not the host's own address,
+	// otherwise nil.
+	Network() *drivers.DriverNetwork
+
+	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
+	Ended() <-chan struct{}
+	Exit() *task.Exit
+
+	// Stop sends a signal, by default the engine's own, kills what is left at the
+	// timeout, and returns when nothing of the task runs. An error makes Nomad ask
+	// again, for minutes.
+	Stop(ctx context.Context, timeout time.Duration, signal string) error
+
+	// Signal sends a signal to the main process, by its name in signal(7).
+	Signal(ctx context.Context, signal string) error
+
+	// Stats is a sample of the task's resource usage, nil if there is none now.
+	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
+
+	// Exec runs a command in the task and returns how it ended, when all of its output
+	// is written. It is killed at the end of the context. Streams may be nil; Stdout
+	// and Stderr may be the same, then only one goroutine may write at a time. A
+	// stream is closed at its end.
+	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
+
+	// Destroy kills what is left of the task and removes everything of it.
+	Destroy(ctx context.Context) error
+}
+
+// Claimer is a Task that can be found again without its handle.
+type Claimer interface {
+	// Claim is called before an agent is told anything of the task that it may act on.
+	// Until then a Start for the same allocation and task, with the same
+	// configuration, may return this run: an agent that was killed during StartTask
+	// does not know of it.
+	Claim() error
+}
+
+// Describer is a Task that knows more of its Run than the handle does.
+type Describer interface {
+	Describe(r *Run)
+}
+
+// Node is the state of an engine.
+type Node struct {
+	Attributes map[string]*pstructs.Attribute // each by its name below driver.<Name>
+	Missing    []string                       // limitations, for the health's description
+	Removed    []string                       // ids of tasks that were removed, since no agent will ask for them
+}

@@ -1,0 +1,61 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// exited reports, once, what the exit code of a task that has ended does not say. The
+// channel is closed when the driver, too, has explained the exit.
+func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
+	h.mu.Lock()
+	first := h.explained == nil
+	if first {
+		h.explained = make(chan struct{})
+	}
+	done := h.explained
+	h.mu.Unlock()
+	if !first {
+		return done
+	}
+	e := h.task.Exit()
+	switch {
+	case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
+		// Nomad's own event is complete
+	case e.Lost:
+		d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
+	case e.Signal != 0 && !e.OOMKilled:
+		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
+	}
+	go func() { // it may read files
+		defer close(done)
+		d.explain(h, e)
+	}()
+	return done
+}
+
+func (d *Driver) explain(h *handle, e *task.Exit) {
+	i, ok := optional[ExitReporter](d)
+	if !ok || e == nil {
+		return
+	}
+	if message := i.ReportExit(Ended{Run: h.run(), Exit: e, Stopped: h.stopOver() != nil}); message != "" {
+		d.event(h, "%s", message)
+	}
+}
+
+// explainTime is how long an exit waits for the driver to explain it.
+const explainTime = 10 * time.Second
+
+func (d *Driver) waitExplained(ctx context.Context, h *handle, explained <-chan struct{}) {
+	select {
+	case <-explained:
+	case <-time.After(explainTime):
+		d.logger.Warn("the exit is delivered without the driver's explanation, which takes too long", "task", h.config.ID)
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,95 @@
+package driver
+
+import (
+	"slices"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// handle is a task that runs or ran, and is not destroyed.
+func (d *Driver) handle(id string) (*handle, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.handles[id]; h != nil && h.task != nil {
+		return h, nil
+	}
+	return nil, drivers.ErrTaskNotFound
+}
+
+// keep makes a task known that is being recovered, unless one of that id is.
+func (d *Driver) keep(h *handle) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.handles[h.config.ID] != nil {
+		return false
+	}
+	d.handles[h.config.ID] = h
+	return true
+}
+
+// run makes a task known that runs in the engine. Earlier runs of the same
+// allocation's task are forgotten: they are over, or this is one of them.
+func (d *Driver) run(h *handle, t Task) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h.task = t
+	for id, other := range d.handles {
+		if !h.recovered && other.task != nil && other.config.AllocID == h.config.AllocID && other.config.Name == h.config.Name {
+			delete(d.handles, id)
+		}
+	}
+	d.handles[h.config.ID] = h
+}
+
+func (d *Driver) forget(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.handles, id)
+}
+
+// settled returns a task that is known, once it is clear whether it remains so: the
+// agent that had it destroyed may be gone, and another one asks for it meanwhile.
+func (d *Driver) settled(id string) *handle {
+	d.mu.Lock()
+	h := d.handles[id]
+	d.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	h.busy.Lock()
+	defer h.busy.Unlock()
+	h, _ = d.handle(id)
+	return h
+}
+
+// maxDestroyed is more than ends while an agent starts again.
+const maxDestroyed = 1000
+
+// retire forgets a task that was destroyed, but for its exit: an agent that was killed
+// before it noted the end asks for the task once more, and the engine does not know
+// it any longer.
+func (d *Driver) retire(h *handle) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.handles, h.config.ID)
+	if h.task.Exit() == nil || slices.Contains(d.destroyed, h) {
+		return
+	}
+	if len(d.destroyed) == maxDestroyed {
+		d.destroyed = append(d.destroyed[:0], d.destroyed[1:]...)
+	}
+	d.destroyed = append(d.destroyed, h)
+}
+
+// restore makes a task known again that was destroyed.
+func (d *Driver) restore(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, h := range d.destroyed {
+		if h.config.ID == id {
+			d.handles[id] = h
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,53 @@
+package driver
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+)
+
+// Probe is part of Engine.
+func (l *local) Probe(ctx context.Context) (Node, error) {
+	removed := l.sweep(ctx)
+	if root := l.stateRoot(); root != "" {
+		if err := owned(root); err != nil {
+			return Node{}, err
+		}
+	}
+	support := cgroup.Detect("")
+	root := os.Geteuid() == 0
+	var missing []string
+	if support.Missing != "" {
+		missing = append(missing, support.Missing)
+	}
+	if !root {
+		missing = append(missing, "the agent is not root, so tasks run as its own user")
+	}
+	return Node{Removed: removed, Missing: missing, Attributes: map[string]*pstructs.Attribute{
+		"cgroup":          pstructs.NewStringAttribute(string(support.Mode)),
+		"log_collection":  pstructs.NewStringAttribute(l.config().LogCollection),
+		"pidfd_exit_info": pstructs.NewBoolAttribute(supportsPidfdExit()),
+		"landlock_abi":    pstructs.NewIntAttribute(landlockABI(), ""),
+		"root":            pstructs.NewBoolAttribute(root),
+	}}, nil
+}
+
+// supportsPidfdExit is looked up once: the kernel does not change under a process.
+var supportsPidfdExit = sync.OnceValue(supervisor.TellsExit)
+
+// landlockABI is the version of Landlock that the kernel has, 0 for none
+// (landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION).
+func landlockABI() int64 {
+	const version = 1
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
+	if errno != 0 {
+		return 0
+	}
+	return int64(v)
+}

@@ -1,0 +1,200 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// localTask is a task of the local engine.
+type localTask struct {
+	engine   *local
+	id       string
+	client   *supervisor.Client
+	storeDir string
+	killMode task.KillMode
+	event    Event
+	sampler  *sampler // used by the engine's worker only
+
+	mu       sync.Mutex
+	state    *task.State     // as planned, until watch
+	ended    <-chan struct{} // the client's, nil until watch
+	exit     *task.Exit
+	oomKills uint64 // that were reported
+}
+
+var (
+	_ Claimer   = (*localTask)(nil)
+	_ Describer = (*localTask)(nil)
+)
+
+// savedTask is what Nomad keeps of a task. Fields are only ever added.
+type savedTask struct {
+	StoreDir string        `json:"store_dir"`
+	KillMode task.KillMode `json:"kill_mode"`
+	State    *task.State   `json:"state"` // should the one on disk be lost
+}
+
+// maxSaved keeps handles, which also have Nomad's copy of the task's configuration,
+// small enough for a message that brings them back.
+const maxSaved = 1 << 20
+
+// Saved is part of Task.
+func (t *localTask) Saved() (json.RawMessage, error) {
+	st := *t.current()
+	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, State: &st}
+	b, err := json.Marshal(saved)
+	if err == nil && len(b) > maxSaved {
+		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
+		b, err = json.Marshal(saved)
+	}
+	return b, err
+}
+
+// load is a task from its saved state, and from the one on disk if that can be read.
+func (l *local) load(id string, b json.RawMessage) (*localTask, error) {
+	var saved savedTask
+	if err := json.Unmarshal(b, &saved); err != nil {
+		return nil, fmt.Errorf("failed to decode task handle: %w", err)
+	}
+	if !filepath.IsAbs(saved.StoreDir) {
+		return nil, errors.New("task handle does not say where its state is")
+	}
+	if err := owned(saved.StoreDir); err != nil {
+		return nil, err
+	}
+	st, err := task.Store{Dir: saved.StoreDir}.Load(id)
+	if err != nil {
+		st = saved.State
+	}
+	if st == nil || st.ID != id {
+		return nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
+	}
+	return &localTask{
+		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode, state: st,
+	}, nil
+}
+
+// watch is called when the client has launched or adopted the task in this state.
+func (t *localTask) watch(st *task.State, ended <-chan struct{}) {
+	t.mu.Lock()
+	t.state, t.ended = st, ended
+	e := t.exit
+	t.mu.Unlock()
+	if e != nil {
+		t.reportExit(e)
+	}
+}
+
+// exited notes how the task ended. The client calls it before it closes ended.
+func (t *localTask) exited(e *task.Exit) {
+	t.mu.Lock()
+	t.exit = e
+	watched := t.ended != nil
+	t.mu.Unlock()
+	if watched { // the state as planned does not have the OOM kills of earlier runs
+		t.reportExit(e)
+	}
+}
+
+func (t *localTask) reportExit(e *task.Exit) {
+	if e.OOMKilled {
+		t.event("OOM: killed %s", t.memoryInWords())
+		return
+	}
+	t.reportOOM(e.OOMKills)
+}
+
+// reportOOM reports that processes were killed while the task itself goes on, or
+// ended well all the same.
+func (t *localTask) reportOOM(kills uint64) {
+	t.mu.Lock()
+	more := kills > max(t.oomKills, t.state.OOMKills)
+	t.oomKills = max(t.oomKills, kills)
+	t.mu.Unlock()
+	if more {
+		t.event("OOM: a process of the task was killed %s", t.memoryInWords())
+	}
+}
+
+func (t *localTask) memoryInWords() string {
+	if limit := t.current().Limits.MemoryMax; limit > 0 {
+		return fmt.Sprintf("at %d MiB of memory", limit>>20)
+	}
+	return "since the host is out of memory"
+}
+
+func (t *localTask) current() *task.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.state
+}
+
+// Claim is part of Claimer.
+func (t *localTask) Claim() error { return task.Store{Dir: t.storeDir}.Claim(t.id) }
+
+// Describe is part of Describer.
+func (t *localTask) Describe(r *Run) {
+	st := t.current()
+	r.Command, r.StderrFrom = &st.Command, st.Output.StderrFrom
+}
+
+// Attributes is part of Task.
+func (t *localTask) Attributes() map[string]string {
+	return map[string]string{"pid": strconv.Itoa(t.current().Identity.PID)}
+}
+
+// Network is part of Task: processes have the host's addresses, or those of the
+// network namespace that Nomad made.
+func (t *localTask) Network() *drivers.DriverNetwork { return nil }
+
+// Ended is part of Task.
+func (t *localTask) Ended() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
+}
+
+// Exit is part of Task.
+func (t *localTask) Exit() *task.Exit {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.exit
+}
+
+// Signal is part of Task.
+func (t *localTask) Signal(ctx context.Context, signal string) error {
+	sig, err := parseSignal(signal)
+	if err != nil {
+		return err
+	}
+	return t.signal(ctx, sig, task.KillProcess)
+}
+
+func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillMode) error {
+	return t.client.Signal(ctx, t.id, sig, mode)
+}
+
+// Destroy is part of Task. What remains in memory is the exit.
+func (t *localTask) Destroy(ctx context.Context) error {
+	if err := t.client.Destroy(ctx, t.id); err != nil {
+		return err
+	}
+	t.engine.release(t.id)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	st := *t.state
+	st.Command.Args, st.Command.Env = nil, nil
+	t.state = &st
+	return nil
+}

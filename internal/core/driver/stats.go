@@ -1,0 +1,62 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// TaskStats is part of drivers.DriverPlugin: a value at once, then one an
+// interval, until the task has ended or ctx has.
+func (d *Driver) TaskStats(
+	ctx context.Context, id string, interval time.Duration,
+) (<-chan *drivers.TaskResourceUsage, error) {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil, err
+	}
+	if interval <= 0 {
+		// Recoverable is what Nomad tells errors apart by; this one is not
+		return nil, structs.NewRecoverableError(errors.New("interval of statistics is not positive"), false)
+	}
+	usages := make(chan *drivers.TaskResourceUsage)
+	go func() {
+		defer close(usages)
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			if u := d.sample(ctx, h); u != nil {
+				select {
+				case usages <- u:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-h.task.Ended():
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return usages, nil
+}
+
+// sample is the engine's with the driver's own statistics, nil if there is none now.
+func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsage {
+	u, err := h.task.Stats(ctx)
+	if err != nil {
+		d.logger.Warn("failed to read statistics", "task", h.config.ID, "error", err)
+	}
+	if i, ok := optional[StatsReporter](d); ok && u != nil {
+		if err := i.ReportStats(ctx, h.run(), u); err != nil {
+			d.logger.Warn("failed to read the driver's own statistics", "task", h.config.ID, "error", err)
+		}
+	}
+	return u
+}
