@@ -208,7 +208,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		d.forget(cfg.ID)
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
-	return th, t.Network(), nil
+	return th, h.run().Network, nil
 }
 
 // StartCall registers the context of a call of StartTask, which is not among that

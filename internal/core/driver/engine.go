@@ -15,7 +15,8 @@ import (
 // supervisor; a driver whose tasks run elsewhere is an EngineProvider. Above every
 // engine is the same lifecycle (Driver): it decodes configurations, keeps handles,
 // waits, streams and reports events. All methods are called from several goroutines.
-// An engine that has a method Close() error is closed with the driver; its tasks go on.
+// An engine may be a Prober, and Capable; one that has a method Close() error is
+// closed with the driver. Its tasks go on.
 type Engine interface {
 	// Start runs a task and returns when its program itself runs. On an error nothing
 	// of the task is left. The context ends when the agent does not wait for the start
@@ -23,18 +24,28 @@ type Engine interface {
 	// task is either returned (see Claimer), or is over when Start returns.
 	Start(ctx context.Context, s *Start) (Task, error)
 
-	// Recover returns a task that an earlier plugin process started, from what its
-	// Saved was. A task that has ended meanwhile is recovered too. After an error Nomad
+	// Recover returns a task that an earlier plugin process started, with what it saved
+	// (see Saver). A task that has ended meanwhile is recovered too. After an error Nomad
 	// destroys the task and starts it again.
 	Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error)
 
 	// Destroy ends a task that this process never saw, and removes everything of it. It
 	// is no error if there is nothing.
 	Destroy(ctx context.Context, id string) error
+}
 
+// Prober is an Engine with something to report of the node.
+type Prober interface {
 	// Probe is called every 30 s for as long as an agent uses the driver. An error makes
 	// the driver unhealthy with this message, or undetected if it is an Undetected.
 	Probe(ctx context.Context) (Node, error)
+}
+
+// Node is the state of an engine.
+type Node struct {
+	Attributes map[string]*pstructs.Attribute // each by its name below driver.<Name>
+	Missing    []string                       // limitations, for the health's description
+	Removed    []string                       // ids of tasks that were removed, since no agent will ask for them
 }
 
 // EngineProvider is an Instance with an engine of its own. The options of
@@ -62,18 +73,8 @@ type Start struct {
 }
 
 // Task is one run of a task in an engine. It is used until Destroy, and Ended and Exit
-// also after it. It may be a Claimer and a Describer.
+// also after it. It may be a Saver, Claimer, Describer, Sampler and Executor.
 type Task interface {
-	// Saved is what Recover needs. Nomad keeps it, and limits messages to 4 MiB.
-	Saved() (json.RawMessage, error)
-
-	// Attributes describe the task for a person, such as by its pid.
-	Attributes() map[string]string
-
-	// Network is where the task can be reached if that is not the host's own address,
-	// otherwise nil.
-	Network() *drivers.DriverNetwork
-
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
@@ -86,20 +87,17 @@ type Task interface {
 	// Signal sends a signal to the main process, by its name in signal(7).
 	Signal(ctx context.Context, signal string) error
 
-	// Stats is a sample of the task's resource usage, nil if there is none now.
-	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
-
-	// Exec runs a command in the task and returns how it ended, when all of its output
-	// is written. It is killed at the end of the context. Streams may be nil; Stdout
-	// and Stderr may be the same, then only one goroutine may write at a time. A
-	// stream is closed at its end.
-	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
-
 	// Destroy kills what is left of the task and removes everything of it.
 	Destroy(ctx context.Context) error
 }
 
-// Claimer is a Task that can be found again without its handle.
+// Saver is a Task that Recover can't find by its id alone.
+type Saver interface {
+	// Saved is what Recover gets. Nomad keeps it, and limits messages to 4 MiB.
+	Saved() (json.RawMessage, error)
+}
+
+// Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
 	// Claim is called before an agent is told anything of the task that it may act on.
 	// Until then a Start for the same allocation and task, with the same
@@ -108,14 +106,22 @@ type Claimer interface {
 	Claim() error
 }
 
-// Describer is a Task that knows more of its Run than the handle does.
+// Describer is a Task that knows more of its Run than the lifecycle does.
 type Describer interface {
 	Describe(r *Run)
 }
 
-// Node is the state of an engine.
-type Node struct {
-	Attributes map[string]*pstructs.Attribute // each by its name below driver.<Name>
-	Missing    []string                       // limitations, for the health's description
-	Removed    []string                       // ids of tasks that were removed, since no agent will ask for them
+// Sampler is a Task with statistics.
+type Sampler interface {
+	// Stats is a sample of the task's resource usage, nil if there is none now.
+	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
+}
+
+// Executor is a Task in which commands can be run.
+type Executor interface {
+	// Exec runs a command in the task and returns how it ended, when all of its output
+	// is written. It is killed at the end of the context. Streams may be nil; Stdout
+	// and Stderr may be the same, then only one goroutine may write at a time. A
+	// stream is closed at its end.
+	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
 }

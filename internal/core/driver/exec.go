@@ -18,14 +18,14 @@ import (
 // ExecTask is part of drivers.DriverPlugin: it runs a command in the task and
 // returns its combined output, at most drivers.CheckBufSize bytes of its end.
 func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
-	h, err := d.handleForExec(id, cmd)
+	t, err := d.executor(id, cmd)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, timeout)
 	defer cancel()
 	var out tail
-	e, err := h.task.Exec(ctx, &drivers.ExecOptions{Command: cmd, Stdout: &out, Stderr: &out})
+	e, err := t.Exec(ctx, &drivers.ExecOptions{Command: cmd, Stdout: &out, Stderr: &out})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("command did not end within %v: %w", timeout, err)
 	}
@@ -40,7 +40,7 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 func (d *Driver) ExecTaskStreamingRaw(
 	ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
-	h, err := d.handleForExec(id, cmd)
+	t, err := d.executor(id, cmd)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (d *Driver) ExecTaskStreamingRaw(
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		e, err = h.task.Exec(ctx, &drivers.ExecOptions{
+		e, err = t.Exec(ctx, &drivers.ExecOptions{
 			Command: cmd, Tty: tty, Stdin: stdin, ResizeCh: sizes,
 			Stdout: &output{out, func(op *proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStreamingResponseMsg {
 				return &drivers.ExecTaskStreamingResponseMsg{Stdout: op}
@@ -80,19 +80,20 @@ func (d *Driver) ExecTaskStreamingRaw(
 	})
 }
 
-// handleForExec is the task for a command that may be run in it.
-func (d *Driver) handleForExec(id string, cmd []string) (*handle, error) {
+// executor is a task in which this command may be run.
+func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	h, err := d.handle(id)
 	if err != nil {
 		return nil, err
 	}
-	if c, err := d.Capabilities(); err != nil || !c.Exec {
+	t, ok := h.task.(Executor)
+	if c, err := d.Capabilities(); err != nil || !ok || !c.Exec {
 		return nil, fmt.Errorf("driver %s runs no commands in tasks", d.name)
 	}
 	if len(cmd) == 0 || cmd[0] == "" {
 		return nil, errors.New("command is empty")
 	}
-	return h, nil
+	return t, nil
 }
 
 // receive passes on the user's input and window size. An engine that reads neither

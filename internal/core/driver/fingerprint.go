@@ -45,9 +45,12 @@ func (d *Driver) failed(err error) *drivers.Fingerprint {
 }
 
 func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
-	node, err := d.currentEngine().Probe(ctx)
-	if err != nil {
-		return nil, err
+	var node Node
+	var err error
+	if e, ok := d.currentEngine().(Prober); ok {
+		if node, err = e.Probe(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, id := range node.Removed {
 		d.forget(id)

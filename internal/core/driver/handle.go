@@ -58,9 +58,12 @@ func loadHandle(th *drivers.TaskHandle) (*handle, json.RawMessage, error) {
 }
 
 func (h *handle) save(cfg *drivers.TaskConfig) (*drivers.TaskHandle, error) {
-	saved, err := h.task.Saved()
-	if err != nil {
-		return nil, err
+	var saved json.RawMessage
+	if t, ok := h.task.(Saver); ok {
+		var err error
+		if saved, err = t.Saved(); err != nil {
+			return nil, err
+		}
 	}
 	th := drivers.NewTaskHandle(1)
 	th.Config, th.State = cfg, drivers.TaskStateRunning
@@ -146,7 +149,7 @@ func (h *handle) exitWithMessage() *drivers.ExitResult {
 func (h *handle) status() *drivers.TaskStatus {
 	s := &drivers.TaskStatus{
 		ID: h.config.ID, Name: h.config.Name, State: drivers.TaskStateRunning, StartedAt: h.startedAt,
-		DriverAttributes: h.task.Attributes(),
+		DriverAttributes: h.run().Attributes,
 	}
 	if h.hasEnded() {
 		e := h.task.Exit()
@@ -159,7 +162,7 @@ func (h *handle) status() *drivers.TaskStatus {
 }
 
 func (h *handle) attributesInWords() string {
-	attributes := h.task.Attributes()
+	attributes := h.run().Attributes
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		words = append(words, name+" "+attributes[name])

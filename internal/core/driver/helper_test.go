@@ -112,7 +112,7 @@ type testInstance struct {
 	ended       func(Ended) string
 	stats       func(Run, *drivers.TaskResourceUsage) error
 	defaultUser string
-	noExec      bool
+	engine      Engine // nil is the local one
 }
 
 type testRequest = Request[testTask]
@@ -137,8 +137,6 @@ func (i testInstance) ReportExit(e Ended) string {
 
 func (i testInstance) DefaultUser() string { return i.defaultUser }
 
-func (i testInstance) Capabilities(c *drivers.Capabilities) { c.Exec = !i.noExec }
-
 func (i testInstance) ReportStats(_ context.Context, r Run, u *drivers.TaskResourceUsage) error {
 	if i.stats == nil {
 		return nil
@@ -149,7 +147,12 @@ func (i testInstance) ReportStats(_ context.Context, r Run, u *drivers.TaskResou
 func testPlugin(i testInstance) Plugin[testConfig, testTask] {
 	return Plugin[testConfig, testTask]{
 		Name: "test-driver", Summary: "runs what a test says",
-		New: func(testConfig, hclog.Logger) (Instance[testTask], error) { return i, nil },
+		New: func(testConfig, hclog.Logger) (Instance[testTask], error) {
+			if i.engine != nil {
+				return withEngine{i, i.engine}, nil
+			}
+			return i, nil
+		},
 		Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(args []string) error {
 			fmt.Println("said", args)
 			return nil
@@ -201,7 +204,7 @@ func detect() cgroup.Support {
 
 func startInstance(t *testing.T, w testInstance, options map[string]any) *agent {
 	t.Helper()
-	state, err := os.MkdirTemp("", "otd")
+	state, err := os.MkdirTemp("", "d")
 	must(t, err)
 	a := &agent{t: t, state: state, node: NewNode(), cgroup: detect(), instance: w}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
@@ -536,7 +539,7 @@ func withoutRoot(t *testing.T, groups ...string) bool {
 	if os.Geteuid() != 0 {
 		t.Skip("the parent part needs root to become another user")
 	}
-	dir, err := os.MkdirTemp("", "otn") // short, for a socket
+	dir, err := os.MkdirTemp("", "n") // short, for a socket
 	must(t, err)
 	defer os.RemoveAll(dir)
 	must(t, os.Chmod(dir, 0o777|os.ModeSticky))

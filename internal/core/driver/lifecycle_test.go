@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,10 +20,19 @@ import (
 )
 
 func TestExitsAreTold(t *testing.T) {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		for _, code := range []int{0, 7} {
+			cfg := a.program("exit", strconv.Itoa(code))
+			if _, r := a.result(cfg); *r != (drivers.ExitResult{ExitCode: code}) {
+				t.Errorf("%d: got %+v", code, r)
+			}
+		}
+	})
+}
+
+func TestExitsBySignalAreTold(t *testing.T) {
 	a := start(t, nil)
 	for script, want := range map[string]drivers.ExitResult{
-		"exit 0":        {},
-		"exit 7":        {ExitCode: 7},
 		"kill -TERM $$": {ExitCode: 143, Signal: 15},
 		"kill -KILL $$": {ExitCode: 137, Signal: 9},
 	} {
@@ -34,72 +44,75 @@ func TestExitsAreTold(t *testing.T) {
 }
 
 func TestWaitersAllGetTheExit(t *testing.T) {
-	a := start(t, nil)
-	for range 5 {
-		file := filepath.Join(t.TempDir(), "go")
-		cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; exit 5", "")
-		a.run(cfg)
-		var all sync.WaitGroup
-		for range 20 {
-			ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over the wire nothing tells that it has been asked
-			must(t, err)
-			all.Go(func() {
-				if r := await(t, "the exit", ch); r.ExitCode != 5 || r.Err != nil {
-					t.Errorf("got %+v", r)
-				}
-				_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
-			})
+	eachEngine(t, func(t *testing.T, a *agent) {
+		for range 5 {
+			file := filepath.Join(t.TempDir(), "go")
+			cfg := a.program("until", file, "5")
+			a.run(cfg)
+			var all sync.WaitGroup
+			for range 20 {
+				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over the wire nothing tells that it has been asked
+				must(t, err)
+				all.Go(func() {
+					if r := await(t, "the exit", ch); r.ExitCode != 5 || r.Err != nil {
+						t.Errorf("got %+v", r)
+					}
+					_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
+				})
+			}
+			must(t, os.WriteFile(file, nil, 0o600))
+			all.Wait()
+			a.destroy(cfg.ID)
 		}
-		must(t, os.WriteFile(file, nil, 0o600))
-		all.Wait()
-		a.destroy(cfg.ID)
-	}
+	})
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	a := start(t, nil)
-	cfg := a.shell("exec sleep 1000", "")
-	a.run(cfg)
-	ctx, cancel := context.WithCancel(context.Background())
-	ch, err := a.driver.WaitTask(ctx, cfg.ID)
-	must(t, err)
-	cancel()
-	select {
-	case r := <-ch:
-		if r == nil || !errors.Is(r.Err, context.Canceled) {
-			t.Errorf("got %+v", r)
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("sleep", "0")
+		a.run(cfg)
+		ctx, cancel := context.WithCancel(context.Background())
+		ch, err := a.driver.WaitTask(ctx, cfg.ID)
+		must(t, err)
+		cancel()
+		select {
+		case r := <-ch:
+			if r == nil || !errors.Is(r.Err, context.Canceled) {
+				t.Errorf("got %+v", r)
+			}
+		case <-time.After(time.Minute):
+			t.Error("still waiting")
 		}
-	case <-time.After(time.Minute):
-		t.Error("still waiting")
-	}
-	if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
-		t.Errorf("the task: %+v, %v", s, err)
-	}
-	a.destroy(cfg.ID)
+		if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
+			t.Errorf("the task: %+v, %v", s, err)
+		}
+		a.destroy(cfg.ID)
+	})
 }
 
 func TestUnknownTask(t *testing.T) {
-	a := start(t, nil)
-	ctx := context.Background()
-	for name, call := range map[string]func() error{
-		"wait":    func() error { _, err := a.driver.WaitTask(ctx, "x"); return err },
-		"inspect": func() error { _, err := a.driver.InspectTask("x"); return err },
-		"stats":   func() error { _, err := a.driver.TaskStats(ctx, "x", time.Second); return err },
-		"signal":  func() error { return a.driver.SignalTask("x", "SIGHUP") },
-		"exec":    func() error { _, err := a.driver.ExecTask("x", []string{"true"}, time.Second); return err },
-		"stream":  func() error { return a.driver.ExecTaskStreamingRaw(ctx, "x", []string{"true"}, false, nil) },
-	} {
-		if err := call(); !errors.Is(err, drivers.ErrTaskNotFound) {
-			t.Errorf("%s: got %v", name, err)
+	eachEngine(t, func(t *testing.T, a *agent) {
+		ctx := context.Background()
+		for name, call := range map[string]func() error{
+			"wait":    func() error { _, err := a.driver.WaitTask(ctx, "x"); return err },
+			"inspect": func() error { _, err := a.driver.InspectTask("x"); return err },
+			"stats":   func() error { _, err := a.driver.TaskStats(ctx, "x", time.Second); return err },
+			"signal":  func() error { return a.driver.SignalTask("x", "SIGHUP") },
+			"exec":    func() error { _, err := a.driver.ExecTask("x", []string{"true"}, time.Second); return err },
+			"stream":  func() error { return a.driver.ExecTaskStreamingRaw(ctx, "x", []string{"true"}, false, nil) },
+		} {
+			if err := call(); !errors.Is(err, drivers.ErrTaskNotFound) {
+				t.Errorf("%s: got %v", name, err)
+			}
 		}
-	}
-	// an error would make Nomad ask again for minutes
-	if err := a.StopTask("x", time.Second, "SIGTERM"); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-	if err := a.DestroyTask("x", true); err != nil {
-		t.Errorf("destroy: %v", err)
-	}
+		// an error would make Nomad ask again for minutes
+		if err := a.StopTask("x", time.Second, "SIGTERM"); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if err := a.DestroyTask("x", true); err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+	})
 }
 
 func TestStopEscalatesAtTheTimeout(t *testing.T) {
@@ -145,41 +158,40 @@ func TestStopEscalatesAtTheTimeout(t *testing.T) {
 }
 
 func TestDestroyWithoutForceSparesARunningTask(t *testing.T) {
-	a := start(t, nil)
-	cfg := a.shell("exec sleep 1000", "")
-	a.run(cfg)
-	if err := a.DestroyTask(cfg.ID, false); err == nil || !strings.Contains(err.Error(), "still runs") {
-		t.Errorf("got %v", err)
-	}
-	a.destroy(cfg.ID)
-	if _, err := a.InspectTask(cfg.ID); err == nil {
-		t.Error("it is known after destroy")
-	}
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("deaf", "0")
+		a.run(cfg)
+		if err := a.DestroyTask(cfg.ID, false); err == nil || !strings.Contains(err.Error(), "still runs") {
+			t.Errorf("got %v", err)
+		}
+		a.destroy(cfg.ID)
+		if _, err := a.InspectTask(cfg.ID); err == nil {
+			t.Error("it is known after destroy")
+		}
+	})
 }
 
 func TestRecoveredTaskIsTheSame(t *testing.T) {
-	a := start(t, nil)
-	file := filepath.Join(t.TempDir(), "go")
-	cfg := a.shell("echo first; while [ ! -e "+file+" ]; do sleep 0.01; done; echo last; exit 9", "")
-	th := wire(t, a.run(cfg))
-	before, err := a.InspectTask(cfg.ID)
-	must(t, err)
-	a.restart()
-	must(t, a.RecoverTask(th))
-	must(t, a.RecoverTask(th)) // known already
-	after, err := a.InspectTask(cfg.ID)
-	must(t, err)
-	if after.State != before.State || !after.StartedAt.Equal(before.StartedAt) || after.DriverAttributes["pid"] != before.DriverAttributes["pid"] {
-		t.Errorf("before %+v, after %+v", before, after)
-	}
-	must(t, os.WriteFile(file, nil, 0o600))
-	if r := a.wait(cfg.ID); r.ExitCode != 9 || r.Err != nil {
-		t.Errorf("got %+v", r)
-	}
-	if out := a.output(cfg); out != "first\nlast\n" {
-		t.Errorf("output %q", out)
-	}
-	a.destroy(cfg.ID)
+	eachEngine(t, func(t *testing.T, a *agent) {
+		file := filepath.Join(t.TempDir(), "go")
+		cfg := a.program("until", file, "9")
+		th := wire(t, a.run(cfg))
+		before, err := a.InspectTask(cfg.ID)
+		must(t, err)
+		a.restart()
+		must(t, a.RecoverTask(th))
+		must(t, a.RecoverTask(th)) // known already
+		after, err := a.InspectTask(cfg.ID)
+		must(t, err)
+		if after.State != before.State || !after.StartedAt.Equal(before.StartedAt) || after.DriverAttributes["pid"] != before.DriverAttributes["pid"] {
+			t.Errorf("before %+v, after %+v", before, after)
+		}
+		must(t, os.WriteFile(file, nil, 0o600))
+		if r := a.wait(cfg.ID); r.ExitCode != 9 || r.Err != nil {
+			t.Errorf("got %+v", r)
+		}
+		a.destroy(cfg.ID)
+	})
 }
 
 func TestTaskThatEndedMeanwhileIsRecoveredWithItsExit(t *testing.T) {
@@ -284,6 +296,79 @@ func TestExecInATask(t *testing.T) {
 	}
 }
 
+func TestLifecycle_StopsAtTheTimeout(t *testing.T) {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		for _, c := range []struct {
+			program []string
+			signal  string
+			timeout time.Duration
+			code    int
+		}{
+			{[]string{"sleep", "3"}, "SIGINT", time.Minute, 3},
+			{[]string{"trap", "USR2", "4"}, "SIGUSR2", time.Minute, 4},
+			{[]string{"deaf", "0"}, "SIGINT", 300 * time.Millisecond, 137},
+		} {
+			cfg := a.program(c.program[0], c.program[1:]...)
+			a.run(cfg)
+			a.ready(cfg)
+			began := time.Now()
+			must(t, a.StopTask(cfg.ID, c.timeout, c.signal))
+			if took := time.Since(began); c.code == 137 && took < c.timeout || took > 30*time.Second {
+				t.Errorf("%s: took %v", c.program, took)
+			}
+			if r := a.wait(cfg.ID); r.ExitCode != c.code {
+				t.Errorf("%s: got %+v", c.program, r)
+			}
+			a.destroy(cfg.ID)
+		}
+	})
+}
+
+func TestLifecycle_PassesOnSignals(t *testing.T) {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("trap", "HUP", "2")
+		a.run(cfg)
+		a.ready(cfg)
+		must(t, a.SignalTask(cfg.ID, "SIGHUP"))
+		if r := a.wait(cfg.ID); r.ExitCode != 2 {
+			t.Errorf("got %+v", r)
+		}
+		a.destroy(cfg.ID)
+	})
+}
+
+// The example's engine has neither statistics nor commands in tasks.
+func TestLifecycle_EndsStatisticsWithTheTask(t *testing.T) {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("sleep", "0")
+		a.run(cfg)
+		usages, err := a.driver.TaskStats(t.Context(), cfg.ID, 10*time.Millisecond)
+		must(t, err)
+		if _, err = a.driver.ExecTask(cfg.ID, []string{"true"}, time.Minute); (err == nil) != (a.instance.engine == nil) {
+			t.Errorf("exec: got %v", err)
+		}
+		must(t, a.StopTask(cfg.ID, 0, ""))
+		samples := 0
+		for range usages {
+			samples++
+		}
+		if a.instance.engine != nil && samples > 0 {
+			t.Errorf("%d samples", samples)
+		}
+		a.destroy(cfg.ID)
+	})
+}
+
+func TestLifecycle_DestroysWhatItNeverSaw(t *testing.T) {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("deaf", "0")
+		a.run(cfg)
+		a.restart()
+		a.destroy(cfg.ID)
+		a.destroy(cfg.ID)
+	})
+}
+
 func TestStatsAreComplete(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("while :; do :; done & wait", "")
@@ -317,39 +402,36 @@ func TestStatsAreComplete(t *testing.T) {
 }
 
 func TestEventsWaitUntilSomebodyListens(t *testing.T) {
-	a := start(t, nil)
-	cfg := a.shell("exec sleep 1000", "")
-	th := wire(t, a.run(cfg))
-	a.restart()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	events, err := a.TaskEvents(ctx)
-	must(t, err)
-	must(t, a.RecoverTask(th))
-	select {
-	case e := <-events:
-		t.Fatalf("told before WaitTask: %+v", e)
-	case <-time.After(100 * time.Millisecond):
-	}
-	_, err = a.WaitTask(ctx, cfg.ID)
-	must(t, err)
-	next := func() *drivers.TaskEvent {
+	eachEngine(t, func(t *testing.T, a *agent) {
+		cfg := a.program("sleep", "0")
+		th := wire(t, a.run(cfg))
+		a.restart()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		events, err := a.TaskEvents(ctx)
+		must(t, err)
+		must(t, a.RecoverTask(th))
 		select {
 		case e := <-events:
-			return e
-		case <-time.After(time.Minute):
-			t.Fatal("no event")
-			return nil
+			t.Fatalf("told before WaitTask: %+v", e)
+		case <-time.After(100 * time.Millisecond):
 		}
-	}
-	if e := next(); !strings.HasPrefix(e.Message, "Re-attached") || e.TaskID != cfg.ID || e.AllocID != cfg.AllocID || e.TaskName != "web" || e.Timestamp.IsZero() {
-		t.Errorf("got %+v", e)
-	}
-	must(t, a.SignalTask(cfg.ID, "SIGKILL"))
-	if e := next(); !strings.Contains(e.Message, "SIG") {
-		t.Errorf("got %+v", e)
-	}
-	a.destroy(cfg.ID)
+		_, err = a.WaitTask(ctx, cfg.ID)
+		must(t, err)
+		next := func() *drivers.TaskEvent {
+			select {
+			case e := <-events:
+				return e
+			case <-time.After(time.Minute):
+				t.Fatal("no event")
+				return nil
+			}
+		}
+		if e := next(); !strings.HasPrefix(e.Message, "Re-attached") || e.TaskID != cfg.ID || e.AllocID != cfg.AllocID || e.TaskName != "web" || e.Timestamp.IsZero() {
+			t.Errorf("got %+v", e)
+		}
+		a.destroy(cfg.ID)
+	})
 }
 
 func TestOOMKillIsToldWithTheLimit(t *testing.T) {

@@ -42,6 +42,12 @@ type local struct {
 	swept   time.Time                     // when abandoned tasks were looked for
 }
 
+var (
+	_ Capable = (*local)(nil)
+	_ Engine  = (*local)(nil)
+	_ Prober  = (*local)(nil)
+)
+
 func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
 	return &local{
 		name: name, logger: logger, ctx: ctx, sampling: newWorker(ctx), options: defaultPluginOptions(),

@@ -25,7 +25,7 @@ import (
 // such commands end with the connection, the task does not.
 var errSessionLost = errors.New("command was ended: the supervisor was restarted")
 
-// Exec is part of Task.
+// Exec is part of Executor.
 func (t *localTask) Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// Probe is part of Engine.
+// Probe is part of Prober.
 func (l *local) Probe(ctx context.Context) (Node, error) {
 	removed := l.sweep(ctx)
 	if root := l.stateRoot(); root != "" {

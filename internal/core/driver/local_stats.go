@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Stats is part of Task.
+// Stats is part of Sampler.
 func (t *localTask) Stats(context.Context) (u *drivers.TaskResourceUsage, err error) {
 	t.engine.sampling.run(func() {
 		group := t.current().Group

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
@@ -36,6 +35,9 @@ type localTask struct {
 var (
 	_ Claimer   = (*localTask)(nil)
 	_ Describer = (*localTask)(nil)
+	_ Executor  = (*localTask)(nil)
+	_ Sampler   = (*localTask)(nil)
+	_ Saver     = (*localTask)(nil)
 )
 
 // savedTask is what Nomad keeps of a task. Fields are only ever added.
@@ -49,7 +51,7 @@ type savedTask struct {
 // small enough for a message that brings them back.
 const maxSaved = 1 << 20
 
-// Saved is part of Task.
+// Saved is part of Saver.
 func (t *localTask) Saved() (json.RawMessage, error) {
 	st := *t.current()
 	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, State: &st}
@@ -143,20 +145,13 @@ func (t *localTask) current() *task.State {
 // Claim is part of Claimer.
 func (t *localTask) Claim() error { return task.Store{Dir: t.storeDir}.Claim(t.id) }
 
-// Describe is part of Describer.
+// Describe is part of Describer. There is no network: processes have the host's
+// addresses, or those of the network namespace that Nomad made.
 func (t *localTask) Describe(r *Run) {
 	st := t.current()
 	r.Command, r.StderrFrom = &st.Command, st.Output.StderrFrom
+	r.Attributes = map[string]string{"pid": strconv.Itoa(st.Identity.PID)}
 }
-
-// Attributes is part of Task.
-func (t *localTask) Attributes() map[string]string {
-	return map[string]string{"pid": strconv.Itoa(t.current().Identity.PID)}
-}
-
-// Network is part of Task: processes have the host's addresses, or those of the
-// network namespace that Nomad made.
-func (t *localTask) Network() *drivers.DriverNetwork { return nil }
 
 // Ended is part of Task.
 func (t *localTask) Ended() <-chan struct{} {

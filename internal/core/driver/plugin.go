@@ -160,8 +160,10 @@ func (s *startup) over() {
 
 // Run is one run of a task.
 type Run struct {
-	ID      string        // Nomad's, new for each start
-	Command *task.Command // what runs
+	ID         string                 // Nomad's, new for each start
+	Command    *task.Command          // what runs, nil if the engine does not know it
+	Attributes map[string]string      // for a person, such as the pid
+	Network    *drivers.DriverNetwork // where the task can be reached, nil for the host's own addresses
 
 	// AllocDir and Task tell where its files are: <AllocDir>/<Task> is its directory,
 	// and <AllocDir>/alloc/logs/<Task>.stderr.N its output, the largest N being the

@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +20,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
+
+func init() {
+	driver.ExampleEngine = func() driver.Engine {
+		return &goroutines{call: func(ctx context.Context, c *task.Command, signals <-chan string) int {
+			return driver.Programs(ctx, c.Path, c.Args, signals)
+		}}
+	}
+}
 
 func TestExample_RunsModules(t *testing.T) {
 	state, err := os.MkdirTemp("", "otx") // short, for a socket
@@ -91,5 +101,7 @@ func TestExample_RunsModules(t *testing.T) {
 }
 
 func TestExample_IsTheOneInTheDocs(t *testing.T) {
-	schematest.Source(t, "../../../docs/how-plugins-work.md", "internal/core/driver/example_test.go", "example_test.go")
+	for _, file := range []string{"example_test.go", "example_engine_test.go"} {
+		schematest.Source(t, "../../../docs/how-plugins-work.md", "internal/core/driver/"+file, file)
+	}
 }

@@ -49,7 +49,11 @@ func (d *Driver) TaskStats(
 
 // sample is the engine's with the driver's own statistics, nil if there is none now.
 func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsage {
-	u, err := h.task.Stats(ctx)
+	t, ok := h.task.(Sampler)
+	if !ok {
+		return nil
+	}
+	u, err := t.Stats(ctx)
 	if err != nil {
 		d.logger.Warn("failed to read statistics", "task", h.config.ID, "error", err)
 	}
