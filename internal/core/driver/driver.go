@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,17 +24,16 @@ import (
 // Driver implements drivers.DriverPlugin for any Plugin: the lifecycle above an
 // Engine. Nomad calls it from many goroutines.
 type Driver struct {
-	plugin  *erased
-	name    string
-	logger  hclog.Logger
-	eventer *eventer.Eventer
-	calm    *time.Timer // fires when the last start is a while ago
-	local   *local
-	ctx     context.Context
+	plugin   *erased
+	name     string
+	logger   hclog.Logger
+	eventer  *eventer.Eventer
+	calm     *time.Timer // fires when the last start is a while ago
+	local    *local
+	instance atomic.Pointer[instance] // of the last configuration
+	ctx      context.Context
 
 	mu          sync.Mutex
-	instance    *instance // nil before SetConfig
-	engine      Engine
 	handles     map[string]*handle
 	calls       map[string]context.Context // by task id: StartTask under way
 	destroyed   []*handle                  // the last ones
@@ -69,21 +69,22 @@ func Main[C, T any](p Plugin[C, T]) {
 
 func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	logger = logger.Named(p.name)
-	l := newLocal(ctx, logger, p.name)
-	return &Driver{
-		plugin: p, name: p.name, logger: logger, ctx: ctx, local: l, engine: l,
+	d := &Driver{
+		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
 		eventer: eventer.NewEventer(ctx, logger),
 		// a burst of starts leaves many times the garbage of what is kept of it
 		calm:    time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:   map[string]context.Context{},
 		handles: map[string]*handle{},
 	}
+	d.instance.Store(&instance{engine: d.local})
+	return d
 }
 
 // Close releases the engine. Tasks go on.
 func (d *Driver) Close() error {
 	d.calm.Stop()
-	if c, ok := d.currentEngine().(io.Closer); ok {
+	if c, ok := d.instance.Load().engine.(io.Closer); ok {
 		return c.Close()
 	}
 	return nil
@@ -107,15 +108,15 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
-	var engine Engine = d.local
 	if p, ok := i.any.(EngineProvider); ok {
-		engine = p.Engine()
-	} else if err := d.local.configure(options, c.AgentConfig); err != nil {
-		return err
+		i.engine = p.Engine()
+	} else {
+		i.engine = d.local
+		if err := d.local.configure(options, c.AgentConfig); err != nil {
+			return err
+		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.instance, d.engine = i, engine
+	d.instance.Store(i)
 	return nil
 }
 
@@ -128,7 +129,7 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost},
 		MountConfigs:      drivers.MountConfigSupportNone, // crosses the wire by the interceptor of package plugin
 	}
-	if e, ok := d.currentEngine().(Capable); ok {
+	if e, ok := d.instance.Load().engine.(Capable); ok {
 		e.Capabilities(c)
 	}
 	if i, ok := optional[Capable](d); ok {
@@ -160,7 +161,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	if !d.keep(h) {
 		return nil // another call was quicker
 	}
-	t, err := d.currentEngine().Recover(d.ctx, id, saved, d.eventsOf(h))
+	t, err := d.instance.Load().engine.Recover(d.ctx, id, saved, d.eventsOf(h))
 	if err == nil {
 		d.run(h, t)
 		err = h.claim() // as late as can be: an agent that gets an error here starts the task again
@@ -170,7 +171,11 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
 	if !h.hasEnded() {
-		d.event(h, "Re-attached to the running task%s", h.attributesInWords())
+		pid := ""
+		if n, ok := h.run().Attributes["pid"]; ok {
+			pid = fmt.Sprintf(" (pid %s)", n)
+		}
+		d.event(h, "Re-attached to the running task%s", pid)
 	}
 	return nil
 }
@@ -179,27 +184,27 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 // runs; on an error nothing of the task is left. If an agent was killed before it
 // knew of the task, and the next one asks for it again, it gets the same run.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	i := d.configured()
-	if i == nil {
+	i := d.instance.Load()
+	if i.start == nil {
 		return nil, nil, errors.New("driver is not configured")
 	}
-	begun := &startup{event: func(text string) time.Time { return d.emit(taskEvent(cfg, text)) }}
+	h := newHandle(cfg)
+	// at once: the agent waits for the start
+	begun := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
 	defer begun.over()
 	s, err := i.start(cfg, begun)
 	if err != nil {
 		return nil, nil, err
 	}
-	h := newHandle(cfg)
 	s.Event = d.eventsOf(h)
-	if i, ok := i.any.(UserDefaulter); ok {
+	if i, ok := optional[UserDefaulter](d); ok {
 		s.DefaultUser = i.DefaultUser()
 	}
-	t, err := d.currentEngine().Start(d.callContext(cfg.ID), s)
+	t, err := d.instance.Load().engine.Start(d.callContext(cfg.ID), s)
 	if err != nil {
 		return nil, nil, err
 	}
 	h.startedAt = time.Now()
-	h.delivered(begun.lastDeliveredBy())
 	d.run(h, t)
 	d.calm.Reset(2 * time.Second)
 	th, err := h.save(cfg)
@@ -287,7 +292,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 func (d *Driver) DestroyTask(id string, force bool) error {
 	h, err := d.handle(id)
 	if err != nil {
-		return d.currentEngine().Destroy(d.ctx, id)
+		return d.instance.Load().engine.Destroy(d.ctx, id)
 	}
 	h.busy.Lock()
 	defer h.busy.Unlock()
@@ -322,23 +327,8 @@ func (d *Driver) SignalTask(id string, signal string) error {
 	return h.task.Signal(d.ctx, signal)
 }
 
-// configured is the instance of the configuration, nil before SetConfig.
-func (d *Driver) configured() *instance {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.instance
-}
-
-func (d *Driver) currentEngine() Engine {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.engine
-}
-
 // optional is the instance as one of its optional interfaces.
 func optional[I any](d *Driver) (i I, ok bool) {
-	if configured := d.configured(); configured != nil {
-		i, ok = configured.any.(I)
-	}
+	i, ok = d.instance.Load().any.(I)
 	return i, ok
 }

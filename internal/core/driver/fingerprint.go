@@ -47,7 +47,7 @@ func (d *Driver) failed(err error) *drivers.Fingerprint {
 func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 	var node Node
 	var err error
-	if e, ok := d.currentEngine().(Prober); ok {
+	if e, ok := d.instance.Load().engine.(Prober); ok {
 		if node, err = e.Probe(ctx); err != nil {
 			return nil, err
 		}

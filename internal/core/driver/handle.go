@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +24,6 @@ type handle struct {
 	busy sync.Mutex // held while the task is recovered, or destroyed
 
 	mu          sync.Mutex
-	claimed     bool                 // the engine knows that an agent knows of the task
 	waitedFor   bool                 // WaitTask was called
 	pending     []*drivers.TaskEvent // events before that
 	deliveredBy time.Time            // of the last event
@@ -73,18 +71,12 @@ func (h *handle) save(cfg *drivers.TaskConfig) (*drivers.TaskHandle, error) {
 // claim has the engine know that an agent knows of the task.
 func (h *handle) claim() error {
 	c, ok := h.task.(Claimer)
-	h.mu.Lock()
-	claimed := h.claimed || !ok
-	h.mu.Unlock()
-	if claimed {
+	if !ok {
 		return nil
 	}
 	if err := c.Claim(); err != nil {
 		return fmt.Errorf("failed to note that the agent knows of the task: %w", err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.claimed = true
 	return nil
 }
 
@@ -159,18 +151,6 @@ func (h *handle) status() *drivers.TaskStatus {
 		}
 	}
 	return s
-}
-
-func (h *handle) attributesInWords() string {
-	attributes := h.run().Attributes
-	var words []string
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		words = append(words, name+" "+attributes[name])
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(words, ", ") + ")"
 }
 
 // exitResult is an exit in Nomad's terms: a signal is also an exit code of 128 and its

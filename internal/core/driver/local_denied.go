@@ -8,6 +8,7 @@ import (
 
 	"github.com/ryanuber/go-glob"
 
+	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -58,12 +59,9 @@ func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {
 		return nil
 	}
-	if u == nil {
-		own, err := ownGroups()
-		if err != nil {
-			return err
-		}
-		u = &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: own}
+	u, err := orAgents(u)
+	if err != nil {
+		return err
 	}
 	if contains(d.uids, u.UID) {
 		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): set the task's user to another", u.UID)
@@ -88,4 +86,38 @@ func (d denied) filter(env map[string]string) map[string]string {
 		}
 	}
 	return kept
+}
+
+// refuseBuilders refuses a task that would have the id of a builder, as its user, its
+// group or one of its other groups; nil is the agent's own user. dir is builders.Dir,
+// but in tests.
+func refuseBuilders(dir string, u *task.User) error {
+	u, err := orAgents(u)
+	if err != nil {
+		return err
+	}
+	for i, id := range append([]uint32{u.UID, u.GID}, u.Groups...) {
+		is, err := builders.Is(dir, id)
+		if err != nil {
+			return err
+		}
+		if is {
+			what := "group"
+			if i == 0 {
+				what = "user"
+			}
+			return fmt.Errorf("%s id %d builds what tasks of this node use (ids %d to %d, and build_user of the python driver), "+
+				"and runs no tasks: set the task's user to another", what, id, builders.First, builders.Last)
+		}
+	}
+	return nil
+}
+
+// orAgents is a task's user, by default the agent's own.
+func orAgents(u *task.User) (*task.User, error) {
+	if u != nil {
+		return u, nil
+	}
+	own, err := ownGroups()
+	return &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: own}, err
 }

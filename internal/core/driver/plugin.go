@@ -9,8 +9,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -122,7 +120,7 @@ func (r Request[T]) StateDir() string { return r.stateDir }
 // Event shows a sentence among the task's events, at once. Nomad keeps the last ten
 // of a task (structs.TaskState), its own included. It may be called from any
 // goroutine until Command returns.
-func (r Request[T]) Event(format string, args ...any) { r.say(fmt.Sprintf(format, args...)) }
+func (r Request[T]) Event(format string, args ...any) { r.event(fmt.Sprintf(format, args...)) }
 
 // Finally has f called at the end of the start, successful or not. The last one
 // registered is called first.
@@ -132,24 +130,8 @@ func (r Request[T]) Finally(f func()) { r.finally = append(r.finally, f) }
 type startup struct {
 	base     task.Command
 	stateDir string
-	event    func(string) (deliveredBy time.Time)
+	event    func(message string)
 	finally  []func()
-
-	mu          sync.Mutex
-	deliveredBy time.Time // of the last event
-}
-
-func (s *startup) say(text string) {
-	by := s.event(text)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.deliveredBy = by
-}
-
-func (s *startup) lastDeliveredBy() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.deliveredBy
 }
 
 func (s *startup) over() {
@@ -191,8 +173,9 @@ type erased struct {
 
 // instance is an Instance without its type parameter.
 type instance struct {
-	any   // the Instance itself, for its optional interfaces
-	start func(*drivers.TaskConfig, *startup) (*Start, error)
+	any    // the Instance itself, for its optional interfaces; nil before SetConfig
+	start  func(*drivers.TaskConfig, *startup) (*Start, error)
+	engine Engine
 }
 
 func erase[C, T any](p Plugin[C, T]) *erased {
