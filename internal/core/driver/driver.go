@@ -30,6 +30,7 @@ type Driver struct {
 	eventer  *eventer.Eventer
 	calm     *time.Timer // fires when the last start is a while ago
 	local    *local
+	sampling worker                   // takes all samples of statistics
 	instance atomic.Pointer[instance] // of the last configuration
 	ctx      context.Context
 
@@ -71,7 +72,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	logger = logger.Named(p.name)
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
-		eventer: eventer.NewEventer(ctx, logger),
+		eventer: eventer.NewEventer(ctx, logger), sampling: newWorker(ctx),
 		// a burst of starts leaves many times the garbage of what is kept of it
 		calm:    time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:   map[string]context.Context{},

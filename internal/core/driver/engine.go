@@ -113,7 +113,8 @@ type Describer interface {
 
 // Sampler is a Task with statistics.
 type Sampler interface {
-	// Stats is a sample of the task's resource usage, nil if there is none now.
+	// Stats is a sample of the task's resource usage, nil if there is none now. One
+	// goroutine takes the samples of all tasks, so it must return soon.
 	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
 }
 

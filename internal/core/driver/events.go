@@ -45,7 +45,7 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 	h.mu.Lock()
 	if h.stopped != nil {
 		h.exitMessage = append(h.exitMessage, e.Message)
-		late := h.told
+		late := h.exitSent
 		h.mu.Unlock()
 		if late {
 			d.logger.Warn("too late for the task's events: "+e.Message, "task", e.TaskID)

@@ -30,7 +30,7 @@ type handle struct {
 	explained   chan struct{}        // made when the exit is noticed, closed when the driver has explained it
 	stopped     chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
 	exitMessage []string             // what was reported since then
-	told        bool                 // WaitTask has brought the exit
+	exitSent    bool                 // by WaitTask
 }
 
 // savedHandle is what Nomad keeps for us between StartTask and RecoverTask
@@ -127,7 +127,7 @@ func (h *handle) exitWithMessage() *drivers.ExitResult {
 	r := exitResult(h.task.Exit())
 	h.mu.Lock()
 	message := slices.Clone(h.exitMessage)
-	h.told = true
+	h.exitSent = true
 	h.mu.Unlock()
 	if r.Err != nil {
 		message = slices.Insert(message, 0, r.Err.Error())

@@ -34,7 +34,8 @@ func (d *Driver) run(h *handle, t Task) {
 	defer d.mu.Unlock()
 	h.task = t
 	for id, other := range d.handles {
-		if !h.recovered && other.task != nil && other.config.AllocID == h.config.AllocID && other.config.Name == h.config.Name {
+		same := other.config.AllocID == h.config.AllocID && other.config.Name == h.config.Name
+		if same && !h.recovered && other.task != nil {
 			delete(d.handles, id)
 		}
 	}

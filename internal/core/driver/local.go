@@ -3,9 +3,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +16,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
-	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -26,10 +23,9 @@ import (
 // local is the engine whose tasks are processes of this host: the client of their
 // supervisor, and everything else that is bound to this host (the files local_*.go).
 type local struct {
-	name     string // the driver's
-	logger   hclog.Logger
-	ctx      context.Context // of the driver
-	sampling worker          // reads all statistics
+	name   string // the driver's
+	logger hclog.Logger
+	ctx    context.Context // of the driver
 
 	mu      sync.Mutex
 	options PluginOptions
@@ -50,7 +46,7 @@ var (
 
 func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
 	return &local{
-		name: name, logger: logger, ctx: ctx, sampling: newWorker(ctx), options: defaultPluginOptions(),
+		name: name, logger: logger, ctx: ctx, options: defaultPluginOptions(),
 		clients: map[string]*supervisor.Client{}, tasks: map[string]*localTask{}, starts: map[string]chan struct{}{},
 	}
 }
@@ -169,7 +165,8 @@ func (l *local) task(id string) *localTask {
 	return l.tasks[id]
 }
 
-// hold has events and the exit of a task reach it. It returns false if there is a task of this id.
+// hold has events and the exit of a task reach it. It returns false if there is a task
+// of this id.
 func (l *local) hold(t *localTask) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,65 +192,4 @@ func (l *local) stateRoot() string {
 func shortID(nodeID string) string {
 	short, _, _ := strings.Cut(nodeID, "-")
 	return short
-}
-
-// maxSocketPath is what sun_path of unix(7) can hold.
-const maxSocketPath = 107
-
-// stateRoot is <state_dir>/<plugin>, checked as far as that can be done without
-// making anything: what exists of it is nobody's but root's and this user's.
-func stateRoot(configured, name string) (string, error) {
-	dir := configured
-	switch {
-	case dir != "" && !filepath.IsAbs(dir):
-		return "", fmt.Errorf("state_dir %q is not absolute: write it from /, such as \"/run/outrider\"", dir)
-	case dir != "":
-	case os.Geteuid() == 0:
-		dir = "/run/outrider"
-	default:
-		dir = os.Getenv("XDG_STATE_HOME")
-		if dir == "" {
-			home, err := os.UserHomeDir()
-			if err != nil {
-				return "", errors.New("state_dir is not set, and the agent's user has no home directory for a default: set it in the plugin's config")
-			}
-			dir = filepath.Join(home, ".local", "state")
-		}
-		dir = filepath.Join(dir, "outrider")
-	}
-	root := filepath.Join(dir, name)
-	const node = "/00000000-0000-0000-0000-000000000000"
-	if n := len(task.Store{Dir: root + node}.Socket()); n > maxSocketPath {
-		return "", fmt.Errorf("state_dir %q is %d bytes too long for a unix socket in it: choose a shorter one", dir, n-maxSocketPath)
-	}
-	return root, owned(root)
-}
-
-// owned refuses a directory for state that another user can replace.
-func owned(dir string) error {
-	if err := owndir.Check(dir); err != nil {
-		return fmt.Errorf("state_dir can't be used: %w", err)
-	}
-	return nil
-}
-
-// stores lists the agents' stores below root, which is empty before SetConfig.
-func stores(root string) ([]string, error) {
-	if root == "" {
-		return nil, nil
-	}
-	if err := owned(root); err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("failed to list what is kept of tasks: %w", err)
-	}
-	var dirs []string
-	for _, e := range entries {
-		if dir := filepath.Join(root, e.Name()); e.IsDir() && owned(dir) == nil {
-			dirs = append(dirs, dir)
-		}
-	}
-	return dirs, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// denied is what an operator does not let tasks have.
+// denied is what the operator denies to tasks.
 type denied struct {
 	uids, gids []idRange
 	env        []string // globs
@@ -43,7 +43,8 @@ func parseRanges(option, list string) (ranges []idRange, err error) {
 		first, err1 := parseDecimal(strings.TrimSpace(from))
 		last, err2 := parseDecimal(strings.TrimSpace(to))
 		if err1 != nil || err2 != nil || first > last {
-			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"", option, part)
+			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"",
+				option, part)
 		}
 		ranges = append(ranges, idRange{first, last})
 	}
@@ -64,11 +65,13 @@ func (d denied) check(u *task.User) error {
 		return err
 	}
 	if contains(d.uids, u.UID) {
-		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): set the task's user to another", u.UID)
+		return fmt.Errorf("user id %d is not allowed on this node (denied_host_uids): "+
+			"set the task's user to another", u.UID)
 	}
 	for _, g := range append([]uint32{u.GID}, u.Groups...) {
 		if contains(d.gids, g) {
-			return fmt.Errorf("group id %d is not allowed on this node (denied_host_gids): set the task's user to one without it", g)
+			return fmt.Errorf("group id %d is not allowed on this node (denied_host_gids): "+
+				"set the task's user to one without it", g)
 		}
 	}
 	return nil
@@ -106,8 +109,8 @@ func refuseBuilders(dir string, u *task.User) error {
 			if i == 0 {
 				what = "user"
 			}
-			return fmt.Errorf("%s id %d builds what tasks of this node use (ids %d to %d, and build_user of the python driver), "+
-				"and runs no tasks: set the task's user to another", what, id, builders.First, builders.Last)
+			return fmt.Errorf("%s id %d builds what tasks of this node use (ids %d to %d, and build_user of the python "+
+				"driver), and runs no tasks: set the task's user to another", what, id, builders.First, builders.Last)
 		}
 	}
 	return nil

@@ -15,9 +15,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// devices are what device plugins reserved for a task: what Nomad says, and what
-// it has forgotten since the agent was restarted. (Mounts of volumes do not come
-// here: Capabilities has none.)
+// devices are what device plugins reserved for a task: what Nomad passes, and what
+// it has forgotten since the agent was restarted. (There are no mounts of volumes:
+// see Capabilities.)
 func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	recalledDevices, recalledMounts, err := reservation.Recall(cfg.DeviceEnv)
 	if err != nil {
@@ -27,9 +27,9 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for _, d := range cfg.Devices {
 		devices = append(devices, deviceOf(d))
 	}
-	said := devices
+	passed := devices
 	for _, d := range recalledDevices {
-		if d := deviceOf(d); !slices.ContainsFunc(said, func(s task.Device) bool { return s.TaskPath == d.TaskPath }) {
+		if d := deviceOf(d); !slices.ContainsFunc(passed, func(p task.Device) bool { return p.TaskPath == d.TaskPath }) {
 			devices = append(devices, d)
 		}
 	}
@@ -37,9 +37,9 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for _, m := range cfg.Mounts {
 		mounts = append(mounts, mountOf(m))
 	}
-	saidMounts := mounts
+	passedMounts := mounts
 	for _, m := range recalledMounts {
-		if m := mountOf(m); !slices.ContainsFunc(saidMounts, func(s task.Mount) bool { return s.Target == m.Target }) {
+		if m := mountOf(m); !slices.ContainsFunc(passedMounts, func(p task.Mount) bool { return p.Target == m.Target }) {
 			mounts = append(mounts, m)
 		}
 	}
@@ -47,7 +47,9 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for i, d := range devices {
 		for _, other := range devices[:i] {
 			if d.TaskPath == other.TaskPath {
-				return nil, nil, fmt.Errorf("devices %q and %q are both to be at %q in the task: ask for them in one device block, with a count, or give one another path in the device plugin's config", other.HostPath, d.HostPath, d.TaskPath)
+				return nil, nil, fmt.Errorf("devices %q and %q are both to be at %q in the task: ask for them in one device "+
+					"block, with a count, or give one another path in the device plugin's config",
+					other.HostPath, d.HostPath, d.TaskPath)
 			}
 		}
 	}
@@ -62,8 +64,8 @@ func mountOf(m *drivers.MountConfig) task.Mount {
 	return task.Mount{Source: m.HostPath, Target: cmp.Or(m.TaskPath, m.HostPath), ReadOnly: m.Readonly}
 }
 
-// unique drops what is said twice: several devices may each come with the mount
-// that all of them need.
+// unique drops duplicates: several devices may each come with the mount that all of
+// them need.
 func unique[T comparable](list []T) []T {
 	var kept []T
 	for _, v := range list {
@@ -74,17 +76,18 @@ func unique[T comparable](list []T) []T {
 	return kept
 }
 
-// canMount says whether a task can have mounts of its own. It is tried once, since
-// capabilities, a user namespace or a sandbox may be in the way: by a process that
-// makes a mount namespace, changes it, and then has nothing to execute (ENOENT).
+// canMount reports whether a task can have mounts of its own. Capabilities, a user
+// namespace or a sandbox may prevent it. So it is tried once, by a process that makes a
+// mount namespace and then has nothing to execute (ENOENT).
 var canMount = sync.OnceValue(func() bool {
-	_, err := syscall.ForkExec("", []string{""}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}})
+	attr := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	_, err := syscall.ForkExec("", []string{""}, &syscall.ProcAttr{Sys: attr})
 	return errors.Is(err, syscall.ENOENT)
 })
 
-// useHostPaths makes a command of one that can have no mounts of its own: what
-// is nothing but the path of a device in the task, an environment variable or an
-// argument, becomes its path on the host. It returns what changed, in words.
+// useHostPaths changes a command that can't have mounts of its own: an environment
+// variable or argument that is exactly the path of a device in the task becomes the
+// device's path on the host. It returns the changes, for the task's author.
 func useHostPaths(cmd *task.Command) []string {
 	var moved []string
 	host := map[string]string{}

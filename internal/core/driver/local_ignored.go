@@ -12,9 +12,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// ignored says what of a job's own fields has no effect on this task: which, and what has
-// instead. Fields that Nomad does not pass to drivers (max_files and max_file_size of logs)
-// can't be among them, nor those that Nomad refuses (volume_mount, network modes).
+// ignored lists fields of a job that have no effect on this task, each with an
+// alternative. Fields that Nomad does not pass to drivers (max_files and max_file_size of
+// logs) can't be among them, nor those that Nomad refuses (volume_mount, network modes).
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if dns := inWords(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
@@ -35,7 +35,8 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 		own, isOwn := os.LookupEnv(name) // the agent's, which the job does not name, nor Nomad's
 		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
-		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)", strings.Join(names, ", "))
+		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)",
+			strings.Join(names, ", "))
 	}
 	return notes
 }
@@ -44,20 +45,20 @@ func inWords(dns *drivers.DNSConfig) string {
 	if dns == nil {
 		return ""
 	}
-	var said []string
+	var words []string
 	for _, part := range []struct {
 		name   string
 		values []string
 	}{{"servers", dns.Servers}, {"searches", dns.Searches}, {"options", dns.Options}} {
 		if len(part.values) > 0 {
-			said = append(said, fmt.Sprintf(`%s = ["%s"]`, part.name, strings.Join(part.values, `", "`)))
+			words = append(words, fmt.Sprintf(`%s = ["%s"]`, part.name, strings.Join(part.values, `", "`)))
 		}
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(words, ", ")
 }
 
-// notLimited are the fields of resources for which a cgroup lacks the controller. Where a
-// task has no cgroup at all, that is said of all of them elsewhere.
+// notLimited are the fields of resources for which a cgroup lacks the controller. If the
+// task has no cgroup, another event covers all fields.
 func notLimited(g cgroup.Group, l cgroup.Limits) (fields []string) {
 	if g.Mode == cgroup.None {
 		return nil

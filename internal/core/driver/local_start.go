@@ -25,8 +25,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// cgroups is what the kernel offers. It is the same for every task of a while,
-// and to look takes a hundred system calls: a tenth of a start's time.
+// cgroups caches what the kernel offers: detection takes a hundred system calls, which
+// is a tenth of a start's time.
 var cgroups detected
 
 type detected struct {
@@ -58,7 +58,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
-	// held first: what the supervisor has to say of the start is about this task
+	// held first: the supervisor may report events during the start
 	if !l.hold(t) {
 		return nil, fmt.Errorf("task %q has been started already", t.id)
 	}
@@ -138,9 +138,8 @@ func (l *local) releaseEarlier(id, run string) {
 	}
 }
 
-// plan decides how a task is to run, and returns what its author should know of that. It
-// has no effect. Whatever is wrong with the task's configuration is found here or by
-// the launcher.
+// plan decides how a task is to run, and returns events for its author. It has no effect.
+// Whatever is wrong with the task's configuration is found here or by the launcher.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()
@@ -200,7 +199,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		return nil, errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
 	}
 	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
-		return nil, errors.New("command has a NUL character, which no program can be given")
+		return nil, errors.New("command has a NUL character, which no program can take")
 	}
 	if err := checkSize(cmd); err != nil {
 		return nil, err
@@ -216,9 +215,9 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	return notes, err
 }
 
-// requestOf is what two calls have in common that ask for the same run: the task's
-// configuration and what became of it, user and limits among that. The environment is
-// left out, of which Nomad makes tokens and templates anew, and the id.
+// requestOf is a hash that is equal for two calls which ask for the same run. It covers
+// the task's configuration and what follows from it, such as user and limits. It does
+// not cover the id and the environment: Nomad renews tokens and templates.
 func requestOf(config any, st task.State) (string, error) {
 	st.ID, st.Command.Env = "", nil
 	b, err := json.Marshal(struct { // sorts maps, and has no addresses in it
@@ -232,7 +231,7 @@ func requestOf(config any, st task.State) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// whyNoCgroup says why a task was planned without one.
+// whyNoCgroup is the reason for a plan without a cgroup.
 func whyNoCgroup(s cgroup.Support) string {
 	if s.Mode == cgroup.None && s.Missing != "" {
 		return s.Missing
@@ -276,8 +275,8 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny deni
 	return cmd, nil
 }
 
-// self is whoever runs the agent, nil where that can't be found out: tasks without
-// a user run as it. A service manager may not have told its name and home.
+// self is the agent's own account, nil if it is unknown: tasks without a user run as
+// it. A service manager may not have set its name and home.
 var self = sync.OnceValue(func() *account {
 	a, err := resolveUser(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
@@ -286,9 +285,8 @@ var self = sync.OnceValue(func() *account {
 	return a
 })
 
-// environment is the task's as Nomad made it, which without file system
-// isolation has the agent's own in it; what that says of the agent's user is
-// corrected to the task's.
+// environment is the task's as Nomad made it. Without file system isolation it contains
+// the agent's own, of which the variables about the user are corrected.
 func environment(env map[string]string, who *account) []string {
 	env = maps.Clone(env)
 	if env == nil {
@@ -296,7 +294,7 @@ func environment(env map[string]string, who *account) []string {
 	}
 	if who != nil {
 		for name, value := range map[string]string{"USER": who.name, "LOGNAME": who.name, "HOME": who.home} {
-			if old, set := env[name]; !set || old == os.Getenv(name) { // not what the job says
+			if old, set := env[name]; !set || old == os.Getenv(name) { // not set by the job
 				env[name] = value
 			}
 			if env[name] == "" {
@@ -311,12 +309,13 @@ func environment(env map[string]string, who *account) []string {
 	return list
 }
 
-// outputOf decides who collects. Nomad tells a driver of logs { disabled = true } by
-// the path of the null device, and of nothing else.
+// outputOf decides who collects. A driver learns of logs { disabled = true } only by the
+// path of the null device.
 func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
 	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
-		return out, fmt.Errorf("logs in config has no effect on this node, where Nomad collects the output (log_collection = \"nomad\"): use the task's own logs block")
+		return out, errors.New("logs in config has no effect on this node, where Nomad collects the output " +
+			"(log_collection = \"nomad\"): use the task's own logs block")
 	}
 	if o == nil {
 		defaults := defaultLogOptions()

@@ -16,17 +16,17 @@ import (
 )
 
 // Stats is part of Sampler.
-func (t *localTask) Stats(context.Context) (u *drivers.TaskResourceUsage, err error) {
-	t.engine.sampling.run(func() {
-		group := t.current().Group
-		if kills, err := group.OOMKills(); err == nil {
-			t.reportOOM(kills)
-		}
-		if t.sampler == nil {
-			t.sampler = newSampler(t.engine.topology())
-		}
-		u, err = t.sampler.sample(group, t.current().Identity)
-	})
+func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
+	t.mu.Lock()
+	if t.sampler == nil {
+		t.sampler = newSampler(t.engine.topology())
+	}
+	s, group, main := t.sampler, t.state.Group, t.state.Identity
+	t.mu.Unlock()
+	if kills, err := group.OOMKills(); err == nil {
+		t.reportOOM(kills)
+	}
+	u, err := s.sample(group, main)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the cgroup is gone
 	}
@@ -37,39 +37,6 @@ func (l *local) topology() cpustats.Compute {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.compute
-}
-
-// worker is one goroutine that does the work of many: their stacks stay small,
-// and a thousand tasks are not measured all at the same time.
-type worker struct {
-	ctx  context.Context
-	work chan func()
-}
-
-// newWorker starts the goroutine; ctx ends it.
-func newWorker(ctx context.Context) worker {
-	w := worker{ctx: ctx, work: make(chan func())}
-	go func() {
-		for {
-			select {
-			case f := <-w.work:
-				f()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return w
-}
-
-// run returns when f has, or without it when the worker has ended.
-func (w worker) run(f func()) {
-	done := make(chan struct{})
-	select {
-	case w.work <- func() { defer close(done); f() }:
-		<-done
-	case <-w.ctx.Done():
-	}
 }
 
 // sampler turns the kernel's counters into Nomad's percentages, which need two
@@ -157,7 +124,9 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 		seen[st.PID] = true
 		p := s.pids[st.PID]
 		if p == nil || p.start != st.Start {
-			p = &pidSampler{start: st.Start, total: cpustats.New(s.compute), user: cpustats.New(s.compute), system: cpustats.New(s.compute)}
+			p = &pidSampler{
+				start: st.Start, total: cpustats.New(s.compute), user: cpustats.New(s.compute), system: cpustats.New(s.compute),
+			}
 			s.pids[st.PID] = p
 		}
 		u := usage{

@@ -23,13 +23,13 @@ type localTask struct {
 	storeDir string
 	killMode task.KillMode
 	event    Event
-	sampler  *sampler // used by the engine's worker only
 
 	mu       sync.Mutex
 	state    *task.State     // as planned, until watch
 	ended    <-chan struct{} // the client's, nil until watch
 	exit     *task.Exit
-	oomKills uint64 // that were reported
+	sampler  *sampler // made with the first sample
+	oomKills uint64   // that were reported
 }
 
 var (
@@ -180,7 +180,7 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// Destroy is part of Task. What remains in memory is the exit.
+// Destroy is part of Task. It keeps what is needed to explain the exit.
 func (t *localTask) Destroy(ctx context.Context) error {
 	if err := t.client.Destroy(ctx, t.id); err != nil {
 		return err
@@ -188,8 +188,11 @@ func (t *localTask) Destroy(ctx context.Context) error {
 	t.engine.release(t.id)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := *t.state
-	st.Command.Args, st.Command.Env = nil, nil
-	t.state = &st
+	t.sampler = nil
+	t.state = &task.State{
+		ID: t.id, Task: t.state.Task, Identity: t.state.Identity,
+		Command: task.Command{Path: t.state.Command.Path, Dir: t.state.Command.Dir, User: t.state.Command.User},
+		Output:  task.Output{StderrFrom: t.state.Output.StderrFrom},
+	}
 	return nil
 }

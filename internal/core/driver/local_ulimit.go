@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// ulimitNames are the names of limits.conf(5) and what they are to setrlimit(2).
+// ulimitNames maps the names of limits.conf(5) to the resources of setrlimit(2).
 var ulimitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
@@ -28,7 +28,8 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 	for _, name := range slices.Sorted(maps.Keys(o.Ulimit)) {
 		resource, ok := ulimitNames[name]
 		if !ok {
-			return nil, fmt.Errorf("ulimit %q is not known: use one of %s", name, strings.Join(slices.Sorted(maps.Keys(ulimitNames)), ", "))
+			known := strings.Join(slices.Sorted(maps.Keys(ulimitNames)), ", ")
+			return nil, fmt.Errorf("ulimit %q is not known: use one of %s", name, known)
 		}
 		text := o.Ulimit[name]
 		soft, hard, pair := strings.Cut(text, ":")
@@ -38,7 +39,8 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 		s, err1 := ulimitValue(soft)
 		h, err2 := ulimitValue(hard)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("ulimit %s = %q is not a limit: write a number, \"unlimited\", or two of them as \"soft:hard\"", name, text)
+			return nil, fmt.Errorf("ulimit %s = %q is not a limit: write a number, \"unlimited\", or two of them as "+
+				"\"soft:hard\"", name, text)
 		}
 		if s > h {
 			return nil, fmt.Errorf("ulimit %s = %q has a soft limit above the hard one", name, text)

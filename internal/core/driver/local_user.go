@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// account is a task's user with what its environment should say of it.
+// account is a task's user with the values for its environment.
 type account struct {
 	task.User
 	name, home string
@@ -55,7 +55,7 @@ func resolveUser(field string, extra []string) (*account, error) {
 	}
 	may := maySetGroups()
 	switch {
-	case !may: // whatever the account says, the task has those of the agent
+	case !may: // the task has the agent's groups, not the account's
 		if a.Groups, err = ownGroups(); err != nil {
 			return nil, err
 		}
@@ -74,13 +74,14 @@ func resolveUser(field string, extra []string) (*account, error) {
 		case may:
 			a.Groups = append(a.Groups, gid)
 		case gid != a.GID:
-			return nil, fmt.Errorf("group %q can't be given to the task: the agent may not set groups, and does not belong to it itself", g)
+			return nil, fmt.Errorf("group %q can't be given to the task: the agent may not set groups, "+
+				"and does not belong to it itself", g)
 		}
 	}
 	return a, nil
 }
 
-// maySetGroups says whether a task can have other groups than the agent's.
+// maySetGroups reports whether a task can have other groups than the agent's.
 var maySetGroups = sync.OnceValue(func() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -223,5 +224,6 @@ func checkNumber(kind, s string) error {
 	if _, err := parseID(s); err == nil || !number {
 		return nil
 	}
-	return fmt.Errorf("%s %q is neither a name nor an id: write an id as a decimal number from 0 to 4294967294, without sign, spaces or leading zeros", kind, s)
+	return fmt.Errorf("%s %q is neither a name nor an id: write an id as a decimal number from 0 to 4294967294, "+
+		"without sign, spaces or leading zeros", kind, s)
 }

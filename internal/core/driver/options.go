@@ -11,7 +11,7 @@ import (
 // PluginOptions are the options of the plugin that every driver on this core
 // has. Embed it in the plugin's configuration.
 type PluginOptions struct {
-	StateDir       string   `codec:"state_dir" doc:"Where the supervisor keeps its socket and the state of running tasks, absolute. Nobody but root and the agent's user may be able to replace it. By default /run/outrider for root, otherwise outrider below the user's XDG_STATE_HOME or ~/.local/state."`
+	StateDir       string   `codec:"state_dir" doc:"Where the supervisor keeps its socket and the state of running tasks, absolute. Only root and the agent's user may be able to replace it. By default /run/outrider for root, otherwise outrider below the user's XDG_STATE_HOME or ~/.local/state."`
 	LogCollection  string   `codec:"log_collection" default:"driver" enum:"driver,nomad" doc:"Who moves the output of tasks to the log files: the driver's supervisor, or a logmon process of Nomad's for each task (which also honours the job's logs block)."`
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have, its supplementary groups included: a list of ids and ranges."`
@@ -25,8 +25,8 @@ func (o *PluginOptions) pluginOptions() *PluginOptions { return o }
 type TaskOptions struct {
 	WorkDir     string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
 	Groups      []string          `codec:"groups" doc:"Supplementary groups besides those that the user belongs to, by name or id."`
-	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Who gets the kill signal when the task is stopped: the main process, its process group, or all processes of the task. Whatever is left at the kill timeout is killed, in any mode."`
-	Logs        *LogOptions       `codec:"logs" doc:"The max_files and max_file_size of the job's own logs block have no effect with log_collection = \"driver\", since they do not reach a driver: say here how much output is kept."`
+	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout all that are left are killed, in any mode."`
+	Logs        *LogOptions       `codec:"logs" doc:"The max_files and max_file_size of the job's own logs block have no effect with log_collection = \"driver\", since they do not reach a driver: set here how much output is kept."`
 	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"How willingly the kernel ends this task when the host is out of memory (oom_score_adj of proc(5))."`
 	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
@@ -40,7 +40,7 @@ type LogOptions struct {
 	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"At what size a file is rotated, at the end of a line, in MiB."`
 }
 
-// The defaults, read from the structs once: a task's are asked for at each start.
+// The defaults, read from the structs once: each start needs those of a task.
 var (
 	defaultPluginOptions = sync.OnceValue(func() PluginOptions { return schema.Of[PluginOptions]().Default() })
 	defaultTaskOptions   = sync.OnceValue(func() TaskOptions { return schema.Of[TaskOptions]().Default() })
@@ -53,7 +53,8 @@ func (o *TaskOptions) taskOptions() *TaskOptions { return o }
 func (o *TaskOptions) umask() (*uint32, error) {
 	v, err := strconv.ParseUint(o.Umask, 8, 32)
 	if err != nil || v > 0o777 {
-		return nil, fmt.Errorf("umask %q is not a file mode mask: write it in octal, 0000 to 0777, such as \"0027\"", o.Umask)
+		return nil, fmt.Errorf("umask %q is not a file mode mask: write it in octal, 0000 to 0777, such as \"0027\"",
+			o.Umask)
 	}
 	mask := uint32(v)
 	return &mask, nil

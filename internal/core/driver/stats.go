@@ -28,7 +28,9 @@ func (d *Driver) TaskStats(
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
-			if u := d.sample(ctx, h); u != nil {
+			var u *drivers.TaskResourceUsage
+			d.sampling.run(func() { u = d.sample(ctx, h) })
+			if u != nil {
 				select {
 				case usages <- u:
 				case <-ctx.Done():
@@ -63,4 +65,37 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 		}
 	}
 	return u
+}
+
+// worker is one goroutine that does the work of many: their stacks stay small,
+// and a thousand tasks are not measured all at the same time.
+type worker struct {
+	ctx  context.Context
+	work chan func()
+}
+
+// newWorker starts the goroutine; ctx ends it.
+func newWorker(ctx context.Context) worker {
+	w := worker{ctx: ctx, work: make(chan func())}
+	go func() {
+		for {
+			select {
+			case f := <-w.work:
+				f()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// run returns when f has, or without it when the worker has ended.
+func (w worker) run(f func()) {
+	done := make(chan struct{})
+	select {
+	case w.work <- func() { defer close(done); f() }:
+		<-done
+	case <-w.ctx.Done():
+	}
 }

@@ -33,7 +33,7 @@ type Command struct {
 	// templates often are not), as raw_exec does; files elsewhere are never touched.
 	Lookup []string `json:"lookup,omitempty"`
 
-	// User is who runs it; nil means whoever runs the supervisor.
+	// User is the account that runs it; nil is the supervisor's own.
 	User *User `json:"user,omitempty"`
 
 	// Umask of the process; nil means 0022.
@@ -77,7 +77,7 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// OwnMounts says whether the process needs a mount namespace of its own: something
+// OwnMounts reports whether the process needs a mount namespace of its own: something
 // is at another path than on the host.
 func (c *Command) OwnMounts() bool {
 	for _, d := range c.Devices {
@@ -105,8 +105,8 @@ type Rlimit struct {
 // Unlimited is RLIM_INFINITY of setrlimit(2).
 const Unlimited = ^uint64(0)
 
-// KillMode says which processes a stop signal goes to. Whatever the mode, a
-// stopped task leaves no process behind.
+// KillMode selects the processes that get a stop signal. In every mode a stopped task
+// leaves no process behind.
 type KillMode string
 
 const (
@@ -129,8 +129,8 @@ type Exit struct {
 	// the cgroup was made; State.OOMKills were before the task.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
-	// Lost: the process is gone and nothing could tell how it ended. Code and
-	// Signal mean nothing then; Reason says why it is not known.
+	// Lost: the process is gone and its exit status is unknown. Code and Signal are
+	// not valid then; Reason is the cause.
 	Lost   bool   `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 

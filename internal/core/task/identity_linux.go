@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity names one process for ever: a pid alone is used again by the kernel.
+// Identity names one process indefinitely: a pid alone is used again by the kernel.
 type Identity struct {
 	BootID string `json:"boot_id"` // /proc/sys/kernel/random/boot_id
 	PID    int    `json:"pid"`
@@ -33,8 +33,8 @@ func Identify(pid int) (Identity, error) {
 	return Identity{BootID: BootID(), PID: pid, Start: st.Start}, nil
 }
 
-// Alive says whether the process with this identity still exists, as a running
-// process or as a zombie that nobody has reaped.
+// Alive reports whether the process with this identity still exists, as a running
+// process or as a zombie that is not reaped.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 || id.BootID != BootID() {
 		return false
@@ -67,8 +67,8 @@ type Stat struct {
 	Start   uint64 // clock ticks after boot
 	RSS     int64  // pages
 
-	// Zombie is a process that has ended, with all its threads, and that nobody has reaped. (One of
-	// which only the main thread has ended says so of itself in its state, too, and runs on.)
+	// Zombie is a process that has ended, with all its threads, and that is not reaped. (One of
+	// which only the main thread has ended has that state, too, and runs on.)
 	Zombie bool
 
 	// ExitCode is the wait status of a zombie, as wait4(2) would return it; it
@@ -76,7 +76,7 @@ type Stat struct {
 	// it may be that of the first thread alone.
 	ExitCode int
 
-	// Permitted says that the reader has that permission, of a process that does not run:
+	// Permitted: the reader has that permission, of a process that does not run:
 	// field 35 (wchan) is 1 then, on Linux 5.16 and later, and 0 otherwise.
 	Permitted bool
 }

@@ -66,7 +66,7 @@ type Progress int
 const (
 	// ProgressUnknown: there is no record, or no whole one. An earlier version made none.
 	ProgressUnknown Progress = iota
-	// ProgressLaunching: the launcher is at work. What it does next nobody knows.
+	// ProgressLaunching: the launcher is at work. What it does next is unknown.
 	ProgressLaunching
 	// ProgressNever: the launcher has ended, and was never to become the program.
 	ProgressNever

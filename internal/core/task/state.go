@@ -49,7 +49,7 @@ type State struct {
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
 	// Mounts is the mount namespace that was made for the task, where its command needs
-	// one (OwnMounts). Without it, as in a State of an earlier version, nothing says
+	// one (OwnMounts). Without it, as in a State of an earlier version, it is unknown
 	// whether the namespace that the main process is in was made by itself.
 	Mounts *MountNamespace `json:"mounts,omitempty"`
 }
@@ -63,13 +63,13 @@ type MountNamespace struct {
 	ID uint64 `json:"id,omitempty"`
 }
 
-// Output says where a task's stdout and stderr go.
+// Output is where a task's stdout and stderr go.
 type Output struct {
 	// Collector is who moves the output to the log files.
 	Collector Collector `json:"collector"`
 
 	// AllocDir is the allocation's directory: the files are <AllocDir>/alloc/logs/<Task>.stdout.N
-	// (and .stderr.N), whoever collects. Empty where nobody does.
+	// (and .stderr.N). It is empty with CollectorNone.
 	AllocDir    string `json:"alloc_dir,omitempty"`
 	MaxFiles    int    `json:"max_files,omitempty"`
 	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
@@ -98,7 +98,7 @@ type Collector string
 const (
 	CollectorDriver Collector = "driver" // package collector
 	CollectorNomad  Collector = "nomad"  // Nomad's logmon
-	CollectorNone   Collector = "none"   // nobody: the job says logs { disabled = true }
+	CollectorNone   Collector = "none"   // not collected: the job has logs { disabled = true }
 )
 
 // ErrNoState is returned for a task of which nothing is on disk.
@@ -116,7 +116,7 @@ type Store struct{ Dir string }
 // Socket is the path of the supervisor's listening socket.
 func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") }
 
-// Log is the path of the file that the supervisor writes to what nobody else can be told.
+// Log is the path of the file for what the supervisor can report to no client.
 func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 
 // TaskDir is where the files of one task are: task.json, record, and the FIFOs
@@ -128,7 +128,7 @@ func (s Store) TaskDir(id string) string {
 	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum.Sum(nil)))
 }
 
-// FIFO is the path of a task's stdout or stderr, as stream says.
+// FIFO is the path of a task's stdout or stderr, as stream selects.
 func (s Store) FIFO(id, stream string) string { return filepath.Join(s.TaskDir(id), stream) }
 
 // Save writes a state by atomic rename, and makes the directory if need be.
@@ -165,7 +165,7 @@ func (s Store) Claim(id string) error {
 	return nil
 }
 
-// Unclaimed says whether a task is there of which no agent knows.
+// Unclaimed reports whether there is a task that no agent knows of.
 func (s Store) Unclaimed(id string) bool {
 	_, err := os.Lstat(filepath.Join(s.TaskDir(id), unclaimed))
 	return err == nil
