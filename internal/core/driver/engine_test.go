@@ -2,13 +2,19 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // ExampleEngine is the example's engine, which is in another package. Its tasks call
@@ -78,4 +84,101 @@ func Programs(ctx context.Context, name string, args []string, signals <-chan st
 		}
 	}
 	return code
+}
+
+// fullEngine has all that is optional for an engine and its tasks.
+type fullEngine struct {
+	Engine
+	node  Node
+	saved string // what Recover got
+}
+
+type fullTask struct{ Task }
+
+func (e *fullEngine) Probe(context.Context) (Node, error) { return e.node, nil }
+
+func (e *fullEngine) Capabilities(c *drivers.Capabilities) { c.FSIsolation = fsisolation.Image }
+
+func (e *fullEngine) Start(ctx context.Context, s *Start) (Task, error) {
+	t, err := e.Engine.Start(ctx, s)
+	return fullTask{t}, err
+}
+
+func (e *fullEngine) Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error) {
+	e.saved = string(saved)
+	t, err := e.Engine.Recover(ctx, id, saved, event)
+	return fullTask{t}, err
+}
+
+func (fullTask) Saved() (json.RawMessage, error) { return json.RawMessage(`{"a":1}`), nil }
+
+func (fullTask) Describe(r *Run) {
+	r.Attributes, r.Network = map[string]string{"host": "far"}, &drivers.DriverNetwork{IP: "192.0.2.1"}
+}
+
+func (fullTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
+	return &drivers.TaskResourceUsage{ResourceUsage: &drivers.ResourceUsage{
+		CpuStats: &drivers.CpuStats{}, MemoryStats: &drivers.MemoryStats{RSS: 5, Measured: []string{"RSS"}},
+	}}, nil
+}
+
+func (fullTask) Exec(_ context.Context, o *drivers.ExecOptions) (*task.Exit, error) {
+	defer o.Stdout.Close()
+	_, err := io.WriteString(o.Stdout, o.Command[0])
+	return &task.Exit{Code: 4}, err
+}
+
+func TestEngine_UsesOptionalMethods(t *testing.T) {
+	e := &fullEngine{Engine: ExampleEngine()}
+	a := startInstance(t, testInstance{engine: e}, nil)
+	cfg := a.program("deaf", "0")
+	th, network, err := a.driver.StartTask(cfg)
+	must(t, err)
+	if got := network.IP; got != "192.0.2.1" {
+		t.Errorf("got %v", got)
+	}
+	capabilities, err := a.Capabilities()
+	must(t, err)
+	if got := capabilities.FSIsolation; got != fsisolation.Image {
+		t.Errorf("got %v", got)
+	}
+
+	a.restart()
+	must(t, a.RecoverTask(wire(t, th)))
+	if got := e.saved; got != `{"a":1}` {
+		t.Errorf("got %v", got)
+	}
+	status, err := a.InspectTask(cfg.ID)
+	must(t, err)
+	if got := status.DriverAttributes["host"]; got != "far" {
+		t.Errorf("got %v", got)
+	}
+	usages, err := a.TaskStats(t.Context(), cfg.ID, time.Minute)
+	must(t, err)
+	if got := (<-usages).ResourceUsage.MemoryStats.RSS; got != 5 {
+		t.Errorf("got %v", got)
+	}
+	r, err := a.ExecTask(cfg.ID, []string{"hello"}, time.Minute)
+	must(t, err)
+	if got := string(r.Stdout); got != "hello" {
+		t.Errorf("got %v", got)
+	}
+	if got := r.ExitResult.ExitCode; got != 4 {
+		t.Errorf("got %v", got)
+	}
+
+	e.node = Node{
+		Attributes: map[string]*structs.Attribute{"hosts": structs.NewIntAttribute(2, "")},
+		Missing:    []string{"one host is down"}, Removed: []string{cfg.ID},
+	}
+	print, err := a.driver.probe(t.Context())
+	must(t, err)
+	reported := print.Attributes["driver.test-driver.hosts"] != nil
+	if !reported || !strings.HasSuffix(print.HealthDescription, "; one host is down") {
+		t.Errorf("got %+v", print)
+	}
+	if known := a.known(); len(known) > 0 {
+		t.Errorf("the driver knows %q", known)
+	}
+	a.destroy(cfg.ID)
 }
