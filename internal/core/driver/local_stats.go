@@ -17,9 +17,10 @@ import (
 
 // Stats is part of Sampler.
 func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
+	topology := t.engine.topology() // first: the engine's lock is never taken under a task's
 	t.mu.Lock()
 	if t.sampler == nil {
-		t.sampler = newSampler(t.engine.topology())
+		t.sampler = newSampler(topology)
 	}
 	s, group, main := t.sampler, t.state.Group, t.state.Identity
 	t.mu.Unlock()

@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -10,9 +12,15 @@ import (
 // with a pointer for each (fs/exec.c).
 const maxCommand = 6 << 20
 
-// checkSize keeps a flood from the supervisor. The launcher reports whatever else is
-// too long for the kernel.
-func checkSize(cmd *task.Command) error {
+// checkCommand refuses what no program can be started with, and keeps a flood from the
+// supervisor. The launcher reports whatever else is wrong, or too long for the kernel.
+func checkCommand(cmd *task.Command) error {
+	if cmd.Path == "" {
+		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
+	}
+	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
+		return errors.New("command has a NUL character, which no program can take")
+	}
 	size := 0
 	for _, list := range [][]string{cmd.Args, cmd.Env} {
 		for _, s := range list {
