@@ -65,7 +65,7 @@ func (a *agent) known() (ids []string) {
 	return ids
 }
 
-func TestAStartOfWhichNoAgentHadTheAnswerIsNotMadeTwice(t *testing.T) {
+func TestStartTask_ReturnsTheRunThatNoAgentKnows(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ended: %v, another plugin: %v", ended, restart), func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestAStartOfWhichNoAgentHadTheAnswerIsNotMadeTwice(t *testing.T) {
 	}
 }
 
-func TestARestartThatNomadMeansIsANewRun(t *testing.T) {
+func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 	config := func(more string) func(*onceTask) *drivers.TaskConfig {
 		return func(o *onceTask) *drivers.TaskConfig { return o.again(more) }
 	}
@@ -185,7 +185,7 @@ func TestARestartThatNomadMeansIsANewRun(t *testing.T) {
 	}
 }
 
-func TestARunWhoseOutputNomadTakesIsTakenUpWithTheSameFIFOsOnly(t *testing.T) {
+func TestRequestOf_CoversTheFIFOsOfLogmon(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		cfg := &drivers.TaskConfig{StdoutPath: "/alloc/out", StderrPath: "/alloc/err"}
 		request := func() string {
@@ -205,7 +205,7 @@ func TestARunWhoseOutputNomadTakesIsTakenUpWithTheSameFIFOsOnly(t *testing.T) {
 	}
 }
 
-func TestARequestIsTheSameWhateverTheOrderOfItsMaps(t *testing.T) {
+func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
 	config := func() any { // with a pointer, whose address is another each time
 		c := testTask{Command: "x", TaskOptions: defaultTaskOptions()}
 		c.Ulimit = map[string]string{}
@@ -240,7 +240,7 @@ func (e slowDestroy) Destroy(ctx context.Context) error {
 	return e.Task.Destroy(ctx)
 }
 
-func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
+func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 	for _, under := range []string{"before DestroyTask", "during DestroyTask", "after DestroyTask"} {
 		t.Run(under, func(t *testing.T) {
 			a := start(t, nil)
@@ -300,7 +300,7 @@ func TestTheExitOfATaskThatIsDestroyedMeanwhileIsNotLost(t *testing.T) {
 	}
 }
 
-func TestExitsOfDestroyedTasksAreNotKeptForEver(t *testing.T) {
+func TestRetire_BoundsTheExitsOfDestroyedTasks(t *testing.T) {
 	d := &Driver{handles: map[string]*handle{}}
 	for i := range maxDestroyed + 5 {
 		h := newHandle(&drivers.TaskConfig{ID: fmt.Sprint(i)})
@@ -319,7 +319,7 @@ func TestExitsOfDestroyedTasksAreNotKeptForEver(t *testing.T) {
 	}
 }
 
-func TestAStartWhoseAgentIsGoneDoesNotComeAfterTheNextAgents(t *testing.T) {
+func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
 	must(t, err)

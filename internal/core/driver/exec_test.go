@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-func TestOutputOfACommandThatEndedIsReadHoweverLate(t *testing.T) {
+func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
 	r, w, err := os.Pipe()
 	must(t, err)
 	defer w.Close() // as by what the command left in the background
@@ -51,7 +51,7 @@ func (u *slowUser) Send(m *drivers.ExecTaskStreamingResponseMsg) error {
 
 func (u *slowUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) { return nil, io.EOF }
 
-func TestASlowUserGetsAllThatACommandHasWritten(t *testing.T) {
+func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "")
 	a.run(cfg)
@@ -84,7 +84,7 @@ func (u goneUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
 	return nil, io.EOF
 }
 
-func TestASilentCommandEndsWhenItsUserIsGone(t *testing.T) {
+func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "")
 	a.run(cfg)

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-func TestADriverWithoutWhatItRunsProgramsWithIsUndetected(t *testing.T) {
+func TestFingerprint_TellsUndetectedFromUnhealthy(t *testing.T) {
 	d := &Driver{name: "python"}
 	for _, test := range []struct {
 		err    error

@@ -46,7 +46,7 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
+func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 	proceed := make(chan struct{})
 	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
 		r.Event("Building %d packages", 3)
@@ -78,7 +78,7 @@ func TestWhatASlowStartSaysIsHeardWhileItLasts(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestWhatASlowStartSaysIsKeptUntilSomebodyListens(t *testing.T) {
+func TestRequestEvent_IsPendingUntilNomadListens(t *testing.T) {
 	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
 		r.Event("Building")
 		return errors.New("no such package")
@@ -94,7 +94,7 @@ func TestWhatASlowStartSaysIsKeptUntilSomebodyListens(t *testing.T) {
 	}
 }
 
-func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
+func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		program string
 		fail    error
@@ -140,7 +140,7 @@ func TestFinallyComesOnceHoweverTheStartEnds(t *testing.T) {
 	}
 }
 
-func TestStateDirIsThereForAsLongAsAnythingOfTheTask(t *testing.T) {
+func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 	var dir string
 	var early bool
 	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
@@ -183,7 +183,7 @@ func TestStateDirIsThereForAsLongAsAnythingOfTheTask(t *testing.T) {
 	}
 }
 
-func TestTasksWithoutAUserRunAsTheDriversDefault(t *testing.T) {
+func TestDefaultUser_RunsTasksWithoutAUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run tasks as others")
 	}
@@ -220,7 +220,7 @@ func TestTasksWithoutAUserRunAsTheDriversDefault(t *testing.T) {
 	}
 }
 
-func TestADefaultUserIsNotForAnAgentWithoutRoot(t *testing.T) {
+func TestDefaultUser_IsIgnoredWithoutRoot(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}
@@ -285,7 +285,7 @@ func told(calls chan Ended) testInstance {
 	return w
 }
 
-func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
+func TestReportExit_ExplainsEachExit(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	l := listen(t, a)
@@ -329,7 +329,7 @@ func TestTheDriverHasAWordOnEachEnd(t *testing.T) {
 	}
 }
 
-func TestTheDriverIsToldOfOOM(t *testing.T) {
+func TestReportExit_SeesOOMKills(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	if a.share == "" {
@@ -346,7 +346,7 @@ func TestTheDriverIsToldOfOOM(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
+func TestReportExit_KnowsTheAllocationDirectory(t *testing.T) {
 	calls := make(chan Ended, 10)
 	for name, c := range map[string]struct {
 		collection, path string // logmon makes the FIFOs
@@ -367,7 +367,7 @@ func TestTheDriverIsToldWhereTheOutputIs(t *testing.T) {
 	}
 }
 
-func TestTheDriverIsToldWhereTheOutputOfARunBegins(t *testing.T) {
+func TestReportExit_KnowsWhereTheRunsOutputBegins(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	cfg := a.shell("echo one >&2", "")
@@ -386,7 +386,7 @@ func TestTheDriverIsToldWhereTheOutputOfARunBegins(t *testing.T) {
 	}
 }
 
-func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
+func TestReportExit_ComesAfterTheLastLine(t *testing.T) {
 	const tasks = 100
 	var mu sync.Mutex
 	found := map[string]string{}
@@ -425,7 +425,7 @@ func TestTheLastLineIsInTheFileWhenTheDriverIsAsked(t *testing.T) {
 	}
 }
 
-func TestADriverThatIsSlowOfWordHoldsUpNoOtherTask(t *testing.T) {
+func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
 	asked, answer := make(chan string, 10), make(chan struct{})
 	w := testInstance{}
 	w.ended = func(e Ended) string {
@@ -460,7 +460,7 @@ func TestADriverThatIsSlowOfWordHoldsUpNoOtherTask(t *testing.T) {
 	a.destroy(quick.ID)
 }
 
-func TestAStartThatNobodyWaitsForStartsNothing(t *testing.T) {
+func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
 	for name, ignore := range map[string]bool{"a command that gives up": false, "a command that goes on": true} {
 		t.Run(name, func(t *testing.T) {
 			begun := make(chan struct{})
@@ -496,7 +496,7 @@ func TestAStartThatNobodyWaitsForStartsNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyItsOwnCallEndsAStart(t *testing.T) {
+func TestStartCall_EndsOnlyItsOwnStart(t *testing.T) {
 	a := startInstance(t, before(func(ctx context.Context, _ testRequest) error { return ctx.Err() }), nil)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -512,7 +512,7 @@ func TestOnlyItsOwnCallEndsAStart(t *testing.T) {
 	a.result(other) // asked for again
 }
 
-func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
+func TestStartTask_KeepsRecoverableErrors(t *testing.T) {
 	for err, want := range map[error]bool{
 		structs.NewRecoverableError(errors.New("index does not answer"), true):                                     true,
 		structs.NewRecoverableError(errors.New("index has no such"), false):                                        false,
@@ -528,7 +528,7 @@ func TestNomadKnowsWhichErrorsOfACommandMayPass(t *testing.T) {
 }
 
 // Nomad takes the events of all tasks one by one, and writes each to its disk.
-func TestExitsOfManyTasksWaitUntilTheirEventsAreHeard(t *testing.T) {
+func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 	w := before(func(_ context.Context, r testRequest) error { r.Event("Beginning"); return nil })
 	w.ended = func(Ended) string { return "The reason" }
 	a := startInstance(t, w, nil)

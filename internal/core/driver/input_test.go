@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-func TestBadInputIsOneSentenceAndLeavesNothing(t *testing.T) {
+func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "plain")
 	must(t, os.WriteFile(file, []byte("text"), 0o644))
@@ -84,7 +84,7 @@ func TestBadInputIsOneSentenceAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestBadPluginConfigIsOneSentence(t *testing.T) {
+func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*PluginOptions)
 		want   string
@@ -106,7 +106,7 @@ func TestBadPluginConfigIsOneSentence(t *testing.T) {
 	}
 }
 
-func TestDeniedUsersAndVariables(t *testing.T) {
+func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run tasks as others")
 	}
@@ -135,7 +135,7 @@ func TestDeniedUsersAndVariables(t *testing.T) {
 	}
 }
 
-func TestUserAndItsEnvironment(t *testing.T) {
+func TestUser_HasItsEnvironment(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run tasks as others")
 	}
@@ -176,7 +176,7 @@ func TestUserAndItsEnvironment(t *testing.T) {
 	}
 }
 
-func TestOptionsReachTheProcess(t *testing.T) {
+func TestOptions_ReachTheProcess(t *testing.T) {
 	a := start(t, nil)
 	out, r := a.result(a.shell("pwd; umask; ulimit -Sn; ulimit -Hn; nice; cat /proc/self/oom_score_adj", `
 		work_dir = "local"
@@ -190,7 +190,7 @@ func TestOptionsReachTheProcess(t *testing.T) {
 	}
 }
 
-func TestOutputThroughNomadsLogmon(t *testing.T) {
+func TestOutput_GoesThroughLogmon(t *testing.T) {
 	a := start(t, map[string]any{"log_collection": "nomad"})
 	cfg := a.shell("seq 1 5000; echo last >&2; exit 3", "", func(c *drivers.TaskConfig) { c.StdoutPath = "logmon" })
 	a.run(cfg)
@@ -211,7 +211,7 @@ func TestOutputThroughNomadsLogmon(t *testing.T) {
 	}
 }
 
-func TestOutputDisabled(t *testing.T) {
+func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
 	for _, collection := range []string{"driver", "nomad"} {
 		a := start(t, map[string]any{"log_collection": collection})
 		cfg := a.shell("readlink /proc/self/fd/1 > $NOMAD_TASK_DIR/x; exit 4", "", func(c *drivers.TaskConfig) {
@@ -230,7 +230,7 @@ func TestOutputDisabled(t *testing.T) {
 	}
 }
 
-func TestWithoutRootTasksRunAndTheTreeIsKilledWhole(t *testing.T) {
+func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestExitsAreTold(t *testing.T) {
+func TestLifecycle_ReportsExitCodes(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for _, code := range []int{0, 7} {
 			cfg := a.program("exit", strconv.Itoa(code))
@@ -30,7 +30,7 @@ func TestExitsAreTold(t *testing.T) {
 	})
 }
 
-func TestExitsBySignalAreTold(t *testing.T) {
+func TestWaitTask_ReportsSignals(t *testing.T) {
 	a := start(t, nil)
 	for script, want := range map[string]drivers.ExitResult{
 		"kill -TERM $$": {ExitCode: 143, Signal: 15},
@@ -43,7 +43,7 @@ func TestExitsBySignalAreTold(t *testing.T) {
 	}
 }
 
-func TestWaitersAllGetTheExit(t *testing.T) {
+func TestLifecycle_GivesEveryWaiterTheExit(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for range 5 {
 			file := filepath.Join(t.TempDir(), "go")
@@ -67,7 +67,7 @@ func TestWaitersAllGetTheExit(t *testing.T) {
 	})
 }
 
-func TestWaitEndsWithItsContext(t *testing.T) {
+func TestLifecycle_EndsAWaitWithItsContext(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("sleep", "0")
 		a.run(cfg)
@@ -90,7 +90,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestUnknownTask(t *testing.T) {
+func TestLifecycle_DoesNotKnowOtherTasks(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		ctx := context.Background()
 		for name, call := range map[string]func() error{
@@ -115,7 +115,7 @@ func TestUnknownTask(t *testing.T) {
 	})
 }
 
-func TestStopEscalatesAtTheTimeout(t *testing.T) {
+func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 	a := start(t, nil)
 	const never, soon = time.Minute, 30 * time.Second // on a busy machine, too
 	const loop = "while :; do sleep 0.02; done"
@@ -157,7 +157,7 @@ func TestStopEscalatesAtTheTimeout(t *testing.T) {
 	}
 }
 
-func TestDestroyWithoutForceSparesARunningTask(t *testing.T) {
+func TestLifecycle_DestroysARunningTaskOnlyByForce(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("deaf", "0")
 		a.run(cfg)
@@ -171,7 +171,7 @@ func TestDestroyWithoutForceSparesARunningTask(t *testing.T) {
 	})
 }
 
-func TestRecoveredTaskIsTheSame(t *testing.T) {
+func TestLifecycle_RecoversTheSameTask(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		file := filepath.Join(t.TempDir(), "go")
 		cfg := a.program("until", file, "9")
@@ -194,7 +194,7 @@ func TestRecoveredTaskIsTheSame(t *testing.T) {
 	})
 }
 
-func TestTaskThatEndedMeanwhileIsRecoveredWithItsExit(t *testing.T) {
+func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "go")
 	cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; kill -USR1 $$", "")
@@ -214,7 +214,7 @@ func TestTaskThatEndedMeanwhileIsRecoveredWithItsExit(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestDestroyOfATaskThatOnlyTheDiskKnows(t *testing.T) {
+func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	a := start(t, nil)
 	m := mark()
 	cfg := a.shell("setsid -f sleep "+m+"; exec sleep "+m, "")
@@ -228,7 +228,7 @@ func TestDestroyOfATaskThatOnlyTheDiskKnows(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestHandleThatSaysNothingIsRefused(t *testing.T) {
+func TestRecoverTask_RefusesABadHandle(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "")
 	th := a.run(cfg)
@@ -249,7 +249,7 @@ func TestHandleThatSaysNothingIsRefused(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestSignalGoesToTheMainProcess(t *testing.T) {
+func TestSignalTask_SignalsTheMainProcess(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("trap 'echo hup' HUP; trap 'exit 2' TERM; echo r; while :; do sleep 0.02; done", "")
 	a.run(cfg)
@@ -266,7 +266,7 @@ func TestSignalGoesToTheMainProcess(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestExecInATask(t *testing.T) {
+func TestExecTask_RunsACommand(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "", func(c *drivers.TaskConfig) { c.Env["COLOUR"] = "blue" })
 	a.run(cfg)
@@ -369,7 +369,7 @@ func TestLifecycle_DestroysWhatItNeverSaw(t *testing.T) {
 	})
 }
 
-func TestStatsAreComplete(t *testing.T) {
+func TestTaskStats_AreComplete(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("while :; do :; done & wait", "")
 	a.run(cfg)
@@ -401,7 +401,7 @@ func TestStatsAreComplete(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestEventsWaitUntilSomebodyListens(t *testing.T) {
+func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("sleep", "0")
 		th := wire(t, a.run(cfg))
@@ -434,7 +434,7 @@ func TestEventsWaitUntilSomebodyListens(t *testing.T) {
 	})
 }
 
-func TestOOMKillIsToldWithTheLimit(t *testing.T) {
+func TestOOM_IsReportedWithTheLimit(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
@@ -461,7 +461,7 @@ func TestOOMKillIsToldWithTheLimit(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestMemoryLimitsReachTheCgroup(t *testing.T) {
+func TestLimits_ReachTheMemoryCgroup(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestNoTaskRunsAsABuilder(t *testing.T) {
+func TestStartTask_RefusesBuildersIDs(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run tasks as others")
 	}
@@ -47,7 +47,7 @@ func TestNoTaskRunsAsABuilder(t *testing.T) {
 	}
 }
 
-func TestNoTaskRunsAsABuilderThatTheNodeHasDeclared(t *testing.T) {
+func TestRefuseBuilders_RefusesDeclaredIDs(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the directory of builders is root's")
 	}

@@ -36,7 +36,7 @@ func variables(n, size int) map[string]string {
 	return env
 }
 
-func TestNoFloodOfArgumentsReachesTheSupervisor(t *testing.T) {
+func TestCheckCommand_KeepsAFloodFromTheSupervisor(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
 	long := strings.Repeat("n", 200<<10)
 	for name, c := range map[string]struct {
@@ -69,7 +69,7 @@ func TestNoFloodOfArgumentsReachesTheSupervisor(t *testing.T) {
 	}
 }
 
-func TestALargeEnvironmentDoesNotKeepATaskFromBeingRecovered(t *testing.T) {
+func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
 	// as JSON six times as long: what a handle is made of
 	cfg := a.shell("exec sleep 1000", "", func(cfg *drivers.TaskConfig) {

@@ -56,7 +56,7 @@ func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) fun
 	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
 }
 
-func TestTaskHasItsDevicesAndMounts(t *testing.T) {
+func TestDevices_AreInTheTask(t *testing.T) {
 	needRoot(t)
 	host, dir := stick(t), t.TempDir()
 	mountsUnchanged(t, dir, "zigbee")
@@ -94,7 +94,7 @@ func TestTaskHasItsDevicesAndMounts(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestWhatADriverLendsReadOnlyIsSoInEveryProcessOfTheTask(t *testing.T) {
+func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	mountsUnchanged(t, dir)
@@ -129,7 +129,7 @@ func TestWhatADriverLendsReadOnlyIsSoInEveryProcessOfTheTask(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestDevicesThatNomadHasForgottenAreThereAgain(t *testing.T) {
+func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 	needRoot(t)
 	host, dir := stick(t), t.TempDir()
 	must(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
@@ -174,7 +174,7 @@ func TestDevicesThatNomadHasForgottenAreThereAgain(t *testing.T) {
 	}
 }
 
-func TestTwoDevicesForOnePathAreRefused(t *testing.T) {
+func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{
 		{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
@@ -184,7 +184,7 @@ func TestTwoDevicesForOnePathAreRefused(t *testing.T) {
 	}
 }
 
-func TestDeviceThatIsNotPluggedIsWorthAnotherTry(t *testing.T) {
+func TestDevices_MissingIsRecoverable(t *testing.T) {
 	needRoot(t)
 	a := start(t, nil)
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
@@ -203,7 +203,7 @@ func TestDeviceThatIsNotPluggedIsWorthAnotherTry(t *testing.T) {
 	}
 }
 
-func TestWithoutRightsDevicesAreAtTheirPathsOnTheHost(t *testing.T) {
+func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
+func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 	t.Setenv("AGENTS_OWN", "x")
 	all := cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "cpuset", "memory", "pids"}}
 	limits := cgroup.Limits{MemoryMax: 1 << 20, CPUShares: 100, Cpuset: "0"}
@@ -56,7 +56,7 @@ func TestWhatAJobAsksForInVainIsTold(t *testing.T) {
 	}
 }
 
-func TestDNSOfAJobIsAnEvent(t *testing.T) {
+func TestIgnored_ReportsDNSAsAnEvent(t *testing.T) {
 	a := start(t, nil)
 	l := listen(t, a)
 	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DNS = &drivers.DNSConfig{Searches: []string{"example"}} })

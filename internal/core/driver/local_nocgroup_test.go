@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestTaskWithoutACgroupSaysThatLimitsAreNotEnforced(t *testing.T) {
+func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	a := start(t, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

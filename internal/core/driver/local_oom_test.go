@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
+func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
@@ -53,7 +53,7 @@ func TestOnlyATaskThatFailsByItIsToldAsOOM(t *testing.T) {
 	}
 }
 
-func TestAKillIsToldOnceAndAnEarlierRunsIsNot(t *testing.T) {
+func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 	told := 0
 	lt := &localTask{state: &task.State{OOMKills: 2}, event: func(string, ...any) { told++ }}
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestAKillIsToldOnceAndAnEarlierRunsIsNot(t *testing.T) {
 }
 
 // An exit may be told before the answer to the launch, and so before the kills of earlier runs are known.
-func TestLocalTask_ReportsNoEarlierRunsOOM(t *testing.T) {
+func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})
 	lt.watch(&task.State{OOMKills: 2}, nil)

@@ -32,7 +32,7 @@ func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 
 func sampling() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
 
-func TestUserTimeIsNotToldAsSystemTime(t *testing.T) {
+func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	pid, group, dir := busy(t)
 	s := sampling()
 	usec := uint64(0)
@@ -62,7 +62,7 @@ func TestUserTimeIsNotToldAsSystemTime(t *testing.T) {
 	})
 }
 
-func TestAReusedPidHasNothingOfTheFormerProcess(t *testing.T) {
+func TestSampler_StartsAnewForAReusedPID(t *testing.T) {
 	pid, group, _ := busy(t)
 	s := sampling()
 	former := &pidSampler{start: 1}
@@ -82,7 +82,7 @@ func TestAReusedPidHasNothingOfTheFormerProcess(t *testing.T) {
 	}
 }
 
-func TestWithoutACgroupTheSumIsThatOfTheProcesses(t *testing.T) {
+func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	pid, _, _ := busy(t)
 	id, err := task.Identify(pid)
 	must(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestWhatNomadGaveUpIsRemovedWithItsAllocation(t *testing.T) {
+func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	a := start(t, nil)
 	given, known := a.shell("exit 3", ""), a.shell("exit 3", "")
 	running, unclaimed := a.shell("exec sleep 1000", ""), a.shell("exec sleep 1000", "")

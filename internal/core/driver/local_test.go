@@ -14,7 +14,7 @@ import (
 
 const strangerID = 65534
 
-func TestNoStoreIsReadThatAnotherUserCanReplace(t *testing.T) {
+func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give directories to another user")
 	}
@@ -61,7 +61,7 @@ func TestNoStoreIsReadThatAnotherUserCanReplace(t *testing.T) {
 }
 
 // What is recovered is what Nomad and this driver remember, and not what a stranger wrote there.
-func TestNoTaskIsRecoveredFromAStoreThatAnotherUserCanReplace(t *testing.T) {
+func TestLoad_RefusesAStoreThatAnotherUserCanReplace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give directories to another user")
 	}

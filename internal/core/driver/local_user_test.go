@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestANumberThatIsNoIDBecomesNobody(t *testing.T) {
+func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
 	for _, id := range []string{
 		"4294967296", "4294967295", "18446744073709551616", "99999999999999999999999",
 		"+0", "-0", "+-0", "-1", " 0", "0 ", "\t0", "0\n", "\v0", "00", "007", "08", "0x0", "0b0", "0o0", "1_0", "\u00a00",
@@ -42,7 +42,7 @@ func nameService(t *testing.T, script string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-func TestNobodyBecomesAnotherByTheNameService(t *testing.T) {
+func TestResolveUser_TakesOnlyTheUserAskedFor(t *testing.T) {
 	needGroups(t)
 	nameService(t, `case $1 in
 passwd) echo 'root:x:0:0:root:/root:/bin/sh' ;;
@@ -64,7 +64,7 @@ esac`)
 	}
 }
 
-func TestNobodyIsInTheGroupsOfAnotherByTheNameService(t *testing.T) {
+func TestResolveUser_TakesOnlyTheUsersGroups(t *testing.T) {
 	needGroups(t)
 	for answer, want := range map[string][]uint32{
 		"ann 5000 27":      {5000, 27},
@@ -85,7 +85,7 @@ esac`)
 	}
 }
 
-func TestAnIDOfTheNameServiceIsNotReadLoosely(t *testing.T) {
+func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 	needGroups(t)
 	for _, id := range []string{"+0", "00", "-0", " 0", "4294967296", "4294967295", ""} {
 		for what, script := range map[string]string{
@@ -114,7 +114,7 @@ func needGroups(t *testing.T) {
 	}
 }
 
-func TestNoIDOfADeniedRangePasses(t *testing.T) {
+func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
 	d, err := newDenied(PluginOptions{DeniedHostUIDs: "5,100-199, 4294967290-4294967295", DeniedHostGIDs: "7, 20-29"})
 	must(t, err)
 	user := func(uid, gid uint32, groups ...uint32) *task.User {
@@ -145,7 +145,7 @@ func TestNoIDOfADeniedRangePasses(t *testing.T) {
 	}
 }
 
-func TestADeniedRangeIsNotReadLoosely(t *testing.T) {
+func TestDenied_ReadsRangesStrictly(t *testing.T) {
 	for _, list := range []string{
 		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6", "root", "0--1",
 	} {
@@ -163,7 +163,7 @@ func TestADeniedRangeIsNotReadLoosely(t *testing.T) {
 	}
 }
 
-func TestWithoutRootATaskHasNoDeniedGroupOfTheAgents(t *testing.T) {
+func TestNonRoot_HasNoDeniedGroupOfTheAgent(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}
@@ -192,7 +192,7 @@ func TestWithoutRootATaskHasNoDeniedGroupOfTheAgents(t *testing.T) {
 	}
 }
 
-func TestWithoutRootATaskHasTheGroupsThatWereChecked(t *testing.T) {
+func TestNonRoot_HasTheCheckedGroups(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}

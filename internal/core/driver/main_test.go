@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestABinaryHasTheCommandsOfItsPlugin(t *testing.T) {
+func TestMain_HasTheCommandsAndRolesOfThePlugin(t *testing.T) {
 	exe, err := os.Executable()
 	must(t, err)
 	for args, want := range map[string]string{

@@ -9,7 +9,7 @@ import (
 )
 
 // 65537 rows would be one, and -1 would be 65535.
-func TestAWindowSizeDoesNotWrap(t *testing.T) {
+func TestStreams_BoundsTheWindowSize(t *testing.T) {
 	term, err := openStreams(&drivers.ExecOptions{Tty: true})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestTheRestOfATreeIsNotKilledBeforeItsTime(t *testing.T) {
+func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 	a := start(t, nil)
 	for mode, session := range map[string]string{"group": "sh", "all": "setsid sh"} {
 		file := filepath.Join(t.TempDir(), "done")
@@ -31,7 +31,7 @@ func TestTheRestOfATreeIsNotKilledBeforeItsTime(t *testing.T) {
 	}
 }
 
-func TestAStopDoesNotWaitForWhomItDidNotSignal(t *testing.T) {
+func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	a := start(t, nil)
 	for mode, rest := range map[string]string{"process": "sh", "group": "setsid -f sh"} {
 		m := mark()
@@ -50,7 +50,7 @@ func TestAStopDoesNotWaitForWhomItDidNotSignal(t *testing.T) {
 	}
 }
 
-func TestOfAStopTheExitTellsAll(t *testing.T) {
+func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	l := listen(t, a)
@@ -98,7 +98,7 @@ func TestOfAStopTheExitTellsAll(t *testing.T) {
 	}
 }
 
-func TestASignalIsNotMistakenForAnother(t *testing.T) {
+func TestParseSignal_TakesOnlyNames(t *testing.T) {
 	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0, "SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
 		sig, err := parseSignal(name)
 		if int(sig) != want || (err == nil) != (want != 0) {

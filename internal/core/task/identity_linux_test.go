@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestIdentityIsOfOneProcessForEver(t *testing.T) {
+func TestIdentity_IsOfOneProcess(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestIdentityIsOfOneProcessForEver(t *testing.T) {
 	}
 }
 
-func TestReadStatOfAProgramWithAnAwkwardName(t *testing.T) {
+func TestReadStat_ReadsAwkwardNames(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestReadStatOfAProgramWithAnAwkwardName(t *testing.T) {
 	}
 }
 
-func TestReadStatTellsAZombiesWaitStatus(t *testing.T) {
+func TestReadStat_HasAZombiesWaitStatus(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "exit 7")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func init() { // runs on the main thread
 	}
 }
 
-func TestAProcessWithoutItsMainThreadIsNoZombie(t *testing.T) {
+func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), leaderless+"=1")
 	stdin, err := cmd.StdinPipe()
@@ -137,7 +137,7 @@ func TestAProcessWithoutItsMainThreadIsNoZombie(t *testing.T) {
 	}
 }
 
-func TestTreeHasEveryProcessBelowOne(t *testing.T) {
+func TestTree_HasAllDescendants(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "sh -c 'sleep 60 & echo; wait' & wait")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

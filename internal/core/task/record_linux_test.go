@@ -22,7 +22,7 @@ func newRecord(t *testing.T, s Store, id string) (fd int) {
 	return fd
 }
 
-func TestRecordTellsALauncherFromAProgram(t *testing.T) {
+func TestRecord_TellsALauncherFromAProgram(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	path := s.Record("a/b/c")
 	want := func(when string, want Progress) {
@@ -59,7 +59,7 @@ func TestRecordTellsALauncherFromAProgram(t *testing.T) {
 }
 
 // The one file holds both, and a task that has ended was executed all the same.
-func TestAnExitNeedsNoSpaceOfItsOwn(t *testing.T) {
+func TestRecord_NeedsNoMoreSpaceForTheExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	unix.Close(newRecord(t, s, "a/b/c"))
 	before, err := os.Stat(s.Record("a/b/c"))
@@ -90,7 +90,7 @@ func TestAnExitNeedsNoSpaceOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAnExitThatIsNotWholeIsNone(t *testing.T) {
+func TestRecord_IgnoresAnIncompleteExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	unix.Close(newRecord(t, s, "a/b/c"))
 	if err := s.SaveExit("a/b/c", &Exit{Code: 7}); err != nil {
@@ -115,7 +115,7 @@ func TestAnExitThatIsNotWholeIsNone(t *testing.T) {
 	}
 }
 
-func TestAnExitOfAnEarlierVersionIsRead(t *testing.T) {
+func TestRecord_ReadsAnEarlierVersion(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	if err := s.Save(&State{ID: "a/b/c"}); err != nil {
 		t.Fatal(err)

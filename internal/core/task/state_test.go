@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestStoreGivesBackWhatWasSaved(t *testing.T) {
+func TestStore_LoadsWhatWasSaved(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	id := "9d0e6a3c/" + strings.Repeat("long/", 100) + "web/01234567"
 	if _, err := s.Load(id); !errors.Is(err, ErrNoState) {
@@ -51,7 +51,7 @@ func TestStoreGivesBackWhatWasSaved(t *testing.T) {
 	}
 }
 
-func TestStoreTellsAnUnreadableStateFromAMissingOne(t *testing.T) {
+func TestStore_TellsUnreadableFromMissing(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty":               "",
 		"truncated":           `{"version":1,"id":"a/b`,
@@ -80,7 +80,7 @@ func TestStoreTellsAnUnreadableStateFromAMissingOne(t *testing.T) {
 	}
 }
 
-func TestARenameThatWasKilledIsFinished(t *testing.T) {
+func TestStore_FinishesAKilledRename(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	st := &State{ID: "a/b/1", Request: "r"}
 	must := func(err error) {
@@ -110,7 +110,7 @@ func TestARenameThatWasKilledIsFinished(t *testing.T) {
 	}
 }
 
-func TestARenameThatFailsChangesNothing(t *testing.T) {
+func TestStore_KeepsTheNameAfterAFailedRename(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	st := &State{ID: "a/b/1"}
 	for _, id := range []string{"a/b/1", "a/b/2"} {
@@ -128,7 +128,7 @@ func TestARenameThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAClaimIsForEver(t *testing.T) {
+func TestStore_KeepsAClaim(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	if err := s.Claim("a/b/c"); err != nil {
 		t.Errorf("of nothing: %v", err)
@@ -152,7 +152,7 @@ func TestAClaimIsForEver(t *testing.T) {
 	}
 }
 
-func TestStoreKeepsDevices(t *testing.T) {
+func TestStore_KeepsDevices(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	c := Command{
 		Devices: []Device{{HostPath: "/dev/nomad-usb/1/tty", TaskPath: "/dev/zigbee/tty"}},
@@ -167,7 +167,7 @@ func TestStoreKeepsDevices(t *testing.T) {
 	}
 }
 
-func TestOwnMountsAreForWhatIsSomewhereElse(t *testing.T) {
+func TestOwnMounts_AreForOtherPaths(t *testing.T) {
 	here, there := Device{"/dev/null", "/dev/null"}, Device{"/dev/null", "/dev/zigbee/tty"}
 	for want, list := range map[bool][]Command{
 		false: {{}, {Devices: []Device{here}}},
@@ -181,7 +181,7 @@ func TestOwnMountsAreForWhatIsSomewhereElse(t *testing.T) {
 	}
 }
 
-func TestStoreReadsAStateOfAnOlderVersion(t *testing.T) {
+func TestStore_ReadsAnOlderVersion(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	if err := os.MkdirAll(s.TaskDir("a/b/c"), 0o700); err != nil {
 		t.Fatal(err)
