@@ -14,8 +14,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/zclconf/go-cty/cty/msgpack"
@@ -155,13 +153,13 @@ func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, diags := hclspecutils.Convert(schema)
-	if diags.HasErrors() {
-		t.Fatal(diags)
+	block, err := parseHCL(d.Config)
+	if err != nil {
+		t.Fatal(err)
 	}
-	value, diags, _ := hclutils.ParseHclInterface(parseConfig(t, d.Config), spec, nil)
-	if diags.HasErrors() {
-		t.Fatal(diags)
+	value, err := decode(block, schema)
+	if err != nil {
+		t.Fatal(err)
 	}
 	packed, err := msgpack.Marshal(value, value.Type())
 	if err != nil {

@@ -1,15 +1,13 @@
-// Package conformance has what every plugin on this core must pass, and Nomad's own
-// parts to try it with. It is for tests alone.
+// Package conformance has the tables of cases that every driver and every device
+// plugin must pass, and the parts of a Nomad agent that are needed to run them. It is
+// for tests, and for mage conformance; no plugin is linked with it.
 package conformance
 
 import (
 	"bytes"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,7 +17,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/devicemanager"
 	"github.com/hashicorp/nomad/client/devicemanager/state"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/loader"
 	"github.com/hashicorp/nomad/helper/pluginutils/singleton"
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -93,12 +90,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Helper()
 	m := &Manager{t: t, changed: make(chan struct{})}
 	dir := t.TempDir()
-	env := ""
-	for k, v := range b.Env {
-		env += fmt.Sprintf("export %s='%s'\n", k, v)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n%sexec '%s'\n", env, b.Exe)
-	if err := os.WriteFile(filepath.Join(dir, b.Name), []byte(script), 0o755); err != nil {
+	if err := writeWrapper(filepath.Join(dir, b.Name), b.Exe, b.Env); err != nil {
 		t.Fatal(err)
 	}
 	var err error
@@ -121,10 +113,14 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 			t.Logf("the agent's log:\n%s", m.Log())
 		}
 	})
+	parsed, err := parseHCL(b.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log, Level: hclog.Trace})
 	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: logger, PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
-		Configs: []*config.PluginConfig{{Name: b.Name, Config: parseConfig(t, b.Config)}},
+		Configs: []*config.PluginConfig{{Name: b.Name, Config: parsed}},
 	})
 	if err != nil {
 		return m, err
@@ -141,17 +137,6 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 		WantEnd(t, pid, patience)
 	})
 	return m, nil
-}
-
-// parseConfig is the configuration as an agent has it.
-func parseConfig(t *testing.T, hcl string) map[string]any {
-	t.Helper()
-	merged := map[string]any{}
-	given, _ := hclutils.HclConfigToInterface(t, "config {\n"+hcl+"\n}").([]map[string]any)
-	for _, part := range given {
-		maps.Copy(merged, part)
-	}
-	return merged
 }
 
 func (m *Manager) update(devices []*structs.NodeDeviceResource) {
@@ -288,17 +273,7 @@ func (m *Manager) kill(pid int) {
 
 // processes are those that have been started with this manager's environment, the
 // test itself excepted.
-func (m *Manager) processes() (pids []int) {
-	all, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, file := range all {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		b, err := os.ReadFile(file)
-		if err == nil && pid != os.Getpid() && alive(pid) && slices.Contains(strings.Split(string(b), "\x00"), "TMPDIR="+m.short) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+func (m *Manager) processes() []int { return withEnviron("TMPDIR=" + m.short) }
 
 // WantEnd waits for a process to be gone.
 func WantEnd(t *testing.T, pid int, limit time.Duration) {

@@ -1,0 +1,148 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// endCases are about WaitTask, StopTask and DestroyTask.
+var endCases = []driverCase{
+	{"an exit code is reported as it is", func(c *check) {
+		for _, code := range []int{0, 7, 255} {
+			r := c.startTask("exit $CODE", withEnv("CODE", code))
+			r.wantExit(code, 0)
+		}
+	}},
+	{"a signal that ended a task is reported", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		r.signalAll(syscall.SIGKILL)
+		r.wantExit(0, syscall.SIGKILL)
+	}},
+	{"the delay of an exit", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		ch, err := c.WaitTask(background, r.cfg.ID)
+		c.ok(err, "WaitTask")
+		r.signalAll(syscall.SIGKILL)
+		began := time.Now()
+		receive(c, ch, "exit")
+		c.note("%s", time.Since(began).Round(time.Millisecond))
+	}},
+	{"every call of WaitTask gets the exit, also after it", func(c *check) {
+		r := c.startTask("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5")
+		r.ready("ready")
+		first, err := c.WaitTask(background, r.cfg.ID)
+		c.ok(err, "WaitTask")
+		second, err := c.WaitTask(background, r.cfg.ID)
+		c.ok(err, "WaitTask")
+		cancelled, cancel := context.WithCancel(background)
+		_, err = c.WaitTask(cancelled, r.cfg.ID)
+		c.ok(err, "WaitTask")
+		cancel() // which must not be the end of the others
+		c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task")
+		for _, got := range []*drivers.ExitResult{receive(c, first, "exit"), receive(c, second, "exit"), r.wait(), r.wait()} {
+			c.wantExit(got, 5, 0)
+		}
+	}},
+	{"WaitTask for a task that is not known is an error", func(c *check) {
+		ch, err := c.WaitTask(background, unknown)
+		if err == nil {
+			if got := receive(c, ch, "result"); got.Err == nil {
+				c.fail("got the exit %s", exit(got))
+			}
+		}
+	}},
+	{"StopTask sends the job's signal and returns when the task is dead", func(c *check) {
+		r := c.startTask("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
+		r.ready("ready")
+		c.wantExit(r.stop(soon, "SIGUSR1"), 3, 0)
+	}},
+	{"WaitTask after StopTask has the exit, too", func(c *check) {
+		r := c.startTask("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
+		r.ready("ready")
+		c.ok(c.StopTask(r.cfg.ID, soon, "SIGUSR1"), "StopTask")
+		r.wantExit(3, 0)
+	}},
+	{"StopTask without a signal uses the driver's", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		if got := r.stop(500*time.Millisecond, ""); got.Err != nil || got.ExitCode == 0 && got.Signal == 0 {
+			c.fail("the exit is %s", exit(got))
+		}
+	}},
+	{"StopTask kills after the timeout, and not before", func(c *check) {
+		r := c.startTask("trap '' INT TERM USR1; echo > ready; while :; do sleep 0.1; done")
+		r.ready("ready")
+		began := time.Now()
+		got := r.stop(2*time.Second, "SIGTERM")
+		took := time.Since(began)
+		if took < 2*time.Second {
+			c.fail("the task was killed after %s, want 2 s", took)
+		}
+		if got.Signal != int(syscall.SIGKILL) { // an error may say that it was the timeout
+			c.fail("the exit is %s", exit(got))
+		}
+		c.note("%s", took.Round(100*time.Millisecond))
+	}},
+	{"StopTask called twice at once succeeds twice", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		done := make(chan error, 2)
+		for range 2 {
+			go func() { done <- c.StopTask(r.cfg.ID, time.Second, "SIGTERM") }()
+		}
+		c.ok(errors.Join(receive(c, done, "answer to StopTask"), receive(c, done, "answer to StopTask")), "StopTask")
+	}},
+	{"StopTask and DestroyTask for what is over or unknown succeed", func(c *check) {
+		r := c.startTask("exit 0")
+		r.wantExit(0, 0)
+		c.ok(c.StopTask(r.cfg.ID, time.Second, "SIGTERM"), "StopTask after the exit")
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask after the exit")
+		var failed []string
+		for call, err := range map[string]error{
+			"a second DestroyTask":                  c.DestroyTask(r.cfg.ID, true),
+			"DestroyTask for a task not known":      c.DestroyTask(unknown, true),
+			"StopTask (an agent asks 5 times then)": c.StopTask(unknown, time.Second, "SIGTERM"),
+		} {
+			if err != nil {
+				failed = append(failed, call+": "+err.Error())
+			}
+		}
+		if len(failed) > 0 {
+			c.fail("%s", strings.Join(failed, "; "))
+		}
+	}},
+	{"DestroyTask without force does not end a task", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		if err := c.DestroyTask(r.cfg.ID, false); err == nil {
+			c.fail("it succeeded")
+		}
+		r.wantRunning("DestroyTask")
+	}},
+	{"DestroyTask with force ends a task", func(c *check) {
+		r := c.startTask("trap '' INT TERM; echo > ready; while :; do sleep 0.1; done")
+		r.ready("ready")
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.wantNone("DestroyTask")
+		if _, err := c.InspectTask(r.cfg.ID); err == nil {
+			c.fail("the driver still knows the task")
+		}
+	}},
+	{"processes that a task leaves behind end with it", func(c *check) {
+		r := c.startTask("setsid sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & echo > ready; exit 6")
+		r.wantExit(6, 0)
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.wantNone("DestroyTask")
+	}},
+}
+
+// unknown is the id of a task that no driver knows.
+const unknown = "44444444-2222-3333-4444-555555555555/web/12345678"

@@ -1,0 +1,153 @@
+package conformance
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// waiting is a script that ends with code 7 when it is told to.
+const waiting = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
+
+func (r *run) end() { r.c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task") }
+
+// recoverCases are about what has to outlive the plugin: an agent that is restarted
+// kills it.
+var recoverCases = []driverCase{
+	{"RecoverTask for a task that is known succeeds", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.end()
+		r.wantExit(7, 0)
+	}},
+	{"a task outlives a plugin that is killed, and is recovered", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		c.restart()
+		r.wantRunning("the restart")
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		st, err := c.InspectTask(r.cfg.ID)
+		c.ok(err, "InspectTask")
+		if st.State != drivers.TaskStateRunning {
+			c.fail("a running task is %s", st.State)
+		}
+		r.end()
+		r.wantExit(7, 0)
+		c.until("output of after the restart arrives", func() bool { return r.stdout() == "over\n" })
+	}},
+	{"a task outlives a plugin that ends in good order", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		c.shutdown()
+		c.ok(c.start(), "starting the plugin again")
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.end()
+		r.wantExit(7, 0)
+	}},
+	{"an agent re-attaches to a running plugin", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		config, _ := c.instance.ReattachConfig()
+		instance, err := c.catalog.Reattach(c.info.Name, base.PluginTypeDriver, config)
+		c.ok(err, "re-attaching")
+		c.use(instance) // which has no SetConfig
+		c.cleanup(func() { c.shutdown(); _ = c.start() })
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.end()
+		r.wantExit(7, 0)
+	}},
+	{"an exit while no plugin runs is reported as it was", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		c.kill()
+		r.end()
+		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
+		c.ok(c.start(), "starting the plugin again")
+		c.ok(c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+		r.wantExit(7, 0)
+	}},
+	{"a death by signal while no plugin runs is reported as it was", func(c *check) {
+		r := c.startTask(waiting)
+		r.ready("ready")
+		c.kill()
+		r.signalAll(syscall.SIGKILL)
+		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
+		c.ok(c.start(), "starting the plugin again")
+		c.ok(c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+		r.wantExit(0, syscall.SIGKILL)
+	}},
+	{"a restart in place is not mistaken for the run before", func(c *check) {
+		r := c.startTask("if [ -e again ]; then echo > ready; exec sleep 1000; fi; echo > again; exit 9")
+		r.wantExit(9, 0)
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.cfg.ID += "-2" // a new id for the same task, in the same directories
+		if r.logmon != nil {
+			r.logmon.reopen()
+		}
+		r.start()
+		r.ready("ready")
+		c.restart()
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.wantRunning("RecoverTask")
+		if st, err := c.InspectTask(r.cfg.ID); err != nil || st.State != drivers.TaskStateRunning {
+			c.fail("the task runs, and is reported as %+v, %v", st, err)
+		}
+	}},
+	{"a recovered task can be stopped", func(c *check) {
+		r := c.startTask("trap 'exit 3' TERM; echo > ready; while :; do sleep 0.1; done")
+		r.ready("ready")
+		c.restart()
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		c.wantExit(r.stop(soon, "SIGTERM"), 3, 0)
+	}},
+	{"a recovered task can be destroyed", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		c.restart()
+		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.wantNone("DestroyTask")
+	}},
+	{"a task that was not recovered can be destroyed", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		c.restart()
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.wantNone("DestroyTask")
+	}},
+	{"no exit is invented for a task of which nothing is left", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		c.restart()
+		if c.RecoverTask(r.handle) != nil {
+			return
+		}
+		if got := r.wait(); got.Err == nil && got.ExitCode == 0 && got.Signal == 0 {
+			c.fail("it is reported as a success")
+		}
+	}},
+	{"a handle that can't be read is an error", func(c *check) {
+		r := c.newRun("exit 0")
+		for _, state := range [][]byte{nil, []byte("\xc1 no state"), []byte(`{"`)} {
+			handle := drivers.NewTaskHandle(1)
+			handle.Config, handle.State, handle.DriverState = r.cfg, drivers.TaskStateRunning, state
+			if c.RecoverTask(handle) == nil {
+				if got := r.wait(); got.Err == nil && got.ExitCode == 0 && got.Signal == 0 {
+					c.fail("a task with the state %q is recovered as a success", state)
+				}
+				_ = c.DestroyTask(r.cfg.ID, true)
+			}
+		}
+	}},
+}
+
+// shutdown ends the plugin as an agent does that ends.
+func (c *check) shutdown() {
+	c.kills++
+	c.instance.Kill()
+	c.until("the plugin ends", func() bool { return !alive(c.pid) })
+}

@@ -1,0 +1,281 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	goversion "github.com/hashicorp/go-version"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// pluginCases are about the plugin without a task.
+var pluginCases = []driverCase{
+	{"the plugin names itself, its version and its API", func(c *check) {
+		info, err := c.PluginInfo()
+		c.ok(err, "PluginInfo")
+		_, bad := goversion.NewVersion(info.PluginVersion)
+		speaks := slices.Contains(info.PluginApiVersions, drivers.ApiVersion010)
+		if info.Type != base.PluginTypeDriver || info.Name == "" || bad != nil || !speaks {
+			c.fail("got %+v", info)
+		}
+		c.note("%s %s", info.Name, info.PluginVersion)
+	}},
+	{"an agent that only looks at the plugin changes nothing", func(c *check) {
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		before := len(c.processes())
+		_, err := c.look()
+		c.ok(err, "looking at the plugin")
+		r.wantRunning("an agent has looked")
+		c.until("the processes that were looked at end", func() bool { return len(c.processes()) <= before })
+	}},
+	{"the fingerprint comes at once, is healthy, and stays open", func(c *check) {
+		ch, err := c.Fingerprint(c.context())
+		c.ok(err, "Fingerprint")
+		f := receive(c, ch, "a fingerprint")
+		if f.Err != nil || f.Health != drivers.HealthStateHealthy {
+			c.fail("the driver is %s: %q, %v", f.Health, f.HealthDescription, f.Err)
+		}
+		for end := time.After(time.Second); ; {
+			select {
+			case _, open := <-ch:
+				if !open {
+					c.fail("the stream was closed, after which an agent opens it again without a pause")
+				}
+				continue
+			case <-end:
+			}
+			break
+		}
+	}},
+	{"attributes are under driver.<name>", func(c *check) {
+		ch, err := c.Fingerprint(c.context())
+		c.ok(err, "Fingerprint")
+		f := receive(c, ch, "a fingerprint")
+		own := "driver." + c.info.Name
+		if f.Attributes[own] == nil {
+			c.fail("there is no attribute %s, by which jobs find nodes that have the driver", own)
+		}
+		for name := range f.Attributes {
+			if name != own && !strings.HasPrefix(name, own+".") {
+				c.fail("attribute %s is not under %s", name, own)
+			}
+		}
+	}},
+	{"the stream of events stays open", func(c *check) {
+		ch, err := c.TaskEvents(c.context())
+		c.ok(err, "TaskEvents")
+		for end := time.After(time.Second); ; {
+			select {
+			case e, open := <-ch:
+				if !open || e.Err != nil {
+					c.fail("the stream was closed: %+v", e)
+				}
+				continue
+			case <-end:
+			}
+			break
+		}
+	}},
+}
+
+// receive returns what a stream brings first.
+func receive[T any](c *check, ch <-chan T, what string) T {
+	select {
+	case v, open := <-ch:
+		if !open {
+			c.fail("the stream was closed without %s", what)
+		}
+		return v
+	case <-time.After(soon):
+		c.fail("no %s within %s", what, soon)
+		panic("unreachable")
+	}
+}
+
+// startCases are about what a started task has.
+var startCases = []driverCase{
+	{"a task has its environment, unchanged", func(c *check) {
+		env := map[string]string{"EMPTY": "", "SPACES": " a  b ", "QUOTES": `"'$(x)\`, "LINES": "one\ntwo", "EQUALS": "a=b=c"}
+		r := c.newRun(`[ "${EMPTY-unset}" = "" ] || echo "EMPTY is unset" >> wrong
+			for v in SPACES QUOTES LINES EQUALS; do eval "printf %s \"\$$v\"" > $v; done; echo > ready`,
+			func(cfg *drivers.TaskConfig) {
+				for k, v := range env {
+					cfg.Env[k] = v
+				}
+			})
+		r.start()
+		r.wantExit(0, 0)
+		for _, name := range []string{"SPACES", "QUOTES", "LINES", "EQUALS"} {
+			if b, _ := os.ReadFile(r.path(name)); string(b) != env[name] {
+				c.fail("%s is %q, want %q", name, b, env[name])
+			}
+		}
+		if r.has("wrong") {
+			c.fail("%s", r.read("wrong"))
+		}
+	}},
+	{"output of both streams arrives, whole and apart", func(c *check) {
+		r := c.startTask(`head -c 1000000 /dev/zero | tr '\0' o; echo end; echo err >&2`)
+		r.wantExit(0, 0)
+		c.until("1000004 bytes of stdout arrive", func() bool { return len(r.stdout()) == 1000004 })
+		c.until("stderr arrives", func() bool { return r.stderr() == "err\n" })
+	}},
+	{"logmon gets the end of the output when the task ends", func(c *check) {
+		c.needLogmon()
+		r := c.startTask("echo out")
+		r.wantExit(0, 0)
+		c.until("both pipes are opened and closed", r.logmon.over)
+	}},
+	{"a logmon that is dead does not hold up the start", func(c *check) {
+		c.needLogmon()
+		r := c.newRun("exit 0", func(cfg *drivers.TaskConfig) { cfg.StdoutPath = "later" })
+		r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(r.cfg.AllocDir, "o"), filepath.Join(r.cfg.AllocDir, "e")
+		idle, err := newLogmon(r.cfg.StdoutPath, r.cfg.StderrPath)
+		c.ok(err, "making the log pipes")
+		idle.close()
+		_, err = within(c, soon, "StartTask", func() (any, error) {
+			_, _, err := c.StartTask(r.cfg)
+			return nil, err
+		})
+		if err == nil {
+			r.wantExit(0, 0)
+		}
+	}},
+	{"a task without logs runs", func(c *check) {
+		r := c.startTask("echo lost; exit 3", func(cfg *drivers.TaskConfig) {
+			cfg.StdoutPath, cfg.StderrPath = os.DevNull, os.DevNull
+		})
+		r.wantExit(3, 0)
+	}},
+	{"a task runs as the job's user, with that user's variables", func(c *check) {
+		c.needRoot()
+		r := c.newRun(`echo "$(id -u) $USER $LOGNAME" > who`, func(cfg *drivers.TaskConfig) { cfg.User = "nobody" })
+		r.start()
+		r.wantExit(0, 0)
+		if who := r.read("who"); who != "65534 nobody nobody" {
+			c.fail("id, USER and LOGNAME are %q", who)
+		}
+	}},
+	{"a user that does not exist is an error that names it", func(c *check) {
+		r := c.newRun("exec sleep 1000", func(cfg *drivers.TaskConfig) { cfg.User = "no-such-user-9" })
+		_, _, err := c.StartTask(r.cfg)
+		if err == nil {
+			c.fail("the task was started")
+		}
+		if !strings.Contains(err.Error(), r.cfg.User) {
+			c.fail("got %q", err)
+		}
+		r.wantNone("a start that failed")
+		if _, err := c.InspectTask(r.cfg.ID); err == nil {
+			c.fail("the driver knows the task, though its start failed")
+		}
+	}},
+	{"a second start with the same id is an error", func(c *check) {
+		r := c.startTask("echo run >> runs; exec sleep 1000")
+		r.ready("runs")
+		if _, _, err := c.StartTask(r.cfg); err == nil {
+			c.fail("it was started again")
+		}
+		r.wantRunning("a second start")
+		if runs := r.read("runs"); runs != "run" {
+			c.fail("it was started again: %q", runs)
+		}
+	}},
+	{"several tasks at once have their own exits", func(c *check) {
+		var runs []*run
+		for i := range 8 {
+			runs = append(runs, c.startTask(fmt.Sprintf("sleep 0.%d; exit %d", i, i+10)))
+		}
+		for i, r := range runs {
+			r.wantExit(i+10, 0)
+		}
+	}},
+	{"a task is in the cgroup that Nomad made for it", func(c *check) {
+		if c.cgroups.share == "" {
+			c.skip("no cgroup can be made here: %s", c.cgroups.support.Missing)
+		}
+		r := c.startTask("echo > ready; exec sleep 1000")
+		r.ready("ready")
+		r.wantRunning("its start")
+		for _, pid := range r.pids() {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+			if !strings.Contains(string(b), r.cfg.AllocID+"."+r.cfg.Name) {
+				c.fail("a process is outside, so an agent can't end it with the allocation")
+			}
+		}
+	}},
+	{"a task that exceeds its memory is reported as killed for it", func(c *check) {
+		if c.cgroups.share == "" || !slices.Contains(c.cgroups.support.Controllers, "memory") {
+			c.skip("no memory limit can be set here: %s", c.cgroups.support.Missing)
+		}
+		r := c.startTask("mkfifo pipe; head -c 300000000 /dev/zero > pipe & exec tail -c 300000000 pipe > out",
+			func(cfg *drivers.TaskConfig) {
+				cfg.Resources.NomadResources.Memory.MemoryMB = 32
+				cfg.Resources.LinuxResources.MemoryLimitBytes = 32 << 20
+			})
+		if got := r.wait(); !got.OOMKilled {
+			c.fail("the exit is %s", exit(got))
+		}
+	}},
+	{"a volume is in the task", func(c *check) {
+		if c.caps.MountConfigs == drivers.MountConfigSupportNone {
+			c.notApplicable("the driver has no volumes, and says so")
+		}
+		c.needRoot()
+		source := c.tempDir()
+		c.ok(os.WriteFile(filepath.Join(source, "file"), []byte("of the volume\n"), 0o644), "making the volume")
+		r := c.newRun("cat /conformance-volume/file > got", func(cfg *drivers.TaskConfig) {
+			cfg.Mounts = []*drivers.MountConfig{{HostPath: source, TaskPath: "/conformance-volume"}}
+		})
+		if _, _, err := c.StartTask(r.cfg); err == nil {
+			r.wait()
+		}
+		if got := r.read("got"); got != "of the volume" {
+			c.fail("the capabilities promise volumes, and the task has none")
+		}
+	}},
+	{"a device is in the task", func(c *check) {
+		c.needRoot()
+		name := "conformance-" + uuid.Short()
+		r := c.newRun("[ -c /dev/"+name+" ] && echo found > got", func(cfg *drivers.TaskConfig) {
+			cfg.Devices = []*drivers.DeviceConfig{{HostPath: "/dev/zero", TaskPath: "/dev/" + name, Permissions: "r"}}
+		})
+		if _, _, err := c.StartTask(r.cfg); err == nil {
+			r.wait()
+		}
+		if r.read("got") != "found" {
+			c.fail("the task has no device node: the device of its job is ignored")
+		}
+	}},
+	{"InspectTask tells state, times and exit", func(c *check) {
+		r := c.startTask("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 4")
+		r.ready("ready")
+		st, err := c.InspectTask(r.cfg.ID)
+		c.ok(err, "InspectTask")
+		if st.ID != r.cfg.ID || st.State != drivers.TaskStateRunning || time.Since(st.StartedAt) > time.Hour {
+			c.fail("of a running task: %+v", st)
+		}
+		c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task")
+		r.wantExit(4, 0)
+		st, err = c.InspectTask(r.cfg.ID)
+		c.ok(err, "InspectTask after the exit")
+		if st.State != drivers.TaskStateExited || st.ExitResult == nil || st.CompletedAt.Before(st.StartedAt) {
+			c.fail("of a task that has ended: %+v, %+v", st, st.ExitResult)
+		}
+		c.wantExit(st.ExitResult, 4, 0)
+	}},
+}
+
+// needLogmon is for cases about a driver whose output Nomad's logmon collects.
+func (c *check) needLogmon() {
+	if c.caps.DisableLogCollection {
+		c.notApplicable("the driver collects output itself")
+	}
+}

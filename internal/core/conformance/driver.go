@@ -1,0 +1,256 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+)
+
+// Driver is the binary of a driver plugin, on this core or not, for the table that
+// every driver must pass:
+//
+//	conformance.Driver{Exe: "bin/nomad-driver-exec-lite"}.Test(t)
+//
+// The binary is started as Nomad's plugin loader starts it, three times, and is
+// called over gRPC by Nomad's own client code.
+type Driver struct {
+	// Exe is the plugin's binary. If it is empty, the plugin is this test binary: see Main.
+	Exe string
+
+	// Env is what the binary needs besides the environment of this process.
+	Env map[string]string
+
+	// Config is HCL or JSON: the content of the plugin's config block. If the plugin
+	// has options state_dir and cache_dir, they are directories of the run, and
+	// enabled is true, unless they are set here.
+	Config string
+
+	// Task is HCL or JSON: the content of a task's config block, in which SCRIPT
+	// stands for a script of /bin/sh. If it is empty it is derived from the options
+	// of the driver's tasks: script, code (of Python), or command and args.
+	Task string
+
+	// Only selects the cases that it matches by name. Nil selects all.
+	Only *regexp.Regexp
+}
+
+// Main is the TestMain of a plugin's own test, whose binary is then the plugin too:
+//
+//	func TestMain(m *testing.M) { conformance.Main(m, main) }
+//
+//	func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
+func Main(m *testing.M, plugin func()) {
+	supervisor.Main()
+	if os.Getenv(pluginVar) != "" {
+		plugin()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// pluginVar tells a test binary that it is to be the plugin.
+const pluginVar = "OUTRIDER_CONFORMANCE_PLUGIN"
+
+// Result is the outcome of one case.
+type Result struct {
+	Case    string
+	Outcome Outcome
+	Why     string // the reason of a failure or a skip, or a measured value
+}
+
+// Outcome is how a case ended.
+type Outcome string
+
+// The outcomes of a case.
+const (
+	Passed        Outcome = "passed"
+	Failed        Outcome = "failed"
+	Skipped       Outcome = "skipped" // this machine or user can't run it
+	NotApplicable Outcome = "n/a"     // it is about what the driver's capabilities exclude
+)
+
+// Test runs each case as a subtest.
+func (d Driver) Test(t *testing.T) {
+	t.Helper()
+	err := d.Run(func(r Result) {
+		if r.Outcome == NotApplicable {
+			return
+		}
+		t.Run(r.Case, func(t *testing.T) {
+			switch r.Outcome {
+			case Failed:
+				t.Error(r.Why)
+			case Skipped:
+				t.Skip(r.Why)
+			}
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run runs the table and calls report after each case. The error is that of a plugin
+// that does not load.
+func (d Driver) Run(report func(Result)) error {
+	h, err := newHost(d)
+	if err != nil {
+		return err
+	}
+	for _, c := range driverCases {
+		if d.Only == nil || d.Only.MatchString(c.name) {
+			report(h.run(c))
+		}
+	}
+	left := Result{Case: "nothing is left of the plugin", Outcome: Passed}
+	if left.Why = h.close(); left.Why != "" {
+		left.Outcome = Failed
+	}
+	report(left)
+	return nil
+}
+
+// driverCase is one point of the contract.
+type driverCase struct {
+	name string
+	run  func(*check)
+}
+
+// driverCases are all cases in order. A case leaves no task behind.
+var driverCases = slices.Concat(pluginCases, startCases, endCases, recoverCases, callCases)
+
+// check is one case under way. A case ends itself with fail, skip or notApplicable.
+type check struct {
+	*host
+	cleanups []func()
+	notes    []string
+}
+
+// ended is what fail, skip and notApplicable panic with.
+type ended struct {
+	outcome Outcome
+	why     string
+}
+
+func (c *check) fail(format string, args ...any) {
+	panic(ended{Failed, fmt.Sprintf(format, args...)})
+}
+
+func (c *check) skip(format string, args ...any) {
+	panic(ended{Skipped, fmt.Sprintf(format, args...)})
+}
+
+func (c *check) notApplicable(why string) { panic(ended{NotApplicable, why}) }
+
+func (c *check) note(format string, args ...any) {
+	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+}
+
+// ok ends the case unless err is nil.
+func (c *check) ok(err error, doing string) {
+	if err != nil {
+		c.fail("%s: %v", doing, err)
+	}
+}
+
+func (c *check) needRoot() {
+	if os.Geteuid() != 0 {
+		c.skip("needs root")
+	}
+}
+
+func (c *check) cleanup(f func()) { c.cleanups = append(c.cleanups, f) }
+
+// until waits for a condition.
+func (c *check) until(what string, holds func() bool) {
+	for end := time.Now().Add(soon); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.fail("%s: not within %s", what, soon)
+		}
+	}
+}
+
+// within ends the case if a call takes longer than limit. The call is ended with the
+// plugin.
+func within[T any](c *check, limit time.Duration, call string, do func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := do()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-time.After(limit):
+		c.kill()
+		c.fail("%s did not return within %s", call, limit)
+		panic("unreachable")
+	}
+}
+
+// Limits on what has to happen on a busy machine. A driver that is right needs
+// a small part of them.
+const (
+	soon      = 20 * time.Second
+	caseLimit = 3 * time.Minute
+)
+
+// run runs one case, and ends the plugin if the case does not end.
+func (h *host) run(c driverCase) Result {
+	done := make(chan Result, 1)
+	go func() { done <- h.judge(c) }()
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(caseLimit):
+	}
+	h.kill()
+	result := Result{Case: c.name, Outcome: Failed, Why: fmt.Sprintf("not over after %s", caseLimit)}
+	select {
+	case r := <-done:
+		if r.Outcome == Failed {
+			result.Why += ": " + r.Why
+		}
+	case <-time.After(caseLimit):
+		stacks := make([]byte, 1<<20)
+		h.logger.Error("a case does not end", "case", c.name, "stacks", string(stacks[:runtime.Stack(stacks, true)]))
+	}
+	return result
+}
+
+func (h *host) judge(driverCase driverCase) (result Result) {
+	c := &check{host: h}
+	result = Result{Case: driverCase.name, Outcome: Passed}
+	kills := h.kills
+	defer func() {
+		for _, f := range slices.Backward(c.cleanups) {
+			f()
+		}
+		if result.Outcome == Passed && kills == h.kills && h.pid != 0 && !alive(h.pid) {
+			result = Result{Case: driverCase.name, Outcome: Failed, Why: "the plugin's process ended: " + h.lastWords()}
+		}
+	}()
+	defer func() {
+		if p := recover(); p != nil {
+			e, expected := p.(ended)
+			if !expected {
+				panic(p)
+			}
+			result.Outcome, result.Why = e.outcome, strings.Join(strings.Fields(e.why), " ")
+		}
+	}()
+	driverCase.run(c)
+	result.Why = strings.Join(c.notes, ", ")
+	return result
+}

@@ -1,0 +1,328 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/hcl"
+	"github.com/hashicorp/nomad/client/lib/numalib"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/loader"
+	"github.com/hashicorp/nomad/nomad/structs/config"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// host is the part of a Nomad agent that has to do with drivers: its plugin loader,
+// one plugin, and the directories and cgroups of tasks.
+type host struct {
+	driver  Driver
+	dir     string // everything of the run
+	tmp     string // the plugin's TMPDIR, by which its processes are found
+	log     *lockedBuffer
+	logger  hclog.Logger
+	catalog loader.PluginCatalog
+	config  map[string]any
+	task    map[string]any // a task's config block
+	info    *base.PluginInfoResponse
+	caps    *drivers.Capabilities
+	taskHCL *hclspec.Spec
+	cgroups *cgroups
+
+	instance loader.PluginInstance // nil: none is running
+	drivers.DriverPlugin
+	pid   int
+	kills int // how often a case has ended the plugin
+}
+
+// newHost loads the plugin: two starts to look at it, and one to use it.
+func newHost(d Driver) (*host, error) {
+	h := &host{driver: d, log: &lockedBuffer{}}
+	if err := h.load(); err != nil {
+		h.close()
+		return nil, fmt.Errorf("the plugin does not load: %w", err)
+	}
+	return h, nil
+}
+
+func (h *host) load() (err error) {
+	d := h.driver
+	if d.Exe == "" {
+		h.driver.Env = map[string]string{pluginVar: "1"}
+		maps.Copy(h.driver.Env, d.Env)
+		d.Exe, err = os.Executable()
+	}
+	if err != nil {
+		return err
+	}
+	if h.driver.Exe, err = filepath.Abs(d.Exe); err != nil {
+		return err
+	}
+	h.logger = hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Debug})
+	if h.dir, err = os.MkdirTemp("", "oc"); err != nil { // a socket's path has at most 107 bytes (unix(7))
+		return err
+	}
+	h.tmp = filepath.Join(h.dir, "t")
+	for _, name := range []string{".", "t", "p", "alloc", "mounts"} {
+		dir := filepath.Join(h.dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users go through it
+			return err
+		}
+	}
+	env := map[string]string{"TMPDIR": h.tmp}
+	maps.Copy(env, h.driver.Env)
+	if err := writeWrapper(filepath.Join(h.dir, "p", h.binary()), h.driver.Exe, env); err != nil {
+		return err
+	}
+	if h.config, err = h.pluginConfig(); err != nil {
+		return err
+	}
+	if h.catalog, err = h.look(); err != nil {
+		return err
+	}
+	h.info = h.catalog.Catalog()[base.PluginTypeDriver][0]
+	if err := h.start(); err != nil {
+		return err
+	}
+	if h.caps, err = h.Capabilities(); err != nil {
+		return err
+	}
+	if h.taskHCL, err = h.TaskConfigSchema(); err != nil {
+		return err
+	}
+	if h.task, err = h.taskTemplate(); err != nil {
+		return err
+	}
+	h.cgroups = newCgroups()
+	return nil
+}
+
+func (h *host) binary() string { return filepath.Base(h.driver.Exe) }
+
+// writeWrapper writes a program that executes exe with more environment.
+func writeWrapper(path, exe string, env map[string]string) error {
+	var script strings.Builder
+	script.WriteString("#!/bin/sh\n")
+	for k, v := range env {
+		fmt.Fprintf(&script, "export %s='%s'\n", k, v)
+	}
+	fmt.Fprintf(&script, "exec '%s' \"$@\"\n", exe)
+	return os.WriteFile(path, []byte(script.String()), 0o755)
+}
+
+// look loads the plugin as an agent does when it starts: one process to ask what it
+// is, and one to validate its configuration.
+func (h *host) look() (loader.PluginCatalog, error) {
+	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
+		Logger: h.logger, PluginDir: filepath.Join(h.dir, "p"), SupportedVersions: loader.AgentSupportedApiVersions,
+		Configs: []*config.PluginConfig{{Name: h.binary(), Config: h.config}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(catalog.Catalog()[base.PluginTypeDriver]) == 0 {
+		return nil, fmt.Errorf("it is no driver: %s", h.lastWords())
+	}
+	return catalog, nil
+}
+
+var topology = numalib.Scan(numalib.PlatformScanners(false))
+
+func agentConfig() *base.AgentConfig {
+	return &base.AgentConfig{
+		Driver: &base.ClientDriverConfig{ClientMinPort: 20000, ClientMaxPort: 32000, Topology: topology},
+	}
+}
+
+// start starts the plugin as an agent uses it.
+func (h *host) start() error {
+	instance, err := h.catalog.Dispense(h.info.Name, base.PluginTypeDriver, agentConfig(), h.logger)
+	if err != nil {
+		return err
+	}
+	h.use(instance)
+	return nil
+}
+
+func (h *host) use(instance loader.PluginInstance) {
+	reattach, _ := instance.ReattachConfig()
+	h.instance, h.DriverPlugin, h.pid = instance, instance.Plugin().(drivers.DriverPlugin), reattach.Pid
+}
+
+// kill kills the plugin's process.
+func (h *host) kill() {
+	h.kills++
+	_ = syscall.Kill(h.pid, syscall.SIGKILL)
+	for end := time.Now().Add(soon); alive(h.pid) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	h.instance.Kill()
+}
+
+// restart kills the plugin and starts it anew, as after a crash.
+func (c *check) restart() {
+	c.kill()
+	c.ok(c.start(), "starting the plugin again")
+}
+
+// close ends the plugin and returns what is left of it.
+func (h *host) close() (left string) {
+	if h.instance != nil {
+		h.instance.Kill()
+	}
+	var pids []int
+	if h.tmp != "" {
+		pids = h.processes()
+	}
+	for end := time.Now().Add(patience); len(pids) > 0 && time.Now().Before(end); pids = h.processes() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, pid := range pids {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		left += fmt.Sprintf("process %d: %.60s ", pid, strings.ReplaceAll(string(line), "\x00", " "))
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if h.cgroups != nil {
+		left += h.cgroups.close()
+	}
+	if h.dir != "" {
+		_ = os.RemoveAll(h.dir)
+	}
+	return strings.TrimSpace(left)
+}
+
+// processes are those of the plugin: with its TMPDIR, or with one of its directories
+// among their arguments.
+func (h *host) processes() []int {
+	pids := withEnviron("TMPDIR=" + h.tmp)
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		b, _ := os.ReadFile(file)
+		if strings.Contains(string(b), h.dir+"/") && pid != os.Getpid() && alive(pid) && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// lastWords is the end of the log of agent and plugin.
+func (h *host) lastWords() string {
+	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
+	return strings.Join(lines[max(0, len(lines)-2):], " / ")
+}
+
+// withEnviron are the processes that were started with this environment variable,
+// but for this one.
+func withEnviron(variable string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		b, err := os.ReadFile(file)
+		if err == nil && pid != os.Getpid() && alive(pid) && slices.Contains(strings.Split(string(b), "\x00"), variable) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// pluginConfig is what is in the plugin's config block.
+func (h *host) pluginConfig() (map[string]any, error) {
+	client := goplugin.NewClient(&goplugin.ClientConfig{
+		HandshakeConfig: base.Handshake, Plugins: map[string]goplugin.Plugin{base.PluginTypeBase: &base.PluginBase{}},
+		Cmd:              exec.Command(filepath.Join(h.dir, "p", h.binary())),
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: h.logger,
+	})
+	defer client.Kill()
+	rpc, err := client.Client()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := rpc.Dispense(base.PluginTypeBase)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := raw.(base.BasePlugin).ConfigSchema()
+	if err != nil {
+		return nil, err
+	}
+	defaults := map[string]any{
+		"state_dir": filepath.Join(h.dir, "s"), "cache_dir": filepath.Join(h.dir, "c"), "enabled": true,
+	}
+	options := attributes(spec)
+	maps.DeleteFunc(defaults, func(name string, _ any) bool { return !options[name] })
+	given, err := parseHCL(h.driver.Config)
+	maps.Copy(defaults, given)
+	return defaults, err
+}
+
+// taskTemplate is a task's config block, in which SCRIPT stands for a script.
+func (h *host) taskTemplate() (map[string]any, error) {
+	options := attributes(h.taskHCL)
+	switch {
+	case h.driver.Task != "":
+		return parseHCL(h.driver.Task)
+	case options["code"] && options["args"]:
+		const shell = `import os, sys; os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])`
+		return map[string]any{"code": shell, "args": []any{"SCRIPT"}}, nil
+	case options["script"]:
+		return map[string]any{"script": "SCRIPT"}, nil
+	case options["command"] && options["args"] && !options["image"]:
+		return map[string]any{"command": "/bin/sh", "args": []any{"-c", "SCRIPT"}}, nil
+	}
+	return nil, errors.New("it is unknown how its tasks run a script: " +
+		"give a task's config block with SCRIPT in it, such as " +
+		`{"command": "/bin/sh", "args": ["-c", "SCRIPT"]}`)
+}
+
+// attributes are the names of the options in a schema.
+func attributes(spec *hclspec.Spec) map[string]bool {
+	names := map[string]bool{}
+	for name := range spec.GetObject().GetAttributes() {
+		names[name] = true
+	}
+	return names
+}
+
+// parseHCL parses HCL or JSON as an agent does with its configuration.
+func parseHCL(text string) (map[string]any, error) {
+	parsed := map[string]any{}
+	if err := hcl.Decode(&parsed, text); err != nil {
+		return nil, fmt.Errorf("failed to parse %q: %w", text, err)
+	}
+	return parsed, nil
+}
+
+// decode converts a block to the value that a schema makes of it.
+func decode(block map[string]any, schema *hclspec.Spec) (cty.Value, error) {
+	spec, diags := hclspecutils.Convert(schema)
+	if diags.HasErrors() {
+		return cty.NilVal, diags
+	}
+	value, diags, _ := hclutils.ParseHclInterface(block, spec, nil)
+	if diags.HasErrors() {
+		return cty.NilVal, diags
+	}
+	return value, nil
+}
+
+// background is the context of calls that end with the plugin.
+var background = context.Background()

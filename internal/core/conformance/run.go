@@ -1,0 +1,284 @@
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/ci"
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+)
+
+// run is one run of a task.
+type run struct {
+	c      *check
+	cfg    *drivers.TaskConfig
+	handle *drivers.TaskHandle
+	logmon *logmon // nil where the driver collects the output
+	marker string  // the environment variable by which its processes are found
+}
+
+// newRun is a task as an agent hands it to a driver, with directories, cgroups and
+// log pipes, and with a script that runs in the task's local directory. It is
+// destroyed when the case is over.
+func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run {
+	alloc := uuid.Generate()
+	cfg := &drivers.TaskConfig{
+		ID: alloc + "/web/" + uuid.Short(), AllocID: alloc, Name: "web", JobName: "job", JobID: "job",
+		TaskGroupName: "group", Namespace: "default", NodeID: "11111111-2222-3333-4444-555555555555", NodeName: "node",
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 128}, Cpu: structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20, PercentTicks: 0.1},
+		},
+		Env: map[string]string{
+			"PATH": os.Getenv("PATH"), "OUTRIDER_CONFORMANCE": uuid.Generate(),
+			"NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": "web",
+		},
+	}
+	for _, f := range change {
+		f(cfg)
+	}
+	r := &run{c: c, cfg: cfg, marker: "OUTRIDER_CONFORMANCE=" + cfg.Env["OUTRIDER_CONFORMANCE"]}
+	block := substitute(c.task, "cd \"$NOMAD_TASK_DIR\" || exit 99\n"+script).(map[string]any)
+	value, err := decode(block, c.taskHCL)
+	c.ok(err, "the task's config block")
+	c.ok(cfg.EncodeDriverConfig(value), "the task's config block")
+	r.makeDirs()
+	remove := c.cgroups.add(cfg)
+	c.cleanup(remove)
+	if cfg.StdoutPath == "" {
+		r.collect()
+	}
+	c.cleanup(func() {
+		if c.instance.Exited() && c.start() != nil {
+			return
+		}
+		_ = c.DestroyTask(cfg.ID, true)
+		for _, pid := range r.pids() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if r.logmon != nil {
+			r.logmon.close()
+		}
+	})
+	return r
+}
+
+// substitute puts a script where SCRIPT is.
+func substitute(v any, script string) any {
+	switch v := v.(type) {
+	case string:
+		literal := strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script) // for HCL
+		return strings.ReplaceAll(v, "SCRIPT", literal)
+	case []any:
+		out := slices.Clone(v)
+		for i := range out {
+			out[i] = substitute(out[i], script)
+		}
+		return out
+	case []map[string]any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = substitute(v[i], script)
+		}
+		return out
+	case map[string]any:
+		out := map[string]any{}
+		for k := range v {
+			out[k] = substitute(v[k], script)
+		}
+		return out
+	}
+	return v
+}
+
+func (r *run) makeDirs() {
+	allocs, mounts := filepath.Join(r.c.dir, "alloc"), filepath.Join(r.c.dir, "mounts")
+	dirs := allocdir.NewAllocDir(r.c.logger, allocs, mounts, r.cfg.AllocID)
+	r.c.ok(dirs.Build(), "making the allocation directory")
+	td := dirs.NewTaskDir(&structs.Task{Name: r.cfg.Name})
+	r.c.ok(td.Build(r.c.caps.FSIsolation, ci.TinyChroot, r.cfg.User), "making the task directory")
+	r.c.cleanup(func() { _ = dirs.Destroy() })
+	r.cfg.AllocDir = dirs.AllocDir
+	env := map[string]string{
+		"NOMAD_ALLOC_DIR": td.SharedAllocDir, "NOMAD_TASK_DIR": td.LocalDir, "NOMAD_SECRETS_DIR": td.SecretsDir,
+	}
+	switch r.c.caps.FSIsolation {
+	case fsisolation.Chroot, fsisolation.Image:
+		env = map[string]string{
+			"NOMAD_ALLOC_DIR": allocdir.SharedAllocContainerPath, "NOMAD_TASK_DIR": allocdir.TaskLocalContainerPath,
+			"NOMAD_SECRETS_DIR": allocdir.TaskSecretsContainerPath,
+		}
+	case fsisolation.Unveil:
+		env = map[string]string{
+			"NOMAD_ALLOC_DIR": td.MountsAllocDir, "NOMAD_TASK_DIR": filepath.Join(td.MountsTaskDir, "local"),
+			"NOMAD_SECRETS_DIR": td.MountsSecretsDir,
+		}
+	}
+	for k, v := range env {
+		r.cfg.Env[k] = v
+	}
+}
+
+// collect prepares for the task's output: pipes that a logmon would read, unless the
+// driver collects output itself.
+func (r *run) collect() {
+	logs := filepath.Join(r.cfg.AllocDir, "alloc", "logs")
+	r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(logs, ".web.stdout.fifo"), filepath.Join(logs, ".web.stderr.fifo")
+	if r.c.caps.DisableLogCollection {
+		return
+	}
+	var err error
+	r.logmon, err = newLogmon(r.cfg.StdoutPath, r.cfg.StderrPath)
+	r.c.ok(err, "making the log pipes")
+}
+
+// start is newRun, started.
+func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *run {
+	r := c.newRun(script, change...)
+	r.start()
+	return r
+}
+
+func (r *run) start() {
+	handle, err := within(r.c, soon, "StartTask", func() (*drivers.TaskHandle, error) {
+		handle, _, err := r.c.StartTask(r.cfg)
+		return handle, err
+	})
+	r.c.ok(err, "StartTask")
+	if handle == nil || handle.Config == nil || handle.Config.ID != r.cfg.ID {
+		r.c.fail("StartTask returned a handle without the task's configuration")
+	}
+	r.handle = stored(r.c, handle)
+}
+
+// stored is a handle as it comes back from an agent's disk.
+func stored(c *check, handle *drivers.TaskHandle) *drivers.TaskHandle {
+	b, err := json.Marshal(handle)
+	c.ok(err, "storing the handle")
+	var back drivers.TaskHandle
+	c.ok(json.Unmarshal(b, &back), "storing the handle")
+	return &back
+}
+
+// ready waits until the script has made a file, and returns its content.
+func (r *run) ready(file string) string {
+	r.c.until("the task makes its file "+file, func() bool { return r.has(file) })
+	return r.read(file)
+}
+
+func (r *run) has(file string) bool { return exists(r.path(file)) }
+
+func (r *run) read(file string) string {
+	b, _ := os.ReadFile(r.path(file))
+	return strings.TrimSpace(string(b))
+}
+
+func (r *run) path(file string) string {
+	return filepath.Join(r.cfg.AllocDir, r.cfg.Name, "local", file)
+}
+
+// stdout and stderr are what the task has written.
+func (r *run) stdout() string { return r.output("stdout") }
+func (r *run) stderr() string { return r.output("stderr") }
+
+func (r *run) output(stream string) string {
+	if r.logmon != nil {
+		return r.logmon.read(stream)
+	}
+	b, _ := os.ReadFile(filepath.Join(r.cfg.AllocDir, "alloc", "logs", "web."+stream+".0"))
+	return string(b)
+}
+
+// pids are the task's processes. One that executes another program may be missed at
+// that moment: its environment is being replaced.
+func (r *run) pids() []int { return withEnviron(r.marker) }
+
+// wantRunning ends the case if the task has no process.
+func (r *run) wantRunning(after string) {
+	for range 50 {
+		if len(r.pids()) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.c.fail("after %s the task is gone", after)
+}
+
+func (r *run) signalAll(sig syscall.Signal) {
+	for _, pid := range r.pids() {
+		_ = syscall.Kill(pid, sig)
+	}
+}
+
+// wantNone ends the case if processes of the task are left for 2 s.
+func (r *run) wantNone(after string) {
+	var pids []int
+	for range 200 {
+		if pids = r.pids(); len(pids) == 0 && len(r.pids()) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.c.fail("after %s processes of the task are left: %s", after, commandLines(pids))
+}
+
+func commandLines(pids []int) string {
+	var lines []string
+	for _, pid := range pids {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		lines = append(lines, fmt.Sprintf("%.40q", strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " ")))
+	}
+	return strings.Join(lines, ", ")
+}
+
+// stop stops the task as an agent does, which waits for the exit meanwhile.
+func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
+	ch, err := r.c.WaitTask(r.c.context(), r.cfg.ID)
+	r.c.ok(err, "WaitTask")
+	time.Sleep(50 * time.Millisecond) // the call is made in the background
+	_, err = within(r.c, timeout+soon, "StopTask", func() (any, error) {
+		return nil, r.c.StopTask(r.cfg.ID, timeout, sig)
+	})
+	r.c.ok(err, "StopTask")
+	r.wantNone("StopTask")
+	return receive(r.c, ch, "exit")
+}
+
+// wait waits for the task's exit.
+func (r *run) wait() *drivers.ExitResult {
+	ch, err := r.c.WaitTask(r.c.context(), r.cfg.ID)
+	r.c.ok(err, "WaitTask")
+	return receive(r.c, ch, "exit")
+}
+
+// wantExit waits for this exit.
+func (r *run) wantExit(code int, sig syscall.Signal) { r.c.wantExit(r.wait(), code, sig) }
+
+func (c *check) wantExit(got *drivers.ExitResult, code int, sig syscall.Signal) {
+	if got.Err != nil || got.Signal != int(sig) || (sig == 0 && got.ExitCode != code) {
+		c.fail("the exit is %s, want %s", exit(got), exit(&drivers.ExitResult{ExitCode: code, Signal: int(sig)}))
+	}
+}
+
+func exit(r *drivers.ExitResult) string {
+	text := fmt.Sprintf("code %d, signal %d", r.ExitCode, r.Signal)
+	if r.OOMKilled {
+		text += ", OOM"
+	}
+	if r.Err != nil {
+		text += fmt.Sprintf(", error %q", r.Err)
+	}
+	return text
+}
