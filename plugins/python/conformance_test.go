@@ -1,0 +1,11 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+)
+
+func TestMain(m *testing.M) { conformance.Main(m, main) }
+
+func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
