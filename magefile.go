@@ -18,7 +18,7 @@ import (
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
-	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench")
+	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
 	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
@@ -124,6 +124,11 @@ func test(ctx context.Context, tier check.Tier) error {
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	return lab.RunProgram(ctx, "./lab/bench")
+}
+
+// Runs the contract of drivers on a driver's binary (-task='{"command": "SCRIPT"}').
+func Conformance(ctx context.Context, plugin string, task, config *string) error {
+	return lab.RunProgram(ctx, "./internal/core/cmd/conformance", "-task="+value(task), "-config="+value(config), plugin)
 }
 
 // Aliases give targets names that no Go method can have: a plugin's, and a namespace's.

@@ -8,11 +8,12 @@ import (
 
 // CheckTargets returns an error for an argument of mage's that is no target, nor an option or
 // an argument of one: mage itself finds that out after it has run the targets before it.
-// Targets are named, or are the methods of namespaces.
+// Targets are named, each with the names of its arguments, or are the methods of namespaces.
 func CheckTargets(args, names []string, namespaces ...any) error {
 	required := map[string]int{}
 	for _, name := range names {
-		required[name] = 0
+		words := strings.Fields(name)
+		required[words[0]] = len(words) - 1
 	}
 	for _, n := range namespaces {
 		t := reflect.TypeOf(n)
