@@ -14,12 +14,13 @@ import (
 
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/check"
+	"github.com/outrider-dev/outrider/lab/newplugin"
 )
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
 	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}); err != nil {
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
 	}
@@ -129,6 +130,19 @@ func Bench(ctx context.Context) error {
 // Runs the contract of drivers on a driver's binary (-task='{"command": "SCRIPT"}').
 func Conformance(ctx context.Context, plugin string, task, config *string) error {
 	return lab.RunProgram(ctx, "./internal/core/cmd/conformance", "-task="+value(task), "-config="+value(config), plugin)
+}
+
+// New makes plugins from templates.
+type New mg.Namespace
+
+// Makes plugins/NAME, a task driver that builds, conforms and loads in the lab.
+func (New) Driver(ctx context.Context, name string) error {
+	return lab.NewPlugin(ctx, newplugin.Driver, name)
+}
+
+// Makes plugins/NAME, a device plugin that builds, conforms and loads in the lab.
+func (New) Device(ctx context.Context, name string) error {
+	return lab.NewPlugin(ctx, newplugin.Device, name)
 }
 
 // Aliases give targets names that no Go method can have: a plugin's, and a namespace's.

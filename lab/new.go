@@ -1,0 +1,32 @@
+package lab
+
+import (
+	"context"
+
+	"github.com/outrider-dev/outrider/lab/newplugin"
+)
+
+// NewPlugin makes a plugin of a kind with a name, and prints what to do next with it.
+func NewPlugin(ctx context.Context, kind newplugin.Kind, name string) error {
+	l, err := New("")
+	if err != nil {
+		return err
+	}
+	return l.Command(ctx, func(ctx context.Context) error {
+		end := l.step(ctx, "Making plugins/%s, and compiling it for the first time", name)
+		files, err := newplugin.Create(ctx, l.root, kind, name)
+		end(err, "")
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			l.say("%s", file)
+		}
+		l.say("")
+		l.say("A lab that runs does not have it yet. The next one loads it, and runs its first job:")
+		l.say("")
+		l.hint("lab:down")
+		l.hint("lab:run plugins/%s/example/hello.nomad.hcl", name)
+		return nil
+	})
+}
