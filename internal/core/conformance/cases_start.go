@@ -178,8 +178,8 @@ var startCases = []driverCase{
 		}
 	}},
 	{"a second start with the same id is an error", func(c *check) {
-		r := c.startTask("echo run >> runs; exec sleep 1000")
-		r.ready("runs")
+		r := c.startTask("echo run >> runs; echo > ready; exec sleep 1000")
+		r.ready("ready")
 		if _, _, err := c.StartTask(r.cfg); err == nil {
 			c.fail("it was started again")
 		}
