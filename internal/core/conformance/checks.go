@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// CheckGroups tells of everything in a list that Nomad would refuse, or by which its
-// scheduler would be misled.
+// CheckGroups reports everything in a list that Nomad would refuse or that would mislead
+// its scheduler.
 func CheckGroups(t *testing.T, groups []*device.DeviceGroup) {
 	t.Helper()
 	names, ids := map[string]bool{}, map[string]bool{}
@@ -75,7 +75,9 @@ func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
 	}
 	for _, s := range r.Devices {
 		at(s.HostPath, s.TaskPath)
-		devices = append(devices, &drivers.DeviceConfig{HostPath: s.HostPath, TaskPath: s.TaskPath, Permissions: s.CgroupPerms})
+		devices = append(devices, &drivers.DeviceConfig{
+			HostPath: s.HostPath, TaskPath: s.TaskPath, Permissions: s.CgroupPerms,
+		})
 	}
 	var mounts []*drivers.MountConfig
 	for _, m := range r.Mounts {

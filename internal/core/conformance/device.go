@@ -19,7 +19,7 @@ import (
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// Device is a device plugin and what it has, for the table that every device plugin
+// Device is a device plugin with its devices, for the table that every device plugin
 // must pass:
 //
 //	conformance.Device{
@@ -28,41 +28,44 @@ import (
 //		Unplug: func() { os.Remove(link) }, Plug: func() { os.Symlink(target, link) },
 //	}.Test(t)
 //
-// Nothing else may change what the plugin sees meanwhile, and it must have at least
-// one healthy device.
+// Nothing else may change the devices meanwhile, and at least one must be healthy.
 type Device struct {
-	// Plugin makes it; its life ends with the context.
+	// Plugin makes the plugin, which ends with the context.
 	Plugin func(context.Context, hclog.Logger) device.DevicePlugin
 
-	// Config is HCL: what is in the plugin's config block. It should have the plugin
-	// find a change soon, and have a grace of some seconds.
+	// Config is HCL: the content of the plugin's config block. With it the plugin should
+	// find a change soon, and have a grace period of some seconds.
 	Config string
 
-	// Unplug takes one device away, and Plug brings the same one back. They may be
-	// nil, where that can't be done.
+	// Unplug removes one device, and Plug brings the same one back. They are nil if that
+	// is not possible.
 	Unplug, Plug func()
 
-	// Lag is how long it may take until a change is found; 0 is a minute, since
-	// machines that test are busy.
+	// Lag is how long it may take until a change is found; 0 means a minute, since test
+	// machines are busy.
 	Lag time.Duration
 
-	// Measures says that there are statistics of each healthy device.
+	// Measures means that there are statistics of each healthy device.
 	Measures bool
 }
 
-// Test runs the table over gRPC, as an agent would meet the plugin.
+// Test runs the table over gRPC, as an agent calls the plugin.
 func (d Device) Test(t *testing.T) {
 	if d.Lag == 0 {
 		d.Lag = patience
 	}
-	t.Run("it says what it is", func(t *testing.T) {
+	t.Run("the plugin names itself, its version and its API", func(t *testing.T) {
 		info, err := d.start(t, false).PluginInfo()
-		if err != nil || info.Type != base.PluginTypeDevice || info.Name == "" || info.PluginVersion == "" || !slices.Contains(info.PluginApiVersions, device.ApiVersion010) {
-			t.Errorf("got %+v, %v", info, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		speaks := slices.Contains(info.PluginApiVersions, device.ApiVersion010)
+		if info.Type != base.PluginTypeDevice || info.Name == "" || info.PluginVersion == "" || !speaks {
+			t.Errorf("got %+v", info)
 		}
 	})
-	t.Run("a configuration has no effect and may be repeated", d.testConfig)
-	t.Run("the first list comes at once, and Nomad takes it", func(t *testing.T) {
+	t.Run("a configuration has no effect and can be repeated", d.testConfig)
+	t.Run("the first list comes at once and is valid for Nomad", func(t *testing.T) {
 		CheckGroups(t, d.next(t, d.stream(t)))
 	})
 	t.Run("nothing is sent without a change", func(t *testing.T) {
@@ -74,27 +77,27 @@ func (d Device) Test(t *testing.T) {
 		case <-time.After(2 * time.Second):
 		}
 	})
-	t.Run("the next process has the same list", func(t *testing.T) {
+	t.Run("a new process has the same list", func(t *testing.T) {
 		first := d.next(t, d.stream(t))
 		if again := d.next(t, d.stream(t)); !reflect.DeepEqual(first, again) {
 			t.Errorf("got %s\nthen %s", describe(first), describe(again))
 		}
 	})
 	t.Run("what can't be reserved is refused", d.testRefusals)
-	t.Run("a reservation is whole, and can be recalled", d.testReservations)
+	t.Run("a reservation is complete and can be restored", d.testReservations)
 	if d.Measures {
 		t.Run("statistics have the names of the devices", d.testStats)
 	}
 	if d.Unplug != nil && d.Plug != nil {
-		t.Run("a device that is re-plugged is the same", d.testReplug)
+		t.Run("a device is the same after a re-plug", d.testReplug)
 	}
 }
 
 // start makes the plugin at the other end of a socket. When the test ends, nothing of
-// it may be left.
+// the plugin may be left.
 func (d Device) start(t *testing.T, configure bool) device.DevicePlugin {
 	t.Helper()
-	hclog.DefaultOutput = io.Discard // to which go-plugin tells of each connection
+	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to it
 	before := held()
 	ctx, cancel := context.WithCancel(context.Background())
 	impl := d.Plugin(ctx, hclog.New(&hclog.LoggerOptions{Output: t.Output(), Level: hclog.Debug}))
@@ -126,14 +129,14 @@ func (d Device) start(t *testing.T, configure bool) device.DevicePlugin {
 	return p
 }
 
-// held is what the process has.
+// held counts the resources of the process.
 func held() map[string]int {
 	files, _ := os.ReadDir("/proc/self/fd")
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
 }
 
-// settled is the same, when what calls have begun is done: it has not changed for a
-// while.
+// settled is held when the counts have not changed for a while, because everything
+// that calls have begun is over.
 func settled() map[string]int {
 	now := held()
 	end := time.Now().Add(patience)
@@ -146,7 +149,7 @@ func settled() map[string]int {
 	return now
 }
 
-// pack makes of the configuration what Nomad's loader does.
+// pack encodes the configuration as Nomad's loader does.
 func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	t.Helper()
 	schema, err := p.ConfigSchema()
@@ -201,7 +204,8 @@ func (d Device) testConfig(t *testing.T) {
 		}
 	}
 	now := settled()
-	for end := time.Now().Add(patience); now["goroutines"] > before["goroutines"] || now["files"] > before["files"]; now = settled() {
+	more := func() bool { return now["goroutines"] > before["goroutines"] || now["files"] > before["files"] }
+	for end := time.Now().Add(patience); more(); now = settled() {
 		if time.Now().After(end) {
 			t.Fatalf("the plugin has %v, before its configuration %v", now, before)
 		}
@@ -216,7 +220,10 @@ func (d Device) testRefusals(t *testing.T) {
 	}
 	groups := d.next(t, ch)
 	_, id := anyHealthy(t, groups)
-	refused := map[string][]string{"nothing": nil, "what is not there": {"no-such:device"}, "a device twice": {id, id}, "one of two": {id, "no-such:device"}}
+	refused := map[string][]string{
+		"no device": nil, "an unknown device": {"no-such:device"},
+		"a device twice": {id, id}, "one of two": {id, "no-such:device"},
+	}
 	for _, g := range groups {
 		for _, one := range g.Devices {
 			if !one.Healthy {

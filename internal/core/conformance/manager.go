@@ -27,42 +27,42 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// patience is how long a test waits for what has to come, on a busy machine.
+// patience is how long a test waits for an event that must come, on a busy machine.
 const patience = time.Minute
 
-// Binary is a plugin as a file that an agent finds.
+// Binary is a plugin as an executable file that an agent finds.
 type Binary struct {
-	// Name is the file's, by which the agent's configuration calls the plugin.
+	// Name is the name of the file, and of the plugin block in the agent's configuration.
 	Name string
 
-	// Exe is the program, and Env what it needs besides the test's own environment:
-	// a test binary can so be the plugin too.
+	// Exe is the program, and Env what it needs besides the test's own environment, so
+	// that a test binary can be the plugin too.
 	Exe string
 	Env map[string]string
 
-	// Config is HCL: what is in the plugin's config block.
+	// Config is HCL: the content of the plugin's config block.
 	Config string
 }
 
-// Manager is the part of a Nomad agent that has to do with devices: its plugin
-// loader and its device manager.
+// Manager is the part of a Nomad agent that handles devices: its plugin loader and its
+// device manager.
 type Manager struct {
 	t       *testing.T
 	manager devicemanager.Manager
 	log     lockedBuffer
-	short   string // what plugins make their sockets in, and where no other process does
-	killed  int    // plugins, each of which leaves its socket
+	short   string // the plugin's own temporary directory, with its socket
+	killed  int    // how many plugins were killed; each leaves its socket
 
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
 	updates int
-	unseen  []string // the lists of devices since the one that Want has found last
+	unseen  []string // the lists of devices since the one that Want found last
 	state   *state.PluginState
 	changed chan struct{} // closed at an update
 }
 
-// StartManager starts one, with one plugin. When the test ends it is shut down as
-// an agent does it, and no process and no socket may be left.
+// StartManager starts a manager with one plugin. When the test ends it is shut down as an
+// agent does it, and no process and no socket may be left.
 func StartManager(t *testing.T, b Binary) *Manager {
 	t.Helper()
 	m, err := newManager(t, b)
@@ -72,8 +72,7 @@ func StartManager(t *testing.T, b Binary) *Manager {
 	return m
 }
 
-// RefuseManager returns the words with which an agent refuses to start with this
-// plugin.
+// RefuseManager returns the error with which an agent refuses to start with this plugin.
 func RefuseManager(t *testing.T, b Binary) string {
 	t.Helper()
 	m, err := newManager(t, b)
@@ -160,7 +159,7 @@ func (m *Manager) PutDevicePluginState(s *state.PluginState) error {
 	return nil
 }
 
-// PID is the plugin's process, 0 where there is none.
+// PID is the plugin's process, 0 if there is none.
 func (m *Manager) PID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,8 +174,8 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// Updates is how often the node was told of devices. Each is an update of the node
-// on the servers.
+// Updates counts the updates of the node's devices. Each is an update of the node on the
+// servers.
 func (m *Manager) Updates() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +190,7 @@ func (m *Manager) Devices() string {
 	return nodeDevices(m.devices)
 }
 
-// Resources are the same as the node has it.
+// Resources are the same devices in Nomad's own type.
 func (m *Manager) Resources() []*structs.NodeDeviceResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,9 +212,9 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 	return strings.Join(lines, "\n")
 }
 
-// Want waits for the node to have these devices, in the words of Devices, and
-// returns how long that took. What it has had since the last Want counts too: a
-// test may be slower than a grace period.
+// Want waits for the node to have these devices, in the format of Devices, and returns
+// how long that took. Lists since the last Want count too, because a test may be slower
+// than a grace period.
 func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	m.t.Helper()
 	began := time.Now()
@@ -238,17 +237,19 @@ func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	}
 }
 
-// Reserve is what an agent does before it starts a task. group is
+// Reserve reserves devices as an agent does before it starts a task. The group is
 // "<vendor>/<type>/<name>".
 func (m *Manager) Reserve(group string, ids ...string) (*device.ContainerReservation, error) {
 	part := strings.SplitN(group, "/", 3)
-	return m.manager.Reserve(&structs.AllocatedDeviceResource{Vendor: part[0], Type: part[1], Name: part[2], DeviceIDs: ids})
+	return m.manager.Reserve(&structs.AllocatedDeviceResource{
+		Vendor: part[0], Type: part[1], Name: part[2], DeviceIDs: ids,
+	})
 }
 
-// Stats are the statistics that the agent has now.
+// Stats are the agent's current statistics.
 func (m *Manager) Stats() []*device.DeviceGroupStats { return m.manager.AllStats() }
 
-// Log is what agent and plugin have logged.
+// Log is the log of agent and plugin.
 func (m *Manager) Log() string { return m.log.String() }
 
 // KillPlugin kills the plugin's process, and returns its id.
@@ -271,11 +272,11 @@ func (m *Manager) kill(pid int) {
 	WantEnd(m.t, pid, patience)
 }
 
-// processes are those that have been started with this manager's environment, the
-// test itself excepted.
+// processes are those with this manager's temporary directory in their environment,
+// except the test itself.
 func (m *Manager) processes() []int { return withEnviron("TMPDIR=" + m.short) }
 
-// WantEnd waits for a process to be gone.
+// WantEnd waits for the end of a process.
 func WantEnd(t *testing.T, pid int, limit time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(limit); pid > 0 && alive(pid); {
