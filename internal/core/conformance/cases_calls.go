@@ -199,9 +199,12 @@ func (c *check) exec(r *run, script string) *session {
 	if !ok {
 		c.fail("Nomad's client has no exec sessions")
 	}
-	s := &session{in: make(chan *drivers.ExecTaskStreamingRequestMsg, 10), done: make(chan error, 1)}
-	s.ctx, s.cancel = context.WithCancel(background)
-	c.cleanup(s.cancel)
+	ctx, cancel := context.WithCancel(background)
+	c.cleanup(cancel)
+	s := &session{
+		ctx: ctx, cancel: cancel, done: make(chan error, 1),
+		in: make(chan *drivers.ExecTaskStreamingRequestMsg, 10),
+	}
 	go func() {
 		s.done <- driver.ExecTaskStreamingRaw(s.ctx, r.cfg.ID, []string{"/bin/sh", "-c", script}, false, s)
 	}()

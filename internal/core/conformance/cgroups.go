@@ -106,7 +106,7 @@ func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	return func() {
 		_ = group.Kill()
 		for _, dir := range dirs {
-			removeCgroup(dir)
+			_ = removeCgroup(dir) // as Nomad does, which logs it
 		}
 	}
 }
