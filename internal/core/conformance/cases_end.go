@@ -137,7 +137,8 @@ var endCases = []driverCase{
 		}
 	}},
 	{"processes that a task leaves behind end with it", func(c *check) {
-		r := c.startTask("setsid sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & echo > ready; exit 6")
+		r := c.startTask(`setsid sh -c 'echo > left; exec sleep 1000' >/dev/null 2>&1 &
+			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then it is in a session of its own
 		r.wantExit(6, 0)
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		r.wantNone("DestroyTask")
