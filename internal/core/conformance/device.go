@@ -47,6 +47,9 @@ type Device struct {
 
 	// Measures means that there are statistics of each healthy device.
 	Measures bool
+
+	// Release is set for plugins that release their devices.
+	Release *Release
 }
 
 // Test runs the table over gRPC, as an agent calls the plugin.
@@ -90,6 +93,9 @@ func (d Device) Test(t *testing.T) {
 	}
 	if d.Unplug != nil && d.Plug != nil {
 		t.Run("a device is the same after a re-plug", d.testReplug)
+	}
+	if d.Release != nil {
+		d.testRelease(t)
 	}
 }
 

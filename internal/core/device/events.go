@@ -16,9 +16,13 @@ const (
 func (p *Server) listen(ctx context.Context, events func(context.Context, func()) error) {
 	failing := once{log: p.logger.Error}
 	wait := firstListen
+	kick := func() {
+		p.kick.Kick()
+		p.sweeps.Kick()
+	}
 	for {
 		started := time.Now()
-		err := guard(func() error { return events(ctx, p.kick.Kick) })
+		err := guard(func() error { return events(ctx, kick) })
 		if ctx.Err() != nil {
 			return
 		}

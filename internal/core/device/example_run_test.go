@@ -14,7 +14,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-func init() { device.ExampleMain = Example }
+func init() {
+	device.ExampleMains = map[string]func(){
+		"serial":  func() { device.Main(serial) },
+		"scratch": func() { device.Main(hastyScratch) },
+	}
+}
 
 // host has serial ports that can be pulled.
 func host(t *testing.T) (config string, unplug, plug func()) {
@@ -36,7 +41,7 @@ func host(t *testing.T) (config string, unplug, plug func()) {
 
 func TestTheExampleIsAWholePlugin(t *testing.T) {
 	config, unplug, plug := host(t)
-	m := conformance.StartManager(t, device.PluginBinary(t, "example", config))
+	m := conformance.StartManager(t, device.PluginBinary(t, "serial", config))
 	const soon = 30 * time.Second // on a busy machine
 	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 	r, err := m.Reserve("host/serial/port", "ttyS1")

@@ -16,4 +16,14 @@ func (g gate) enter(ctx context.Context) error {
 	}
 }
 
+// try enters unless it would have to wait.
+func (g gate) try() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 func (g gate) leave() { <-g }

@@ -22,23 +22,23 @@ import (
 
 // roleVar says what the test binary is, so that real processes meet.
 const (
-	roleVar  = "OUTRIDER_DEVICE_TEST_ROLE"  // plugin, example or agent
+	roleVar  = "OUTRIDER_DEVICE_TEST_ROLE"  // plugin, agent, or the name of an example
 	worldVar = "OUTRIDER_DEVICE_TEST_WORLD" // the directory of the agent's world
 )
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(roleVar) {
+	switch role := os.Getenv(roleVar); role {
 	case "plugin":
 		Main(filePlugin)
-	case "example":
-		ExampleMain()
+	case "serial", "scratch":
+		ExampleMains[role]()
 	default:
 		os.Exit(m.Run())
 	}
 }
 
-// ExampleMain is the example's main function, which is in another package.
-var ExampleMain func()
+// ExampleMains are the main functions of the examples, which are in another package.
+var ExampleMains map[string]func()
 
 // fileWorld is what a plugin in another process has: the test writes it to a file.
 type fileWorld struct {

@@ -141,8 +141,15 @@ type Options struct {
 	Settle time.Duration
 
 	// Grace is how long a device that has vanished stays listed, as unhealthy, and
-	// how long Reserve waits for it to come back, though never above half a minute.
+	// how long Reserve waits for it to come back, or to be out of use (ErrInUse), though
+	// never above half a minute.
 	Grace time.Duration
+
+	// MountsInEnvironment leaves mounts out of the answer to Nomad, so that they are in
+	// the environment alone, where drivers on this core find them and others do not.
+	// Nomad replaces the mounts of a task's volumes by those of its devices at the
+	// task's first start (client/allocrunner/taskrunner, setMounts).
+	MountsInEnvironment bool
 
 	// Disabled means that no device is listed, and List is never called.
 	Disabled bool

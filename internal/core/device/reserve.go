@@ -63,11 +63,11 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	case err != nil:
 		return nil, err
 	}
-	return complete(r)
+	return complete(r, inst.MountsInEnvironment)
 }
 
 // await calls the instance when all of these are healthy. The error is a passing one
-// if that is not before ctx ends, or if one has vanished since.
+// if that is not before ctx ends, if one has vanished since, or if one is still in use.
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -80,17 +80,22 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 			err = passing{vanished}
 		}
 		if err == nil {
-			r, err := p.grant(inst, ids)
-			if !errors.Is(err, ErrVanished) {
+			var r *device.ContainerReservation
+			r, err = p.grant(inst, ids)
+			switch {
+			case errors.Is(err, ErrVanished):
+				stale, vanished = s, err
+				continue
+			case errors.Is(err, ErrInUse):
+				err = passing{err}
+			default:
 				return r, err
 			}
-			stale, vanished = s, err
-			continue
 		}
 		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		if !kicked { // and not after each scan, which would be the next one's reason
+		if !kicked && !errors.Is(err, ErrInUse) { // and not after each scan, which would be the next one's reason
 			p.kick.Kick()
 			kicked = true
 		}
@@ -109,11 +114,7 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
 	err = guard(func() (err error) {
-		if inst.releaser != nil {
-			r, err = p.lease(ctx, inst, ids)
-		} else {
-			r, err = inst.Reserve(ctx, ids)
-		}
+		r, err = p.reserve(ctx, inst, ids)
 		return err
 	})
 	var panicked *fingerprint.PanicError
@@ -125,13 +126,16 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 }
 
 // complete is the reservation as Nomad gets it: its agent panics on none at all.
-func complete(r *device.ContainerReservation) (*device.ContainerReservation, error) {
+func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
 		return nil, errors.New("the plugin gave an empty reservation: this is a mistake in the plugin")
 	}
 	whole := *r
 	if err := reservation.Remember(&whole); err != nil {
 		return nil, fmt.Errorf("the plugin gave a reservation that no driver can use: %w", err)
+	}
+	if hideMounts {
+		whole.Mounts = nil
 	}
 	return &whole, nil
 }

@@ -27,10 +27,10 @@ type Server struct {
 	logger    hclog.Logger
 	ctx       context.Context
 	kick      fingerprint.Kicker // asks the running stream for a scan
+	sweeps    fingerprint.Kicker // asks for a sweep of leases
 
 	instance atomic.Pointer[instance] // nil before SetConfig
 	current  atomic.Pointer[snapshot] // what is published
-	leasing  gate                     // held while a Releaser is at work
 
 	scanning gate        // held by the one goroutine that scans, for:
 	ledger   ledger      // the devices
@@ -41,6 +41,7 @@ type Server struct {
 	supersede  context.CancelFunc // ends the scans of the last stream
 	scans      context.Context    // those that run, nil before the first
 	given      bool               // up by Nomad: there is no stream, and reservations scan
+	slots      map[string]*slot   // by id, of a Releaser
 }
 
 var _ device.DevicePlugin = (*Server)(nil)
@@ -61,7 +62,8 @@ func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 	logger = logger.Named(p.Name)
 	s := &Server{
 		name: p.Name, config: config, logger: logger, ctx: ctx,
-		kick: fingerprint.NewKicker(), leasing: newGate(), scanning: newGate(), ledger: ledger{},
+		kick: fingerprint.NewKicker(), sweeps: fingerprint.NewKicker(), scanning: newGate(),
+		ledger: ledger{}, slots: map[string]*slot{},
 	}
 	s.configure = func(msgpack []byte) (*instance, error) {
 		c, err := config.Decode(msgpack)

@@ -1,0 +1,159 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+)
+
+// Release is what the table for plugins that release their devices (device.Releaser)
+// needs besides. The plugin must have a group of at least two healthy devices.
+type Release struct {
+	// Binary is the plugin as a file, which the test kills. Its grace period should be
+	// about two seconds, and its time between scans less than one.
+	Binary Binary
+
+	// Use uses what was reserved, as a task does, and leaves traces in it. kill ends
+	// the use at once.
+	Use func(*testing.T, *device.ContainerReservation) (kill func())
+
+	// Traces returns what a former holder has left in what was reserved.
+	Traces func(*testing.T, *device.ContainerReservation) []string
+
+	// End gives the plugin its evidence that the holder of a device has gone for good.
+	// The device may still be in use.
+	End func(t *testing.T, id string)
+
+	// Held returns the ids of the devices that have a holder by the plugin's record.
+	Held func(*testing.T) []string
+}
+
+// releaser is a plugin under test with two of its devices.
+type releaser struct {
+	Release
+	*testing.T
+	*Manager
+	lag   time.Duration
+	group string
+	a, b  string
+}
+
+func (d Device) testRelease(t *testing.T) {
+	t.Run("a device that is reserved again is released first", d.releaser(func(r releaser) {
+		r.Use(r.T, r.reserve(r.a))()
+		must.SliceEmpty(r, r.Traces(r.T, r.reserve(r.a)), must.Sprint("left by the former holder"))
+		r.wantHeldOnce(r.a)
+	}))
+	t.Run("a device in use is waited for, and does not hold up others", d.releaser(func(r releaser) {
+		kill := r.Use(r.T, r.reserve(r.a))
+		_, err := r.Manager.Reserve(r.group, r.a)
+		must.ErrorContains(r, err, "in use")
+		waited := make(chan error, 1)
+		go func() { _, err := r.Manager.Reserve(r.group, r.a); waited <- err }()
+		r.reserve(r.b)
+		r.wantHeldOnce(r.a)
+		must.Zero(r, len(waited), must.Sprint("the device in use was not waited for"))
+		kill()
+		must.NoError(r, <-waited)
+	}))
+	t.Run("a holder that has ended is swept when nothing uses the device", d.releaser(func(r releaser) {
+		kill := r.Use(r.T, r.reserve(r.a))
+		r.reserve(r.b)
+		r.End(r.T, r.a)
+		time.Sleep(2 * time.Second) // several sweeps
+		r.wantHeldOnce(r.a)
+		kill()
+		r.End(r.T, r.a)
+		r.until("the sweep", func() error {
+			if held := r.Held(r.T); slices.Contains(held, r.a) {
+				return fmt.Errorf("held are %v", held)
+			}
+			return nil
+		})
+	}))
+	t.Run("a lease outlives its plugin", d.releaser(func(r releaser) {
+		kill := r.Use(r.T, r.reserve(r.a))
+		r.KillPlugin()
+		r.wantHeldOnce(r.a)
+		r.until("the refusal by the next plugin", func() error {
+			if _, err := r.Manager.Reserve(r.group, r.a); err == nil || !strings.Contains(err.Error(), "in use") {
+				return fmt.Errorf("got %v", err)
+			}
+			return nil
+		})
+		kill()
+		r.reserveAfterKill()
+	}))
+	t.Run("a plugin that is killed leaves nothing half done", d.releaser(func(r releaser) {
+		r.reserve(r.a)
+		began := time.Now()
+		r.reserve(r.a)
+		took := time.Since(began)
+		const steps = 5
+		for step := range steps { // spread over a release and the reservation after it
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = r.Manager.Reserve(r.group, r.a) // which fails if it is killed before its answer
+			}()
+			time.Sleep(took * time.Duration(step) / (steps - 1))
+			r.KillPlugin()
+			<-done
+			r.reserveAfterKill()
+		}
+	}))
+}
+
+// releaser starts the plugin for one test.
+func (d Device) releaser(test func(releaser)) func(*testing.T) {
+	return func(t *testing.T) {
+		r := releaser{Release: *d.Release, T: t, Manager: StartManager(t, d.Release.Binary), lag: d.Lag}
+		r.until("two healthy devices", func() error {
+			for _, g := range r.Resources() {
+				if len(g.Instances) >= 2 && g.Instances[0].Healthy {
+					r.group, r.a, r.b = g.ID().String(), g.Instances[0].ID, g.Instances[1].ID
+					return nil
+				}
+			}
+			return fmt.Errorf("the node has %q", r.Devices())
+		})
+		test(r)
+	}
+}
+
+func (r releaser) reserve(id string) *device.ContainerReservation {
+	r.Helper()
+	reservation, err := r.Manager.Reserve(r.group, id)
+	must.NoError(r, err)
+	return reservation
+}
+
+// reserveAfterKill reserves a device, clean, once the next plugin runs.
+func (r releaser) reserveAfterKill() {
+	r.Helper()
+	var reservation *device.ContainerReservation
+	r.until("a reservation by the next plugin", func() (err error) {
+		reservation, err = r.Manager.Reserve(r.group, r.a)
+		return err
+	})
+	must.SliceEmpty(r, r.Traces(r.T, reservation), must.Sprint("left by a former holder"))
+	r.wantHeldOnce(r.a)
+}
+
+func (r releaser) wantHeldOnce(id string) {
+	r.Helper()
+	held := r.Held(r.T)
+	must.One(r, len(held)-len(slices.DeleteFunc(slices.Clone(held), func(other string) bool { return other == id })),
+		must.Sprintf("leases of %s: held are %v", id, held))
+}
+
+func (r releaser) until(what string, try func() error) {
+	r.Helper()
+	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(r.lag), wait.Gap(20*time.Millisecond)), must.Sprint(what))
+}

@@ -1,0 +1,162 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+)
+
+// Releaser is an instance whose devices must be released before another task gets
+// them. Nomad never says when a task is done with a device: its contract has Reserve
+// and no release. The core therefore releases a device in two cases: when it is
+// reserved again, since Nomad gives away nothing that it takes to be in use, and when
+// the instance reports that the lease has ended.
+//
+// For one device, Release and Reserve are called one at a time. Different devices are
+// reserved and released at the same time, so that one that can't be released does not
+// hold up the others. Leases may be called at any time.
+type Releaser interface {
+	// Leases returns the leases that stand, from a record that outlives this process,
+	// such as a property of the device itself.
+	Leases(ctx context.Context) ([]Lease, error)
+
+	// Release ends a lease that Leases has just returned. While the device is in use it
+	// changes nothing and returns an error that wraps ErrInUse. A Reserve that needs the
+	// device tries again during the grace period (Options), and else the next sweep does.
+	// It is also called after a Reserve that failed, for what that has left.
+	Release(ctx context.Context, l Lease) error
+}
+
+// Lease is one reservation of one device, as its instance has recorded it.
+type Lease struct {
+	// ID is the device's.
+	ID string
+
+	// Holder identifies the reservation, and is different for each one: the allocation
+	// and task where they are known, or a number or time of the reservation. It is part
+	// of errors and log lines.
+	Holder string
+
+	// Ended means that there is evidence that the holder has gone for good.
+	Ended bool
+}
+
+// ErrInUse is wrapped by the error of a Release, or of a Reserve, that would succeed
+// once a former holder has stopped using the device.
+var ErrInUse = errors.New("it is still in use")
+
+// slot is a device of a Releaser.
+type slot struct {
+	gate         // held by the one that reserves or releases it, for:
+	failing once // to release it
+}
+
+// slot returns the slot with this id.
+func (p *Server) slot(id string) *slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slots[id] == nil {
+		p.slots[id] = &slot{gate: newGate(), failing: once{log: p.logger.Warn}}
+	}
+	return p.slots[id]
+}
+
+// reserve releases what it is about to reserve. If not all of it can be reserved, it
+// leaves nothing reserved. The ids are sorted, so that two calls can't block each other.
+func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
+	if inst.releaser == nil {
+		return inst.Reserve(ctx, ids)
+	}
+	for _, id := range ids {
+		slot := p.slot(id)
+		if err := slot.enter(ctx); err != nil {
+			return nil, fmt.Errorf("device %q is still being reserved or released: %w", id, err)
+		}
+		defer slot.leave()
+	}
+	if err := releaseAll(ctx, inst.releaser, ids); err != nil {
+		return nil, err
+	}
+	r, err := inst.Reserve(ctx, ids)
+	if err != nil {
+		return nil, errors.Join(err, releaseAll(ctx, inst.releaser, ids))
+	}
+	return r, nil
+}
+
+// releaseAll releases these devices, whoever holds them.
+func releaseAll(ctx context.Context, r Releaser, ids []string) error {
+	leases, err := r.Leases(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to list who holds devices: %w", err)
+	}
+	var all error
+	for _, l := range leases {
+		if slices.Contains(ids, l.ID) {
+			all = errors.Join(all, release(ctx, r, l))
+		}
+	}
+	return all
+}
+
+func release(ctx context.Context, r Releaser, l Lease) error {
+	if err := r.Release(ctx, l); err != nil {
+		return fmt.Errorf("failed to release device %q, which %s holds: %w", l.ID, l.Holder, err)
+	}
+	return nil
+}
+
+// sweep releases devices whose leases have ended: at once, at each period and after
+// each kick, until ctx ends.
+func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
+	failing := once{log: p.logger.Error}
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		var leases []Lease
+		err := guard(func() (err error) {
+			leases, err = r.Leases(ctx)
+			return err
+		})
+		if err != nil && ctx.Err() == nil {
+			failing.failed("failed to list who holds devices", err)
+		} else if failing.over() {
+			p.logger.Info("listing who holds devices works again")
+		}
+		for _, l := range leases {
+			if slot := p.slot(l.ID); l.Ended && slot.try() {
+				go p.releaseEnded(ctx, r, l, slot)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.sweeps:
+		}
+	}
+}
+
+// releaseEnded looks again before it releases: the device may have been reserved since
+// the sweep has listed its lease.
+func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *slot) {
+	defer held.leave()
+	limited, cancel := context.WithTimeout(ctx, grantTime)
+	defer cancel()
+	err := guard(func() error {
+		now, err := r.Leases(limited)
+		if err != nil || !slices.Contains(now, l) {
+			return err
+		}
+		return release(limited, r, l)
+	})
+	if err == nil {
+		held.failing.over()
+	} else if ctx.Err() == nil {
+		held.failing.failed("a lease has ended and stands", err)
+	}
+}
