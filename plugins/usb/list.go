@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -76,7 +77,7 @@ func list(w io.Writer, root string) error {
 			fmt.Fprintln(w)
 		}
 		vendor, product := names.Lookup(d.ID)
-		vendor, product = orElse(d.Manufacturer, vendor), orElse(d.Product, product)
+		vendor, product = cmp.Or(d.Manufacturer, vendor), cmp.Or(d.Product, product)
 		fmt.Fprintln(w, cut(strings.TrimSpace(d.ID.String()+"  "+strings.TrimSpace(vendor+" "+product))))
 		row := func(name, value string) {
 			if value != "" {
@@ -149,13 +150,6 @@ func suggestLabel(d sysfs.Device, product string) string {
 		return "stick"
 	}
 	return label
-}
-
-func orElse(text, otherwise string) string {
-	if text != "" {
-		return text
-	}
-	return otherwise
 }
 
 // cut keeps a line on a terminal of 80 columns.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os/user"
@@ -122,17 +123,11 @@ func (b *block) needs() (all []sysfs.Kind) {
 
 // taskPath is the directory in the task.
 func (b Block) taskPath(kind string) string {
-	if b.Path != "" {
-		return b.Path
-	}
-	return path.Join("/dev", kind)
+	return cmp.Or(b.Path, path.Join("/dev", kind))
 }
 
 func (m Mount) taskPath() string {
-	if m.TaskPath != "" {
-		return m.TaskPath
-	}
-	return m.HostPath
+	return cmp.Or(m.TaskPath, m.HostPath)
 }
 
 // variableName is what the names of a type's variables begin with.

@@ -168,81 +168,53 @@ func (d *Dir) Make(dev Device) error {
 			return fmt.Errorf("%s: %w", n.Source, ErrWithdrawn)
 		}
 	}
-	dir := filepath.Join(d.path, dev.Name)
+	return refused(dev.make(filepath.Join(d.path, dev.Name)))
+}
+
+// make gives dir the nodes and links of the device, and removes what else is in it.
+func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
-		return refused(err)
+		return err
 	}
-	wanted := map[string]bool{}
+	wanted := map[string]map[string]bool{dir: {}} // names, by directory
+	put := func(name string, depth int, make func(path string) error) error {
+		parts := strings.Split(name, "/")
+		if len(parts) != depth || slices.ContainsFunc(parts, func(part string) bool { return !plain(part) }) {
+			return fmt.Errorf("%q is not the name of a node or link", name)
+		}
+		at := dir
+		for i, part := range parts {
+			wanted[at][part] = true
+			if at = filepath.Join(at, part); i < depth-1 && wanted[at] == nil {
+				wanted[at] = map[string]bool{}
+				if err := makeDir(at); err != nil {
+					return err
+				}
+			}
+		}
+		return make(at)
+	}
 	for _, n := range dev.Nodes {
-		if !plain(n.Name) {
-			return fmt.Errorf("%q is not the name of a node", n.Name)
-		}
-		wanted[n.Name] = true
-		if err := n.make(filepath.Join(dir, n.Name)); err != nil {
-			return refused(err)
-		}
-	}
-	if len(dev.Bus) > 0 {
-		wanted["bus"] = true
-		if err := makeBus(filepath.Join(dir, "bus"), dev.Bus); err != nil {
-			return refused(err)
-		}
-	}
-	if len(dev.Sys) > 0 {
-		wanted["sys"] = true
-		if err := makeSys(filepath.Join(dir, "sys"), dev.Sys); err != nil {
-			return refused(err)
-		}
-	}
-	return retain(dir, wanted)
-}
-
-func makeBus(dir string, nodes []Node) error {
-	if err := makeDir(dir); err != nil {
-		return err
-	}
-	wanted := map[string]map[string]bool{}
-	buses := map[string]bool{}
-	for _, n := range nodes {
-		bus, address, _ := strings.Cut(n.Name, "/")
-		if !plain(bus) || !plain(address) {
-			return fmt.Errorf("%q is not a bus and an address", n.Name)
-		}
-		at := filepath.Join(dir, bus)
-		if err := makeDir(at); err != nil {
-			return err
-		}
-		if wanted[bus] == nil {
-			wanted[bus], buses[bus] = map[string]bool{}, true
-		}
-		wanted[bus][address] = true
-		if err := n.make(filepath.Join(at, address)); err != nil {
+		if err := put(n.Name, 1, n.make); err != nil {
 			return err
 		}
 	}
-	for bus, addresses := range wanted {
-		if err := retain(filepath.Join(dir, bus), addresses); err != nil {
+	for _, n := range dev.Bus {
+		if err := put("bus/"+n.Name, 3, n.make); err != nil {
 			return err
 		}
 	}
-	return retain(dir, buses)
-}
-
-func makeSys(dir string, links []Link) error {
-	if err := makeDir(dir); err != nil {
-		return err
-	}
-	wanted := map[string]bool{}
-	for _, l := range links {
-		if !plain(l.Name) {
-			return fmt.Errorf("%q is not the name of a link", l.Name)
-		}
-		wanted[l.Name] = true
-		if err := link(l.Target, filepath.Join(dir, l.Name)); err != nil {
+	for _, l := range dev.Sys {
+		if err := put("sys/"+l.Name, 2, func(path string) error { return link(l.Target, path) }); err != nil {
 			return err
 		}
 	}
-	return retain(dir, wanted)
+	for at, names := range wanted {
+		if err := retain(at, names); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeDir makes a directory that everybody may look into, whatever the umask.
