@@ -136,12 +136,7 @@ func variableName(kind string) string {
 }
 
 func upper(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, strings.ToUpper(s))
+	return sysfs.Plain(strings.ToUpper(s), "")
 }
 
 // lookupUser is -1 where none is named.

@@ -22,9 +22,6 @@ type Loop[T any] struct {
 	// Period is the time from the end of one probe to the next, above zero.
 	Period time.Duration
 
-	// Timeout ends the context of a probe that takes longer; zero is never.
-	Timeout time.Duration
-
 	// Kick asks for a probe now: a device came, a configuration changed. It may be
 	// nil. One kick reaches one loop, so each running loop has its own channel.
 	Kick <-chan struct{}
@@ -32,10 +29,6 @@ type Loop[T any] struct {
 	// Settle waits so long after a kick for further ones, and probes once for
 	// all of them; zero probes for each.
 	Settle time.Duration
-
-	// Equal says that a value need not be told of after another. Nil means
-	// reflect.DeepEqual, for which the order of a list counts.
-	Equal func(told, now T) bool
 
 	// Failed makes the value to tell of when a probe failed: what Nomad should
 	// know then, such as the last value marked unhealthy. last is what the last
@@ -69,9 +62,6 @@ func (l Loop[T]) Run(ctx context.Context) <-chan T {
 }
 
 func (l Loop[T]) run(ctx context.Context, values chan<- T) {
-	if l.Equal == nil {
-		l.Equal = func(a, b T) bool { return reflect.DeepEqual(a, b) }
-	}
 	var (
 		good, told, now T
 		known, toldOnce bool
@@ -90,11 +80,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			told, toldOnce, out = now, true, nil
 			continue
 
-		case _, open := <-kick:
-			if !open {
-				kick, l.Kick = nil, nil
-				continue
-			}
+		case <-kick:
 			if l.Settle > 0 {
 				next.Reset(l.Settle)
 				kick = nil // until the probe: a storm of kicks must not put it off
@@ -128,7 +114,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			}
 			value = l.Failed(good, known, err)
 		}
-		if toldOnce && l.Equal(told, value) {
+		if toldOnce && reflect.DeepEqual(told, value) {
 			out = nil // what was about to be told is no longer so
 		} else {
 			now, out = value, values
@@ -137,11 +123,6 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 }
 
 func (l Loop[T]) probe(ctx context.Context) (value T, err error) {
-	if l.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
-		defer cancel()
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			err = &PanicError{Value: r, Stack: debug.Stack()}

@@ -63,15 +63,7 @@ func (ids *IDs) Name(devices []sysfs.Device) []string {
 
 // PlainSerial keeps what separates the parts of an id and the ids of a list out of a
 // serial number. A pattern for serial may be written for it, too.
-func PlainSerial(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '.', r == '_', r == '-':
-			return r
-		}
-		return '_'
-	}, s)
-}
+func PlainSerial(s string) string { return sysfs.Plain(s, "._-") }
 
 // Directory is the id as the name of a directory: without a colon, which many
 // programs take for the end of a path. Of two ids of IDs, no two have the same.

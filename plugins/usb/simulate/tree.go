@@ -169,14 +169,7 @@ func (p *Plugged) udevName(i int) string {
 	if p.Serial != "" {
 		parts = append(parts, p.Serial)
 	}
-	plain := strings.Map(func(r rune) rune {
-		switch {
-		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '.', r == '-', r == '_':
-			return r
-		}
-		return '_'
-	}, strings.Join(parts, "_"))
-	return fmt.Sprintf("dev/serial/by-id/usb-%s-if%02x-port0", plain, i)
+	return fmt.Sprintf("dev/serial/by-id/usb-%s-if%02x-port0", sysfs.Plain(strings.Join(parts, "_"), "._-"), i)
 }
 
 func (w *writer) rootHub(bus int) {

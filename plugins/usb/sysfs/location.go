@@ -36,7 +36,7 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 		// what a controller of a small board is found by
 		add := subsystem != last && (subsystem == "pci" || subsystem == "platform") || len(chain) == 0 && subsystem != ""
 		if add {
-			chain = append(chain, subsystem+"-"+plain(path.Base(object)))
+			chain = append(chain, subsystem+"-"+Plain(path.Base(object), "._:-"))
 		}
 		if add && subsystem == "pci" && pci == "" {
 			pci = path.Base(object)
@@ -62,13 +62,14 @@ func revision(root fs.FS, hub string) string {
 	return "2"
 }
 
-// plain keeps what separates the parts of an id and the ids of a list out of a name.
-func plain(name string) string {
+// Plain replaces every character of a text that is neither an ASCII letter or digit nor
+// one of these by "_".
+func Plain(text, but string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', strings.ContainsRune("._:-", r):
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', strings.ContainsRune(but, r):
 			return r
 		}
 		return '_'
-	}, name)
+	}, text)
 }
