@@ -183,8 +183,8 @@ func nearly(m match.Match, devices []sysfs.Device) string {
 	}{
 		{"serial", func(m *match.Match) *schema.Strings { return &m.Serial }, func(d sysfs.Device) string { return d.Serial }},
 		{"port", func(m *match.Match) *schema.Strings { return &m.Port }, func(d sysfs.Device) string { return d.Name }},
-		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver }, func(d sysfs.Device) string { return strings.Join((&stick{Device: d}).drivers(), ", ") }},
-		{"class", func(m *match.Match) *schema.Strings { return &m.Class }, func(d sysfs.Device) string { return classification(&stick{Device: d}) }},
+		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver }, func(d sysfs.Device) string { return strings.Join((&usbDevice{Device: d}).drivers(), ", ") }},
+		{"class", func(m *match.Match) *schema.Strings { return &m.Class }, func(d sysfs.Device) string { return classification(&usbDevice{Device: d}) }},
 		{"id", func(m *match.Match) *schema.Strings { return &m.ID }, func(d sysfs.Device) string { return d.ID.String() }},
 	} {
 		without := m

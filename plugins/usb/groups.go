@@ -13,24 +13,24 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-// groups are the sticks of the same block and product. The names are in hex, not
+// groups are the devices of the same block and product. The names are in hex, not
 // those of usb.ids: those differ between hosts, and some have a slash, which ends a
 // part of the name in a job. Sticks that several tasks may have are in one group for each
 // of them: Nomad takes all devices of a task's device block from one group, in any order,
-// and would give the same stick twice.
-func (v *inventory) groups(sticks []*stick) []device.Group {
-	members := map[[2]string][]*stick{}
-	for _, s := range sticks {
+// and would give the same device twice.
+func (v *inventory) groups(published []*usbDevice) []device.Group {
+	members := map[[2]string][]*usbDevice{}
+	for _, s := range published {
 		key := [2]string{s.block.kind, s.as.String()}
 		members[key] = append(members[key], s)
 	}
 	var groups []device.Group
 	for key, all := range members {
-		var sticks []*stick
+		var published []*usbDevice
 		for _, s := range all {
-			sticks = append(sticks, s.each()...)
+			published = append(published, s.each()...)
 		}
-		attributes := v.attributes(sticks)
+		attributes := v.attributes(published)
 		for share := range all[0].block.Count {
 			g := device.Group{
 				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: all[0].product(share),
@@ -46,23 +46,23 @@ func (v *inventory) groups(sticks []*stick) []device.Group {
 }
 
 // product is the name of the group for one of its shares.
-func (s *stick) product(share int) string {
+func (s *usbDevice) product(share int) string {
 	if share == 0 {
 		return fmt.Sprintf("%04x", s.as.Product)
 	}
 	return fmt.Sprintf("%04x#%d", s.as.Product, share+1)
 }
 
-// attributes are those that all sticks of a group have in common, and the lists of
+// attributes are those that all devices of a group have in common, and the lists of
 // what tells them apart. Text stays text: Nomad's own guess at what a string means
 // makes a number of a serial, and a server panics on one called "nan".
-func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
+func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]
 	vendor, product := v.names.Lookup(first.as)
-	if s := common(all, func(s *stick) string { return s.Manufacturer }); s != "" {
+	if s := common(all, func(s *usbDevice) string { return s.Manufacturer }); s != "" {
 		vendor = s
 	}
-	if s := common(all, func(s *stick) string { return s.Product }); s != "" {
+	if s := common(all, func(s *usbDevice) string { return s.Product }); s != "" {
 		product = s
 	}
 	description := product
@@ -77,9 +77,9 @@ func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 		"product":        product,
 		"description":    description,
 		"classification": common(all, classification),
-		"driver":         common(all, func(s *stick) string { return strings.Join(s.drivers(), ",") }),
-		"serials":        joined(all, func(s *stick) string { return s.Serial }),
-		"ports":          joined(all, func(s *stick) string { return s.Path }),
+		"driver":         common(all, func(s *usbDevice) string { return strings.Join(s.drivers(), ",") }),
+		"serials":        joined(all, func(s *usbDevice) string { return s.Serial }),
+		"ports":          joined(all, func(s *usbDevice) string { return s.Path }),
 	}
 	if len(all) == 1 {
 		texts["serial"], texts["port"] = first.Serial, first.Path
@@ -94,11 +94,11 @@ func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 		}
 	}
 	speed := first.megabits()
-	if speed > 0 && !slices.ContainsFunc(all, func(s *stick) bool { return s.megabits() != speed }) {
+	if speed > 0 && !slices.ContainsFunc(all, func(s *usbDevice) bool { return s.megabits() != speed }) {
 		attributes["speed"] = structs.NewIntAttribute(speed, "")
 	}
 	class := first.Class
-	if !slices.ContainsFunc(all, func(s *stick) bool { return s.Class != class }) {
+	if !slices.ContainsFunc(all, func(s *usbDevice) bool { return s.Class != class }) {
 		attributes["class_id"] = structs.NewIntAttribute(int64(class.Class), "")
 		attributes["sub_class_id"] = structs.NewIntAttribute(int64(class.Subclass), "")
 		attributes["protocol_id"] = structs.NewIntAttribute(int64(class.Protocol), "")
@@ -107,7 +107,7 @@ func (v *inventory) attributes(all []*stick) map[string]*structs.Attribute {
 }
 
 // classification is the class in words, of the interfaces where each has its own.
-func classification(s *stick) string {
+func classification(s *usbDevice) string {
 	if s.Class.Class != 0 {
 		return s.Class.Name()
 	}
@@ -121,7 +121,7 @@ func classification(s *stick) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
 }
 
-func (s *stick) drivers() []string {
+func (s *usbDevice) drivers() []string {
 	names := map[string]bool{}
 	for _, i := range s.Interfaces {
 		if i.Driver != "" {
@@ -132,13 +132,13 @@ func (s *stick) drivers() []string {
 }
 
 // megabits is the speed in Mbit/s, 0 where it is not known; 1.5 is 2.
-func (s *stick) megabits() int64 {
+func (s *usbDevice) megabits() int64 {
 	f, _ := strconv.ParseFloat(s.Speed, 64)
 	return int64(math.Round(f))
 }
 
-// common is what all sticks have, empty if that is not the same.
-func common(all []*stick, of func(*stick) string) string {
+// common is what all devices have, empty if that is not the same.
+func common(all []*usbDevice, of func(*usbDevice) string) string {
 	text := of(all[0])
 	for _, s := range all[1:] {
 		if of(s) != text {
@@ -148,8 +148,8 @@ func common(all []*stick, of func(*stick) string) string {
 	return text
 }
 
-// joined has what the sticks have, sorted, each once.
-func joined(all []*stick, of func(*stick) string) string {
+// joined has what the devices have, sorted, each once.
+func joined(all []*usbDevice, of func(*usbDevice) string) string {
 	texts := map[string]bool{}
 	for _, s := range all {
 		if text := strings.ReplaceAll(of(s), ",", "_"); text != "" {

@@ -34,14 +34,14 @@ type inventory struct {
 	names   *usbids.Names
 	lister  libusb.Lister
 	shadows *shadow.Dir
-	tree    fs.FS                // of the scan under way
-	said    map[string]bool      // warnings that were given
-	cleared bool                 // whether what former runs left is removed
-	dropped map[string]bool      // by id, what the last scan left out as withdrawn
-	refused bool                 // whether it was said that there is no right to make nodes
-	kept    map[string]*stick    // by directory, every device that has one, as it was when it was made last
-	plugs   map[string]plugs     // by id
-	partial map[string]time.Time // by type, since when a unit that was whole is not; zero where it is
+	tree    fs.FS                 // of the scan under way
+	said    map[string]bool       // warnings that were given
+	cleared bool                  // whether what former runs left is removed
+	dropped map[string]bool       // by id, what the last scan left out as withdrawn
+	refused bool                  // whether it was said that there is no right to make nodes
+	kept    map[string]*usbDevice // by directory, every device that has one, as it was when it was made last
+	plugs   map[string]plugs      // by id
+	partial map[string]time.Time  // by type, since when a unit that was whole is not; zero where it is
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids that were, of a unit those of its members, too
@@ -60,17 +60,17 @@ var (
 
 // state is what a scan found. It does not change.
 type state struct {
-	byID map[string]*stick // by published id, of which a stick has as many as its count
+	byID map[string]*usbDevice // by published id, of which a device has as many as its count
 
-	// was has sticks by the ids that they had until a twin was plugged in, which tasks may
+	// was has devices by the ids that they had until a twin was plugged in, which tasks may
 	// have them by.
-	was map[string]*stick
+	was map[string]*usbDevice
 
-	kept map[string]*stick // the inventory's
+	kept map[string]*usbDevice // the inventory's
 }
 
-// stick is one device that is published.
-type stick struct {
+// usbDevice is one device that is published.
+type usbDevice struct {
 	sysfs.Device
 	id      string   // without the number of its count
 	as      sysfs.ID // vendor and product as published
@@ -79,8 +79,8 @@ type stick struct {
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
-	members []*stick // where it stands for a unit of several
-	now     string   // the id that it has instead, if it has another
+	members []*usbDevice // where it stands for a unit of several
+	now     string       // the id that it has instead, if it has another
 }
 
 // plug is one plugging of one device, different from every other. An address alone is
@@ -104,7 +104,7 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
 		idle: idle, said: map[string]bool{},
-		kept: map[string]*stick{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
+		kept: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -138,30 +138,30 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 		return nil, err
 	}
 	v.join(devices)
-	var sticks []*stick
+	var published []*usbDevice
 	for _, a := range v.rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
 			v.warn(fmt.Sprintf("device %s belongs to block %q, though %q matches it too: make them differ", a.ID, a.Type, a.Also[0]))
 		}
 		if a.Published() {
-			sticks = append(sticks, v.stick(a))
+			published = append(published, v.newDevice(a))
 		}
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	sticks = v.shadow(sticks, devices)
-	v.countPlugs(sticks)
+	published = v.shadow(published, devices)
+	v.countPlugs(published)
 
-	s := &state{byID: map[string]*stick{}, was: map[string]*stick{}, kept: maps.Clone(v.kept)}
-	units := v.units(sticks)
+	s := &state{byID: map[string]*usbDevice{}, was: map[string]*usbDevice{}, kept: maps.Clone(v.kept)}
+	units := v.units(published)
 	for _, st := range units {
 		for _, id := range st.ids() {
 			s.byID[id] = st
 		}
 	}
 	groups := v.groups(units)
-	for _, old := range v.renamed(sticks) {
+	for _, old := range v.renamed(published) {
 		problem := "it is plugged in, as " + old.now + ": another with its serial number is there, too"
 		for i, id := range old.ids() {
 			s.was[id] = old
@@ -175,12 +175,12 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// renamed are the sticks that have another id since their twin was plugged in, under the
+// renamed are the devices that have another id since their twin was plugged in, under the
 // old one.
-func (v *inventory) renamed(sticks []*stick) (all []*stick) {
-	for _, s := range sticks {
+func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
+	for _, s := range published {
 		for id, p := range v.plugs {
-			taken := slices.ContainsFunc(sticks, func(other *stick) bool { return other.id == id })
+			taken := slices.ContainsFunc(published, func(other *usbDevice) bool { return other.id == id })
 			if !taken && s.block.Together <= 1 && id != s.id && p.last == plugOf(s.Device) {
 				old := *s
 				old.id, old.now = id, s.id
@@ -191,9 +191,9 @@ func (v *inventory) renamed(sticks []*stick) (all []*stick) {
 	return all
 }
 
-func (v *inventory) stick(a match.Assigned) *stick {
+func (v *inventory) newDevice(a match.Assigned) *usbDevice {
 	b := v.blocks[a.Type]
-	return &stick{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
+	return &usbDevice{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
 }
 
 // plugged lists the devices of a tree, where a simulation may not have begun yet.
@@ -212,7 +212,7 @@ func (p *plan) plugged(tree fs.FS) ([]sysfs.Device, error) {
 
 // ids are what it is published as: with a count, once for each task that may have
 // it.
-func (s *stick) ids() []string {
+func (s *usbDevice) ids() []string {
 	if s.block.Count == 1 {
 		return []string{s.id}
 	}
@@ -245,8 +245,8 @@ func (v *inventory) join(devices []sysfs.Device) {
 }
 
 // countPlugs tells each how often it was plugged in again in this process's life.
-func (v *inventory) countPlugs(sticks []*stick) {
-	for _, s := range sticks {
+func (v *inventory) countPlugs(published []*usbDevice) {
+	for _, s := range published {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
 		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none

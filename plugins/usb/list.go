@@ -40,7 +40,7 @@ A device block for what will be (vendor and product as lsusb shows them):
       id = "10c4:ea60"
     }
 
-"nomad-device-usb simulate DIR" is such a stick without hardware.
+"nomad-device-usb simulate DIR" is such a usbDevice without hardware.
 `
 
 // list shows what is plugged in below root.
@@ -87,7 +87,7 @@ func list(w io.Writer, root string) error {
 		row("serial", d.Serial)
 		row("port", d.Name)
 		row("", d.Path)
-		row("class", classification(&stick{Device: d}))
+		row("class", classification(&usbDevice{Device: d}))
 		name := "nodes"
 		for _, n := range d.Nodes {
 			row(name, describe(d, n))
@@ -147,7 +147,7 @@ func suggestLabel(d sysfs.Device, product string) string {
 	words := strings.Split(strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(product), "-"), "-"), "-")
 	label := strings.Join(words[:min(2, len(words))], "-")
 	if label == "" || label == match.AnyType || slices.Contains(taken, path.Join("/dev", label)) {
-		return "stick"
+		return "my-device"
 	}
 	return label
 }

@@ -73,7 +73,7 @@ func printMetrics(w io.Writer, config Config) error {
 	stats := make([]map[string]*structs.StatValue, len(assigned))
 	for i, a := range assigned {
 		d := a.Device
-		stats[i] = measure(&stick{Device: d}, tree).Stats.Attributes
+		stats[i] = measure(&usbDevice{Device: d}, tree).Stats.Attributes
 		fmt.Fprintf(&b, "usb_device_info{%s} 1\n", labels("id", a.ID, "type", a.Type, "usb_id", a.As.String(),
 			"vendor", d.Manufacturer, "product", d.Product, "serial", d.Serial, "port", d.Name))
 	}

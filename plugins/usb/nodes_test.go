@@ -62,7 +62,7 @@ func TestEveryNameOfANodeCanBeUsedInNames(t *testing.T) {
 }
 
 func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
-	s := &stick{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
+	s := &usbDevice{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
 	for kind, want := range map[sysfs.Kind][]string{
 		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil, sysfs.USB: nil,
 	} {

@@ -301,9 +301,9 @@ func TestSticksSwappedDuringAScanAreNotGivenEachOthersNodes(t *testing.T) {
 			m.shadows.Begin()
 			devices, err := sysfs.Scan(m.tree)
 			m.must(err)
-			var sticks []*stick
+			var sticks []*usbDevice
 			for _, assigned := range m.rules.Assign(devices, &m.ids) {
-				sticks = append(sticks, m.stick(assigned))
+				sticks = append(sticks, m.newDevice(assigned))
 			}
 			for _, r := range append(m.pull(a), m.pull(b)...) {
 				if told {

@@ -28,20 +28,20 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	}
 	defer done()
 	r := &reservation{inventory: v, links: sysfs.Links(tree), env: map[string]string{}, taken: map[string]bool{}}
-	sticks := map[*stick]string{}
+	published := map[*usbDevice]string{}
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || slices.ContainsFunc(s.each(), func(s *stick) bool {
+		case s == nil || slices.ContainsFunc(s.each(), func(s *usbDevice) bool {
 			return !s.pluggedInStill(tree) || !v.hasNodes(s)
 		}):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
-		case sticks[s] != "":
-			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", sticks[s], id)
+		case published[s] != "":
+			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", published[s], id)
 		}
-		sticks[s] = id
+		published[s] = id
 		if len(s.members) == 0 {
 			r.add(s, id, i+1, len(ids))
 		}
@@ -49,7 +49,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 			r.add(member, member.id, n+1, len(s.members))
 		}
 	}
-	for s, id := range sticks {
+	for s, id := range published {
 		v.reserved.Store(id, true)
 		for _, member := range s.members {
 			v.reserved.Store(member.id, true)
@@ -62,22 +62,22 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 }
 
 // pluggedInStill says whether this plugging of the device is there: one plugged in anew
-// has another number, or is another stick where a controller was reset, and nodes that no
+// has another number, or is another device where a controller was reset, and nodes that no
 // scan has seen.
-func (s *stick) pluggedInStill(root fs.FS) bool {
+func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
 // hasItsNumbers is the part of pluggedInStill that waits for nothing. It is true of another
-// stick of the same product that has the address since a controller was reset.
-func (s *stick) hasItsNumbers(root fs.FS) bool {
+// device of the same product that has the address since a controller was reset.
+func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID
 }
 
-// hasNodes says whether the nodes that were made for the stick are there: those of a driver
+// hasNodes says whether the nodes that were made for the device are there: those of a driver
 // that is reset are removed, and it is plugged in still.
-func (v *inventory) hasNodes(s *stick) bool {
+func (v *inventory) hasNodes(s *usbDevice) bool {
 	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n given) bool {
 		_, err := os.Lstat(v.hostPath(s, n))
 		return err != nil
@@ -95,7 +95,7 @@ type reservation struct {
 }
 
 // add adds the nth of so many devices.
-func (r *reservation) add(s *stick, id string, n, of int) {
+func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	b := s.block
 	prefix, dir := variableName(b.kind), b.path
 	if n > 1 {
@@ -141,7 +141,7 @@ func (r *reservation) add(s *stick, id string, n, of int) {
 }
 
 // hostPath is the shadow node, or the kernel's own where there are none.
-func (v *inventory) hostPath(s *stick, n given) string {
+func (v *inventory) hostPath(s *usbDevice, n given) string {
 	if s.dir != "" {
 		return v.shadows.Path(s.dir, n.name)
 	}
@@ -151,7 +151,7 @@ func (v *inventory) hostPath(s *stick, n given) string {
 // furtherPaths are those under which a node is to be found, too: the configuration's,
 // for the first device of its block; udev's; and the kernel's own where programs
 // know no others.
-func (s *stick) furtherPaths(n given, nth int, links []string) []string {
+func (s *usbDevice) furtherPaths(n given, nth int, links []string) []string {
 	var all []string
 	if name, ok := s.block.Names[n.name]; ok && nth == 1 {
 		all = append(all, name)
@@ -183,7 +183,7 @@ func (r *reservation) mount(host, task string, readOnly bool) {
 
 // mountForLibusb mounts directories, not nodes: what is made in them after a re-plug
 // is there for a task that runs.
-func (r *reservation) mountForLibusb(s *stick) {
+func (r *reservation) mountForLibusb(s *usbDevice) {
 	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
 	const sys = "/sys/bus/usb/devices" // nothing can be mounted where nothing is
 	if isDir(sys) && isDir(r.shadows.Path(s.dir, "sys")) {

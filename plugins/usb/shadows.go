@@ -16,10 +16,10 @@ import (
 )
 
 // shadow makes the nodes of what is plugged in, and removes those of what is no
-// longer. It returns the sticks without those that have gone since they were seen.
-func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*stick) {
+// longer. It returns the devices without those that have gone since they were seen.
+func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (there []*usbDevice) {
 	wanted := map[string]bool{}
-	for _, s := range sticks {
+	for _, s := range published {
 		wanted[match.Directory(s.id)] = true
 	}
 	if !v.cleared {
@@ -31,8 +31,8 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*st
 	v.forget(wanted, devices)
 	before := v.dropped
 	v.dropped = map[string]bool{}
-	for _, s := range sticks {
-		if v.shadowStick(s) {
+	for _, s := range published {
+		if v.shadowDevice(s) {
 			there = append(there, s)
 		}
 		if v.dropped[s.id] && before[s.id] {
@@ -43,9 +43,9 @@ func (v *inventory) shadow(sticks []*stick, devices []sysfs.Device) (there []*st
 	return there
 }
 
-// shadowStick makes the nodes of one, and is false where it has gone since it was seen,
-// or another stick is in its place: no node is under a name that it is not of.
-func (v *inventory) shadowStick(s *stick) bool {
+// shadowDevice makes the nodes of one, and is false where it has gone since it was seen,
+// or another device is in its place: no node is under a name that it is not of.
+func (v *inventory) shadowDevice(s *usbDevice) bool {
 	dir := match.Directory(s.id)
 	err := v.shadows.Make(v.shadowOf(s, dir))
 	v.dropped[s.id] = errors.Is(err, shadow.ErrWithdrawn)
@@ -121,7 +121,7 @@ func (v *inventory) missed() {
 	}
 }
 
-func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
+func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	d := shadow.Device{Name: dir}
 	var held func(string) bool
 	if v.Root != "/" {
@@ -147,7 +147,7 @@ func (v *inventory) shadowOf(s *stick, dir string) shadow.Device {
 }
 
 // forLibusb says whether the task gets a /dev/bus/usb.
-func (s *stick) forLibusb() bool {
+func (s *usbDevice) forLibusb() bool {
 	if s.block.Libusb != nil {
 		return *s.block.Libusb
 	}

@@ -79,7 +79,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 }
 
 // isReserved says whether a task got one of its shares since the plugin was started.
-func (v *inventory) isReserved(s *stick) bool {
+func (v *inventory) isReserved(s *usbDevice) bool {
 	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
 }
 
@@ -93,7 +93,7 @@ func transfers(s *nomad.DeviceStats) int64 {
 
 // measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power
 // of the kernel.
-func measure(s *stick, root fs.FS) *nomad.DeviceStats {
+func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	read := func(name string) (string, bool) {
 		b, err := fs.ReadFile(root, path.Join("sys/bus/usb/devices", s.Name, name))
 		return strings.TrimSpace(string(b)), err == nil

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// each is the stick, or the sticks of the unit.
-func (s *stick) each() []*stick {
+// each is the device, or the devices of the unit.
+func (s *usbDevice) each() []*usbDevice {
 	if len(s.members) > 0 {
 		return s.members
 	}
-	return []*stick{s}
+	return []*usbDevice{s}
 }
 
-// units puts one stick in the place of all of a block with together, which stands for
-// them. One that is not whole is left out for the grace period, as a stick that is
+// units puts one device in the place of all of a block with together, which stands for
+// them. One that is not whole is left out for the grace period, as a device that is
 // plugged in again, and has a problem from then on.
-func (v *inventory) units(sticks []*stick) []*stick {
-	members := map[*block][]*stick{}
-	var all []*stick
-	for _, s := range sticks {
+func (v *inventory) units(published []*usbDevice) []*usbDevice {
+	members := map[*block][]*usbDevice{}
+	var all []*usbDevice
+	for _, s := range published {
 		if s.block.Together <= 1 {
 			all = append(all, s)
 		} else {
@@ -32,32 +32,32 @@ func (v *inventory) units(sticks []*stick) []*stick {
 	now := time.Now()
 	for _, kind := range slices.Sorted(maps.Keys(v.blocks)) {
 		b := v.blocks[kind]
-		sticks := members[b]
+		published := members[b]
 		switch since, wasWhole := v.partial[b.kind]; {
 		case b.Together <= 1:
 			continue
-		case len(sticks) == b.Together:
+		case len(published) == b.Together:
 			v.partial[b.kind] = time.Time{}
 		case wasWhole && since.IsZero():
 			v.partial[b.kind] = now
 		}
-		if len(sticks) == 0 {
+		if len(published) == 0 {
 			continue
 		}
-		slices.SortFunc(sticks, func(x, y *stick) int { return cmp.Compare(x.id, y.id) })
-		unit := *sticks[0]
-		unit.id, unit.members, unit.problem = "unit:"+b.kind, sticks, ""
-		if common(sticks, func(s *stick) string { return s.as.String() }) == "" {
+		slices.SortFunc(published, func(x, y *usbDevice) int { return cmp.Compare(x.id, y.id) })
+		unit := *published[0]
+		unit.id, unit.members, unit.problem = "unit:"+b.kind, published, ""
+		if common(published, func(s *usbDevice) string { return s.as.String() }) == "" {
 			unit.problem = "its devices are not of one product: match one id"
 		}
-		if len(sticks) != b.Together {
-			there := joined(sticks, func(s *stick) string { return s.id })
-			unit.problem = fmt.Sprintf("%d of %d are plugged in: %s", len(sticks), b.Together, there)
+		if len(published) != b.Together {
+			there := joined(published, func(s *usbDevice) string { return s.id })
+			unit.problem = fmt.Sprintf("%d of %d are plugged in: %s", len(published), b.Together, there)
 			if v.partial[b.kind].Add(v.Grace.Duration()).After(now) {
 				continue
 			}
 		}
-		for _, s := range sticks {
+		for _, s := range published {
 			if unit.problem == "" && s.problem != "" {
 				unit.problem = s.id + ": " + s.problem
 			}

@@ -44,7 +44,7 @@ func (m *mistakes) orNil() error {
 	return m.Problems
 }
 
-// Validate looks at no hardware: an agent without its sticks must start.
+// Validate looks at no hardware: an agent without its devices must start.
 func (c Config) Validate() error {
 	var wrong mistakes
 	wrong.add(c.validateShadowDir())
