@@ -23,7 +23,8 @@ var checkCommand = plugin.Command{
 	Help: "check a configuration, and show which device it means",
 	Run: func(args []string) error {
 		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
-			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a file with what is in config { … } alone")
+			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a " +
+				"file with what is in config { … } alone")
 		}
 		return check(os.Stdout, args[0])
 	},
@@ -82,7 +83,8 @@ func report(w io.Writer, path string, config Config) error {
 		return err
 	}
 	if !isDir(filepath.Join(config.Root, "sys/bus/usb/devices")) {
-		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded", filepath.Join(config.Root, "sys/bus/usb/devices")))
+		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded",
+			filepath.Join(config.Root, "sys/bus/usb/devices")))
 	}
 	var ids match.IDs
 	assigned := p.rules.Assign(devices, &ids)
@@ -94,7 +96,8 @@ func report(w io.Writer, path string, config Config) error {
 		}
 		byType[kind] = append(byType[kind], a)
 		if len(a.Also) > 0 && a.Published() {
-			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, though it also matches %s", a.ID, a.Type, quoted(a.Also)))
+			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, though it also "+
+				"matches %s", a.ID, a.Type, quoted(a.Also)))
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
@@ -165,7 +168,8 @@ func (p *plan) notes() (all []string) {
 		paths := append(slices.Sorted(maps.Values(b.Names)), b.path)
 		for _, path := range paths {
 			if other := used[path]; other != "" && other != kind && path != "" {
-				all = append(all, fmt.Sprintf("device %q and device %q both have the path %s in a task: no task can have both", other, kind, path))
+				all = append(all, fmt.Sprintf("device %q and device %q both have the path %s in a task: no task can have both",
+					other, kind, path))
 			}
 			used[path] = kind
 		}
@@ -181,10 +185,13 @@ func nearly(m match.Match, devices []sysfs.Device) string {
 		of   func(*match.Match) *schema.Strings
 		has  func(sysfs.Device) string
 	}{
-		{"serial", func(m *match.Match) *schema.Strings { return &m.Serial }, func(d sysfs.Device) string { return d.Serial }},
+		{"serial", func(m *match.Match) *schema.Strings { return &m.Serial },
+			func(d sysfs.Device) string { return d.Serial }},
 		{"port", func(m *match.Match) *schema.Strings { return &m.Port }, func(d sysfs.Device) string { return d.Name }},
-		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver }, func(d sysfs.Device) string { return strings.Join((&usbDevice{Device: d}).drivers(), ", ") }},
-		{"class", func(m *match.Match) *schema.Strings { return &m.Class }, func(d sysfs.Device) string { return classification(&usbDevice{Device: d}) }},
+		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver },
+			func(d sysfs.Device) string { return strings.Join((&usbDevice{Device: d}).drivers(), ", ") }},
+		{"class", func(m *match.Match) *schema.Strings { return &m.Class },
+			func(d sysfs.Device) string { return classification(&usbDevice{Device: d}) }},
 		{"id", func(m *match.Match) *schema.Strings { return &m.ID }, func(d sysfs.Device) string { return d.ID.String() }},
 	} {
 		without := m

@@ -15,7 +15,8 @@ func (m *machine) list() string {
 	var out bytes.Buffer
 	m.must(list(&out, m.root))
 	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 79 && !strings.Contains(line, m.root) && !strings.Contains(line, "/by-id/") {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 79 && !strings.Contains(line, m.root) &&
+			!strings.Contains(line, "/by-id/") {
 			m.Errorf("line of %d columns: %s", n, line)
 		}
 	}
@@ -62,7 +63,8 @@ func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
 	first := m.plug("10c4:ea60", "0001", "1-1")
 	got := m.list()
 	wantLines(t, got,
-		"10c4:ea60  Silicon Labs CP2102", "  serial   0001", "  port     1-1", "           pci-0000:00:14.0-usbv2-0:1", "  class    vendor-specific",
+		"10c4:ea60  Silicon Labs CP2102", "  serial   0001", "  port     1-1", "           pci-0000:00:14.0-usbv2-0:1",
+		"  class    vendor-specific",
 		"  nodes    /dev/bus/usb/001/004 usb", "           /dev/ttyUSB0         tty of cp210x, interface 0",
 		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
 		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
@@ -101,7 +103,8 @@ func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
 
 // Whatever is in a serial number. A configuration is HCL, in which ${ begins an expression.
 func TestTheBlockThatListPrintsIsRightWhateverTheSerialNumber(t *testing.T) {
-	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$", "a#b//c", "<<EOF"} {
+	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
+		"a#b//c", "<<EOF"} {
 		m := newMachine(t, ``)
 		p := m.plug("10c4:ea60", serial, "1-1")
 		m.plug("10c4:ea60", "other", "1-2")
@@ -113,7 +116,8 @@ func TestTheBlockThatListPrintsIsRightWhateverTheSerialNumber(t *testing.T) {
 			continue
 		}
 		m.must(p.Unplug())
-		if without, _ := m.check("root = \"ROOT\"\ndevice" + block); strings.Contains(got, "nothing that is plugged in") || !strings.Contains(without, "nothing that is plugged in") {
+		if without, _ := m.check("root = \"ROOT\"\ndevice" + block); strings.Contains(got, "nothing that is plugged in") ||
+			!strings.Contains(without, "nothing that is plugged in") {
 			t.Errorf("%q: the block means\n%s\nand without it\n%s", serial, got, without)
 		}
 	}
@@ -199,11 +203,13 @@ func TestCheckReadsAnAgentsFileOrTheConfigAlone(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for name, config := range map[string]string{
-		"an agent's":              `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
-		"an agent's in JSON":      `{"plugin": {"nomad-device-usb": {"config": {"root": "ROOT", "device": {"z": {"id": ["10c4:ea60"]}}}}}}`,
-		"several plugins in JSON": `{"plugin": [{"docker": {"config": {}}}, {"nomad-device-usb": {"config": [{"root": "ROOT", "device": [{"z": [{"id": "10c4:ea60"}]}]}]}}]}`,
-		"config":                  `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
-		"what is in it":           `root = "ROOT" device "z" { id = "10c4:ea60" }`,
+		"an agent's": `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
+		"an agent's in JSON": `{"plugin": {"nomad-device-usb": {"config": {"root": "ROOT", "device": {"z": {"id": ` +
+			`["10c4:ea60"]}}}}}}`,
+		"several plugins in JSON": `{"plugin": [{"docker": {"config": {}}}, {"nomad-device-usb": {"config": [{"root": ` +
+			`"ROOT", "device": [{"z": [{"id": "10c4:ea60"}]}]}]}}]}`,
+		"config":        `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
+		"what is in it": `root = "ROOT" device "z" { id = "10c4:ea60" }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			config = strings.NewReplacer(" root", "\nroot", " device", "\ndevice", " }", "\n}").Replace(config)
@@ -220,12 +226,17 @@ func TestCheckReadsAnAgentsFileOrTheConfigAlone(t *testing.T) {
 func TestCheckTellsWhatKeepsAnAgentFromStarting(t *testing.T) {
 	m := newMachine(t, ``)
 	for name, c := range map[string]struct{ config, want, printed string }{
-		"no such block":      {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only "nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
-		"no plugin at all":   {`client { enabled = true }`, `has no block plugin "nomad-device-usb"`, ""},
-		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named "devise". Did you mean "device"?`, ""},
-		"not HCL":            {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
-		"one":                {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`, ""},
-		"two":                {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}", `the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did you mean "id"?`},
+		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
+			`"nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
+		"no plugin at all": {`client { enabled = true }`, `has no block plugin "nomad-device-usb"`, ""},
+		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named ` +
+			`"devise". Did you mean "device"?`, ""},
+		"not HCL": {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
+		"one": {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, ` +
+			`without which 0x0658 arrives as 1624`, ""},
+		"two": {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}",
+			`the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did ` +
+				`you mean "id"?`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := m.check(c.config)
@@ -248,7 +259,8 @@ func TestCheckTellsWhatKeepsNodesFromBeingMade(t *testing.T) {
 	m.must(os.WriteFile(dir+"/precious", nil, 0o600))
 	got, err := m.check(fmt.Sprintf("shadow_dir = %q\ndevice \"z\" { id = \"10c4:ea60\" }", dir))
 	m.must(err)
-	wantLines(t, got, "note: shadow_dir: no device nodes can be made for tasks: "+dir+" has files of others: use a directory that is empty or missing")
+	wantLines(t, got, "note: shadow_dir: no device nodes can be made for tasks: "+dir+" has files of others: use a "+
+		"directory that is empty or missing")
 }
 
 func TestCheckReadsADirectory(t *testing.T) {
@@ -258,7 +270,8 @@ func TestCheckReadsADirectory(t *testing.T) {
 	if err := check(new(bytes.Buffer), dir); err == nil || !strings.Contains(err.Error(), "has no block plugin") {
 		t.Errorf("got %v", err)
 	}
-	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": {"root": "`+m.root+`", "shadow_dir": "`+m.nodes+`"}}}}`), 0o644))
+	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": `+
+		`{"root": "`+m.root+`", "shadow_dir": "`+m.nodes+`"}}}}`), 0o644))
 	var out bytes.Buffer
 	m.must(check(&out, dir))
 	if !strings.Contains(out.String(), "note: nothing is published: add device blocks") {

@@ -59,7 +59,8 @@ func TestDefect08AReservationHasEveryNodeOfTheDevice(t *testing.T) {
 		got[d.TaskPath] = d.HostPath
 	}
 	for task, want := range map[string]string{
-		"/dev/combined/usb": "usb", "/dev/combined/tty-if00": "tty-if00", "/dev/combined/tty-if02": "tty-if02", "/dev/combined/hidraw": "hidraw",
+		"/dev/combined/usb": "usb", "/dev/combined/tty-if00": "tty-if00", "/dev/combined/tty-if02": "tty-if02",
+		"/dev/combined/hidraw": "hidraw",
 	} {
 		if got[task] != host+want {
 			t.Errorf("%s is %q, want %q", task, got[task], host+want)
@@ -71,7 +72,8 @@ func TestDefect11GroupsHaveNumbersForNames(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	table := filepath.Join(m.root, "usr/share/hwdata")
 	m.must(os.MkdirAll(table, 0o755))
-	m.must(os.WriteFile(table+"/usb.ids", []byte("0aaa  A/B Semiconductors\n\t0001  Same name\n\t0002  Same name\n"), 0o644))
+	m.must(os.WriteFile(table+"/usb.ids", []byte("0aaa  A/B Semiconductors\n\t0001  Same name\n\t0002  Same name\n"),
+		0o644))
 	for port, id := range map[string]string{"1-1": "0aaa:0001", "1-2": "0aaa:0002"} {
 		p := m.plug(id, "x", port)
 		for _, name := range []string{"manufacturer", "product"} {
@@ -143,10 +145,12 @@ func TestDefect20ThePluginIsWhatItsNamesSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n") || pluginName != "nomad-device-"+usb.Name {
+	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n") ||
+		pluginName != "nomad-device-"+usb.Name {
 		t.Errorf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module)
 	}
-	if replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1); len(replaced) != 1 || !strings.Contains(replaced[0], "../../internal/core") {
+	if replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1); len(replaced) != 1 ||
+		!strings.Contains(replaced[0], "../../internal/core") {
 		t.Errorf("modules are replaced: %q", replaced)
 	}
 	if regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module) {

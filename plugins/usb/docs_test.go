@@ -26,7 +26,8 @@ func TestTheDocumentedConfigurationsAreRight(t *testing.T) {
 	m := newMachine(t, ``)
 	n := 0
 	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1], "constraint") {
+		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1],
+			"constraint") {
 			continue // a job
 		}
 		n++
@@ -55,7 +56,8 @@ func TestTheDocumentedNamesAreThoseThatAreGiven(t *testing.T) {
 		}
 	}
 	for name := range m.reserve("10c4:ea60:0001").Envs {
-		if name = strings.TrimPrefix(name, "USB_ZIGBEE"); !strings.Contains(string(text), "`"+name+"`") && !strings.Contains(string(text), "`USB_ZIGBEE"+name+"`") {
+		if name = strings.TrimPrefix(name, "USB_ZIGBEE"); !strings.Contains(string(text), "`"+name+"`") &&
+			!strings.Contains(string(text), "`USB_ZIGBEE"+name+"`") {
 			t.Errorf("variable %s is not documented", name)
 		}
 	}
@@ -89,9 +91,12 @@ func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
 			}
 		}
 	}
-	for _, ours := range []string{"no device is published", "no device was asked for: a constraint of the job names one that is not healthy or not there",
-		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others", "it is plugged in, as ",
-		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet", "restart the agent",
+	for _, ours := range []string{"no device is published", "no device was asked for: a constraint of the job names " +
+		"one that is not healthy or not there",
+		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others",
+		"it is plugged in, as ",
+		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",
+		"restart the agent",
 		"is no simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
 		if !strings.Contains(troubles, ours) || !strings.Contains(sources.String(), ours) {
 			t.Errorf("%q is not in both the page and the plugin", ours)
@@ -100,7 +105,8 @@ func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
 	sections := regexp.MustCompile(`(?m)^###? (.*)$`).FindAllStringSubmatch(string(text), -1)
 	for _, link := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {
 		if !slices.ContainsFunc(sections, func(s []string) bool {
-			return regexp.MustCompile(`[^a-z0-9-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(s[1]), " ", "-"), "") == link[1]
+			return regexp.MustCompile(`[^a-z0-9-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(s[1]), " ", "-"),
+				"") == link[1]
 		}) {
 			t.Errorf("there is no section #%s", link[1])
 		}

@@ -121,7 +121,8 @@ func (s scanned) Open(name string) (fs.File, error) { return s.tree.Open(name) }
 // List is part of device.Instance.
 func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	if len(v.blocks) == 0 {
-		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb list\" prints a block for each device)")
+		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb " +
+			"list\" prints a block for each device)")
 	}
 	if v.Root != "/" {
 		v.warn("root is " + v.Root + ": what is published is a simulation, and not this machine's devices")
@@ -141,7 +142,8 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	var published []*usbDevice
 	for _, a := range v.rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
-			v.warn(fmt.Sprintf("device %s belongs to block %q, though %q matches it too: make them differ", a.ID, a.Type, a.Also[0]))
+			v.warn(fmt.Sprintf("device %s belongs to block %q, though %q matches it too: make them differ", a.ID, a.Type,
+				a.Also[0]))
 		}
 		if a.Published() {
 			published = append(published, v.newDevice(a))
@@ -237,7 +239,10 @@ func (v *inventory) join(devices []sysfs.Device) {
 	}
 	for i := range devices {
 		d := &devices[i]
-		at := slices.IndexFunc(listed, func(l libusb.Device) bool { return l.Bus == d.Bus && l.Address == d.Address && l.ID == d.ID })
+		at := slices.IndexFunc(listed, func(l libusb.Device) bool {
+			return l.Bus == d.Bus && l.Address == d.Address &&
+				l.ID == d.ID
+		})
 		if at >= 0 {
 			d.Settings = listed[at].Classes
 		}

@@ -33,7 +33,8 @@ func TestAStickIsPublishedUnderItsName(t *testing.T) {
 	want := map[string]any{
 		"usb_id": "10c4:ea60", "vendor_id": int64(0x10c4), "product_id": int64(0xea60),
 		"class_id": int64(0), "sub_class_id": int64(0), "protocol_id": int64(0), "classification": "vendor-specific",
-		"vendor": "Silicon Labs", "product": "CP2102", "description": "CP2102 (Silicon Labs)", "speed": int64(12), "driver": "cp210x",
+		"vendor": "Silicon Labs", "product": "CP2102", "description": "CP2102 (Silicon Labs)", "speed": int64(12),
+		"driver": "cp210x",
 		"serial": "0001", "serials": "0001", "port": "pci-0000:00:14.0-usbv2-0:1", "ports": "pci-0000:00:14.0-usbv2-0:1",
 	}
 	if !maps.Equal(got, want) {
@@ -51,7 +52,8 @@ func TestTwoEqualSticksAreToldApartByWhereTheyArePluggedIn(t *testing.T) {
 			id   = "1a86:7523"
 			port = "*-0:2"
 		}`)
-	want := []string{"1a86/left/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:1", "1a86/right/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:2"}
+	want := []string{"1a86/left/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:1",
+		"1a86/right/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:2"}
 	left, right := m.plug("1a86:7523", "", "1-1"), m.plug("1a86:7523", "", "1-2")
 	m.wantPublished(want...)
 	m.must(left.Unplug())
@@ -79,10 +81,12 @@ func TestEverythingElseIsPublishedWhenAsked(t *testing.T) {
 	m.plug("1a86:7523", "", "1-2")
 	m.plug("1050:0407", "7", "1-3", "hidraw")
 	m.plug("0403:6001", "A1", "2-1")
-	m.wantPublished("0403/usb/6001 0403:6001:A1", "10c4/zigbee/ea60 10c4:ea60:0001", "1a86/usb/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:2")
+	m.wantPublished("0403/usb/6001 0403:6001:A1", "10c4/zigbee/ea60 10c4:ea60:0001",
+		"1a86/usb/7523 1a86:7523@pci-0000:00:14.0-usbv2-0:2")
 	r := m.reserve("0403:6001:A1")
 	host := m.nodes + "/0403-6001-A1/tty"
-	if r.Envs["USB_VISIBLE_DEVICES"] != "0403:6001:A1" || r.Envs["USB_USB_TTY"] != host || r.Devices[1].TaskPath != host || r.Devices[1].HostPath != host {
+	if r.Envs["USB_VISIBLE_DEVICES"] != "0403:6001:A1" || r.Envs["USB_USB_TTY"] != host || r.Devices[1].TaskPath != host ||
+		r.Devices[1].HostPath != host {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
 	if _, set := m.reserve("10c4:ea60:0001").Envs["USB_VISIBLE_DEVICES"]; set {
@@ -99,7 +103,8 @@ func TestADeviceMayBeSharedByACount(t *testing.T) {
 	id := "1546:01a8@pci-0000:00:14.0-usbv2-0:1"
 	m.wantPublished("1546/gps/01a8 "+id+"#1", "1546/gps/01a8#2 "+id+"#2", "1546/gps/01a8#3 "+id+"#3")
 	one, two := m.reserve(id+"#1"), m.reserve(id+"#3")
-	if one.Envs["USB_GPS_HOST_TTY"] != two.Envs["USB_GPS_HOST_TTY"] || one.Envs["USB_GPS_ID"] != id+"#1" || two.Envs["USB_GPS_TTY"] != "/dev/gps/tty" {
+	if one.Envs["USB_GPS_HOST_TTY"] != two.Envs["USB_GPS_HOST_TTY"] || one.Envs["USB_GPS_ID"] != id+"#1" ||
+		two.Envs["USB_GPS_TTY"] != "/dev/gps/tty" {
 		t.Errorf("got %v and %v", one.Envs, two.Envs)
 	}
 	if strings.Count(strings.Join(m.entries(), " "), "1546") != 1 {
@@ -125,7 +130,8 @@ func TestADirectoryThatCanNotBeUsedMakesDevicesUnhealthy(t *testing.T) {
 	m.must(os.Mkdir(m.nodes, 0o755))
 	m.must(os.WriteFile(m.nodes+"/precious", nil, 0o600))
 	m.plug("10c4:ea60", "0001", "1-1")
-	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001 (its device nodes can't be made: " + m.nodes + " has files of others: use a directory that is empty or missing)")
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001 (its device nodes can't be made: " + m.nodes +
+		" has files of others: use a directory that is empty or missing)")
 }
 
 func TestNothingConfiguredAndBlocksThatOverlapAreSaidOnce(t *testing.T) {
@@ -143,7 +149,8 @@ func TestNothingConfiguredAndBlocksThatOverlapAreSaidOnce(t *testing.T) {
 	for range 3 {
 		m.wantPublished("10c4/a/ea60 10c4:ea60:0001")
 	}
-	if n := strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it too`); n != 1 {
+	if n := strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it `+
+		`too`); n != 1 {
 		t.Errorf("said %d times: %s", n, m.log)
 	}
 }
@@ -182,7 +189,8 @@ func TestADeviceIsFoundByWhatUdevSaysOfItOrOfItsNodes(t *testing.T) {
 	m.wantPublished() // where there is no udev
 	m.must(os.MkdirAll(m.root+"/run/udev/data", 0o755))
 	for name, text := range map[string]string{
-		"c189:3": "I:123\nE:ID_MODEL=CP2102_USB\nE:ID_SERIAL=x\nG:systemd\n", "c188:0": "S:serial/by-id/x\nE:ID_FOR_TASKS=1\n",
+		"c189:3": "I:123\nE:ID_MODEL=CP2102_USB\nE:ID_SERIAL=x\nG:systemd\n",
+		"c188:0": "S:serial/by-id/x\nE:ID_FOR_TASKS=1\n",
 		"c189:4": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=0\n", "c188:1": "E:ID_MODEL=tty\n",
 		"c189:5": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\nE:ID_SEAT=seat0\n",
 		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the number of the fourth's tty

@@ -58,7 +58,8 @@ func (m *machine) plug(id, serial, port string, functions ...string) *simulate.P
 	m.Helper()
 	parsed, err := sysfs.ParseID(id)
 	m.must(err)
-	p, err := simulate.Plug(m.root, simulate.Stick{ID: parsed, Serial: serial, Port: port, Manufacturer: "Silicon Labs", Product: "CP2102", Functions: functions})
+	p, err := simulate.Plug(m.root, simulate.Stick{ID: parsed, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
+		Product: "CP2102", Functions: functions})
 	m.must(err)
 	m.Cleanup(func() { m.must(p.Unplug()) })
 	return p

@@ -14,11 +14,13 @@ func TestStatisticsArePrintedForPrometheus(t *testing.T) {
 	m.plug("0403:6001", "F", "1-3")
 	dir := m.root + "/sys/bus/usb/devices/"
 	for name, text := range map[string]string{
-		"1-1/urbnum": "1234567", "1-1/power/connected_duration": "1500", "1-3/power/runtime_status": "suspended", "1-3/speed": "1.5",
+		"1-1/urbnum": "1234567", "1-1/power/connected_duration": "1500", "1-3/power/runtime_status": "suspended",
+		"1-3/speed": "1.5",
 	} {
 		m.must(os.WriteFile(dir+name, []byte(text+"\n"), 0o644))
 	}
-	c, err := decode(t, fmt.Sprintf("root = %q\nshadow_dir = %q\ndevice \"a\" { id = \"10c4:ea60\" }\ndevice \"b\" { id = \"0403:*\" }", m.root, m.nodes))
+	c, err := decode(t, fmt.Sprintf("root = %q\nshadow_dir = %q\ndevice \"a\" { id = \"10c4:ea60\" }\ndevice \"b\" { "+
+		"id = \"0403:*\" }", m.root, m.nodes))
 	m.must(err)
 	var b strings.Builder
 	m.must(printMetrics(&b, c))

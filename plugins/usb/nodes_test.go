@@ -11,7 +11,8 @@ import (
 var webcam = sysfs.Device{
 	Name: "1-2",
 	Interfaces: []sysfs.Interface{
-		{Number: 0, Driver: "uvcvideo"}, {Number: 2, Driver: "snd-usb-audio"}, {Number: 4, Driver: "usbhid"}, {Number: 5, Driver: "usbhid"}, {Number: 6},
+		{Number: 0, Driver: "uvcvideo"}, {Number: 2, Driver: "snd-usb-audio"}, {Number: 4, Driver: "usbhid"}, {Number: 5,
+			Driver: "usbhid"}, {Number: 6},
 	},
 	Nodes: []sysfs.Node{
 		{Kind: sysfs.USB, Path: "dev/bus/usb/001/009", Interface: -1},
@@ -33,7 +34,8 @@ var webcam = sysfs.Device{
 
 func TestNodesHaveNamesThatDoNotDependOnTheKernelsNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
-		"all but storage":   {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05", "video", "video-2", "media", "sound"}},
+		"all but storage": {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05",
+			"video", "video-2", "media", "sound"}},
 		"some":              {[]string{"video", "storage?"}, []string{"video", "video-2", "storage", "storage-2"}},
 		"a disk's commands": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
 		"none of them":      {[]string{"tty?"}, nil},
@@ -64,7 +66,8 @@ func TestEveryNameOfANodeCanBeUsedInNames(t *testing.T) {
 func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
 	s := &usbDevice{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
 	for kind, want := range map[sysfs.Kind][]string{
-		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil, sysfs.USB: nil,
+		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil,
+		sysfs.USB: nil,
 	} {
 		for _, n := range (&block{}).choose(webcam) {
 			if n.Kind == kind {
@@ -79,10 +82,16 @@ func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
 
 func TestWhyANodeIsMissingIsSaidInWords(t *testing.T) {
 	for want, d := range map[string]sysfs.Device{
-		"no tty: no driver is bound to interface 0":                                 {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1, Driver: "usbhid"}}},
-		"no tty: no driver is bound to interfaces 0, 1":                             {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1}}},
-		"no tty: its driver usbhid has made none":                                   {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1, Driver: "usbhid"}}},
-		"no tty: its drivers usbfs, usbhid have made none":                          {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: no driver is bound to " +
+			"interface 0": {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1,
+			Driver: "usbhid"}}},
+		"no tty: no driver is bound to interfaces " +
+			"0, 1": {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1}}},
+		"no tty: its driver usbhid has made " +
+			"none": {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1,
+			Driver: "usbhid"}}},
+		"no tty: its drivers usbfs, usbhid have made " +
+			"none": {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
 		"no tty: it has no interface (it may not be configured, or not authorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {

@@ -100,11 +100,13 @@ func TestNoStringOfADeviceEndsTheStreamToTheAgent(t *testing.T) {
 	}
 	for i, hostile := range []string{
 		"\xff", "Caf\xe9", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\xaf", "a\x00b", "\x1b]0;root\x07", "a\nb", "a\u202eb",
-		"nan", "1e400", "-0", "true", "a,b", "${env[\"HOME\"]}", "../../etc", strings.Repeat("ä", 4000), strings.Repeat("\xff\xfe", 2000),
+		"nan", "1e400", "-0", "true", "a,b", "${env[\"HOME\"]}", "../../etc", strings.Repeat("ä", 4000),
+		strings.Repeat("\xff\xfe", 2000),
 	} {
 		write(hostile)
 		for end := time.Now().Add(soon); !slices.ContainsFunc(a.Resources(), func(d *structs.NodeDeviceResource) bool {
-			return len(d.Instances) == 1 && d.Attributes["product"] != nil && d.Attributes["product"].String != nil && *d.Attributes["product"].String != "CP2102" && !strings.HasPrefix(*d.Attributes["product"].String, "good")
+			return len(d.Instances) == 1 && d.Attributes["product"] != nil && d.Attributes["product"].String != nil &&
+				*d.Attributes["product"].String != "CP2102" && !strings.HasPrefix(*d.Attributes["product"].String, "good")
 		}); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%.20q: the agent has not heard of it: %s\n%s", hostile, a.Devices(), a.Log())
@@ -112,7 +114,8 @@ func TestNoStringOfADeviceEndsTheStreamToTheAgent(t *testing.T) {
 		}
 		for _, d := range a.Resources() {
 			for name, attribute := range d.Attributes {
-				if text, ok := attribute.GetString(); ok && (len(text) > 2*512+len(" ()") || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })) {
+				if text, ok := attribute.GetString(); ok && (len(text) > 2*512+len(" ()") || !utf8.ValidString(text) ||
+					strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })) {
 					t.Errorf("%.20q: attribute %s is %.2000q", hostile, name, text)
 				}
 			}
@@ -187,7 +190,8 @@ func TestAnAgentDoesNotStartWithAMistakeInTheConfiguration(t *testing.T) {
 	refusal := conformance.RefuseManager(t, conformance.Binary{
 		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"}, Config: "device \"zwave\" {\nid = 0x0658\n}",
 	})
-	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`; !strings.Contains(refusal, want) {
+	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as ` +
+		`1624`; !strings.Contains(refusal, want) {
 		t.Errorf("got %s", refusal)
 	}
 }
@@ -213,7 +217,8 @@ func TestAThousandScansLeaveNothing(t *testing.T) {
 		m.scan()
 	}
 	now := held()
-	if now[0] > before[0] || now[2] != before[2] || now[1] > before[1]+20 { // the runtime wants some threads for calls that take long
+	// the runtime wants some threads for calls that take long
+	if now[0] > before[0] || now[2] != before[2] || now[1] > before[1]+20 {
 		t.Errorf("descriptors, threads and nodes are %v, before %v", now, before)
 	}
 	if len(m.said) > 1 { // that it is a simulation

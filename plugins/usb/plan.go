@@ -82,7 +82,8 @@ func (b Block) knownAs() (sysfs.ID, error) {
 		return id, fmt.Errorf("known_as %w", err)
 	}
 	if !b.Allows(id) {
-		return id, fmt.Errorf("known_as %q is none of those that id allows: use what the device calls itself when it is plugged in", b.KnownAs)
+		return id, fmt.Errorf("known_as %q is none of those that id allows: use what the device calls itself when it is "+
+			"plugged in", b.KnownAs)
 	}
 	return id, nil
 }

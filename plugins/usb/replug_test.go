@@ -90,7 +90,8 @@ func TestADeviceThatChangesItsIDWhenUsedIsOne(t *testing.T) {
 	if usb, _ := m.scan()[0].Attributes["usb_id"].GetString(); usb != "1a6e:089a" {
 		t.Errorf("usb_id is %s", usb)
 	}
-	if again := m.reserve(id); again.Envs["USB_TPU_HOST_USB"] != r.Envs["USB_TPU_HOST_USB"] || again.Envs["USB_TPU_PRODUCT_ID"] != "089a" {
+	if again := m.reserve(id); again.Envs["USB_TPU_HOST_USB"] != r.Envs["USB_TPU_HOST_USB"] ||
+		again.Envs["USB_TPU_PRODUCT_ID"] != "089a" {
 		t.Errorf("got %v, before %v", again.Envs, r.Envs)
 	}
 	m.must(p.Unplug())
@@ -162,7 +163,8 @@ func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T
 	r := m.reserve("10c4:ea60:0001")
 	twin := m.plug("10c4:ea60", "0001", "1-2")
 	both := "10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1 10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another with its serial number is there, too)"
+	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another with " +
+		"its serial number is there, too)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // of the allocation that has it

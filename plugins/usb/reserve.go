@@ -106,8 +106,9 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	}
 	_, port, _ := strings.Cut(s.Name, "-")
 	for name, value := range map[string]string{
-		"ID": id, "VENDOR_ID": fmt.Sprintf("%04x", s.as.Vendor), "PRODUCT_ID": fmt.Sprintf("%04x", s.as.Product), "SERIAL": s.Serial,
-		"PORT": s.Name, "BUS": strconv.Itoa(s.Bus), "BUS_PORT": port, "ADDRESS": strconv.Itoa(s.Address),
+		"ID": id, "VENDOR_ID": fmt.Sprintf("%04x", s.as.Vendor), "PRODUCT_ID": fmt.Sprintf("%04x", s.as.Product),
+		"SERIAL": s.Serial,
+		"PORT":   s.Name, "BUS": strconv.Itoa(s.Bus), "BUS_PORT": port, "ADDRESS": strconv.Itoa(s.Address),
 	} {
 		if value != "" {
 			r.env[prefix+"_"+name] = value

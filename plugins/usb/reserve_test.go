@@ -46,14 +46,16 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 			{TaskPath: "/data", HostPath: "/var/lib/zigbee"},
 		},
 		Envs: map[string]string{
-			"USB_MY_ZIGBEE_ID": "10c4:ea60:0001", "USB_MY_ZIGBEE_VENDOR_ID": "10c4", "USB_MY_ZIGBEE_PRODUCT_ID": "ea60", "USB_MY_ZIGBEE_SERIAL": "0001",
-			"USB_MY_ZIGBEE_PORT": "1-1", "USB_MY_ZIGBEE_BUS": "1", "USB_MY_ZIGBEE_BUS_PORT": "1", "USB_MY_ZIGBEE_ADDRESS": "4",
+			"USB_MY_ZIGBEE_ID": "10c4:ea60:0001", "USB_MY_ZIGBEE_VENDOR_ID": "10c4", "USB_MY_ZIGBEE_PRODUCT_ID": "ea60",
+			"USB_MY_ZIGBEE_SERIAL": "0001",
+			"USB_MY_ZIGBEE_PORT":   "1-1", "USB_MY_ZIGBEE_BUS": "1", "USB_MY_ZIGBEE_BUS_PORT": "1", "USB_MY_ZIGBEE_ADDRESS": "4",
 			"USB_MY_ZIGBEE_TTY": "/dev/my-zigbee/tty", "USB_MY_ZIGBEE_HOST_TTY": host + "tty",
 			"USB_MY_ZIGBEE_USB": "/dev/my-zigbee/usb", "USB_MY_ZIGBEE_HOST_USB": host + "usb",
 		},
 	}
 	wantReservation(t, r, want)
-	if info, err := os.Stat(r.Devices[1].HostPath); err != nil || info.Mode().Perm() != 0o660 || info.Mode()&os.ModeCharDevice == 0 {
+	if info, err := os.Stat(r.Devices[1].HostPath); err != nil || info.Mode().Perm() != 0o660 ||
+		info.Mode()&os.ModeCharDevice == 0 {
 		t.Errorf("the node is %v, %v", info.Mode(), err)
 	}
 	if target, err := filepath.EvalSymlinks(host + "tty"); err != nil || !strings.HasPrefix(target, "/dev/pts/") {
@@ -65,9 +67,11 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 // write changes the stick.
 func TestATaskMayDoNoMoreToItsStickThanItsBlockSays(t *testing.T) {
 	for config, want := range map[string]string{
-		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm", `cgroup_permissions = "rwm"`: "rwm",
+		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm",
+		`cgroup_permissions = "rwm"`: "rwm",
 	} {
-		m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nnames { tty = \"/dev/ttyACM0\" }\n"+config+"\n}\ndevice \"other\" {\nid = \"1a86:7523\"\ncgroup_permissions = \"wm\"\n}")
+		m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nnames { tty = \"/dev/ttyACM0\" "+
+			"}\n"+config+"\n}\ndevice \"other\" {\nid = \"1a86:7523\"\ncgroup_permissions = \"wm\"\n}")
 		m.plug("10c4:ea60", "0001", "1-1")
 		m.plug("1a86:7523", "7", "1-2")
 		m.scan()
@@ -193,7 +197,8 @@ func TestWhatLibusbLooksAtIsMountedForADeviceWithoutOtherNodes(t *testing.T) {
 		if nodes, _ := filepath.Glob(dir + "/bus/*/*"); want != (len(nodes) == 1) {
 			t.Errorf("%s: nodes are %v", id, nodes)
 		}
-		if links, _ := os.ReadDir(dir + "/sys"); want && (len(links) != 1 || !strings.HasPrefix(mustReadlink(t, dir+"/sys/"+links[0].Name()), "../../../devices/")) {
+		if links, _ := os.ReadDir(dir + "/sys"); want && (len(links) != 1 || !strings.HasPrefix(mustReadlink(t,
+			dir+"/sys/"+links[0].Name()), "../../../devices/")) {
 			t.Errorf("%s: links are %v", id, links)
 		}
 	}
@@ -260,7 +265,8 @@ func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {
 		t.Fatalf("the device is not usable: %s", problem)
 	}
 	r := m.reserve("10c4:ea60:0001")
-	if tty := m.root + "/dev/ttyUSB0"; r.Envs["USB_ZIGBEE_HOST_TTY"] != tty || r.Devices[1].HostPath != tty || r.Devices[1].TaskPath != "/dev/zigbee/tty" {
+	if tty := m.root + "/dev/ttyUSB0"; r.Envs["USB_ZIGBEE_HOST_TTY"] != tty || r.Devices[1].HostPath != tty ||
+		r.Devices[1].TaskPath != "/dev/zigbee/tty" {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
 	if n := strings.Count(m.log.String(), "no device nodes can be made for tasks"); n != 1 {

@@ -67,7 +67,8 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	case errors.Is(err, shadow.ErrRefused):
 		if !v.refused {
 			v.refused = true
-			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, and not for longer than until the next re-plug", "error", err)
+			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, "+
+				"and not for longer than until the next re-plug", "error", err)
 		}
 	case s.problem == "":
 		s.problem = "its device nodes can't be made: " + err.Error()

@@ -113,7 +113,8 @@ func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	_, there := read("devnum")
 	replugs, power := int64(s.replugs), int64(s.MaxPower)
 	stats["Plugged in"] = &structs.StatValue{BoolVal: &there, Desc: "Whether the device is there"}
-	stats["Re-plugs"] = &structs.StatValue{IntNumeratorVal: &replugs, Desc: "How often it was plugged in again while the plugin ran"}
+	stats["Re-plugs"] = &structs.StatValue{IntNumeratorVal: &replugs, Desc: "How often it was plugged in again while " +
+		"the plugin ran"}
 	stats["Maximum power"] = &structs.StatValue{IntNumeratorVal: &power, Unit: "mA", Desc: "What the device may draw"}
 	if speed, err := strconv.ParseFloat(s.Speed, 64); err == nil {
 		stats["Speed"] = &structs.StatValue{FloatNumeratorVal: &speed, Unit: "Mbit/s", Desc: "Of the connection"}
@@ -121,7 +122,8 @@ func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	if status, ok := read("power/runtime_status"); ok {
 		stats["Power state"] = &structs.StatValue{StringVal: &status, Desc: "Whether the device is active or suspended"}
 	}
-	return &nomad.DeviceStats{Summary: stats["Transfers"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: time.Now()}
+	return &nomad.DeviceStats{Summary: stats["Transfers"], Stats: &structs.StatObject{Attributes: stats},
+		Timestamp: time.Now()}
 }
 
 func isDir(path string) bool {

@@ -16,7 +16,8 @@ func TestStatisticsSayWhatTheKernelDoes(t *testing.T) {
 	m.scan()
 	dir := filepath.Join(m.root, "sys/bus/usb/devices/1-1")
 	m.must(os.MkdirAll(dir+"/power", 0o755))
-	for name, text := range map[string]string{"urbnum": "42\n", "power/runtime_status": "suspended\n", "power/active_duration": "7\n", "power/connected_duration": "x\n"} {
+	for name, text := range map[string]string{"urbnum": "42\n", "power/runtime_status": "suspended\n",
+		"power/active_duration": "7\n", "power/connected_duration": "x\n"} {
 		m.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"})

@@ -42,12 +42,14 @@ func TestATaskGetsAllSticksOfAUnit(t *testing.T) {
 			got[d.TaskPath] = d.HostPath
 		}
 	}
-	if want := map[string]string{"/dev/radios/tty": host + "A/tty", "/dev/ttyACM0": host + "A/tty", "/dev/radios-2/tty": host + "B/tty"}; !maps.Equal(got, want) {
+	if want := map[string]string{"/dev/radios/tty": host + "A/tty", "/dev/ttyACM0": host + "A/tty",
+		"/dev/radios-2/tty": host + "B/tty"}; !maps.Equal(got, want) {
 		t.Errorf("devices are %v", got)
 	}
 	stats, err := m.Stats(t.Context(), []string{"unit:radios"})
 	m.must(err)
-	if nested := slices.Sorted(maps.Keys(stats["unit:radios"].Stats.Nested)); !slices.Equal(nested, []string{"10c4:ea60:A", "10c4:ea60:B"}) {
+	if nested := slices.Sorted(maps.Keys(stats["unit:radios"].Stats.Nested)); !slices.Equal(nested, []string{"10c4:ea60:A",
+		"10c4:ea60:B"}) {
 		t.Errorf("statistics are of %q", nested)
 	}
 	if n := *stats["unit:radios"].Stats.Nested["10c4:ea60:A"].Attributes["Re-plugs"].IntNumeratorVal; n != 0 {

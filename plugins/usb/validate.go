@@ -17,7 +17,8 @@ import (
 )
 
 // kinds are those that nodes may list.
-var kinds = []string{string(sysfs.USB), string(sysfs.TTY), string(sysfs.HIDRaw), string(sysfs.Input), string(sysfs.Video),
+var kinds = []string{string(sysfs.USB), string(sysfs.TTY), string(sysfs.HIDRaw), string(sysfs.Input),
+	string(sysfs.Video),
 	string(sysfs.Media), string(sysfs.Sound), string(sysfs.Printer), string(sysfs.Storage),
 	string(sysfs.SG), string(sysfs.BSG), string(sysfs.Other)}
 
@@ -72,7 +73,8 @@ func (c Config) Validate() error {
 		}
 		for i, m := range b.Mounts {
 			if inside(path, m.taskPath()) {
-				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: use another task_path, or path",
+				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: "+
+					"use another task_path, or path",
 					label, i, m.taskPath(), path)
 			}
 		}
@@ -85,11 +87,13 @@ func (c Config) validateShadowDir() error {
 		return err
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
-		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir, defaults.ShadowDir)
+		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir,
+			defaults.ShadowDir)
 	}
 	for _, kernels := range []string{"/sys", "/proc"} {
 		if inside(c.ShadowDir, kernels) {
-			return fmt.Errorf("shadow_dir %q is the kernel's, where nothing can be made: use for example %q", c.ShadowDir, defaults.ShadowDir)
+			return fmt.Errorf("shadow_dir %q is the kernel's, where nothing can be made: use for example %q", c.ShadowDir,
+				defaults.ShadowDir)
 		}
 	}
 	if err := owndir.Check(c.ShadowDir); err != nil {
@@ -108,7 +112,8 @@ func (c Config) validateRoot() error {
 	}
 	done()
 	if c.ShadowDir == defaults.ShadowDir {
-		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, where those of the machine's own devices are: "+
+		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, "+
+			"where those of the machine's own devices are: "+
 			"leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
 	}
 	return nil
@@ -120,7 +125,8 @@ func inside(path, dir string) bool {
 }
 
 // taken are paths that a task has anyway.
-var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx", "/dev/pts",
+var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
+	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
 
 // Validate is part of a device block.

@@ -21,64 +21,117 @@ func decode(t *testing.T, text string) (Config, error) {
 
 func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
-		"hex without quotes":    {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		"what it arrives as":    {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" has no product, and looks like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
-		"no matcher":            {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, serial, class, port, driver or udev`},
-		"an empty exclude":      {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, serial, class, port, driver or udev`},
-		"an option misspelt":    {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
-		"udev, empty":           {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits nothing: leave it out`},
-		"udev, no property":     {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no property: write it as "udevadm info" does, such as ID_MODEL`},
-		"known_as":              {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as lsusb writes them: write it such as "10c4:ea60"`},
-		"known_as of another":   {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is none of those that id allows: use what the device calls itself when it is plugged in`},
-		"mode":                  {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits in quotes, such as "0660"`},
-		"mode without quotes":   {zigbee(`mode = 0660`), `device "x": mode "432" has no 0 in front: write "0432", or "0660" if that is what was written without quotes`},
-		"mode without 0":        {zigbee(`mode = "660"`), `device "x": mode "660" has no 0 in front: write "0660"`},
-		"mode with setuid":      {zigbee(`mode = "4755"`), `device "x": mode "4755" is not a file mode: use four octal digits in quotes, such as "0660"`},
-		"user":                  {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use one of /etc/passwd, or a number`},
-		"group":                 {zigbee(`group = "dailout"`), `device "x": group "dailout" is not known on this host: use one of /etc/group, or a number`},
-		"node kind":             {zigbee(`nodes = ["ttty"]`), `device "x": nodes "ttty" is not known (did you mean "tty"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other`},
-		"node kind, no other":   {zigbee(`nodes = ["serialport?"]`), `device "x": nodes "serialport?" is not known: use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other`},
-		"node kind twice":       {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice`},
-		"path, relative":        {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: write it from /, such as "/dev/zigbee"`},
-		"path, not clean":       {zigbee(`path = "/dev/../etc"`), `device "x": path "/dev/../etc" is not in its shortest form: write "/etc"`},
-		"path, of everything":   {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a directory of its own: use for example "/dev/zigbee"; one node's path is set with names`},
-		"path, taken":           {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, which is something else: set path`},
-		"names, key":            {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is no node (did you mean "tty"?): use a kind, such as "tty", or one with its interface, such as "tty-if01"`},
-		"names, interface":      {zigbee(`names = { "tty-1f" = "/dev/x" }`), `device "x": names has "tty-1f", which is no node: use a kind, such as "tty", or one with its interface, such as "tty-if01"`},
-		"names, not given":      {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"), `device "x": names has "tty", of a kind that is not given: add "tty" to nodes`},
-		"names, relative":       {zigbee(`names { tty = "ttyUSB0" }`), `device "x": names: "tty" "ttyUSB0" is not absolute: write it from /, such as "/dev/ttyACM0"`},
-		"names, twice the same": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x\"\n}"), `device "x": names: "tty" and "usb" are both "/dev/x": use different paths`},
-		"permissions":           {zigbee(`cgroup_permissions = "rx"`), `device "x": cgroup_permissions "rx" is not known: use "r", "w", "rw", "rm", "wm" or "rwm"`},
-		"count":                 {zigbee(`count = 0`), `device "x": count 0 is too small: use 1 to 1000`},
-		"libusb without usb":    {zigbee("nodes = [\"tty\"]\nlibusb = true"), `device "x": libusb needs the usb node: add "usb" to nodes`},
-		"mount, relative":       {zigbee(`mount { host_path = "lib" }`), `device "x": mount[0].host_path "lib" is not absolute: write it from /, such as "/run/pcscd"`},
-		"mount, task path":      {zigbee("mount {\nhost_path = \"/lib\"\ntask_path = \"lib\"\n}"), `device "x": mount[0].task_path "lib" is not absolute: write it from /, such as "/run/pcscd"`},
-		"mount, twice":          {zigbee("mount { host_path = \"/a\" }\nmount {\nhost_path = \"/b\"\ntask_path = \"/a\"\n}"), `device "x": mount[1].task_path "/a" is that of another mount: use different paths`},
-		"mount, nothing":        {zigbee(`mount {}`), `device "x": Missing required argument: The argument "host_path" is required, but no definition was found.`},
-		"name with a slash":     {`device "a/b" { id = "1a86:*" }`, `device "a/b": its name is what jobs ask for and part of a path: use letters, digits, "-", "_" and "."`},
-		"empty name":            {`device "" { id = "1a86:*" }`, `device "": its name is what jobs ask for and part of a path: use letters, digits, "-", "_" and "."`},
-		"name with dots":        {`device ".." { id = "1a86:*" }`, `device "..": its name is what jobs ask for and part of a path: use letters, digits, "-", "_" and "."`},
-		"no name":               {`device { id = "1a86:*" }`, `device has no label: write device "TYPE" { … }`},
-		"name of match_all":     {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }", `device "usb": this is the type of what match_all publishes: use another name`},
-		"names that are one":    {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }", `device "a_b": a task's variables would have the same names, USB_A_B…, as those of device "a-b": use another name`},
-		"twice":                 {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }", `device "a" is there twice: give each a type of its own`},
-		"shadow_dir, relative":  {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
-		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" belongs to others: use a directory of its own, such as "/dev/nomad-usb"`},
-		"root, relative":        {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
-		"shadow_dir, kernel's":  {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is the kernel's, where nothing can be made: use for example "/dev/nomad-usb"`},
-		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""), `device "x": nodes "ttty" is not known (did you mean "tty"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other; ` +
-			`device "x": nodes "vidio" is not known (did you mean "video"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other; ` +
-			`device "x": group "dailout" is not known on this host: use one of /etc/group, or a number; ` +
-			`shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
-		"names in a mount":   {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"), `device "x": names: "tty" is "/data/tty", and mount[0] is at "/data": neither can be inside of the other, use different paths`},
-		"names and a mount":  {zigbee("names { tty = \"/data\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"), `device "x": names: "tty" is "/data", and mount[0] is at "/data": neither can be inside of the other, use different paths`},
-		"names in names":     {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x/usb\"\n}"), `device "x": names: "tty", at "/dev/x", and "usb", at "/dev/x/usb", can't be one inside of the other: use different paths`},
-		"a mount over nodes": {zigbee("mount {\nhost_path = \"/srv\"\ntask_path = \"/dev\"\n}"), `device "x": mount[0] is at "/dev" and would hide the nodes, which are in /dev/x: use another task_path, or path`},
-		"together and count": {zigbee("together = 2\ncount = 2"), `device "x": together and count exclude each other: a unit is one task's`},
-		"rescan":             {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
-		"rescan of nothing":  {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
-		"rescan, negative":   {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
-		"grace":              {`grace = "1h"`, `grace "1h" is too large: use "5m" or less`},
+		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
+			`quotes, without which 0x0658 arrives as 1624`},
+		"what it arrives as": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" has no product, and looks ` +
+			`like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
+		"no matcher": {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, ` +
+			`serial, class, port, driver or udev`},
+		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, ` +
+			`serial, class, port, driver or udev`},
+		"an option misspelt": {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block ` +
+			`type is named "serail". Did you mean "serial"?`},
+		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits ` +
+			`nothing: leave it out`},
+		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no ` +
+			`property: write it as "udevadm info" does, such as ID_MODEL`},
+		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
+			`lsusb writes them: write it such as "10c4:ea60"`},
+		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is none of those ` +
+			`that id allows: use what the device calls itself when it is plugged in`},
+		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
+			`in quotes, such as "0660"`},
+		"mode without quotes": {zigbee(`mode = 0660`), `device "x": mode "432" has no 0 in front: write "0432", or ` +
+			`"0660" if that is what was written without quotes`},
+		"mode without 0": {zigbee(`mode = "660"`), `device "x": mode "660" has no 0 in front: write "0660"`},
+		"mode with setuid": {zigbee(`mode = "4755"`), `device "x": mode "4755" is not a file mode: use four octal ` +
+			`digits in quotes, such as "0660"`},
+		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use one ` +
+			`of /etc/passwd, or a number`},
+		"group": {zigbee(`group = "dailout"`), `device "x": group "dailout" is not known on this host: ` +
+			`use one of /etc/group, or a number`},
+		"node kind": {zigbee(`nodes = ["ttty"]`), `device "x": nodes "ttty" is not known (did you mean ` +
+			`"tty"?): use usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other`},
+		"node kind, no other": {zigbee(`nodes = ["serialport?"]`), `device "x": nodes "serialport?" is not known: use ` +
+			`usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg or other`},
+		"node kind twice": {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice`},
+		"path, relative": {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: write it ` +
+			`from /, such as "/dev/zigbee"`},
+		"path, not clean": {zigbee(`path = "/dev/../etc"`), `device "x": path "/dev/../etc" is not in its shortest ` +
+			`form: write "/etc"`},
+		"path, of everything": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a directory of its own: use ` +
+			`for example "/dev/zigbee"; one node's path is set with names`},
+		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
+			`which is something else: set path`},
+		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is no node ` +
+			`(did you mean "tty"?): use a kind, such as "tty", or one with its interface, such as "tty-if01"`},
+		"names, interface": {zigbee(`names = { "tty-1f" = "/dev/x" }`),
+			`device "x": names has "tty-1f", which is no node: use a kind, such as "tty", or one with its interface, such as ` +
+				`"tty-if01"`},
+		"names, not given": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
+			`device "x": names has "tty", of a kind that is not given: add "tty" to nodes`},
+		"names, relative": {zigbee(`names { tty = "ttyUSB0" }`), `device "x": names: "tty" "ttyUSB0" is not ` +
+			`absolute: write it from /, such as "/dev/ttyACM0"`},
+		"names, twice the same": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x\"\n}"),
+			`device "x": names: "tty" and "usb" are both "/dev/x": use different paths`},
+		"permissions": {zigbee(`cgroup_permissions = "rx"`), `device "x": cgroup_permissions "rx" is not known: ` +
+			`use "r", "w", "rw", "rm", "wm" or "rwm"`},
+		"count": {zigbee(`count = 0`), `device "x": count 0 is too small: use 1 to 1000`},
+		"libusb without usb": {zigbee("nodes = [\"tty\"]\nlibusb = true"),
+			`device "x": libusb needs the usb node: add "usb" to nodes`},
+		"mount, relative": {zigbee(`mount { host_path = "lib" }`), `device "x": mount[0].host_path "lib" is not ` +
+			`absolute: write it from /, such as "/run/pcscd"`},
+		"mount, task path": {zigbee("mount {\nhost_path = \"/lib\"\ntask_path = \"lib\"\n}"),
+			`device "x": mount[0].task_path "lib" is not absolute: write it from /, such as "/run/pcscd"`},
+		"mount, twice": {zigbee("mount { host_path = \"/a\" }\nmount {\nhost_path = \"/b\"\ntask_path = \"/a\"\n}"),
+			`device "x": mount[1].task_path "/a" is that of another mount: use different paths`},
+		"mount, nothing": {zigbee(`mount {}`), `device "x": Missing required argument: The argument "host_path" is ` +
+			`required, but no definition was found.`},
+		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": its name is what jobs ask for and part ` +
+			`of a path: use letters, digits, "-", "_" and "."`},
+		"empty name": {`device "" { id = "1a86:*" }`, `device "": its name is what jobs ask for and part of a ` +
+			`path: use letters, digits, "-", "_" and "."`},
+		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": its name is what jobs ask for and part ` +
+			`of a path: use letters, digits, "-", "_" and "."`},
+		"no name": {`device { id = "1a86:*" }`, `device has no label: write device "TYPE" { … }`},
+		"name of match_all": {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }",
+			`device "usb": this is the type of what match_all publishes: use another name`},
+		"names that are one": {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }",
+			`device "a_b": a task's variables would have the same names, USB_A_B…, ` +
+				`as those of device "a-b": use another name`},
+		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
+			`device "a" is there twice: give each a type of its own`},
+		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
+			`"/dev/nomad-usb"`},
+		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" belongs to others: use a directory of its ` +
+			`own, such as "/dev/nomad-usb"`},
+		"root, relative": {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
+		"shadow_dir, kernel's": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is the kernel's, where nothing can ` +
+			`be made: use for example "/dev/nomad-usb"`},
+		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
+			`device "x": nodes "ttty" is not known (did you mean "tty"?): use usb, tty, hidraw, input, video, media, sound, ` +
+				`printer, storage, sg, bsg or other; ` +
+				`device "x": nodes "vidio" is not known (did you mean "video"?): use usb, tty, hidraw, input, video, media, ` +
+				`sound, printer, storage, sg, bsg or other; ` +
+				`device "x": group "dailout" is not known on this host: use one of /etc/group, or a number; ` +
+				`shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
+		"names in a mount": {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = " +
+			"\"/data\"\n}"), `device "x": names: "tty" is "/data/tty", and mount[0] is at "/data": neither can be inside of ` +
+			`the other, use different paths`},
+		"names and a mount": {zigbee("names { tty = \"/data\" }\nmount {\nhost_path = \"/srv\"\ntask_path = \"/data\"\n}"),
+			`device "x": names: "tty" is "/data", and mount[0] is at "/data": neither can be inside of the other, use ` +
+				`different paths`},
+		"names in names": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x/usb\"\n}"),
+			`device "x": names: "tty", at "/dev/x", and "usb", at "/dev/x/usb", can't be one inside of the other: use ` +
+				`different paths`},
+		"a mount over nodes": {zigbee("mount {\nhost_path = \"/srv\"\ntask_path = \"/dev\"\n}"),
+			`device "x": mount[0] is at "/dev" and would hide the nodes, which are in /dev/x: use another task_path, or path`},
+		"together and count": {zigbee("together = 2\ncount = 2"), `device "x": together and count exclude each other: a ` +
+			`unit is one task's`},
+		"rescan":            {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
+		"rescan of nothing": {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
+		"rescan, negative":  {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
+		"grace":             {`grace = "1h"`, `grace "1h" is too large: use "5m" or less`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decode(t, c.config)
@@ -160,13 +213,15 @@ func TestTheDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := p.blocks["zigbee"]
-	if b.path != "/dev/zigbee" || b.mode != 0o660 || b.uid != -1 || b.gid != -1 || b.Permissions != "rw" || !b.ByID || b.Count != 1 || b.Libusb != nil {
+	if b.path != "/dev/zigbee" || b.mode != 0o660 || b.uid != -1 || b.gid != -1 || b.Permissions != "rw" || !b.ByID ||
+		b.Count != 1 || b.Libusb != nil {
 		t.Errorf("got %+v", b)
 	}
 	if b.wants("storage") || !b.wants("tty") || !b.wants("usb") || len(b.needs()) > 0 {
 		t.Error("the nodes that are given by default are others")
 	}
-	if !c.Enabled || c.MatchAll || c.Rescan != "30s" || c.Grace != "10s" || c.ShadowDir != "/dev/nomad-usb" || c.Root != "/" {
+	if !c.Enabled || c.MatchAll || c.Rescan != "30s" || c.Grace != "10s" || c.ShadowDir != "/dev/nomad-usb" ||
+		c.Root != "/" {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -185,7 +240,8 @@ func TestAConfigurationIsReadWithoutALookAtTheMachine(t *testing.T) {
 }
 
 func TestNearWordsAreSuggested(t *testing.T) {
-	for word, want := range map[string]string{"ttty": "tty", "hid": "", "hidrawe": "hidraw", "vidoe": "video", "usb": "", "": "", "tyt": "tty"} {
+	for word, want := range map[string]string{"ttty": "tty", "hid": "", "hidrawe": "hidraw", "vidoe": "video", "usb": "",
+		"": "", "tyt": "tty"} {
 		if got := didYouMean(word, kinds); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%q: got %q, want %q", word, got, want)
 		}

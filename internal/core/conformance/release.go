@@ -155,5 +155,6 @@ func (r releaser) wantHeldOnce(id string) {
 
 func (r releaser) until(what string, try func() error) {
 	r.Helper()
-	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(r.lag), wait.Gap(20*time.Millisecond)), must.Sprint(what))
+	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(r.lag), wait.Gap(20*time.Millisecond)),
+		must.Sprint(what))
 }

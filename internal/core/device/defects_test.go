@@ -152,7 +152,8 @@ func TestDefect15ReservationsAndScansShareNothingUnguarded(t *testing.T) {
 
 func TestDefect16APeriodOfZeroOrLessIsRefused(t *testing.T) {
 	for _, period := range []time.Duration{0, -time.Second, time.Microsecond} {
-		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) {
+		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig,
+			hclog.Logger) (Instance, error) {
 			return tuned{&world{}, Options{Period: period}}, nil
 		}})
 		wantError(t, p.SetConfig(&base.Config{}), "use 50ms or more")

@@ -76,7 +76,8 @@ func TestReleaseExample_Conforms(t *testing.T) {
 func mount(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
 	t.Helper()
 	dir := r.Mounts[0].HostPath
-	cmd := exec.Command("sh", "-c", `mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`, dir)
+	cmd := exec.Command("sh", "-c", `mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`,
+		dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)

@@ -142,7 +142,8 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 // deliver sends the newest groups, each time that they differ from what was sent
 // before, until ctx ends. After firstWait it sends an empty list if there was
 // nothing else to send, and at once where groups is nil.
-func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup, out chan<- *device.FingerprintResponse) {
+func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup,
+	out chan<- *device.FingerprintResponse) {
 	defer close(out)
 	first := time.NewTimer(firstWait)
 	defer first.Stop()

@@ -70,7 +70,8 @@ func (w *world) Reserve(_ context.Context, ids []string) (*device.ContainerReser
 
 // sticks is a group of devices without problems.
 func sticks(name string, ids ...string) Group {
-	g := Group{Vendor: "10c4", Type: "zigbee", Name: name, Attributes: map[string]*structs.Attribute{"usb_id": structs.NewStringAttribute("10c4:" + name)}}
+	g := Group{Vendor: "10c4", Type: "zigbee", Name: name,
+		Attributes: map[string]*structs.Attribute{"usb_id": structs.NewStringAttribute("10c4:" + name)}}
 	for _, id := range ids {
 		g.Devices = append(g.Devices, Device{ID: id})
 	}
@@ -108,7 +109,8 @@ type noConfig struct{}
 
 // supplied is a test's instance unless the test changes it.
 func supplied(w Instance) *instance {
-	return &instance{Instance: w, Options: Options{Period: time.Minute, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}}
+	return &instance{Instance: w, Options: Options{Period: time.Minute, Settle: 300 * time.Millisecond,
+		Grace: 10 * time.Second}}
 }
 
 // start makes a configured plugin.

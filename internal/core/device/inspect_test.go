@@ -31,33 +31,42 @@ func TestWhatNomadWouldRefuseIsLeftOutWithOneLine(t *testing.T) {
 		want   string // beside good
 		line   string
 	}{
-		"no vendor":               {[]Group{named("", "zigbee", "x", "a:1")}, "", "its vendor is empty"},
-		"no type":                 {[]Group{named("10c4", "", "x", "a:1")}, "", "its type is empty"},
-		"no name":                 {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "its name is empty"},
-		"a slash in the vendor":   {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash, which divides"},
-		"a slash in the type":     {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash, which divides"},
-		"a slash in the name":     {[]Group{named("10c4", "zigbee", "x/y", "a:1")}, "x/y[a:1]=a:1", ""},
-		"text that is no UTF-8":   {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "its name is not printable text"},
-		"no id":                   {[]Group{sticks("x", "")}, "", "its id is empty"},
-		"a comma in the id":       {[]Group{sticks("x", "a:1,b:1", "c:1")}, "x[c:1]=c:1", "its id has a comma"},
-		"a space behind the id":   {[]Group{sticks("x", "a:1 ")}, "", "begins or ends with a space"},
-		"a line break in the id":  {[]Group{sticks("x", "a\n1")}, "", "its id is not printable text"},
-		"an id that is no UTF-8":  {[]Group{sticks("x", "a:\xff")}, "", "its id is not printable text"},
-		"an id of digits":         {[]Group{sticks("x", "0001")}, "", "its id reads as a number"},
-		"an id with an exponent":  {[]Group{sticks("x", "7E5")}, "", "its id reads as a number"},
-		"an id with a unit":       {[]Group{sticks("x", "12W")}, "", "its id reads as a number"},
-		"an id that is nan":       {[]Group{sticks("x", "nan")}, "", "its id reads as a number"},
-		"an id that is true":      {[]Group{sticks("x", "t")}, "", "its id reads as a number or truth value"},
-		"an id twice in a group":  {[]Group{sticks("x", "a:1", "a:1")}, "x[a:1]=a:1", `there is one with this id in "10c4/zigbee/x" already`},
-		"an id in two groups":     {[]Group{sticks("x", "a:1"), sticks("w", "a:1")}, "w[a:1]=a:1", `device "a:1" of group "10c4/zigbee/x" is left out: there is one with this id in "10c4/zigbee/w" already`},
-		"an attribute of nothing": {[]Group{with(sticks("x", "a:1"), "speed", nil)}, "x[a:1]=a:1", `attribute "speed" of device group "10c4/zigbee/x" is left out: it has no value`},
-		"an attribute of zero":    {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{})}, "x[a:1]=a:1", "no attribute value set"},
-		"an attribute of two":     {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{Int: pointer.Of(int64(1)), Bool: pointer.Of(true)})}, "x[a:1]=a:1", "only one attribute value may be set"},
-		"an unknown unit":         {[]Group{with(sticks("x", "a:1"), "speed", structs.NewIntAttribute(12, "Mbaud"))}, "x[a:1]=a:1", `unrecognized unit "Mbaud"`},
-		"not a number":            {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.NaN(), ""))}, "x[a:1]=a:1", "not a number that can be compared"},
-		"endless":                 {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.Inf(1), ""))}, "x[a:1]=a:1", "not a number that can be compared"},
-		"an attribute's name":     {[]Group{with(sticks("x", "a:1"), "a\xff", structs.NewBoolAttribute(true))}, "x[a:1]=a:1", "its name is not printable text"},
-		"a group of no device":    {[]Group{sticks("x")}, "", ""},
+		"no vendor":              {[]Group{named("", "zigbee", "x", "a:1")}, "", "its vendor is empty"},
+		"no type":                {[]Group{named("10c4", "", "x", "a:1")}, "", "its type is empty"},
+		"no name":                {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "its name is empty"},
+		"a slash in the vendor":  {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash, which divides"},
+		"a slash in the type":    {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash, which divides"},
+		"a slash in the name":    {[]Group{named("10c4", "zigbee", "x/y", "a:1")}, "x/y[a:1]=a:1", ""},
+		"text that is no UTF-8":  {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "its name is not printable text"},
+		"no id":                  {[]Group{sticks("x", "")}, "", "its id is empty"},
+		"a comma in the id":      {[]Group{sticks("x", "a:1,b:1", "c:1")}, "x[c:1]=c:1", "its id has a comma"},
+		"a space behind the id":  {[]Group{sticks("x", "a:1 ")}, "", "begins or ends with a space"},
+		"a line break in the id": {[]Group{sticks("x", "a\n1")}, "", "its id is not printable text"},
+		"an id that is no UTF-8": {[]Group{sticks("x", "a:\xff")}, "", "its id is not printable text"},
+		"an id of digits":        {[]Group{sticks("x", "0001")}, "", "its id reads as a number"},
+		"an id with an exponent": {[]Group{sticks("x", "7E5")}, "", "its id reads as a number"},
+		"an id with a unit":      {[]Group{sticks("x", "12W")}, "", "its id reads as a number"},
+		"an id that is nan":      {[]Group{sticks("x", "nan")}, "", "its id reads as a number"},
+		"an id that is true":     {[]Group{sticks("x", "t")}, "", "its id reads as a number or truth value"},
+		"an id twice in a group": {[]Group{sticks("x", "a:1", "a:1")}, "x[a:1]=a:1",
+			`there is one with this id in "10c4/zigbee/x" already`},
+		"an id in two groups": {[]Group{sticks("x", "a:1"), sticks("w", "a:1")}, "w[a:1]=a:1",
+			`device "a:1" of group "10c4/zigbee/x" is left out: there is one with this id in "10c4/zigbee/w" already`},
+		"an attribute of nothing": {[]Group{with(sticks("x", "a:1"), "speed", nil)}, "x[a:1]=a:1",
+			`attribute "speed" of device group "10c4/zigbee/x" is left out: it has no value`},
+		"an attribute of zero": {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{})}, "x[a:1]=a:1",
+			"no attribute value set"},
+		"an attribute of two": {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{Int: pointer.Of(int64(1)),
+			Bool: pointer.Of(true)})}, "x[a:1]=a:1", "only one attribute value may be set"},
+		"an unknown unit": {[]Group{with(sticks("x", "a:1"), "speed", structs.NewIntAttribute(12, "Mbaud"))},
+			"x[a:1]=a:1", `unrecognized unit "Mbaud"`},
+		"not a number": {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.NaN(), ""))},
+			"x[a:1]=a:1", "not a number that can be compared"},
+		"endless": {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.Inf(1), ""))},
+			"x[a:1]=a:1", "not a number that can be compared"},
+		"an attribute's name": {[]Group{with(sticks("x", "a:1"), "a\xff", structs.NewBoolAttribute(true))}, "x[a:1]=a:1",
+			"its name is not printable text"},
+		"a group of no device": {[]Group{sticks("x")}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -91,9 +100,11 @@ func TestTextThatIsNotUTF8IsRepairedWhereItIsOnlyShown(t *testing.T) {
 
 // A terminal that shows the node must not be steered, nor a line of a log be forged.
 func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
-	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 \u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
+	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 "+
+		"\u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
 	d := s.devices["a:1"]
-	if len(left) > 0 || d.Problem != "bad [ERROR] agent: stop " || *s.attributes[d.group]["product"].String != " ]0;root   txt.exe" {
+	if len(left) > 0 || d.Problem != "bad [ERROR] agent: stop " ||
+		*s.attributes[d.group]["product"].String != " ]0;root   txt.exe" {
 		t.Errorf("got %q, %q, %v", d.Problem, *s.attributes[d.group]["product"].String, left)
 	}
 }
@@ -101,7 +112,8 @@ func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
 // Nomad compares the list with the last: an order that is another each time is an update
 // of the node each time.
 func TestGroupsAreInTheOrderOfTheirNames(t *testing.T) {
-	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a", "b", "1:x"), named("a", "a", "d", "3:x")}
+	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a",
+		"b", "1:x"), named("a", "a", "d", "3:x")}
 	for range len(all) {
 		all = append(all[1:], all[0])
 		s, _ := inspect(all)
@@ -130,13 +142,15 @@ func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
 }
 
 func TestGroupsOfOneNameAreOne(t *testing.T) {
-	a, b, c := with(sticks("x", "a:1"), "port", structs.NewStringAttribute("1-1")), with(sticks("x", "b:1"), "port", structs.NewStringAttribute("1-2")), sticks("x", "c:1")
+	a, b, c := with(sticks("x", "a:1"), "port", structs.NewStringAttribute("1-1")), with(sticks("x", "b:1"), "port",
+		structs.NewStringAttribute("1-2")), sticks("x", "c:1")
 	for _, order := range [][]Group{{a, b, c}, {c, b, a}, {b, a, c}} {
 		s, left := inspect(order)
 		l := ledger{}
 		now, _ := l.enter(s, 0, time.Now())
 		want(t, listing(now.groups), "x[a:1 b:1 c:1]=a:1,b:1,c:1")
-		if len(left) != 1 || left[0] != `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ in it` {
+		if len(left) != 1 || left[0] != `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ `+
+			`in it` {
 			t.Errorf("got %q", left)
 		}
 		if at := now.groups[0].Attributes; at["port"] != nil || at["usb_id"] == nil {

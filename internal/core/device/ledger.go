@@ -68,7 +68,8 @@ func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 			if about == nil {
 				about = e.attributes
 			}
-			g = &device.DeviceGroup{Vendor: e.group.vendor, Type: e.group.kind, Name: e.group.name, Attributes: maps.Clone(about)}
+			g = &device.DeviceGroup{Vendor: e.group.vendor, Type: e.group.kind, Name: e.group.name,
+				Attributes: maps.Clone(about)}
 			groups[e.group] = g
 			s.groups = append(s.groups, g)
 		}

@@ -59,7 +59,8 @@ var filePlugin = Plugin[fileConfig]{
 		if strings.Contains(c.Dir, "*") {
 			return nil, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
 		}
-		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil { // where it is there
+		// where it is there
+		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil {
 			fmt.Fprint(died, ".")
 			os.Exit(137)
 		}
@@ -75,7 +76,8 @@ type fileInstance struct {
 func (f *fileInstance) Options() Options { return f.options }
 
 func (f *fileInstance) List(context.Context) ([]Group, error) {
-	log, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(f.dir, fmt.Sprintf("scanned-by-%d", os.Getpid())),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -137,14 +139,16 @@ func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conformance.Binary{Name: "nomad-device-" + role, Exe: exe, Env: map[string]string{roleVar: role}, Config: config}
+	return conformance.Binary{Name: "nomad-device-" + role, Exe: exe, Env: map[string]string{roleVar: role},
+		Config: config}
 }
 
 func startRig(t *testing.T, w fileWorld, more ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir()}
 	r.set(w)
-	r.Manager = conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q\n%s", r.dir, strings.Join(more, "\n"))))
+	r.Manager = conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q\n%s", r.dir, strings.Join(more,
+		"\n"))))
 	return r
 }
 

@@ -88,7 +88,8 @@ func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
 		}
 	}
 	deaths := int64(0)
-	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) { // until it is not started any more
+	// until it is not started any more
+	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
 		info, err := os.Stat(die)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +147,8 @@ func TestNothingInAScanEndsThePlugin(t *testing.T) {
 }
 
 func TestAnAgentIsNotHeldUpByAFirstScanThatFails(t *testing.T) {
-	for name, w := range map[string]fileWorld{"by an error": {Err: "no such file"}, "by a panic": {Panic: "no such file"}} {
+	for name, w := range map[string]fileWorld{"by an error": {Err: "no such file"},
+		"by a panic": {Panic: "no such file"}} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, w)
 			r.Want("", soon) // Nomad would wait for 50 s
@@ -161,7 +163,8 @@ func TestAnAgentIsNotHeldUpByAFirstScanThatFails(t *testing.T) {
 }
 
 func TestReserveThroughNomad(t *testing.T) {
-	r := startRig(t, fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"), "there is no tty")}})
+	r := startRig(t, fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"),
+		"there is no tty")}})
 	r.Want("10c4/zigbee/ea60: a:1 b:1\n10c4/zigbee/ea60 (unhealthy): c:1(there is no tty)", soon)
 
 	got, err := r.Reserve("10c4/zigbee/ea60", "b:1", "a:1")
@@ -210,7 +213,8 @@ func TestStatsThroughNomad(t *testing.T) {
 	if len(s) != 1 || s[0].Name != "ea60" || s[0].InstanceStats["a:1"] == nil {
 		t.Fatalf("got %+v", s)
 	}
-	if i := s[0].InstanceStats["a:1"]; *i.Summary.IntNumeratorVal != 3 || i.Stats == nil || time.Since(i.Timestamp) > soon {
+	if i := s[0].InstanceStats["a:1"]; *i.Summary.IntNumeratorVal != 3 || i.Stats == nil ||
+		time.Since(i.Timestamp) > soon {
 		t.Errorf("got %+v", i)
 	}
 }

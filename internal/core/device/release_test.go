@@ -239,7 +239,8 @@ func TestReleaser_SweepsWhatHasEnded(t *testing.T) {
 		l.set(func(l *pool) { l.sets["tank-a"].ended, l.sets["tank-a"].busy = true, true })
 		time.Sleep(10 * time.Minute)
 		wantHeld(t, l, "tank-a", "tank-b")
-		must.Eq(t, 1, log.count("a lease has ended and stands: failed to release device \"tank-a\", which reservation 1 holds"))
+		must.Eq(t, 1, log.count("a lease has ended and stands: failed to release device \"tank-a\", which reservation 1 "+
+			"holds"))
 		l.set(func(l *pool) { l.sets["tank-a"].busy = false })
 		time.Sleep(time.Minute)
 		wantHeld(t, l, "tank-b")

@@ -38,7 +38,8 @@ func TestReserveRefusesAtOnce(t *testing.T) {
 		ids  []string
 		want string
 	}{
-		"nothing":            {nil, "no device was asked for: a constraint of the job names one that is not healthy or not there"},
+		"nothing": {nil, "no device was asked for: a constraint of the job names one that is not healthy or " +
+			"not there"},
 		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there, or not any more (there is a:1, b:1, c:1)`},
 		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" is not there`},
 		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
@@ -245,8 +246,10 @@ func TestReserveDoesNotWaitForEver(t *testing.T) {
 		grace, wait time.Duration
 		want        string
 	}{
-		"no longer than the grace":    {10 * time.Second, 10 * time.Second, `device "a:1" is not ready: unplugged (after a wait of 10s)`},
-		"no longer than half minute":  {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of 30s)`},
+		"no longer than the grace": {10 * time.Second, 10 * time.Second,
+			`device "a:1" is not ready: unplugged (after a wait of 10s)`},
+		"no longer than half minute": {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of ` +
+			`30s)`},
 		"not at all without a grace ": {0, 0, `device "a:1" is not there`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +308,8 @@ func TestReserveScansByItselfWhereNomadDoesNotAskForAStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1")) // it goes on to look
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" is not there, or not any more (there is a:1) (Nomad does not ask which devices there are: it has given this plugin up, `+
+		wantError(t, err, `device "b:1" is not there, or not any more (there is a:1) (Nomad does not ask which devices `+
+			`there are: it has given this plugin up, `+
 			`and knows of no change since: restart the agent)`)
 		if n := l.count("restart the agent"); n != 1 {
 			t.Errorf("the log says so %d times", n)
@@ -417,7 +421,10 @@ func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &world{hang: make(chan struct{})}
 		defer close(w.hang)
-		p := New(ctx, hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) { return w, nil }})
+		p := New(ctx, hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig, hclog.Logger) (Instance,
+			error) {
+			return w, nil
+		}})
 		if err := p.SetConfig(&base.Config{}); err != nil {
 			t.Fatal(err)
 		}
@@ -433,9 +440,10 @@ func TestAReserverCanHarmItsTaskOnly(t *testing.T) {
 		reserve func() (*device.ContainerReservation, error)
 		want    string
 	}{
-		"an error": {func() (*device.ContainerReservation, error) { return nil, errors.New("mknod: not permitted") }, "mknod: not permitted"},
-		"a panic":  {func() (*device.ContainerReservation, error) { panic("no node") }, "failed to reserve: panic: no node"},
-		"nothing":  {func() (*device.ContainerReservation, error) { return nil, nil }, "empty reservation"},
+		"an error": {func() (*device.ContainerReservation, error) { return nil, errors.New("mknod: not permitted") },
+			"mknod: not permitted"},
+		"a panic": {func() (*device.ContainerReservation, error) { panic("no node") }, "failed to reserve: panic: no node"},
+		"nothing": {func() (*device.ContainerReservation, error) { return nil, nil }, "empty reservation"},
 		"a nil device": {func() (*device.ContainerReservation, error) {
 			return &device.ContainerReservation{Devices: []*device.DeviceSpec{nil}}, nil
 		}, "empty reservation"},

@@ -33,7 +33,8 @@ func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 	return out, nil
 }
 
-func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time.Duration, out chan<- *device.StatsResponse) {
+func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time.Duration,
+	out chan<- *device.StatsResponse) {
 	failing := once{log: p.logger.Error}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -91,7 +92,8 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 			}
 		}
 		if len(answer) > 0 {
-			groups = append(groups, &device.DeviceGroupStats{Vendor: g.Vendor, Type: g.Type, Name: g.Name, InstanceStats: answer})
+			groups = append(groups, &device.DeviceGroupStats{Vendor: g.Vendor, Type: g.Type, Name: g.Name,
+				InstanceStats: answer})
 		}
 	}
 	return groups, nil

@@ -71,7 +71,8 @@ func TestStatsHaveTheNamesOfTheFingerprint(t *testing.T) {
 			return all, nil
 		}))
 		groups := nextStats(t, ch)
-		if len(groups) != 2 || groups[0].Name != "ea60" || groups[1].Name != "ea60 (unhealthy)" || groups[0].Vendor != "10c4" || groups[0].Type != "zigbee" {
+		if len(groups) != 2 || groups[0].Name != "ea60" || groups[1].Name != "ea60 (unhealthy)" ||
+			groups[0].Vendor != "10c4" || groups[0].Type != "zigbee" {
 			t.Fatalf("got %+v", groups)
 		}
 		if i := groups[0].InstanceStats; len(i) != 1 || i["a:1"] == nil {
@@ -108,20 +109,26 @@ func TestStatsAreWholeAndCanBeWritten(t *testing.T) {
 		w.plug(sticks("ea60", "a:1", "b:1"))
 		sick := &structs.StatObject{
 			Attributes: map[string]*structs.StatValue{
-				"nothing": nil, "nan": {FloatNumeratorVal: pointer.Of(math.NaN())}, "endless": {FloatNumeratorVal: pointer.Of(1.0), FloatDenominatorVal: pointer.Of(math.Inf(1))},
+				"nothing": nil, "nan": {FloatNumeratorVal: pointer.Of(math.NaN())}, "endless": {FloatNumeratorVal: pointer.Of(1.0),
+					FloatDenominatorVal: pointer.Of(math.Inf(1))},
 				"name\xff": {StringVal: pointer.Of("Caf\xe9"), Unit: "\xff", Desc: "\xff"},
 			},
-			Nested: map[string]*structs.StatObject{"nothing": nil, "power": {Attributes: map[string]*structs.StatValue{"mA": {IntNumeratorVal: pointer.Of(int64(100))}}}},
+			Nested: map[string]*structs.StatObject{"nothing": nil,
+				"power": {Attributes: map[string]*structs.StatValue{"mA": {IntNumeratorVal: pointer.Of(int64(100))}}}},
 		}
 		_, _, ch := measured(t, w, meter(func([]string) (map[string]*device.DeviceStats, error) {
-			return map[string]*device.DeviceStats{"a:1": {}, "b:1": {Stats: sick, Summary: &structs.StatValue{IntNumeratorVal: pointer.Of(int64(7))}}}, nil
+			return map[string]*device.DeviceStats{"a:1": {}, "b:1": {Stats: sick,
+				Summary: &structs.StatValue{IntNumeratorVal: pointer.Of(int64(7))}}}, nil
 		}))
 		i := nextStats(t, ch)[0].InstanceStats
 		if a := i["a:1"]; a.Stats == nil || a.Summary == nil || *a.Summary.StringVal != "healthy" {
 			t.Errorf("got %+v", a)
 		}
 		b := i["b:1"]
-		if *b.Summary.IntNumeratorVal != 7 || len(b.Stats.Attributes) != 1 || b.Stats.Attributes["name\uFFFD"].Unit != "\uFFFD" || b.Stats.Attributes["name\uFFFD"].Desc != "\uFFFD" || *b.Stats.Attributes["name\uFFFD"].StringVal != "Caf\uFFFD" || len(b.Stats.Nested) != 1 || b.Stats.Nested["power"].Attributes["mA"] == nil {
+		if *b.Summary.IntNumeratorVal != 7 || len(b.Stats.Attributes) != 1 ||
+			b.Stats.Attributes["name\uFFFD"].Unit != "\uFFFD" || b.Stats.Attributes["name\uFFFD"].Desc != "\uFFFD" ||
+			*b.Stats.Attributes["name\uFFFD"].StringVal != "Caf\uFFFD" || len(b.Stats.Nested) != 1 ||
+			b.Stats.Nested["power"].Attributes["mA"] == nil {
 			t.Errorf("got %+v", b.Stats)
 		}
 		if len(sick.Attributes) != 4 {
@@ -146,7 +153,8 @@ func TestAMeterThatFailsLeavesThePeriodOut(t *testing.T) {
 		}))
 		time.Sleep(97 * time.Second)
 		noStats(t, ch)
-		for _, line := range []string{"failed to measure devices: no such attribute", "failed to measure devices: panic: index out of range"} {
+		for _, line := range []string{"failed to measure devices: no such attribute",
+			"failed to measure devices: panic: index out of range"} {
 			if log.count(line) != 1 {
 				t.Errorf("no single %q in\n%s", line, log)
 			}
@@ -161,7 +169,10 @@ func TestAMeterThatFailsLeavesThePeriodOut(t *testing.T) {
 
 func TestWithoutDevicesOrAMeterThereAreNoStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, ch := measured(t, &world{}, meter(func([]string) (map[string]*device.DeviceStats, error) { panic("asked of nothing") }))
+		_, _, ch := measured(t, &world{}, meter(func([]string) (map[string]*device.DeviceStats,
+			error) {
+			panic("asked of nothing")
+		}))
 		time.Sleep(time.Minute)
 		noStats(t, ch)
 		w := &world{}

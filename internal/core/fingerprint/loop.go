@@ -14,9 +14,9 @@ import (
 
 // Loop says what to look at and when. Only Probe and Period are needed.
 type Loop[T any] struct {
-	// Probe looks once and returns a value that it will not change later. It is called from one goroutine at a time and must return
-	// soon after its context ends: the channel is closed only then. A panic in it
-	// is an error of type *PanicError.
+	// Probe looks once and returns a value that it will not change later. It is called
+	// from one goroutine at a time. It must return soon after its context ends, since the
+	// channel is closed only then. A panic in it is an error of type *PanicError.
 	Probe func(context.Context) (T, error)
 
 	// Period is the time from the end of one probe to the next, above zero.

@@ -75,7 +75,11 @@ func TestItProbesAtOnceThenEachPeriodAndTellsOfChangesOnly(t *testing.T) {
 func TestAKickProbesNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
-		values := Loop[int]{Period: time.Hour, Kick: kicker, Probe: func(context.Context) (int, error) { n++; return n, nil }}.Run(t.Context())
+		values := Loop[int]{Period: time.Hour, Kick: kicker, Probe: func(context.Context) (int, error) {
+			n++
+			return n,
+				nil
+		}}.Run(t.Context())
 		next(t, values)
 		kicker.Kick()
 		if v := next(t, values); v != 2 {
@@ -89,12 +93,13 @@ func TestAStormOfKicksSettlesToOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
 		var kickWhile atomic.Bool
-		values := Loop[int]{Period: time.Hour, Kick: kicker, Settle: 100 * time.Millisecond, Probe: func(context.Context) (int, error) {
-			if n++; kickWhile.Swap(false) {
-				kicker.Kick()
-			}
-			return n, nil
-		}}.Run(t.Context())
+		values := Loop[int]{Period: time.Hour, Kick: kicker, Settle: 100 * time.Millisecond,
+			Probe: func(context.Context) (int, error) {
+				if n++; kickWhile.Swap(false) {
+					kicker.Kick()
+				}
+				return n, nil
+			}}.Run(t.Context())
 		next(t, values)
 		for range 9 {
 			kicker.Kick()
@@ -120,7 +125,10 @@ func TestAStormOfKicksSettlesToOneProbe(t *testing.T) {
 func TestASlowReceiverGetsTheNewestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world atomic.Int64
-		values := Loop[int64]{Period: time.Second, Probe: func(context.Context) (int64, error) { return world.Load(), nil }}.Run(t.Context())
+		values := Loop[int64]{Period: time.Second, Probe: func(context.Context) (int64, error) {
+			return world.Load(),
+				nil
+		}}.Run(t.Context())
 		next(t, values)
 		for i := range 5 {
 			world.Store(int64(i + 1))
@@ -164,7 +172,10 @@ func TestAFailureIsToldAsFailedSaysAndRetriedSooner(t *testing.T) {
 func TestAFailureWithoutFailedLeavesTheLastValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world box[error]
-		values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) { return 1, world.get() }}.Run(t.Context())
+		values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
+			return 1,
+				world.get()
+		}}.Run(t.Context())
 		next(t, values)
 		world.set(errors.New("gone"))
 		time.Sleep(time.Hour)
@@ -242,7 +253,11 @@ func TestWhatAProbeSaysAfterTheEndIsNotTold(t *testing.T) {
 	for range 100 { // of two that are ready, select takes any
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) { cancel(); return 7, nil }}.Run(ctx)
+			values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
+				cancel()
+				return 7,
+					nil
+			}}.Run(ctx)
 			if v, open := <-values; open {
 				t.Errorf("told of %d", v)
 			}
@@ -265,7 +280,8 @@ func TestASuccessEndsTheSlowingDown(t *testing.T) {
 		}}.Run(ctx)
 		for range values {
 		}
-		want := []time.Duration{0, 1, 3, 7, 67, 68, 70, 74, 82} // in seconds; it fails three times, and again after its success
+		// in seconds; it fails three times, and again after its success
+		want := []time.Duration{0, 1, 3, 7, 67, 68, 70, 74, 82}
 		for i, w := range want {
 			if i >= len(at) || at[i] != w*time.Second {
 				t.Fatalf("probes are at %v, want %v s", at, want)

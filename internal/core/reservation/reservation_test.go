@@ -45,7 +45,8 @@ func TestWhatIsRememberedIsRecalled(t *testing.T) {
 			t.Errorf("no %+v in %+v", want, devices)
 		}
 		for _, want := range []*drivers.MountConfig{
-			{HostPath: "/dev/nomad-usb/bus", TaskPath: "/dev/bus/usb", Readonly: true}, {HostPath: "/srv/" + name, TaskPath: "/data"},
+			{HostPath: "/dev/nomad-usb/bus", TaskPath: "/dev/bus/usb", Readonly: true}, {HostPath: "/srv/" + name,
+				TaskPath: "/data"},
 		} {
 			if !containsDeep(mounts, want) {
 				t.Errorf("no %+v in %+v", want, mounts)
@@ -144,7 +145,8 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 		want  string
 	}{
 		"a relative host path": {
-			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "ttyUSB0", TaskPath: "/dev/a", CgroupPerms: "rw"}}},
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "ttyUSB0", TaskPath: "/dev/a",
+				CgroupPerms: "rw"}}},
 			`{"devices":[{"host":"ttyUSB0","task":"/dev/a","permissions":"rw"}]}`,
 			`host path "ttyUSB0" of a device is not allowed: write it from /, without ".."`},
 		"a way up": {
@@ -156,7 +158,8 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 			`{"mounts":[{"host":"/dev","task":"/.."}]}`,
 			`task path "/.." of a mount is not allowed`},
 		"a path that ends early": {
-			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/sda\x00/tty", TaskPath: "/dev/a", CgroupPerms: "rw"}}},
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/sda\x00/tty", TaskPath: "/dev/a",
+				CgroupPerms: "rw"}}},
 			`{"devices":[{"host":"/dev/sda\u0000/tty","task":"/dev/a","permissions":"rw"}]}`,
 			`host path "/dev/sda\x00/tty" of a device is not allowed`},
 		"no path": {
@@ -164,7 +167,8 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 			`{"devices":[{"host":"/dev/a","permissions":"rw"}]}`,
 			`task path "" of a device is not allowed`},
 		"permissions that there are not": {
-			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", TaskPath: "/dev/a", CgroupPerms: "rwx"}}},
+			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", TaskPath: "/dev/a",
+				CgroupPerms: "rwx"}}},
 			`{"devices":[{"host":"/dev/a","task":"/dev/a","permissions":"rwx"}]}`,
 			`device /dev/a has permissions "rwx": use letters of "rwm"`},
 	} {
@@ -173,7 +177,8 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 				t.Errorf("remembered as %v, %v", c.r.Envs, err)
 			}
 			devices, mounts, err := Recall(map[string]string{Prefix + "0000000a": c.value})
-			if err == nil || !strings.Contains(err.Error(), "environment variable "+Prefix+"0000000a: "+c.want) || devices != nil || mounts != nil {
+			if err == nil || !strings.Contains(err.Error(), "environment variable "+Prefix+"0000000a: "+c.want) ||
+				devices != nil || mounts != nil {
 				t.Errorf("recalled %v, %v, %v", devices, mounts, err)
 			}
 		})
@@ -189,7 +194,8 @@ func TestGarbageIsAnErrorThatNamesTheVariable(t *testing.T) {
 		env := maps.Clone(good.Envs)
 		env[Prefix+"deadbeef"] = value
 		devices, mounts, err := Recall(env)
-		if err == nil || !strings.Contains(err.Error(), Prefix+"deadbeef is not a reservation") || devices != nil || mounts != nil {
+		if err == nil || !strings.Contains(err.Error(), Prefix+"deadbeef is not a reservation") || devices != nil ||
+			mounts != nil {
 			t.Errorf("%q: got %v, %v, %v", value, devices, mounts, err)
 		}
 	}

@@ -60,7 +60,8 @@ func TestMain(m *testing.M) {
 		}
 		a.Held = holds()
 		// what has been told to end takes a moment
-		for end := time.Now().Add(time.Second); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) && time.Now().Before(end); a.Held = holds() {
+		for end := time.Now().Add(time.Second); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) &&
+			time.Now().Before(end); a.Held = holds() {
 			time.Sleep(time.Millisecond)
 		}
 		json.NewEncoder(os.Stdout).Encode(a)
@@ -233,14 +234,16 @@ const eventThread = "libusb_event"
 func TestDefect18NoDeviceIsOpenedAndLibusbsThreadIsThereForAScanOnly(t *testing.T) {
 	context := gousb.NewContext()
 	during := holds()
-	for end := time.Now().Add(30 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() { // it names itself
+	// it names itself
+	for end := time.Now().Add(30 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() {
 		if time.Now().After(end) {
 			t.Fatalf("libusb has no thread %q: %q", eventThread, during.Threads)
 		}
 	}
 	context.Close()
 	after := holds()
-	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() { // its entry in /proc outlives it
+	// its entry in /proc outlives it
+	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() {
 		if time.Now().After(end) {
 			t.Fatalf("libusb's thread goes on: %q", after.Threads)
 		}
@@ -301,7 +304,8 @@ func TestADeviceThatPanicsTheLibraryIsAnErrorAndItIsNotAskedAgain(t *testing.T) 
 	}
 	ask := asker(t, dir)
 	first := ask(1)
-	if !strings.HasPrefix(first.Error, "libusb is not asked any more: it failed to describe a device: runtime error: ") || first.Devices != nil {
+	if !strings.HasPrefix(first.Error, "libusb is not asked any more: it failed to describe a device: runtime error: ") ||
+		first.Devices != nil {
 		t.Errorf("got %+v", first)
 	}
 	if err := os.WriteFile(file, whole, 0o644); err != nil {

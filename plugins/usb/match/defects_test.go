@@ -38,7 +38,8 @@ func TestDefect13NothingConfiguredIsSaidAndNotSilentlyNothing(t *testing.T) {
 	// several pairs, each of vendor and product
 	m := Match{ID: schema.Strings{"10c4:ea60", "1a86:7523"}}
 	p, err := compile(m)
-	if err != nil || !p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0x7523}}) || p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0xea60}}) {
+	if err != nil || !p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0x7523}}) ||
+		p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0xea60}}) {
 		t.Errorf("pairs of vendor and product don't fit as pairs: %v", err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 // stick is one of a kind that is sold with serial numbers or without.
 func stick(port, serial string) sysfs.Device {
-	return sysfs.Device{Name: "1-" + port, Path: "pci-0000:00:14.0-usbv2-0:" + port, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Serial: serial}
+	return sysfs.Device{Name: "1-" + port, Path: "pci-0000:00:14.0-usbv2-0:" + port, ID: sysfs.ID{Vendor: 0x10c4,
+		Product: 0xea60}, Serial: serial}
 }
 
 func TestAnIDIsTheSerialWhereThatTellsDevicesApartAndThePortWhereNot(t *testing.T) {
@@ -23,15 +24,22 @@ func TestAnIDIsTheSerialWhereThatTellsDevicesApartAndThePortWhereNot(t *testing.
 		devices []sysfs.Device
 		want    []string
 	}{
-		"a serial":                         {[]sysfs.Device{stick("1", "0001")}, []string{"10c4:ea60:0001"}},
-		"two serials":                      {[]sysfs.Device{stick("1", "A"), stick("2", "B")}, []string{"10c4:ea60:A", "10c4:ea60:B"}},
-		"no serials":                       {[]sysfs.Device{stick("1", ""), stick("1.2", "")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:1.2"}},
-		"equal serials":                    {[]sysfs.Device{stick("1", "A"), stick("2", "A"), stick("3", "B")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2", "10c4:ea60:B"}},
-		"equal serials of two products":    {[]sysfs.Device{stick("1", "A"), other}, []string{"10c4:ea60:A", "10c4:ea61:A"}},
-		"serials equal but for separators": {[]sysfs.Device{stick("1", "a,b"), stick("2", "a b")}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"}},
-		"a serial of anything":             {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
-		"a serial too long":                {[]sysfs.Device{stick("1", long)}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1"}},
-		"one port for two, if there were":  {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1", ID: stick("", "").ID}}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-1-1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:1-2-1"}},
+		"a serial": {[]sysfs.Device{stick("1", "0001")}, []string{"10c4:ea60:0001"}},
+		"two serials": {[]sysfs.Device{stick("1", "A"), stick("2", "B")}, []string{"10c4:ea60:A",
+			"10c4:ea60:B"}},
+		"no serials": {[]sysfs.Device{stick("1", ""), stick("1.2", "")},
+			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:1.2"}},
+		"equal serials": {[]sysfs.Device{stick("1", "A"), stick("2", "A"), stick("3", "B")},
+			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2", "10c4:ea60:B"}},
+		"equal serials of two products": {[]sysfs.Device{stick("1", "A"), other}, []string{"10c4:ea60:A", "10c4:ea61:A"}},
+		"serials equal but for separators": {[]sysfs.Device{stick("1", "a,b"), stick("2", "a b")},
+			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"}},
+		"a serial of anything": {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
+		"a serial too long": {[]sysfs.Device{stick("1", long)},
+			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1"}},
+		"one port for two, if there were": {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1",
+			ID: stick("", "").ID}}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-1-1",
+			"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-2-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := new(IDs).Name(test.devices); !reflect.DeepEqual(got, test.want) {

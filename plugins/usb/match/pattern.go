@@ -123,7 +123,8 @@ func readID(written string) (string, error) {
 	product, okProduct := readHex(product, 4)
 	switch {
 	case vendor == "" || product == "":
-		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`)
+		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
+			`"10c4:ea60" or "10c4:*"`)
 	case !okVendor || !okProduct:
 		return "", fmt.Errorf("has not four hex digits on each side: write %q if that is meant", vendor+":"+product)
 	}
@@ -141,7 +142,8 @@ func idWithoutColon(s string) error {
 		case err == nil && n > 0xffff:
 			return fmt.Errorf("looks like the hex number 0x%x written without quotes: write \"%04x:%04x\"", n, n>>16, n&0xffff)
 		case err == nil && len(s) == 4:
-			return fmt.Errorf("has no product, and looks like the hex number 0x%04x written without quotes: write \"%04x:*\", or \"%s:*\" if %s is the vendor", n, n, s, s)
+			return fmt.Errorf("has no product, and looks like the hex number 0x%04x written without quotes: write "+
+				"\"%04x:*\", or \"%s:*\" if %s is the vendor", n, n, s, s)
 		case err == nil:
 			return fmt.Errorf("looks like the hex number 0x%04x written without quotes: write \"%04x:*\"", n, n)
 		}
@@ -186,10 +188,12 @@ func readClass(written string) (string, error) {
 			return "", fmt.Errorf("is not in hex: write \"%02x\" for %d", n, n)
 		}
 		if hex == "" && i > 0 {
-			return "", errors.New(`is not in hex with two digits each for class, subclass and protocol: write it such as "03/01/02"`)
+			return "", errors.New(`is not in hex with two digits each for class, subclass and protocol: write it such as ` +
+				`"03/01/02"`)
 		}
 		if hex == "" {
-			return "", fmt.Errorf("is not known: write it in hex, such as \"03\", or as one of %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
+			return "", fmt.Errorf("is not known: write it in hex, such as \"03\", or as one of %s",
+				strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 		}
 		parts[i] = hex
 	}
@@ -204,11 +208,13 @@ var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 func readPort(s string) (string, error) {
 	switch {
 	case strings.Contains(s, "/"):
-		return "", errors.New(`is a path of a file: write where the device is plugged in, such as "1-1.4" ("nomad-device-usb list" shows it)`)
+		return "", errors.New(`is a path of a file: write where the device is plugged in, such as "1-1.4" ` +
+			`("nomad-device-usb list" shows it)`)
 	case strings.HasPrefix(s, "usb") && portName.MatchString(s[3:]):
 		return "", fmt.Errorf("fits nothing: write %q", s[3:])
 	case !strings.ContainsAny(s, "*?") && !portName.MatchString(s) && !strings.Contains(s, "-0:"):
-		return "", errors.New(`is not where a device is plugged in: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
+		return "", errors.New(`is not where a device is plugged in: write it such as "1-1.4" or ` +
+			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}
 	return s, nil
 }

@@ -9,14 +9,16 @@ import (
 
 // zigbee is a stick with a serial port.
 var zigbee = sysfs.Device{
-	Name: "1-1.4", Bus: 1, Address: 4, Path: "pci-0000:00:14.0-usbv2-0:1.4", ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Serial: "Zürich 0001",
+	Name: "1-1.4", Bus: 1, Address: 4, Path: "pci-0000:00:14.0-usbv2-0:1.4", ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60},
+	Serial:     "Zürich 0001",
 	Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}},
 }
 
 // key is a security key: a HID and a smart card in one.
 var key = sysfs.Device{
 	Name: "2-3", Bus: 2, Address: 4, Path: "pci-0000:00:14.0-usbv3-0:3", ID: sysfs.ID{Vendor: 0x1050, Product: 0x0407},
-	Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 3, Subclass: 1, Protocol: 1}, Driver: "usbhid"}, {Number: 1, Class: sysfs.Class{Class: 0x0b}}},
+	Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 3, Subclass: 1, Protocol: 1}, Driver: "usbhid"}, {Number: 1,
+		Class: sysfs.Class{Class: 0x0b}}},
 }
 
 func TestAMatchFits(t *testing.T) {
@@ -24,38 +26,40 @@ func TestAMatchFits(t *testing.T) {
 		match       Match
 		zigbee, key bool
 	}{
-		"an id":                           {Match{ID: schema.Strings{"10c4:ea60"}}, true, false},
-		"an id in upper case":             {Match{ID: schema.Strings{"10C4:EA60"}}, true, false},
-		"an id with 0x":                   {Match{ID: schema.Strings{"0x10c4:0xEA60"}}, true, false},
-		"an id with 0x and fewer digits":  {Match{ID: schema.Strings{"0x1050:0x407"}}, false, true},
-		"each of a vendor":                {Match{ID: schema.Strings{"10c4:*"}}, true, false},
-		"an id with a question mark":      {Match{ID: schema.Strings{"10?4:ea6?"}}, true, false},
-		"one of two ids":                  {Match{ID: schema.Strings{"1a86:7523", "1050:*"}}, false, true},
-		"any id":                          {Match{ID: schema.Strings{"*:*"}}, true, true},
-		"a serial":                        {Match{Serial: schema.Strings{"Zürich 0001"}}, true, false},
-		"a serial as the id has it":       {Match{Serial: schema.Strings{"Z_rich_0001"}}, true, false},
-		"a part of the serial":            {Match{Serial: schema.Strings{"*0001"}}, true, false},
-		"a serial in another case":        {Match{Serial: schema.Strings{"zürich*"}}, false, false},
-		"any serial there is":             {Match{Serial: schema.Strings{"?*"}}, true, false},
-		"a class by name":                 {Match{Class: schema.Strings{"HID"}}, false, true},
-		"a class by its long name":        {Match{Class: schema.Strings{"human interface device"}}, false, true},
-		"a class of any interface":        {Match{Class: schema.Strings{"smart-card"}}, false, true},
-		"a class in hex":                  {Match{Class: schema.Strings{"0x03"}}, false, true},
-		"a class in one digit":            {Match{Class: schema.Strings{"3"}}, false, true},
-		"class and subclass":              {Match{Class: schema.Strings{"03/01"}}, false, true},
-		"class, subclass, protocol":       {Match{Class: schema.Strings{"hid/01/02"}}, false, false},
-		"class and protocol":              {Match{Class: schema.Strings{"hid/*/01"}}, false, true},
-		"the device's class":              {Match{Class: schema.Strings{"per-interface"}}, true, true},
-		"vendor-specific":                 {Match{Class: schema.Strings{"vendor_specific"}}, true, false},
-		"a port by the kernel's name":     {Match{Port: schema.Strings{"1-1.4"}}, true, false},
-		"any port of a hub":               {Match{Port: schema.Strings{"1-1.*"}}, true, false},
-		"a port by its path":              {Match{Port: schema.Strings{"pci-0000:00:14.0-usbv2-0:1.4"}}, true, false},
-		"a port by udev's path":           {Match{Port: schema.Strings{"pci-0000:00:14.0-usb-0:1.4"}}, true, false},
-		"any port of a controller":        {Match{Port: schema.Strings{"pci-0000:00:14.0-*"}}, true, true},
-		"a driver":                        {Match{Driver: schema.Strings{"cp210x", "ftdi_sio"}}, true, false},
-		"any driver":                      {Match{Driver: schema.Strings{"*hid"}}, false, true},
-		"everything that is set":          {Match{ID: schema.Strings{"10c4:*"}, Serial: schema.Strings{"*1"}, Class: schema.Strings{"ff"}, Port: schema.Strings{"1-*"}, Driver: schema.Strings{"cp*"}}, true, false},
-		"all that is set but one of them": {Match{ID: schema.Strings{"10c4:*"}, Driver: schema.Strings{"ch341"}}, false, false},
+		"an id":                          {Match{ID: schema.Strings{"10c4:ea60"}}, true, false},
+		"an id in upper case":            {Match{ID: schema.Strings{"10C4:EA60"}}, true, false},
+		"an id with 0x":                  {Match{ID: schema.Strings{"0x10c4:0xEA60"}}, true, false},
+		"an id with 0x and fewer digits": {Match{ID: schema.Strings{"0x1050:0x407"}}, false, true},
+		"each of a vendor":               {Match{ID: schema.Strings{"10c4:*"}}, true, false},
+		"an id with a question mark":     {Match{ID: schema.Strings{"10?4:ea6?"}}, true, false},
+		"one of two ids":                 {Match{ID: schema.Strings{"1a86:7523", "1050:*"}}, false, true},
+		"any id":                         {Match{ID: schema.Strings{"*:*"}}, true, true},
+		"a serial":                       {Match{Serial: schema.Strings{"Zürich 0001"}}, true, false},
+		"a serial as the id has it":      {Match{Serial: schema.Strings{"Z_rich_0001"}}, true, false},
+		"a part of the serial":           {Match{Serial: schema.Strings{"*0001"}}, true, false},
+		"a serial in another case":       {Match{Serial: schema.Strings{"zürich*"}}, false, false},
+		"any serial there is":            {Match{Serial: schema.Strings{"?*"}}, true, false},
+		"a class by name":                {Match{Class: schema.Strings{"HID"}}, false, true},
+		"a class by its long name":       {Match{Class: schema.Strings{"human interface device"}}, false, true},
+		"a class of any interface":       {Match{Class: schema.Strings{"smart-card"}}, false, true},
+		"a class in hex":                 {Match{Class: schema.Strings{"0x03"}}, false, true},
+		"a class in one digit":           {Match{Class: schema.Strings{"3"}}, false, true},
+		"class and subclass":             {Match{Class: schema.Strings{"03/01"}}, false, true},
+		"class, subclass, protocol":      {Match{Class: schema.Strings{"hid/01/02"}}, false, false},
+		"class and protocol":             {Match{Class: schema.Strings{"hid/*/01"}}, false, true},
+		"the device's class":             {Match{Class: schema.Strings{"per-interface"}}, true, true},
+		"vendor-specific":                {Match{Class: schema.Strings{"vendor_specific"}}, true, false},
+		"a port by the kernel's name":    {Match{Port: schema.Strings{"1-1.4"}}, true, false},
+		"any port of a hub":              {Match{Port: schema.Strings{"1-1.*"}}, true, false},
+		"a port by its path":             {Match{Port: schema.Strings{"pci-0000:00:14.0-usbv2-0:1.4"}}, true, false},
+		"a port by udev's path":          {Match{Port: schema.Strings{"pci-0000:00:14.0-usb-0:1.4"}}, true, false},
+		"any port of a controller":       {Match{Port: schema.Strings{"pci-0000:00:14.0-*"}}, true, true},
+		"a driver":                       {Match{Driver: schema.Strings{"cp210x", "ftdi_sio"}}, true, false},
+		"any driver":                     {Match{Driver: schema.Strings{"*hid"}}, false, true},
+		"everything that is set": {Match{ID: schema.Strings{"10c4:*"}, Serial: schema.Strings{"*1"},
+			Class: schema.Strings{"ff"}, Port: schema.Strings{"1-*"}, Driver: schema.Strings{"cp*"}}, true, false},
+		"all that is set but one of them": {Match{ID: schema.Strings{"10c4:*"}, Driver: schema.Strings{"ch341"}}, false,
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := test.match.Validate(); err != nil {
@@ -76,29 +80,47 @@ func TestWhatCanFitNothingIsRefusedWithWhatIsRight(t *testing.T) {
 	}{
 		{Match{}, `nothing says which devices are meant: set id, serial, class, port, driver or udev`},
 		{Match{ID: schema.Strings{""}}, `id "" is empty and fits nothing: leave it out`},
-		{Match{ID: schema.Strings{"1624"}}, `id "1624" has no product, and looks like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
-		{Match{ID: schema.Strings{"10c4:*", "259"}}, `id "259" looks like the hex number 0x0103 written without quotes: write "0103:*"`},
-		{Match{ID: schema.Strings{"281340512"}}, `id "281340512" looks like the hex number 0x10c4ea60 written without quotes: write "10c4:ea60"`},
+		{Match{ID: schema.Strings{"1624"}}, `id "1624" has no product, and looks like the hex number 0x0658 written ` +
+			`without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
+		{Match{ID: schema.Strings{"10c4:*", "259"}}, `id "259" looks like the hex number 0x0103 written without quotes: ` +
+			`write "0103:*"`},
+		{Match{ID: schema.Strings{"281340512"}}, `id "281340512" looks like the hex number 0x10c4ea60 written without ` +
+			`quotes: write "10c4:ea60"`},
 		{Match{ID: schema.Strings{"10c4"}}, `id "10c4" has no product: write "10c4:*" for every one of this vendor`},
 		{Match{ID: schema.Strings{"0x658"}}, `id "0x658" has no product: write "0658:*" for every one of this vendor`},
 		{Match{ID: schema.Strings{"10c4ea60"}}, `id "10c4ea60" has no colon: write "10c4:ea60"`},
 		{Match{ID: schema.Strings{"0x10C4/0xEA60"}}, `id "0x10C4/0xEA60" has no colon: write "10c4:ea60"`},
 		{Match{ID: schema.Strings{"04036001"}}, `id "04036001" has no colon: write "0403:6001"`},
-		{Match{ID: schema.Strings{"403:6001"}}, `id "403:6001" has not four hex digits on each side: write "0403:6001" if that is meant`},
-		{Match{ID: schema.Strings{"1:4"}}, `id "1:4" has not four hex digits on each side: write "0001:0004" if that is meant`},
-		{Match{ID: schema.Strings{"silabs:cp2102"}}, `id "silabs:cp2102" is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"10c4:ea60:0001"}}, `id "10c4:ea60:0001" is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"10c45:*"}}, `id "10c45:*" is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"zigbee"}}, `id "zigbee" is not vendor and product as lsusb writes them: write it such as "10c4:ea60" or "10c4:*"`},
+		{Match{ID: schema.Strings{"403:6001"}}, `id "403:6001" has not four hex digits on each side: write "0403:6001" if ` +
+			`that is meant`},
+		{Match{ID: schema.Strings{"1:4"}}, `id "1:4" has not four hex digits on each side: write "0001:0004" if that is ` +
+			`meant`},
+		{Match{ID: schema.Strings{"silabs:cp2102"}}, `id "silabs:cp2102" is not vendor and product as lsusb writes them, ` +
+			`four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
+		{Match{ID: schema.Strings{"10c4:ea60:0001"}}, `id "10c4:ea60:0001" is not vendor and product as lsusb writes ` +
+			`them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
+		{Match{ID: schema.Strings{"10c45:*"}}, `id "10c45:*" is not vendor and product as lsusb writes them, four hex ` +
+			`digits each: write it such as "10c4:ea60" or "10c4:*"`},
+		{Match{ID: schema.Strings{"zigbee"}}, `id "zigbee" is not vendor and product as lsusb writes them: write it such ` +
+			`as "10c4:ea60" or "10c4:*"`},
 		{Match{Serial: schema.Strings{""}}, `serial "" is empty and fits nothing: leave it out`},
 		{Match{Class: schema.Strings{"255"}}, `class "255" is not in hex: write "ff" for 255`},
-		{Match{Class: schema.Strings{"03/x"}}, `class "03/x" is not in hex with two digits each for class, subclass and protocol: write it such as "03/01/02"`},
-		{Match{Class: schema.Strings{"03/01/02/01"}}, `class "03/01/02/01" has more than class, subclass and protocol: write it such as "03/01/02"`},
-		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard" is not known: write it in hex, such as "03", or as one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, vendor-specific, video, wireless`},
-		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0" is a path of a file: write where the device is plugged in, such as "1-1.4" ("nomad-device-usb list" shows it)`},
+		{Match{Class: schema.Strings{"03/x"}}, `class "03/x" is not in hex with two digits each for class, subclass and ` +
+			`protocol: write it such as "03/01/02"`},
+		{Match{Class: schema.Strings{"03/01/02/01"}}, `class "03/01/02/01" has more than class, subclass and protocol: ` +
+			`write it such as "03/01/02"`},
+		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard" is not known: write it in hex, such as "03", or as ` +
+			`one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
+			`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
+			`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
+			`vendor-specific, video, wireless`},
+		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0" is a path of a file: write where the device is ` +
+			`plugged in, such as "1-1.4" ("nomad-device-usb list" shows it)`},
 		{Match{Port: schema.Strings{"usb1-1.4"}}, `port "usb1-1.4" fits nothing: write "1-1.4"`},
-		{Match{Port: schema.Strings{"1.4"}}, `port "1.4" is not where a device is plugged in: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`},
-		{Match{Driver: schema.Strings{"/sys/bus/usb/drivers/cp210x"}}, `driver "/sys/bus/usb/drivers/cp210x" is a path: write the name alone, such as "cp210x"`},
+		{Match{Port: schema.Strings{"1.4"}}, `port "1.4" is not where a device is plugged in: write it such as "1-1.4" or ` +
+			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`},
+		{Match{Driver: schema.Strings{"/sys/bus/usb/drivers/cp210x"}}, `driver "/sys/bus/usb/drivers/cp210x" is a path: ` +
+			`write the name alone, such as "cp210x"`},
 	} {
 		err := test.match.Validate()
 		if err == nil || err.Error() != test.want {

@@ -32,13 +32,18 @@ func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
 		all             bool
 		want            [][]string
 	}{
-		"no block":                  {nil, nil, false, [][]string{{"", ""}, {"", ""}}},
-		"no block but all":          {nil, nil, true, [][]string{{"usb", ""}, {"usb", ""}}},
-		"a block":                   {map[string]Match{"zigbee": id("10c4:*")}, nil, false, [][]string{{"zigbee", ""}, {"", ""}}},
-		"a block and all others":    {map[string]Match{"zigbee": id("10c4:*")}, nil, true, [][]string{{"zigbee", ""}, {"usb", ""}}},
-		"overlapping blocks":        {map[string]Match{"b": id("*:*"), "a": id("10c4:*"), "c": id("10c4:ea60")}, nil, false, [][]string{{"a", "", "b", "c"}, {"b", ""}}},
-		"an exclude beats a block":  {map[string]Match{"zigbee": id("10c4:*")}, map[string]Match{"x": id("10c4:*"), "w": id("10c4:ea60")}, false, [][]string{{"zigbee", "w"}, {"", ""}}},
-		"an exclude of all the hid": {nil, map[string]Match{"keys": {Class: schema.Strings{"hid"}}}, true, [][]string{{"usb", ""}, {"usb", "keys"}}},
+		"no block":         {nil, nil, false, [][]string{{"", ""}, {"", ""}}},
+		"no block but all": {nil, nil, true, [][]string{{"usb", ""}, {"usb", ""}}},
+		"a block": {map[string]Match{"zigbee": id("10c4:*")}, nil, false, [][]string{{"zigbee", ""}, {"",
+			""}}},
+		"a block and all others": {map[string]Match{"zigbee": id("10c4:*")}, nil, true, [][]string{{"zigbee", ""}, {"usb",
+			""}}},
+		"overlapping blocks": {map[string]Match{"b": id("*:*"), "a": id("10c4:*"), "c": id("10c4:ea60")}, nil, false,
+			[][]string{{"a", "", "b", "c"}, {"b", ""}}},
+		"an exclude beats a block": {map[string]Match{"zigbee": id("10c4:*")}, map[string]Match{"x": id("10c4:*"),
+			"w": id("10c4:ea60")}, false, [][]string{{"zigbee", "w"}, {"", ""}}},
+		"an exclude of all the hid": {nil, map[string]Match{"keys": {Class: schema.Strings{"hid"}}}, true, [][]string{{"usb",
+			""}, {"usb", "keys"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := verdicts(t, test.blocks, test.exclude, test.all); !reflect.DeepEqual(got, test.want) {
@@ -50,7 +55,8 @@ func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
 
 func TestADeviceThatIsMeantByItsPortIsNamedByIt(t *testing.T) {
 	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
-	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil, "10c4:ea60:A": {"A"}} {
+	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil,
+		"10c4:ea60:A": {"A"}} {
 		m.Serial = serial
 		r, err := Compile(map[string]Match{"left": m}, nil, true)
 		if err != nil {
@@ -62,7 +68,8 @@ func TestADeviceThatIsMeantByItsPortIsNamedByIt(t *testing.T) {
 			}
 		}
 	}
-	r, err := Compile(map[string]Match{"left": {Port: schema.Strings{"1-1"}}, "right": {Port: schema.Strings{"1-2"}}}, nil, false)
+	r, err := Compile(map[string]Match{"left": {Port: schema.Strings{"1-1"}}, "right": {Port: schema.Strings{"1-2"}}}, nil,
+		false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +88,13 @@ func TestADeviceThatChangesItsIDHasOneAllTheSame(t *testing.T) {
 	as := sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}
 	r.KnownAs = map[string]sysfs.ID{"tpu": as}
 	fresh := sysfs.Device{Name: "1-4", Path: "pci-0000:00:14.0-usbv2-0:4", ID: as}
-	used := sysfs.Device{Name: "2-4", Path: "pci-0000:00:14.0-usbv3-0:4", ID: sysfs.ID{Vendor: 0x18d1, Product: 0x9302}, Serial: "7"}
+	used := sysfs.Device{Name: "2-4", Path: "pci-0000:00:14.0-usbv3-0:4", ID: sysfs.ID{Vendor: 0x18d1, Product: 0x9302},
+		Serial: "7"}
 	other := stick("1", "A")
 	for _, d := range []sysfs.Device{fresh, used} {
 		got := r.Assign([]sysfs.Device{d, other}, &IDs{})
-		want := []Assigned{{Device: d, ID: "1a6e:089a@pci-0000:00:14.0-usb-0:4", As: as, Type: "tpu"}, {Device: other, ID: "10c4:ea60:A", As: other.ID, Type: AnyType}}
+		want := []Assigned{{Device: d, ID: "1a6e:089a@pci-0000:00:14.0-usb-0:4", As: as, Type: "tpu"}, {Device: other,
+			ID: "10c4:ea60:A", As: other.ID, Type: AnyType}}
 		for i := range got {
 			got[i].Also = nil // empty or nil
 		}
@@ -100,7 +109,8 @@ func TestAMistakeNamesItsBlock(t *testing.T) {
 		`device "zigbee": id "10c4" has no product: write "10c4:*" for every one of this vendor`: func() (*Rules, error) {
 			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)
 		},
-		`exclude "mine": nothing says which devices are meant: set id, serial, class, port, driver or udev`: func() (*Rules, error) {
+		`exclude "mine": nothing says which devices are meant: set id, serial, class, port, driver or udev`: func() (*Rules,
+			error) {
 			return Compile(nil, map[string]Match{"mine": {}}, true)
 		},
 	} {

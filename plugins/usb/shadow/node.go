@@ -23,7 +23,8 @@ func (n Node) make(path string) error {
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
 		return fmt.Errorf("%s is no device node: remove what is there in its place", n.Source)
-	case err != nil && !errors.Is(err, fs.ErrNotExist): // a /dev of its own may lack the node: its number is known all the same
+	// a /dev of its own may lack the node: its number is known all the same
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	uid, gid := n.UID, n.GID
@@ -144,7 +145,8 @@ func mayHoldDevices(dir string) error {
 		return &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	if st.Flags&unix.ST_NODEV != 0 {
-		return fmt.Errorf("%s is on a file system that is mounted nodev, where no device node works: use another, such as /dev", dir)
+		return fmt.Errorf("%s is on a file system that is mounted nodev, where no device node works: use another, such as "+
+			"/dev", dir)
 	}
 	return nil
 }

@@ -109,7 +109,8 @@ func (d *Dir) prepare() error {
 		return refused(err)
 	}
 	if !ours {
-		if err := os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by nomad-device-usb.\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by "+
+			"nomad-device-usb.\n"), 0o644); err != nil {
 			return refused(err)
 		}
 	}

@@ -90,8 +90,10 @@ func TestADeviceHasItsNodesWithOwnerAndMode(t *testing.T) {
 	tty, raw := null("tty"), null("hidraw-if01")
 	tty.UID, tty.GID, tty.Mode = 1000, 20, 0o666
 	usb := Node{Name: "001/004", Source: "/dev/null", Major: 189, Minor: 3, Mode: 0o640, UID: -1, GID: -1}
-	disk := Node{Name: "storage", Source: "/nonexistent/sda", Block: true, Major: 8, Minor: 1, Mode: 0o600, UID: -1, GID: -1}
-	must(t, d.Make(Device{Name: "a-b-1", Nodes: []Node{tty, raw, disk}, Bus: []Node{usb}, Sys: []Link{{"1-1.4", "../../../devices/x/1-1.4"}}}))
+	disk := Node{Name: "storage", Source: "/nonexistent/sda", Block: true, Major: 8, Minor: 1, Mode: 0o600, UID: -1,
+		GID: -1}
+	must(t, d.Make(Device{Name: "a-b-1", Nodes: []Node{tty, raw, disk}, Bus: []Node{usb}, Sys: []Link{{"1-1.4",
+		"../../../devices/x/1-1.4"}}}))
 	wantTree(t, d,
 		"a-b-1/",
 		"a-b-1/bus/",
@@ -139,13 +141,15 @@ func TestWhatIsRightIsLeftAlone(t *testing.T) {
 	if inode(t, d.Path("d", "tty")) != before[0] {
 		t.Error("the node was made again for its mode")
 	}
-	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/sys/", "d/sys/1-1 -> ../x", "d/tty Dcrw------- 1:3 0 5")
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/sys/", "d/sys/1-1 -> ../x",
+		"d/tty Dcrw------- 1:3 0 5")
 }
 
 func TestAReplugReplacesNodesInOneStep(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
+	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
+		"../x"}}}
 	must(t, d.Make(dev))
 	bus := inode(t, d.Path("d", "bus"))
 
@@ -176,7 +180,8 @@ func TestAReplugReplacesNodesInOneStep(t *testing.T) {
 	if inode(t, d.Path("d", "bus")) != bus {
 		t.Error("the directory that a task may have mounted is another")
 	}
-	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/200 Dcrw-rw---- 1:299 0 0", "d/sys/", "d/sys/2-1 -> ../y", "d/tty Dcrw-rw---- 1:7 0 0")
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/200 Dcrw-rw---- 1:299 0 0", "d/sys/", "d/sys/2-1 -> ../y",
+		"d/tty Dcrw-rw---- 1:7 0 0")
 }
 
 func TestANumberIsNotCutToAByte(t *testing.T) {
@@ -240,7 +245,8 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 		plant func(t *testing.T, source, victim string)
 		want  string
 	}{
-		"a link to a file": {func(t *testing.T, source, victim string) { must(t, os.Symlink(victim, source)) }, "is not a pseudo-terminal"},
+		"a link to a file": {func(t *testing.T, source, victim string) { must(t, os.Symlink(victim, source)) },
+			"is not a pseudo-terminal"},
 		"a link that looks like a terminal's": {func(t *testing.T, source, victim string) {
 			must(t, os.Symlink("/dev/pts/../../"+victim, source))
 		}, "is not a pseudo-terminal"},
@@ -258,8 +264,12 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 			_, pty := openTerminal(t)
 			must(t, os.Symlink(pty, source))
 		}, "which no simulated stick has now"},
-		"a second name":         {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) }, "is neither a file with one name"},
-		"a node of the machine": {func(t *testing.T, source, victim string) { must(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3)) }, "is neither a file with one name"},
+		"a second name": {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) },
+			"is neither a file with one name"},
+		"a node of the machine": {func(t *testing.T, source, victim string) {
+			must(t, unix.Mknod(source, unix.S_IFCHR|0o600,
+				1<<8|3))
+		}, "is neither a file with one name"},
 		"a link of another user": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
 			must(t, os.Symlink(pty, source))
@@ -326,7 +336,8 @@ func TestWhatIsNoDeviceNodeIsNotGivenAsOne(t *testing.T) {
 	must(t, os.Symlink("/etc/passwd", source))
 	n := null("tty")
 	n.Source = source
-	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(), "is no device node") {
+	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(),
+		"is no device node") {
 		t.Errorf("got %v", err)
 	}
 	wantTree(t, d, "d/")
@@ -347,7 +358,8 @@ func TestADirectoryThatOthersCanReplaceIsRefused(t *testing.T) {
 			above := filepath.Join(t.TempDir(), "above")
 			must(t, os.Mkdir(above, 0o755))
 			plant(t, above)
-			if err := New(filepath.Join(above, "nodes")).Make(Device{Name: "d", Nodes: []Node{null("tty")}}); err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace what is there") {
+			if err := New(filepath.Join(above, "nodes")).Make(Device{Name: "d", Nodes: []Node{null("tty")}}); err == nil ||
+				errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace what is there") {
 				t.Errorf("got %v", err)
 			}
 			if there, err := os.ReadDir(above); err != nil || len(there) > 0 {
@@ -361,13 +373,15 @@ func TestAnEmptiedDeviceKeepsItsDirectories(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
-		must(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "x"}}}))
+		must(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
+			"x"}}}))
 	}
 	for range 2 {
 		must(t, d.Empty("b"))
 		must(t, d.Empty("never"))
 	}
-	wantTree(t, d, "b/", "b/bus/", "b/bus/001/", "b/sys/", "c/", "c/bus/", "c/bus/001/", "c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
+	wantTree(t, d, "b/", "b/bus/", "b/bus/001/", "b/sys/", "c/", "c/bus/", "c/bus/001/",
+		"c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
 }
 
 func TestANumberThatIsFreeIsWithdrawnFromEveryDevice(t *testing.T) {

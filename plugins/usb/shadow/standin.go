@@ -28,7 +28,8 @@ func (n Node) standIn(path string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return &fs.PathError{Op: "stat", Path: n.Source, Err: err}
 	}
-	if st.Uid != 0 && int(st.Uid) != os.Geteuid() && int(st.Uid) != n.UID { // a terminal has the number of another that was closed
+	// a terminal has the number of another that was closed
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() && int(st.Uid) != n.UID {
 		return fmt.Errorf("what %s leads to belongs to user %d, and not to the simulation", n.Source, st.Uid)
 	}
 	if err := link(n.Source, path); err != nil {
@@ -60,7 +61,8 @@ func (n Node) openStandIn() (int, error) {
 		defer unix.Close(fd)
 		return n.openPty(source)
 	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1:
-		err = fmt.Errorf("%s is neither a file with one name nor a link to a pseudo-terminal: nothing else stands for a simulated node", source)
+		err = fmt.Errorf("%s is neither a file with one name nor a link to a pseudo-terminal: nothing else stands for a "+
+			"simulated node", source)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -76,7 +78,8 @@ func (n Node) openPty(link string) (int, error) {
 		return -1, err
 	}
 	if !ptyName.MatchString(target) {
-		return -1, fmt.Errorf("%s leads to %s, which is not a pseudo-terminal: nothing else is followed in a simulation", link, target)
+		return -1, fmt.Errorf("%s leads to %s, which is not a pseudo-terminal: nothing else is followed in a simulation",
+			link, target)
 	}
 	fd, err := openPath(target)
 	if err != nil {
@@ -85,7 +88,8 @@ func (n Node) openPty(link string) (int, error) {
 	var fsys unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fsys); err != nil || fsys.Type != unix.DEVPTS_SUPER_MAGIC {
 		unix.Close(fd)
-		return -1, fmt.Errorf("%s leads to %s, which is not a pseudo-terminal: nothing else is followed in a simulation", link, target)
+		return -1, fmt.Errorf("%s leads to %s, which is not a pseudo-terminal: nothing else is followed in a simulation",
+			link, target)
 	}
 	if !n.Held(target) { // asked after it was opened: what is open is the simulation's then
 		unix.Close(fd)

@@ -85,7 +85,8 @@ func parse(args []string, usage io.Writer) (dir string, s Stick, err error) {
 		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(dirs) != 1 {
-		return "", s, fmt.Errorf("%d directories are given, one is needed: nomad-device-usb simulate DIR [options]", len(dirs))
+		return "", s, fmt.Errorf("%d directories are given, one is needed: nomad-device-usb simulate DIR [options]",
+			len(dirs))
 	}
 	if s.ID, err = sysfs.ParseID(*id); err != nil {
 		return "", s, fmt.Errorf("-id %w", err)

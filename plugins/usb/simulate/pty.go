@@ -50,7 +50,8 @@ func (p *pty) open() error {
 			return err
 		}
 		// cfmakeraw(3)
-		mode.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+		mode.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP |
+			unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 		mode.Oflag &^= unix.OPOST
 		mode.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 		mode.Cflag = mode.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8

@@ -78,12 +78,15 @@ func listing(t *testing.T, dir string) []string {
 
 func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty", "hidraw", "tty"}})
+	plug(t, dir, Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty",
+		"hidraw", "tty"}})
 	want := sysfs.Device{
 		Name: "1-1", Bus: 1, Address: 4, Path: "pci-0000:00:14.0-usbv2-0:1", PCIBusID: "0000:00:14.0",
-		ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Release: 0x100, Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Speed: "12", MaxPower: 100,
-		Interfaces: []sysfs.Interface{{Number: 0, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}, {Number: 1, Class: sysfs.Class{Class: 3}, Driver: "usbhid"}, {Number: 2, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}},
-		Settings:   []sysfs.Class{{Class: 3}, {Class: 0xff}},
+		ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}, Release: 0x100, Manufacturer: "Silicon Labs", Product: "CP2102",
+		Serial: "0001", Speed: "12", MaxPower: 100,
+		Interfaces: []sysfs.Interface{{Number: 0, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}, {Number: 1,
+			Class: sysfs.Class{Class: 3}, Driver: "usbhid"}, {Number: 2, Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}},
+		Settings: []sysfs.Class{{Class: 3}, {Class: 0xff}},
 		Nodes: []sysfs.Node{
 			{Kind: sysfs.USB, Path: "dev/bus/usb/001/004", Interface: -1, Major: 189, Minor: 3},
 			{Kind: sysfs.TTY, Path: "dev/ttyUSB0", Interface: 0, Major: 188},
@@ -95,7 +98,8 @@ func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	links := map[string][]string{
-		"dev/ttyUSB0": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"}, "dev/ttyUSB1": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"},
+		"dev/ttyUSB0": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"},
+		"dev/ttyUSB1": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"},
 	}
 	if got := sysfs.Links(os.DirFS(dir)); !reflect.DeepEqual(got, links) {
 		t.Errorf("links are %v, want %v", got, links)
@@ -116,7 +120,8 @@ func TestSticksOfOneNameAreToldApartByTheirPortsAndKeepTheirPathWhenPluggedAgain
 	if len(before) != 3 {
 		t.Fatalf("got %+v", before)
 	}
-	for i, want := range []string{"1-1 4 pci-0000:00:14.0-usbv2-0:1 dev/ttyUSB0", "1-2 5 pci-0000:00:14.0-usbv2-0:2 dev/ttyUSB1", "2-1 4 pci-0000:00:15.0-usbv2-0:1 dev/ttyUSB2"} {
+	for i, want := range []string{"1-1 4 pci-0000:00:14.0-usbv2-0:1 dev/ttyUSB0",
+		"1-2 5 pci-0000:00:14.0-usbv2-0:2 dev/ttyUSB1", "2-1 4 pci-0000:00:15.0-usbv2-0:1 dev/ttyUSB2"} {
 		d := before[i]
 		if got := fmt.Sprint(d.Name, " ", d.Address, " ", d.Path, " ", d.Nodes[1].Path); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -165,7 +170,8 @@ func TestAPortIsTakenOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{})
 	_, err := Plug(dir, Stick{})
-	if want := fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process", dir, os.Getpid()); err == nil || err.Error() != want {
+	if want := fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process",
+		dir, os.Getpid()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if got := scan(t, dir); len(got) != 1 || got[0].Address != p.Address {
@@ -323,7 +329,8 @@ func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				p, err := Plug(dir, Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty", "hidraw"}})
+				p, err := Plug(dir, Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty",
+					"hidraw"}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -438,7 +445,8 @@ func start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	if line, err := bufio.NewReader(notes).ReadString('\n'); err != nil || !strings.Contains(line, "is plugged into port") {
+	if line, err := bufio.NewReader(notes).ReadString('\n'); err != nil || !strings.Contains(line,
+		"is plugged into port") {
 		t.Fatalf("it said %q, %v", line, err)
 	}
 	return c, &out
@@ -449,7 +457,8 @@ func TestTheCommandPlugsUntilItIsInterrupted(t *testing.T) {
 		dir := t.TempDir()
 		c, out := start(t, dir, "-id", "0403:6001", "-serial", "", "-port", "1-2")
 		got := scan(t, dir)
-		if len(got) != 1 || got[0].ID.String() != "0403:6001" || got[0].Serial != "" || got[0].Name != "1-2" || got[0].Interfaces[0].Driver != "ftdi_sio" {
+		if len(got) != 1 || got[0].ID.String() != "0403:6001" || got[0].Serial != "" || got[0].Name != "1-2" ||
+			got[0].Interfaces[0].Driver != "ftdi_sio" {
 			t.Fatalf("got %+v", got)
 		}
 		port, err := os.OpenFile(filepath.Join(dir, "dev/ttyUSB0"), os.O_RDWR, 0)
@@ -488,7 +497,8 @@ func TestAStickThatAKilledProcessHasLeftIsReplaced(t *testing.T) {
 		t.Fatalf("it has left %+v", got)
 	}
 	p := plug(t, dir, Stick{Serial: "new"})
-	if got := scan(t, dir); len(got) != 1 || got[0].Serial != "new" || len(got[0].Nodes) != 2 || got[0].Nodes[1].Path != "dev/ttyUSB0" {
+	if got := scan(t, dir); len(got) != 1 || got[0].Serial != "new" || len(got[0].Nodes) != 2 ||
+		got[0].Nodes[1].Path != "dev/ttyUSB0" {
 		t.Errorf("got %+v", got)
 	}
 	p.Unplug()
@@ -510,7 +520,8 @@ func TestTheCommandSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	var usage bytes.Buffer
-	if err := func() error { _, _, err := parse([]string{"-h"}, &usage); return err }(); err == nil || !strings.Contains(usage.String(), "-serial") {
+	if err := func() error { _, _, err := parse([]string{"-h"}, &usage); return err }(); err == nil ||
+		!strings.Contains(usage.String(), "-serial") {
 		t.Errorf("-h prints %q", usage.String())
 	}
 }

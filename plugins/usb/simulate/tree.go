@@ -82,7 +82,8 @@ func (w *writer) subsystem(object, name string) {
 }
 
 func usbUevent(id sysfs.ID, bus, address int) string {
-	return fmt.Sprintf("MAJOR=189\nMINOR=%d\nDEVNAME=bus/usb/%03d/%03d\nDEVTYPE=usb_device\nDRIVER=usb\nPRODUCT=%x/%x/100\nTYPE=0/0/0\nBUSNUM=%03d\nDEVNUM=%03d",
+	return fmt.Sprintf("MAJOR=189\nMINOR=%d\nDEVNAME=bus/usb/%03d/%03d\nDEVTYPE=usb_device\n"+
+		"DRIVER=usb\nPRODUCT=%x/%x/100\nTYPE=0/0/0\nBUSNUM=%03d\nDEVNUM=%03d",
 		(bus-1)*128+address-1, bus, address, id.Vendor, id.Product, bus, address)
 }
 
@@ -98,8 +99,10 @@ func (p *Plugged) write() error {
 	w.attributes(tree,
 		"busnum", fmt.Sprint(bus), "devnum", fmt.Sprint(p.Address), "devpath", p.Port[strings.IndexByte(p.Port, '-')+1:],
 		"idVendor", fmt.Sprintf("%04x", p.ID.Vendor), "idProduct", fmt.Sprintf("%04x", p.ID.Product), "bcdDevice", "0100",
-		"bDeviceClass", "00", "bDeviceSubClass", "00", "bDeviceProtocol", "00", "bNumConfigurations", "1", "bConfigurationValue", "1",
-		"bNumInterfaces", fmt.Sprintf("%2d", len(p.Functions)), "bMaxPower", "100mA", "speed", "12", "version", " 2.00", "maxchild", "0", "urbnum", "0",
+		"bDeviceClass", "00", "bDeviceSubClass", "00", "bDeviceProtocol", "00", "bNumConfigurations", "1",
+		"bConfigurationValue", "1",
+		"bNumInterfaces", fmt.Sprintf("%2d", len(p.Functions)), "bMaxPower", "100mA", "speed", "12", "version", " 2.00",
+		"maxchild", "0", "urbnum", "0",
 		"manufacturer", p.Manufacturer, "product", p.Product, "serial", p.Serial,
 		"power/runtime_status", "active", "power/control", "on",
 		"uevent", usbUevent(p.ID, bus, p.Address))
@@ -149,12 +152,14 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 	w.subsystem(object, "bus/usb")
 	w.attributes(object, "bInterfaceNumber", fmt.Sprintf("%02x", i), "bAlternateSetting", " 0", "bNumEndpoints", "02",
 		"bInterfaceClass", class, "bInterfaceSubClass", "00", "bInterfaceProtocol", "00",
-		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, p.ID.Vendor, p.ID.Product))
+		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, p.ID.Vendor,
+			p.ID.Product))
 	w.dir(path.Join("sys/bus/usb/drivers", driver))
 	w.link(path.Join(object, "driver"), path.Join("sys/bus/usb/drivers", driver))
 	node := path.Join(object, parent, kind, name)
 	w.subsystem(node, "class/"+kind)
-	w.attributes(node, "dev", fmt.Sprintf("%d:%d", major, n), "uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=%s", major, n, name))
+	w.attributes(node, "dev", fmt.Sprintf("%d:%d", major, n), "uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=%s",
+		major, n, name))
 }
 
 // udevName is what udev's rules call a serial port (60-serial.rules).
@@ -178,8 +183,10 @@ func (w *writer) rootHub(bus int) {
 	w.attributes(path.Dir(tree), "uevent", fmt.Sprintf("DRIVER=xhci_hcd\nPCI_SLOT_NAME=%s", path.Base(path.Dir(tree))))
 	w.subsystem(tree, "bus/usb")
 	w.attributes(tree,
-		"busnum", fmt.Sprint(bus), "devnum", "1", "devpath", "0", "idVendor", "1d6b", "idProduct", "0002", "bcdDevice", "0601",
-		"bDeviceClass", "09", "bDeviceSubClass", "00", "bDeviceProtocol", "01", "bNumConfigurations", "1", "bConfigurationValue", "1",
+		"busnum", fmt.Sprint(bus), "devnum", "1", "devpath", "0", "idVendor", "1d6b", "idProduct", "0002", "bcdDevice",
+		"0601",
+		"bDeviceClass", "09", "bDeviceSubClass", "00", "bDeviceProtocol", "01", "bNumConfigurations", "1",
+		"bConfigurationValue", "1",
 		"bMaxPower", "0mA", "speed", "480", "version", " 2.00", "maxchild", "99",
 		"uevent", usbUevent(sysfs.ID{Vendor: 0x1d6b, Product: 2}, bus, 1))
 	w.file(path.Join(tree, "descriptors"), string(rootHubDescriptors))

@@ -33,10 +33,11 @@ type Device struct {
 	Speed    string // in Mbit/s, as the kernel writes it: "1.5", "480", "10000"
 	MaxPower int    // in mA
 
-	Interfaces []Interface         // of the active configuration, by number
-	Settings   []Class             // of interfaces in any setting of any configuration, also those not active; sorted, each once
-	Udev       map[string][]string // properties of its own and of its nodes, where AddUdev was called
-	Nodes      []Node              // in a fixed order: its own first, then by kind, interface and name
+	Interfaces []Interface // of the active configuration, by number
+	// of interfaces in any setting of any configuration, also those not active; sorted, each once
+	Settings []Class
+	Udev     map[string][]string // properties of its own and of its nodes, where AddUdev was called
+	Nodes    []Node              // in a fixed order: its own first, then by kind, interface and name
 }
 
 // ID is vendor and product.

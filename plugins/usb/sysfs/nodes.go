@@ -68,7 +68,8 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 	}
 	major, _ := strconv.ParseUint(event["MAJOR"], 10, 32)
 	minor, _ := strconv.ParseUint(event["MINOR"], 10, 32)
-	return Node{Kind: kind, Path: path.Join("dev", name), Interface: of, Block: subsystem == "block", Major: uint32(major), Minor: uint32(minor)}
+	return Node{Kind: kind, Path: path.Join("dev", name), Interface: of, Block: subsystem == "block", Major: uint32(major),
+		Minor: uint32(minor)}
 }
 
 // readUevent is what the kernel said when it made the object that a directory is;

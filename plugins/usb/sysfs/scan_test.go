@@ -281,7 +281,8 @@ func TestSeveralBusesMayHaveTheSameAddressesAndPorts(t *testing.T) {
 		}
 		paths, pci = append(paths, d.Path), append(pci, d.PCIBusID)
 	}
-	if want := []string{"pci-0000:00:14.0-usbv2-0:1", "pci-0000:00:14.0-usbv3-0:1", "pci-0000:02:00.0-usbv2-0:1", "pci-0000:00:1d.0-usbv2-0:1"}; !reflect.DeepEqual(paths, want) {
+	if want := []string{"pci-0000:00:14.0-usbv2-0:1", "pci-0000:00:14.0-usbv3-0:1", "pci-0000:02:00.0-usbv2-0:1",
+		"pci-0000:00:1d.0-usbv2-0:1"}; !reflect.DeepEqual(paths, want) {
 		t.Errorf("paths are %q", paths)
 	}
 	if want := []string{"0000:00:14.0", "0000:00:14.0", "0000:02:00.0", "0000:00:1d.0"}; !reflect.DeepEqual(pci, want) {
@@ -295,12 +296,19 @@ func TestThePathIsAsUdevsOnEveryKindOfController(t *testing.T) {
 			"sys/devices/platform/dummy_hcd.0:\n subsystem -> ../../../bus/platform",
 			"platform-dummy_hcd.0-usbv2-0:1", ""},
 		"in a platform device of another": {"sys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto/usb1/1-1/1-1.3",
-			"sys/devices/platform/soc:\n subsystem -> ../../../bus/platform\nsys/devices/platform/soc/fe800000.usb:\n subsystem -> ../../../../bus/platform\nsys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto:\n subsystem -> ../../../../../bus/platform",
+			"sys/devices/platform/soc:\n subsystem -> ../../../bus/platform\nsys/devices/platform/soc/fe800000.usb:\n " +
+				"subsystem -> ../../../../bus/platform\nsys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto:\n subsystem -> " +
+				"../../../../../bus/platform",
 			"platform-xhci-hcd.0.auto-usbv2-0:1.3", ""},
-		"on a PCI bus of a small board": {"sys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0/usb1/1-1/1-1.2/1-1.2.4",
-			"sys/devices/platform/scb/fd500000.pcie:\n subsystem -> ../../../../bus/platform\nsys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0:\n subsystem -> ../../../../../../bus/pci\nsys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0:\n subsystem -> ../../../../../../../bus/pci",
+		"on a PCI bus of a small " +
+			"board": {"sys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0/usb1/1-1/1-1.2/1-1.2.4",
+			"sys/devices/platform/scb/fd500000.pcie:\n subsystem -> " +
+				"../../../../bus/platform\nsys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0:\n subsystem -> " +
+				"../../../../../../bus/pci\nsys/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0:\n " +
+				"subsystem -> ../../../../../../../bus/pci",
 			"platform-fd500000.pcie-pci-0000:01:00.0-usbv2-0:1.2.4", "0000:01:00.0"},
-		"behind a bridge, in a large PCI domain": {"sys/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:1d.0/10000:e1:00.0/usb1/1-1", "",
+		"behind a bridge, in a large PCI " +
+			"domain": {"sys/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:1d.0/10000:e1:00.0/usb1/1-1", "",
 			"pci-0000:00:0e.0-pci-10000:e1:00.0-usbv2-0:1", "10000:e1:00.0"},
 		"of USB 1": {"sys/devices/pci0000:00/0000:00:1d.0/usb1/1-1",
 			"sys/devices/pci0000:00/0000:00:1d.0/usb1:\n bDeviceProtocol 00\n speed 12",
@@ -380,7 +388,8 @@ func TestANameThatLeadsOutOfDevIsNoNode(t *testing.T) {
 
 // What is plugged into a device that is no hub to the scan is a device of its own.
 func TestADeviceDoesNotHaveTheNodesOfWhatIsPluggedIntoIt(t *testing.T) {
-	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3, "ttyUSB1", "inner")))
+	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
+		"ttyUSB1", "inner")))
 	if err != nil || len(got) != 2 {
 		t.Fatalf("got %v, %v", got, err)
 	}

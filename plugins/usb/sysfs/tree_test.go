@@ -124,7 +124,8 @@ sys/bus/usb/devices:
 // describe is a device in few lines.
 func describe(d Device) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %d/%d %s %s r%04x %s [%s] %q %q %q %sMbit/s %dmA\n", d.Name, d.Bus, d.Address, d.ID, d.Class, d.Release,
+	fmt.Fprintf(&b, "%s %d/%d %s %s r%04x %s [%s] %q %q %q %sMbit/s %dmA\n", d.Name, d.Bus, d.Address, d.ID, d.Class,
+		d.Release,
 		d.Path, d.PCIBusID, d.Manufacturer, d.Product, d.Serial, d.Speed, d.MaxPower)
 	for _, i := range d.Interfaces {
 		fmt.Fprintf(&b, " if%02x %s %s\n", i.Number, i.Class, i.Driver)

@@ -18,19 +18,38 @@ const soon = time.Minute // on a busy machine
 
 func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 	for message, want := range map[string]bool{
-		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 SUBSYSTEM=usb MAJOR=189 MINOR=3 DEVNAME=bus/usb/001/004 DEVTYPE=usb_device PRODUCT=10c4/ea60/100 TYPE=0/0/0 BUSNUM=001 DEVNUM=004 SEQNUM=2214 ": true,
-		"bind@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 ACTION=bind DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 SUBSYSTEM=usb DEVTYPE=usb_interface DRIVER=cp210x SEQNUM=2220 ":                                                               true,
-		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=2217 ":                                                                                                         true,
-		"remove@/devices/platform/dummy_hcd.0/usb3/3-1/3-1:1.2/0003:1D6B:0104.0001/hidraw/hidraw1 ACTION=remove SUBSYSTEM=hidraw MAJOR=245 MINOR=1 DEVNAME=hidraw1 SEQNUM=2300 ":                                                                                    true,
-		"add@/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0/usb12/12-1/12-1.4/12-1.4:1.0/sound/card1/pcmC1D0p ACTION=add SUBSYSTEM=sound ":                                                                                                true,
-		"change@/devices/virtual/mem/null ACTION=change DEVPATH=/devices/virtual/mem/null SUBSYSTEM=mem SYNTH_UUID=0 MAJOR=1 MINOR=3 DEVNAME=null DEVMODE=0666 SEQNUM=2803 ":                                                                                        false,
-		"add@/devices/virtual/block/loop0 ACTION=add SUBSYSTEM=block DEVNAME=loop0 ":                                                                                                                                                                                false,
-		"add@/module/usbserial ACTION=add DEVPATH=/module/usbserial SUBSYSTEM=module ":                                                                                                                                                                              false,
-		"add@/bus/usb/drivers/cp210x ACTION=add SUBSYSTEM=drivers ":                                                                                                                                                                                                 false,
-		"add@/devices/platform/soc/fe800000.usb ACTION=add SUBSYSTEM=platform ":                                                                                                                                                                                     false,
-		"libudev \xfe\xed\xca\xfe(   (   DEVPATH_OLD=/devices/x SUBSYSTEM=tty ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 DEVLINKS=/dev/serial/by-id/x ":                                                               true,
-		"libudev \xfe\xed\xca\xfe ACTION=add DEVPATH=/devices/virtual/tty/tty1 SUBSYSTEM=tty ID_PATH=@/devices/usb1/x ":                                                                                                                                             false,
-		"libudev \xfe\xed\xca\xfe ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1":                                                                                                                                                                     false,
+		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 " +
+			"SUBSYSTEM=usb MAJOR=189 MINOR=3 DEVNAME=bus/usb/001/004 DEVTYPE=usb_device PRODUCT=10c4/ea60/100 TYPE=0/0/0 " +
+			"BUSNUM=001 DEVNUM=004 SEQNUM=2214 ": true,
+		"bind@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 ACTION=bind " +
+			"DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0 SUBSYSTEM=usb DEVTYPE=usb_interface DRIVER=cp210x " +
+			"SEQNUM=2220 ": true,
+		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=add SUBSYSTEM=tty MAJOR=188 " +
+			"MINOR=0 DEVNAME=ttyUSB0 " +
+			"SEQNUM=2217 ": true,
+		"remove@/devices/platform/dummy_hcd.0/usb3/3-1/3-1:1.2/0003:1D6B:0104.0001/hidraw/hidraw1 ACTION=remove " +
+			"SUBSYSTEM=hidraw MAJOR=245 MINOR=1 DEVNAME=hidraw1 " +
+			"SEQNUM=2300 ": true,
+		"add@/devices/platform/scb/fd500000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0/usb12" +
+			"/12-1/12-1.4/12-1.4:1.0/sound/card1/pcmC1D0p ACTION=add SUBSYSTEM=sound ": true,
+		"change@/devices/virtual/mem/null ACTION=change DEVPATH=/devices/virtual/mem/null SUBSYSTEM=mem SYNTH_UUID=0 " +
+			"MAJOR=1 MINOR=3 DEVNAME=null DEVMODE=0666 " +
+			"SEQNUM=2803 ": false,
+		"add@/devices/virtual/block/loop0 ACTION=add SUBSYSTEM=block " +
+			"DEVNAME=loop0 ": false,
+		"add@/module/usbserial ACTION=add DEVPATH=/module/usbserial " +
+			"SUBSYSTEM=module ": false,
+		"add@/bus/usb/drivers/cp210x ACTION=add " +
+			"SUBSYSTEM=drivers ": false,
+		"add@/devices/platform/soc/fe800000.usb ACTION=add " +
+			"SUBSYSTEM=platform ": false,
+		"libudev \xfe\xed\xca\xfe(   (   DEVPATH_OLD=/devices/x SUBSYSTEM=tty ACTION=add " +
+			"DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 " +
+			"DEVLINKS=/dev/serial/by-id/x ": true,
+		"libudev \xfe\xed\xca\xfe ACTION=add DEVPATH=/devices/virtual/tty/tty1 SUBSYSTEM=tty " +
+			"ID_PATH=@/devices/usb1/x ": false,
+		"libudev \xfe\xed\xca\xfe ACTION=add " +
+			"DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1": false,
 		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1": false, // cut short
 		"": false,
 	} {
@@ -42,13 +61,21 @@ func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 
 func TestTheNumberOfANodeIsRead(t *testing.T) {
 	for message, want := range map[string]Number{
-		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},
-		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=remove SUBSYSTEM=usb MAJOR=189 MINOR=389 DEVNAME=bus/usb/004/006 DEVTYPE=usb_device ":                    {Major: 189, Minor: 389},
-		"remove@/devices/x/usb1/1-1/block/sda ACTION=remove SUBSYSTEM=block MAJOR=8 MINOR=0 DEVNAME=sda DEVTYPE=disk ":                                                    {Major: 8, Block: true},
-		"remove@/devices/x/usb1/1-1/1-1:1.0 ACTION=remove SUBSYSTEM=usb DEVTYPE=usb_interface ":                                                                           {},
-		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 ":                                                                                               {},
-		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 MINOR=-1 ":                                                                                      {},
-		"add@/devices/x/usb1/1-1 ACTION=add SUBSYSTEM=tty MAJOR=188 MINOR=2 ":                                                                                             {Major: 188, Minor: 2}, "change@/devices/x/usb1/1-1 SUBSYSTEM=tty MAJOR=188 MINOR=2 ": {},
+		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x " +
+			"SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},
+		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=remove SUBSYSTEM=usb MAJOR=189 MINOR=389 " +
+			"DEVNAME=bus/usb/004/006 DEVTYPE=usb_device ": {Major: 189, Minor: 389},
+		"remove@/devices/x/usb1/1-1/block/sda ACTION=remove SUBSYSTEM=block MAJOR=8 MINOR=0 DEVNAME=sda " +
+			"DEVTYPE=disk ": {Major: 8, Block: true},
+		"remove@/devices/x/usb1/1-1/1-1:1.0 ACTION=remove SUBSYSTEM=usb " +
+			"DEVTYPE=usb_interface ": {},
+		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty " +
+			"MAJOR=188 ": {},
+		"remove@/devices/x/usb1/1-1 ACTION=remove SUBSYSTEM=tty MAJOR=188 " +
+			"MINOR=-1 ": {},
+		"add@/devices/x/usb1/1-1 ACTION=add SUBSYSTEM=tty MAJOR=188 " +
+			"MINOR=2 ": {Major: 188,
+			Minor: 2}, "change@/devices/x/usb1/1-1 SUBSYSTEM=tty MAJOR=188 MINOR=2 ": {},
 		"libudev \xfe\xed\xca\xfe ACTION=remove DEVPATH=/devices/x/usb1/1-1 MAJOR=188 MINOR=0 ": {},
 		"": {},
 	} {
@@ -97,7 +124,8 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 
 // kicker counts kicks alone.
 func kicker(kicks chan<- struct{}) Hearer {
-	return Hearer{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {}, Kick: func() { kicks <- struct{}{} }}
+	return Hearer{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {},
+		Kick: func() { kicks <- struct{}{} }}
 }
 
 // saySo makes the kernel tell of something harmless. Only root may.
@@ -142,7 +170,8 @@ func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
 	if now := openDescriptors(t); now > descriptors {
 		t.Errorf("%d descriptors have become %d", descriptors, now)
 	}
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // a goroutine that has sent its last takes a moment to end
+	// a goroutine that has sent its last takes a moment to end
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if runtime.NumGoroutine() <= goroutines {
 			return
 		}

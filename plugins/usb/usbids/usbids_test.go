@@ -62,16 +62,19 @@ func TestTheFirstTableThatThereIsIsRead(t *testing.T) {
 
 // The number is that of the defect of a well-known example plugin.
 func TestDefect11NamesAreTheHostsOwnAndForPeople(t *testing.T) {
-	n := New(fstest.MapFS{"usr/share/hwdata/usb.ids": {Data: []byte(table + strings.Repeat("x\n", 10) + "1a6e  Global Unichip Corp.\n\t089a  Coral\n")}})
+	n := New(fstest.MapFS{"usr/share/hwdata/usb.ids": {Data: []byte(table + strings.Repeat("x\n", 10) +
+		"1a6e  Global Unichip Corp.\n\t089a  Coral\n")}})
 	// one that came after 2017, and one that no table has: no "unknown(…)"
-	if vendor, product := n.Lookup(sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}); vendor != "Global Unichip Corp." || product != "Coral" {
+	if vendor, product := n.Lookup(sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}); vendor != "Global Unichip Corp." ||
+		product != "Coral" {
 		t.Errorf("got %q, %q", vendor, product)
 	}
 	if vendor, product := n.Lookup(sysfs.ID{Vendor: 0xffff, Product: 0xffff}); vendor != "" || product != "" {
 		t.Errorf("got %q, %q", vendor, product)
 	}
 	// what groups are named after has no slash and is not shared by two products
-	if a, b := (sysfs.ID{Vendor: 0x0457, Product: 0x0150}), (sysfs.ID{Vendor: 0x0457, Product: 0x0151}); a.String() == b.String() || strings.Contains(a.String(), "/") {
+	if a, b := (sysfs.ID{Vendor: 0x0457, Product: 0x0150}), (sysfs.ID{Vendor: 0x0457,
+		Product: 0x0151}); a.String() == b.String() || strings.Contains(a.String(), "/") {
 		t.Errorf("%s and %s", a, b)
 	}
 }
