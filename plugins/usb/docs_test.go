@@ -91,8 +91,8 @@ func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
 			}
 		}
 	}
-	for _, ours := range []string{"no device is published", "no device was asked for: a constraint of the job names " +
-		"one that is not healthy or not there",
+	for _, ours := range []string{"no device is published", "no device was requested: a constraint of the job names " +
+		"one that is unhealthy or missing",
 		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others",
 		"it is plugged in, as ",
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",

@@ -11,17 +11,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// firstWait is how long the first message waits for the first scan, so that an
-// agent's start is one update of its node, and a plugin that was started again on a
-// busy machine does not take the node's devices away for a moment. Without a message
-// the agent itself waits for 50 s (client/node_updater.go).
+// firstWait is how long the first message waits for the first scan. So an agent's start
+// is one update of its node, and the node's devices do not disappear for a moment when a
+// plugin restarts on a busy machine. Without a message the agent waits for 50 s
+// (client/node_updater.go).
 const firstWait = 10 * time.Second
 
 // Fingerprint is part of device.DevicePlugin. The stream ends with its context and
-// never before, and has no errors: Nomad answers either by dropping the plugin for
-// good. The first message comes at once, an empty one if the first scan fails or
-// takes long; further ones when anything has changed. A new stream takes the scans
-// over from the last, which is silent from then on.
+// never before, and has no errors: after either, Nomad drops the plugin permanently. The
+// first message comes at once, and is empty if the first scan fails or takes long.
+// Further ones come when anything has changed. A new stream takes over the scans of the
+// last one, which sends nothing from then on.
 func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -40,7 +40,7 @@ func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	return out, nil
 }
 
-// scan begins to scan, until ctx ends or the next scan begins. The caller has p.mu.
+// scan starts scanning, until ctx ends or scan is called again. The caller holds p.mu.
 func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.DeviceGroup {
 	if p.supersede != nil {
 		p.supersede()
@@ -61,10 +61,10 @@ func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.Devi
 	return groups
 }
 
-// scanAnyway scans where no stream does, for a reservation. Nomad gives a plugin up that
-// dies while it is configured, once for a new start of it, too; but what it has listed
-// stays on the node, jobs are placed, and for their reservations it starts the plugin
-// again, without a stream (client/devicemanager, instance.go).
+// scanAnyway starts scanning for a reservation if there is no stream. Nomad gives up a
+// plugin that dies while it is configured, also at a restart of it. But its devices stay
+// on the node and jobs are placed. For their reservations Nomad starts the plugin again,
+// without a stream (client/devicemanager, instance.go).
 func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,25 +77,26 @@ func (p *Server) scanAnyway(inst *instance) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.given && p.ctx.Err() == nil {
-			p.logger.Error("Nomad reserves devices and does not ask which there are: " + givenUp)
+			p.logger.Error("Nomad reserves devices and does not ask for the list of them: " + givenUp)
 		}
 	})
 }
 
-// isGivenUp says whether no stream has come so far: one may be behind a reservation.
+// isGivenUp reports whether there has been no stream so far. A stream may start after the
+// first reservation.
 func (p *Server) isGivenUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.given
 }
 
-// givenAfter is how long a stream may be behind a reservation, as where the plugin was
-// killed and both are asked for anew.
+// givenAfter is how long after a reservation a stream may start, as after the plugin was
+// killed and Nomad calls both again.
 const givenAfter = 10 * time.Second
 
-const givenUp = "it has given this plugin up, and knows of no change since: restart the agent"
+const givenUp = "it has given up this plugin, and misses every change since: restart the agent"
 
-// scanner is what scans for one stream.
+// scanner scans for one stream.
 type scanner struct {
 	*Server
 	inst             *instance
@@ -103,7 +104,7 @@ type scanner struct {
 }
 
 func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
-	if err := s.scanning.enter(ctx); err != nil { // a superseded stream's last scan
+	if err := s.scanning.enter(ctx); err != nil { // until the last scan of a superseded stream has ended
 		return nil, err
 	}
 	defer s.scanning.leave()
@@ -127,9 +128,9 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 	return now.groups, nil
 }
 
-// failed leaves the last list standing.
+// failed keeps the last list.
 func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.DeviceGroup {
-	s.failing.failed("failed to scan for devices, the last list stands", err)
+	s.failing.failed("failed to scan for devices, the last list stays valid", err)
 	last := s.current.Load()
 	if !last.scanned {
 		now := newSnapshot()
@@ -139,17 +140,17 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 	return last.groups
 }
 
-// deliver sends the newest groups, each time that they differ from what was sent
-// before, until ctx ends. After firstWait it sends an empty list if there was
-// nothing else to send, and at once where groups is nil.
+// deliver sends the newest groups whenever they differ from those sent before, until ctx
+// ends. If there is nothing to send within firstWait, or if groups is nil, it sends an
+// empty list.
 func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup,
 	out chan<- *device.FingerprintResponse) {
 	defer close(out)
 	first := time.NewTimer(firstWait)
 	defer first.Stop()
-	var now, told []*device.DeviceGroup
-	toldOnce := false
-	var to chan<- *device.FingerprintResponse // out while there is something to tell
+	var now, sent []*device.DeviceGroup
+	sentOnce := false
+	var to chan<- *device.FingerprintResponse // out while there is something to send
 	if groups == nil {
 		to = out
 	}
@@ -158,8 +159,8 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 		case <-ctx.Done():
 			return
 		case <-first.C:
-			if !toldOnce && to == nil {
-				p.logger.Warn("the first scan takes long: no device is published until it ends")
+			if !sentOnce && to == nil {
+				p.logger.Warn("the first scan takes long: no device is published until it has ended")
 				to = out
 			}
 		case g, open := <-groups:
@@ -167,11 +168,11 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 				groups = nil // superseded
 				continue
 			}
-			if now, to = g, out; toldOnce && reflect.DeepEqual(told, now) {
+			if now, to = g, out; sentOnce && reflect.DeepEqual(sent, now) {
 				to = nil
 			}
 		case to <- device.NewFingerprint(now...):
-			told, toldOnce, to = now, true, nil
+			sent, sentOnce, to = now, true, nil
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestAFirstScanThatFailsIsAnEmptyListAtOnce(t *testing.T) {
 		want(t, next(t, ch), "")
 		time.Sleep(time.Hour)
 		silent(t, ch)
-		if n := log.count("the last list stands: no such file"); n != 1 {
+		if n := log.count("the last list stays valid: no such file"); n != 1 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 		w.set(func(w *world) { w.err, w.groups = nil, []Group{sticks("ea60", "a:1")} })

@@ -14,15 +14,15 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// unhealthySuffix ends the name of the group of those that no task can use. They
-// have a group of their own since a constraint on ${device.ids} that names an
-// unhealthy device in a group with healthy ones is placed with no device at all
+// unhealthySuffix ends the name of a group of unhealthy devices. They have a group of
+// their own because of constraints on ${device.ids}: if one names an unhealthy device in
+// a group with healthy ones, the job is placed with no device at all
 // (scheduler/feasible/device.go, createOffer).
 const unhealthySuffix = " (unhealthy)"
 
-// scan is what an inventory said, without what Nomad can't take: one group that it
-// finds invalid, or text that is not UTF-8, and it drops the plugin with all of its
-// devices until the agent is restarted.
+// scan is the list of an instance without what Nomad can't take. After one invalid group,
+// or text that is not UTF-8, Nomad drops the plugin with all of its devices until the
+// agent is restarted.
 type scan struct {
 	devices    map[string]scanned
 	attributes map[tuple]attributes
@@ -35,8 +35,8 @@ type scanned struct {
 
 type attributes map[string]*structs.Attribute
 
-// inspect takes the groups in any order, and groups of the same name as one. It
-// also returns a sentence about each thing that it left out.
+// inspect takes the groups in any order, and merges groups of the same name. It also
+// returns a sentence about everything that it left out.
 func inspect(groups []Group) (scan, []string) {
 	s := scan{map[string]scanned{}, map[tuple]attributes{}}
 	var left []string
@@ -154,9 +154,9 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// text is a string that crosses the wire: gRPC ends the stream, and with it the
-// plugin's devices, at one that is not UTF-8. What is not printable could forge lines
-// of a log and steer a terminal.
+// text cleans a string that is sent to Nomad. At a string that is not UTF-8 gRPC ends the
+// stream, and Nomad drops the plugin. Characters that are not printable could forge log
+// lines or control a terminal.
 func text(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -19,17 +19,17 @@ type ledger map[string]entry
 type entry struct {
 	scanned
 	attributes attributes // of its group when it was last seen
-	gone       time.Time  // since when it is not there, or not whole again; zero is there
+	gone       time.Time  // when it vanished, until it is complete again; zero if it is there
 }
 
-// enter takes a scan into account and returns what to publish, and when to look
-// again because a grace period ends, which may be never (zero).
+// enter takes a scan into account. It returns what to publish, and when to scan again
+// because a grace period ends: zero for never.
 func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, time.Time) {
 	for id, d := range s.devices {
 		old := l[id]
 		e := entry{scanned: d, attributes: s.attributes[d.group]}
 		if d.Problem != "" && !old.gone.IsZero() && now.Before(old.gone.Add(grace)) {
-			// a re-plug that is not done: its group, by which Nomad knows it, is the same
+			// it is not yet plugged in completely: it stays in the group by which Nomad knows it
 			e.group, e.attributes, e.gone = old.group, old.attributes, old.gone
 		}
 		l[id] = e
@@ -53,7 +53,7 @@ func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, ti
 	return l.snapshot(s.attributes), next
 }
 
-// snapshot has everything in a fixed order, so that equal is equal.
+// snapshot has everything in a fixed order, so that snapshots can be compared.
 func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 	s := newSnapshot()
 	s.scanned, s.devices = true, make(map[string]listed, len(l))
@@ -93,7 +93,7 @@ func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 	return s
 }
 
-// idsAttribute tells nodes with the same kind of device apart, which the scheduler
-// otherwise takes for one class and judges by any one of them
-// (nomad/structs/node_class.go). A group without a healthy device has none.
+// idsAttribute distinguishes nodes with devices of the same kind. The scheduler would
+// otherwise treat them as one class and check only one of them
+// (nomad/structs/node_class.go). A group without a healthy device does not have it.
 const idsAttribute = "ids"

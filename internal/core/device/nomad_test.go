@@ -178,7 +178,7 @@ func TestReserveThroughNomad(t *testing.T) {
 	for _, c := range []struct {
 		group, id, want string
 	}{
-		{"10c4/zigbee/ea60", "", "no device was asked for"},
+		{"10c4/zigbee/ea60", "", "no device was requested"},
 		{"10c4/zigbee/ea60", "z:1", "operation on unknown device(s)"}, // Nomad's own words
 		{"10c4/zigbee/ea60 (unhealthy)", "c:1", `device "c:1" can't be used: there is no tty`},
 	} {

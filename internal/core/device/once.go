@@ -9,13 +9,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// once logs what is wrong when it begins to be so, and not again at each look.
+// once logs a problem when it first appears, and not again at each look.
 type once struct {
 	log  func(msg string, args ...any)
 	said []string
 }
 
-// say takes all that is wrong now, which may be nothing.
+// say takes all the problems that there are now, if any.
 func (o *once) say(sentences ...string) {
 	for _, s := range sentences {
 		if !slices.Contains(o.said, s) {
@@ -25,7 +25,7 @@ func (o *once) say(sentences ...string) {
 	o.said = sentences
 }
 
-// failed takes the one error that there is now.
+// failed takes the only error that there is now.
 func (o *once) failed(what string, err error) {
 	sentence := what + ": " + inWords(err)
 	var p *fingerprint.PanicError
@@ -36,15 +36,15 @@ func (o *once) failed(what string, err error) {
 	o.say(sentence)
 }
 
-// over forgets what was wrong, and tells whether anything was.
+// over forgets all problems, and reports whether there were any.
 func (o *once) over() bool {
 	was := len(o.said) > 0
 	o.said = nil
 	return was
 }
 
-// guard makes a *fingerprint.PanicError of a panic in the plugin's own code, which
-// would otherwise end every stream and be met again in the next process, at once.
+// guard turns a panic in the plugin's own code into a *fingerprint.PanicError. The panic
+// would otherwise end every stream and occur again at once in the next process.
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

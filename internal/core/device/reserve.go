@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxWait bounds the wait for a device that is on its way back: a task that
-	// waits for its device can't be stopped (the call has no context).
+	// maxWait bounds the wait for a device that may come back: a task that waits for
+	// its device can't be stopped, since the call has no context.
 	maxWait = 30 * time.Second
 
 	// scanWait is how long a reservation waits for the first scan at least.
@@ -25,8 +25,8 @@ const (
 	grantTime = time.Minute
 )
 
-// Reserve is part of device.DevicePlugin. It waits for a device that is being
-// re-plugged as long as the grace period, but not longer than half a minute.
+// Reserve is part of device.DevicePlugin. It waits for a device that has vanished or is
+// still in use for the grace period, but for half a minute at most.
 func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	inst, err := p.configuredInstance()
 	switch {
@@ -35,13 +35,13 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	case inst.Disabled:
 		return nil, errors.New("the plugin is disabled in the agent's configuration")
 	case len(ids) == 0:
-		// what the scheduler makes of a constraint that no healthy device meets
-		return nil, errors.New("no device was asked for: a constraint of the job names one that is not healthy or not there")
+		// the scheduler does so for a constraint that no healthy device meets
+		return nil, errors.New("no device was requested: a constraint of the job names one that is unhealthy or missing")
 	}
 	ids = slices.Sorted(slices.Values(ids))
 	for i := range ids[1:] {
 		if ids[i] == ids[i+1] {
-			return nil, fmt.Errorf("device %q was asked for twice", ids[i])
+			return nil, fmt.Errorf("device %q was requested twice", ids[i])
 		}
 	}
 	p.scanAnyway(inst)
@@ -53,7 +53,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	defer stop()
 	r, err := p.await(ctx, inst, ids)
 	if err != nil && p.isGivenUp() && p.ctx.Err() == nil {
-		err = fmt.Errorf("%w (Nomad does not ask which devices there are: %s)", err, givenUp)
+		err = fmt.Errorf("%w (Nomad does not ask for the list of devices: %s)", err, givenUp)
 	}
 	switch {
 	case errors.As(err, new(passing)) && p.ctx.Err() != nil:
@@ -95,7 +95,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		if !kicked && !errors.Is(err, ErrInUse) { // and not after each scan, which would be the next one's reason
+		if !kicked && !errors.Is(err, ErrInUse) { // once a second, since each scan ends this wait
 			p.kick.Kick()
 			kicked = true
 		}
@@ -125,14 +125,14 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	return r, err
 }
 
-// complete is the reservation as Nomad gets it: its agent panics on none at all.
+// complete returns the reservation for Nomad, whose agent panics if it is nil.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
-		return nil, errors.New("the plugin gave an empty reservation: this is a mistake in the plugin")
+		return nil, errors.New("the plugin returned an empty reservation: this is a mistake in the plugin")
 	}
 	whole := *r
 	if err := reservation.Remember(&whole); err != nil {
-		return nil, fmt.Errorf("the plugin gave a reservation that no driver can use: %w", err)
+		return nil, fmt.Errorf("the plugin returned a reservation that no driver can use: %w", err)
 	}
 	if hideMounts {
 		whole.Mounts = nil

@@ -38,13 +38,13 @@ func TestReserveRefusesAtOnce(t *testing.T) {
 		ids  []string
 		want string
 	}{
-		"nothing": {nil, "no device was asked for: a constraint of the job names one that is not healthy or " +
-			"not there"},
-		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there, or not any more (there is a:1, b:1, c:1)`},
+		"nothing": {nil, "no device was requested: a constraint of the job names one that is unhealthy or " +
+			"missing"},
+		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there, or no longer there (there is a:1, b:1, c:1)`},
 		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" is not there`},
 		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
 		"one beside another": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},
-		"the same twice":     {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was asked for twice`},
+		"the same twice":     {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was requested twice`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -308,9 +308,9 @@ func TestReserveScansByItselfWhereNomadDoesNotAskForAStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1")) // it goes on to look
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" is not there, or not any more (there is a:1) (Nomad does not ask which devices `+
-			`there are: it has given this plugin up, `+
-			`and knows of no change since: restart the agent)`)
+		wantError(t, err, `device "b:1" is not there, or no longer there (there is a:1) (Nomad does not ask for the list of `+
+			`devices: it has given up this plugin, `+
+			`and misses every change since: restart the agent)`)
 		if n := l.count("restart the agent"); n != 1 {
 			t.Errorf("the log says so %d times", n)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 )
 
-// snapshot is what is published. It never changes: a newer one takes its place.
+// snapshot is what is published. It never changes: a newer one replaces it.
 type snapshot struct {
 	scanned bool  // whether any scan has succeeded
 	failure error // of the scans until then
@@ -42,11 +42,11 @@ func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
 // publish is called by the goroutine that scans, and by no other.
 func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 
-// passing is a reason not to reserve now that a wait may remove.
+// passing is a reason not to reserve now that may go away.
 type passing struct{ error }
 
-// refusal is why these devices can't be reserved, nil if they can: a passing
-// reason only where there is no other.
+// refusal is why these devices can't be reserved, nil if they can. It is a passing reason
+// only if there is no other.
 func (s *snapshot) refusal(ids []string) error {
 	if !s.scanned && s.failure != nil {
 		return passing{fmt.Errorf("devices have not been listed yet: %w", s.failure)}
@@ -59,7 +59,7 @@ func (s *snapshot) refusal(ids []string) error {
 		d, known := s.devices[id]
 		switch {
 		case !known:
-			return fmt.Errorf("device %q is not there, or not any more (there is %s)", id, s.known())
+			return fmt.Errorf("device %q is not there, or no longer there (there is %s)", id, s.known())
 		case d.problem == "":
 		case d.gone:
 			wait = passing{fmt.Errorf("device %q is not ready: %s", id, d.problem)}
@@ -70,7 +70,7 @@ func (s *snapshot) refusal(ids []string) error {
 	return wait
 }
 
-// known is a sentence's list of the devices.
+// known lists the devices for an error.
 func (s *snapshot) known() string {
 	const some = 10
 	ids := slices.Sorted(maps.Keys(s.devices))

@@ -12,7 +12,7 @@ import (
 )
 
 // Stats is part of device.DevicePlugin. The stream ends with its context and never
-// before. A period in which nothing could be measured is left out.
+// before. Nothing is sent for a period in which nothing could be measured.
 func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -63,8 +63,8 @@ func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time
 	}
 }
 
-// measure answers under exactly the names that are published, by which Nomad
-// finds the statistics of a task's devices.
+// measure uses exactly the names that are published, by which Nomad finds the statistics
+// of a task's devices.
 func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device.DeviceGroupStats, err error) {
 	now := p.current.Load()
 	var ids []string
@@ -99,9 +99,9 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 	return groups, nil
 }
 
-// completeStats has an object where Nomad's commands panic without one
-// (command/helper_devices.go), the health where there is no summary, and nothing
-// that gRPC or JSON can't write.
+// completeStats adds an object where Nomad's commands panic without one
+// (command/helper_devices.go), and the health as a summary where there is none. It
+// removes what gRPC or JSON can't encode.
 func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
 	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
 	if c.Summary == nil {

@@ -1,6 +1,6 @@
-// Package fingerprint is the loop behind the Fingerprint call of driver and
-// device plugins: look at once, when kicked and now and then, and tell Nomad
-// only of a real change.
+// Package fingerprint is the loop behind the Fingerprint call of driver and device
+// plugins. It probes at once, after a kick and periodically, and sends Nomad a value
+// only when it has changed.
 package fingerprint
 
 import (
@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Loop says what to look at and when. Only Probe and Period are needed.
+// Loop is what to probe and when. Only Probe and Period are required.
 type Loop[T any] struct {
-	// Probe looks once and returns a value that it will not change later. It is called
+	// Probe probes once and returns a value that it will not change later. It is called
 	// from one goroutine at a time. It must return soon after its context ends, since the
 	// channel is closed only then. A panic in it is an error of type *PanicError.
 	Probe func(context.Context) (T, error)
@@ -23,21 +23,20 @@ type Loop[T any] struct {
 	Period time.Duration
 
 	// Kick asks for a probe now: a device came, a configuration changed. It may be
-	// nil. One kick reaches one loop, so each running loop has its own channel.
+	// nil. A kick reaches one loop, so loops do not share a channel.
 	Kick <-chan struct{}
 
-	// Settle waits so long after a kick for further ones, and probes once for
-	// all of them; zero probes for each.
+	// Settle is how long after a kick further ones are collected before one probe
+	// serves them all. Zero probes for each.
 	Settle time.Duration
 
-	// Failed makes the value to tell of when a probe failed: what Nomad should
-	// know then, such as the last value marked unhealthy. last is what the last
-	// good probe returned, known whether there was one. With a nil Failed a
-	// failure tells nothing and the last value stands.
+	// Failed returns the value to send when a probe has failed, such as the last value
+	// marked unhealthy. last is what the last successful probe returned, and known says
+	// whether there was one. With a nil Failed nothing is sent after a failure.
 	Failed func(last T, known bool, err error) T
 }
 
-// PanicError is what a probe panicked with.
+// PanicError is the error of a probe that panicked.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -48,10 +47,10 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic while fingerprin
 // firstRetry is the wait after a failed probe; it doubles to Period.
 const firstRetry = time.Second
 
-// Run starts the loop. The first value comes as soon as the first probe has
-// ended; further ones when it changed, the newest only where the receiver was
-// slow. The channel is closed when ctx ends and never before, since Nomad
-// answers a close with a new call at once.
+// Run starts the loop. The first value is sent when the first probe has ended, further
+// ones when the value has changed. A slow receiver gets the newest value only. The
+// channel is closed when ctx ends and never before, since Nomad answers a close with a
+// new call at once.
 func (l Loop[T]) Run(ctx context.Context) <-chan T {
 	values := make(chan T)
 	go func() {
@@ -63,9 +62,9 @@ func (l Loop[T]) Run(ctx context.Context) <-chan T {
 
 func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 	var (
-		good, told, now T
-		known, toldOnce bool
-		out             chan<- T // values while there is something to tell
+		good, sent, now T
+		known, sentOnce bool
+		out             chan<- T // values while there is something to send
 		kick            = l.Kick
 		retry           = min(firstRetry, l.Period)
 		next            = time.NewTimer(0)
@@ -77,13 +76,13 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			return
 
 		case out <- now:
-			told, toldOnce, out = now, true, nil
+			sent, sentOnce, out = now, true, nil
 			continue
 
 		case <-kick:
 			if l.Settle > 0 {
 				next.Reset(l.Settle)
-				kick = nil // until the probe: a storm of kicks must not put it off
+				kick = nil // until the probe, so that many kicks do not delay it
 				continue
 			}
 
@@ -91,11 +90,11 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		}
 
 		if l.Settle > 0 && len(l.Kick) > 0 {
-			<-l.Kick // before the probe, which is its answer; one during the probe is not lost
+			<-l.Kick // the probe answers it; a kick during the probe is kept
 		}
 		value, err := l.probe(ctx)
 		if ctx.Err() != nil {
-			return // a probe cut short knows nothing
+			return // the result of a cancelled probe is no evidence
 		}
 		kick = l.Kick
 		switch {
@@ -107,15 +106,15 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			next.Reset(retry)
 			retry = min(2*retry, l.Period)
 			if errors.As(err, new(*PanicError)) {
-				kick = nil // until the retry: kicks must not make it a hot loop
+				kick = nil // until the retry, so that kicks do not make a busy loop
 			}
 			if l.Failed == nil {
 				continue
 			}
 			value = l.Failed(good, known, err)
 		}
-		if toldOnce && reflect.DeepEqual(told, value) {
-			out = nil // what was about to be told is no longer so
+		if sentOnce && reflect.DeepEqual(sent, value) {
+			out = nil // the pending value is outdated
 		} else {
 			now, out = value, values
 		}

@@ -1,8 +1,8 @@
-// Package reservation keeps what a device plugin gave to a task where Nomad does
-// not lose it: in the task's environment. Nomad asks a device plugin once for each
-// task of an allocation, saves the environment of the answer, and forgets its
-// devices and mounts when the agent is restarted (client/allocrunner/taskrunner,
-// device_hook.go and task_runner_hooks.go; hashicorp/nomad#9473).
+// Package reservation stores what a device plugin has reserved for a task in the task's
+// environment, and reads it back. Nomad calls a device plugin once for each task of an
+// allocation. It saves the environment of the answer, but loses the devices and mounts
+// when the agent restarts (client/allocrunner/taskrunner, device_hook.go and
+// task_runner_hooks.go; hashicorp/nomad#9473).
 package reservation
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Prefix is what the names of the variables begin with. A hash of the value
-// follows, so that the reservations of one task do not replace each other.
+// Prefix begins the names of the variables. A hash of the value follows, so that the
+// reservations of one task do not replace each other.
 const Prefix = "OUTRIDER_RESERVATION_"
 
 type remembered struct {
@@ -40,9 +40,9 @@ type rememberedMount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Remember adds a variable to the environment of a reservation from which Recall
-// makes its devices and mounts again. A reservation with neither gets none. It is
-// an error to give what Recall would refuse; nothing is added then.
+// Remember adds a variable to the environment of a reservation, from which Recall
+// restores its devices and mounts. A reservation with neither gets none. If Recall would
+// refuse something, Remember returns an error and adds nothing.
 func Remember(r *device.ContainerReservation) error {
 	var m remembered
 	for _, d := range r.Devices {
@@ -64,7 +64,7 @@ func Remember(r *device.ContainerReservation) error {
 	// Nomad interpolates ${...} in it (client/taskenv/env.go, buildEnv)
 	text := strings.ReplaceAll(string(value), "$", `\u0024`)
 	sum := sha256.Sum256([]byte(text))
-	envs := maps.Clone(r.Envs) // which may be the plugin's own
+	envs := maps.Clone(r.Envs) // the map may be shared by the plugin
 	if envs == nil {
 		envs = map[string]string{}
 	}
@@ -73,16 +73,15 @@ func Remember(r *device.ContainerReservation) error {
 	return nil
 }
 
-// Recall makes the devices and mounts of every reservation that is remembered in
-// an environment, in an order that is always the same. It is for a driver that got
-// none though the task has reservations.
+// Recall restores the devices and mounts of every reservation in an environment, in an
+// order that is always the same.
 //
-// The environment must be drivers.TaskConfig's DeviceEnv, not its Env. A job's
-// author writes variables and templates into Env, and could so have the driver
-// mount any directory of the host. DeviceEnv has what the device plugins said and
-// nothing else, also after a restart of the agent, so its paths may lead anywhere,
-// as those that come by Nomad do. What is refused is what no plugin says: a path
-// that is not absolute or has "..", or permissions that no device cgroup has.
+// The environment must be DeviceEnv of drivers.TaskConfig, not Env. A job's author can
+// write variables and templates into Env, and could make the driver mount any directory
+// of the host. DeviceEnv contains the answers of the device plugins and nothing else,
+// also after a restart of the agent. So its paths may lead anywhere, as those that Nomad
+// passes on may. An error is what no plugin writes: a path that is not absolute or has
+// "..", or permissions that no device cgroup has.
 func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.MountConfig, error) {
 	var devices []*drivers.DeviceConfig
 	var mounts []*drivers.MountConfig
