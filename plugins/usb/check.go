@@ -104,8 +104,8 @@ func report(w io.Writer, path string, config Config) error {
 		fmt.Fprintf(w, "\ndevice %q\n", kind)
 		for _, a := range byType[kind] {
 			showAssigned(w, a)
-			if lack := p.blocks[kind].lack(a.Device); lack != "" {
-				fmt.Fprintf(w, "    unhealthy: %s\n", lack)
+			if missing := p.blocks[kind].missing(a.Device); missing != "" {
+				fmt.Fprintf(w, "    unhealthy: %s\n", missing)
 			}
 		}
 		if n, want := len(byType[kind]), p.blocks[kind].Together; want > 1 && n != want {

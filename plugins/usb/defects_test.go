@@ -21,7 +21,7 @@ import (
 func TestDefect03AReservationGrantsTheStick(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
-	said := m.serve(stick)
+	warned := m.serve(stick)
 	m.scan()
 	r := m.reserve("10c4:ea60:0001")
 	if len(r.Devices) == 0 || len(r.Envs) == 0 {
@@ -35,8 +35,8 @@ func TestDefect03AReservationGrantsTheStick(t *testing.T) {
 	tty.SetReadDeadline(time.Now().Add(soon)) // where it has one
 	got, err := bufio.NewReader(tty).ReadString('\n')
 	m.must(err)
-	if got != "stick: turn the light on\n" || said.String() != "turn the light on\n" {
-		t.Errorf("the stick heard %q and answered %q", said, got)
+	if got != "stick: turn the light on\n" || warned.String() != "turn the light on\n" {
+		t.Errorf("the stick heard %q and answered %q", warned, got)
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-// groups are the devices of the same block and product. The names are in hex, not
-// those of usb.ids: those differ between hosts, and some have a slash, which ends a
-// part of the name in a job. Sticks that several tasks may have are in one group for each
-// of them: Nomad takes all devices of a task's device block from one group, in any order,
-// and would give the same device twice.
+// groups groups devices by block and product. The names are in hex. Those of usb.ids
+// differ between hosts, and some have a slash, which ends a part of the name in a job. A
+// device that several tasks may have is in one group for each of them: Nomad takes all
+// devices of a task's device block from one group, in any order, and would give the same
+// device twice.
 func (v *inventory) groups(published []*usbDevice) []device.Group {
 	members := map[[2]string][]*usbDevice{}
 	for _, s := range published {
@@ -53,9 +53,9 @@ func (s *usbDevice) product(share int) string {
 	return fmt.Sprintf("%04x#%d", s.as.Product, share+1)
 }
 
-// attributes are those that all devices of a group have in common, and the lists of
-// what tells them apart. Text stays text: Nomad's own guess at what a string means
-// makes a number of a serial, and a server panics on one called "nan".
+// attributes are those that all devices of a group have in common, and lists of those in
+// which they differ. Text stays text: Nomad's own parser makes a number of a serial, and
+// a server panics on the text "nan".
 func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]
 	vendor, product := v.names.Lookup(first.as)
@@ -137,7 +137,7 @@ func (s *usbDevice) megabits() int64 {
 	return int64(math.Round(f))
 }
 
-// common is what all devices have, empty if that is not the same.
+// common is the text that all devices have, empty if they differ.
 func common(all []*usbDevice, of func(*usbDevice) string) string {
 	text := of(all[0])
 	for _, s := range all[1:] {
@@ -148,7 +148,7 @@ func common(all []*usbDevice, of func(*usbDevice) string) string {
 	return text
 }
 
-// joined has what the devices have, sorted, each once.
+// joined has the texts of the devices, sorted, each once.
 func joined(all []*usbDevice, of func(*usbDevice) string) string {
 	texts := map[string]bool{}
 	for _, s := range all {

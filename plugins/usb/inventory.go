@@ -23,30 +23,30 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
-// inventory is what is plugged in. Scan's fields are its goroutine's alone; Reserve
-// and Stats read what the last scan left.
+// inventory is what is plugged in. The fields of List are used by its goroutine alone.
+// Reserve and Stats read the state that the last scan has stored.
 type inventory struct {
 	*plan
 	logger hclog.Logger
 	open   func() (tree fs.FS, done func(), err error) // what is / for the plugin
 
-	ids     match.IDs
-	names   *usbids.Names
-	lister  libusb.Lister
-	shadows *shadow.Dir
-	tree    fs.FS                 // of the scan under way
-	said    map[string]bool       // warnings that were given
-	cleared bool                  // whether what former runs left is removed
-	dropped map[string]bool       // by id, what the last scan left out as withdrawn
-	refused bool                  // whether it was said that there is no right to make nodes
-	kept    map[string]*usbDevice // by directory, every device that has one, as it was when it was made last
-	plugs   map[string]plugs      // by id
-	partial map[string]time.Time  // by type, since when a unit that was whole is not; zero where it is
+	ids      match.IDs
+	names    *usbids.Names
+	lister   libusb.Lister
+	shadows  *shadow.Dir
+	tree     fs.FS                 // of the scan under way
+	warned   map[string]bool       // warnings that are logged
+	cleared  bool                  // whether the nodes of former runs are removed
+	dropped  map[string]bool       // by id, what the last scan left out as withdrawn
+	refused  bool                  // whether the missing right to make nodes is logged
+	retained map[string]*usbDevice // by directory, the device for which it was last made
+	plugs    map[string]plugs      // by id
+	partial  map[string]time.Time  // by type, when a complete unit became incomplete; zero if it is complete
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids that were, of a unit those of its members, too
+	reserved sync.Map // ids; for a unit also those of its members
 
-	idle      time.Duration // between measurements of what nobody seems to have
+	idle      time.Duration // time between measurements of devices that no task seems to have
 	measuring sync.Mutex    // held by Stats, for:
 	measured  map[plug]measured
 }
@@ -58,15 +58,15 @@ var (
 	_ device.Tuned         = (*inventory)(nil)
 )
 
-// state is what a scan found. It does not change.
+// state is the result of a scan. It does not change.
 type state struct {
 	byID map[string]*usbDevice // by published id, of which a device has as many as its count
 
-	// was has devices by the ids that they had until a twin was plugged in, which tasks may
-	// have them by.
+	// was has devices by the ids that they had until a twin was plugged in. Tasks may hold
+	// them under these ids.
 	was map[string]*usbDevice
 
-	kept map[string]*usbDevice // the inventory's
+	retained map[string]*usbDevice // the inventory's
 }
 
 // usbDevice is one device that is published.
@@ -75,16 +75,16 @@ type usbDevice struct {
 	id      string   // without the number of its count
 	as      sysfs.ID // vendor and product as published
 	block   *block
-	nodes   []given
+	nodes   []exposed
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
 	members []*usbDevice // where it stands for a unit of several
-	now     string       // the id that it has instead, if it has another
+	now     string       // its new id, if it has another one now
 }
 
-// plug is one plugging of one device, different from every other. An address alone is
-// used again, soon where a controller is reset.
+// plug identifies one plugging of one device. An address alone does not: it is reused,
+// and soon when a controller is reset.
 type plug struct {
 	bus, address int
 	path         string
@@ -94,7 +94,7 @@ type plug struct {
 
 func plugOf(d sysfs.Device) plug { return plug{d.Bus, d.Address, d.Path, d.ID, d.Serial} }
 
-// plugs are what is known of a device's plugging.
+// plugs is how often and how a device was plugged in.
 type plugs struct {
 	last  plug
 	again int
@@ -103,8 +103,8 @@ type plugs struct {
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		idle: idle, said: map[string]bool{},
-		kept: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
+		idle: idle, warned: map[string]bool{},
+		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.names = usbids.New(scanned{v})
@@ -112,7 +112,7 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 	return v
 }
 
-// scanned is the tree of whatever scan is under way.
+// scanned is the tree of the current scan.
 type scanned struct{ *inventory }
 
 // Open is part of fs.FS.
@@ -155,7 +155,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	published = v.shadow(published, devices)
 	v.countPlugs(published)
 
-	s := &state{byID: map[string]*usbDevice{}, was: map[string]*usbDevice{}, kept: maps.Clone(v.kept)}
+	s := &state{byID: map[string]*usbDevice{}, was: map[string]*usbDevice{}, retained: maps.Clone(v.retained)}
 	units := v.units(published)
 	for _, st := range units {
 		for _, id := range st.ids() {
@@ -177,8 +177,8 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// renamed are the devices that have another id since their twin was plugged in, under the
-// old one.
+// renamed returns the devices that have another id since their twin was plugged in, under
+// the old id.
 func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 	for _, s := range published {
 		for id, p := range v.plugs {
@@ -195,10 +195,12 @@ func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 
 func (v *inventory) newDevice(a match.Assigned) *usbDevice {
 	b := v.blocks[a.Type]
-	return &usbDevice{Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.lack(a.Device)}
+	return &usbDevice{
+		Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.missing(a.Device),
+	}
 }
 
-// plugged lists the devices of a tree, where a simulation may not have begun yet.
+// plugged lists the devices of a tree. A simulation may not have started yet.
 func (p *plan) plugged(tree fs.FS) ([]sysfs.Device, error) {
 	devices, err := sysfs.Scan(tree)
 	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
@@ -212,8 +214,8 @@ func (p *plan) plugged(tree fs.FS) ([]sysfs.Device, error) {
 	return devices, err
 }
 
-// ids are what it is published as: with a count, once for each task that may have
-// it.
+// ids are the ids under which it is published: with a count, one for each task that may
+// have it.
 func (s *usbDevice) ids() []string {
 	if s.block.Count == 1 {
 		return []string{s.id}
@@ -225,16 +227,16 @@ func (s *usbDevice) ids() []string {
 	return all
 }
 
-// join adds what libusb knows and sysfs does not: the classes of settings and
-// configurations that are not active. In a simulation libusb sees the machine's own
-// devices, unless umockdev's preload library shows it the same tree.
+// join sets the classes of all settings and configurations to those that libusb reports.
+// In a simulation libusb sees the machine's own devices, unless umockdev's preload library
+// shows it the same tree.
 func (v *inventory) join(devices []sysfs.Device) {
 	if !libusb.Available || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
 		return
 	}
 	listed, err := v.lister.Scan()
 	if err != nil {
-		v.warn("libusb can't be asked, what sysfs says must do: " + err.Error())
+		v.warn("failed to ask libusb, falling back to sysfs: " + err.Error())
 		return
 	}
 	for i := range devices {
@@ -249,7 +251,7 @@ func (v *inventory) join(devices []sysfs.Device) {
 	}
 }
 
-// countPlugs tells each how often it was plugged in again in this process's life.
+// countPlugs counts how often each device was plugged in again since the process started.
 func (v *inventory) countPlugs(published []*usbDevice) {
 	for _, s := range published {
 		p, known := v.plugs[s.id]
@@ -268,10 +270,10 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	}
 }
 
-// warn says each thing once.
+// warn logs each sentence once.
 func (v *inventory) warn(sentence string) {
-	if !v.said[sentence] {
-		v.said[sentence] = true
+	if !v.warned[sentence] {
+		v.warned[sentence] = true
 		v.logger.Warn(sentence)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// settle is how long a device takes until its drivers have made their nodes: most
-// need less than half of it.
+// settle is how long drivers take to make the nodes of a device. Most need less than half
+// of it.
 const settle = 300 * time.Millisecond
 
 var usb = device.Plugin[Config]{
@@ -42,7 +42,7 @@ func (v *inventory) Options() device.Options {
 
 // Events is part of device.EventSource.
 func (v *inventory) Events(ctx context.Context, kick func()) error {
-	return uevent.Listen(ctx, uevent.Hearer{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
+	return uevent.Listen(ctx, uevent.Handler{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
 }
 
 func main() { device.Main(usb) }

@@ -8,23 +8,24 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// given is a node that a task gets.
-type given struct {
+// exposed is a node that a task gets.
+type exposed struct {
 	sysfs.Node
 	name string // tty, tty-if01, tty-if01-2
 }
 
-// choose names the nodes of a device that a block gives. A kind's only node has the
-// kind's name; where several interfaces have one, theirs is in the name; further ones
-// are numbered. So a name does not depend on how the kernel numbers its nodes.
-func (b *block) choose(d sysfs.Device) []given {
-	var all []given
+// choose returns the nodes of a device that a block exposes, with their names. The only
+// node of a kind has the kind's name. If several interfaces have one, the name contains
+// the interface; further ones are numbered. So a name does not depend on the numbers that
+// the kernel gives to nodes.
+func (b *block) choose(d sysfs.Device) []exposed {
+	var all []exposed
 	interfaces := map[sysfs.Kind][]int{}
 	for _, n := range d.Nodes {
 		if !b.wants(n.Kind) {
 			continue
 		}
-		all = append(all, given{Node: n})
+		all = append(all, exposed{Node: n})
 		if !slices.Contains(interfaces[n.Kind], n.Interface) {
 			interfaces[n.Kind] = append(interfaces[n.Kind], n.Interface)
 		}
@@ -44,8 +45,8 @@ func (b *block) choose(d sysfs.Device) []given {
 	return all
 }
 
-// lack is what a device lacks for a block, empty if nothing.
-func (b *block) lack(d sysfs.Device) string {
+// missing is what a device does not have and the block needs, empty if nothing.
+func (b *block) missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
 			return fmt.Sprintf("no %s: %s", kind, drivers(d))
@@ -54,7 +55,7 @@ func (b *block) lack(d sysfs.Device) string {
 	return ""
 }
 
-// drivers says in words what could have made a node.
+// drivers describes which driver could have made a node.
 func drivers(d sysfs.Device) string {
 	var without, with []string
 	for _, i := range d.Interfaces {

@@ -95,7 +95,7 @@ func TestWhyANodeIsMissingIsSaidInWords(t *testing.T) {
 		"no tty: it has no interface (it may not be configured, or not authorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {
-		if got := (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).lack(d); got != want {
+		if got := (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).missing(d); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

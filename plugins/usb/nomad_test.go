@@ -221,8 +221,8 @@ func TestAThousandScansLeaveNothing(t *testing.T) {
 	if now[0] > before[0] || now[2] != before[2] || now[1] > before[1]+20 {
 		t.Errorf("descriptors, threads and nodes are %v, before %v", now, before)
 	}
-	if len(m.said) > 1 { // that it is a simulation
-		t.Errorf("warned of %v", m.said)
+	if len(m.warned) > 1 { // that it is a simulation
+		t.Errorf("warned of %v", m.warned)
 	}
 }
 

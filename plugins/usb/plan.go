@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// plan is a configuration, looked up and parsed.
+// plan is a parsed configuration.
 type plan struct {
 	Config
 	rules  *match.Rules
@@ -24,7 +24,7 @@ type plan struct {
 	blocks map[string]*block // by type, with match.AnyType where match_all is set
 }
 
-// block is a device block, looked up and parsed.
+// block is a parsed device block.
 type block struct {
 	Block
 	kind     string // the type that jobs ask for
@@ -101,10 +101,10 @@ func (b Block) parse(kind string) (*block, error) {
 	return parsed, err
 }
 
-// byName are the kinds that are given only where nodes lists them.
+// byName are the kinds that are exposed only if nodes lists them.
 var byName = []sysfs.Kind{sysfs.Storage, sysfs.SG, sysfs.BSG}
 
-// wants says whether the task gets nodes of this kind.
+// wants reports whether the task gets nodes of this kind.
 func (b *block) wants(k sysfs.Kind) bool {
 	if len(b.Nodes) == 0 {
 		return !slices.Contains(byName, k)
@@ -112,7 +112,7 @@ func (b *block) wants(k sysfs.Kind) bool {
 	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
 }
 
-// needs are the kinds without which the device is of no use.
+// needs are the kinds without which the device is unhealthy.
 func (b *block) needs() (all []sysfs.Kind) {
 	for _, k := range b.Nodes {
 		if !strings.HasSuffix(k, "?") {
@@ -131,7 +131,7 @@ func (m Mount) taskPath() string {
 	return cmp.Or(m.TaskPath, m.HostPath)
 }
 
-// variableName is what the names of a type's variables begin with.
+// variableName begins the names of a type's environment variables.
 func variableName(kind string) string {
 	return "USB_" + upper(kind)
 }

@@ -61,30 +61,30 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
 }
 
-// pluggedInStill says whether this plugging of the device is there: one plugged in anew
-// has another number, or is another device where a controller was reset, and nodes that no
-// scan has seen.
+// pluggedInStill reports whether the device has not been plugged in again since the scan.
+// Otherwise it has another number, or is another device if a controller was reset, and
+// nodes that no scan has found.
 func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
-// hasItsNumbers is the part of pluggedInStill that waits for nothing. It is true of another
-// device of the same product that has the address since a controller was reset.
+// hasItsNumbers is the part of pluggedInStill that never waits. It is also true if another
+// device of the same product got the address when a controller was reset.
 func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID
 }
 
-// hasNodes says whether the nodes that were made for the device are there: those of a driver
-// that is reset are removed, and it is plugged in still.
+// hasNodes reports whether the nodes that were made for the device exist. When a driver is
+// reset its nodes are removed, while the device stays plugged in.
 func (v *inventory) hasNodes(s *usbDevice) bool {
-	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n given) bool {
+	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n exposed) bool {
 		_, err := os.Lstat(v.hostPath(s, n))
 		return err != nil
 	})
 }
 
-// reservation is what a task gets, while it is put together.
+// reservation collects what a task gets.
 type reservation struct {
 	*inventory
 	links   map[string][]string // udev's, by node: they may be younger than the last scan
@@ -94,7 +94,7 @@ type reservation struct {
 	taken   map[string]bool // paths in the task
 }
 
-// add adds the nth of so many devices.
+// add adds the nth of several devices.
 func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	b := s.block
 	prefix, dir := variableName(b.kind), b.path
@@ -142,17 +142,17 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 }
 
 // hostPath is the shadow node, or the kernel's own where there are none.
-func (v *inventory) hostPath(s *usbDevice, n given) string {
+func (v *inventory) hostPath(s *usbDevice, n exposed) string {
 	if s.dir != "" {
 		return v.shadows.Path(s.dir, n.name)
 	}
 	return filepath.Join(v.Root, n.Path)
 }
 
-// furtherPaths are those under which a node is to be found, too: the configuration's,
-// for the first device of its block; udev's; and the kernel's own where programs
-// know no others.
-func (s *usbDevice) furtherPaths(n given, nth int, links []string) []string {
+// furtherPaths are additional paths of a node: those of the configuration, for the first
+// device of its block; udev's; and the kernel's own for kinds whose programs know no
+// others.
+func (s *usbDevice) furtherPaths(n exposed, nth int, links []string) []string {
 	var all []string
 	if name, ok := s.block.Names[n.name]; ok && nth == 1 {
 		all = append(all, name)
@@ -182,8 +182,8 @@ func (r *reservation) mount(host, task string, readOnly bool) {
 	}
 }
 
-// mountForLibusb mounts directories, not nodes: what is made in them after a re-plug
-// is there for a task that runs.
+// mountForLibusb mounts directories, not nodes: a running task sees what is made in them
+// after a re-plug.
 func (r *reservation) mountForLibusb(s *usbDevice) {
 	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
 	const sys = "/sys/bus/usb/devices" // nothing can be mounted where nothing is

@@ -12,10 +12,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
-// openTree opens what is / for the plugin. The nodes of a simulation become those of
-// tasks, so nobody but root and this process's user may be able to change it, and no
-// link in it leads out of it. One that is not made yet is empty. The
-// caller calls done.
+// openTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
+// root and this process's user may be able to change it, and no link may lead out of it. A
+// simulation that does not exist yet is empty. The caller calls done.
 func openTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil

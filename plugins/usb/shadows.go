@@ -15,8 +15,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// shadow makes the nodes of what is plugged in, and removes those of what is no
-// longer. It returns the devices without those that have gone since they were seen.
+// shadow makes the nodes of devices that are plugged in, and removes those of others. It
+// returns the devices that have not gone since they were listed.
 func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (there []*usbDevice) {
 	wanted := map[string]bool{}
 	for _, s := range published {
@@ -43,8 +43,8 @@ func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (ther
 	return there
 }
 
-// shadowDevice makes the nodes of one, and is false where it has gone since it was seen,
-// or another device is in its place: no node is under a name that it is not of.
+// shadowDevice makes the nodes of one device. It is false if the device has gone since it
+// was listed, or if another one is in its place. Then no nodes remain.
 func (v *inventory) shadowDevice(s *usbDevice) bool {
 	dir := match.Directory(s.id)
 	err := v.shadows.Make(v.shadowOf(s, dir))
@@ -57,7 +57,7 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	}
 	if err == nil {
 		s.dir = dir
-		v.kept[dir] = s
+		v.retained[dir] = s
 		return true
 	}
 	if err := v.shadows.Empty(dir); err != nil { // of what was made before the failure, and before this scan
@@ -76,10 +76,10 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	return true
 }
 
-// forget removes the nodes of what is not plugged in, at once: the kernel gives their
-// numbers and names to whatever comes next, on USB or not.
+// forget removes the nodes of devices that are not plugged in, at once: the kernel gives
+// their numbers and names to the next device, of any bus.
 func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
-	for dir, k := range v.kept {
+	for dir, k := range v.retained {
 		// the same plug may be there under another id, since its twin was plugged in: tasks
 		// have it under the old one
 		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == plugOf(k.Device) }) {
@@ -88,31 +88,31 @@ func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 		if err := v.shadows.Empty(dir); err != nil {
 			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
 		}
-		delete(v.kept, dir)
+		delete(v.retained, dir)
 	}
 }
 
-// removed is told by the kernel of each node that goes, whatever scan is under way.
+// removed is called for each node that the kernel removes, also during a scan.
 func (v *inventory) removed(n uevent.Number) {
 	if err := v.shadows.Withdraw(n.Block, n.Major, n.Minor); err != nil {
 		v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
 	}
 }
 
-// added is told by the kernel of each node that comes.
+// added is called for each node that the kernel adds.
 func (v *inventory) added(n uevent.Number) { v.shadows.Admit(n.Block, n.Major, n.Minor) }
 
-// missed removes the nodes of what is not what the last scan found, where the kernel may
-// have told of it and nobody heard. It must not wait, since it keeps the kernel's further
-// events from being read: the scan that follows compares the serial numbers, too.
+// missed is called when events may have been missed. It removes the nodes of devices that
+// are no longer those of the last scan. It must not wait, since further events are not
+// read meanwhile. The scan that follows also compares the serial numbers.
 func (v *inventory) missed() {
 	v.shadows.Doubt()
 	tree, done, err := v.open()
 	if err != nil {
-		return // the scan says so
+		return // the scan reports it
 	}
 	defer done()
-	for dir, s := range v.last.Load().kept {
+	for dir, s := range v.last.Load().retained {
 		if s.hasItsNumbers(tree) {
 			continue
 		}
@@ -147,10 +147,10 @@ func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	return d
 }
 
-// forLibusb says whether the task gets a /dev/bus/usb.
+// forLibusb reports whether the task gets a /dev/bus/usb.
 func (s *usbDevice) forLibusb() bool {
 	if s.block.Libusb != nil {
 		return *s.block.Libusb
 	}
-	return !slices.ContainsFunc(s.nodes, func(n given) bool { return n.Kind != sysfs.USB })
+	return !slices.ContainsFunc(s.nodes, func(n exposed) bool { return n.Kind != sysfs.USB })
 }

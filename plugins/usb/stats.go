@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// idle is how often a device is measured that no task seems to have.
+// idle is the time between measurements of a device that no task seems to have.
 const idle = time.Minute
 
 // measured is what is known of one plugging of a device.
@@ -24,9 +24,9 @@ type measured struct {
 	busy  bool // it was used between the last two measurements
 }
 
-// Stats is part of device.StatsReporter. What it reads does not wake a device. At each interval,
-// which is a second, mostly, it reads what was reserved since the plugin was started, and
-// what is used, as after a restart of the plugin; the others now and then.
+// Stats is part of device.StatsReporter. It does not wake devices. At each interval, mostly
+// a second, it reads the devices that were reserved since the plugin started, and those
+// that are in use, as after a restart of the plugin. It reads the others less often.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now, begin := v.last.Load(), time.Now()
 	v.measuring.Lock()
@@ -78,7 +78,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	return all, nil
 }
 
-// isReserved says whether a task got one of its shares since the plugin was started.
+// isReserved reports whether a task got one of its shares since the plugin was started.
 func (v *inventory) isReserved(s *usbDevice) bool {
 	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// each is the device, or the devices of the unit.
+// each returns the device, or the devices of the unit.
 func (s *usbDevice) each() []*usbDevice {
 	if len(s.members) > 0 {
 		return s.members
@@ -16,9 +16,9 @@ func (s *usbDevice) each() []*usbDevice {
 	return []*usbDevice{s}
 }
 
-// units puts one device in the place of all of a block with together, which stands for
-// them. One that is not whole is left out for the grace period, as a device that is
-// plugged in again, and has a problem from then on.
+// units replaces all devices of a block with together by one that stands for them. An
+// incomplete unit is left out for the grace period, like a device that is plugged in
+// again, and has a problem afterwards.
 func (v *inventory) units(published []*usbDevice) []*usbDevice {
 	members := map[*block][]*usbDevice{}
 	var all []*usbDevice

@@ -37,7 +37,7 @@ func (m *mistakes) add(err error) {
 
 func (m *mistakes) addf(format string, args ...any) { m.add(fmt.Errorf(format, args...)) }
 
-// orNil is for who makes an error of it.
+// orNil returns the mistakes as an error.
 func (m *mistakes) orNil() error {
 	if len(m.Problems) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (m *mistakes) orNil() error {
 	return m.Problems
 }
 
-// Validate looks at no hardware: an agent without its devices must start.
+// Validate does not look at hardware: an agent without its devices must start.
 func (c Config) Validate() error {
 	var wrong mistakes
 	wrong.add(c.validateShadowDir())
@@ -119,12 +119,12 @@ func (c Config) validateRoot() error {
 	return nil
 }
 
-// inside says whether a path is a directory or anything below it.
+// inside reports whether a path is a directory or anything below it.
 func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// taken are paths that a task has anyway.
+// taken are paths that each task has.
 var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
@@ -137,16 +137,16 @@ func (b Block) Validate() error {
 		_, err := b.knownAs()
 		wrong.add(err)
 	}
-	given := map[string]bool{}
+	listed := map[string]bool{}
 	for _, written := range b.Nodes {
 		kind := strings.TrimSuffix(written, "?")
 		switch {
 		case !slices.Contains(kinds, kind):
 			wrong.addf("nodes %q is not known%s: use %s", written, didYouMean(kind, kinds), oneOf(kinds))
-		case given[kind]:
+		case listed[kind]:
 			wrong.addf("nodes has %q twice", kind)
 		}
-		given[kind] = true
+		listed[kind] = true
 	}
 	if b.Path != "" {
 		if err := checkPath("path", b.Path, "/dev/zigbee"); err != nil {
@@ -156,14 +156,14 @@ func (b Block) Validate() error {
 				"one node's path is set with names", b.Path)
 		}
 	}
-	b.validateNames(&wrong, given)
+	b.validateNames(&wrong, listed)
 	_, err := parseMode(b.Mode)
 	wrong.add(err)
 	_, err = lookupUser(b.User)
 	wrong.add(err)
 	_, err = lookupGroup(b.Group)
 	wrong.add(err)
-	if b.Libusb != nil && *b.Libusb && len(given) > 0 && !given[string(sysfs.USB)] {
+	if b.Libusb != nil && *b.Libusb && len(listed) > 0 && !listed[string(sysfs.USB)] {
 		wrong.addf("libusb needs the usb node: add \"usb\" to nodes")
 	}
 	switch {
@@ -179,7 +179,7 @@ func (b Block) Validate() error {
 // nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2.
 var nodeName = regexp.MustCompile(`^([a-z]+)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
-func (b Block) validateNames(wrong *mistakes, given map[string]bool) {
+func (b Block) validateNames(wrong *mistakes, listed map[string]bool) {
 	used := map[string]string{}
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		path := b.Names[node]
@@ -189,7 +189,7 @@ func (b Block) validateNames(wrong *mistakes, given map[string]bool) {
 			kind, _, _ := strings.Cut(node, "-")
 			wrong.addf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, "+
 				"such as \"tty-if01\"", node, didYouMean(kind, kinds))
-		case len(given) > 0 && !given[parts[1]]:
+		case len(listed) > 0 && !listed[parts[1]]:
 			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}
 		if err := checkPath(fmt.Sprintf("names: %q", node), path, "/dev/ttyACM0"); err != nil {
@@ -231,10 +231,10 @@ func (b Block) validateMounts(wrong *mistakes) {
 	}
 }
 
-func checkPath(option, path, instead string) error {
+func checkPath(option, path, example string) error {
 	switch {
 	case !filepath.IsAbs(path):
-		return fmt.Errorf("%s %q is not absolute: write it from /, such as %q", option, path, instead)
+		return fmt.Errorf("%s %q is not absolute: write it from /, such as %q", option, path, example)
 	case path != filepath.Clean(path):
 		return fmt.Errorf("%s %q is not in its shortest form: write %q", option, path, filepath.Clean(path))
 	}

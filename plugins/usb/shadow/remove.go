@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clear removes every device that a former run left and that is not to be kept. It
-// does nothing where there is no directory yet.
+// Clear removes the directories of a former run's devices, except those in keep. It does
+// nothing if there is no directory yet.
 func (d *Dir) Clear(keep map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
 		return nil // not ours, or not there
@@ -38,9 +38,9 @@ func (d *Dir) Empty(device string) error {
 	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
 }
 
-// Withdraw removes every node of this number, whose device has gone: the kernel gives
-// it to whatever comes next, on USB or not. Make makes none until Admit, or for freeFor: the
-// kernel tells of a removal before it takes the node out of sysfs.
+// Withdraw removes every node with this number, since its device has gone and the kernel
+// gives the number to the next device, of any bus. Make makes no node with it until Admit,
+// or until freeFor has passed: the event comes before the node disappears from sysfs.
 func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,14 +55,14 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	})
 }
 
-// Admit says that the number is a device's again.
+// Admit reports that a device has the number again.
 func (d *Dir) Admit(block bool, major, minor uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.free, number{block, unix.Mkdev(major, minor)})
 }
 
-// Doubt says that calls of Admit may have been missed.
+// Doubt reports that calls of Admit may have been missed.
 func (d *Dir) Doubt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func remove(dir string, which func(fs.FileInfo) bool) error {
 	})
 }
 
-// retain removes everything from a directory but what is wanted.
+// retain removes everything from a directory except what is wanted.
 func retain(dir string, wanted map[string]bool) error {
 	there, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package shadow makes device nodes for tasks. The kernel's own come and go with
-// each plug, have another number then, and belong to root; these stay where they
-// are, follow the numbers, and have the owner and the mode that a task needs.
+// Package shadow makes device nodes for tasks. The kernel's own nodes disappear when the
+// device is unplugged, come back with other numbers, and belong to root. Those of this
+// package keep their paths, follow the numbers, and have the owner and mode that a task
+// needs.
 //
 //	/dev/nomad-usb/10c4-ea60-0001/tty          as /dev/ttyUSB0 now
 //	/dev/nomad-usb/10c4-ea60-0001/usb          as /dev/bus/usb/001/004 now
@@ -41,10 +42,10 @@ type Node struct {
 	Major  uint32
 	Minor  uint32
 
-	// Held is set where the source is no device node but what stands for one in a
-	// simulation, which is linked to: a file, or a link to a pseudo-terminal ("/dev/pts/7")
-	// of which Held says that the simulation has it now. What a simulation says of numbers
-	// is not believed: each is that of a device of the machine.
+	// Held is set in a simulation, where the source is not a device node: it is a file, or
+	// a link to a pseudo-terminal ("/dev/pts/7") for which Held reports that the simulation
+	// has it now. The node is then a link to it. The simulation's numbers are not used,
+	// since they are those of the machine's devices.
 	Held func(terminal string) bool
 
 	Mode     fs.FileMode // permission bits
@@ -54,26 +55,27 @@ type Node struct {
 // Link is a symlink.
 type Link struct{ Name, Target string }
 
-// ErrRefused is for what this process has no right to do: there are no shadow
-// nodes then, and the kernel's own must do.
+// ErrRefused means that this process has no right to make nodes. Tasks then get the
+// kernel's own.
 var ErrRefused = errors.New("no right to make device nodes")
 
-// ErrWithdrawn is for a node whose device has gone since Begin.
+// ErrWithdrawn means that the device of a node has gone since Begin.
 var ErrWithdrawn = errors.New("it was unplugged meanwhile")
 
-// Dir is the directory of all devices. Empty, Withdraw, Admit and Doubt may be called from any
-// goroutine, all else from one.
+// Dir is the directory of all devices. Empty, Withdraw, Admit and Doubt may be called by any
+// goroutine, the other methods by one.
 type Dir struct {
 	path  string
 	ready bool
 
 	mu        sync.Mutex           // held while nodes are made or removed
 	withdrawn map[number]bool      // since Begin
-	free      map[number]time.Time // when it was withdrawn that is nobody's since
+	free      map[number]time.Time // when a number was withdrawn that has not been added since
 }
 
-// freeFor is how long the kernel may list a node whose removal it has told of. Something
-// that it lists after that is there: the removal was made up ("udevadm trigger -c remove").
+// freeFor is how long the kernel may list a node after the event of its removal. A node
+// that it still lists afterwards exists: the event was synthetic ("udevadm trigger -c
+// remove").
 const freeFor = 10 * time.Second
 
 // number is that of a node.
@@ -90,7 +92,7 @@ func New(path string) *Dir {
 // Path is where a device's node is, or its directory, where node is empty.
 func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
 
-// mark is a file that says whose the directory is, since what is in it and unknown is
+// mark is a file that marks the directory as the plugin's. Unknown files in it are
 // removed.
 const mark = ".nomad-device-usb"
 
@@ -118,7 +120,7 @@ func (d *Dir) prepare() error {
 	return nil
 }
 
-// isOurs is false where it is empty, and an error where others have something in it.
+// isOurs is false if the directory is empty. Files of others in it are an error.
 func (d *Dir) isOurs() (bool, error) {
 	there, err := os.ReadDir(d.path)
 	if err != nil {
@@ -131,7 +133,7 @@ func (d *Dir) isOurs() (bool, error) {
 	return ours, nil
 }
 
-// Check says why no device node could be made in it, and makes nothing.
+// Check returns why no device node could be made in the directory. It makes nothing.
 func (d *Dir) Check() error {
 	if _, err := d.isOurs(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -143,17 +145,17 @@ func (d *Dir) Check() error {
 	}
 }
 
-// Begin is called before it is looked at which devices there are: of what is withdrawn
-// from then on, Make makes nothing, since it was another's that was seen.
+// Begin is called before a scan. Make makes no node whose number is withdrawn after Begin,
+// since the scan may have found another device with that number.
 func (d *Dir) Begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.withdrawn)
 }
 
-// Make gives a device the directory that it is to have. What is right already is not
-// touched, so that tasks that have it open or mounted go on; what is another now is
-// replaced in one step; what is no longer wanted is removed.
+// Make brings the directory of a device to the wanted state. Nodes that are right are not
+// touched, so that tasks can keep them open or mounted. Others are replaced atomically or
+// removed.
 func (d *Dir) Make(dev Device) error {
 	if !plain(dev.Name) {
 		return fmt.Errorf("%q is not the name of a directory", dev.Name)
@@ -218,7 +220,7 @@ func (dev Device) make(dir string) error {
 	return nil
 }
 
-// makeDir makes a directory that everybody may look into, whatever the umask.
+// makeDir makes a directory that any user may read, independent of the umask.
 func makeDir(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
 		if err := os.Remove(path); err != nil { // of a node that had this name
@@ -235,7 +237,7 @@ func makeDir(path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// plain says whether a name stays within its directory, and is none of this
+// plain reports whether a name stays within its directory and is not one of this
 // package's own.
 func plain(name string) bool {
 	return name != "" && !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, "/\x00")

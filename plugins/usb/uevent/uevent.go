@@ -1,5 +1,5 @@
-// Package uevent hears from the kernel that something was plugged in or out, and
-// from udev that it is done with it.
+// Package uevent receives the kernel's events about USB devices that are plugged in or
+// out, and udev's events when it has processed them.
 package uevent
 
 import (
@@ -16,34 +16,33 @@ const (
 	kernelGroup = 1       // lib/kobject_uevent.c
 	udevGroup   = 2       // systemd, src/libsystemd/sd-device/device-monitor.c
 	messageSize = 8 << 10 // a path, and the environment of UEVENT_BUFFER_SIZE, 2 KiB
-	queueSize   = 8 << 20 // the most that the kernel queues for a reader that is late
+	queueSize   = 8 << 20 // the most that the kernel queues for a slow reader
 )
 
-// Hearer is who is told, from one goroutine.
-type Hearer struct {
-	// Removed is called for each node of a USB device that is gone, before Kick: its number
-	// is free for what comes next. Added is called for each that is new.
+// Handler has the functions that Listen calls, all from one goroutine.
+type Handler struct {
+	// Removed is called for each node of a USB device that has gone, before Kick. The
+	// kernel may give its number to the next device. Added is called for each new node.
 	Removed, Added func(Number)
 
-	// Missed is called before Kick where removals may have been missed: once it is
-	// listened, and, when the kernel had more to say than there was room for, after the
-	// messages that it had room for.
+	// Missed is called before Kick when removals may have been missed: at the start, and
+	// when the queue has overflowed, after the messages that were still in it.
 	Missed func()
 
-	// Kick is called when the kernel tells of a USB device or of what its drivers made of
-	// it, again when udev has given a node its owner and mode, and after Missed.
+	// Kick is called after an event about a USB device or what its drivers have made,
+	// again when udev has set the owner and mode of a node, and after Missed.
 	Kick func()
 }
 
-// Listen returns with ctx, or when the kernel can't be heard. It needs no privilege. In
-// a network namespace of an unprivileged container the kernel says nothing.
-func Listen(ctx context.Context, h Hearer) error {
+// Listen returns when ctx ends or when it can't receive events. It needs no privilege. In
+// a network namespace of an unprivileged container there are no events.
+func Listen(ctx context.Context, h Handler) error {
 	socket, err := open()
 	if err != nil {
 		return fmt.Errorf("failed to listen for the kernel's events: %w", err)
 	}
 	defer socket.Close()
-	return h.hear(ctx, socket, ofUSB)
+	return h.listen(ctx, socket, ofUSB)
 }
 
 func open() (*os.File, error) {
@@ -61,7 +60,7 @@ func open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
-func (h Hearer) hear(ctx context.Context, socket *os.File, about func(message []byte) bool) error {
+func (h Handler) listen(ctx context.Context, socket *os.File, about func(message []byte) bool) error {
 	conn, err := socket.SyscallConn()
 	if err != nil {
 		return err
@@ -86,7 +85,7 @@ func (h Hearer) hear(ctx context.Context, socket *os.File, about func(message []
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			lost = true // until the queue is empty the kernel drops more, and says so only now
+			lost = true // until the queue is empty the kernel drops more, without a further error
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):

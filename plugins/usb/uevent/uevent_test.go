@@ -92,14 +92,14 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	told, ended := make(chan string, 100), make(chan error, 1)
 	bus := fmt.Sprintf("/usb%d/", os.Getpid())
-	h := Hearer{
+	h := Handler{
 		Removed: func(n Number) { told <- fmt.Sprintf("-%d:%d", n.Major, n.Minor) },
 		Added:   func(n Number) { told <- fmt.Sprintf("+%d:%d", n.Major, n.Minor) },
 		Missed:  func() { told <- "missed" },
 		Kick:    func() { told <- "kick" },
 	}
 	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
-	go func() { ended <- h.hear(ctx, socket, about) }()
+	go func() { ended <- h.listen(ctx, socket, about) }()
 	defer func() { cancel(); <-ended }()
 	want := []string{"missed", "kick"}
 	text := "remove@/devices/pci0000:00/0000:00:14.0" + bus + "1-1\x00ACTION=remove\x00MAJOR=188\x00MINOR=7\x00"
@@ -123,8 +123,8 @@ func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
 }
 
 // kicker counts kicks alone.
-func kicker(kicks chan<- struct{}) Hearer {
-	return Hearer{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {},
+func kicker(kicks chan<- struct{}) Handler {
+	return Handler{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {},
 		Kick: func() { kicks <- struct{}{} }}
 }
 
@@ -183,7 +183,7 @@ func TestAKickForEachMessageOfInterest(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- kicker(kicks).hear(ctx, socket, ofNull) }()
+	go func() { ended <- kicker(kicks).listen(ctx, socket, ofNull) }()
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	for range 3 {
@@ -207,7 +207,7 @@ func TestLostMessagesAreAKick(t *testing.T) {
 	missed, read, readBefore := 0, 0, 0 // readBefore is what was read before the last call of Missed
 	h.Missed = func() { missed, readBefore = missed+1, read }
 	about := func([]byte) bool { read++; return false }
-	go func() { ended <- h.hear(ctx, socket, about) }()
+	go func() { ended <- h.listen(ctx, socket, about) }()
 	within(t, "the first kick", kicks)
 	if lost {
 		within(t, "the kick for what was lost", kicks)
@@ -238,7 +238,7 @@ func TestWhatUdevSaysToItsGroupIsAKick(t *testing.T) {
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
 	bus := fmt.Sprintf("/usb%d/", os.Getpid()) // another run of this test has another
 	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
-	go func() { ended <- kicker(kicks).hear(ctx, socket, about) }()
+	go func() { ended <- kicker(kicks).listen(ctx, socket, about) }()
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	text := "libudev\x00\xfe\xed\xca\xfe\x00ACTION=add\x00DEVPATH=/devices/pci0000:00/0000:00:14.0" + bus + "1-1\x00"
