@@ -46,7 +46,7 @@ func wantLines(t *testing.T, got string, lines ...string) {
 	}
 }
 
-func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
+func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 	m := newMachine(t, ``)
 	toCopy := func(got string) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestListShowsWhatIsPluggedInWithABlockToCopy(t *testing.T) {
 	toCopy(m.list())
 }
 
-func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
+func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("1a86:7523", "", "1-1")
 	m.plug("1a86:7523", "", "1-2")
@@ -102,7 +102,7 @@ func TestTheBlockThatListPrintsMeansThisStickAlone(t *testing.T) {
 }
 
 // Whatever is in a serial number. A configuration is HCL, in which ${ begins an expression.
-func TestTheBlockThatListPrintsIsRightWhateverTheSerialNumber(t *testing.T) {
+func TestList_BlockFitsAnySerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {
 		m := newMachine(t, ``)
@@ -123,7 +123,7 @@ func TestTheBlockThatListPrintsIsRightWhateverTheSerialNumber(t *testing.T) {
 	}
 }
 
-func TestCheckShowsWhichDeviceBelongsToWhichBlock(t *testing.T) {
+func TestCheck_ShowsBlocksOfDevices(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("1a86:7523", "", "1-2")
@@ -199,7 +199,7 @@ note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port
 	}
 }
 
-func TestCheckReadsAnAgentsFileOrTheConfigAlone(t *testing.T) {
+func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for name, config := range map[string]string{
@@ -223,7 +223,7 @@ func TestCheckReadsAnAgentsFileOrTheConfigAlone(t *testing.T) {
 	}
 }
 
-func TestCheckTellsWhatKeepsAnAgentFromStarting(t *testing.T) {
+func TestCheck_ReportsMistakes(t *testing.T) {
 	m := newMachine(t, ``)
 	for name, c := range map[string]struct{ config, want, printed string }{
 		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
@@ -253,7 +253,7 @@ func TestCheckTellsWhatKeepsAnAgentFromStarting(t *testing.T) {
 	}
 }
 
-func TestCheckTellsWhatKeepsNodesFromBeingMade(t *testing.T) {
+func TestCheck_ReportsBadShadowDir(t *testing.T) {
 	m := newMachine(t, ``)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/precious", nil, 0o600))
@@ -263,7 +263,7 @@ func TestCheckTellsWhatKeepsNodesFromBeingMade(t *testing.T) {
 		"directory that is empty or missing")
 }
 
-func TestCheckReadsADirectory(t *testing.T) {
+func TestCheck_ReadsDirectory(t *testing.T) {
 	m := newMachine(t, ``)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/a.hcl", []byte("client { enabled = true }"), 0o644))
@@ -284,7 +284,7 @@ func TestCheckReadsADirectory(t *testing.T) {
 	}
 }
 
-func TestEveryCommandIsThere(t *testing.T) {
+func TestCommands_AreComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, c := range usb.Commands {
 		names[c.Name] = c.Help != "" && c.Run != nil

@@ -14,11 +14,11 @@ import (
 
 const page = "../../docs/usb.md"
 
-func TestTheDocumentedOptionsAreThoseOfTheStructs(t *testing.T) {
+func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
 	schematest.Document(t, page, map[string]schema.Described{"plugin options": schema.Of[Config]()})
 }
 
-func TestTheDocumentedConfigurationsAreRight(t *testing.T) {
+func TestDocs_ConfigurationsAreRight(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestTheDocumentedConfigurationsAreRight(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedNamesAreThoseThatAreGiven(t *testing.T) {
+func TestDocs_NamesAreThoseGiven(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestTheDocumentedNamesAreThoseThatAreGiven(t *testing.T) {
 }
 
 // What somebody searches the page for is what they see.
-func TestTheTroublesAreNamedAsTheyAreSeen(t *testing.T) {
+func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

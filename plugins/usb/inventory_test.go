@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAStickIsPublishedUnderItsName(t *testing.T) {
+func TestInventory_PublishesByName(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.wantPublished()
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -42,7 +42,7 @@ func TestAStickIsPublishedUnderItsName(t *testing.T) {
 	}
 }
 
-func TestTwoEqualSticksAreToldApartByWhereTheyArePluggedIn(t *testing.T) {
+func TestInventory_DistinguishesTwinsByPort(t *testing.T) {
 	m := newMachine(t, `
 		device "left" {
 			id   = "1a86:7523"
@@ -72,7 +72,7 @@ func TestTwoEqualSticksAreToldApartByWhereTheyArePluggedIn(t *testing.T) {
 	m.wantPublished(want...)
 }
 
-func TestEverythingElseIsPublishedWhenAsked(t *testing.T) {
+func TestInventory_MatchAllPublishesRest(t *testing.T) {
 	m := newMachine(t, `
 		match_all = true
 		device "zigbee" { id = "10c4:ea60" }
@@ -94,7 +94,7 @@ func TestEverythingElseIsPublishedWhenAsked(t *testing.T) {
 	}
 }
 
-func TestADeviceMayBeSharedByACount(t *testing.T) {
+func TestInventory_SharesByCount(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
 		count = 3
@@ -112,7 +112,7 @@ func TestADeviceMayBeSharedByACount(t *testing.T) {
 	}
 }
 
-func TestWhatIsNeededAndMissingIsSaid(t *testing.T) {
+func TestInventory_ReportsMissingNode(t *testing.T) {
 	m := newMachine(t, `device "key" {
 		id    = "1050:0407"
 		nodes = ["hidraw", "usb?", "tty?"]
@@ -125,7 +125,7 @@ func TestWhatIsNeededAndMissingIsSaid(t *testing.T) {
 	m.wantPublished("1050/key/0407 1050:0407:7 (no hidraw: its driver cp210x has made none)")
 }
 
-func TestADirectoryThatCanNotBeUsedMakesDevicesUnhealthy(t *testing.T) {
+func TestInventory_UnusableShadowDirIsUnhealthy(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.must(os.Mkdir(m.nodes, 0o755))
 	m.must(os.WriteFile(m.nodes+"/precious", nil, 0o600))
@@ -134,7 +134,7 @@ func TestADirectoryThatCanNotBeUsedMakesDevicesUnhealthy(t *testing.T) {
 		" has files of others: use a directory that is empty or missing)")
 }
 
-func TestNothingConfiguredAndBlocksThatOverlapAreSaidOnce(t *testing.T) {
+func TestInventory_WarnsOnce(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for range 3 {
@@ -156,7 +156,7 @@ func TestNothingConfiguredAndBlocksThatOverlapAreSaidOnce(t *testing.T) {
 }
 
 // A job's count = 2 is two devices of one group, whichever Nomad takes.
-func TestNoGroupHasAStickTwice(t *testing.T) {
+func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
 		count = 2
@@ -173,7 +173,7 @@ func TestNoGroupHasAStickTwice(t *testing.T) {
 	}
 }
 
-func TestADeviceIsFoundByWhatUdevSaysOfItOrOfItsNodes(t *testing.T) {
+func TestInventory_MatchesUdevProperties(t *testing.T) {
 	m := newMachine(t, `
 		device "a" {
 			id = "10c4:ea60"

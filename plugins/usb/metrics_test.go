@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestStatisticsArePrintedForPrometheus(t *testing.T) {
+func TestMetrics_ArePrintedForPrometheus(t *testing.T) {
 	m := newMachine(t, "")
 	m.plug("10c4:ea60", `A"\1`, "1-1")
 	m.plug("1a86:7523", "", "1-2") // no block's

@@ -32,7 +32,7 @@ var webcam = sysfs.Device{
 	},
 }
 
-func TestNodesHaveNamesThatDoNotDependOnTheKernelsNumbers(t *testing.T) {
+func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
 		"all but storage": {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05",
 			"video", "video-2", "media", "sound"}},
@@ -53,7 +53,7 @@ func TestNodesHaveNamesThatDoNotDependOnTheKernelsNumbers(t *testing.T) {
 	}
 }
 
-func TestEveryNameOfANodeCanBeUsedInNames(t *testing.T) {
+func TestNodes_NamesCanBeConfigured(t *testing.T) {
 	for _, n := range (&block{Block: Block{Nodes: kinds}}).choose(webcam) {
 		b := Block{Names: map[string]string{n.name: "/dev/x"}}
 		var wrong mistakes
@@ -63,7 +63,7 @@ func TestEveryNameOfANodeCanBeUsedInNames(t *testing.T) {
 	}
 }
 
-func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
+func TestNodes_SoundAndInputKeepKernelNames(t *testing.T) {
 	s := &usbDevice{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
 	for kind, want := range map[sysfs.Kind][]string{
 		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil,
@@ -80,7 +80,7 @@ func TestSoundAndInputAreThereUnderTheKernelsNamesToo(t *testing.T) {
 	}
 }
 
-func TestWhyANodeIsMissingIsSaidInWords(t *testing.T) {
+func TestNodes_MissingNodeIsExplained(t *testing.T) {
 	for want, d := range map[string]sysfs.Device{
 		"no tty: no driver is bound to " +
 			"interface 0": {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1,

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-func TestDevicePluginsTable(t *testing.T) {
+func TestPlugin_Conforms(t *testing.T) {
 	m := newMachine(t, ``)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("10c4:ea60", "0002", "1-2")
@@ -58,7 +58,7 @@ func (m *machine) agent(config string) *conformance.Manager {
 	})
 }
 
-func TestAnAgentHearsOfPlugsAndUnplugs(t *testing.T) {
+func TestNomad_GetsPlugsAndUnplugs(t *testing.T) {
 	m := newMachine(t, ``)
 	a := m.agent("grace = \"5m\"\n" + zigbeeBlock)
 	a.Want("", soon)
@@ -76,7 +76,7 @@ func TestAnAgentHearsOfPlugsAndUnplugs(t *testing.T) {
 	}
 }
 
-func TestAnAgentHearsThatAGracePeriodIsOver(t *testing.T) {
+func TestNomad_GetsEndOfGrace(t *testing.T) {
 	m := newMachine(t, ``)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent("grace = \"1s\"\n" + zigbeeBlock)
@@ -87,7 +87,7 @@ func TestAnAgentHearsThatAGracePeriodIsOver(t *testing.T) {
 
 // One byte that is not UTF-8 would end the stream, after which Nomad drops the plugin
 // with all of its devices until the agent is restarted.
-func TestNoStringOfADeviceEndsTheStreamToTheAgent(t *testing.T) {
+func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent("grace = \"0s\"\nmatch_all = true")
@@ -131,7 +131,7 @@ func TestNoStringOfADeviceEndsTheStreamToTheAgent(t *testing.T) {
 	}
 }
 
-func TestAReservationIsTheSameAfterThePluginWasKilled(t *testing.T) {
+func TestNomad_ReservationIsSameAfterKill(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent(zigbeeBlock)
@@ -159,7 +159,7 @@ func TestAReservationIsTheSameAfterThePluginWasKilled(t *testing.T) {
 	}
 }
 
-func TestAReservationWaitsForAStickThatIsBeingReplugged(t *testing.T) {
+func TestNomad_ReserveWaitsForReplug(t *testing.T) {
 	m := newMachine(t, ``)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
 	a := m.agent("grace = \"1m\"\n" + zigbeeBlock)
@@ -182,7 +182,7 @@ func TestAReservationWaitsForAStickThatIsBeingReplugged(t *testing.T) {
 	}
 }
 
-func TestAnAgentDoesNotStartWithAMistakeInTheConfiguration(t *testing.T) {
+func TestNomad_RefusesMistakes(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestAnAgentDoesNotStartWithAMistakeInTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestAThousandScansLeaveNothing(t *testing.T) {
+func TestNomad_ScansLeakNothing(t *testing.T) {
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
 	for port := range 4 {
 		m.plug("10c4:ea60", fmt.Sprint(port), fmt.Sprintf("1-%d", port+1))

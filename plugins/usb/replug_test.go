@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
+func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -56,7 +56,7 @@ func TestAReplugKeepsPathsAndIsCounted(t *testing.T) {
 	}
 }
 
-func TestADeviceThatChangesItsIDWhenUsedIsOne(t *testing.T) {
+func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	m := newMachine(t, `device "tpu" {
 		id       = ["1a6e:089a", "18d1:9302"]
 		known_as = "1A6E:089A"
@@ -105,7 +105,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func TestNodesGoWithTheirDevice(t *testing.T) {
+func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("10c4:ea60", "0003", "1-3")
@@ -131,7 +131,7 @@ func TestNodesGoWithTheirDevice(t *testing.T) {
 	}
 }
 
-func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
+func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -143,7 +143,7 @@ func TestAStickThatTookAnothersPlaceIsNotFoundUnderItsName(t *testing.T) {
 	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
-func TestAStickWithTheAddressOfTheOneBeforeIsNotTakenForIt(t *testing.T) {
+func TestReplug_SameAddressIsOtherDevice(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\nmatch_all = true")
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -156,7 +156,7 @@ func TestAStickWithTheAddressOfTheOneBeforeIsNotTakenForIt(t *testing.T) {
 	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
 
-func TestAStickWhoseTwinIsPluggedInKeepsItsNodesForTheTaskThatHasIt(t *testing.T) {
+func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	m := newMachine(t, "grace = \"0s\"\n"+zigbeeBlock)
 	first := m.plug("10c4:ea60", "0001", "1-1")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
@@ -259,7 +259,7 @@ func (m *machine) wantTrue(when string) {
 	}
 }
 
-func TestSticksSwappedBetweenPortsAreNeverFoundUnderEachOthersNames(t *testing.T) {
+func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
@@ -293,7 +293,7 @@ func TestSticksSwappedBetweenPortsAreNeverFoundUnderEachOthersNames(t *testing.T
 }
 
 // The look at the sticks and the making of nodes are not one moment.
-func TestSticksSwappedDuringAScanAreNotGivenEachOthersNodes(t *testing.T) {
+func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 	for name, told := range map[string]bool{"the kernel has told": true, "nobody tells": false} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, "")
@@ -326,7 +326,7 @@ func TestSticksSwappedDuringAScanAreNotGivenEachOthersNodes(t *testing.T) {
 }
 
 // More is said by the kernel than there is room for, or before it was listened.
-func TestNodesOfWhatIsNotThereAreRemovedWhereRemovalsMayHaveBeenMissed(t *testing.T) {
+func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
 	m := newMachine(t, "")
 	m.missed() // before anything
 	m.real(zigbeeBlock)
@@ -340,7 +340,7 @@ func TestNodesOfWhatIsNotThereAreRemovedWhereRemovalsMayHaveBeenMissed(t *testin
 
 // The kernel tells of a removal, then takes the node out of sysfs, and the device some
 // time after, when a scan that has begun in between sees nothing of it.
-func TestANodeThatIsBeingRemovedIsNotMadeAgain(t *testing.T) {
+func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -367,7 +367,7 @@ func TestANodeThatIsBeingRemovedIsNotMadeAgain(t *testing.T) {
 }
 
 // A driver that is reset takes its node away, and the device stays.
-func TestANodeThatHasGoneIsNotReservedAndItsReturnIsNoReplug(t *testing.T) {
+func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -401,7 +401,7 @@ func (r *recorder) Open(name string) (fs.File, error) {
 
 // The kernel locks a device while its serial number is read, and may hold that lock for
 // seconds itself; the numbers are free.
-func TestTheSerialNumberIsReadOnlyWhereTheNumbersAreTheSame(t *testing.T) {
+func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
@@ -425,7 +425,7 @@ func TestTheSerialNumberIsReadOnlyWhereTheNumbersAreTheSame(t *testing.T) {
 }
 
 // Nobody tells of removals here.
-func TestWhatIsUnderAnOldIDIsRemovedTooWhereRemovalsMayHaveBeenMissed(t *testing.T) {
+func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
 	first := m.plug("10c4:ea60", "A", "1-1")
@@ -441,7 +441,7 @@ func TestWhatIsUnderAnOldIDIsRemovedTooWhereRemovalsMayHaveBeenMissed(t *testing
 	m.wantNodes()
 }
 
-func TestNoNodeIsLeftWhereAnotherOfTheDeviceCanNotBeMade(t *testing.T) {
+func TestReplug_FailureLeavesNoNode(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1", "tty", "tty")
 	m.scan()
@@ -454,7 +454,7 @@ func TestNoNodeIsLeftWhereAnotherOfTheDeviceCanNotBeMade(t *testing.T) {
 	m.wantNodes()
 }
 
-func TestOnlyARePlugOfWhatATaskGotIsWarnedOf(t *testing.T) {
+func TestReplug_WarnsForReservedOnly(t *testing.T) {
 	m := newMachine(t, `
 		device "radios" {
 			id       = "10c4:ea60"

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
+func TestReserve_UsesNamesOfBlock(t *testing.T) {
 	m := newMachine(t, `device "my-zigbee" {
 		id    = "10c4:ea60"
 		names { tty = "/dev/ttyACM0" }
@@ -65,7 +65,7 @@ func TestATaskGetsItsStickUnderTheNamesOfItsBlock(t *testing.T) {
 
 // A task that may mknod makes itself any node that its cgroup has, and one that may
 // write changes the stick.
-func TestATaskMayDoNoMoreToItsStickThanItsBlockSays(t *testing.T) {
+func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 	for config, want := range map[string]string{
 		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm",
 		`cgroup_permissions = "rwm"`: "rwm",
@@ -94,7 +94,7 @@ func TestATaskMayDoNoMoreToItsStickThanItsBlockSays(t *testing.T) {
 	}
 }
 
-func TestNamesThatUdevGivesAfterTheScanAreGivenToo(t *testing.T) {
+func TestReserve_IncludesLateUdevNames(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	const byID = "/dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"
@@ -116,7 +116,7 @@ func wantReservation(t *testing.T, got, want *nomad.ContainerReservation) {
 	}
 }
 
-func TestSeveralSticksOfOneTaskDoNotMeet(t *testing.T) {
+func TestReserve_SeveralDevicesDoNotConflict(t *testing.T) {
 	m := newMachine(t, `
 		device "zigbee" { id = "10c4:ea60" }
 		device "zwave" { id = "0658:0200" }`)
@@ -158,7 +158,7 @@ func TestSeveralSticksOfOneTaskDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestWhatLibusbLooksAtIsMountedForADeviceWithoutOtherNodes(t *testing.T) {
+func TestReserve_MountsForLibusb(t *testing.T) {
 	m := newMachine(t, `
 		device "sdr" {
 			id    = "0bda:2838"
@@ -212,7 +212,7 @@ func mustReadlink(t *testing.T, path string) string {
 	return target
 }
 
-func TestADeviceThatIsGoneOrHasLostItsNodeIsNotReserved(t *testing.T) {
+func TestReserve_RefusesGoneDevice(t *testing.T) {
 	m := newMachine(t, `device "key" {
 		id    = "1050:0407"
 		nodes = ["hidraw"]
@@ -236,7 +236,7 @@ func TestADeviceThatIsGoneOrHasLostItsNodeIsNotReserved(t *testing.T) {
 	m.reserve("1050:0407:9")
 }
 
-func TestWithoutTheRightToMakeNodesTheKernelsOwnAreGiven(t *testing.T) {
+func TestReserve_FallsBackToKernelNodes(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for _, dir := range []string{m.root, filepath.Dir(m.root), filepath.Dir(filepath.Dir(m.root))} {

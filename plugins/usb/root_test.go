@@ -13,7 +13,7 @@ import (
 
 // What is below root becomes nodes of tasks, and what is below shadow_dir is made and
 // removed by root.
-func TestADirectoryThatOthersCanReplaceIsRefusedByItsOption(t *testing.T) {
+func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	for _, option := range []string{"root", "shadow_dir"} {
 		above := filepath.Join(t.TempDir(), "above")
 		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, 0o777)); err != nil {
@@ -29,7 +29,7 @@ func TestADirectoryThatOthersCanReplaceIsRefusedByItsOption(t *testing.T) {
 }
 
 // The agent has started when the directory is opened to others.
-func TestARootThatOthersCanReplaceIsNotReadAnyMore(t *testing.T) {
+func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -48,7 +48,7 @@ func TestARootThatOthersCanReplaceIsNotReadAnyMore(t *testing.T) {
 	}
 }
 
-func TestALinkOutOfASimulationIsNotFollowed(t *testing.T) {
+func TestRoot_FollowsNoLinkOut(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	for name, target := range map[string]string{"absolute": secret, "relative": strings.Repeat("../", 20) + secret} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestALinkOutOfASimulationIsNotFollowed(t *testing.T) {
 }
 
 // Root makes the node: with the number of a disk it would be the disk.
-func TestASimulatedNumberIsNotMadeANodeOfTheMachine(t *testing.T) {
+func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.must(os.Remove(filepath.Join(m.root, p.Nodes[0])))
@@ -87,7 +87,7 @@ func TestASimulatedNumberIsNotMadeANodeOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestANumberThatIsNoneIsNotReadAsOne(t *testing.T) {
+func TestRoot_RefusesBadNumbers(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	events, _ := filepath.Glob(m.root + "/sys/devices/*/*/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0/uevent")
@@ -103,7 +103,7 @@ func TestANumberThatIsNoneIsNotReadAsOne(t *testing.T) {
 
 // A root that was forgotten in a configuration, or is another machine's, is an error
 // when the agent starts, and not nodes of tasks.
-func TestOnlyASimulationIsARoot(t *testing.T) {
+func TestRoot_MustBeSimulation(t *testing.T) {
 	other := t.TempDir()
 	if err := os.MkdirAll(other+"/sys/bus/usb/devices", 0o755); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestOnlyASimulationIsARoot(t *testing.T) {
 }
 
 // Without events and sticks nothing else would say why a node has no devices.
-func TestASimulationThatWasForgottenInAConfigurationIsWarnedOfAtEachStart(t *testing.T) {
+func TestRoot_WarnsOfSimulation(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	want := "root is " + m.root + ": what is published is a simulation, and not this machine's devices"
 	for range 2 {
@@ -149,7 +149,7 @@ func TestASimulationThatWasForgottenInAConfigurationIsWarnedOfAtEachStart(t *tes
 
 // The kernel gives a terminal's number to whoever opens the next, such as root who logs
 // in, whose terminal must not become the task's.
-func TestATerminalThatIsNoSticksAnyMoreIsLeftAlone(t *testing.T) {
+func TestRoot_IgnoresReusedTerminal(t *testing.T) {
 	m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nmode = \"0666\"\n}")
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	session := m.plug("10c4:ea60", "0002", "1-2") // which is plugged out of another simulation

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestStatisticsSayWhatTheKernelDoes(t *testing.T) {
+func TestStats_AgreeWithKernel(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -66,7 +66,7 @@ type counting struct {
 
 func (c counting) Open(name string) (fs.File, error) { *c.opened++; return c.FS.Open(name) }
 
-func TestStatisticsAreReadForWhatIsUsedAlone(t *testing.T) {
+func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "10c4:ea60"
 		count = 3

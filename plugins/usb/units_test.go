@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestATaskGetsAllSticksOfAUnit(t *testing.T) {
+func TestUnit_TaskGetsAllDevices(t *testing.T) {
 	m := newMachine(t, `
 		device "radios" {
 			id       = "10c4:ea60"
@@ -57,7 +57,7 @@ func TestATaskGetsAllSticksOfAUnit(t *testing.T) {
 	}
 }
 
-func TestCheckTellsOfAUnitThatIsNotWhole(t *testing.T) {
+func TestCheck_ReportsIncompleteUnit(t *testing.T) {
 	m := newMachine(t, "")
 	m.plug("10c4:ea60", "A", "1-1")
 	got, err := m.check("root = \"ROOT\"\ndevice \"radios\" {\nid = \"10c4:*\"\ntogether = 2\n}")
@@ -65,7 +65,7 @@ func TestCheckTellsOfAUnitThatIsNotWhole(t *testing.T) {
 	wantLines(t, got, "  unhealthy: 1 of 2 are plugged in, which are given together")
 }
 
-func TestAUnitThatIsNotWholeIsNotGiven(t *testing.T) {
+func TestUnit_IncompleteIsRefused(t *testing.T) {
 	config := `device "radios" {
 		id       = "10c4:*"
 		together = 2
@@ -92,7 +92,7 @@ func TestAUnitThatIsNotWholeIsNotGiven(t *testing.T) {
 }
 
 // The grace begins with the pull, and not with the last look at the whole unit.
-func TestAUnitThatWasWholeLongAgoHasItsGraceWhenOneIsPulled(t *testing.T) {
+func TestUnit_HasGraceWhenOneIsPulled(t *testing.T) {
 	m := newMachine(t, "grace = \"300ms\"\ndevice \"radios\" {\nid = \"10c4:ea60\"\ntogether = 2\n}")
 	m.plug("10c4:ea60", "A", "1-1")
 	b := m.plug("10c4:ea60", "B", "1-2")

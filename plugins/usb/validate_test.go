@@ -19,7 +19,7 @@ func decode(t *testing.T, text string) (Config, error) {
 	return schema.Of[Config]().DecodeAgent(body)
 }
 
-func TestAMistakeInTheConfigurationIsOneSentenceWithWhatIsRight(t *testing.T) {
+func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
 			`quotes, without which 0x0658 arrives as 1624`},
@@ -149,7 +149,7 @@ func zigbee(line string) string {
 	return "device \"x\" {\nid = \"1a86:7523\"\n" + line + "\n}"
 }
 
-func TestAConfigurationMaySay(t *testing.T) {
+func TestConfig_AcceptsValid(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing":                              ``,
 		"everything else":                      `match_all = true`,
@@ -203,7 +203,7 @@ func TestAConfigurationMaySay(t *testing.T) {
 	}
 }
 
-func TestTheDefaultsAreThoseOfTheDocumentation(t *testing.T) {
+func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	c, err := decode(t, `device "zigbee" { id = "10c4:ea60" }`)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestTheDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 	}
 }
 
-func TestAConfigurationIsReadWithoutALookAtTheMachine(t *testing.T) {
+func TestConfig_IsReadWithoutMachine(t *testing.T) {
 	c, err := decode(t, `
 		root       = "/nonexistent/machine"
 		shadow_dir = "/nonexistent/shadow"
@@ -239,7 +239,7 @@ func TestAConfigurationIsReadWithoutALookAtTheMachine(t *testing.T) {
 	}
 }
 
-func TestNearWordsAreSuggested(t *testing.T) {
+func TestConfig_SuggestsNearWords(t *testing.T) {
 	for word, want := range map[string]string{"ttty": "tty", "hid": "", "hidrawe": "hidraw", "vidoe": "video", "usb": "",
 		"": "", "tyt": "tty"} {
 		if got := didYouMean(word, kinds); want == "" && got != "" || !strings.Contains(got, want) {

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 )
 
-func TestConformance(t *testing.T) {
+func TestServer_Conforms(t *testing.T) {
 	r := &rig{t: t, dir: t.TempDir()}
 	two := fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea61", "c:1"), "there is no tty")}}
 	r.set(two)

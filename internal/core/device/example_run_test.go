@@ -39,7 +39,7 @@ func host(t *testing.T) (config string, unplug, plug func()) {
 	return `nodes = "` + dir + `/ttyS*"`, move("ttyS1", "away"), move("away", "ttyS1")
 }
 
-func TestTheExampleIsAWholePlugin(t *testing.T) {
+func TestExample_IsWholePlugin(t *testing.T) {
 	config, unplug, plug := host(t)
 	m := conformance.StartManager(t, device.PluginBinary(t, "serial", config))
 	const soon = 30 * time.Second // on a busy machine
@@ -54,7 +54,7 @@ func TestTheExampleIsAWholePlugin(t *testing.T) {
 	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 }
 
-func TestTheExampleConforms(t *testing.T) {
+func TestExample_Conforms(t *testing.T) {
 	config, unplug, plug := host(t)
 	conformance.Device{
 		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, serial) },

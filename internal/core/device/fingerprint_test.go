@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-func TestTheFirstListComesAtOnceAndThenChangesOnly(t *testing.T) {
+func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "b:1", "a:1"), sticks("ea61", "c:1"))
@@ -40,7 +40,7 @@ func TestTheFirstListComesAtOnceAndThenChangesOnly(t *testing.T) {
 	})
 }
 
-func TestNothingPluggedIsAnEmptyList(t *testing.T) {
+func TestFingerprint_NoDevicesIsEmptyList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := start(t, supplied(&world{}))
 		ch := stream(t, p)
@@ -50,7 +50,7 @@ func TestNothingPluggedIsAnEmptyList(t *testing.T) {
 	})
 }
 
-func TestAFirstScanThatFailsIsAnEmptyListAtOnce(t *testing.T) {
+func TestFingerprint_FailedFirstScanSendsEmptyList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no such file")}
 		p, log := start(t, supplied(w))
@@ -70,7 +70,7 @@ func TestAFirstScanThatFailsIsAnEmptyListAtOnce(t *testing.T) {
 	})
 }
 
-func TestAFirstScanThatHangsIsAnEmptyListSoon(t *testing.T) {
+func TestFingerprint_HangingFirstScanSendsEmptyListSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -89,7 +89,7 @@ func TestAFirstScanThatHangsIsAnEmptyListSoon(t *testing.T) {
 	})
 }
 
-func TestAFirstScanThatHangsAndFindsNothingSaysSoOnce(t *testing.T) {
+func TestFingerprint_HangingFirstScanSendsOneEmptyList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		p, _ := start(t, supplied(w))
@@ -102,7 +102,7 @@ func TestAFirstScanThatHangsAndFindsNothingSaysSoOnce(t *testing.T) {
 	})
 }
 
-func TestAScanThatFailsLeavesTheListStanding(t *testing.T) {
+func TestFingerprint_FailedScanKeepsList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -126,7 +126,7 @@ func TestAScanThatFailsLeavesTheListStanding(t *testing.T) {
 	})
 }
 
-func TestPanicsInScansAreMetMoreAndMoreSlowly(t *testing.T) {
+func TestFingerprint_PanicsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{broken: "bad firmware"}
 		p, _ := start(t, supplied(w))
@@ -142,7 +142,7 @@ func TestPanicsInScansAreMetMoreAndMoreSlowly(t *testing.T) {
 	})
 }
 
-func TestADeviceThatIsRePluggedKeepsItsPlace(t *testing.T) {
+func TestFingerprint_ReplugKeepsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -164,7 +164,7 @@ func TestADeviceThatIsRePluggedKeepsItsPlace(t *testing.T) {
 	})
 }
 
-func TestADeviceThatStaysAwayIsDroppedAfterTheGrace(t *testing.T) {
+func TestFingerprint_DropsAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"), sticks("ea61", "b:1"))
@@ -187,7 +187,7 @@ func TestADeviceThatStaysAwayIsDroppedAfterTheGrace(t *testing.T) {
 	})
 }
 
-func TestOneVanishesAfterTheOther(t *testing.T) {
+func TestFingerprint_DevicesVanishOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -210,7 +210,7 @@ func TestOneVanishesAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestWithoutGraceADeviceIsDroppedAtOnce(t *testing.T) {
+func TestFingerprint_WithoutGraceDropsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -226,7 +226,7 @@ func TestWithoutGraceADeviceIsDroppedAtOnce(t *testing.T) {
 	})
 }
 
-func TestADeviceWithAProblemIsInAGroupOfItsOwn(t *testing.T) {
+func TestFingerprint_UnhealthyHasOwnGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -251,7 +251,7 @@ func TestADeviceWithAProblemIsInAGroupOfItsOwn(t *testing.T) {
 }
 
 // Its tty comes later than the device, or not before the driver has been loaded.
-func TestARePlugThatIsNotDoneKeepsItsPlaceWithinTheGrace(t *testing.T) {
+func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -276,7 +276,7 @@ func TestARePlugThatIsNotDoneKeepsItsPlaceWithinTheGrace(t *testing.T) {
 	})
 }
 
-func TestADisabledPluginSaysSoOnceAndNeverScans(t *testing.T) {
+func TestFingerprint_DisabledNeverScans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -293,7 +293,7 @@ func TestADisabledPluginSaysSoOnceAndNeverScans(t *testing.T) {
 	})
 }
 
-func TestTheStreamEndsWithItsContextAlone(t *testing.T) {
+func TestFingerprint_EndsWithContextOnly(t *testing.T) {
 	for name, supply := range map[string]func(Instance) *instance{
 		"enabled":  supplied,
 		"disabled": func(Instance) *instance { return &instance{Options: Options{Disabled: true}} },
@@ -324,7 +324,7 @@ func TestTheStreamEndsWithItsContextAlone(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsThoughAScanHangs(t *testing.T) {
+func TestFingerprint_EndsThoughScanHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		p, _ := start(t, supplied(w))
@@ -342,7 +342,7 @@ func TestAStreamEndsThoughAScanHangs(t *testing.T) {
 	})
 }
 
-func TestASecondStreamTakesOver(t *testing.T) {
+func TestFingerprint_SecondStreamTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -360,7 +360,7 @@ func TestASecondStreamTakesOver(t *testing.T) {
 	})
 }
 
-func TestTwoScansNeverRunAtATime(t *testing.T) {
+func TestFingerprint_ScansNeverOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -378,7 +378,7 @@ func TestTwoScansNeverRunAtATime(t *testing.T) {
 	})
 }
 
-func TestAThousandScansGainNothing(t *testing.T) {
+func TestFingerprint_ScansLeakNothing(t *testing.T) {
 	w := &world{}
 	w.plug(sticks("ea60", "a:1"))
 	s := supplied(w)
@@ -402,7 +402,7 @@ func TestAThousandScansGainNothing(t *testing.T) {
 	}
 }
 
-func TestEventsKickAndAreListenedForAgainAfterAnError(t *testing.T) {
+func TestEvents_KickAndRestartAfterError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		var calls atomic.Int64
@@ -469,7 +469,7 @@ type tuned struct {
 
 func (i tuned) Options() Options { return i.options }
 
-func TestConfigurationHasNoEffectAndMayBeRepeated(t *testing.T) {
+func TestSetConfig_HasNoEffectAndRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		configured := 0
@@ -492,7 +492,7 @@ func TestConfigurationHasNoEffectAndMayBeRepeated(t *testing.T) {
 	})
 }
 
-func TestAConfigurationThatCantWorkIsRefused(t *testing.T) {
+func TestSetConfig_RefusesBadOptions(t *testing.T) {
 	w := &world{}
 	for text, i := range map[string]Instance{
 		"the plugin made no instance":                      nil,

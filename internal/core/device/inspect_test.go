@@ -24,7 +24,7 @@ func with(g Group, key string, a *structs.Attribute) Group {
 }
 
 // The good device beside it stays: Nomad would drop the whole plugin.
-func TestWhatNomadWouldRefuseIsLeftOutWithOneLine(t *testing.T) {
+func TestInspect_LeavesOutWhatNomadRefuses(t *testing.T) {
 	const good = "good[good:1]=good:1"
 	for name, c := range map[string]struct {
 		groups []Group
@@ -90,7 +90,7 @@ func TestWhatNomadWouldRefuseIsLeftOutWithOneLine(t *testing.T) {
 	}
 }
 
-func TestTextThatIsNotUTF8IsRepairedWhereItIsOnlyShown(t *testing.T) {
+func TestInspect_RepairsShownText(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("Caf\xe9")), "bad\xff")})
 	d := s.devices["a:1"]
 	if len(left) > 0 || d.Problem != "bad\uFFFD" || *s.attributes[d.group]["product"].String != "Caf\uFFFD" {
@@ -99,7 +99,7 @@ func TestTextThatIsNotUTF8IsRepairedWhereItIsOnlyShown(t *testing.T) {
 }
 
 // A terminal that shows the node must not be steered, nor a line of a log be forged.
-func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
+func TestInspect_ReplacesUnprintableText(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 "+
 		"\u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
 	d := s.devices["a:1"]
@@ -111,7 +111,7 @@ func TestTextThatIsNotPrintableDoesNotReachNomad(t *testing.T) {
 
 // Nomad compares the list with the last: an order that is another each time is an update
 // of the node each time.
-func TestGroupsAreInTheOrderOfTheirNames(t *testing.T) {
+func TestInspect_SortsGroups(t *testing.T) {
 	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a",
 		"b", "1:x"), named("a", "a", "d", "3:x")}
 	for range len(all) {
@@ -128,7 +128,7 @@ func TestGroupsAreInTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
+func TestInspect_KeepsPluginsAttributes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := sticks("x", "a:1")
 		w := &world{}
@@ -141,7 +141,7 @@ func TestThePluginsOwnAttributesAreNotChanged(t *testing.T) {
 	})
 }
 
-func TestGroupsOfOneNameAreOne(t *testing.T) {
+func TestInspect_MergesGroupsOfOneName(t *testing.T) {
 	a, b, c := with(sticks("x", "a:1"), "port", structs.NewStringAttribute("1-1")), with(sticks("x", "b:1"), "port",
 		structs.NewStringAttribute("1-2")), sticks("x", "c:1")
 	for _, order := range [][]Group{{a, b, c}, {c, b, a}, {b, a, c}} {

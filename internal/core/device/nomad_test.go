@@ -24,7 +24,7 @@ const (
 
 func one() fileWorld { return fileWorld{Groups: []Group{sticks("ea60", "a:1")}} }
 
-func TestNomadIsToldOfChangesAndOfNothingElse(t *testing.T) {
+func TestNomad_GetsChangesOnly(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	if n := r.Updates(); n != 1 {
@@ -47,7 +47,7 @@ func TestNomadIsToldOfChangesAndOfNothingElse(t *testing.T) {
 	}
 }
 
-func TestNomadIsToldWhenAGracePeriodIsOver(t *testing.T) {
+func TestNomad_GetsEndOfGrace(t *testing.T) {
 	r := startRig(t, one(), `grace = "1s"`)
 	r.Want(a1, soon)
 	r.set(fileWorld{})
@@ -55,7 +55,7 @@ func TestNomadIsToldWhenAGracePeriodIsOver(t *testing.T) {
 	r.quiet()
 }
 
-func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
+func TestNomad_KilledPluginRestarts(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	before := r.KillPlugin()
@@ -74,7 +74,7 @@ func TestAPluginThatIsKilledIsThereAgain(t *testing.T) {
 
 // Such as one that the kernel kills for its memory. Nomad gives it up without another
 // look, and places jobs with what it listed last.
-func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
+func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	die := filepath.Join(r.dir, "die")
@@ -121,7 +121,7 @@ func TestAPluginThatDiesWhileItIsConfiguredReservesAllTheSame(t *testing.T) {
 	}
 }
 
-func TestNothingInAScanEndsThePlugin(t *testing.T) {
+func TestNomad_NoScanEndsPlugin(t *testing.T) {
 	bad := sticks("ea61", "0001")
 	bad.Vendor = ""
 	for name, w := range map[string]fileWorld{
@@ -146,7 +146,7 @@ func TestNothingInAScanEndsThePlugin(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsNotHeldUpByAFirstScanThatFails(t *testing.T) {
+func TestNomad_FailedFirstScanDoesNotDelayAgent(t *testing.T) {
 	for name, w := range map[string]fileWorld{"by an error": {Err: "no such file"},
 		"by a panic": {Panic: "no such file"}} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestAnAgentIsNotHeldUpByAFirstScanThatFails(t *testing.T) {
 	}
 }
 
-func TestReserveThroughNomad(t *testing.T) {
+func TestNomad_Reserves(t *testing.T) {
 	r := startRig(t, fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"),
 		"there is no tty")}})
 	r.Want("10c4/zigbee/ea60: a:1 b:1\n10c4/zigbee/ea60 (unhealthy): c:1(there is no tty)", soon)
@@ -191,7 +191,7 @@ func TestReserveThroughNomad(t *testing.T) {
 	}
 }
 
-func TestReserveThroughNomadWaitsForARePlug(t *testing.T) {
+func TestNomad_ReserveWaitsForReplug(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	r.set(fileWorld{})
@@ -202,7 +202,7 @@ func TestReserveThroughNomadWaitsForARePlug(t *testing.T) {
 	}
 }
 
-func TestStatsThroughNomad(t *testing.T) {
+func TestNomad_GetsStats(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	end := time.Now().Add(soon)
@@ -219,7 +219,7 @@ func TestStatsThroughNomad(t *testing.T) {
 	}
 }
 
-func TestAnAgentDoesNotStartWithAConfigurationThatIsWrong(t *testing.T) {
+func TestNomad_RefusesWrongConfiguration(t *testing.T) {
 	for config, want := range map[string]string{
 		`dir = "/sys/*"`:                `dir "/sys/*" has a *: name one directory`,
 		``:                              `dir`,
@@ -232,7 +232,7 @@ func TestAnAgentDoesNotStartWithAConfigurationThatIsWrong(t *testing.T) {
 }
 
 // What a scan and its streams take of the system is given back.
-func TestScansLeaveNothingInTheProcess(t *testing.T) {
+func TestNomad_ScansLeakNothing(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	cycle := func() {
@@ -272,7 +272,7 @@ func agentMain(t *testing.T) {
 	time.Sleep(5 * time.Minute) // bounds what a killed test leaves
 }
 
-func TestAPluginEndsWhenItsAgentIsGone(t *testing.T) {
+func TestNomad_PluginEndsWithAgent(t *testing.T) {
 	if os.Getenv(roleVar) == "agent" {
 		agentMain(t)
 		return
@@ -284,7 +284,7 @@ func TestAPluginEndsWhenItsAgentIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(temp)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPluginEndsWhenItsAgentIsGone$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNomad_PluginEndsWithAgent$")
 	cmd.Env = append(os.Environ(), roleVar+"=agent", worldVar+"="+r.dir, "TMPDIR="+temp, "OUTRIDER_ORPHAN_GRACE=3s")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

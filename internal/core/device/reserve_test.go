@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-func TestReserveGivesAndRemembers(t *testing.T) {
+func TestReserve_GivesAndRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -33,7 +33,7 @@ func TestReserveGivesAndRemembers(t *testing.T) {
 	})
 }
 
-func TestReserveRefusesAtOnce(t *testing.T) {
+func TestReserve_RefusesAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []string
 		want string
@@ -63,7 +63,7 @@ func TestReserveRefusesAtOnce(t *testing.T) {
 	}
 }
 
-func TestManyDevicesAreNotAllNamed(t *testing.T) {
+func TestReserve_ErrorNamesSomeDevices(t *testing.T) {
 	s := newSnapshot()
 	s.scanned, s.devices = true, map[string]listed{}
 	for i := range 12 {
@@ -79,7 +79,7 @@ func TestManyDevicesAreNotAllNamed(t *testing.T) {
 
 // A wait for one device is of no use where another can't be had at all, and a task that
 // waits can't be stopped.
-func TestNothingIsWaitedForBesideWhatCanNotBeHad(t *testing.T) {
+func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 	s := newSnapshot()
 	s.scanned = true
 	s.devices = map[string]listed{"a:1": {problem: unplugged, gone: true}, "b:1": {problem: "there is no tty"}, "c:1": {}}
@@ -118,7 +118,7 @@ func (*stuck) Reserve(ctx context.Context, _ []string) (*device.ContainerReserva
 	return nil, ctx.Err()
 }
 
-func TestAReserverThatHangsIsNotWaitedForWithoutEnd(t *testing.T) {
+func TestReserve_HangingInstanceTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stuck{}
 		w.plug(sticks("ea60", "a:1"))
@@ -134,7 +134,7 @@ func TestAReserverThatHangsIsNotWaitedForWithoutEnd(t *testing.T) {
 	})
 }
 
-func TestReserveWaitsForARePlug(t *testing.T) {
+func TestReserve_WaitsForReplug(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -166,7 +166,7 @@ func TestReserveWaitsForARePlug(t *testing.T) {
 }
 
 // A Reserver may know before the next scan.
-func TestReserveWaitsForWhatVanishedAfterTheScan(t *testing.T) {
+func TestReserve_WaitsForWhatVanishedAfterScan(t *testing.T) {
 	for name, c := range map[string]struct {
 		back bool
 		want string
@@ -205,7 +205,7 @@ func TestReserveWaitsForWhatVanishedAfterTheScan(t *testing.T) {
 }
 
 // One that vanishes in every scan's shadow is told in the Reserver's words.
-func TestReserveEndsThoughTheDeviceVanishesAgainAndAgain(t *testing.T) {
+func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) { // which never ends if scan and reservation make each other go on
 			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
@@ -224,7 +224,7 @@ func TestReserveEndsThoughTheDeviceVanishesAgainAndAgain(t *testing.T) {
 }
 
 // The error is the Reserver's own where nobody waits.
-func TestWithoutGraceWhatVanishedIsToldAtOnce(t *testing.T) {
+func TestReserve_WithoutGraceFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 		w.plug(sticks("ea60", "a:1"))
@@ -241,7 +241,7 @@ func TestWithoutGraceWhatVanishedIsToldAtOnce(t *testing.T) {
 	})
 }
 
-func TestReserveDoesNotWaitForEver(t *testing.T) {
+func TestReserve_WaitIsBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		grace, wait time.Duration
 		want        string
@@ -275,7 +275,7 @@ func TestReserveDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-func TestReserveWaitsForTheFirstScan(t *testing.T) {
+func TestReserve_WaitsForFirstScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -292,7 +292,7 @@ func TestReserveWaitsForTheFirstScan(t *testing.T) {
 
 // Nomad gives a plugin up that was killed while it was configured, and goes on to place
 // jobs with its devices.
-func TestReserveScansByItselfWhereNomadDoesNotAskForAStream(t *testing.T) {
+func TestReserve_ScansWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -328,7 +328,7 @@ func TestReserveScansByItselfWhereNomadDoesNotAskForAStream(t *testing.T) {
 }
 
 // As when the plugin was killed: Nomad starts it again, and asks for all at once.
-func TestAStreamThatComesAfterAReservationIsNotMissed(t *testing.T) {
+func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -344,7 +344,7 @@ func TestAStreamThatComesAfterAReservationIsNotMissed(t *testing.T) {
 	})
 }
 
-func TestAReservationThatFailsAfterTheStreamHasComeDoesNotSayToRestart(t *testing.T) {
+func TestReserve_ErrorAfterStreamAsksForNoRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -365,7 +365,7 @@ func TestAReservationThatFailsAfterTheStreamHasComeDoesNotSayToRestart(t *testin
 	})
 }
 
-func TestAReservationWithoutAStreamThatFailsSaysWhatToDo(t *testing.T) {
+func TestReserve_ErrorWithoutStreamSaysWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no /sys")}
 		p, _ := start(t, supplied(w))
@@ -375,7 +375,7 @@ func TestAReservationWithoutAStreamThatFailsSaysWhatToDo(t *testing.T) {
 	})
 }
 
-func TestReserveSaysWhyThereIsNoListYet(t *testing.T) {
+func TestReserve_SaysWhyThereIsNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no such file")}
 		p, _ := start(t, supplied(w))
@@ -389,7 +389,7 @@ func TestReserveSaysWhyThereIsNoListYet(t *testing.T) {
 	})
 }
 
-func TestAReservationThatWaitsMakesAScanEachSecond(t *testing.T) {
+func TestReserve_ScansEachSecondWhileWaiting(t *testing.T) {
 	for name, w := range map[string]*world{
 		"for a re-plug":         {groups: []Group{sticks("ea60", "a:1")}},
 		"while all scans fail":  {err: errors.New("no such file")},
@@ -416,7 +416,7 @@ func TestAReservationThatWaitsMakesAScanEachSecond(t *testing.T) {
 	}
 }
 
-func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
+func TestReserve_EndsWithPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &world{hang: make(chan struct{})}
@@ -435,7 +435,7 @@ func TestAReservationThatWaitsEndsWithThePlugin(t *testing.T) {
 }
 
 // An agent panics on a reservation that is nil (taskrunner/device_hook.go).
-func TestAReserverCanHarmItsTaskOnly(t *testing.T) {
+func TestReserve_BadAnswerHarmsOnlyItsTask(t *testing.T) {
 	for name, c := range map[string]struct {
 		reserve func() (*device.ContainerReservation, error)
 		want    string

@@ -57,7 +57,7 @@ func noStats(t *testing.T, ch <-chan *device.StatsResponse) {
 	}
 }
 
-func TestStatsHaveTheNamesOfTheFingerprint(t *testing.T) {
+func TestStats_UseNamesOfFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"), "there is no tty"))
@@ -84,7 +84,7 @@ func TestStatsHaveTheNamesOfTheFingerprint(t *testing.T) {
 	})
 }
 
-func TestStatsComeAtOnceAndAtEachInterval(t *testing.T) {
+func TestStats_SendsAtOnceAndEachInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -103,7 +103,7 @@ func TestStatsComeAtOnceAndAtEachInterval(t *testing.T) {
 
 // Nomad's commands panic without an object (command/helper_devices.go), and its API
 // answers with an error to a number that JSON has not.
-func TestStatsAreWholeAndCanBeWritten(t *testing.T) {
+func TestStats_AreCompleteAndEncodable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -137,7 +137,7 @@ func TestStatsAreWholeAndCanBeWritten(t *testing.T) {
 	})
 }
 
-func TestAMeterThatFailsLeavesThePeriodOut(t *testing.T) {
+func TestStats_FailureSkipsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -167,7 +167,7 @@ func TestAMeterThatFailsLeavesThePeriodOut(t *testing.T) {
 	})
 }
 
-func TestWithoutDevicesOrAMeterThereAreNoStats(t *testing.T) {
+func TestStats_NoneWithoutDevicesOrReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, ch := measured(t, &world{}, meter(func([]string) (map[string]*device.DeviceStats,
 			error) {
@@ -189,7 +189,7 @@ func TestWithoutDevicesOrAMeterThereAreNoStats(t *testing.T) {
 }
 
 // An interval of zero is one that an agent was not told.
-func TestAnIntervalOfNothingIsASecond(t *testing.T) {
+func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 	for _, interval := range []time.Duration{0, -1} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &world{}
@@ -212,7 +212,7 @@ func TestAnIntervalOfNothingIsASecond(t *testing.T) {
 	}
 }
 
-func TestTheStatsEndWithTheirContextAlone(t *testing.T) {
+func TestStats_EndWithContextOnly(t *testing.T) {
 	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 		t.Run("with an agent "+reader, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left

@@ -46,7 +46,7 @@ func nothing[T any](t *testing.T, values <-chan T) {
 	}
 }
 
-func TestItProbesAtOnceThenEachPeriodAndTellsOfChangesOnly(t *testing.T) {
+func TestLoop_ProbesPeriodicallyAndSendsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world box[[]string]
 		world.set([]string{"1", "2"})
@@ -72,7 +72,7 @@ func TestItProbesAtOnceThenEachPeriodAndTellsOfChangesOnly(t *testing.T) {
 	})
 }
 
-func TestAKickProbesNow(t *testing.T) {
+func TestLoop_KickProbesNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
 		values := Loop[int]{Period: time.Hour, Kick: kicker, Probe: func(context.Context) (int, error) {
@@ -89,7 +89,7 @@ func TestAKickProbesNow(t *testing.T) {
 	})
 }
 
-func TestAStormOfKicksSettlesToOneProbe(t *testing.T) {
+func TestLoop_KicksSettleToOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker, n := NewKicker(), 0
 		var kickWhile atomic.Bool
@@ -122,7 +122,7 @@ func TestAStormOfKicksSettlesToOneProbe(t *testing.T) {
 	})
 }
 
-func TestASlowReceiverGetsTheNewestOnly(t *testing.T) {
+func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world atomic.Int64
 		values := Loop[int64]{Period: time.Second, Probe: func(context.Context) (int64, error) {
@@ -145,7 +145,7 @@ func TestASlowReceiverGetsTheNewestOnly(t *testing.T) {
 	})
 }
 
-func TestAFailureIsToldAsFailedSaysAndRetriedSooner(t *testing.T) {
+func TestLoop_SendsFailureAndRetriesSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fail := errors.New("no such device")
 		var world box[error]
@@ -169,7 +169,7 @@ func TestAFailureIsToldAsFailedSaysAndRetriedSooner(t *testing.T) {
 	})
 }
 
-func TestAFailureWithoutFailedLeavesTheLastValue(t *testing.T) {
+func TestLoop_WithoutFailedKeepsLastValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var world box[error]
 		values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
@@ -183,7 +183,7 @@ func TestAFailureWithoutFailedLeavesTheLastValue(t *testing.T) {
 	})
 }
 
-func TestAPanicIsAFailureThatBacksOffToThePeriod(t *testing.T) {
+func TestLoop_PanicBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kicker := NewKicker()
 		var probes atomic.Int64
@@ -213,7 +213,7 @@ func TestAPanicIsAFailureThatBacksOffToThePeriod(t *testing.T) {
 	})
 }
 
-func TestTheChannelClosesWithTheContextAlone(t *testing.T) {
+func TestLoop_ClosesWithContextOnly(t *testing.T) {
 	for name, take := range map[string]bool{"while it waits": true, "while nobody receives": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestTheChannelClosesWithTheContextAlone(t *testing.T) {
 	}
 }
 
-func TestAProbeIsCutShortByTheContext(t *testing.T) {
+func TestLoop_ContextEndsProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		values := Loop[string]{Period: time.Minute,
@@ -249,7 +249,7 @@ func TestAProbeIsCutShortByTheContext(t *testing.T) {
 	})
 }
 
-func TestWhatAProbeSaysAfterTheEndIsNotTold(t *testing.T) {
+func TestLoop_SendsNothingAfterEnd(t *testing.T) {
 	for range 100 { // of two that are ready, select takes any
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -265,7 +265,7 @@ func TestWhatAProbeSaysAfterTheEndIsNotTold(t *testing.T) {
 	}
 }
 
-func TestASuccessEndsTheSlowingDown(t *testing.T) {
+func TestLoop_SuccessResetsBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Duration
 		start := time.Now()

@@ -22,7 +22,7 @@ func stick(name string) *device.ContainerReservation {
 	}
 }
 
-func TestWhatIsRememberedIsRecalled(t *testing.T) {
+func TestRecall_RestoresWhatIsRemembered(t *testing.T) {
 	a, b := stick("zigbee"), stick("ups")
 	for _, r := range []*device.ContainerReservation{a, b} {
 		if err := Remember(r); err != nil {
@@ -72,7 +72,7 @@ func containsDeep[T any](all []T, want T) bool {
 	return false
 }
 
-func TestTheVariableIsNamedAfterWhatIsInIt(t *testing.T) {
+func TestRemember_NamesVariableByContent(t *testing.T) {
 	a, same, other := stick("a"), stick("a"), stick("b")
 	for _, r := range []*device.ContainerReservation{a, same, other} {
 		if err := Remember(r); err != nil {
@@ -98,7 +98,7 @@ func TestTheVariableIsNamedAfterWhatIsInIt(t *testing.T) {
 	}
 }
 
-func TestThePluginsOwnMapIsNotChanged(t *testing.T) {
+func TestRemember_KeepsPluginsMap(t *testing.T) {
 	r := stick("a")
 	own := r.Envs
 	if err := Remember(r); err != nil {
@@ -109,7 +109,7 @@ func TestThePluginsOwnMapIsNotChanged(t *testing.T) {
 	}
 }
 
-func TestNothingToRememberAddsNothing(t *testing.T) {
+func TestRemember_NothingAddsNothing(t *testing.T) {
 	r := &device.ContainerReservation{Envs: map[string]string{"A": "b"}}
 	if err := Remember(r); err != nil || len(r.Envs) != 1 {
 		t.Errorf("got %v, %v", r.Envs, err)
@@ -122,7 +122,7 @@ func TestNothingToRememberAddsNothing(t *testing.T) {
 
 // Nomad replaces ${...} in what a device plugin says by the task's variables,
 // which are the job author's.
-func TestNothingInTheValueIsInterpolatedByNomad(t *testing.T) {
+func TestRemember_NothingIsInterpolated(t *testing.T) {
 	r := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/srv/${EVIL}", TaskPath: "/$a"}}}
 	if err := Remember(r); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestNothingInTheValueIsInterpolatedByNomad(t *testing.T) {
 	}
 }
 
-func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
+func TestReservation_RefusesWhatNoPluginWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     *device.ContainerReservation
 		value string
@@ -185,7 +185,7 @@ func TestWhatNoPluginSaysIsRefusedInBothDirections(t *testing.T) {
 	}
 }
 
-func TestGarbageIsAnErrorThatNamesTheVariable(t *testing.T) {
+func TestRecall_ErrorNamesVariable(t *testing.T) {
 	good := stick("a")
 	if err := Remember(good); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ package libusb
 
 import "testing"
 
-func TestABinaryWithoutLibusbSaysSo(t *testing.T) {
+func TestLister_WithoutLibusbIsUnavailable(t *testing.T) {
 	if devices, err := new(Lister).Scan(); devices != nil || err != ErrUnavailable || Available {
 		t.Errorf("got %v, %v", devices, err)
 	}

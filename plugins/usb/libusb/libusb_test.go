@@ -136,7 +136,7 @@ func plug(t *testing.T, dir string, s simulate.Stick) *simulate.Plugged {
 	return p
 }
 
-func TestLibusbAndSysfsSayTheSame(t *testing.T) {
+func TestLister_AgreesWithSysfs(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, simulate.Stick{Port: "1-1", Serial: "0001"})
 	plug(t, dir, simulate.Stick{Port: "2-1", Functions: []string{"tty", "hidraw"}}) // the same address on another bus
@@ -164,7 +164,7 @@ func TestLibusbAndSysfsSayTheSame(t *testing.T) {
 	}
 }
 
-func TestAScanSeesWhatWasPluggedSinceTheLast(t *testing.T) {
+func TestLister_SeesNewDevices(t *testing.T) {
 	dir := t.TempDir()
 	first := plug(t, dir, simulate.Stick{})
 	ask := asker(t, dir)
@@ -194,7 +194,7 @@ func TestAScanSeesWhatWasPluggedSinceTheLast(t *testing.T) {
 	}
 }
 
-func TestDefect02AThousandScansLeaveNothing(t *testing.T) {
+func TestLister_ScansLeakNothing(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {
 		plug(t, dir, simulate.Stick{Port: fmt.Sprintf("1-%d", i+1)})
@@ -231,7 +231,7 @@ func wantNoMore(t *testing.T, before, after held) {
 // (os/linux_udev.c, os/linux_netlink.c).
 const eventThread = "libusb_event"
 
-func TestDefect18NoDeviceIsOpenedAndLibusbsThreadIsThereForAScanOnly(t *testing.T) {
+func TestLister_OpensNoDevice(t *testing.T) {
 	context := gousb.NewContext()
 	during := holds()
 	// it names itself
@@ -284,7 +284,7 @@ func opens(t *testing.T, path string) func() bool {
 	}
 }
 
-func TestADeviceThatPanicsTheLibraryIsAnErrorAndItIsNotAskedAgain(t *testing.T) {
+func TestLister_PanicDisablesLibusb(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, simulate.Stick{})
 	// interface 0, interface 1, and once more setting 0 of interface 0, for which

@@ -32,7 +32,7 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-func TestAGlobOfManyStarsIsQuick(t *testing.T) {
+func TestGlob_ManyStarsAreQuick(t *testing.T) {
 	start := time.Now()
 	if glob(strings.Repeat("a*", 50)+"b", strings.Repeat("a", 10000)) {
 		t.Error("it fits")

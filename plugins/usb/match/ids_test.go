@@ -16,7 +16,7 @@ func stick(port, serial string) sysfs.Device {
 		Product: 0xea60}, Serial: serial}
 }
 
-func TestAnIDIsTheSerialWhereThatTellsDevicesApartAndThePortWhereNot(t *testing.T) {
+func TestIDs_UseSerialOrPort(t *testing.T) {
 	other := stick("9", "A")
 	other.ID.Product = 0xea61
 	long := strings.Repeat("x", 127)
@@ -49,7 +49,7 @@ func TestAnIDIsTheSerialWhereThatTellsDevicesApartAndThePortWhereNot(t *testing.
 	}
 }
 
-func TestASerialThatWasSharedIsOfNoUseAnyMore(t *testing.T) {
+func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	var ids IDs
 	name := func(devices ...sysfs.Device) string { return strings.Join(ids.Name(devices), " ") }
 	const one, two = "10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"

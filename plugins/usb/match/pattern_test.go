@@ -21,7 +21,7 @@ var key = sysfs.Device{
 		Class: sysfs.Class{Class: 0x0b}}},
 }
 
-func TestAMatchFits(t *testing.T) {
+func TestMatch_Fits(t *testing.T) {
 	for name, test := range map[string]struct {
 		match       Match
 		zigbee, key bool
@@ -73,7 +73,7 @@ func TestAMatchFits(t *testing.T) {
 	}
 }
 
-func TestWhatCanFitNothingIsRefusedWithWhatIsRight(t *testing.T) {
+func TestMatch_RefusesWhatFitsNothing(t *testing.T) {
 	for _, test := range []struct {
 		match Match
 		want  string

@@ -25,7 +25,7 @@ func verdicts(t *testing.T, blocks, exclude map[string]Match, all bool) [][]stri
 	return got
 }
 
-func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
+func TestRules_FirstBlockByNameWins(t *testing.T) {
 	id := func(id string) Match { return Match{ID: schema.Strings{id}} }
 	for name, test := range map[string]struct {
 		blocks, exclude map[string]Match
@@ -53,7 +53,7 @@ func TestADeviceBelongsToTheFirstBlockByName(t *testing.T) {
 	}
 }
 
-func TestADeviceThatIsMeantByItsPortIsNamedByIt(t *testing.T) {
+func TestRules_PortBlockNamesByPort(t *testing.T) {
 	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
 	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil,
 		"10c4:ea60:A": {"A"}} {
@@ -80,7 +80,7 @@ func TestADeviceThatIsMeantByItsPortIsNamedByIt(t *testing.T) {
 	}
 }
 
-func TestADeviceThatChangesItsIDHasOneAllTheSame(t *testing.T) {
+func TestRules_KnownAsKeepsID(t *testing.T) {
 	r, err := Compile(map[string]Match{"tpu": {ID: schema.Strings{"1a6e:089a", "18d1:9302"}}}, nil, true)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestADeviceThatChangesItsIDHasOneAllTheSame(t *testing.T) {
 	}
 }
 
-func TestAMistakeNamesItsBlock(t *testing.T) {
+func TestRules_ErrorNamesBlock(t *testing.T) {
 	for want, compile := range map[string]func() (*Rules, error){
 		`device "zigbee": id "10c4" has no product: write "10c4:*" for every one of this vendor`: func() (*Rules, error) {
 			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)

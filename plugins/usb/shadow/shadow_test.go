@@ -82,7 +82,7 @@ func inode(t *testing.T, path string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
-func TestADeviceHasItsNodesWithOwnerAndMode(t *testing.T) {
+func TestMake_SetsOwnerAndMode(t *testing.T) {
 	needRoot(t)
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -118,7 +118,7 @@ func TestADeviceHasItsNodesWithOwnerAndMode(t *testing.T) {
 	}
 }
 
-func TestWhatIsRightIsLeftAlone(t *testing.T) {
+func TestMake_KeepsWhatIsRight(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
@@ -145,7 +145,7 @@ func TestWhatIsRightIsLeftAlone(t *testing.T) {
 		"d/tty Dcrw------- 1:3 0 5")
 }
 
-func TestAReplugReplacesNodesInOneStep(t *testing.T) {
+func TestMake_ReplacesAtomically(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
@@ -184,7 +184,7 @@ func TestAReplugReplacesNodesInOneStep(t *testing.T) {
 		"d/tty Dcrw-rw---- 1:7 0 0")
 }
 
-func TestANumberIsNotCutToAByte(t *testing.T) {
+func TestMake_KeepsLargeNumbers(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	fourth := Node{Name: "usb", Source: "/nonexistent", Major: 189, Minor: 3*128 + 5, Mode: 0o660}
@@ -192,7 +192,7 @@ func TestANumberIsNotCutToAByte(t *testing.T) {
 	wantTree(t, d, "d/", "d/usb Dcrw-rw---- 189:389 0 0")
 }
 
-func TestAKindThatChangedIsReplaced(t *testing.T) {
+func TestMake_ReplacesChangedKind(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
@@ -204,7 +204,7 @@ func TestAKindThatChangedIsReplaced(t *testing.T) {
 	wantTree(t, d, "d/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
 }
 
-func TestASimulatedNodeIsLinkedToAndGetsTheMode(t *testing.T) {
+func TestMake_LinksSimulatedNode(t *testing.T) {
 	d := newDir(t)
 	host := t.TempDir()
 	terminal, pty := openTerminal(t)
@@ -239,7 +239,7 @@ func openTerminal(t *testing.T) (*os.File, string) {
 
 // A task is given what stands for a node, with the owner and the mode that its block
 // says: a link that leads elsewhere would give it any file of the host.
-func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
+func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
 		plant func(t *testing.T, source, victim string)
@@ -311,7 +311,7 @@ func TestNothingOfTheHostIsGivenInTheNameOfASimulation(t *testing.T) {
 }
 
 // Linux takes 32 bits for a number: of 4104:0 it makes 8:0, which is the first disk.
-func TestANumberThatTheKernelWouldCutIsNotMade(t *testing.T) {
+func TestMake_RefusesTooLargeNumber(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	for _, number := range [][2]uint32{{4104, 0}, {1<<32 - 1, 0}, {4096 + 1, 3}, {8, 1 << 20}, {0, 0}, {0, 5}} {
@@ -329,7 +329,7 @@ func TestANumberThatTheKernelWouldCutIsNotMade(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoDeviceNodeIsNotGivenAsOne(t *testing.T) {
+func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	source := filepath.Join(t.TempDir(), "ttyUSB0")
@@ -343,7 +343,7 @@ func TestWhatIsNoDeviceNodeIsNotGivenAsOne(t *testing.T) {
 	wantTree(t, d, "d/")
 }
 
-func TestADirectoryThatOthersCanReplaceIsRefused(t *testing.T) {
+func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 	needRoot(t)
 	for name, plant := range map[string]func(t *testing.T, above string){
 		"writable for all": func(t *testing.T, above string) { must(t, os.Chmod(above, 0o777)) },
@@ -369,7 +369,7 @@ func TestADirectoryThatOthersCanReplaceIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnEmptiedDeviceKeepsItsDirectories(t *testing.T) {
+func TestEmpty_KeepsDirectories(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
@@ -384,7 +384,7 @@ func TestAnEmptiedDeviceKeepsItsDirectories(t *testing.T) {
 		"c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
 }
 
-func TestANumberThatIsFreeIsWithdrawnFromEveryDevice(t *testing.T) {
+func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	must(t, d.Withdraw(false, 1, 3)) // before there is anything
@@ -404,7 +404,7 @@ func TestANumberThatIsFreeIsWithdrawnFromEveryDevice(t *testing.T) {
 
 // sd* and tty* have numbers of their own: 8:1 is a disk, and 8:1 may be a character
 // device beside it.
-func TestADiskIsNotTakenForACharacterDeviceOfItsNumber(t *testing.T) {
+func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 	needRoot(t)
 	for _, withdrawn := range []bool{true, false} {
 		d := newDir(t)
@@ -429,7 +429,7 @@ func TestADiskIsNotTakenForACharacterDeviceOfItsNumber(t *testing.T) {
 
 // The kernel may take a device away, and give its number to another, while what was
 // there is being looked at.
-func TestWhatWasSeenBeforeItWasWithdrawnIsNotMade(t *testing.T) {
+func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	d.Begin()
@@ -454,7 +454,7 @@ func TestWhatWasSeenBeforeItWasWithdrawnIsNotMade(t *testing.T) {
 }
 
 // Such as the removal that "udevadm trigger -c remove" makes up.
-func TestARemovalWithoutAnAdditionExpires(t *testing.T) {
+func TestWithdraw_Expires(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	must(t, d.Withdraw(false, 1, 3))
@@ -469,7 +469,7 @@ func TestARemovalWithoutAnAdditionExpires(t *testing.T) {
 	must(t, d.Make(dev))
 }
 
-func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
+func TestClear_RemovesFormerRunOnly(t *testing.T) {
 	needRoot(t)
 	d, other := newDir(t), newDir(t)
 	for _, dir := range []*Dir{d, other} {
@@ -483,7 +483,7 @@ func TestWhatAFormerRunLeftIsRemovedAndNothingElse(t *testing.T) {
 	must(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
 }
 
-func TestADirectoryOfOthersIsLeftAlone(t *testing.T) {
+func TestMake_LeavesForeignDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "passwd")
 	must(t, os.WriteFile(file, nil, 0o600))
@@ -507,7 +507,7 @@ func TestADirectoryOfOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestNoNameLeavesTheDirectory(t *testing.T) {
+func TestMake_NoNameLeavesDirectory(t *testing.T) {
 	base := t.TempDir()
 	d := New(filepath.Join(base, "x", "nomad-usb"))
 	precious := filepath.Join(base, "precious")
@@ -534,7 +534,7 @@ func TestNoNameLeavesTheDirectory(t *testing.T) {
 	}
 }
 
-func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
+func TestMake_RefusesNodev(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
@@ -549,7 +549,7 @@ func TestNoDeviceNodeIsMadeWhereNoneWorks(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightThereIsACleanRefusal(t *testing.T) {
+func TestMake_WithoutRightIsRefused(t *testing.T) {
 	open := t.TempDir()
 	must(t, os.Chmod(open, 0o777|fs.ModeSticky))
 	for _, parent := range []string{open, "/"} {

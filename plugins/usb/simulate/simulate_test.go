@@ -76,7 +76,7 @@ func listing(t *testing.T, dir string) []string {
 	return all
 }
 
-func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
+func TestPlug_LooksLikeRealStick(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty",
 		"hidraw", "tty"}})
@@ -111,7 +111,7 @@ func TestAStickIsSeenAsARealOneWouldBe(t *testing.T) {
 	}
 }
 
-func TestSticksOfOneNameAreToldApartByTheirPortsAndKeepTheirPathWhenPluggedAgain(t *testing.T) {
+func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 	dir := t.TempDir()
 	first := plug(t, dir, Stick{Port: "1-1"})
 	plug(t, dir, Stick{Port: "1-2"})
@@ -139,7 +139,7 @@ func TestSticksOfOneNameAreToldApartByTheirPortsAndKeepTheirPathWhenPluggedAgain
 	}
 }
 
-func TestUnpluggingLeavesNothing(t *testing.T) {
+func TestUnplug_LeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir) // with a root hub
@@ -166,7 +166,7 @@ func TestUnpluggingLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAPortIsTakenOnce(t *testing.T) {
+func TestPlug_PortIsTakenOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{})
 	_, err := Plug(dir, Stick{})
@@ -180,7 +180,7 @@ func TestAPortIsTakenOnce(t *testing.T) {
 }
 
 // Whoever plugs is root, mostly.
-func TestNothingIsPluggedOutOfTheDirectory(t *testing.T) {
+func TestPlug_StaysInDirectory(t *testing.T) {
 	for _, name := range []string{"dev", "sys", "dev/bus", "dev/serial", "sys/devices", ".simulate"} {
 		dir, outside := t.TempDir(), t.TempDir()
 		if name != ".simulate" {
@@ -205,7 +205,7 @@ func TestNothingIsPluggedOutOfTheDirectory(t *testing.T) {
 	}
 }
 
-func TestAMachineIsNotASimulation(t *testing.T) {
+func TestSimulated_IsFalseForMachine(t *testing.T) {
 	dir := t.TempDir()
 	node := filepath.Join(dir, "dev/ttyUSB0")
 	tree := filepath.Join(dir, treeOf("1-1"))
@@ -226,7 +226,7 @@ func TestAMachineIsNotASimulation(t *testing.T) {
 	}
 }
 
-func TestATerminalIsHeldUntilItsStickIsPulled(t *testing.T) {
+func TestHolds_UntilUnplugged(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{Functions: []string{"tty", "tty"}})
 	for _, pty := range p.ptys {
@@ -271,7 +271,7 @@ func TestATerminalIsHeldUntilItsStickIsPulled(t *testing.T) {
 }
 
 // Holds may look at a claim that a killed process has left while another takes it.
-func TestAClaimThatIsBeingReadIsTaken(t *testing.T) {
+func TestPlug_ReadClaimIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{Functions: []string{"tty"}})
 	p.Unplug()
@@ -304,7 +304,7 @@ func TestAClaimThatIsBeingReadIsTaken(t *testing.T) {
 	all.Wait()
 }
 
-func TestWhatIsWrongIsSaidAndChangesNothing(t *testing.T) {
+func TestPlug_MistakeChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	for want, s := range map[string]Stick{
 		`port "1-1.4" is not a bus up to 12 and a port: write it such as "1-1"`:  {Port: "1-1.4"},
@@ -321,7 +321,7 @@ func TestWhatIsWrongIsSaidAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
+func TestPlug_IsAtomicForScans(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{Port: "3-9"})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -362,7 +362,7 @@ func TestScansSeeAStickWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestTheStickAnswersWhatATaskWrites(t *testing.T) {
+func TestServe_Answers(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -452,7 +452,7 @@ func start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return c, &out
 }
 
-func TestTheCommandPlugsUntilItIsInterrupted(t *testing.T) {
+func TestCommand_PlugsUntilInterrupted(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		dir := t.TempDir()
 		c, out := start(t, dir, "-id", "0403:6001", "-serial", "", "-port", "1-2")
@@ -483,7 +483,7 @@ func TestTheCommandPlugsUntilItIsInterrupted(t *testing.T) {
 	}
 }
 
-func TestAStickThatAKilledProcessHasLeftIsReplaced(t *testing.T) {
+func TestPlug_ReplacesStickOfKilledProcess(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir)
@@ -507,7 +507,7 @@ func TestAStickThatAKilledProcessHasLeftIsReplaced(t *testing.T) {
 	}
 }
 
-func TestTheCommandSaysWhatIsWrong(t *testing.T) {
+func TestCommand_ReportsMistakes(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"", `0 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
 		{"a b", `2 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
@@ -526,7 +526,7 @@ func TestTheCommandSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestAThousandScansLeaveNoDescriptor(t *testing.T) {
+func TestPlug_ScansLeakNoDescriptor(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{})
 	scan(t, dir)

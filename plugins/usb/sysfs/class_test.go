@@ -2,7 +2,7 @@ package sysfs
 
 import "testing"
 
-func TestAClassHasANameInWords(t *testing.T) {
+func TestClass_HasName(t *testing.T) {
 	for class, want := range map[Class]string{
 		{}: "per-interface", {3, 1, 2}: "human interface device", {0xff, 0, 0}: "vendor-specific", {0x4b, 0, 0}: "class 4b",
 	} {
@@ -12,7 +12,7 @@ func TestAClassHasANameInWords(t *testing.T) {
 	}
 }
 
-func TestAnIDIsWrittenAndReadTheSameWay(t *testing.T) {
+func TestID_RoundTrips(t *testing.T) {
 	for _, want := range []ID{{0x10c4, 0xea60}, {0x0403, 1}} {
 		if got, err := ParseID(want.String()); err != nil || got != want {
 			t.Errorf("got %s, %v, want %s", got, err, want)

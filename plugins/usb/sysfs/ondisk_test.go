@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestATreeOnDiskReadsAsTheSameInMemory(t *testing.T) {
+func TestScan_DiskEqualsMemory(t *testing.T) {
 	listing := []string{xhci, headset, husbzb1, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB2", "0001")}
 	files := tree(t, listing...)
 	dir := t.TempDir()

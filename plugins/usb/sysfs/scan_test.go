@@ -170,7 +170,7 @@ dev/disk/by-id:
   usb-046d_0a44-0:0 -> ../../sda
 `
 
-func TestScanReadsWhatTheKernelSays(t *testing.T) {
+func TestScan_ReadsKernelTree(t *testing.T) {
 	for name, test := range map[string]struct {
 		tree []string
 		want string
@@ -246,7 +246,7 @@ func TestScanReadsWhatTheKernelSays(t *testing.T) {
 	}
 }
 
-func TestUdevsNamesAreFoundByTheirNode(t *testing.T) {
+func TestLinks_FindUdevNames(t *testing.T) {
 	got := Links(tree(t, headset, husbzb1))
 	want := map[string][]string{
 		"dev/ttyUSB0":       {"dev/serial/by-id/usb-Silicon_Labs_HubZ_Smart_Home_Controller_612019B8-if00-port0"},
@@ -264,7 +264,7 @@ func TestUdevsNamesAreFoundByTheirNode(t *testing.T) {
 	}
 }
 
-func TestSeveralBusesMayHaveTheSameAddressesAndPorts(t *testing.T) {
+func TestScan_BusesMayShareAddresses(t *testing.T) {
 	root := tree(t, xhci,
 		cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "0001"),
 		cp2102(pc+"/usb2/2-1", 2, 2, "ttyUSB1", "0001"), // the same port of the same controller, by USB 3
@@ -290,7 +290,7 @@ func TestSeveralBusesMayHaveTheSameAddressesAndPorts(t *testing.T) {
 	}
 }
 
-func TestThePathIsAsUdevsOnEveryKindOfController(t *testing.T) {
+func TestScan_PathIsAsUdevs(t *testing.T) {
 	for name, test := range map[string]struct{ dir, more, path, pci string }{
 		"of no bus": {"sys/devices/platform/dummy_hcd.0/usb1/1-1",
 			"sys/devices/platform/dummy_hcd.0:\n subsystem -> ../../../bus/platform",
@@ -333,7 +333,7 @@ func TestThePathIsAsUdevsOnEveryKindOfController(t *testing.T) {
 	}
 }
 
-func TestAnyTextOfADeviceIsTaken(t *testing.T) {
+func TestScan_AcceptsAnyText(t *testing.T) {
 	long := strings.Repeat("äöü", 42)
 	for written, want := range map[string]string{
 		"NaN":                           "NaN",
@@ -367,7 +367,7 @@ func TestAnyTextOfADeviceIsTaken(t *testing.T) {
 }
 
 // The path becomes that of a node for a task.
-func TestANameThatLeadsOutOfDevIsNoNode(t *testing.T) {
+func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	for _, name := range []string{"../etc/shadow", "/etc/shadow", "a/../../etc/shadow", "..", ""} {
 		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
 		found := 0
@@ -387,7 +387,7 @@ func TestANameThatLeadsOutOfDevIsNoNode(t *testing.T) {
 }
 
 // What is plugged into a device that is no hub to the scan is a device of its own.
-func TestADeviceDoesNotHaveTheNodesOfWhatIsPluggedIntoIt(t *testing.T) {
+func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
 		"ttyUSB1", "inner")))
 	if err != nil || len(got) != 2 {
@@ -400,7 +400,7 @@ func TestADeviceDoesNotHaveTheNodesOfWhatIsPluggedIntoIt(t *testing.T) {
 	}
 }
 
-func TestARootWithoutSysIsAnError(t *testing.T) {
+func TestScan_FailsWithoutSys(t *testing.T) {
 	if got, err := Scan(fstest.MapFS{"dev/null": {}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -427,7 +427,7 @@ func (c counted) ReadDir(name string) ([]fs.DirEntry, error) {
 	return c.MapFS.ReadDir(name)
 }
 
-func TestADeviceThatVanishesDuringAScanIsLeftOutAndOneInItsPlaceIsNotMixedWithIt(t *testing.T) {
+func TestScan_LeavesOutVanishedDevice(t *testing.T) {
 	other := cp2102(pc+"/usb1/1-2", 1, 3, "ttyUSB1", "0002")
 	both := func() fstest.MapFS {
 		return tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "0001"), other)

@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-func TestSettingsAreThoseOfEveryConfiguration(t *testing.T) {
+func TestScan_SettingsOfEveryConfiguration(t *testing.T) {
 	// a modem that is a disk until it is told otherwise
 	whole := []byte{
 		18, 1, 0, 2, 0, 0, 0, 64, 0xd1, 0x12, 0x06, 0x15, 2, 1, 1, 2, 0, 2,

@@ -16,7 +16,7 @@ import (
 
 const soon = time.Minute // on a busy machine
 
-func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
+func TestMessage_IsOfUSB(t *testing.T) {
 	for message, want := range map[string]bool{
 		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 " +
 			"SUBSYSTEM=usb MAJOR=189 MINOR=3 DEVNAME=bus/usb/001/004 DEVTYPE=usb_device PRODUCT=10c4/ea60/100 TYPE=0/0/0 " +
@@ -59,7 +59,7 @@ func TestOnlyWhatIsOfUSBIsAKick(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfANodeIsRead(t *testing.T) {
+func TestMessage_NodeNumber(t *testing.T) {
 	for message, want := range map[string]Number{
 		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x " +
 			"SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},
@@ -87,7 +87,7 @@ func TestTheNumberOfANodeIsRead(t *testing.T) {
 }
 
 // What is removed must be known before the scan that the kick is for.
-func TestARemovedNodeIsToldBeforeTheKick(t *testing.T) {
+func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	told, ended := make(chan string, 100), make(chan error, 1)
@@ -142,7 +142,7 @@ func ofNull(message []byte) bool {
 	return bytes.HasPrefix(message, []byte("change@/devices/virtual/mem/null"))
 }
 
-func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
+func TestListen_EndsWithContext(t *testing.T) {
 	opened(t).SetReadDeadline(time.Time{}) // the runtime's own descriptors, once
 	descriptors := openDescriptors(t)
 	goroutines := runtime.NumGoroutine()
@@ -179,7 +179,7 @@ func TestListenHearsTheKernelAndEndsWithItsContext(t *testing.T) {
 	t.Errorf("%d goroutines have become %d", goroutines, runtime.NumGoroutine())
 }
 
-func TestAKickForEachMessageOfInterest(t *testing.T) {
+func TestListen_KicksForEachMessage(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
@@ -193,7 +193,7 @@ func TestAKickForEachMessageOfInterest(t *testing.T) {
 	}
 }
 
-func TestLostMessagesAreAKick(t *testing.T) {
+func TestListen_KicksAfterLoss(t *testing.T) {
 	socket := opened(t)
 	conn, _ := socket.SyscallConn()
 	conn.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
@@ -232,7 +232,7 @@ func send(t *testing.T, text string, to *unix.SockaddrNetlink) bool {
 	return err == nil
 }
 
-func TestWhatUdevSaysToItsGroupIsAKick(t *testing.T) {
+func TestListen_KicksForUdev(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
@@ -247,7 +247,7 @@ func TestWhatUdevSaysToItsGroupIsAKick(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAnotherProcessIsNone(t *testing.T) {
+func TestListen_IgnoresOtherProcesses(t *testing.T) {
 	socket := opened(t)
 	conn, _ := socket.SyscallConn()
 	var to unix.Sockaddr

@@ -25,7 +25,7 @@ C 03  Human Interface Device
 	01  Boot Interface Subclass
 `
 
-func TestLookup(t *testing.T) {
+func TestNames_Lookup(t *testing.T) {
 	root := fstest.MapFS{"usr/share/misc/usb.ids": {Data: []byte(table)}}
 	n := New(root)
 	for range 2 {
@@ -46,7 +46,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestTheFirstTableThatThereIsIsRead(t *testing.T) {
+func TestNames_ReadFirstTable(t *testing.T) {
 	id := sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
 	root := fstest.MapFS{}
 	if vendor, product := New(root).Lookup(id); vendor != "" || product != "" {
@@ -60,8 +60,8 @@ func TestTheFirstTableThatThereIsIsRead(t *testing.T) {
 	}
 }
 
-// The number is that of the defect of a well-known example plugin.
-func TestDefect11NamesAreTheHostsOwnAndForPeople(t *testing.T) {
+// Nomad's example of a USB plugin has a table of its own.
+func TestNames_AreOfTheHost(t *testing.T) {
 	n := New(fstest.MapFS{"usr/share/hwdata/usb.ids": {Data: []byte(table + strings.Repeat("x\n", 10) +
 		"1a6e  Global Unichip Corp.\n\t089a  Coral\n")}})
 	// one that came after 2017, and one that no table has: no "unknown(…)"

@@ -7,10 +7,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// The numbers are those of the defects of a well-known example plugin, which
-// these tests keep out of this one.
+// These tests cover mistakes of Nomad's example of a USB plugin.
 
-func TestDefect06AnIDIsNoBusAddress(t *testing.T) {
+func TestIDs_AreNoBusAddresses(t *testing.T) {
 	on := func(bus, address int, name, path string) sysfs.Device {
 		return sysfs.Device{Name: name, Bus: bus, Address: address, Path: path, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}}
 	}
@@ -28,7 +27,7 @@ func TestDefect06AnIDIsNoBusAddress(t *testing.T) {
 	}
 }
 
-func TestDefect13NothingConfiguredIsSaidAndNotSilentlyNothing(t *testing.T) {
+func TestMatch_EmptyIsRefused(t *testing.T) {
 	if err := (Match{}).Validate(); err == nil {
 		t.Error("a block that says of no device that it is meant is taken")
 	}

@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// The numbers are those of the defects of a well-known example plugin, which
-// these tests keep out of this one.
+// These tests cover mistakes of Nomad's example of a USB plugin.
 
-func TestDefect08ADeviceIsKnownWithAllThatATaskNeeds(t *testing.T) {
+func TestScan_ReadsAllThatTaskNeeds(t *testing.T) {
 	devices, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB0", "0001")))
 	if err != nil || len(devices) != 1 {
 		t.Fatalf("got %v, %v", devices, err)
@@ -22,7 +21,7 @@ func TestDefect08ADeviceIsKnownWithAllThatATaskNeeds(t *testing.T) {
 	}
 }
 
-func TestDefect10LocalityIsAPCIAddressAndNoBusNumber(t *testing.T) {
+func TestScan_LocalityIsPCIAddress(t *testing.T) {
 	for dir, want := range map[string]string{
 		pc + "/usb1/1-1": "0000:00:14.0",
 		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // numa can't ask for it

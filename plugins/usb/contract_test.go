@@ -14,11 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
-// The defects are those of Nomad's example of a USB plugin (cgbaker's demo), by
-// number. Those of enumeration are tested where that is, those of the contract in
-// internal/core/device.
+// These tests cover mistakes of Nomad's example of a USB plugin (cgbaker's demo). Further
+// ones are in the packages that list devices, and in internal/core/device.
 
-func TestDefect03AReservationGrantsTheStick(t *testing.T) {
+func TestReserve_TaskTalksToDevice(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	stick := m.plug("10c4:ea60", "0001", "1-1")
 	warned := m.serve(stick)
@@ -49,7 +48,7 @@ func (m *machine) serve(p *simulate.Plugged) *output {
 	return &out
 }
 
-func TestDefect08AReservationHasEveryNodeOfTheDevice(t *testing.T) {
+func TestReserve_HasEveryNode(t *testing.T) {
 	m := newMachine(t, `device "combined" { id = "10c4:8a2a" }`)
 	m.plug("10c4:8a2a", "1", "3-2", "tty", "hidraw", "tty")
 	m.scan()
@@ -68,7 +67,7 @@ func TestDefect08AReservationHasEveryNodeOfTheDevice(t *testing.T) {
 	}
 }
 
-func TestDefect11GroupsHaveNumbersForNames(t *testing.T) {
+func TestGroups_AreNamedByNumbers(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	table := filepath.Join(m.root, "usr/share/hwdata")
 	m.must(os.MkdirAll(table, 0o755))
@@ -88,7 +87,7 @@ func TestDefect11GroupsHaveNumbersForNames(t *testing.T) {
 	}
 }
 
-func TestDefect12ThereAreAttributesForConstraints(t *testing.T) {
+func TestGroups_HaveAttributes(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "nan", "1-1") // which Nomad's guess would make a number of
 	g := m.scan()[0]
@@ -109,7 +108,7 @@ func TestDefect12ThereAreAttributesForConstraints(t *testing.T) {
 	}
 }
 
-func TestDefect13AnythingThatMatchesNothingIsSaid(t *testing.T) {
+func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -127,7 +126,7 @@ func TestDefect13AnythingThatMatchesNothingIsSaid(t *testing.T) {
 	}
 }
 
-func TestDefect19AScanThatFindsNothingNewLogsNothing(t *testing.T) {
+func TestInventory_LogsNothingWithoutChange(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
@@ -140,7 +139,7 @@ func TestDefect19AScanThatFindsNothingNewLogsNothing(t *testing.T) {
 	}
 }
 
-func TestDefect20ThePluginIsWhatItsNamesSay(t *testing.T) {
+func TestPlugin_NamesAgree(t *testing.T) {
 	module, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)

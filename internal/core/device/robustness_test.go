@@ -8,17 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// The numbers are those of the defects of the device plugin that is shown as an
-// example for USB, in the order in which they were found. Those that are missing are
-// about USB itself.
+// These tests cover mistakes of the device plugin that Nomad's documentation shows as an
+// example for USB. Those about USB itself are tested in plugins/usb.
 
-func TestDefect01ATransientErrorDoesNotKillThePlugin(t *testing.T) {
+func TestFingerprint_SurvivesTransientError(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	pid := r.PID()
@@ -34,7 +31,7 @@ func TestDefect01ATransientErrorDoesNotKillThePlugin(t *testing.T) {
 	}
 }
 
-func TestDefect04AReaderThatIsGoneBlocksNothing(t *testing.T) {
+func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -51,7 +48,7 @@ func TestDefect04AReaderThatIsGoneBlocksNothing(t *testing.T) {
 	})
 }
 
-func TestDefect05APanicInALibraryIsNoCrashLoop(t *testing.T) {
+func TestFingerprint_PanicIsNoCrashLoop(t *testing.T) {
 	r := startRig(t, fileWorld{Panic: "libusb: unknown error [code -99]"})
 	r.Want("", soon)
 	time.Sleep(time.Second)
@@ -62,7 +59,7 @@ func TestDefect05APanicInALibraryIsNoCrashLoop(t *testing.T) {
 	r.Want(a1, soon)
 }
 
-func TestDefect07ASwapBetweenScansIsSeenThoughTheNumberIsTheSame(t *testing.T) {
+func TestFingerprint_SendsSwapOfDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -79,7 +76,7 @@ func TestDefect07ASwapBetweenScansIsSeenThoughTheNumberIsTheSame(t *testing.T) {
 	})
 }
 
-func TestDefect09HealthAndAttributesArePublishedWhenTheyChange(t *testing.T) {
+func TestFingerprint_SendsChangedHealthAndAttributes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -103,7 +100,7 @@ func TestDefect09HealthAndAttributesArePublishedWhenTheyChange(t *testing.T) {
 	})
 }
 
-func TestDefect10ThePCIAddressIsAnAddressOrNone(t *testing.T) {
+func TestFingerprint_LocalityIsPCIAddressOrMissing(t *testing.T) {
 	g := sticks("ea60", "a:1", "b:1")
 	g.Devices[0].PCIBusID = "0000:00:14.0"
 	found, _ := inspect([]Group{g})
@@ -114,7 +111,7 @@ func TestDefect10ThePCIAddressIsAnAddressOrNone(t *testing.T) {
 	}
 }
 
-func TestDefect14NoEmptyStatisticsAreSent(t *testing.T) {
+func TestStats_SendsNothingEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -125,7 +122,7 @@ func TestDefect14NoEmptyStatisticsAreSent(t *testing.T) {
 }
 
 // Run with the race detector.
-func TestDefect15ReservationsAndScansShareNothingUnguarded(t *testing.T) {
+func TestReserve_IsSafeDuringScans(t *testing.T) {
 	w := &world{}
 	w.plug(sticks("ea60", "a:1"))
 	s := supplied(w)
@@ -150,17 +147,7 @@ func TestDefect15ReservationsAndScansShareNothingUnguarded(t *testing.T) {
 	all.Wait()
 }
 
-func TestDefect16APeriodOfZeroOrLessIsRefused(t *testing.T) {
-	for _, period := range []time.Duration{0, -time.Second, time.Microsecond} {
-		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig,
-			hclog.Logger) (Instance, error) {
-			return tuned{&world{}, Options{Period: period}}, nil
-		}})
-		wantError(t, p.SetConfig(&base.Config{}), "use 50ms or more")
-	}
-}
-
-func TestDefect17NothingIsSentOrScannedAfterTheEnd(t *testing.T) {
+func TestFingerprint_StopsAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
@@ -183,7 +170,7 @@ func TestDefect17NothingIsSentOrScannedAfterTheEnd(t *testing.T) {
 	})
 }
 
-func TestDefect19NothingIsLoggedWhileNothingChanges(t *testing.T) {
+func TestFingerprint_LogsNothingWithoutChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"), ill(sticks("ea60", "b:1"), "there is no tty"))
