@@ -500,10 +500,10 @@ func TestSetConfig_RefusesBadOptions(t *testing.T) {
 		"the time between scans is -1s: use 50ms or more":  tuned{w, Options{Period: -time.Second}},
 		"settle time 0s or grace -1s is negative: use 0s ": tuned{w, Options{Period: time.Second, Grace: -time.Second}},
 	} {
-		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{Name: "test", New: func(noConfig,
-			hclog.Logger) (Instance, error) {
-			return i, nil
-		}})
+		p := New(t.Context(), hclog.NewNullLogger(), Plugin[noConfig]{
+			Name: "test", New: func(noConfig, hclog.Logger) (Instance, error) {
+				return i, nil
+			}})
 		wantError(t, p.SetConfig(&base.Config{}), text)
 		_, err := p.Fingerprint(t.Context())
 		wantError(t, err, "no configuration yet")
