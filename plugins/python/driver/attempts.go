@@ -66,11 +66,11 @@ func (a *attempts) skips(k key, last bool) bool {
 }
 
 // failed takes an error, and says whether another interpreter may do better: not where the same may
-// succeed later, unless it did not before, nor where something else than the installer's words tells why, nor where a
-// file or a password is not the right one.
+// succeed later, unless it did not before, nor where something else than the installer's words tells why, nor where the
+// requirements have hashes.
 func (a *attempts) failed(k key, python interpreter.Interpreter, err error) bool {
 	var e *install.Error
-	if !errors.As(err, &e) || e.Refused {
+	if !errors.As(err, &e) {
 		return false
 	}
 	if e.Cause != install.Unknown && (!e.Temporary() || a.unsuited.at(k.digest()).IsZero()) {

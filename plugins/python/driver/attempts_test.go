@@ -102,7 +102,7 @@ func TestAnInterpreterWithoutAllWheelsIsTriedAgainLater(t *testing.T) {
 	if a.skips(newest, false) || !a.failed(newest, python, final) || a.failed(older, python, soon) {
 		t.Error("before anything is known: one that can't be built is followed by the next, one that may be later is not")
 	}
-	if a.failed(older, python, &install.Error{Words: "another hash", Refused: true}) {
+	if a.failed(older, python, &install.Error{Cause: install.Locked, Words: "another hash"}) {
 		t.Error("a file with another hash is followed by another interpreter")
 	}
 	if a = begin(); a.skips(newest, false) {

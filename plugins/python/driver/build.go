@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -108,7 +109,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
 		}
 		var err error
-		if req.Indexes, err = src.into(ctx, scratch); err != nil {
+		if req.Sources, err = src.into(ctx, scratch); err != nil {
 			return err
 		}
 		if required.UVLock != nil {
@@ -116,12 +117,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 				return err
 			}
 			if !c.JobIndexes && len(req.Requirements.URLs) > 0 {
-				return errNoJobIndexes
-			}
-			if !c.AllowSdists {
-				if err := req.Requirements.CheckWheels(); err != nil {
-					return err
-				}
+				return index.ErrJobIndexes
 			}
 		}
 		built, err = installer.Install(ctx, req)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -29,10 +30,10 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {
-		line("require", requirement.Redact(l))
+		line("require", index.Redact(l))
 	}
 	for _, l := range required.Constraints {
-		line("constrain", requirement.Redact(l))
+		line("constrain", index.Redact(l))
 	}
 	if u := required.UVLock; u != nil {
 		line("uv.lock", digest(u.Lock), digest(u.Project))
@@ -44,7 +45,7 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 		}
 	}
 	for _, s := range src.describe(required.Hashed) {
-		line("from", requirement.Redact(s))
+		line("from", index.Redact(s))
 		fmt.Fprintln(&secret, s)
 	}
 	for _, l := range slices.Concat(required.Lines, required.Constraints) {

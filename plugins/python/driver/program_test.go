@@ -140,7 +140,7 @@ func TestWrongConfigurationsAreSentences(t *testing.T) {
 		"code = \"1\"\npython = \">=4\"":                                     ">=4",
 		"code = \"1\"\npython = \"/usr/bin/perl\"":                           "/usr/bin/perl",
 		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":                 "exclude each other",
-		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                      "https://host/simple",
+		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                      "https://host/path",
 		"code = \"1\"\noffline = true\nextra_index_urls = [\"https://x/y\"]": "offline",
 		"code = \"1\"\nrequirements = [\"x\"]":                               "find_links is not",
 		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not there`,

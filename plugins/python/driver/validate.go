@@ -2,7 +2,6 @@ package driver
 
 import (
 	"fmt"
-	"net/url"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // validate checks what the schema can't.
@@ -28,36 +28,16 @@ func validate(c *Config) error {
 		return fmt.Errorf("uv %q is not absolute: write the program's path from /", c.UV)
 	}
 	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
-		if err := checkIndexURL(u); err != nil {
-			return err
+		if _, err := index.CheckURL(u); err != nil {
+			return fmt.Errorf("an index: %w", err)
 		}
 	}
 	for _, f := range c.FindLinks {
-		if !filepath.IsAbs(f) && !isURL(f) {
+		if !filepath.IsAbs(f) && !index.IsURL(f) {
 			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
 		}
 	}
 	return nil
-}
-
-// checkIndexURL does not repeat a URL that is wrong: it may have a password.
-func checkIndexURL(text string) error {
-	u, err := url.Parse(text)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return fmt.Errorf("an index URL is not one: write it as \"https://host/simple\" (what is written begins with %q)", beginning(text))
-	}
-	return nil
-}
-
-func beginning(text string) string {
-	if i := strings.IndexAny(text, ":/"); i >= 0 {
-		return text[:i]
-	}
-	return text[:min(len(text), 8)]
-}
-
-func isURL(text string) bool {
-	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }
 
 // check tells what a task's config block has wrong, as far as that can be seen in it.
@@ -93,21 +73,19 @@ func (t *TaskConfig) check(c *Config) error {
 		urls = append(urls, t.IndexURL)
 	}
 	for _, u := range urls {
-		if err := checkIndexURL(u); err != nil {
-			return err
+		if _, err := index.CheckURL(u); err != nil {
+			return fmt.Errorf("an index: %w", err)
 		}
 	}
 	if t.Offline && len(urls) > 0 {
 		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline is set")
 	}
-	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !isURL(f) })...)
+	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !index.IsURL(f) })...)
 	if !c.JobIndexes && len(urls) > 0 {
-		return errNoJobIndexes
+		return index.ErrJobIndexes
 	}
 	return nil
 }
-
-var errNoJobIndexes = fmt.Errorf("this node does not let jobs name package indexes or URLs (job_indexes = false in the plugin's config)")
 
 // buildUsers is who builds.
 func buildUsers(c *Config) (*environment.Users, error) {

@@ -33,7 +33,7 @@ func BenchmarkColdBuild(b *testing.B) {
 			for b.Loop() {
 				fresh := newPlace(b)
 				r := fresh.request(b, lines...)
-				r.Indexes.FindLinks = []string{p.wheels}
+				r.Sources.FindLinks = []string{p.wheels}
 				r.Progress = nil
 				begun := time.Now()
 				if _, err := i.Install(b.Context(), r); err != nil {
@@ -58,11 +58,28 @@ func byHand(b *testing.B, i install.Installer, p place, wheels string, packages 
 	env := filepath.Join(p.dir, "new")
 	if i.Name == "uv" {
 		run(b, p, i.UV, "venv", "--python", python.Path, env)
-		run(b, p, append([]string{i.UV, "pip", "install", "--python", env + "/bin/python", "--link-mode", "copy", "--no-index", "--find-links", wheels}, packages...)...)
+		run(
+			b,
+			p,
+			append(
+				[]string{
+					i.UV,
+					"pip",
+					"install",
+					"--python",
+					env + "/bin/python",
+					"--link-mode",
+					"copy",
+					"--no-index",
+					"--find-links",
+					wheels,
+				},
+				packages...)...)
 	} else {
 		run(b, p, python.Path, "-m", "venv", "--without-pip", env)
 		pip := append([]string{python.Path}, python.Pip...)
-		run(b, p, append(append(pip, "--python", env+"/bin/python", "install", "--no-compile", "--no-index", "--find-links", wheels), packages...)...)
+		run(b, p, append(append(pip, "--python", env+"/bin/python", "install",
+			"--no-compile", "--no-index", "--find-links", wheels), packages...)...)
 	}
 	run(b, p, python.Path, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", env+"/lib")
 }
@@ -70,7 +87,12 @@ func byHand(b *testing.B, i install.Installer, p place, wheels string, packages 
 func run(b *testing.B, p place, argv ...string) {
 	b.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + p.work(), "PIP_DISABLE_PIP_VERSION_CHECK=1", "XDG_CACHE_HOME=" + p.downloads()}
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin",
+		"HOME=" + p.work(),
+		"PIP_DISABLE_PIP_VERSION_CHECK=1",
+		"XDG_CACHE_HOME=" + p.downloads(),
+	}
 	cmd.Dir = p.work()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		b.Fatalf("%q: %v\n%s", argv, err, out)

@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// bytecode compiles the packages, since tasks can't write it beside them: with hashes that are not checked, as the sources
-// do not change (PEP 552), and with the paths that tracebacks are to show. The base interpreter does it, without
-// site (-S), so that nothing of the environment runs. A file that does not compile is its package's business.
+// bytecode compiles the packages, since tasks can't write beside them: with hashes that are not checked, as the
+// sources do not change (PEP 552), and with the final paths for tracebacks. The base interpreter runs without site
+// (-S), so nothing of the environment runs. A file that does not compile is no error.
 func (b *build) bytecode(ctx context.Context) error {
 	final := filepath.Join(b.Final, strings.TrimPrefix(b.site, b.Dir))
-	var out output
 	_ = b.run(ctx, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", "-d", final, b.site}, &out)
+		"--invalidation-mode", "unchecked-hash", "-d", final, b.site}, io.Discard)
 	return ctx.Err()
 }
 
-// sitePackages is where the packages of an environment will be, as long as none is there: they may have such directories too.
+// sitePackages is where an environment's packages will be. It has to be asked before: packages may have such
+// directories.
 func sitePackages(dir string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages"))
 	if err != nil || len(found) != 1 {

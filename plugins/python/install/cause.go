@@ -1,19 +1,24 @@
 package install
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 )
 
-// Cause is why an installer failed, where something other than its own words tells.
+// Cause is why an installer failed, as far as something other than its words shows it.
 type Cause int
 
 const (
-	Unknown     Cause = iota // its last lines are what is known
+	Unknown     Cause = iota // the installer's last lines are all that is known; another interpreter may do better
+	Locked                   // unknown, of a lock: who can corrupt a file must not choose the interpreter
 	Unreachable              // an index did not answer: it may later, or on another node
 	NoSpace                  // the disk is full
 	TimedOut                 // ctx ended
-	NoWheel                  // a source is named by its URL, and sdists are not allowed
 	RefusedHost              // an index sent the installer to a host that is not allowed
 	Malicious                // a package installed what leads out of the environment
 	TooLarge                 // the packages are larger than an environment may be
@@ -25,44 +30,99 @@ type Error struct {
 	Tool  string   // "uv 0.8.13"
 	Words string   // one sentence for the job's author
 	Lines []string // the installer's last lines, without credentials
-
-	// Refused is of a file with another hash or of credentials that an index does not take: another interpreter must not
-	// be tried, or who can spoil a file chooses it.
-	Refused bool
 }
 
-func (e *Error) Error() string {
-	if e.Cause == Unknown {
-		return e.Words // which has them
-	}
-	return e.Words + e.LastLines()
-}
+func (e *Error) Error() string { return e.Words + e.LastLines() }
 
-// LastLines are the installer's, to go on with after other words; "" without any.
+// LastLines are the installer's, to follow other words; "" without any.
 func (e *Error) LastLines() string {
 	if len(e.Lines) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, e.said())
-}
+	const head, tail = 500, 300 // of a traceback, the exception comes last
 
-// said are the installer's last lines in one, as Nomad's events have no more.
-func (e *Error) said() string {
-	const head, tail = 500, 300 // what it is about comes first, and the exception of a traceback last
-	text := flat(e.Lines)
+	// Events of Nomad have one line.
+	text := strings.Join(strings.Fields(strings.Join(e.Lines, " ")), " ")
 	if len(text) > head+tail {
 		text = strings.ToValidUTF8(text[:head], "") + " … " + strings.ToValidUTF8(text[len(text)-tail:], "")
 	}
-	return text
+	return fmt.Sprintf(" (the last lines of %s: %s)", e.Tool, text)
 }
 
-// flat is a tool's lines as one, without the frames that uv draws.
-func flat(lines []string) string {
-	text := strings.NewReplacer("│", " ", "├─▶", " ", "╰─▶", " ", "×", " ").Replace(strings.Join(lines, " "))
-	return strings.Join(strings.Fields(text), " ")
-}
-
-// Temporary says whether the same may succeed later or elsewhere.
+// Temporary reports whether the same may succeed later or elsewhere.
 func (e *Error) Temporary() bool {
 	return e.Cause == Unreachable || e.Cause == NoSpace || e.Cause == TimedOut
+}
+
+// refused is an error that the installer's output does not matter to.
+func (b *build) refused(cause Cause, format string, args ...any) error {
+	return &Error{Cause: cause, Tool: b.with.Tool(b.Python), Words: clean(fmt.Sprintf(format, args...))}
+}
+
+// explain makes an *Error of what is known besides the installer's words.
+func (b *build) explain(ctx context.Context, err error, lines []string) error {
+	if len(lines) == 0 {
+		lines = []string{err.Error()}
+	}
+	for n, line := range lines {
+		lines[n] = strings.ReplaceAll(line, b.Work+"/", "") // which does not exist any more when somebody reads it
+	}
+	e := &Error{Tool: b.with.Tool(b.Python), Lines: lines}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		e.Cause, e.Words = TimedOut, "the environment was not built in time"
+		return e
+	case ctx.Err() != nil:
+		e.Cause, e.Words = TimedOut, "the build of the environment was given up"
+		return e
+	}
+	switch errnoOf(lines) {
+	case syscall.ENOSPC, syscall.EDQUOT:
+		e.Cause, e.Words = NoSpace, "the disk is full"
+		return e
+	case syscall.EFBIG:
+		e.Cause, e.Words = TooLarge, fmt.Sprintf(
+			"a file of the packages is larger than the %d MiB that an environment may take on this node", b.MaxSize>>20)
+		return e
+	}
+	if refused := b.proxy.Refused(); len(refused) > 0 {
+		e.Cause, e.Words = RefusedHost, fmt.Sprintf("the index sends the installer to %.1000s, where it may not go: "+
+			"the operator of the node can allow that by allowed_hosts", strings.Join(refused, ", "))
+	} else if host, err := b.proxy.Failed(ctx, b.Sources); err != nil {
+		e.Cause, e.Words = Unreachable, b.access.Redact(clean(fmt.Sprintf("%s did not answer as it should: %v", host, err)))
+	} else {
+		if b.Requirements.Hashed {
+			e.Cause = Locked
+		}
+		e.Words = fmt.Sprintf("%s failed for %s", e.Tool, b.wanted())
+	}
+	return e
+}
+
+// errnos are numbers of system errors, as Python and Rust write them.
+var errnos = regexp.MustCompile(`\[Errno (\d+)\]|\(os error (\d+)\)`)
+
+// errnoOf is the first error of a full disk or of the limit of files that a tool printed, 0 without one.
+func errnoOf(lines []string) syscall.Errno {
+	for _, m := range errnos.FindAllStringSubmatch(strings.Join(lines, " "), -1) {
+		n, _ := strconv.Atoi(m[1] + m[2])
+		switch e := syscall.Errno(n); e {
+		case syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG:
+			return e
+		}
+	}
+	return 0
+}
+
+// wanted is what the installer was asked for besides the requirements: "CPython 3.11 on linux-x86_64, from wheels alone
+// (allow_sdists)".
+func (b *build) wanted() string {
+	text := strings.TrimSpace(fmt.Sprintf("%s %s on %s", b.Python.Name(), b.Python.Minor, b.Python.Platform))
+	if !b.AllowSdists {
+		text += ", from wheels alone (allow_sdists)"
+	}
+	if b.Sources.Offline {
+		text += ", without an index (offline)"
+	}
+	return text
 }

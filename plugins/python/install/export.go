@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,13 +12,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// groupless are the versions of uv that have --no-default-groups. Those before leave out dev alone.
+// groupless are the versions of uv that have --no-default-groups. Earlier ones can leave out dev alone.
 var groupless, _ = interpreter.ParseSpecifier(">=0.5.23")
 
 // Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. It leaves nothing in Work.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
 	if i.Name != "uv" {
-		return nil, &Error{Tool: i.Name + " " + i.Version, Words: "only uv reads a uv.lock, and this node builds with pip: export it (uv export --format requirements-txt), or run where there is uv"}
+		return nil, errors.New("only uv reads a uv.lock, and this node builds with pip: " +
+			"export it (uv export --format requirements-txt), or run where there is uv")
 	}
 	dir, err := os.MkdirTemp(r.Work, "export-")
 	if err != nil {

@@ -1,6 +1,7 @@
 package install_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,29 +9,39 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestAProjectThatUVLockedIsInstalledAsItWasLocked(t *testing.T) {
+func TestExport_InstallsALockedProject(t *testing.T) {
 	i := uv(t)
 	tests := map[string]struct{ project, file, lock string }{
-		"a project": {project: "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"hello-world\"]\n[dependency-groups]\ndev = [\"only-for-dev\"]\n",
-			file: "pyproject.toml", lock: "uv.lock"},
-		"a script": {project: "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"hello-world\"]\n# ///\nprint()\n",
-			file: "s.py", lock: "s.py.lock"},
+		"a project": {
+			project: "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
+				"dependencies = [\"hello-world\"]\n[dependency-groups]\ndev = [\"only-for-dev\"]\n",
+			file: "pyproject.toml",
+			lock: "uv.lock",
+		},
+		"a script": {
+			project: "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"hello-world\"]\n# ///\nprint()\n",
+			file:    "s.py",
+			lock:    "s.py.lock",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			hello(t, p.wheels)
 			wheeltest.Wheel{Name: "only-for-dev", Version: "1.0"}.Write(t, p.wheels)
-			index := wheeltest.Index(t, p.wheels).URL + "/simple"
+			url := wheeltest.Index(t, p.wheels).URL + "/simple"
 			author := t.TempDir()
 			if err := os.WriteFile(filepath.Join(author, test.file), []byte(test.project), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			argv := []string{"lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", index}
+			argv := []string{"lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url}
 			if test.file == "s.py" {
 				argv = append(argv, "--script", "s.py")
 			}
@@ -44,13 +55,16 @@ func TestAProjectThatUVLockedIsInstalledAsItWasLocked(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := p.request(t)
-			r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: lock, Project: []byte(test.project), Script: test.file == "s.py"}}
-			r.Indexes = requirement.Indexes{URL: index}
+			r.Requirements = &requirement.Set{
+				UVLock: &requirement.UVLock{Lock: lock, Project: []byte(test.project), Script: test.file == "s.py"},
+			}
+			r.Sources = index.Sources{URL: url}
 			set, err := i.Export(t.Context(), r)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, lines(err))
 			}
-			if text := strings.Join(set.Lines, "\n"); !set.Hashed || !set.Complete || len(set.Lines) != 2 || !strings.Contains(text, "hello-world==2.0") {
+			if text := strings.Join(set.Lines, "\n"); !set.Hashed || !set.Complete || len(set.Lines) != 2 ||
+				!strings.Contains(text, "hello-world==2.0") {
 				t.Fatalf("exported %+v", set)
 			}
 			if left, err := os.ReadDir(p.work()); err != nil || len(left) > 0 {
@@ -68,4 +82,26 @@ func TestAProjectThatUVLockedIsInstalledAsItWasLocked(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestExport_LeavesOutDefaultGroups(t *testing.T) {
+	const hash = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	lock := "version = 1\nrequires-python = '>=3.8'\n" +
+		"[[package]]\nname = 'app'\nversion = '1'\nsource = {virtual = '.'}\n" +
+		"dependencies = [{name = 'hello'}]\n" +
+		"[package.dev-dependencies]\ndev = [{name = 'in-dev'}]\nlint = [{name = 'in-lint'}]\n" +
+		"[package.metadata]\nrequires-dist = [{name = 'hello'}]\n" +
+		"[package.metadata.requires-dev]\ndev = [{name = 'in-dev'}]\nlint = [{name = 'in-lint'}]\n"
+	for _, name := range []string{"hello", "in-dev", "in-lint"} {
+		lock += fmt.Sprintf("[[package]]\nname = '%s'\nversion = '1'\nsource = {registry = 'https://pypi.org/simple'}\n"+
+			"wheels = [{url = 'https://host/%s-1-py3-none-any.whl', hash = '%s'}]\n",
+			name, strings.ReplaceAll(name, "-", "_"), hash)
+	}
+	project := "[project]\nname = 'app'\nversion = '1'\nrequires-python = '>=3.8'\ndependencies = ['hello']\n" +
+		"[dependency-groups]\ndev = ['in-dev']\nlint = ['in-lint']\n[tool.uv]\ndefault-groups = ['dev', 'lint']\n"
+	r := newPlace(t).request(t)
+	r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: []byte(lock), Project: []byte(project)}}
+	set, err := uv(t).Export(t.Context(), r)
+	must.NoError(t, err, must.Sprint(lines(err)))
+	must.Eq(t, []string{"hello==1 --hash=" + hash}, set.Lines)
 }

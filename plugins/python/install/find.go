@@ -18,7 +18,9 @@ import (
 
 // Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
 // empty. The error says what to install on the node; it is a *NotKnownError where there may be an uv.
-func Find(ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter) (Installer, error) {
+func Find(
+	ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter,
+) (Installer, error) {
 	var noUV error
 	switch want {
 	case "auto", "uv":
@@ -35,19 +37,21 @@ func Find(ctx context.Context, want, uv string, as *syscall.Credential, found []
 	default:
 		return Installer{}, fmt.Errorf("installer %q is none of auto, uv, pip", want)
 	}
+	why := errors.New("no interpreter has pip: install python3-pip, or uv")
 	for _, python := range found {
-		if python.Pip != nil {
+		switch {
+		case hasPip(python):
 			i := Installer{Name: "pip", Version: python.PipVersion, Python: python}
 			if !errors.Is(noUV, errNoUV) {
 				i.NoUV = noUV
 			}
 			return i, nil
+		case python.Pip != nil:
+			why = fmt.Errorf("pip %s of %s is older than 22.3, the first that installs into other environments: "+
+				"install a later one, or uv", python.PipVersion, python.Path)
 		}
 	}
-	if len(found) == 0 {
-		return Installer{}, errors.Join(noUV, errors.New("there is no pip, since there is no interpreter"))
-	}
-	return Installer{}, errors.Join(noUV, errors.New("no interpreter has pip: install python3-pip, or uv"))
+	return Installer{}, errors.Join(noUV, why)
 }
 
 // NotKnownError says that a program may be uv, but could not answer now. pip is no way out: what it builds
@@ -66,7 +70,8 @@ func (e *NotKnownError) Unwrap() error { return e.Err }
 // Temporary says that the same may succeed later, or elsewhere.
 func (e *NotKnownError) Temporary() bool { return true }
 
-var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: install it, or name it by the option uv")
+var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: " +
+	"install it, or name it by the option uv")
 
 // findUV returns the first uv that answers, and no later one while it is not known whether one before will.
 func findUV(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
@@ -117,7 +122,8 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	out, _, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}, path, "--version")
+	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
+	out, _, err := sandbox.Ask(ctx, timeout, as, env, path, "--version")
 	var errno syscall.Errno
 	var exit *exec.ExitError
 	switch {

@@ -17,18 +17,21 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-func TestThatNobodyWaitsDoesNotMeanThatThereIsNoUV(t *testing.T) {
+func TestFind_DoesNotTakeACanceledSearchForNoUV(t *testing.T) {
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, want := range []string{"auto", "uv"} {
-		if i, err := install.Find(ended, want, "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(err, context.Canceled) {
+		if i, err := install.Find(ended, want, "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(
+			err,
+			context.Canceled,
+		) {
 			t.Errorf("%s: found %s: %v", want, i.Name, err)
 		}
 	}
 }
 
-func TestAnUVThatCannotAnswerNowIsNotTakenForNone(t *testing.T) {
+func TestFind_DoesNotTakeABusyUVForNone(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "uv"), filepath.Join(t.TempDir(), "uv")
 	t.Setenv("PATH", filepath.Dir(first)+":"+filepath.Dir(second))
 	write := func(path, text string) {
@@ -37,7 +40,13 @@ func TestAnUVThatCannotAnswerNowIsNotTakenForNone(t *testing.T) {
 		}
 	}
 	find := func(want string) (install.Installer, error) {
-		return install.Find(t.Context(), want, "", nil, []interpreter.Interpreter{{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}})
+		return install.Find(
+			t.Context(),
+			want,
+			"",
+			nil,
+			[]interpreter.Interpreter{{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}},
+		)
 	}
 	write(second, "echo uv 1.2.3")
 	notKnown := func(why string) {
@@ -95,7 +104,7 @@ func sleeping(mark string) (pids []int) {
 	return pids
 }
 
-func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
+func TestFind_ChoosesAsConfigured(t *testing.T) {
 	p := newPlace(t)
 	program := func(name, text string) string {
 		path := filepath.Join(p.wheels, name, "uv")
@@ -116,6 +125,7 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 	}
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	bare := interpreter.Interpreter{Path: "/opt/python"}
+	old := interpreter.Interpreter{Path: "/opt/old", Pip: []string{"-m", "pip"}, PipVersion: "22.0.2"}
 
 	tests := []struct {
 		name, want, uv, path string
@@ -124,13 +134,34 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 		noUV                 string
 	}{
 		{name: "auto takes uv", want: "auto", uv: good, found: []interpreter.Interpreter{python}, is: "uv 9.8.7"},
-		{name: "auto takes pip where uv does not answer", want: "auto", uv: broken, found: []interpreter.Interpreter{bare, python}, is: "pip 23.0.1", noUV: "exit status 3"},
-		{name: "auto takes pip where nobody may run uv", want: "auto", uv: closed, found: []interpreter.Interpreter{python}, is: "pip 23.0.1", noUV: "permission denied"},
+		{
+			name:  "auto takes pip where uv does not answer",
+			want:  "auto",
+			uv:    broken,
+			found: []interpreter.Interpreter{bare, python},
+			is:    "pip 23.0.1",
+			noUV:  "exit status 3",
+		},
+		{
+			name:  "auto takes pip where nobody may run uv",
+			want:  "auto",
+			uv:    closed,
+			found: []interpreter.Interpreter{python},
+			is:    "pip 23.0.1",
+			noUV:  "permission denied",
+		},
 		{name: "uv of the PATH", want: "uv", path: filepath.Dir(other) + ":" + filepath.Dir(good), is: "uv 9.8.7"},
 		{name: "uv that is another program", want: "uv", uv: other, says: "it is not uv"},
 		{name: "uv that is not there", want: "uv", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 		{name: "pip though there is uv", want: "pip", uv: good, found: []interpreter.Interpreter{python}, is: "pip 23.0.1"},
 		{name: "no pip", want: "pip", found: []interpreter.Interpreter{bare}, says: "install python3-pip"},
+		{
+			name:  "an old pip",
+			want:  "pip",
+			found: []interpreter.Interpreter{old},
+			says:  "pip 22.0.2 of /opt/old is older than 22.3",
+		},
+		{name: "a later pip", want: "pip", found: []interpreter.Interpreter{old, python}, is: "pip 23.0.1"},
 		{name: "nothing", want: "auto", uv: broken, says: "no interpreter"},
 		{name: "a word", want: "poetry", says: "none of auto, uv, pip"},
 	}
@@ -153,7 +184,7 @@ func TestAnInstallerIsFoundAsItIsWanted(t *testing.T) {
 	}
 }
 
-func TestThePipThatInstallsIsNamed(t *testing.T) {
+func TestInstaller_NamesItsTool(t *testing.T) {
 	node := interpreter.Interpreter{Path: "/usr/bin/python3.11", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	own := interpreter.Interpreter{Path: "/opt/python/3.14/bin/python3.14", Pip: []string{"-m", "pip"}, PipVersion: "25.3"}
 	pip := install.Installer{Name: "pip", Version: "23.0.1", Python: node}

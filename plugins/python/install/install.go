@@ -1,11 +1,15 @@
-// Package install makes virtual environments with uv or pip, as a user that has no
-// other rights on the node, from nowhere but the indexes it is told.
+// Package install makes virtual environments with uv or pip, run as their documentation says, in a sandbox: as a user
+// without other rights on the node, from nowhere but the indexes of the request.
 package install
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"syscall"
 	"time"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -15,15 +19,15 @@ type Installer struct {
 	Name    string // "uv" or "pip"
 	Version string
 	UV      string                  // the program, of uv
-	Python  interpreter.Interpreter // of pip: the interpreter that runs it, if the environment's own has no pip
-	NoUV    error                   // of pip: why a uv that is there was not taken, nil if there is none or none was wanted
+	Python  interpreter.Interpreter // of pip: the interpreter that runs it, unless the environment's own has one
+	NoUV    error                   // of pip: why an existing uv is not used, nil if there is none or none was wanted
 }
 
-// Tool is what installs for an interpreter, with its version. A pip is the interpreter's own, where it has one, and
+// Tool names what installs for an interpreter, with its version. A pip is the interpreter's own, where it has one, and
 // otherwise that of another, which is named.
 func (i Installer) Tool(python interpreter.Interpreter) string {
 	switch {
-	case i.Name == "pip" && python.Pip != nil:
+	case i.Name == "pip" && hasPip(python):
 		return "pip " + python.PipVersion
 	case i.Name == "pip":
 		return "pip " + i.Version + " of " + i.Python.Path
@@ -35,36 +39,94 @@ func (i Installer) Tool(python interpreter.Interpreter) string {
 type Request struct {
 	Python       interpreter.Interpreter
 	Requirements *requirement.Set
-	Indexes      requirement.Indexes // with absolute directories; URL is never empty unless Offline
-	AllowedHosts []string            // besides those of Indexes and of Requirements.URLs
+	Sources      index.Sources // with absolute directories; URL is never empty unless Offline
+	AllowedHosts []string      // besides those of Sources and of Requirements.URLs
 	AllowSdists  bool
 
-	// Dir is where the environment is made, a directory that does not exist and whose parent As may
-	// write to, and Final where it will be when it is used.
+	// Dir is where the environment is made: it does not exist, and As may write to its parent. Final is where it will be
+	// when it is used.
 	Dir, Final string
 
-	// Work is a directory for temporary files, As may write to it. Downloads keeps
-	// what was downloaded for the next time; "" keeps nothing.
+	// Work is a directory for temporary files, Downloads one for downloads that serve the next builds, "" for none. As may
+	// write to both.
 	Work, Downloads string
 
-	// Refresh has indexes asked anew, whatever Downloads has of their pages.
+	// Refresh asks the indexes again, whatever Downloads has of their pages.
 	Refresh bool
 
-	// As is who runs the installer, nil for this process's user.
+	// As is the user that runs the installer, nil for this process's user.
 	As *syscall.Credential
 
 	// MaxSize bounds the environment, and each file that its making takes, in bytes; 0 does not.
 	MaxSize int64
 
-	// Progress hears what the installer writes, line by line. Downloaded is called from several goroutines with what
+	// Progress is called with each line of the installer's output. Downloaded is called from several goroutines with what
 	// comes from a host, and with 0 when the host is asked. May be nil.
 	Progress   func(string)                 `json:"-"`
 	Downloaded func(host string, bytes int) `json:"-"`
 }
 
-// Result tells what was made.
+// Result describes a new environment.
 type Result struct {
 	Packages []string // "requests 2.31.0", sorted
-	Warnings []string // of the installer, such as of an extra that a package has not
+	Warnings []string // of the installer, such as of an extra that a package does not have
 	Took     time.Duration
+}
+
+// Install makes the environment: virtual environment, packages, bytecode. The files still belong to the builder. When
+// ctx ends, or this process is killed, the installer and all that it started is killed. The error is an *Error if the
+// installer failed.
+func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
+	begun := time.Now()
+	if err := os.Mkdir(r.Dir, 0o755); err != nil { // so the installer needs no right to write beside it
+		return nil, fmt.Errorf("failed to make the environment's directory: %w", err)
+	}
+	if err := r.give(r.Dir); err != nil {
+		return nil, err
+	}
+	b, err := i.begin(r, r.Dir, r.Work)
+	if err != nil {
+		return nil, err
+	}
+	defer b.end()
+	if err := b.tool(ctx, b.venvArgs()); err != nil {
+		return nil, err
+	}
+	before, err := b.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if b.site, err = sitePackages(b.Dir); err != nil {
+		return nil, err
+	}
+	if !b.Requirements.Empty() {
+		if err := b.tool(ctx, b.installArgs()); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.verify(before); err != nil {
+		return nil, err
+	}
+	if err := b.relocate(); err != nil {
+		return nil, err
+	}
+	if err := b.bytecode(ctx); err != nil {
+		return nil, err
+	}
+	packages, err := installed(b.site)
+	if err != nil {
+		return nil, err
+	}
+	return &Result{Packages: packages, Warnings: b.warnings, Took: time.Since(begun)}, nil
+}
+
+// give makes a directory the builder's.
+func (r *Request) give(dir string) error {
+	if r.As == nil {
+		return nil
+	}
+	if err := os.Lchown(dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
+		return fmt.Errorf("failed to give a directory to the user that builds: %w", err)
+	}
+	return nil
 }

@@ -4,17 +4,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestAnEnvironmentIsMadeOfADirectoryOfWheels(t *testing.T) {
+func TestInstall_MakesAnEnvironment(t *testing.T) {
 	tools(t, func(t *testing.T, i install.Installer) {
 		p := newPlace(t)
 		hello(t, p.wheels)
@@ -22,28 +25,17 @@ func TestAnEnvironmentIsMadeOfADirectoryOfWheels(t *testing.T) {
 	})
 }
 
-func TestAnEnvironmentIsMadeOfAnIndex(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		hello(t, p.wheels)
-		r := p.request(t, "hello-world")
-		r.Indexes = requirement.Indexes{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
-		check(t, p, i, r)
-	})
-}
-
 func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	t.Helper()
-	result, python := must(t, i, r)
-	if want := []string{"greeting-words 1.0", "hello-world 2.0"}; !slices.Equal(result.Packages, want) {
-		t.Errorf("installed %q, not %q", result.Packages, want)
-	}
-	if out, err := exec.Command(filepath.Join(p.final(), "bin/hello")).CombinedOutput(); err != nil || string(out) != "hello 1.0\n" {
+	result, python := installs(t, i, r)
+	must.Eq(t, []string{"greeting-words 1.0", "hello-world 2.0"}, result.Packages)
+	if out, err := exec.Command(filepath.Join(p.final(), "bin/hello")).CombinedOutput(); err != nil ||
+		string(out) != "hello 1.0\n" {
 		t.Errorf("its program printed %q: %v", out, err)
 	}
 	// Another user, who can't write there, gets the compiled modules.
 	cmd := exec.Command(python, "-I", "-v", "-c", "import hello_world; hello_world.fail()")
-	if builder() != nil {
+	if p.as != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
 	out, _ := cmd.CombinedOutput()
@@ -53,16 +45,14 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 		"# code object from '" + site + "/__pycache__/hello_world.cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc'",
 		`File "` + site + `/hello_world.py", line 6, in fail`,
 	} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("%q is not in the interpreter's words:\n%s", want, out)
-		}
+		test.StrContains(t, string(out), want)
 	}
 	if out, err := exec.Command("grep", "-rIl", p.env(), p.final()).Output(); err == nil {
 		t.Errorf("these files still name the place of the build:\n%s", out)
 	}
 }
 
-func TestAnEnvironmentCanBeInMemory(t *testing.T) {
+func TestInstall_WorksInMemory(t *testing.T) {
 	if _, err := os.Stat("/dev/shm"); err != nil {
 		t.Skip("no /dev/shm")
 	}
@@ -70,25 +60,97 @@ func TestAnEnvironmentCanBeInMemory(t *testing.T) {
 	tools(t, func(t *testing.T, i install.Installer) {
 		p := newPlace(t)
 		hello(t, p.wheels)
-		if _, err := i.Install(t.Context(), p.request(t, "greeting-words")); err != nil {
-			t.Errorf("%v\n%s", err, lines(err))
-		}
+		installs(t, i, p.request(t, "greeting-words"))
 	})
 }
 
-func TestTheInstallersWarningsAreKept(t *testing.T) {
+func TestInstall_KeepsWarnings(t *testing.T) {
 	tools(t, func(t *testing.T, i install.Installer) {
 		for line, want := range map[string]string{"hello-world": "", "hello-world[missing]": "missing"} {
 			p := newPlace(t)
 			hello(t, p.wheels)
-			result, err := i.Install(t.Context(), p.request(t, line))
-			if err != nil {
-				t.Fatalf("%v\n%s", err, lines(err))
-			}
-			if text := strings.Join(result.Warnings, "\n"); want == "" && text != "" || !strings.Contains(text, want) {
-				t.Errorf("%s: it warned %q", line, text)
-			}
-			t.Log(result.Warnings)
+			result, _ := installs(t, i, p.request(t, line))
+			text := strings.Join(result.Warnings, "\n")
+			must.EqOp(t, want == "", text == "", must.Sprint(text))
+			must.StrContains(t, text, want)
 		}
+	})
+}
+
+func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
+	tools(t, func(t *testing.T, i install.Installer) {
+		p := newPlace(t)
+		wheeltest.Wheel{Name: "another", Version: "1.0", Files: map[string]string{
+			"another-1.0.data/data/lib/an/site-packages/text.txt":                   "text",
+			"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
+		}}.Write(t, p.wheels)
+		result, _ := installs(t, i, p.request(t, "another"))
+		must.Eq(t, []string{"another 1.0"}, result.Packages)
+		must.FileExists(t, filepath.Join(p.final(), "lib/an/site-packages/text.txt"))
+		compiled, err := filepath.Glob(filepath.Join(p.final(), "lib/python*/site-packages/__pycache__/*.pyc"))
+		must.NoError(t, err)
+		must.SliceNotEmpty(t, compiled)
+	})
+}
+
+// With pip, whoever registers a private name on a public index reaches jobs of the node.
+func TestInstall_TakesOneNameOfTwoIndexesByItsTool(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		wanted  string
+		indexes []string // version of each: the extra ones in their order, and then the index
+		uv, pip string   // what is installed, "" is an error
+	}{
+		{name: "a newer one on the index", wanted: "report-tools", indexes: []string{"1.0", "2.0"}, uv: "1.0", pip: "2.0"},
+		{name: "a version that is on the index alone", wanted: "report-tools>=2",
+			indexes: []string{"1.0", "2.0"}, pip: "2.0"},
+		{name: "a newer one on the second extra", wanted: "report-tools",
+			indexes: []string{"1.0", "3.0", "2.0"}, uv: "1.0", pip: "3.0"},
+		{name: "nothing on the first extra", wanted: "report-tools",
+			indexes: []string{"", "1.0", "2.0"}, uv: "1.0", pip: "2.0"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			tools(t, func(t *testing.T, i install.Installer) {
+				p := newPlace(t)
+				var urls []string
+				for n, version := range row.indexes {
+					dir := filepath.Join(p.wheels, string(rune('a'+n)))
+					if version != "" {
+						wheeltest.Wheel{Name: "report-tools", Version: version}.Write(t, dir)
+					}
+					urls = append(urls, wheeltest.Index(t, dir).URL+"/simple")
+				}
+				r := p.request(t, row.wanted)
+				r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
+				if want := map[string]string{"uv": row.uv, "pip": row.pip}[i.Name]; want == "" {
+					fails(t, i, r, install.Unknown)
+				} else {
+					result, _ := installs(t, i, r)
+					must.Eq(t, []string{"report-tools " + want}, result.Packages)
+				}
+			})
+		})
+	}
+}
+
+func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
+	tools(t, func(t *testing.T, i install.Installer) {
+		p := newPlace(t)
+		other := p.wheels + "/other"
+		matrix := wheeltest.Wheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
+		wheeltest.Wheel{Name: "matrix", Version: "1.0"}.Write(t, other)
+		wheeltest.Wheel{Name: "matrix", Version: "3.0"}.Write(t, other)
+		graphs := wheeltest.Wheel{Name: "graphs", Version: "1.0"}.Write(t, other)
+		wheeltest.Wheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
+		r := p.request(t)
+		r.Sources = index.Sources{
+			URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{wheeltest.Index(t, other).URL + "/simple"},
+		}
+		r.Requirements = &requirement.Set{
+			Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},
+			Hashed: true, Complete: true,
+		}
+		result, _ := installs(t, i, r)
+		must.Eq(t, []string{"graphs 1.0", "matrix 2.0"}, result.Packages)
 	})
 }

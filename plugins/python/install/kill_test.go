@@ -7,11 +7,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -25,7 +26,10 @@ type errand struct {
 
 func TestMain(m *testing.M) {
 	if os.Getenv(helper) == "" {
-		os.Exit(m.Run())
+		file := trust()
+		code := m.Run()
+		os.Remove(file)
+		os.Exit(code)
 	}
 	var e errand
 	if err := json.NewDecoder(os.Stdin).Decode(&e); err != nil {
@@ -37,19 +41,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func TestNothingOutlivesAPluginThatIsKilled(t *testing.T) {
+func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root what the installer starts may outlive it")
 	}
 	tools(t, func(t *testing.T, i install.Installer) {
-		for name, source := range map[string]bool{"a download": false, "a package's build, which hides in a session of its own": true} {
+		for name, source := range map[string]bool{
+			"a download": false, "a package's build, which hides in a session of its own": true,
+		} {
 			t.Run(name, func(t *testing.T) {
 				p := newPlace(t)
 				asked := make(chan struct{})
 				var once sync.Once
 				over := make(chan struct{})
 				handler := wheeltest.Handler(p.wheels)
-				index := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 					if source && r.URL.Path != "/running" {
 						handler.ServeHTTP(w, r)
 						return
@@ -60,7 +66,10 @@ func TestNothingOutlivesAPluginThatIsKilled(t *testing.T) {
 				defer close(over)
 				if source {
 					// Processes that their parent does not know, one of which tells the index that they are there.
-					wheeltest.Sdist{Name: "slow", Version: "1.0", Code: "URL = '" + index[:len(index)-len("/simple")] + "/running'" + `
+					wheeltest.Sdist{
+						Name:    "slow",
+						Version: "1.0",
+						Code: "URL = '" + strings.TrimSuffix(url, "/simple") + "/running'" + `
 import os, time, urllib.request
 if os.fork() == 0:
     os.setsid()
@@ -68,11 +77,15 @@ if os.fork() == 0:
         urllib.request.urlopen(URL)
     time.sleep(600)
 time.sleep(600)
-`}.Write(t, p.wheels)
+`,
+					}.Write(
+						t,
+						p.wheels,
+					)
 				}
 				r := p.request(t, "slow")
 				r.Progress, r.AllowSdists = nil, source
-				r.Indexes = requirement.Indexes{URL: index}
+				r.Sources = index.Sources{URL: url}
 				cmd := exec.Command(os.Args[0])
 				cmd.Env = append(os.Environ(), helper+"=1")
 				in, err := cmd.StdinPipe()
@@ -96,14 +109,14 @@ time.sleep(600)
 				case err := <-ended:
 					t.Fatalf("the helper ended: %v", err)
 				}
-				if len(builders(t)) == 0 {
+				if len(p.processes(t)) == 0 {
 					t.Error("no installer runs that could be left")
 				}
 				if err := cmd.Process.Kill(); err != nil {
 					t.Error(err)
 				}
 				<-ended
-				nothingRuns(t)
+				p.nothingRuns(t)
 			})
 		}
 	})

@@ -2,15 +2,32 @@ package install_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -43,27 +60,33 @@ var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
 			return i, nil
 		}
 	}
-	return interpreter.Interpreter{}, fmt.Errorf("no interpreter with pip is here: %d were found, %q are none", len(found), finder.Rejected())
+	return interpreter.Interpreter{}, fmt.Errorf(
+		"no interpreter with pip is here: %d were found, %q are none",
+		len(found),
+		finder.Rejected(),
+	)
 })
 
-// builder is a user for installers, and of this run of the tests alone; none where the test is not root. The
-// number is among those that systemd leaves to nobody (its "Users, Groups, UIDs and GIDs"), and no process's is larger than 1<<22.
+// builder is a new user for installers; none where the test is not root. The numbers are among those that systemd
+// leaves to nobody (its "Users, Groups, UIDs and GIDs"), and no process's is larger than 1<<22.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	id := uint32(1_900_000_000 + os.Getpid())
+	id := uint32(1_900_000_000 + (int(made.Add(1))%500)<<22 + os.Getpid())
 	return &syscall.Credential{Uid: id, Gid: id}
 }
 
+var made atomic.Int32
+
 // tools runs a test with each installer.
-func tools(t *testing.T, test func(t *testing.T, i install.Installer)) {
-	pipAlone(t, test)
-	t.Run("uv", func(t *testing.T) { test(t, uv(t)) })
+func tools(t *testing.T, f func(t *testing.T, i install.Installer)) {
+	pipAlone(t, f)
+	t.Run("uv", func(t *testing.T) { f(t, uv(t)) })
 }
 
-func pipAlone(t *testing.T, test func(t *testing.T, i install.Installer)) {
-	t.Run("pip", func(t *testing.T) { test(t, pip(t)) })
+func pipAlone(t *testing.T, f func(t *testing.T, i install.Installer)) {
+	t.Run("pip", func(t *testing.T) { f(t, pip(t)) })
 }
 
 func pip(t testing.TB) install.Installer {
@@ -82,38 +105,34 @@ func uv(t testing.TB) install.Installer {
 	return i
 }
 
-// place is a directory of the builder for one environment, and one beside it that holds what others may read.
-type place struct{ dir, wheels string }
+// place is a directory of a builder for one environment, and one beside it that holds what others may read.
+type place struct {
+	dir, wheels string
+	as          *syscall.Credential
+}
 
 func newPlace(t testing.TB) place {
 	t.Helper()
-	// Not t.TempDir, whose parent no other user may enter.
-	top, err := os.MkdirTemp("", "install-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(top); err != nil {
-			t.Error(err)
-		}
-	})
-	p := place{filepath.Join(top, "build"), filepath.Join(top, "wheels")}
-	for _, dir := range []string{top, p.dir, p.wheels, p.work(), p.downloads()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if as := builder(); as != nil {
-		for _, dir := range []string{p.dir, p.work(), p.downloads()} {
-			if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	top, err := os.MkdirTemp("", "install-test-") // no other user may enter the parent of t.TempDir
+	must.NoError(t, err)
+	t.Cleanup(func() { test.NoError(t, os.RemoveAll(top)) })
+	must.NoError(t, os.Chmod(top, 0o755))
+	p := place{filepath.Join(top, "build"), filepath.Join(top, "wheels"), builder()}
+	must.NoError(t, os.Mkdir(p.wheels, 0o755))
+	p.mkdirs(t)
 	return p
+}
+
+// mkdirs makes the builder's directories.
+func (p place) mkdirs(t testing.TB) {
+	t.Helper()
+	for _, dir := range []string{p.dir, p.work(), p.downloads()} {
+		must.NoError(t, os.MkdirAll(dir, 0o755))
+		must.NoError(t, os.Chmod(dir, 0o755))
+		if p.as != nil {
+			must.NoError(t, os.Chown(dir, int(p.as.Uid), int(p.as.Gid)))
+		}
+	}
 }
 
 func (p place) env() string       { return filepath.Join(p.dir, "new") }
@@ -126,24 +145,31 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 	return install.Request{
 		Python:       system(t),
 		Requirements: &requirement.Set{Lines: lines},
-		Indexes:      requirement.Indexes{FindLinks: []string{p.wheels}, Offline: true},
+		Sources:      index.Sources{FindLinks: []string{p.wheels}, Offline: true},
 		Dir:          p.env(), Final: p.final(), Work: p.work(), Downloads: p.downloads(),
-		As:       builder(),
+		As:       p.as,
 		Progress: func(words string) { t.Logf("progress: %s", words) },
 	}
 }
 
-// must installs, moves the environment to its final place, and returns its interpreter there.
-func must(t testing.TB, i install.Installer, r install.Request) (*install.Result, string) {
+// installs installs, moves the environment to its final place, and returns its interpreter there.
+func installs(t testing.TB, i install.Installer, r install.Request) (*install.Result, string) {
 	t.Helper()
 	result, err := i.Install(t.Context(), r)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, lines(err))
-	}
-	if err := os.Rename(r.Dir, r.Final); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err, must.Sprint(lines(err)))
+	must.NoError(t, os.Rename(r.Dir, r.Final))
 	return result, filepath.Join(r.Final, "bin/python")
+}
+
+// fails installs what can't be, for a cause.
+func fails(t testing.TB, i install.Installer, r install.Request, cause install.Cause) *install.Error {
+	t.Helper()
+	_, err := i.Install(t.Context(), r)
+	t.Log(err)
+	var e *install.Error
+	must.True(t, errors.As(err, &e), must.Sprintf("the error is %v", err))
+	must.EqOp(t, cause, e.Cause, must.Sprintf("%v\n%s", err, lines(err)))
+	return e
 }
 
 func lines(err error) (text string) {
@@ -159,28 +185,15 @@ func lines(err error) (text string) {
 func hello(t testing.TB, dir string) {
 	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
 	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
-		"hello_world.py": "import greeting_words\nVERSION = '2.0'\ndef main():\n    print('hello', greeting_words.VERSION)\ndef fail():\n    raise ValueError('no')\n",
+		"hello_world.py": "import greeting_words\nVERSION = '2.0'\n" +
+			"def main():\n    print('hello', greeting_words.VERSION)\n" +
+			"def fail():\n    raise ValueError('no')\n",
 		"hello_world-2.0.dist-info/entry_points.txt": "[console_scripts]\nhello = hello_world:main\n",
 	}}.Write(t, dir)
 }
 
-// mkdirs makes the builder's directories anew.
-func (p place) mkdirs(t testing.TB) {
-	t.Helper()
-	for _, dir := range []string{p.work(), p.downloads()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if as := builder(); as != nil {
-			if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // small makes a directory a file system of so many bytes, until the test ends.
-func small(t testing.TB, dir string, size int) {
+func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a small file system")
@@ -193,9 +206,7 @@ func small(t testing.TB, dir string, size int) {
 			t.Error(err)
 		}
 	})
-	if err := os.Chown(dir, int(builder().Uid), int(builder().Gid)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chown(dir, int(as.Uid), int(as.Gid)))
 }
 
 // noise can't be compressed.
@@ -206,35 +217,105 @@ func noise(n int) string {
 }
 
 // nothingRuns checks that the builder has no process.
-func nothingRuns(t testing.TB) {
+func (p place) nothingRuns(t testing.TB) {
 	t.Helper()
-	if builder() == nil {
-		return
-	}
-	found := builders(t)
-	for deadline := time.Now().Add(time.Minute); len(found) > 0 && time.Now().Before(deadline); found = builders(t) {
-		time.Sleep(10 * time.Millisecond) // nothing tells of the end of another's child
-	}
-	if len(found) > 0 {
-		t.Errorf("these processes are left: %q", found)
-	}
+	must.Wait(t, wait.InitialSuccess(
+		wait.BoolFunc(func() bool { return p.as == nil || len(p.processes(t)) == 0 }),
+		wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond),
+	))
 }
 
-// builders are the processes of the builder.
-func builders(t testing.TB) (argvs []string) {
+// processes are the directories in /proc of the builder's processes.
+func (p place) processes(t testing.TB) (found []string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
-		if err != nil || info.Sys().(*syscall.Stat_t).Uid != builder().Uid {
+		if err != nil || info.Sys().(*syscall.Stat_t).Uid != p.as.Uid {
 			continue
 		}
 		if argv, _ := os.ReadFile(dir + "/cmdline"); len(argv) > 0 {
-			argvs = append(argvs, string(argv))
+			found = append(found, dir)
 		}
 	}
-	return argvs
+	return found
+}
+
+// serve is an index with a handler of the test's own.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL + "/simple"
+}
+
+// serveTLS is the same with a certificate for localhost, of the authority that tests trust.
+func serveTLS(t *testing.T, h http.Handler) string {
+	return strings.Replace(listenTLS(t, h, trusted.issue("localhost")).URL, "127.0.0.1", "localhost", 1) + "/simple"
+}
+
+func listenTLS(t *testing.T, h http.Handler, certificate tls.Certificate) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// authority issues certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// trusted is the authority that this process and its installers trust.
+var trusted = newAuthority()
+
+func newAuthority() authority {
+	a := authority{certificate: &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}}
+	der := a.sign(a.certificate, &a.key)
+	a.certificate, _ = x509.ParseCertificate(der)
+	return a
+}
+
+// sign makes a key for a certificate and signs that; a new authority signs itself.
+func (a authority) sign(template *x509.Certificate, key **ecdsa.PrivateKey) []byte {
+	*key, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	signer := a.key
+	if signer == nil {
+		signer = *key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &(*key).PublicKey, signer)
+	if err != nil {
+		panic(err)
+	}
+	return der
+}
+
+func (a authority) issue(host string) tls.Certificate {
+	var key *ecdsa.PrivateKey
+	der := a.sign(&x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{host}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, &key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// trust has this process and its installers trust the authority of the tests. It returns the file to remove.
+func trust() (file string) {
+	f, err := os.CreateTemp("", "install-test-*.pem")
+	if err != nil {
+		panic(err)
+	}
+	err = pem.Encode(f, &pem.Block{Type: "CERTIFICATE", Bytes: trusted.certificate.Raw})
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		panic(err)
+	}
+	os.Setenv("SSL_CERT_FILE", f.Name())
+	os.Setenv("REQUESTS_CA_BUNDLE", f.Name())
+	return f.Name()
 }

@@ -2,23 +2,23 @@ package install
 
 import (
 	"bytes"
-	"net/url"
 	"regexp"
 	"strings"
 	"unicode"
 
-	"github.com/outrider-dev/outrider/plugins/python/requirement"
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// output takes what an installer writes, line by line, without what must not be seen.
+// output splits what an installer writes into lines, and removes from them what must not be seen.
 type output struct {
-	line    func(string) // each line
-	secrets []string
-	rest    []byte
-	lines   []string // the last ones
+	line   func(string) // called with each line
+	access *index.Access
+	rest   []byte
+	lines  []string // the last ones
 }
 
-const keptLines = 400
+// maxLines is how many lines an error has.
+const maxLines = 10
 
 // Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
@@ -40,16 +40,14 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) end() { o.take(string(o.rest)); o.rest = nil }
 
 func (o *output) take(line string) {
-	line = redact(strings.TrimRight(clean(line), " "), o.secrets)
+	line = strings.TrimRight(o.access.Redact(clean(line)), " ")
 	if strings.TrimSpace(line) == "" {
 		return
 	}
-	if o.lines = append(o.lines, line); len(o.lines) > keptLines {
-		o.lines = o.lines[len(o.lines)-keptLines:]
+	if o.lines = append(o.lines, line); len(o.lines) > maxLines {
+		o.lines = o.lines[1:]
 	}
-	if o.line != nil {
-		o.line(line)
-	}
+	o.line(line)
 }
 
 // cut is the beginning of a text, of at most so many bytes.
@@ -60,12 +58,9 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-var (
-	escapes = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
-	places  = regexp.MustCompile("\\S*/[^\\s'\"`)>]*")                                                 // URLs, and paths of such
-)
+var escapes = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
 
-// clean leaves of a line what can be shown: no colours, no control characters, no broken UTF-8.
+// clean leaves what can be shown: no colours, no control characters, no broken UTF-8.
 func clean(line string) string {
 	line = escapes.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
 	return strings.Map(func(r rune) rune {
@@ -77,32 +72,4 @@ func clean(line string) string {
 		}
 		return r
 	}, line)
-}
-
-// redact takes what is secret, and what may be in any URL, out of a tool's words.
-func redact(line string, secrets []string) string {
-	for _, s := range secrets {
-		line = strings.ReplaceAll(line, s, "****")
-	}
-	return places.ReplaceAllStringFunc(line, requirement.Redact)
-}
-
-// secretsOf are the passwords and the query of a URL, in the forms in which it may be written. One of less than four
-// characters would take ordinary words with it, and is only taken out of URLs.
-func secretsOf(u *url.URL) []string {
-	var secrets []string
-	add := func(s string) {
-		if len(s) >= 4 {
-			secrets = append(secrets, s)
-		}
-	}
-	if password, ok := u.User.Password(); ok {
-		add(password)
-		_, escaped, _ := strings.Cut(u.User.String(), ":")
-		add(escaped)
-	} else if u.User != nil {
-		add(u.User.Username()) // a token
-	}
-	add(u.RawQuery) // which may be one, too
-	return secrets
 }

@@ -1,103 +1,57 @@
 package install
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-func (b *build) pipVenv() []string {
-	return []string{b.Python.Path, "-I", "-m", "venv", "--without-pip", b.Dir}
+// hasPip reports whether an interpreter has a pip that installs into other environments (--python, since 22.3).
+func hasPip(python interpreter.Interpreter) bool {
+	return python.Pip != nil && interpreter.CompareVersions(python.PipVersion, "22.3") >= 0
 }
 
-// runner finds the pip of another place in this interpreter, and nothing else from there: what pip's
-// own --python does (pip/__pip-runner__.py) since 22.3, but for any pip. runPip then runs it.
-const runner = `import runpy, sys
-from importlib.machinery import PathFinder
-place = sys.argv.pop(1)
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return PathFinder.find_spec(name, [place], target) if name == "pip" else None
-sys.meta_path.insert(0, Finder)
-`
-
-// noBuilds keeps pip from running code of packages, which --only-binary leaves to it where a package is named by its
-// URL. Whatever the names are that a pip has for it, to build one begins with another process: it can start none but the
-// loader that it asks for musl's version. A PermissionError is what it is prepared for when it looks for others, such as
-// lsb_release.
-const noBuilds = `import os, subprocess
-start = subprocess.Popen.__init__
-def refuse(*args, **options):
-    raise PermissionError("building packages from source is disabled")
-def only_loader(self, args, *more, **options):
-    if not (isinstance(args, list) and len(args) == 1 and os.path.dirname(args[0]) == "/lib" and "/ld-musl-" in args[0]):
-        refuse()
-    start(self, args, *more, **options)
-subprocess.Popen.__init__ = only_loader
-for name in "system popen fork forkpty execv execve posix_spawn posix_spawnp".split():
-    if hasattr(os, name):
-        setattr(os, name, refuse)
-`
-
-const runPip = `runpy.run_module("pip", run_name="__main__", alter_sys=True)
-`
-
-func (b *build) pipInstall(ctx context.Context) ([]string, error) {
-	from := b.Python
-	if from.Pip == nil {
-		from = b.with.Python
-	}
-	place, err := b.pipPlace(ctx, from)
-	if err != nil {
-		return nil, err
-	}
-	program := runner + noBuilds + runPip
+// check refuses before anything runs what could have code of a package run.
+func (b *build) check() error {
 	if b.AllowSdists {
-		program = runner + runPip
+		return nil
 	}
-	argv := []string{filepath.Join(b.Dir, "bin/python"), "-I", "-c", program, place,
-		"install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-color", "--no-compile",
-		"--retries", "2", "--timeout", "15",
-		"--log", b.pipLog(),
-		"-r", b.source.requirements}
+	if b.maxProcesses() > 0 && strings.Contains(b.Python.Libc, "musl") {
+		return errors.New("pip has to start a program to learn the version of musl, which it may not on a node " +
+			"that builds no packages from source (allow_sdists): install uv")
+	}
+	return b.Requirements.CheckWheels()
+}
+
+func (b *build) pipInstall() []string {
+	python := b.Python
+	if !hasPip(python) {
+		python = b.with.Python
+	}
+	argv := slices.Concat([]string{python.Path, "-I"}, python.Pip, []string{
+		"--python", filepath.Join(b.Dir, "bin/python"), "install",
+		"--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-color", "--no-compile",
+		"--retries", "2", "--timeout", "15"})
 	if b.Downloads == "" {
 		argv = append(argv, "--no-cache-dir")
 	} else {
-		argv = append(argv, "--cache-dir", b.source.downloads(b.Downloads, "pip"))
+		argv = append(argv, "--cache-dir", b.kept())
 	}
 	if !b.AllowSdists {
 		argv = append(argv, "--only-binary", ":all:")
 	}
-	return append(argv, b.common()...), nil
+	return append(argv, b.common()...)
 }
 
-// pipLog is where pip tells why it leaves out a file, which it says nowhere else.
-func (b *build) pipLog() string { return filepath.Join(b.Work, "pip.log") }
-
-// pipPlace is the directory or archive that an interpreter's pip is in.
-func (b *build) pipPlace(ctx context.Context, python interpreter.Interpreter) (string, error) {
-	switch {
-	case len(python.Pip) == 1: // ARCHIVE/pip
-		return filepath.Dir(python.Pip[0]), nil
-	case len(python.Pip) == 0:
-		return "", errors.New("no interpreter has pip")
+// maxProcesses keeps pip from building a package that another one names by its URL, to which --only-binary does not
+// apply: for that it needs one process more than the two of --python. The limit is one of the user, so it needs a user
+// that has no other process. 0 is no limit.
+func (b *build) maxProcesses() int {
+	if b.with.Name == "pip" && !b.AllowSdists && b.As != nil {
+		return 2
 	}
-	var out output
-	err := b.run(ctx, []string{python.Path, "-I", "-c",
-		"import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec('pip').origin)))"}, &out)
-	out.end()
-	switch {
-	case ctx.Err() != nil:
-		return "", b.explain(ctx, ctx.Err(), out.lines)
-	case err != nil: // which may be Temporary, such as EAGAIN
-		return "", fmt.Errorf("failed to find the pip of %s: %w: %s", python.Path, err, strings.Join(out.lines, "; "))
-	case len(out.lines) != 1:
-		return "", fmt.Errorf("failed to find the pip of %s: it answered %q", python.Path, out.lines)
-	}
-	return out.lines[0], nil
+	return 0
 }

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -26,16 +26,16 @@ func hanging(t *testing.T, i install.Installer, p place, password string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	asked, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	index, err := url.Parse(serve(t, func(w http.ResponseWriter, r *http.Request) {
+	at, err := url.Parse(serve(t, func(w http.ResponseWriter, r *http.Request) {
 		once.Do(func() { close(asked) })
 		<-ctx.Done()
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	index.User = url.UserPassword("me", password)
+	at.User = url.UserPassword("me", password)
 	r := p.request(t, "slow")
-	r.Indexes, r.AllowSdists, r.Progress = requirement.Indexes{URL: index.String()}, true, nil
+	r.Sources, r.AllowSdists, r.Progress = index.Sources{URL: at.String()}, true, nil
 	go func() {
 		defer close(done)
 		_, err = i.Install(ctx, r)
@@ -50,7 +50,7 @@ func hanging(t *testing.T, i install.Installer, p place, password string) {
 	}
 }
 
-func TestAPackagesBuildReachesNoOtherBuild(t *testing.T) {
+func TestInstall_KeepsBuildsApart(t *testing.T) {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if os.Geteuid() != 0 || errno != 0 || version < 2 {
 		t.Skip("it needs root, and a kernel with Landlock")
@@ -70,7 +70,8 @@ for process in glob.glob("/proc/[0-9]*"):
         continue
     for file in files + [process + "/cwd/requirements.txt", process + "/environ"]:
         try:
-            if os.path.isfile(file) and "` + password[:5] + `"+"` + password[5:] + `" in open(file, errors="replace").read():
+            secret = "` + password[:5] + `"+"` + password[5:] + `"
+            if os.path.isfile(file) and secret in open(file, errors="replace").read():
                 print("read", file, file=found)
         except OSError:
             pass
@@ -95,9 +96,9 @@ found.close()
 	})
 }
 
-func TestABuildKeepsNoVolumeThatIsUnmountedMeanwhile(t *testing.T) {
-	top := t.TempDir()
-	small(t, top, 1<<20)
+func TestInstall_KeepsNoUnmountedVolume(t *testing.T) {
+	p, top := newPlace(t), t.TempDir()
+	small(t, top, 1<<20, p.as)
 	if err := syscall.Mount("", top, "", syscall.MS_SHARED, ""); err != nil { // as systemd has all
 		t.Fatal(err)
 	}
@@ -114,31 +115,23 @@ func TestABuildKeepsNoVolumeThatIsUnmountedMeanwhile(t *testing.T) {
 			syscall.Unmount(volume, 0)
 		}
 	}()
-	hanging(t, pip(t), newPlace(t), "password")
-	if have, seen := whoHave(t, volume); have == 0 {
+	hanging(t, pip(t), p, "password")
+	if have, seen := whoHave(t, p, volume); have == 0 {
 		t.Fatalf("of %d processes of the build none has it at first", seen)
 	}
 	if err := syscall.Unmount(volume, 0); err != nil {
 		t.Fatal(err)
 	}
 	mounted = false
-	if have, seen := whoHave(t, volume); have > 0 || seen == 0 {
+	if have, seen := whoHave(t, p, volume); have > 0 || seen == 0 {
 		t.Errorf("of %d processes of the build %d have it still", seen, have)
 	}
 }
 
 // whoHave counts the builder's processes, and those that have something mounted at a directory.
-func whoHave(t *testing.T, dir string) (have, seen int) {
+func whoHave(t *testing.T, p place, dir string) (have, seen int) {
 	t.Helper()
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, process := range processes {
-		info, err := os.Stat(process)
-		if err != nil || info.Sys().(*syscall.Stat_t).Uid != builder().Uid {
-			continue
-		}
+	for _, process := range p.processes(t) {
 		seen++
 		if mounts, _ := os.ReadFile(process + "/mountinfo"); strings.Contains(string(mounts), " "+dir+" ") {
 			have++

@@ -2,14 +2,14 @@ package install
 
 import "path/filepath"
 
-// uvGlobal is what holds for each uv command: nothing of the node's configuration, no interpreter but ours.
+// uvGlobal begins each command of uv: without the node's configuration, and without any interpreter but the request's.
 func (b *build) uvGlobal(command ...string) []string {
 	argv := append([]string{b.with.UV}, command...)
 	argv = append(argv, "--no-config", "--no-python-downloads", "--color", "never")
 	if b.Downloads == "" {
 		return append(argv, "--no-cache")
 	}
-	return append(argv, "--cache-dir", b.source.downloads(b.Downloads, "uv"))
+	return append(argv, "--cache-dir", b.kept())
 }
 
 func (b *build) uvVenv() []string {
@@ -17,16 +17,15 @@ func (b *build) uvVenv() []string {
 }
 
 func (b *build) uvInstall() []string {
-	strategy := "first-index" // a name of a private index is never taken from another
+	strategy := "first-index" // a name of a private index is never taken from another one
 	if b.Requirements.Hashed {
-		strategy = "unsafe-best-match" // a lock may be of several indexes, and its hashes say which file is meant
+		strategy = "unsafe-best-match" // a lock may be of several indexes, and its hashes identify the file
 	}
 	argv := append(b.uvGlobal("pip", "install"),
 		"--python", filepath.Join(b.Dir, "bin/python"),
-		"--link-mode", "copy", // a hard link would be sealed, or changed, in both places
+		"--link-mode", "copy", // sealing would change a hard link in both places
 		"--index-strategy", strategy,
-		"--keyring-provider", "disabled",
-		"-r", b.source.requirements)
+		"--keyring-provider", "disabled")
 	if b.Refresh { // pip asks in any case
 		argv = append(argv, "--refresh")
 	}

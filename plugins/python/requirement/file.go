@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 const (
@@ -41,7 +43,7 @@ type files struct {
 	read        Reader
 	required    []entry
 	constraints []entry
-	indexes     Indexes
+	indexes     index.Sources
 	insist      bool     // on hashes
 	open        []string // which file includes which
 	files       int

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 func TestARequirementsFileIsReadAsPipReadsIt(t *testing.T) {
@@ -33,7 +35,7 @@ func TestARequirementsFileIsReadAsPipReadsIt(t *testing.T) {
 		Lines:       []string{"base", "flask[async]<4,>=2", "last", "other", "pkg @ https://host/pkg.whl#egg=pkg"},
 		Constraints: []string{"limit<=3", "limit>1 --hash=" + hashOf("d"), "url @ https://third/url.whl"},
 		URLs:        []string{"https://host/pkg.whl#egg=pkg", "https://third/url.whl"},
-		Indexes: Indexes{
+		Indexes: index.Sources{
 			URL: "https://host/simple", Extra: []string{"https://other/simple"}, Offline: true,
 			FindLinks: []string{"local/more", "local/wheels", "local/my wheels", "/srv/wheels", "https://host/page.html#x"},
 		},
@@ -179,7 +181,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", s.Lines, err)
 		}
-		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !reflect.DeepEqual(again.Indexes, Indexes{}) {
+		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !reflect.DeepEqual(again.Indexes, index.Sources{}) {
 			t.Errorf("%q becomes %q", s.Lines, again.Lines)
 		}
 		for _, l := range slices.Concat(s.Lines, s.Constraints) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 func lockWith(packages string) string {
@@ -65,7 +67,7 @@ any = [[1], [2]]
 			`zope-interface==6.0 ; python_version < "3.13" --hash=` + hashOf("b") + " --hash=" + hashOf("c") + " --hash=sha512:" + strings.Repeat("a", 128),
 		},
 		Hashed: true, Complete: true, RequiresPython: ">= 3.9,<4,>=3.10",
-		Indexes: Indexes{Extra: []string{"https://user:word@private/simple"}, FindLinks: []string{"local/wheels"}},
+		Indexes: index.Sources{Extra: []string{"https://user:word@private/simple"}, FindLinks: []string{"local/wheels"}},
 		URLs:    []string{"https://third/direct.zip#subdirectory=src"},
 	}
 	if !reflect.DeepEqual(s, want) {

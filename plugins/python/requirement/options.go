@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // option is one of a requirements file.
@@ -135,7 +137,7 @@ func (f *files) include(at place, o option, constraint bool) error {
 func (f *files) option(file string, o option) error {
 	switch o.name {
 	case "--index-url":
-		if _, err := checkURL(o.value); err != nil {
+		if _, err := index.CheckURL(o.value); err != nil {
 			return fmt.Errorf("%s: %w", o.name, err)
 		}
 		if f.indexes.URL != "" && f.indexes.URL != o.value {
@@ -143,7 +145,7 @@ func (f *files) option(file string, o option) error {
 		}
 		f.indexes.URL = o.value
 	case "--extra-index-url":
-		if _, err := checkURL(o.value); err != nil {
+		if _, err := index.CheckURL(o.value); err != nil {
 			return fmt.Errorf("%s: %w", o.name, err)
 		}
 		if !slices.Contains(f.indexes.Extra, o.value) { // their order is the file's
@@ -177,7 +179,7 @@ func findLinks(file, value string) (string, error) {
 	case strings.HasPrefix(value, "file:"):
 		return "", errors.New("--find-links has a file: URL: write the directory's path")
 	case strings.Contains(value, ":/"):
-		_, err := checkURL(value)
+		_, err := index.CheckURL(value)
 		if err != nil {
 			return "", fmt.Errorf("--find-links: %w", err)
 		}

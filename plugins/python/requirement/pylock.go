@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // pylockName is what the specification requires of a file's name.
@@ -214,20 +216,20 @@ func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
 const maxIndexes = 50
 
 // addIndex is for the index that a lock names for a package. PyPI stands for the node's own, which may be a mirror of it.
-func (s *Set) addIndex(index string) error {
-	if index == "" || strings.TrimSuffix(index, "/") == "https://pypi.org/simple" {
+func (s *Set) addIndex(source string) error {
+	if source == "" || strings.TrimSuffix(source, "/") == "https://pypi.org/simple" {
 		return nil
 	}
-	if _, err := checkURL(index); err != nil {
+	if _, err := index.CheckURL(source); err != nil {
 		return fmt.Errorf("its index: %w", err)
 	}
-	if err := checkText(index); err != nil {
+	if err := checkText(source); err != nil {
 		return err
 	}
-	if slices.Contains(s.Indexes.Extra, index) {
+	if slices.Contains(s.Indexes.Extra, source) {
 		return nil
 	}
-	if s.Indexes.Extra = append(s.Indexes.Extra, index); len(s.Indexes.Extra) > maxIndexes {
+	if s.Indexes.Extra = append(s.Indexes.Extra, source); len(s.Indexes.Extra) > maxIndexes {
 		return fmt.Errorf("the lock has more than %d indexes", maxIndexes)
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // Set is what is to be installed.
@@ -32,7 +34,7 @@ type Set struct {
 	RequiresPython string
 
 	// What the file says of where packages are; nil or empty where it says nothing.
-	Indexes Indexes
+	Indexes index.Sources
 
 	// URLs are of requirements and constraints that name their file ("name @ https://…").
 	URLs []string
@@ -48,14 +50,6 @@ type UVLock struct {
 	Project []byte // its pyproject.toml or, if Script, the script
 	Script  bool
 	Choice  Choice // which the project has
-}
-
-// Indexes is where packages come from.
-type Indexes struct {
-	URL       string   // the index; "" is the next level's choice
-	Extra     []string // more indexes
-	FindLinks []string // directories and pages with wheels
-	Offline   bool     // no index
 }
 
 // Reader reads a file of the task by the name the job has for it.
@@ -153,7 +147,7 @@ func (s *Set) Join(other *Set) (*Set, error) {
 		Hashed:         s.Hashed || other.Hashed,
 		Complete:       s.Complete && other.Empty() || other.Complete && s.Empty() || s.Complete && other.Complete,
 		RequiresPython: and(s.RequiresPython, other.RequiresPython),
-		Indexes: Indexes{
+		Indexes: index.Sources{
 			URL:       cmp.Or(s.Indexes.URL, other.Indexes.URL),
 			Extra:     each(s.Indexes.Extra, other.Indexes.Extra),
 			FindLinks: each(s.Indexes.FindLinks, other.Indexes.FindLinks),

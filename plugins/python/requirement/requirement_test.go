@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // hashOf is a hash that is well formed.
@@ -276,12 +278,12 @@ func TestJoinIsWhatBothRequire(t *testing.T) {
 		return s
 	}
 	a, b := list("b", "a>=1"), list("b", "c")
-	a.Indexes, b.Indexes = Indexes{Extra: []string{"https://z", "https://y"}, Offline: true}, Indexes{URL: "https://x", Extra: []string{"https://y"}}
+	a.Indexes, b.Indexes = index.Sources{Extra: []string{"https://z", "https://y"}, Offline: true}, index.Sources{URL: "https://x", Extra: []string{"https://y"}}
 	a.Constraints = []string{"d<1"}
 	got, err := a.Join(b)
 	want := &Set{
 		Lines: []string{"a>=1", "b", "c"}, Constraints: []string{"d<1"},
-		Indexes: Indexes{URL: "https://x", Extra: []string{"https://z", "https://y"}, Offline: true},
+		Indexes: index.Sources{URL: "https://x", Extra: []string{"https://z", "https://y"}, Offline: true},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -304,7 +306,7 @@ func TestJoinIsWhatBothRequire(t *testing.T) {
 	if _, err := (&Set{UVLock: &UVLock{}}).Join(b); err == nil {
 		t.Error("a lock and more is taken")
 	}
-	if _, err := b.Join(&Set{Indexes: Indexes{URL: "https://other"}}); err == nil {
+	if _, err := b.Join(&Set{Indexes: index.Sources{URL: "https://other"}}); err == nil {
 		t.Error("two indexes are taken")
 	}
 }

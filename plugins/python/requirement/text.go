@@ -12,41 +12,22 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 var (
-	notBlank    = regexp.MustCompile(`^[^ \t]+`)
-	urlText     = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
-	urlStart    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
-	ambiguous   = regexp.MustCompile(`://[^/\s]*[?#][^/\s]*@\S*`) // a password with such a character, or a query with an @
-	credentials = regexp.MustCompile(`://[^/\s]*@`)
-	additions   = regexp.MustCompile(`[?#]\S+`) // query and fragment
-	repository  = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
+	notBlank   = regexp.MustCompile(`^[^ \t]+`)
+	urlStart   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
+	repository = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
 )
 
 // maxShown bounds what of a file turns up in an error.
 const maxShown = 80
 
-// Redact takes out of the URLs of a line what may be secret: the user and the password, the query, and the
-// fragment but for a hash.
-func Redact(line string) string {
-	line = ambiguous.ReplaceAllString(line, "://…")
-	line = credentials.ReplaceAllString(line, "://…@")
-	return additions.ReplaceAllStringFunc(line, func(text string) string {
-		hash, rest := fragmentHash(text)
-		if rest != "" {
-			rest = rest[:1] + "…"
-		}
-		if hash != "" {
-			rest += "#" + strings.Replace(hash, ":", "=", 1)
-		}
-		return rest
-	})
-}
-
 // show quotes a part of a file for an error, without what may be secret in it.
 func show(text string) string {
-	text = Redact(text)
+	text = index.Redact(text)
 	if utf8.RuneCountInString(text) > maxShown {
 		text = string([]rune(text)[:maxShown]) + "…"
 	}
@@ -127,23 +108,8 @@ func IsArchive(name string) bool {
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// checkURL is for pages and packages. The URL itself is not in the error.
-func checkURL(text string) (*url.URL, error) {
-	if strings.HasSuffix(text, ";") {
-		return nil, errors.New("the URL ends in a semicolon: put a blank before it")
-	}
-	if !urlText.MatchString(text) {
-		return nil, errors.New("the URL is empty, or has characters that URLs have not: encode them (%20)")
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, errors.New("the URL is not one to get a package from: write it as \"https://host/path\"")
-	}
-	return u, nil
-}
-
 func checkPackageURL(text string) error {
-	_, err := checkURL(text)
+	_, err := index.CheckURL(text)
 	if err != nil {
 		return err
 	}

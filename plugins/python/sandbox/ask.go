@@ -27,7 +27,9 @@ const maxOutput = 64 << 10
 //
 // The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec. It is none that
 // something which the program left behind had its output open.
-func Ask(ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string) (stdout, stderr string, err error) {
+func Ask(
+	ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string,
+) (stdout, stderr string, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out, complaints := &bounded{full: cancel}, &bounded{full: cancel}

@@ -20,15 +20,35 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 		script, stdout, stderr, err string
 		is                          error
 	}{
-		"it answers":                    {script: "echo $PWD $A $SECRET; echo b >&2", stdout: "/ a\n", stderr: "b\n"},
-		"it fails":                      {script: "echo a; echo b >&2; exit 3", stdout: "a\n", stderr: "b\n", err: "exit status 3"},
-		"it says too much":              {script: "while :; do echo a line that is repeated; done", err: "said too much", is: ErrTooMuch},
-		"it complains too much":         {script: "while :; do echo a line that is repeated; done >&2", err: "said too much", is: ErrTooMuch},
+		"it answers": {script: "echo $PWD $A $SECRET; echo b >&2", stdout: "/ a\n", stderr: "b\n"},
+		"it fails": {
+			script: "echo a; echo b >&2; exit 3",
+			stdout: "a\n", stderr: "b\n", err: "exit status 3",
+		},
+		"it says too much": {
+			script: "while :; do echo a line that is repeated; done",
+			err:    "said too much", is: ErrTooMuch,
+		},
+		"it complains too much": {
+			script: "while :; do echo a line that is repeated; done >&2",
+			err:    "said too much", is: ErrTooMuch,
+		},
 		"what it leaves has its output": {script: "sleep " + mark + " & echo a", stdout: "a\n"},
-		"it was killed":                 {script: "ulimit -c 0; ulimit -v 1; exec true", err: "signal: segmentation fault"}, // by the kernel, as there is no room for the program
+		"it was killed": { // by the kernel, as there is no room for the program
+			script: "ulimit -c 0; ulimit -v 1; exec true",
+			err:    "signal: segmentation fault",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stdout, stderr, err := Ask(t.Context(), time.Minute, nil, []string{"A=a", "PATH=/usr/bin:/bin"}, "/bin/sh", "-c", c.script)
+			stdout, stderr, err := Ask(
+				t.Context(),
+				time.Minute,
+				nil,
+				[]string{"A=a", "PATH=/usr/bin:/bin"},
+				"/bin/sh",
+				"-c",
+				c.script,
+			)
 			if err == nil && c.err != "" || err != nil && err.Error() != c.err || !errors.Is(err, c.is) && c.is != nil {
 				t.Errorf("the error is %v", err)
 			}
@@ -91,7 +111,9 @@ func TestAProgramThatHidesInASessionOfItsOwnDoesNotOutliveItsProbe(t *testing.T)
 	mark := marked(t)
 	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
 	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
-	if out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script); err != nil || out != "up\n" {
+	out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script)
+	if err != nil ||
+		out != "up\n" {
 		t.Fatalf("it said %q: %v", out, err)
 	}
 	if running(mark) {
@@ -117,7 +139,9 @@ func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
 	if out, _, err := Ask(t.Context(), time.Minute, nil, dial, os.Args[0]); err != nil || out == "done" || out == "" {
 		t.Errorf("it said %q: %v", out, err)
 	}
-	if out, _, err := Ask(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status"); err != nil || out != "NoNewPrivs:\t1\n" {
+	out, _, err := Ask(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status")
+	if err != nil ||
+		out != "NoNewPrivs:\t1\n" {
 		t.Errorf("it said %q: %v", out, err)
 	}
 	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())

@@ -117,7 +117,8 @@ func readOnly(writable []string) error {
 		return err
 	}
 	const shm = "/dev/shm"
-	if !slices.ContainsFunc(writable, func(dir string) bool { return strings.HasPrefix(dir, shm+"/") }) { // it would hide it
+	below := func(dir string) bool { return strings.HasPrefix(dir, shm+"/") }
+	if !slices.ContainsFunc(writable, below) { // it would hide them
 		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
 	}
 	// Without processes that may not be traced: the arguments of another build name its directory, and it has the same
@@ -146,8 +147,8 @@ type Program struct {
 	Stdout, Stderr io.Writer // may be the same
 }
 
-// Run runs a program to its end. When ctx ends it and what it started are killed, and the error is that of ctx; otherwise
-// it is that of package os/exec, and none that something which the program left behind had its output open.
+// Run runs a program to its end. When ctx ends it and what it started are killed, and the error is that of ctx;
+// otherwise it is that of package os/exec, and none that something which the program left behind had its output open.
 //
 // Where this process is root and the kernel has PID namespaces, all that the program started is gone when Run
 // returns; elsewhere all that stayed in its session is.

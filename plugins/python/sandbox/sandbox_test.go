@@ -105,7 +105,13 @@ var attempts = map[string]struct {
 
 // remount has a child with all capabilities in a user and a mount namespace of its own write to a directory.
 func remount(dir string) error {
-	cmd := exec.Command("/bin/sh", "-c", `mount -o remount,bind,rw "$1" || mount -o remount,rw / || mount -t tmpfs tmpfs /mnt; echo > "$1/file"`, "sh", dir)
+	cmd := exec.Command(
+		"/bin/sh",
+		"-c",
+		`mount -o remount,bind,rw "$1" || mount -o remount,rw / || mount -t tmpfs tmpfs /mnt; echo > "$1/file"`,
+		"sh",
+		dir,
+	)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
@@ -145,14 +151,16 @@ func newVictim(t *testing.T, as *syscall.Credential, top string) *victim {
 	must(t, err)
 	t.Cleanup(func() { unixSocket.Close() })
 	cmd := exec.Command("/bin/sleep", "1000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as} // no Pdeathsig: a sandbox may get, and end, the thread that it would be of
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: as,
+	} // no Pdeathsig: a sandbox may get, and end, the thread that it would be of
 	must(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	v.pid = cmd.Process.Pid
 	return v
 }
 
-func TestNoProgramLeavesItsSandbox(t *testing.T) {
+func TestSandbox_HoldsEachAttempt(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it a sandbox has no namespaces")
 	}
@@ -164,7 +172,10 @@ func TestNoProgramLeavesItsSandbox(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	must(t, os.WriteFile(binary, self, 0o755))
-	as := &syscall.Credential{Uid: uint32(1_800_000_000 + os.Getpid()), Gid: uint32(1_800_000_000 + os.Getpid())} // this run's alone
+	as := &syscall.Credential{
+		Uid: uint32(1_800_000_000 + os.Getpid()),
+		Gid: uint32(1_800_000_000 + os.Getpid()),
+	} // this run's alone
 	for name, a := range attempts {
 		t.Run(name, func(t *testing.T) {
 			dir, err := os.MkdirTemp(top, "")
@@ -205,12 +216,20 @@ func TestNoProgramLeavesItsSandbox(t *testing.T) {
 	}
 }
 
-func TestAProgramWritesWhereItMay(t *testing.T) {
+func TestSandbox_LetsAProgramWriteWhereItMay(t *testing.T) {
 	dir := t.TempDir()
 	s := New(nil, dir)
 	defer s.Close()
 	var said bytes.Buffer
-	err := s.Run(t.Context(), Program{Args: []string{"/bin/sh", "-c", "echo a > file && cat file && echo b > /dev/null"}, Dir: dir, Stdout: &said, Stderr: &said})
+	err := s.Run(
+		t.Context(),
+		Program{
+			Args:   []string{"/bin/sh", "-c", "echo a > file && cat file && echo b > /dev/null"},
+			Dir:    dir,
+			Stdout: &said,
+			Stderr: &said,
+		},
+	)
 	if err != nil || said.String() != "a\n" {
 		t.Errorf("it said %q: %v", said.String(), err)
 	}

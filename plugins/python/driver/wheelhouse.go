@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,13 +16,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // sources is where the packages of an environment come from.
 type sources struct {
-	indexes requirement.Indexes // of the node and the job; directories of the node only
-	houses  []wheelhouse        // the job's own directories
+	indexes index.Sources // of the node and the job; directories of the node only
+	houses  []wheelhouse  // the job's own directories
 }
 
 // wheelhouse is a directory of a task with wheels. They are copied for the installer,
@@ -41,45 +42,28 @@ type wheelFile struct {
 	size int64
 }
 
-// newSources joins what the node, the job and the job's requirements file say.
-func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set) (*sources, error) {
-	own := slices.Concat([]string{c.IndexURL}, c.ExtraIndexURLs)
-	notOwn := func(index string) bool { return !slices.Contains(own, index) }
-	said := meant(required.Indexes, slices.Concat([]string{t.IndexURL}, t.ExtraIndexURLs, own))
-	if !c.JobIndexes && (said.URL != "" && notOwn(said.URL) || slices.ContainsFunc(said.Extra, notOwn) || len(required.URLs) > 0 || slices.ContainsFunc(said.FindLinks, isURL)) {
-		return nil, errNoJobIndexes
+// newSources joins what the node, the job and the job's requirements say.
+func newSources(
+	ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set,
+) (*sources, error) {
+	if !c.JobIndexes && len(required.URLs) > 0 {
+		return nil, index.ErrJobIndexes
 	}
-	s := &sources{}
-	s.indexes.Offline = c.Offline || t.Offline || said.Offline
-	if !s.indexes.Offline {
-		switch {
-		case t.IndexURL != "":
-			s.indexes.URL = t.IndexURL
-		case said.URL != "":
-			s.indexes.URL = said.URL
-		default:
-			s.indexes.URL = c.IndexURL
-		}
-		for _, e := range slices.Concat(t.ExtraIndexURLs, said.Extra) {
-			if e != s.indexes.URL && !slices.Contains(s.indexes.Extra, e) {
-				s.indexes.Extra = append(s.indexes.Extra, e)
-			}
-		}
-		if s.indexes.URL == c.IndexURL && len(t.ExtraIndexURLs) == 0 && !slices.ContainsFunc(s.indexes.Extra, notOwn) {
-			s.indexes.Extra = c.ExtraIndexURLs
-		}
+	indexes, directories, err := index.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
+	if err != nil {
+		return nil, err
 	}
-	s.indexes.FindLinks = slices.Clone(c.FindLinks)
+	logins, err := readNetrc(files)
+	if err != nil {
+		return nil, err
+	}
+	s := &sources{indexes: logins.Login(indexes)}
 	left := c.CacheMaxSize.Bytes() // what is larger makes no environment
 	if left <= 0 {
 		left = math.MaxInt64 - 1
 	}
-	for _, f := range slices.Concat(t.FindLinks, said.FindLinks) {
-		if isURL(f) {
-			s.indexes.FindLinks = append(s.indexes.FindLinks, f) // offline is without an index, which no page is
-			continue
-		}
-		h, err := newWheelhouse(ctx, f, files, left, !required.Hashed)
+	for _, name := range directories {
+		h, err := newWheelhouse(ctx, name, files, left, !required.Hashed)
 		if err != nil {
 			return nil, err
 		}
@@ -88,51 +72,50 @@ func newSources(ctx context.Context, c *Config, t *TaskConfig, files taskFiles, 
 		}
 		s.houses = append(s.houses, h)
 	}
-	logins, err := readNetrc(files)
-	if err != nil {
-		return nil, err
-	}
-	s.indexes.URL = logins.give(s.indexes.URL)
-	for _, list := range []*[]string{&s.indexes.Extra, &s.indexes.FindLinks} {
-		*list = slices.Clone(*list) // which may be the node's
-		for i, text := range *list {
-			(*list)[i] = logins.give(text)
-		}
-	}
-	if s.indexes.Offline && len(s.houses) == 0 && len(s.indexes.FindLinks) == 0 {
+	if indexes.Offline && len(s.houses) == 0 && len(indexes.FindLinks) == 0 {
 		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
 	}
 	return s, nil
 }
 
-// meant has the indexes that are known where a lock or a file names the same without credentials, which locks have none of.
-func meant(said requirement.Indexes, known []string) requirement.Indexes {
-	find := func(index string) string {
-		if user, bare := splitIndex(index); user == nil && bare != "" {
-			for _, k := range known {
-				if _, same := splitIndex(k); same == bare {
-					return k
-				}
-			}
-		}
-		return index
-	}
-	said.URL = find(said.URL)
-	said.Extra = slices.Clone(said.Extra)
-	for i, e := range said.Extra {
-		said.Extra[i] = find(e)
-	}
-	return said
+func (c *Config) sources() index.Sources {
+	return index.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
 }
 
-// splitIndex has the credentials apart, and no last slash.
-func splitIndex(index string) (user *url.Userinfo, bare string) {
-	u, err := url.Parse(index)
-	if err != nil {
-		return nil, index
+func (t *TaskConfig) sources() index.Sources {
+	return index.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
+}
+
+// readNetrc reads the credentials in a task's secrets directory, with the rights of its user; there may be none.
+func readNetrc(files taskFiles) (index.Netrc, error) {
+	if files.secrets == "" {
+		return nil, nil
 	}
-	user, u.User = u.User, nil
-	return user, strings.TrimSuffix(u.String(), "/")
+	const file = ".netrc"
+	var content []byte
+	err := asUser(files.user, func() error {
+		f, err := openRegular(filepath.Join(files.secrets, file), 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		content, err = io.ReadAll(io.LimitReader(f, index.MaxNetrc+1))
+		return err
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err == nil && len(content) > index.MaxNetrc:
+		err = fmt.Errorf("it is larger than %d KiB", index.MaxNetrc>>10)
+	}
+	var found index.Netrc
+	if err == nil {
+		found, err = index.ParseNetrc(string(content))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/%s: %w", file, err)
+	}
+	return found, nil
 }
 
 // describe is for the key. What is in directories matters only where requirements do
@@ -147,7 +130,7 @@ func (s *sources) describe(hashed bool) []string {
 	}
 	for _, f := range s.indexes.FindLinks {
 		list = append(list, "links "+f)
-		if !isURL(f) && !hashed {
+		if !index.IsURL(f) && !hashed {
 			list = append(list, nodeDirectory(f)...)
 		}
 	}
@@ -186,7 +169,8 @@ func isPage(name string) bool {
 	return ext == ".html" || ext == ".htm"
 }
 
-// newWheelhouse looks at a directory whose packages have at most limit bytes together, and reads them if that is wanted.
+// newWheelhouse looks at a directory whose packages have at most limit bytes together, and reads them if that is
+// wanted.
 func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int64, read bool) (wheelhouse, error) {
 	path, info, err := files.find(name)
 	if err != nil {
@@ -222,7 +206,8 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 	return h, nil
 }
 
-// lookAtWheel opens the file in any case, so that one that can't be read is found at once. A size above limit means only that.
+// lookAtWheel opens the file in any case, so that one that can't be read is found at once. A size above limit means
+// only that.
 func lookAtWheel(ctx context.Context, dir, name string, limit int64, read bool) (wheelFile, error) {
 	f, err := openRegular(filepath.Join(dir, name), 0)
 	if err != nil {
@@ -257,7 +242,7 @@ func (r untilEnd) Read(p []byte) (int, error) {
 // into copies the job's wheels into the build's scratch directory, and returns where
 // everything is for the installer. The directory may be another user's: no link in
 // it is followed out of it.
-func (s *sources) into(ctx context.Context, scratch string) (requirement.Indexes, error) {
+func (s *sources) into(ctx context.Context, scratch string) (index.Sources, error) {
 	indexes := s.indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)
 	if len(s.houses) == 0 {

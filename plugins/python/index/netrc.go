@@ -1,60 +1,24 @@
-package driver
+package index
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/url"
-	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// netrcFile is a task's file with the credentials for hosts, below its secrets directory.
-const netrcFile = ".netrc"
+// MaxNetrc bounds a .netrc file, in bytes.
+const MaxNetrc = 64 << 10
 
-// maxNetrc is more than any such file has, in bytes.
-const maxNetrc = 64 << 10
+// Netrc has the credentials of hosts, by name, the first ones of each.
+type Netrc map[string]*url.Userinfo
 
-// netrc are the credentials for hosts, by name, the first of each.
-type netrc map[string]*url.Userinfo
-
-// readNetrc reads that of a task, with its rights; there may be none. What is in it is in no error.
-func readNetrc(files taskFiles) (netrc, error) {
-	if files.secrets == "" {
-		return nil, nil
-	}
-	var content []byte
-	err := asUser(files.user, func() error {
-		f, err := openRegular(filepath.Join(files.secrets, netrcFile), 0)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		content, err = io.ReadAll(io.LimitReader(f, maxNetrc+1))
-		return err
-	})
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err == nil && len(content) > maxNetrc:
-		err = fmt.Errorf("it is larger than %d KiB", maxNetrc>>10)
-	}
-	var found netrc
-	if err == nil {
-		found, err = parseNetrc(string(content))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/%s: %w", netrcFile, err)
-	}
-	return found, nil
-}
-
-// parseNetrc reads machine, login and password, in quotes or not. The entry "default" would give a password to every
-// index, and is left out. What curl, pip and uv read in different ways is an error, since with a value that is missing
-// one host would get the credentials of another. Comments begin where a keyword could; macros end with an empty line.
-func parseNetrc(text string) (netrc, error) {
-	found := netrc{}
+// ParseNetrc reads machine, login and password of a .netrc file, with or without quotes. The entry "default" would
+// give a password to every index, and is left out. What curl, pip and uv read in different ways is an error: with a
+// missing value, one host would get the credentials of another. Comments begin where a keyword could; macros end with
+// an empty line. What is in the file is in no error.
+func ParseNetrc(text string) (Netrc, error) {
+	found := Netrc{}
 	host, values := "", map[string]string{}
 	end := func() {
 		password, known := values["password"]
@@ -136,9 +100,20 @@ func unquoted(text string) (word, rest string, ok bool) {
 	return "", "", false
 }
 
-// give adds what is known of a URL's host, unless the URL has credentials of its own. What is no URL stays as it is.
-func (n netrc) give(text string) string {
-	if len(n) == 0 || !isURL(text) {
+// Login adds credentials to the indexes and pages of s that have none of their own.
+func (n Netrc) Login(s Sources) Sources {
+	s.URL = n.login(s.URL)
+	for _, list := range []*[]string{&s.Extra, &s.FindLinks} {
+		*list = slices.Clone(*list)
+		for i, text := range *list {
+			(*list)[i] = n.login(text)
+		}
+	}
+	return s
+}
+
+func (n Netrc) login(text string) string {
+	if !IsURL(text) {
 		return text
 	}
 	u, err := url.Parse(text)

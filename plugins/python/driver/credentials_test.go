@@ -1,0 +1,114 @@
+package driver
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+)
+
+func TestReadNetrc_IsBounded(t *testing.T) {
+	secrets := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(secrets, ".netrc"), make([]byte, 64<<10+1), 0o644))
+	if _, err := readNetrc(taskFiles{secrets: secrets}); err == nil ||
+		!strings.Contains(err.Error(), "larger than 64 KiB") {
+		t.Error(err)
+	}
+}
+
+// private is an index that wants a password.
+func private(t *testing.T, wheels, password string) string {
+	handler := wheeltest.Handler(wheels)
+	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, has, _ := r.BasicAuth(); user != "build" || has != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="index"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(index.Close)
+	return index.URL + "/simple"
+}
+
+// withNetrc writes a task's file with the credentials for the indexes of tests.
+func withNetrc(t *testing.T, cfg *drivers.TaskConfig, password string, mode os.FileMode) {
+	t.Helper()
+	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
+	must(t, os.WriteFile(path, []byte("machine 127.0.0.1\n  login build\n  password "+password+"\n"), mode))
+	must(t, os.Chmod(path, mode))
+}
+
+func TestNetrc_OpensPrivateIndexes(t *testing.T) {
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	url := private(t, wheels, "hunter2x")
+	installers(t, func(t *testing.T, a *agent) {
+		for _, config := range []string{
+			`requirements = ["moon-phase"]`, "requirements = [\"moon-phase>=1\"]\nindex_url = \"" + url + "\"",
+		} {
+			cfg := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+			withNetrc(t, cfg, "hunter2x", 0o644)
+			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {
+				t.Errorf("%s: got %q", config, out)
+			}
+			other := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+			if err := a.refused(other); strings.Contains(err.Error(), "hunter2x") {
+				t.Errorf("%s, without a password: %v", config, err)
+			}
+			wrong := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+			withNetrc(t, wrong, "swordfish", 0o644)
+			if err := a.refused(wrong); strings.Contains(err.Error(), "swordfish") {
+				t.Errorf("%s, with another password: %v", config, err)
+			}
+			a.hasSaid()
+			for _, e := range append(append(a.said(cfg), a.said(wrong)...), a.said(other)...) {
+				if strings.Contains(e, "hunter2x") || strings.Contains(e, "swordfish") {
+					t.Error(e)
+				}
+			}
+		}
+		metas, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
+		must(t, err)
+		if len(metas) != 2 {
+			t.Errorf("there are %d environments", len(metas))
+		}
+		must(t, filepath.WalkDir(filepath.Join(a.dir, "cache"), func(path string, d os.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			if strings.Contains(string(content), "hunter2x") || strings.Contains(string(content), "swordfish") {
+				t.Errorf("%s has a password", path)
+			}
+			return err
+		}))
+	}, func(c *Config) { c.Offline, c.IndexURL = false, url })
+}
+
+func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
+	needRoot(t)
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	url := private(t, wheels, "hunter2x")
+	a := start(t, func(c *Config) { c.Offline, c.IndexURL = false, url })
+	const config = "script = \"app.py\"\nrequirements = [\"moon-phase\"]"
+	cfg := a.task(config, map[string]string{"app.py": useMoon}, asUserOf("nobody"))
+	withNetrc(t, cfg, "hunter2x", 0o600) // root's
+	err := a.refused(cfg)
+	if !strings.Contains(err.Error(), "secrets/.netrc") || !strings.Contains(err.Error(), "permission denied") {
+		t.Error(err)
+	}
+	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
+	must(t, os.Remove(path))
+	must(t, os.Symlink("/etc/shadow", path))
+	if err := a.refused(cfg); !strings.Contains(err.Error(), "permission denied") {
+		t.Error(err)
+	}
+}

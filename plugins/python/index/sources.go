@@ -1,0 +1,142 @@
+// Package index has all that concerns where Python packages come from: package indexes and pages of links, the hosts
+// that an installer may reach for them, the proxy that holds it to these, and the credentials that they want.
+package index
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Sources is where packages come from.
+type Sources struct {
+	URL       string   // the index (PEP 503); "" leaves it to the next level: file, job, node
+	Extra     []string // more indexes
+	FindLinks []string // directories with packages, and pages that link to them
+	Offline   bool     // no index is asked
+}
+
+// ErrJobIndexes is the error where jobs must not name indexes.
+var ErrJobIndexes = errors.New("this node does not let jobs name package indexes or URLs " +
+	"(job_indexes = false in the plugin's config)")
+
+// Resolve joins what the node, a job and the job's requirements file or lock say. It returns the directories of the
+// job apart: the installer does not see them. Unless jobs, a file may name the node's own indexes alone.
+func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []string, err error) {
+	own := slices.Concat([]string{node.URL}, node.Extra)
+	foreign := func(index string) bool { return !slices.Contains(own, index) }
+	file = file.like(slices.Concat([]string{job.URL}, job.Extra, own))
+	if !jobs && (file.URL != "" && foreign(file.URL) || slices.ContainsFunc(file.Extra, foreign) ||
+		slices.ContainsFunc(file.FindLinks, IsURL)) {
+		return s, nil, ErrJobIndexes
+	}
+	s.Offline = node.Offline || job.Offline || file.Offline
+	if !s.Offline {
+		s.URL = cmp.Or(job.URL, file.URL, node.URL)
+		for _, extra := range slices.Concat(job.Extra, file.Extra) {
+			if extra != s.URL && !slices.Contains(s.Extra, extra) {
+				s.Extra = append(s.Extra, extra)
+			}
+		}
+		if s.URL == node.URL && len(job.Extra) == 0 && !slices.ContainsFunc(s.Extra, foreign) {
+			s.Extra = slices.Clone(node.Extra)
+		}
+	}
+	s.FindLinks = slices.Clone(node.FindLinks)
+	for _, links := range slices.Concat(job.FindLinks, file.FindLinks) {
+		if IsURL(links) {
+			s.FindLinks = append(s.FindLinks, links) // also where it is offline: a page is no index
+		} else {
+			directories = append(directories, links)
+		}
+	}
+	return s, directories, nil
+}
+
+// like replaces indexes by known ones that differ only in their credentials, which locks do not have.
+func (s Sources) like(known []string) Sources {
+	find := func(index string) string {
+		if login, bare := split(index); login == nil && bare != "" {
+			for _, k := range known {
+				if _, same := split(k); same == bare {
+					return k
+				}
+			}
+		}
+		return index
+	}
+	s.URL = find(s.URL)
+	s.Extra = slices.Clone(s.Extra)
+	for i, extra := range s.Extra {
+		s.Extra[i] = find(extra)
+	}
+	return s
+}
+
+// split separates the credentials of an index from its URL, which it returns without a last slash.
+func split(index string) (login *url.Userinfo, bare string) {
+	u, err := url.Parse(index)
+	if err != nil {
+		return nil, index
+	}
+	login, u.User = u.User, nil
+	return login, strings.TrimSuffix(u.String(), "/")
+}
+
+// Options are the lines of a requirements file that name the sources for pip, or for uv. Their hosts and secrets are
+// added to a.
+func (s Sources) Options(pip bool, a *Access) ([]string, error) {
+	var lines []string
+	var failed []error
+	add := func(option, source string) {
+		u, err := CheckURL(source)
+		if filepath.IsAbs(source) {
+			u = &url.URL{Scheme: "file", Path: filepath.Clean(source)} // a URL can have any character, a path can't
+		} else if err != nil {
+			failed = append(failed, fmt.Errorf("a package index: %w", err))
+			return
+		}
+		a.Add(u)
+		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} would be a variable
+		if u.Scheme == "http" && pip {
+			lines = append(lines, "--trusted-host "+u.Host) // pip insists on https otherwise
+		}
+	}
+	if !s.Offline {
+		add("--index-url", s.URL)
+		for _, extra := range s.Extra {
+			add("--extra-index-url", extra)
+		}
+	}
+	for _, links := range s.FindLinks {
+		add("--find-links", links)
+	}
+	return lines, errors.Join(failed...)
+}
+
+// IsURL tells a page from a directory.
+func IsURL(text string) bool {
+	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
+}
+
+var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
+
+// CheckURL parses the URL of an index, a page or a package. The URL, which may have a password, is not in the error.
+func CheckURL(text string) (*url.URL, error) {
+	if strings.HasSuffix(text, ";") {
+		return nil, errors.New("the URL ends in a semicolon: put a blank before it")
+	}
+	if !urlText.MatchString(text) {
+		return nil, errors.New("the URL is empty, or has characters that URLs do not have: encode them (%20)")
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, errors.New("the URL is not one to get a package from: write it as \"https://host/path\"")
+	}
+	return u, nil
+}

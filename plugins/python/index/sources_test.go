@@ -1,0 +1,62 @@
+package index
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
+	const (
+		node, more = "https://user:secret@packages.example.com/simple", "https://user:secret@more.example.com/simple/"
+		other      = "https://other.example.com/simple"
+		bare, mine = "https://packages.example.com/simple/", "https://me:mine@other.example.com/simple"
+	)
+	for name, test := range map[string]struct {
+		job    Sources
+		lock   Sources
+		url    string
+		extra  []string
+		others bool // some are not the node's
+	}{
+		"nothing":    {url: node, extra: []string{more}},
+		"the node's": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},
+		"the node's two": {
+			lock: Sources{Extra: []string{"https://more.example.com/simple", bare}},
+			url:  node, extra: []string{more},
+		},
+		"the node's as the one": {lock: Sources{URL: bare}, url: node, extra: []string{more}},
+		"another, too": {
+			lock: Sources{Extra: []string{bare, other}},
+			url:  node, extra: []string{other}, others: true,
+		},
+		"another of the job's": {
+			job: Sources{Extra: []string{mine}}, lock: Sources{Extra: []string{other, bare}},
+			url: node, extra: []string{mine}, others: true,
+		},
+		"the job's": {job: Sources{URL: mine}, lock: Sources{Extra: []string{other}}, url: mine, others: true},
+		"the node's beside": {
+			job: Sources{URL: other}, lock: Sources{Extra: []string{bare}},
+			url: other, extra: []string{node},
+		},
+		"other credentials": {
+			lock: Sources{URL: "https://me:mine@packages.example.com/simple"},
+			url:  "https://me:mine@packages.example.com/simple", others: true,
+		},
+		"another path": {
+			lock: Sources{URL: "https://packages.example.com/other"},
+			url:  "https://packages.example.com/other", others: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := Sources{URL: node, Extra: []string{more}}
+			got, _, err := Resolve(own, test.job, test.lock, true)
+			must.NoError(t, err)
+			must.Eq(t, test.url, got.URL)
+			must.Eq(t, test.extra, got.Extra)
+			_, _, err = Resolve(own, test.job, test.lock, false)
+			must.EqOp(t, test.others, errors.Is(err, ErrJobIndexes))
+		})
+	}
+}

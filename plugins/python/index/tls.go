@@ -1,0 +1,63 @@
+package index
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// tlsReader follows the records of a TLS connection (RFC 8446, 5.1), which is all that can be seen of a tunnel from
+// outside. A connection that is cut off mostly ends within a record.
+type tlsReader struct {
+	io.Reader
+	counted func(bytes int)
+	err     error // of the last Read
+
+	answered bool
+	header   []byte
+	left     int  // bytes until the end of the record
+	unknown  bool // it is not TLS
+}
+
+func (r *tlsReader) Read(p []byte) (n int, err error) {
+	n, err = r.Reader.Read(p)
+	r.err = err
+	if n > 0 {
+		r.answered = true
+		r.counted(n)
+		r.follow(p[:n])
+	}
+	return n, err
+}
+
+func (r *tlsReader) follow(p []byte) {
+	const length = 5 // of a record's header: type, version (two bytes), length (two bytes)
+	for len(p) > 0 && !r.unknown {
+		if r.left > 0 {
+			n := min(r.left, len(p))
+			r.left, p = r.left-n, p[n:]
+			continue
+		}
+		n := min(length-len(r.header), len(p))
+		r.header, p = append(r.header, p[:n]...), p[n:]
+		if len(r.header) == length {
+			r.unknown = r.header[1] != 3
+			r.left = int(binary.BigEndian.Uint16(r.header[3:]))
+			r.header = r.header[:0]
+		}
+	}
+}
+
+// broken returns how the connection broke off, nil if it may have ended regularly: a reset between two records is one
+// way in which a server, or a router on the way, ends an idle connection.
+func (r *tlsReader) broken() error {
+	within := !r.unknown && (r.left > 0 || len(r.header) > 0)
+	switch {
+	case within && errors.Is(r.err, io.EOF):
+		return errors.New("the connection broke off within a message")
+	case r.err != nil && !errors.Is(r.err, io.EOF) && (within || r.unknown || !r.answered):
+		return fmt.Errorf("the connection broke off: %w", r.err)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestUVVersion_IsNotKnownOfALateUV(t *testing.T) {
+	uv := filepath.Join(t.TempDir(), "uv")
+	must.NoError(t, os.WriteFile(uv, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+	_, err := uvVersion(t.Context(), uv, nil, 100*time.Millisecond)
+	var e *NotKnownError
+	must.True(t, errors.As(err, &e))
+	must.ErrorContains(t, err, "it did not answer within 100ms")
+}
+
+// What a package's code prints must not fill the memory of a plugin that other tasks need.
+func TestBuild_KeepsFewWarnings(t *testing.T) {
+	b := &build{}
+	for n := range 1000 {
+		b.warned(fmt.Sprintf("WARNING: %d %s", n, strings.Repeat("é", 10_000)))
+	}
+	must.Len(t, 20, b.warnings)
+	must.Less(t, 20*600, len(strings.Join(b.warnings, "")))
+}
+
+func TestErrnoOf_FindsAFullDisk(t *testing.T) {
+	for line, want := range map[string]string{
+		"ERROR: [Errno 28] No space left on device":         "no space left on device",
+		"Caused by: Disk quota exceeded (os error 122)":     "disk quota exceeded",
+		"OSError: [Errno 2] no such file, [Errno 27] large": "file too large",
+		"[Errno 2] No such file or directory":               "errno 0",
+		"error: 28":                                         "errno 0",
+	} {
+		must.EqOp(t, want, errnoOf([]string{"first", line}).Error())
+	}
+}
