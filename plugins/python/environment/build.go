@@ -93,8 +93,9 @@ func (s *store) publish(ctx context.Context, id, sealed string, content branch, 
 	}
 	defer func() {
 		if err != nil {
-			s.discard(id)
-			l.close()
+			if err := s.discard(id, l); err != nil {
+				s.log("failed to remove environment %s, Tidy will: %v", id, err)
+			}
 		}
 	}()
 	final := s.path("envs", id)

@@ -9,7 +9,7 @@
 //	users/<key>.<n>/    a file for each task that uses it, with the directory that exists for as long
 //	builds/             what is being built, and what is being removed
 //	downloads/<n>/      what installers keep between builds, one of them at a time
-//	downloads/<n>.json  what that has to look like before the next build
+//	downloads/<n>.digest  what that has to look like before the next build
 //	lock                whose bytes are locked, see lock.go
 //	salt                what secrets are hashed with
 //

@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +12,7 @@ import (
 )
 
 // kept is what installers downloaded for one build after the other: downloads/<n>. It is the builder's while that
-// one builds, and ours in between. Its record, downloads/<n>.json, says what it looks like then, and is not there during
+// one builds, and ours in between. Its record, downloads/<n>.digest, says what it looks like then, and is not there during
 // a build: what was changed, or left by a build that was killed, serves no other.
 type kept struct {
 	store *store // of the build
@@ -21,12 +20,9 @@ type kept struct {
 	lock  *lock
 }
 
-// record is in downloads/<n>.json.
-type record struct {
-	Digest string `json:"digest"` // of tree
-}
+const digestSuffix = ".digest"
 
-func (k *kept) recordPath() string { return k.store.path(k.name + entrySuffix) }
+func (k *kept) recordPath() string { return k.store.path(k.name + digestSuffix) }
 
 // takeKept gives the builder the first that no other build has.
 func (s *store) takeKept() (*kept, error) {
@@ -53,7 +49,7 @@ func (k *kept) hand() error {
 		if !errors.Is(why, fs.ErrNotExist) {
 			s.log("what was downloaded is not used any more: %v", why)
 		}
-		if err := s.moveAway(s.path(k.name)); err != nil {
+		if err := s.trash(nil, s.path(k.name)); err != nil {
 			return err
 		}
 	}
@@ -72,16 +68,15 @@ func (k *kept) hand() error {
 
 // unusable compares what is there with what was kept.
 func (k *kept) unusable() error {
-	var r record
 	now, err := measure(k.store.path(k.name))
 	if err != nil {
 		return err
 	}
 	content, err := os.ReadFile(k.recordPath())
-	if err != nil || json.Unmarshal(content, &r) != nil {
+	if err != nil {
 		return errors.New("its build did not end")
 	}
-	if r.Digest != now.Digest {
+	if string(content) != now.Digest {
 		return errors.New("files were changed")
 	}
 	return nil
@@ -98,7 +93,7 @@ func (k *kept) giveBack(keep bool) {
 		}
 	}
 	s.log("what was downloaded is not kept: %v", err)
-	if err := s.moveAway(s.path(k.name)); err != nil {
+	if err := s.trash(nil, s.path(k.name)); err != nil {
 		s.log("failed to remove what was downloaded, the next build will: %v", err)
 	}
 }
@@ -109,21 +104,7 @@ func (k *kept) keep() error {
 	if err != nil {
 		return err
 	}
-	content, err := json.Marshal(record{t.Digest})
-	if err != nil {
-		return err
-	}
-	return writeFile(k.recordPath(), content)
-}
-
-// moveAway has a tree out of the way at once, and removes it.
-func (s *store) moveAway(tree string) error {
-	to := s.trashPath()
-	if err := os.Rename(tree, to); err != nil {
-		return ignoreMissing(err)
-	}
-	s.removeTree(to)
-	return nil
+	return writeFile(k.recordPath(), []byte(t.Digest))
 }
 
 // handover makes a tree of one user another's, or ours. The top is the other's last.

@@ -54,8 +54,8 @@ func TestAKeptDownloadServesTheNextBuildUnlessItWasChanged(t *testing.T) {
 		},
 		"a file's mode":        func(dir string) error { return os.Chmod(dir+"/first/of/it/wheel", 0o777) },
 		"the whole directory":  func(dir string) error { return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700)) },
-		"its record":           func(dir string) error { return os.WriteFile(dir+".json", []byte("{}"), 0o600) },
-		"its build was killed": func(dir string) error { return os.Remove(dir + ".json") },
+		"its record":           func(dir string) error { return os.WriteFile(dir+".digest", []byte("0"), 0o600) },
+		"its build was killed": func(dir string) error { return os.Remove(dir + ".digest") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testCache(t)

@@ -75,9 +75,12 @@ func (s *store) waitLock(ctx context.Context, name string, kind lockKind, waitin
 	}
 }
 
-// close may be called twice. It unlocks before it closes: a child that is between
+// close may be called twice, and of nil. It unlocks before it closes: a child that is between
 // fork and exec has the description too.
 func (l *lock) close() {
+	if l == nil {
+		return
+	}
 	l.once.Do(func() {
 		_ = l.set(unix.F_UNLCK) // closing does it otherwise
 		_ = l.file.Close()

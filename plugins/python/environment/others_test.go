@@ -133,7 +133,7 @@ func TestOtherUsersCannotChangeTheCache(t *testing.T) {
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",
 			"ls " + dir + "/downloads/0",
-			"cat " + dir + "/downloads/0.json",
+			"cat " + dir + "/downloads/0.digest",
 			"cat " + dir + "/salt",
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",

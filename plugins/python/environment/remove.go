@@ -10,64 +10,38 @@ import (
 
 const trashed = "trash" // what builds/<this>.* is
 
-// discardLocked is discard for who has the environment exclusively. The lock is given back before
-// the files are removed, which may take long.
-func (s *store) discardLocked(id string, l *lock) error {
-	aside, err := s.setAside(id)
-	l.close()
-	s.removeTree(aside...)
-	return err
-}
-
-// discard removes an environment that nobody uses. Whenever it is interrupted, what is left is not
-// used: the record goes first.
-func (s *store) discard(id string) {
-	aside, err := s.setAside(id)
-	if err != nil {
-		s.log("failed to remove environment %s, Tidy will: %v", id, err)
-	}
-	s.removeTree(aside...)
-}
-
-func (s *store) setAside(id string) (aside []string, err error) {
+// discard removes an environment that nobody uses. Wherever it is interrupted, what is left is not used: the record
+// goes first. It releases l, the environment's lock.
+func (s *store) discard(id string, l *lock) error {
+	defer l.close()
 	for _, file := range []string{s.entryPath(id), s.entryPath(id) + temporarySuffix} {
 		if err := ignoreMissing(os.Remove(file)); err != nil {
-			return nil, fmt.Errorf("failed to remove an environment's record: %w", err)
+			return fmt.Errorf("failed to remove an environment's record: %w", err)
 		}
 	}
-	for _, dir := range []string{"envs", "users"} {
-		to := s.trashPath()
-		if dir == "envs" && os.Geteuid() != 0 { // who is not root may not move what he may not write to
-			if err := ignoreMissing(os.Chmod(s.path(dir, id), 0o700)); err != nil {
-				return aside, fmt.Errorf("failed to remove an environment: %w", err)
-			}
-		}
-		if err := os.Rename(s.path(dir, id), to); err == nil {
-			aside = append(aside, to)
-		} else if err := ignoreMissing(err); err != nil {
-			return aside, fmt.Errorf("failed to remove an environment: %w", err)
+	if os.Geteuid() != 0 { // who is not root may not move what it may not write to
+		if err := ignoreMissing(os.Chmod(s.path("envs", id), 0o700)); err != nil {
+			return fmt.Errorf("failed to remove an environment: %w", err)
 		}
 	}
-	return aside, nil
+	return s.trash(l, s.path("envs", id), s.path("users", id))
 }
 
-// trash moves something out of the way, which only who has its lock calls, gives that back, and removes it.
+// trash moves paths out of the way, releases their lock, which may be nil, and then removes them, which may take long.
 func (s *store) trash(l *lock, paths ...string) (err error) {
 	var aside []string
 	for _, path := range paths {
-		to := s.trashPath()
+		to := s.path("builds", trashed+"."+rand.Text())
 		if failed := os.Rename(path, to); failed == nil {
 			aside = append(aside, to)
 		} else if ignoreMissing(failed) != nil {
-			err = errors.Join(err, fmt.Errorf("failed to set aside what is to be removed: %w", failed))
+			err = errors.Join(err, fmt.Errorf("failed to move what is to be removed: %w", failed))
 		}
 	}
 	l.close()
 	s.removeTree(aside...)
 	return err
 }
-
-func (s *store) trashPath() string { return s.path("builds", trashed+"."+rand.Text()) }
 
 // removeTree follows no links. What it cannot remove, Tidy tries again.
 func (s *store) removeTree(paths ...string) {

@@ -184,7 +184,7 @@ func (t *tidying) environment(id string, superseded bool) error {
 		_, err = os.Lstat(t.path("envs", id))
 	}
 	if superseded || unusable(err) {
-		return t.discardLocked(id, l)
+		return t.discard(id, l)
 	}
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (t *tidying) evict(c candidate) (removed bool, err error) {
 	if lent, err := t.lent(c.id); lent || err != nil {
 		return false, err
 	}
-	return true, t.discardLocked(c.id, l)
+	return true, t.discard(c.id, l)
 }
 
 // unkept removes downloads without a record, which killed builds left: no build would use them.
@@ -254,8 +254,8 @@ func (t *tidying) unkept() error {
 	}
 	var left []string
 	for _, name := range names {
-		dir, isRecord := strings.CutSuffix(name, entrySuffix)
-		other := t.path("downloads", name+entrySuffix)
+		dir, isRecord := strings.CutSuffix(name, digestSuffix)
+		other := t.path("downloads", name+digestSuffix)
 		if isRecord {
 			other = t.path("downloads", dir)
 		}

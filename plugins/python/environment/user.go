@@ -2,6 +2,7 @@ package environment
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,57 +79,43 @@ func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 // try returns nil where all are taken.
 func (u *Users) try() (*Builder, error) {
 	if u.Only != nil {
-		t, err := u.lock(*u.Only)
-		if t == nil || err != nil {
-			return nil, err
+		b, left, err := u.takeUser(*u.Only, builders.Reserved(u.Only.UID))
+		if len(left) > 0 {
+			err = fmt.Errorf("user %d has a process (%d, %s), and could change with it what is built: "+
+				"name another user as build_user", u.Only.UID, left[0].pid, left[0].name)
 		}
-		if builders.Reserved(u.Only.UID) {
-			err = t.Clear()
-		} else if left, lookErr := processes(u.Only.UID); lookErr != nil {
-			err = lookErr
-		} else if len(left) > 0 {
-			err = fmt.Errorf("user %d has a process (%d, %s), and could change with it what is built: name another user as build_user", u.Only.UID, left[0].pid, left[0].name)
-		}
-		return t.or(err)
+		return b, err
 	}
 	// one that has no process first: what is there may be of an agent that does not share this directory, or not end
 	var failed error
 	for _, evict := range []bool{false, true} {
 		for id := uint32(Prober + 1); id <= builders.Last; id++ {
-			t, err := u.lock(User{id, id})
-			if t == nil && err == nil {
-				continue
+			b, _, err := u.takeUser(User{id, id}, evict)
+			if b != nil || err != nil && !evict { // which is of a disk or of /proc, and not of the user
+				return b, err
 			}
-			if err == nil && evict {
-				err = t.Clear()
-			} else if err == nil {
-				left, lookErr := processes(id)
-				if err = lookErr; err == nil && len(left) > 0 {
-					t.Release()
-					continue
-				}
-			}
-			if t, err = t.or(err); err == nil {
-				return t, nil
-			}
-			failed = err
-			if !evict {
-				return nil, failed // of a disk or of /proc, and not of the user
-			}
+			failed = cmp.Or(err, failed)
 		}
 	}
 	return nil, failed
 }
 
-// or gives a user back where there is an error.
-func (t *Builder) or(err error) (*Builder, error) {
-	if err != nil {
-		if t != nil {
-			t.Release()
-		}
-		return nil, err
+// takeUser returns no Builder where another build has the user, or where it has processes that are not to be killed.
+func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err error) {
+	b, err = u.lock(user)
+	if b == nil || err != nil {
+		return nil, nil, err
 	}
-	return t, nil
+	if evict {
+		err = b.Clear()
+	} else {
+		left, err = processes(user.UID)
+	}
+	if err != nil || len(left) > 0 {
+		b.Release()
+		b = nil
+	}
+	return b, left, err
 }
 
 // lock returns nil where another build has the user. The lock is a file's, which the kernel gives back
