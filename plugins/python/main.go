@@ -1,6 +1,5 @@
-// Command nomad-driver-python runs Python programs under Nomad: the interpreter is
-// chosen by version, what the program requires is in a sealed environment of the
-// node's cache, and an exception that ends it is told among the task's events.
+// Command nomad-driver-python runs Python programs under Nomad: the interpreter is chosen by version, what the program
+// requires is in a sealed environment of the node's cache, and an exception that ends it appears in the task's events.
 package main
 
 import (
@@ -9,4 +8,4 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/driver"
 )
 
-func main() { core.Main(driver.New()) }
+func main() { core.Main(driver.Plugin()) }

@@ -10,10 +10,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// attributes are what the node says of its interpreters, which are in Find's order. The versions
-// are minor and full ones, for set_contains and set_contains_any; of each minor version there are
-// the properties of the interpreter that a task gets which asks for it. A minor version of which there are
-// pre-releases only is not among the versions: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
+// attributes are those of the node's interpreters, which are in Find's order. The versions are minor and full ones, for
+// set_contains and set_contains_any. Each minor version has the properties of the interpreter that a task gets which
+// requires it. A minor version with only pre-releases is not among the versions: ">=3.15" does not allow 3.15.0rc1
+// (PEP 440).
 func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute {
 	all := map[string]*pstructs.Attribute{}
 	say := func(value string, name ...string) {

@@ -87,11 +87,10 @@ func TestAConfiguredInterpreterThatDoesNotRunIsInTheLogAndAmongTheAttributes(t *
 	broken, missing := filepath.Join(dir, "python3.12"), filepath.Join(dir, "python3.13")
 	must(t, os.WriteFile(broken, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o755))
 	var log bytes.Buffer
-	d := newDriver()
-	d.logger = hclog.New(&hclog.LoggerOptions{Output: &log})
 	c := schema.Of[Config]().Default()
 	c.CacheDir, c.Interpreters = filepath.Join(dir, "cache"), []string{"/usr/bin/python3", broken, missing}
-	must(t, d.configure(c))
+	d, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	must(t, err)
 	for range 2 {
 		all, err := d.Fingerprint(t.Context())
 		if err != nil {

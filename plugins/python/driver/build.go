@@ -27,11 +27,11 @@ type order struct {
 
 // environmentOfAny returns an environment in which everything that is required is installed, and the interpreter it is
 // for: the best of those that fit for which that can be. The caller releases it.
-func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r request, files taskFiles,
+func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFiles,
 	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment, interpreter.Interpreter, error) {
 	none := interpreter.Interpreter{}
-	c := &now.config
-	installer, err := now.installers.get(ctx, found)
+	c := &d.config
+	installer, err := d.installers.get(ctx, found)
 	if err != nil {
 		return nil, none, err
 	}
@@ -49,7 +49,7 @@ func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r reque
 	if err != nil {
 		return nil, none, err
 	}
-	try := attempts{unsuited: &now.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
+	try := attempts{unsuited: &d.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
 	begun := time.Now()
 	for i, python := range fitting {
 		key := environmentKey(python, installer, required, src, c.AllowSdists)
@@ -60,7 +60,7 @@ func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r reque
 		if left <= 0 || try.skips(key, i == len(fitting)-1) {
 			continue
 		}
-		env, err := d.environment(ctx, now, r, order{python, i > 0, installer, required, src, key, left})
+		env, err := d.environment(ctx, r, order{python, i > 0, installer, required, src, key, left})
 		if err == nil {
 			try.succeeded()
 			return env, python, nil
@@ -79,8 +79,8 @@ func (d *pythonDriver) environmentOfAny(ctx context.Context, now *setup, r reque
 }
 
 // environment gets one, from the cache or new.
-func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o order) (*environment.Environment, error) {
-	c, python, installer, required, src := &now.config, o.python, o.installer, o.required, o.from
+func (d *instance) environment(ctx context.Context, r request, o order) (*environment.Environment, error) {
+	c, python, installer, required, src := &d.config, o.python, o.installer, o.required, o.from
 	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
 	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
 	if !required.Hashed && required.UVLock == nil {
@@ -124,7 +124,7 @@ func (d *pythonDriver) environment(ctx context.Context, now *setup, r request, o
 		return err
 	}
 	spec.Warnings = func() []string { return built.Warnings }
-	env, err := now.cache.Get(ctx, spec)
+	env, err := d.cache.Get(ctx, spec)
 	if err != nil {
 		return nil, err
 	}

@@ -7,28 +7,28 @@ import (
 
 // Config is the agent's plugin block.
 type Config struct {
-	Interpreters []string `codec:"interpreters" doc:"Where interpreters are: absolute paths in which * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt/python, uv and pyenv."`
+	Interpreters []string `codec:"interpreters" doc:"Paths of interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt/python, uv and pyenv."`
 
-	Installer string `codec:"installer" default:"auto" enum:"auto,uv,pip" doc:"What builds environments. auto is uv where there is one, and pip otherwise."`
-	UV        string `codec:"uv" doc:"The uv program. By default it is looked for on the agent's PATH and in the places where its installers put it."`
+	Installer string `codec:"installer" default:"auto" enum:"auto,uv,pip" doc:"The installer that builds environments. auto is uv where there is one, and pip otherwise."`
+	UV        string `codec:"uv" doc:"The path of uv. By default it is looked for on the agent's PATH and where its installers put it."`
 
-	IndexURL       string   `codec:"index_url" default:"https://pypi.org/simple" doc:"The package index of jobs that name none."`
+	IndexURL       string   `codec:"index_url" default:"https://pypi.org/simple" doc:"The package index for jobs that name none."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes for jobs that name none."`
 	FindLinks      []string `codec:"find_links" doc:"Directories of the node (absolute) and pages that have wheels, for every job."`
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone, without any index."`
 	JobIndexes     bool     `codec:"job_indexes" default:"true" doc:"Whether jobs may name indexes, pages and URLs of packages themselves."`
 	AllowedHosts   []string `codec:"allowed_hosts" doc:"Hosts that an index may send an installer on to, besides those that are named in the configuration and the job (and files.pythonhosted.org for pypi.org); * stands for any characters. Any other is refused."`
-	AllowSdists    bool     `codec:"allow_sdists" default:"false" doc:"Whether packages without a wheel may be built. That runs code of theirs, as build_user."`
+	AllowSdists    bool     `codec:"allow_sdists" default:"false" doc:"Whether packages without a wheel may be built. That runs their code, as the user of the build."`
 
-	CacheDir     string          `codec:"cache_dir" doc:"Where environments are, absolute. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache. Tasks of any user must be able to reach it."`
-	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"At what size environments that no task uses are removed, the longest unused first."`
-	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"After what time without use an environment is removed."`
-	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is for ever."`
+	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, absolute. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache. Tasks of any user must be able to reach it."`
+	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which environments that no task uses are removed, the least recently used first."`
+	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
+	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is indefinitely."`
 	BuildUser    string          `codec:"build_user" doc:"The one user, a name or an id, that installers run as where the agent is root: one build after the other. By default each build has an id of its own, of 79901 to 79999. No task of any driver of this collection may run as it, or have its group."`
 	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, and how long before that it may wait for other builds."`
 
-	DefaultUser     string `codec:"default_user" default:"nobody" doc:"Who runs tasks whose job names no user, where the agent is root."`
-	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task is shown among its events, which who may read the job may read."`
+	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`
+	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events, which everyone who may read the job can see."`
 
 	driver.PluginOptions
 }
@@ -36,15 +36,15 @@ type Config struct {
 // TaskConfig is the config block of a task.
 type TaskConfig struct {
 	Script string   `codec:"script" doc:"The program: a file, a zip application (.pyz, .pex), or a directory with a __main__.py. A relative path is looked for in the working directory, then in the task's local directory and the task directory."`
-	Module string   `codec:"module" doc:"A module to run instead, as with python -m."`
-	Code   string   `codec:"code" doc:"The program itself, instead. It is written to local/inline_code.py."`
-	Args   []string `codec:"args" doc:"What the program finds in sys.argv[1:]."`
+	Module string   `codec:"module" doc:"A module to run instead of a script, as with python -m."`
+	Code   string   `codec:"code" doc:"The program itself, instead of a script. It is written to local/inline_code.py."`
+	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
-	Python       string         `codec:"python" doc:"Which interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its project or lock allow, and for which what is required can be installed."`
+	Python       string         `codec:"python" doc:"The interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its project or lock allow, and for which what is required can be installed."`
 	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a single value with a slash, or that ends in .txt or .in), its pyproject.toml, of which the dependencies are read, or a list of requirements. What the program itself declares (PEP 723) is added."`
 	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, a pylock.toml (PEP 751), or a uv.lock (with its pyproject.toml beside it), for which the node needs uv."`
-	Extras       []string       `codec:"extras" doc:"Which extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock are installed, too."`
-	DepGroups    []string       `codec:"dependency_groups" doc:"Which dependency groups of that file are installed, too, such as \"dev\"."`
+	Extras       []string       `codec:"extras" doc:"The extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock to install, too."`
+	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too, such as \"dev\"."`
 
 	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits, unless that is less than a minute old. Tasks that run keep theirs."`
 
@@ -54,7 +54,7 @@ type TaskConfig struct {
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone, without any index."`
 
 	Isolated        bool     `codec:"isolated" default:"false" doc:"Whether the interpreter runs isolated (python -I): without PYTHON* variables, the user's packages, and the script's directory on sys.path."`
-	Unbuffered      bool     `codec:"unbuffered" default:"true" doc:"Whether output is seen line by line, as it is written (python -u)."`
+	Unbuffered      bool     `codec:"unbuffered" default:"true" doc:"Whether output appears as it is written (python -u)."`
 	InterpreterArgs []string `codec:"interpreter_args" doc:"More options for the interpreter, such as [\"-X\", \"dev\"]."`
 
 	driver.TaskOptions

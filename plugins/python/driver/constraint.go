@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// constraintCommand prints what keeps a job from nodes that have no interpreter for it: the driver sees
-// a program only when Nomad has chosen the node.
+// constraintCommand prints a constraint that keeps a job from nodes without an interpreter for it: the driver sees a
+// program only when Nomad has chosen the node.
 func constraintCommand() plugin.Command {
 	return plugin.Command{
 		Name: "constraint",
@@ -23,7 +23,7 @@ func constraintCommand() plugin.Command {
 	}
 }
 
-// constraint prints the block of all that is named: files, and specifiers such as ">=3.11".
+// constraint prints the block for all arguments together: files, and specifiers such as ">=3.11".
 func constraint(w io.Writer, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
@@ -62,7 +62,7 @@ func constraint(w io.Writer, args []string) error {
 // maxProject is more than any project or lock file has.
 const maxProject = 64 << 20
 
-// statement is what an argument says of the interpreter, and that in words. What is no file is taken for a specifier.
+// statement is the versions that an argument allows, and a comment about it. What is no file is taken for a specifier.
 func statement(arg string) (says interpreter.Specifier, words string, err error) {
 	text, err := requirement.RequiresPython(arg, readProject)
 	switch {

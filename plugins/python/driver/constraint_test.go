@@ -142,7 +142,7 @@ func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n, node := range nodes {
-			_, err := interpreter.Choose(node, "", wanted)
+			_, err := interpreter.Fitting(node, "", wanted)
 			value, _ := attributes(node)["versions"].GetString()
 			if fits := c == nil || meets(value, c); fits != (err == nil) {
 				t.Errorf("%q, node %d (%s): the constraint is met: %t, and the driver says %v", text, n, value, fits, err)
@@ -155,7 +155,7 @@ func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
 	if err != nil || len(c.Partial) != 1 {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	if _, err := interpreter.Choose(nodesInterpreters[1:2], "", wanted); err == nil {
+	if _, err := interpreter.Fitting(nodesInterpreters[1:2], "", wanted); err == nil {
 		t.Error("3.12.9 is taken for 3.12.10")
 	}
 }

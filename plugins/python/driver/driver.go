@@ -21,101 +21,81 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// pythonDriver is what outlives a single task. All but the configuration comes
-// about when it is used: Nomad also configures plugins just to look at them.
-type pythonDriver struct {
-	logger hclog.Logger
-
-	// minRefresh is the age up to which an environment is not built anew for a job with refresh either: one that fails
-	// and is started again every few seconds would fill the cache with copies in use, and have others removed.
-	minRefresh time.Duration
-
-	mu       sync.Mutex
-	setup    *setup
-	tidied   time.Time // when the cache was
-	rejected []string  // files that are no interpreters, as they were logged
-
-	tidying sync.Mutex // held while the cache is tidied, and never waited for
-}
-
-// setup is what follows from a configuration, and does not change.
-type setup struct {
-	config     Config
-	finder     *interpreter.Finder
-	installers *installerFinder
-	cache      *environment.Cache
-	users      *environment.Users // who runs installers, nil: this process's user
-	unsuited   unsuited
-}
-
-func newDriver() *pythonDriver {
-	return &pythonDriver{
-		logger:     hclog.NewNullLogger(),
-		minRefresh: time.Minute,
-	}
-}
-
-// New is the driver as the core runs it.
-func New() driver.Plugin[Config, TaskConfig] { return pluginOf(newDriver) }
-
-func pluginOf(instance func() *pythonDriver) driver.Plugin[Config, TaskConfig] {
+// Plugin is the python driver.
+func Plugin() driver.Plugin[Config, TaskConfig] {
 	return driver.Plugin[Config, TaskConfig]{
 		Name:    "python",
 		Summary: "runs Python programs, each with the interpreter and the packages it requires",
 		New: func(c Config, logger hclog.Logger) (driver.Instance[TaskConfig], error) {
-			d := instance()
-			d.logger = logger
-			return d, d.configure(c)
+			d, err := newInstance(c, logger)
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
 		},
 		Commands: []plugin.Command{constraintCommand()},
 	}
 }
 
-// DefaultUser is the configuration's.
-func (d *pythonDriver) DefaultUser() string { return d.current().config.DefaultUser }
+// instance is the driver with its configuration. Nothing of it has an effect outside of this process before it is used.
+type instance struct {
+	config     Config
+	logger     hclog.Logger
+	finder     *interpreter.Finder
+	installers *installerFinder
+	cache      *environment.Cache
+	users      *environment.Users // who runs installers, nil: this process's user
+	unsuited   unsuited
 
-// configure has no effect beyond this process.
-func (d *pythonDriver) configure(c Config) error {
+	// minRefresh is the age up to which an environment is not built anew for a job with refresh either: one that fails
+	// and is started again every few seconds would fill the cache with copies in use, and have others removed.
+	minRefresh time.Duration
+
+	mu       sync.Mutex // guards what follows
+	tidied   time.Time  // when the cache was
+	rejected []string   // files that are no interpreters, as they were logged
+
+	tidying sync.Mutex // held while the cache is tidied, and never waited for
+}
+
+var (
+	_ driver.Fingerprinter = (*instance)(nil)
+	_ driver.ExitReporter  = (*instance)(nil)
+	_ driver.UserDefaulter = (*instance)(nil)
+)
+
+func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	if err := validate(&c); err != nil {
-		return err
+		return nil, err
 	}
 	dir, err := cacheDir(c.CacheDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var users *environment.Users
-	var take func(context.Context, func()) (*environment.Builder, error)
+	d := &instance{config: c, logger: logger, minRefresh: time.Minute}
+	cache := environment.Config{
+		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Patience: 5 * time.Minute,
+		Log: func(format string, args ...any) { logger.Info(fmt.Sprintf(format, args...)) },
+	}
 	var as *syscall.Credential // who asks programs what they are
 	if os.Geteuid() == 0 {
-		if users, err = buildUsers(&c); err != nil {
-			return err
+		if d.users, err = buildUsers(&c); err != nil {
+			return nil, err
 		}
-		take = users.Take
+		cache.Builders = d.users.Take
 		as = &syscall.Credential{Uid: environment.Prober, Gid: environment.Prober}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.setup = &setup{
-		config: c, users: users,
-		finder: &interpreter.Finder{Globs: c.Interpreters, As: as},
-		installers: &installerFinder{asking: make(chan struct{}, 1), logger: d.logger, find: func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
-			return install.Find(ctx, c.Installer, c.UV, as, found)
-		}},
-		cache: environment.Open(environment.Config{
-			Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Builders: take,
-			Patience: 5 * time.Minute,
-			Log:      func(format string, args ...any) { d.logger.Info(fmt.Sprintf(format, args...)) },
-		}),
+	d.cache = environment.Open(cache)
+	d.finder = &interpreter.Finder{Globs: c.Interpreters, As: as}
+	find := func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
+		return install.Find(ctx, c.Installer, c.UV, as, found)
 	}
-	return nil
+	d.installers = &installerFinder{find: find, logger: logger, asking: make(chan struct{}, 1)}
+	return d, nil
 }
 
-// current is the configuration of now; Nomad calls SetConfig before all else.
-func (d *pythonDriver) current() *setup {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.setup
-}
+// DefaultUser is the configuration's.
+func (d *instance) DefaultUser() string { return d.config.DefaultUser }
 
 func cacheDir(configured string) (string, error) {
 	if configured != "" {

@@ -15,11 +15,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
 
-// ReportExit says which exception ended a program, from its last words on stderr: without
-// anything of ours within the program, so that it is the same for any interpreter
-// and any hook that the program has itself.
-func (d *pythonDriver) ReportExit(e driver.Ended) string {
-	if !d.current().config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
+// ReportExit returns the exception that ended a program, from the end of its stderr. Nothing of ours is within the
+// program, so that this works with any interpreter and any hook of the program.
+func (d *instance) ReportExit(e driver.Ended) string {
+	if !d.config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
 		return ""
 	}
 	if e.Exit.Code == 0 && !isFatal(e.Exit.Signal) {
@@ -42,8 +41,7 @@ func (d *pythonDriver) ReportExit(e driver.Ended) string {
 	return "Python: " + f.String()
 }
 
-// isFatal says whether a signal is one that an interpreter tells of itself
-// (faulthandler).
+// isFatal reports whether an interpreter reports a signal itself (faulthandler).
 func isFatal(signal int) bool {
 	switch unix.Signal(signal) {
 	case unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
@@ -52,15 +50,15 @@ func isFatal(signal int) bool {
 	return false
 }
 
-// lastOutput reads the end of the newest log files, and nothing of before a place. The
-// task may have put anything in their place.
+// lastOutput reads the end of the newest log files, and nothing before a place. The task may have replaced the files by
+// anything.
 func lastOutput(dir, stream string, from task.LogPlace) ([]byte, error) {
 	all, err := logs.Indexes(dir, stream)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	newest := int(all[len(all)-1])
-	if newest < from.File { // somebody removed them
+	if newest < from.File { // they were removed
 		from = task.LogPlace{}
 	}
 	var tail []byte
@@ -78,7 +76,7 @@ func lastOutput(dir, stream string, from task.LogPlace) ([]byte, error) {
 	return tail, nil
 }
 
-// endOf is at most so many of a file's last bytes, none of them before begin.
+// endOf is at most size of a file's last bytes, none of them before begin.
 func endOf(path string, begin, size int64) ([]byte, error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -89,7 +87,7 @@ func endOf(path string, begin, size int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if begin > end { // somebody emptied it
+	if begin > end { // it was truncated
 		begin = 0
 	}
 	if _, err := f.Seek(max(begin, end-size), io.SeekStart); err != nil {

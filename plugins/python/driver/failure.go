@@ -13,9 +13,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// startError is what Nomad shows, and tells it which failures may be none later or on
-// another node. Nomad takes that from the error itself and not from what it wraps
-// (plugins/drivers/server.go). ctx is the plugin's own, which ends with it.
+// startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
+// Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's own,
+// which ends with it.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	temporary := false
 	var may interface{ Temporary() bool }
@@ -38,8 +38,7 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	return err
 }
 
-// choiceError is startError of an interpreter that is not there, while some files may be interpreters that
-// were late to say so.
+// choiceError is startError of a missing interpreter, while files that did not answer in time may be interpreters.
 func choiceError(err error, late []string) error {
 	var none *interpreter.NoneFitsError
 	if errors.As(err, &none) && len(late) > 0 {

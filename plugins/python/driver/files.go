@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// taskFiles are the files a task's configuration names. They are read as the
-// task's user reads them: what a job may not see does not turn up in its events.
+// taskFiles are the files that a task's configuration names. They are read with the rights of the task's user: what a
+// task may not read does not appear in its events.
 type taskFiles struct {
 	user *task.User // nil: this process's own
 	dirs []string   // where relative names are looked for, in order
@@ -79,8 +79,8 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// openRegular opens a file to read, which hangs on no FIFO and touches no device: it looks
-// at what it has, and opens that (O_PATH, open(2)). flags are as for that.
+// openRegular opens a file to read. It neither hangs on a FIFO nor touches a device: it opens the path with O_PATH, checks
+// what that is, and opens the same file again (open(2)). flags are for the first.
 func openRegular(path string, flags int) (*os.File, error) {
 	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -98,15 +98,15 @@ func openRegular(path string, flags int) (*os.File, error) {
 	return file, err
 }
 
-// asUser calls f with a user's rights to files (setfsuid(2), of one thread), which
-// for root gives up the right to read everything. The thread ends with the call.
+// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root. The thread ends with
+// the call.
 func asUser(u *task.User, f func() error) error {
 	if u == nil || os.Geteuid() != 0 {
 		return f()
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread is of no use to others
+		runtime.LockOSThread() // and never unlocked: nothing else may run on this thread
 		if err := becomeOnThread(u); err != nil {
 			done <- err
 			return
@@ -131,7 +131,7 @@ func becomeOnThread(u *task.User) error {
 	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
 		return fmt.Errorf("failed to take the task's user: %w", err)
 	}
-	// neither call tells whether it succeeded
+	// neither call reports an error
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
 		return errors.New("failed to take the task's user")
 	}

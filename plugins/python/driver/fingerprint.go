@@ -13,56 +13,51 @@ import (
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
-
-	"github.com/outrider-dev/outrider/plugins/python/environment"
 )
 
-// tidyEvery is how often the cache is looked through.
+// tidyEvery is how often the cache is tidied.
 const tidyEvery = 10 * time.Minute
 
-// Fingerprint tells which interpreters there are, and keeps house: an agent asks for it
-// as long as it uses the driver, and nobody else does.
-func (d *pythonDriver) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
-	now := d.current()
-	if now.users != nil {
-		if err := now.users.Declare(); err != nil {
+// Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
+func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
+	if d.users != nil {
+		if err := d.users.Declare(); err != nil {
 			return nil, err
 		}
 	}
-	found, err := now.finder.Renew(ctx)
+	found, err := d.finder.Renew(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rejected := now.finder.Rejected()
-	d.logRejected(rejected, now.config.Interpreters != nil)
+	rejected := d.finder.Rejected()
+	d.logRejected(rejected, d.config.Interpreters != nil)
 	if len(found) == 0 {
-		words := "no Python interpreter that tasks can run is on this node: install one, or say with interpreters in the plugin's config where it is"
+		words := "no Python interpreter that tasks can run is on this node: install one, or name its path with interpreters in the plugin's config"
 		if len(rejected) > 0 {
 			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}
-		if len(now.finder.Late()) > 0 {
+		if len(d.finder.Late()) > 0 {
 			return nil, errors.New(words) // there may be one
 		}
 		return nil, driver.Undetected(words)
 	}
 	all := attributes(found)
-	if len(rejected) > 0 && now.config.Interpreters != nil {
+	if len(rejected) > 0 && d.config.Interpreters != nil {
 		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
-	if i, err := now.installers.renew(ctx, found); err == nil {
+	if i, err := d.installers.renew(ctx, found); err == nil {
 		all["installer"] = pstructs.NewStringAttribute(i.Name)
 		all[i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
 	}
-	d.tidy(ctx, now.cache)
-	if size, _, err := now.cache.Usage(); err == nil {
+	d.tidy(ctx)
+	if size, _, err := d.cache.Usage(); err == nil {
 		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
 	}
 	return all, nil
 }
 
-// logRejected tells the operator once why each of these is no interpreter for tasks: those of the configuration were
-// meant to be.
-func (d *pythonDriver) logRejected(rejected []string, configured bool) {
+// logRejected logs once why each of these is no interpreter for tasks, as a warning where the operator configured it.
+func (d *instance) logRejected(rejected []string, configured bool) {
 	d.mu.Lock()
 	before := d.rejected
 	d.rejected = rejected
@@ -78,7 +73,7 @@ func (d *pythonDriver) logRejected(rejected []string, configured bool) {
 	}
 }
 
-// firstOf is a list, or its beginning and how many more there are: people read it.
+// firstOf is a list, or its beginning and the number of the others.
 func firstOf(list []string, most int) []string {
 	if len(list) <= most {
 		return list
@@ -94,16 +89,16 @@ func roundUp(n int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
-// tidySoon has the next fingerprint do so.
-func (d *pythonDriver) tidySoon() {
+// tidySoon makes the next fingerprint tidy the cache.
+func (d *instance) tidySoon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tidied = time.Time{}
 }
 
-func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
+func (d *instance) tidy(ctx context.Context) {
 	d.mu.Lock()
-	due := time.Since(d.tidied) >= tidyEvery && d.tidying.TryLock() // a slow disk gets no more to do
+	due := time.Since(d.tidied) >= tidyEvery && d.tidying.TryLock() // one at a time, for a slow disk
 	if due {
 		d.tidied = time.Now()
 	}
@@ -111,9 +106,9 @@ func (d *pythonDriver) tidy(ctx context.Context, cache *environment.Cache) {
 	if !due {
 		return
 	}
-	go func() { // ends with the agent's question; the answer need not wait for it
+	go func() { // ends with ctx; the answer does not wait for it
 		defer d.tidying.Unlock()
-		if err := cache.Tidy(ctx); err != nil && ctx.Err() == nil {
+		if err := d.cache.Tidy(ctx); err != nil && ctx.Err() == nil {
 			d.logger.Warn("failed to tidy the cache of environments", "error", err)
 		}
 	}()

@@ -12,7 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// installerFinder knows which installer the node has. It asks at a time only once, for all who wait. It is safe for concurrent use.
+// installerFinder finds the installer of the node, one search at a time for all that wait for it. It is safe for
+// concurrent use.
 type installerFinder struct {
 	find   func(context.Context, []interpreter.Interpreter) (install.Installer, error)
 	logger hclog.Logger
@@ -27,13 +28,13 @@ type installerFinder struct {
 	warned  string
 }
 
-// get returns the installer that builds environments. Who starts a task waits only where none is known.
+// get returns the installer that builds environments. It waits only where none is known.
 func (f *installerFinder) get(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
 	return f.ask(ctx, found, false)
 }
 
-// renew is get, and asks anew from time to time: one may be installed while the agent runs. It is to be called now
-// and then. One that can't answer then stays the one that is known, and is asked again the next time.
+// renew is get, and searches again from time to time, since one may be installed while the agent runs. Call it
+// periodically. An installer that does not answer then stays the known one, and is asked again by the next call.
 func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
 	return f.ask(ctx, found, true)
 }
@@ -62,7 +63,7 @@ func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpret
 	return f.learn(f.find(ctx, found))
 }
 
-// recall is the installer that is known, whether it is due to be asked for, and how many answers there were.
+// recall is the installer that is known, whether a search is due, and how many answers there were.
 func (f *installerFinder) recall(again bool) (known install.Installer, due bool, answers int) {
 	const every = 10 * time.Minute
 	f.mu.Lock()
@@ -77,7 +78,7 @@ func (f *installerFinder) last() (i install.Installer, answers int, err error) {
 	return f.known, f.answers, f.err
 }
 
-// learn takes down an answer, and returns what follows from it.
+// learn records an answer, and returns what follows from it.
 func (f *installerFinder) learn(i install.Installer, err error) (install.Installer, error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it was not asked to the end
 		return i, err
@@ -103,7 +104,7 @@ func (f *installerFinder) learn(i install.Installer, err error) (install.Install
 	return f.known, f.err
 }
 
-// warn tells the operator once why uv is not used, or why nothing can be built.
+// warn logs once why uv is not used, or why nothing can be built.
 func (f *installerFinder) warn(why error) {
 	words := ""
 	if why != nil {

@@ -208,14 +208,14 @@ func TestTheCacheIsTidiedByOneAtATime(t *testing.T) {
 	must(t, os.MkdirAll(left, 0o755))
 	must(t, os.Mkdir(filepath.Join(dir, "meta"), 0o700))
 	cache := environment.Open(environment.Config{Dir: dir})
-	d := newDriver()
+	d := &instance{logger: hclog.NewNullLogger(), cache: cache}
 	d.tidying.Lock() // as one that takes long does
-	d.tidy(t.Context(), cache)
+	d.tidy(t.Context())
 	if !d.tidied.IsZero() {
 		t.Error("another one begins")
 	}
 	d.tidying.Unlock()
-	d.tidy(t.Context(), cache)
+	d.tidy(t.Context())
 	d.tidying.Lock()
 	defer d.tidying.Unlock()
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {

@@ -51,7 +51,7 @@ type agent struct {
 	dir string // of the state and the cache
 	*testutils.DriverHarness
 	driver *driver.Driver
-	python *pythonDriver
+	python *instance
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
@@ -79,8 +79,12 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	a.python = newDriver()
-	a.driver = driver.New(ctx, hclog.NewNullLogger(), pluginOf(func() *pythonDriver { return a.python }))
+	p := Plugin()
+	p.New = func(c Config, logger hclog.Logger) (_ driver.Instance[TaskConfig], err error) {
+		a.python, err = newInstance(c, logger)
+		return a.python, err
+	}
+	a.driver = driver.New(ctx, hclog.NewNullLogger(), p)
 	a.DriverHarness = testutils.NewDriverHarness(t, a.driver)
 	config := schema.Of[Config]().Default()
 	config.StateDir, config.CacheDir = filepath.Join(a.dir, "state"), filepath.Join(a.dir, "cache")

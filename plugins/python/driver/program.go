@@ -14,12 +14,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// inlineCode is the file that the option code is written to, in the task directory:
-// a file of the task, so that tracebacks show its lines and multiprocessing finds it.
+// inlineCode is the file that the option code is written to, in the task directory. It is a file so that tracebacks show
+// its lines and multiprocessing finds it.
 const inlineCode = "local/inline_code.py"
 
-// program is what a task runs: the interpreter's arguments for it, and what it says
-// it requires.
+// program is what a task runs: the interpreter's arguments for it, and what it declares to require.
 type program struct {
 	args     []string
 	metadata requirement.Script
@@ -53,7 +52,7 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 			return program{}, fmt.Errorf("script %q is a directory without a __main__.py", t.Script)
 		}
 	} else if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {
-		return p, nil // a zip application may be large; python says what is wrong with others
+		return p, nil // a zip application may be large; python reports what is wrong with others
 	}
 	content, err := files.read(source, requirement.MaxScript)
 	if err != nil {
@@ -63,7 +62,7 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 	return p, err
 }
 
-// read takes what a source says of itself. A zip application says nothing.
+// read takes the metadata of a source. A zip application has none.
 func (p *program) read(name string, source []byte) error {
 	if bytes.ContainsRune(source, 0) {
 		return nil
@@ -78,8 +77,8 @@ func (p *program) read(name string, source []byte) error {
 	return nil
 }
 
-// writeInlineCode puts the option code where the interpreter will find it, readable
-// for the task's user. It follows no link out of the task directory.
+// writeInlineCode writes the option code to its file, readable for the task's user. It follows no link out of the task
+// directory.
 func writeInlineCode(taskDir, code string, u *task.User) error {
 	root, err := os.OpenRoot(taskDir)
 	if err != nil {

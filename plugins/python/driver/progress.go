@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// quiet is how long a build says nothing among the task's events, and longer each time:
-// Nomad keeps ten of a task.
+// quiet is the time until the first event of a build that goes on. It is longer each time: Nomad keeps ten events of a
+// task.
 const quiet = 20 * time.Second
 
-// progress tells now and then what a long build is at: the last line of the installer, and what it downloaded, as uv
-// may write nothing for minutes.
+// progress reports a long build from time to time: the last line of the installer, and what it downloaded, as uv may
+// write nothing for minutes.
 type progress struct {
 	event func(string, ...any)
 	timer *time.Timer
 
 	mu         sync.Mutex
-	wait       time.Duration // until it tells again
+	wait       time.Duration // until the next event
 	last       string
 	downloaded map[string]int // bytes by host
 	over       bool
@@ -30,7 +30,7 @@ func newProgress(event func(string, ...any)) *progress {
 	p := &progress{event: event, wait: quiet, downloaded: map[string]int{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(p.wait, p.tell)
+	p.timer = time.AfterFunc(p.wait, p.report)
 	return p
 }
 
@@ -49,7 +49,7 @@ func (p *progress) download(host string, bytes int) {
 	}
 }
 
-func (p *progress) tell() {
+func (p *progress) report() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {

@@ -10,8 +10,8 @@ import (
 // maxRequirements bounds a requirements file or a lock.
 const maxRequirements = 8 << 20
 
-// readRequirements is what the job and the program require together. A lock says
-// everything, so what the program declares besides is not asked.
+// readRequirements is what the job and the program require together. A lock is complete, so that the declarations of the
+// program are not read.
 func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
 	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
 	choice := requirement.Choice{Extras: t.Extras, Groups: t.DepGroups}
@@ -37,13 +37,13 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	return listed.Join(declared)
 }
 
-// isProject says whether the requirements are those of a project.
+// isProject reports whether the requirements are those of a project.
 func (t *TaskConfig) isProject() bool {
 	return len(t.Requirements) == 1 && requirement.IsProject(t.Requirements[0])
 }
 
-// isFileName tells a file from a requirement, which has neither a slash nor such an
-// ending, unless it is "name @ https://…" or the URL of a wheel.
+// isFileName distinguishes a file from a requirement, which has neither a slash nor such an ending, unless it is
+// "name @ https://…" or the URL of a wheel.
 func isFileName(text string) bool {
 	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false

@@ -17,11 +17,9 @@ import (
 
 type request = driver.Request[TaskConfig]
 
-// Command turns a task into a command: which program, which interpreter for it, which
-// environment for both.
-func (d *pythonDriver) Command(ctx context.Context, r request) (*task.Command, error) {
-	now := d.current()
-	if err := r.Config.check(&now.config); err != nil {
+// Command turns a task into a command: a program, the interpreter for it, and the environment for both.
+func (d *instance) Command(ctx context.Context, r request) (*task.Command, error) {
+	if err := r.Config.check(&d.config); err != nil {
 		return nil, err
 	}
 	cmd := r.Run("python3")
@@ -35,31 +33,31 @@ func (d *pythonDriver) Command(ctx context.Context, r request) (*task.Command, e
 	if err != nil {
 		return nil, err
 	}
-	if !now.config.AllowSdists {
+	if !d.config.AllowSdists {
 		if err := required.CheckWheels(); err != nil {
 			return nil, err
 		}
 	}
-	found, err := now.finder.Find(ctx)
+	found, err := d.finder.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
 	fitting, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
-		return nil, choiceError(err, now.finder.Late())
+		return nil, choiceError(err, d.finder.Late())
 	}
 	python := fitting[0]
 	cmd.Path = python.Path
 	cmd.Env = withoutAgents(cmd.Env)
 	if !required.Empty() {
 		var env *environment.Environment
-		env, python, err = d.environmentOfAny(ctx, now, r, files, found, fitting, required)
+		env, python, err = d.environmentOfAny(ctx, r, files, found, fitting, required)
 		if err == nil {
 			r.Finally(env.Release)
-			err = env.Lend(r.StateDir())
+			err = env.Acquire(r.StateDir())
 		}
 		if err != nil {
-			return nil, startError(ctx, err, now.config.BuildTimeout.Duration())
+			return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
 		}
 		use(cmd, env)
 	}
@@ -91,8 +89,8 @@ func use(cmd *task.Command, env *environment.Environment) {
 	}
 }
 
-// withoutAgents drops the agent's own settings for Python and its installers, which
-// raw environments inherit; what the job sets stays.
+// withoutAgents removes the agent's own settings for Python and its installers, which raw environments inherit, and keeps
+// those of the job.
 func withoutAgents(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, value, _ := strings.Cut(v, "=")

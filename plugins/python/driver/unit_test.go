@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
 	defer p.stop()
 	p.hear("Collecting moon-phase")
 	for at := p.wait; at < 10*time.Minute; at += p.wait {
-		p.tell()
+		p.report()
 	}
 	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
 		t.Errorf("it tells %d times in ten minutes", said)
@@ -84,7 +85,7 @@ func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
 	needRoot(t)
 	c := schema.Of[Config]().Default()
 	c.BuildUser, c.DefaultUser = "65534", "65534:0"
-	if err := newDriver().configure(c); err == nil || !strings.Contains(err.Error(), "default_user") {
+	if _, err := newInstance(c, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "default_user") {
 		t.Error(err)
 	}
 }
@@ -159,7 +160,7 @@ func TestWrongPluginConfigurationsAreSentences(t *testing.T) {
 		var c Config
 		c.IndexURL, c.BuildUser = "https://pypi.org/simple", "79999"
 		change(&c)
-		err := newDriver().configure(c)
+		_, err := newInstance(c, hclog.NewNullLogger())
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", want, err)
 		}

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build
-// come back as they are.
+// build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build are returned as they are.
 func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment, error) {
 	downloads, err := s.waitLock(ctx, "downloads", shared, nil)
 	if err != nil {
@@ -23,8 +22,7 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err != nil {
 		return nil, err
 	}
-	// what the builder may write to is below what only we may write to, so that nothing
-	// can be put in the way of the steps that follow
+	// What the builder may write to is below a directory of ours, so that it cannot interfere with the steps that follow.
 	name := filepath.Join("builds", key+"."+rand.Text())
 	made, scratch := filepath.Join(name, "made"), filepath.Join(name, "scratch")
 	defer s.removeTree(s.path(name))
@@ -37,8 +35,8 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	if err != nil {
 		return nil, full(s.dir, err)
 	}
-	giveBack, err := s.run(ctx, spec, s.path(made, "env"), s.path("envs", id), s.path(scratch))
-	defer giveBack()
+	release, err := s.run(ctx, spec, s.path(made, "env"), s.path("envs", id), s.path(scratch))
+	defer release()
 	if err != nil {
 		return nil, err
 	}
@@ -58,13 +56,13 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 	return env, nil
 }
 
-// run has Spec.Build do its work. No process of the builder is there when it returns without an error. giveBack is to be
-// called after the environment was sealed: of files that are linked in both places, each has to be looked at as the builder's.
-func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) (giveBack func(), err error) {
+// run calls Spec.Build. No process of the builder is left when it returns without an error. Call release after the
+// environment was sealed: a file that is linked in it and in the downloads must be the builder's while either is checked.
+func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) (release func(), err error) {
 	downloads := ""
-	var k *kept
+	var k *downloadDir
 	if spec.Downloads {
-		if k, err = s.takeKept(); err != nil {
+		if k, err = s.acquireDownloads(); err != nil {
 			return func() {}, full(s.dir, err)
 		}
 		downloads = s.path(k.name)
@@ -74,15 +72,15 @@ func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) 
 	if s.builder != nil {
 		left = s.builder.Clear()
 	}
-	giveBack = func() {
+	release = func() {
 		if k != nil {
-			k.giveBack(left == nil)
+			k.release(left == nil)
 		}
 	}
 	if err == nil {
 		err = left
 	}
-	return giveBack, err // rather that of the build, of which processes may be the consequence
+	return release, err // processes that are left may be a consequence of the error of the build
 }
 
 // publish makes a sealed directory with this content an environment, and returns it locked.
@@ -102,7 +100,7 @@ func (s *store) publish(ctx context.Context, id, sealed string, content branch, 
 	if err := os.Rename(sealed, final); err != nil {
 		return nil, fmt.Errorf("failed to move the environment to its place: %w", err)
 	}
-	if err := os.Chmod(final, 0o555); err != nil { // not before: who is not root could not have moved it
+	if err := os.Chmod(final, 0o555); err != nil { // not before: without root it could not have been moved
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)
 	}
 	if err := unix.Lstat(final, &content.stat); err != nil {

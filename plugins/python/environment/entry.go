@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// entry is what makes a directory below envs an environment. The time of the file
-// it is in is when the environment was last used.
+// entry is the record of an environment, without which a directory below envs is none. The modification time of its
+// file is when the environment was last used.
 type entry struct {
 	Key    string    `json:"key"` // Spec.Key
 	Built  time.Time `json:"built"`
@@ -27,13 +27,13 @@ const entrySuffix = ".json"
 
 func (s *store) entryPath(id string) string { return s.path("meta", id+entrySuffix) }
 
-// errNotWhole is an environment that is there and must not be used.
+// errNotWhole is of an environment that exists and must not be used.
 var errNotWhole = errors.New("it is not as it was built")
 
-// unusable says that an environment is not there or not whole, and not only that it can't be looked at now.
+// unusable reports whether an environment is missing or not whole, and not only unreadable for now.
 func unusable(err error) bool { return errors.Is(err, errNotWhole) || errors.Is(err, fs.ErrNotExist) }
 
-// readEntry says errNotWhole of what a crash left.
+// readEntry returns errNotWhole for what a crash left.
 func (s *store) readEntry(id string) (entry, error) {
 	var e entry
 	content, err := os.ReadFile(s.entryPath(id))
@@ -53,8 +53,7 @@ func (s *store) readEntry(id string) (entry, error) {
 	return e, nil
 }
 
-// survived says whether nothing of it can be lost, as the machine has not gone down since, or all
-// was on the disk.
+// survived reports whether nothing of it can be lost: the machine has not gone down since, or all was on the disk.
 func (e entry) survived(boot string) bool { return e.Synced || e.Boot != "" && e.Boot == boot }
 
 func (s *store) writeEntry(id string, e entry) error {
@@ -65,15 +64,15 @@ func (s *store) writeEntry(id string, e entry) error {
 	return writeFile(s.entryPath(id), append(content, '\n'))
 }
 
-// used notes that an environment is used now.
+// used records that an environment is used now.
 func (s *store) used(id string) {
 	now := time.Now()
 	if err := os.Chtimes(s.entryPath(id), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log("failed to note the use of environment %s: %v", id, err)
+		s.log("failed to record the use of environment %s: %v", id, err)
 	}
 }
 
-// bootID is empty where the kernel tells none: environments have to be on the disk to be used then.
+// bootID is empty where the kernel has none: environments have to be on the disk to be used then.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -85,8 +84,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
-// newest is the latest environment of a key, "" if there is none; next is what the one after it
-// is called, and neither takes the name of anything that is left of another.
+// newest is the latest environment of a key, "" if there is none; next is the name of the one after it, of which nothing
+// is left from another.
 func (s *store) newest(key string) (newest, next string, err error) {
 	last, after := -1, 0
 	for _, dir := range []string{"meta", "envs", "users"} {
@@ -118,7 +117,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 		if id == "" || err != nil {
 			return nil, err
 		}
-		// who has it exclusively is about to remove it, or is done in a moment
+		// an exclusive lock is of one that removes it, or of a short check
 		l, err := s.waitLock(ctx, id, shared, nil)
 		if err != nil {
 			return nil, err

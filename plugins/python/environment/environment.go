@@ -1,6 +1,6 @@
-// Package environment is the cache of environments on a node. Plugin processes
-// share it through the disk alone: whichever is killed at whatever moment, no
-// environment is used that is not whole, and none is removed that a task uses.
+// Package environment is a node's cache of virtual environments. An environment is built once, by a user of its own, then
+// sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever one of them
+// is killed, no incomplete environment is used, and none is removed that a task uses.
 //
 // Below Config.Dir are
 //
@@ -10,11 +10,11 @@
 //	builds/             what is being built, and what is being removed
 //	downloads/<n>/      what installers keep between builds, one of them at a time
 //	downloads/<n>.digest  what that has to look like before the next build
-//	lock                whose bytes are locked, see lock.go
+//	lock                a file whose bytes are locked, see lock.go
 //	salt                what secrets are hashed with
 //
-// Where Config.Builders is nil, tasks run as the user that the environments belong to, and
-// so could change one: that is noticed at the next Get, not prevented.
+// Where Config.Builders is nil, tasks run as the user that the environments belong to, and so could change one: that is
+// noticed at the next Get, not prevented.
 package environment
 
 import (
@@ -76,12 +76,12 @@ type Spec struct {
 	// Interpreter is the file that absolute links in the environment may lead to; any other is refused.
 	Interpreter string
 
-	// Fresh is for how long after its build an environment is good for new tasks; 0 is for ever. (Of
+	// Fresh is for how long after its build an environment is good for new tasks; 0 is indefinitely. (Of
 	// requirements that are not locked the meaning changes with time.)
 	Fresh time.Duration
 
-	// Since is for a caller that wants one that is built anew: one that was built before is as one that is older than
-	// Fresh, which does not matter then. Zero is for any.
+	// Since replaces Fresh for a caller that wants a new build: an environment that was built before it is outdated. The
+	// zero value accepts any.
 	Since time.Time
 
 	// Build makes it, as a user (nil: this process's): in dir, which does not exist, to be used at final, with a scratch
@@ -90,7 +90,7 @@ type Spec struct {
 	// Nothing that it started may run any more when it returns.
 	Build func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error
 
-	// Warnings are what Build has to tell to each task that uses the environment, called when it is done. May be nil.
+	// Warnings returns what Build reports to each task that uses the environment, and is called after it. May be nil.
 	Warnings func() []string
 
 	// Downloads says that what Build downloads may serve other builds.
@@ -153,7 +153,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if old != nil && old.isFresh(&s) {
 			return old, nil
 		}
-		if err := c.lately(key); old != nil && err != nil {
+		if err := c.recentFailure(key); old != nil && err != nil {
 			old.Stale = err
 			return old, nil
 		}
@@ -164,12 +164,12 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		led, err := c.builds.do(ctx, key, s.Waiting, func() (err error) {
 			built, err = c.lead(ctx, st, key, s)
 			if old != nil && isTemporary(err) && !errors.Is(ctx.Err(), context.Canceled) {
-				c.note(key, err)
+				c.recordFailure(key, err)
 			}
 			return err
 		})
 		if err != nil {
-			return instead(ctx, old, err)
+			return fallback(ctx, old, err)
 		}
 		old.Release()
 		if led {
@@ -178,9 +178,9 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	}
 }
 
-// instead is what there is where a new environment could not be made: the old one, which may be nil, if it
-// could not for a while only, and somebody still waits.
-func instead(ctx context.Context, old *Environment, err error) (*Environment, error) {
+// fallback is the old environment, which may be nil, if the error of the new one is temporary and the caller still
+// waits.
+func fallback(ctx context.Context, old *Environment, err error) (*Environment, error) {
 	if old == nil || !isTemporary(err) || errors.Is(ctx.Err(), context.Canceled) {
 		old.Release()
 		return nil, err
@@ -189,7 +189,7 @@ func instead(ctx context.Context, old *Environment, err error) (*Environment, er
 	return old, nil
 }
 
-// lead gets the environment for this call. Others of this process wait for it.
+// lead gets the environment for this call and those of this process that wait for it.
 func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Environment, error) {
 	as, err := c.takePlace(ctx, s)
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *Cache) takePlace(ctx context.Context, s Spec) (as *Builder, err error) 
 	return as, nil
 }
 
-// tooBusy is why nothing could begin, if it is not that nobody waits any more.
+// tooBusy is the error of a build that could not begin in time, or that of ctx.
 func (s *Spec) tooBusy(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -269,15 +269,15 @@ func (e *BusyError) Error() string {
 // Temporary says that the same may succeed later, or elsewhere.
 func (e *BusyError) Temporary() bool { return true }
 
-// note has lately know of an error.
-func (c *Cache) note(key string, err error) {
+// recordFailure is for recentFailure.
+func (c *Cache) recordFailure(key string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed[key] = failure{time.Now(), err}
 }
 
-// lately is why an environment could not be built anew, if that was not long ago.
-func (c *Cache) lately(key string) error {
+// recentFailure is why an environment could not be rebuilt, if that was within Patience.
+func (c *Cache) recentFailure(key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f, ok := c.failed[key]
@@ -288,7 +288,8 @@ func (c *Cache) lately(key string) error {
 	return f.err
 }
 
-// isFresh takes one that was built in the future for old: the clock was wrong then, or is now.
+// isFresh reports whether an environment may serve a new task. One that was built in the future is old: the clock was
+// wrong then, or is now.
 func (e *Environment) isFresh(s *Spec) bool {
 	limit := s.Fresh
 	if !s.Since.IsZero() {

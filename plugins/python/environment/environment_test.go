@@ -237,12 +237,12 @@ func TestALentEnvironmentStaysUntilItsTaskIsGone(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize = 1
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
-	mustTidy(t, c) // it may be lent any moment
+	mustTidy(t, c) // a task may acquire it
 	state := filepath.Join(testDir(t), "task")
-	if err := e.Lend("task"); err == nil || !strings.Contains(err.Error(), "not absolute") {
+	if err := e.Acquire("task"); err == nil || !strings.Contains(err.Error(), "not absolute") {
 		t.Errorf("got %v", err)
 	}
-	if err := e.Lend(state); err != nil {
+	if err := e.Acquire(state); err != nil {
 		t.Fatal(err)
 	}
 	mustTidy(t, c) // the task is about to start
@@ -250,8 +250,8 @@ func TestALentEnvironmentStaysUntilItsTaskIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Release()
-	if err := e.Lend(state); err == nil {
-		t.Error("lent after its release")
+	if err := e.Acquire(state); err == nil {
+		t.Error("acquired after its release")
 	}
 	mustTidy(t, c)
 	if _, err := os.Stat(filepath.Join(e.Dir, "lib64", "package0", "module0.py")); err != nil {

@@ -185,7 +185,7 @@ func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
 			}}
 			e, err := c.Get(t.Context(), s)
 			if err == nil {
-				err = e.Lend(state)
+				err = e.Acquire(state)
 				e.Release()
 			}
 			done := err == nil

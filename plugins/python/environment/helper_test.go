@@ -144,9 +144,9 @@ func helpChurn(dir string) {
 				fatal(checkTree(e.Dir, 30))
 				state := filepath.Join(filepath.Dir(dir), fmt.Sprintf("task-%d-%d-%d", os.Getpid(), n, i))
 				fatal(os.Mkdir(state, 0o700))
-				fatal(e.Lend(state))
+				fatal(e.Acquire(state))
 				e.Release()
-				fatal(checkTree(e.Dir, 30)) // it is lent
+				fatal(checkTree(e.Dir, 30)) // it is acquired
 				fatal(os.Remove(state))
 				fatal(c.Tidy(context.Background()))
 			}

@@ -10,7 +10,7 @@ import (
 
 const trashed = "trash" // what builds/<this>.* is
 
-// discard removes an environment that nobody uses. Wherever it is interrupted, what is left is not used: the record
+// discard removes an environment that is not in use. Wherever it is interrupted, what is left is not used: the record
 // goes first. It releases l, the environment's lock.
 func (s *store) discard(id string, l *lock) error {
 	defer l.close()
@@ -19,7 +19,7 @@ func (s *store) discard(id string, l *lock) error {
 			return fmt.Errorf("failed to remove an environment's record: %w", err)
 		}
 	}
-	if os.Geteuid() != 0 { // who is not root may not move what it may not write to
+	if os.Geteuid() != 0 { // without root, what is not writable cannot be moved
 		if err := ignoreMissing(os.Chmod(s.path("envs", id), 0o700)); err != nil {
 			return fmt.Errorf("failed to remove an environment: %w", err)
 		}

@@ -13,12 +13,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// sealing makes a tree ours and read-only, but for its top, to which publish does that. The builder may still have
+// sealing makes a tree ours and read-only, except for its top, which publish does. The builder may still have
 // files and directories of it open. What is written to an open file later changes its times, and is noticed at the next
 // Get.
 type sealing struct {
 	store  *store
-	from   uint32 // who built it
+	from   uint32 // the builder
 	python string // the interpreter
 }
 

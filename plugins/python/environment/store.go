@@ -49,7 +49,7 @@ func (c *Config) open() (*store, error) {
 	return s, nil
 }
 
-// existing is open for those who need nothing to be made, nil where there is no cache.
+// existing is open without making a cache: nil where there is none.
 func (c *Config) existing() (*store, error) {
 	if _, err := os.Stat(filepath.Join(c.Dir, "meta")); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -57,7 +57,7 @@ func (c *Config) existing() (*store, error) {
 	return c.open()
 }
 
-// by is the same for a user's build of an environment of an interpreter.
+// by is the store of a build, by a user and for an interpreter.
 func (s *store) by(as *Builder, python string) *store {
 	its := *s
 	its.builder, its.python = as, python
@@ -69,8 +69,7 @@ func (s *store) path(parts ...string) string {
 }
 
 // makeDir returns dir as it is without symbolic links, and makes what does not exist of it.
-// Nobody but us and root may be able to replace it or anything above it; othersToo
-// says that every user has to be able to reach it.
+// Only we and root may be able to replace it or anything above it; with othersToo any user has to be able to reach it.
 func makeDir(dir string, othersToo bool) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", fmt.Errorf("the cache directory %q is not absolute: write it from /", dir)
@@ -142,7 +141,7 @@ func checkDir(dir string, othersToo, itself bool) error {
 	return nil
 }
 
-// subdirectory makes one of the cache's own directories, or repairs one whose maker was killed half-way.
+// subdirectory makes one of the cache's own directories, or repairs one that was left half-made.
 func (s *store) subdirectory(name string, mode fs.FileMode) error {
 	path := s.path(name)
 	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -163,7 +162,7 @@ func (s *store) subdirectory(name string, mode fs.FileMode) error {
 	return nil
 }
 
-// buildersDirectory is one that is the builder's, in one of ours.
+// buildersDirectory makes a directory of the builder in one of ours.
 func (s *store) buildersDirectory(name string) error {
 	if err := s.subdirectory(name, 0o700); err != nil {
 		return err
@@ -183,8 +182,8 @@ func (s *store) giveToBuilder(path string) error {
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key is what the environment is filed under. Names of environments are seen by other users
-// (in the list of processes), who shall not be able to try which secret fits.
+// key is the name of an environment's files. Other users see it in the list of processes, and must not be able to try
+// which secret fits.
 func (s *store) key(ctx context.Context, text, secret string) (string, error) {
 	sum := sha256.Sum256([]byte(text))
 	if secret != "" {

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tidy removes what nobody will use: broken environments, what is left of builds, and
-// of environments that no task uses those above size and age. It also makes sure
-// that what was built is on the disk. It waits for no other task or process; what one of them
-// uses is left to the next time.
+// Tidy removes broken environments, what is left of builds, and of the environments that no task uses those above size
+// and age. It also makes sure that what was built is on the disk. It does not wait for other tasks or processes: what
+// they use is left to the next call.
 func (c *Cache) Tidy(ctx context.Context) error {
 	s, err := c.cfg.existing()
 	if s == nil || err != nil {
@@ -80,8 +79,7 @@ func (t *tidying) builds(ctx context.Context) error {
 	return err
 }
 
-// sync is for environments that were built since the last time: once they are on the disk,
-// they may be used after the machine went down without notice, too.
+// sync writes environments that were built since the last time to the disk: then they survive a crash of the machine.
 func (t *tidying) sync(ctx context.Context) error {
 	unsynced := map[string]string{} // with their digests: a name may be another's meanwhile
 	ids, err := t.ids("meta")
@@ -100,7 +98,7 @@ func (t *tidying) sync(ctx context.Context) error {
 		return err
 	}
 	for id, digest := range unsynced {
-		err = errors.Join(err, t.noteSynced(id, digest))
+		err = errors.Join(err, t.recordSynced(id, digest))
 	}
 	return err
 }
@@ -117,8 +115,8 @@ func (s *store) syncEnvironments() error {
 	return nil
 }
 
-// noteSynced keeps the time of the record, which is that of the last use.
-func (t *tidying) noteSynced(id, digest string) error {
+// recordSynced keeps the time of the record, which is that of the last use.
+func (t *tidying) recordSynced(id, digest string) error {
 	l, err := t.tryLock(id, exclusive)
 	if l == nil {
 		return err
@@ -162,7 +160,7 @@ func (t *tidying) environments(ctx context.Context) error {
 	return err
 }
 
-// environment looks at one, of which superseded says that there is a newer one.
+// environment decides about one; superseded means that there is a newer one.
 func (t *tidying) environment(id string, superseded bool) error {
 	size := func() int64 { e, _ := t.readEntry(id); return e.Tree.Size }
 	l, err := t.tryLock(id, exclusive)
@@ -174,8 +172,8 @@ func (t *tidying) environment(id string, superseded bool) error {
 	if err := ignoreMissing(os.Remove(t.entryPath(id) + temporarySuffix)); err != nil {
 		return err
 	}
-	lent, err := t.lent(id)
-	if lent || err != nil {
+	inUse, err := t.inUse(id)
+	if inUse || err != nil {
 		t.total += size()
 		return err
 	}
@@ -235,14 +233,14 @@ func (t *tidying) evict(c candidate) (removed bool, err error) {
 	if err != nil || info.ModTime().After(c.used) {
 		return false, ignoreMissing(err)
 	}
-	if lent, err := t.lent(c.id); lent || err != nil {
+	if inUse, err := t.inUse(c.id); inUse || err != nil {
 		return false, err
 	}
 	return true, t.discard(c.id, l)
 }
 
-// unkept removes downloads without a record, which killed builds left: no build would use them.
-func (t *tidying) unkept() error {
+// unrecorded removes downloads without a record, which a killed build left and no other will use.
+func (t *tidying) unrecorded() error {
 	l, err := t.tryLock("downloads", exclusive)
 	if l == nil {
 		return err
@@ -268,7 +266,7 @@ func (t *tidying) unkept() error {
 
 // downloads empties them when they take more than a quarter of the cache, and counts them.
 func (t *tidying) downloads(maxSize int64) error {
-	if err := t.unkept(); err != nil {
+	if err := t.unrecorded(); err != nil {
 		return err
 	}
 	now, failed := measure(t.path("downloads")) // while a build changes them it may

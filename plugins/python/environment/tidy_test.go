@@ -64,7 +64,7 @@ func TestUseCountsUntilTheTaskIsGone(t *testing.T) {
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Lend(state); err != nil {
+	if err := e.Acquire(state); err != nil {
 		t.Fatal(err)
 	}
 	e.Release()
@@ -102,11 +102,11 @@ func TestAnEnvironmentThatIsUsedSinceItWasLookedAtIsNotEvicted(t *testing.T) {
 	}
 	evict("while it is got", false)
 	state := testDir(t)
-	if err := e.Lend(state); err != nil {
+	if err := e.Acquire(state); err != nil {
 		t.Fatal(err)
 	}
 	e.Release()
-	evict("while it is lent", false)
+	evict("while it is acquired", false)
 	if err := os.Remove(state); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestACacheThatIsRemovedIsMadeAgain(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-// While others do nothing but evict, what was got, and then lent, stays.
+// While others do nothing but evict, what was got, and then acquired, stays.
 func TestEvictionNeverTakesWhatIsUsed(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize, c.cfg.Log = 1, nil
@@ -228,7 +228,7 @@ func TestEvictionNeverTakesWhatIsUsed(t *testing.T) {
 					return
 				}
 				state := filepath.Join(states, fmt.Sprintf("%d-%d", n, i))
-				err = errors.Join(os.Mkdir(state, 0o700), checkTree(e.Dir, 30), e.Lend(state))
+				err = errors.Join(os.Mkdir(state, 0o700), checkTree(e.Dir, 30), e.Acquire(state))
 				e.Release()
 				for range 5 {
 					err = errors.Join(err, checkTree(e.Dir, 30))

@@ -17,8 +17,8 @@ import (
 
 // tree is what a directory looks like without reading its files.
 type tree struct {
-	// Digest is over name, mode, owner, size, inode, times and link target of all that is in it. The ctime is
-	// what nobody can set, so that whoever has changed a file cannot hide it.
+	// Digest is over name, mode, owner, size, inode, times and link target of all that is in it. No process can set the
+	// ctime, so that a change of a file cannot be hidden.
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"` // bytes on the disk
@@ -76,7 +76,7 @@ type walker struct {
 	free    chan struct{} // a semaphore
 }
 
-// directory closes fd. rel is its path in the tree, "" where nobody visits it.
+// directory closes fd. rel is its path in the tree, "" without a visitor.
 func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 	defer unix.Close(fd)
 	if depth > maxDepth {
@@ -173,8 +173,7 @@ func (w *walker) join(rel, name string) string {
 	return path.Join(rel, name)
 }
 
-// takeOver has a directory belong to this process alone, which was from's: nobody else can change what is in it then,
-// but for files that are open.
+// takeOver makes a directory of from ours. Nothing else can change what is in it then, but for open files.
 func takeOver(fd int, rel string, st *unix.Stat_t, from uint32) error {
 	if err := checkOwner(rel, st, from); err != nil {
 		return err
@@ -190,7 +189,7 @@ func takeOver(fd int, rel string, st *unix.Stat_t, from uint32) error {
 // checkOwner refuses what the builder linked or moved from elsewhere.
 func checkOwner(rel string, st *unix.Stat_t, want uint32) error {
 	if st.Uid != want {
-		return fmt.Errorf("%s belongs to user %d instead of %d, who built it", path.Join(".", rel), st.Uid, want)
+		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", path.Join(".", rel), st.Uid, want)
 	}
 	return nil
 }

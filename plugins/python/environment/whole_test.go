@@ -215,7 +215,7 @@ func TestOnlyWhatWasWrittenToTheDiskIsNotedAsSuch(t *testing.T) {
 		if err := e.store.writeEntry(e.id, content); err != nil {
 			t.Fatal(err)
 		}
-		if err := tidying.noteSynced(e.id, digest); err != nil {
+		if err := tidying.recordSynced(e.id, digest); err != nil {
 			t.Fatal(err)
 		}
 		if now, err := e.store.readEntry(e.id); err != nil || now.Synced != want {

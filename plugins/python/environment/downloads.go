@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept is what installers downloaded for one build after the other: downloads/<n>. It is the builder's while that
-// one builds, and ours in between. Its record, downloads/<n>.digest, says what it looks like then, and is not there during
-// a build: what was changed, or left by a build that was killed, serves no other.
-type kept struct {
+// downloadDir is a directory with what installers download, for one build after the other: downloads/<n>. It is the
+// builder's during a build, and ours in between. Its record, downloads/<n>.digest, exists in between only: what was
+// changed, or left by a killed build, serves no other.
+type downloadDir struct {
 	store *store // of the build
 	name  string
 	lock  *lock
@@ -22,12 +22,12 @@ type kept struct {
 
 const digestSuffix = ".digest"
 
-func (k *kept) recordPath() string { return k.store.path(k.name + digestSuffix) }
+func (k *downloadDir) recordPath() string { return k.store.path(k.name + digestSuffix) }
 
-// takeKept gives the builder the first that no other build has.
-func (s *store) takeKept() (*kept, error) {
+// acquireDownloads gives the builder the first directory that no other build has.
+func (s *store) acquireDownloads() (*downloadDir, error) {
 	for n := 0; ; n++ {
-		k := &kept{store: s, name: filepath.Join("downloads", strconv.Itoa(n))}
+		k := &downloadDir{store: s, name: filepath.Join("downloads", strconv.Itoa(n))}
 		var err error
 		if k.lock, err = s.tryLock(k.name, exclusive); err != nil {
 			return nil, err
@@ -35,19 +35,19 @@ func (s *store) takeKept() (*kept, error) {
 		if k.lock == nil {
 			continue
 		}
-		if err := k.hand(); err != nil {
+		if err := k.handOver(); err != nil {
 			k.lock.close()
-			return nil, fmt.Errorf("failed to give the builder what was downloaded: %w", err)
+			return nil, fmt.Errorf("failed to give the builder the downloads: %w", err)
 		}
 		return k, nil
 	}
 }
 
-func (k *kept) hand() error {
+func (k *downloadDir) handOver() error {
 	s := k.store
 	if why := k.unusable(); why != nil {
 		if !errors.Is(why, fs.ErrNotExist) {
-			s.log("what was downloaded is not used any more: %v", why)
+			s.log("downloads are not used any more: %v", why)
 		}
 		if err := s.trash(nil, s.path(k.name)); err != nil {
 			return err
@@ -66,8 +66,8 @@ func (k *kept) hand() error {
 	return err
 }
 
-// unusable compares what is there with what was kept.
-func (k *kept) unusable() error {
+// unusable compares the directory with its record.
+func (k *downloadDir) unusable() error {
 	now, err := measure(k.store.path(k.name))
 	if err != nil {
 		return err
@@ -82,23 +82,23 @@ func (k *kept) unusable() error {
 	return nil
 }
 
-// giveBack ends what takeKept began; keep says that nothing can change it any more.
-func (k *kept) giveBack(keep bool) {
+// release ends what acquireDownloads began; quiet means that no process can change the directory any more.
+func (k *downloadDir) release(quiet bool) {
 	s := k.store
 	defer k.lock.close()
 	err := errors.New("its builder still runs")
-	if keep {
-		if err = k.keep(); err == nil {
+	if quiet {
+		if err = k.seal(); err == nil {
 			return
 		}
 	}
-	s.log("what was downloaded is not kept: %v", err)
+	s.log("downloads are not kept: %v", err)
 	if err := s.trash(nil, s.path(k.name)); err != nil {
-		s.log("failed to remove what was downloaded, the next build will: %v", err)
+		s.log("failed to remove downloads, the next build will: %v", err)
 	}
 }
 
-func (k *kept) keep() error {
+func (k *downloadDir) seal() error {
 	s := k.store
 	t, err := s.reown(s.path(k.name), s.builtBy(), nil)
 	if err != nil {
@@ -107,7 +107,7 @@ func (k *kept) keep() error {
 	return writeFile(k.recordPath(), []byte(t.Digest))
 }
 
-// handover makes a tree of one user another's, or ours. The top is the other's last.
+// handover changes the owner of a tree. The top is the other's last.
 type handover struct {
 	from     uint32
 	uid, gid int

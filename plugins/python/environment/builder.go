@@ -19,13 +19,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// Prober is who asks programs what they are. It builds nothing, so a probe never keeps a build from its end.
+// Prober is the user that runs programs to find their version. It builds nothing, so that a probe never delays a build.
 const Prober = builders.First
 
 // User is one without an account that owns nothing else on the node.
 type User struct{ UID, GID uint32 }
 
-// Users are those of the node that build. They are one build's at a time, in whatever process.
+// Users are the users of the node that build, each for one build at a time of any process.
 type Users struct {
 	// Dir is builders.Dir, but in tests.
 	Dir string
@@ -34,7 +34,7 @@ type Users struct {
 	Only *User
 }
 
-// Declare has all drivers of the node know Only. It is to be called before anything is built.
+// Declare makes Only known to all drivers of the node. Call it before anything is built.
 func (u *Users) Declare() error {
 	if u.Only == nil {
 		return nil
@@ -49,9 +49,9 @@ type Builder struct {
 	Release  func()       // lets others build as the user; to be called once
 }
 
-// Take waits for a user that nobody builds as, and that has no process. waiting is called before the first wait.
-// What an earlier build left is killed; of Only, which may be outside of what is reserved for builders, processes
-// that are there before a build are not its own, and an error.
+// Take waits for a user without another build and without a process. waiting is called before the first wait. Processes
+// that an earlier build left are killed. Those of Only, which may be outside of the ids that are reserved for builders,
+// are an error.
 func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 	if err := builders.Make(u.Dir); err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err
 	return b, left, err
 }
 
-// lock returns nil where another build has the user. The lock is a file's, which the kernel gives back
-// when this process ends, and which is removed with it.
+// lock returns nil where another build has the user. It locks a file, which is removed with the lock; the kernel releases
+// it when this process ends.
 func (u *Users) lock(user User) (*Builder, error) {
 	path := filepath.Join(u.Dir, strconv.FormatUint(uint64(user.UID), 10)+".lock")
 	for {
@@ -146,7 +146,7 @@ func (u *Users) lock(user User) (*Builder, error) {
 		if st.Nlink > 0 {
 			return &Builder{user.UID, user.GID, func() error { return clear(user.UID) }, func() { unlock(f) }}, nil
 		}
-		f.Close() // whoever had it removed it in between
+		f.Close() // it was removed in between
 	}
 }
 
@@ -157,7 +157,7 @@ func unlock(f *os.File) {
 	_ = f.Close()
 }
 
-// grace is how long a killed process may take to end: one that waits for a disk does so first.
+// grace is how long a killed process may take to end, which it cannot while it waits for a disk.
 const grace = 15 * time.Second
 
 // clear returns when no process of the user is there, and kills those that are.
@@ -168,7 +168,7 @@ func clear(uid uint32) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("process %d (%s) of user %d, who builds, does not end, and could change what is built", left[0].pid, left[0].name, uid)
+			return fmt.Errorf("process %d (%s) of user %d, which builds, does not end, and could change what is built", left[0].pid, left[0].name, uid)
 		}
 		for _, p := range left {
 			p.kill(uid)
@@ -231,7 +231,7 @@ func isOf(pid int, uid uint32) (has bool, name string, err error) {
 			has = slices.Contains(fields, want) // real, effective, saved, of the file system
 		case "Threads":
 			if dead && len(fields) > 0 && (fields[0] == "0" || fields[0] == "1") {
-				return false, "", nil // it has nothing any more; one whose first thread alone has ended has
+				return false, "", nil // it has ended; with more threads only its first has
 			}
 		}
 	}
