@@ -23,10 +23,10 @@ func byDefault(a, b Interpreter) int {
 	)
 }
 
-// ordinary interpreters are those that every package is made for.
+// ordinary reports whether packages are made for such an interpreter in general.
 func (i Interpreter) ordinary() bool { return i.Implementation == "cpython" && !i.FreeThreaded }
 
-// String is the interpreter for people: "3.11.2", "3.9.16 (pypy)", "3.13.0 (free-threaded)".
+// String is the version, with what is unusual about the interpreter: "3.11.2", "3.9.16 (pypy)", "3.13.0 (free-threaded)".
 func (i Interpreter) String() string {
 	switch {
 	case i.Implementation != "cpython":
@@ -37,7 +37,7 @@ func (i Interpreter) String() string {
 	return i.Version
 }
 
-// Name is what people call the implementation: "CPython", "PyPy", or sys.implementation's own word.
+// Name is the name of the implementation: "CPython", "PyPy", or that of sys.implementation.
 func (i Interpreter) Name() string {
 	switch i.Implementation {
 	case "cpython":
@@ -48,18 +48,9 @@ func (i Interpreter) Name() string {
 	return i.Implementation
 }
 
-// Choose returns the best of Fitting.
-func Choose(found []Interpreter, path string, wanted Specifier) (Interpreter, error) {
-	fitting, err := Fitting(found, path, wanted)
-	if err != nil {
-		return Interpreter{}, err
-	}
-	return fitting[0], nil
-}
-
-// Fitting returns the interpreters of those found (in Find's order, the best first) whose version is in the wanted set;
-// of several for which packages are the same, the first alone. Of a path, it is the one that has it among its names, if
-// its version is wanted. The error is a *NoneFitsError.
+// Fitting returns those of the interpreters found (in Find's order, the best first) whose version is in the wanted set,
+// and only the first of several for which packages are the same. With a path, it is the interpreter of that name, if its
+// version is wanted. The error is a *NoneFitsError.
 func Fitting(found []Interpreter, path string, wanted Specifier) ([]Interpreter, error) {
 	var fitting []Interpreter
 	for _, i := range found {
@@ -82,7 +73,7 @@ func (i Interpreter) named(path string) bool {
 	return path == i.Path || path == i.Real || slices.Contains(i.Names, path)
 }
 
-// NoneFitsError says which interpreters there are, and which constraint keeps the job from such nodes.
+// NoneFitsError names the interpreters of the node, and a constraint that keeps the job from such nodes.
 type NoneFitsError struct {
 	Wanted Specifier
 	Path   string // that was asked for, or empty

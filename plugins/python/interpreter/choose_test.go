@@ -34,7 +34,7 @@ func TestTheBestThatFitsIsChosen(t *testing.T) {
 		{"/usr/bin//python3.11", ">=3.11", "3.11.2"},
 		{"/usr/bin/pypy3.9", "", "3.9.16"},
 	} {
-		got, err := Choose(node, test.path, pep(t, test.wanted))
+		got, err := choose(node, test.path, pep(t, test.wanted))
 		if err != nil || got.Version != test.want {
 			t.Errorf("%s %q: got %s, %v", test.path, test.wanted, got.Version, err)
 		}
@@ -56,7 +56,7 @@ func TestWhereNoneFitsTheErrorSaysWhatThereIsAndWhatTheJobNeeds(t *testing.T) {
 		{nil, "/bin/sh", "", `which has none:`},
 		{node, "/usr/bin/python3", ">=3.12", `/usr/bin/python3 is python 3.11.2, and >=3.12 is required`},
 	} {
-		_, err := Choose(test.found, test.path, pep(t, test.wanted))
+		_, err := choose(test.found, test.path, pep(t, test.wanted))
 		var none *NoneFitsError
 		if !errors.As(err, &none) || !strings.Contains(err.Error(), test.expect) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got  %v\nwant %s", err, test.expect)

@@ -9,17 +9,16 @@ import (
 // ("3.9,3.11,3.9.16,3.11.2"), that constraints are about.
 const VersionsAttribute = "driver.python.versions"
 
-// Constraint keeps a job from nodes without an interpreter that fits (Nomad's
-// constraint block).
+// Constraint keeps a job from nodes without an interpreter that fits (Nomad's constraint block).
 type Constraint struct {
 	Operator string   // "set_contains_any", or "set_contains" of one exact version
 	Value    string   // versions with commas between them
 	Partial  []string // minor versions in Value of which not every release fits
-	Open     bool     // versions that are not in Value as they are not known yet would fit too
+	Open     bool     // later versions, which are not in Value, would fit too
 }
 
-// ConstraintFor is the constraint of a set of versions, nil where any interpreter of the
-// driver fits. It is an error if none ever can.
+// ConstraintFor is the constraint of a set of versions, nil where each interpreter of the driver fits. It is an error if
+// none can.
 func ConstraintFor(wanted Specifier) (*Constraint, error) {
 	oldest := fmt.Sprintf("3.%d", oldestMinor)
 	if version, ok := wanted.Exact(); ok && CompareVersions(version, oldest) >= 0 {
@@ -53,8 +52,7 @@ func (c *Constraint) Block() string {
 		VersionsAttribute, c.Operator, c.Value)
 }
 
-// String is the constraint in one line, for messages. (In a job its arguments are on lines of
-// their own.)
+// String is the constraint in one line, for messages. (In a job each argument is on its own line.)
 func (c *Constraint) String() string {
 	return fmt.Sprintf("constraint { attribute = \"${attr.%s}\"; operator = %q; value = %q }", VersionsAttribute, c.Operator, c.Value)
 }

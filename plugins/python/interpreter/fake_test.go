@@ -85,3 +85,9 @@ func mentions(t testing.TB, reasons []string, words ...string) {
 		t.Errorf("%d of %q mention %q", count, reasons, words)
 	}
 }
+
+// choose is the best of Fitting.
+func choose(found []Interpreter, path string, wanted Specifier) (Interpreter, error) {
+	fitting, err := Fitting(found, path, wanted)
+	return append(fitting, Interpreter{})[0], err
+}

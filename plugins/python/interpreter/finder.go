@@ -20,11 +20,10 @@ type Finder struct {
 	// wildcard matches names of interpreters only ("python3.12", "pypy3"); one without wildcards may have any.
 	Globs []string
 
-	// As is who asks them, nil for this process's user. An interpreter that it
-	// can't run is none that tasks could use.
+	// As is the user that runs them, nil for this process's. Tasks could not use an interpreter that it can't run.
 	As *syscall.Credential
 
-	asking sync.Mutex // held while interpreters run, so that none is asked twice; who holds it ends with its context
+	asking sync.Mutex // held while interpreters run, so that none runs twice; its holder ends with a context
 
 	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
 	known    map[string]verdict
@@ -36,29 +35,29 @@ type Finder struct {
 }
 
 const (
-	// askTimeout is how long an interpreter may take to say what it is. One that takes longer, as any does on a
-	// node that is overloaded or just boots, is asked again by the next Renew with twice the time, until that is more than askLongest.
+	// askTimeout is how long an interpreter may take to answer. One that takes longer, as on a node that is overloaded
+	// or just boots, is asked again by the next Renew with twice the time, up to askLongest.
 	askTimeout = 10 * time.Second
 	askLongest = 80 * time.Second
-	// askAgain is after what time one that failed is asked again, and one that had no pip, since both may
-	// have changed though the file has not.
+	// askAgain is the time after which an interpreter that failed, or had no pip, is asked again: both may have changed
+	// though the file has not.
 	askAgain = 10 * time.Minute
 	// askAtOnce is how many are asked at the same time.
 	askAtOnce = 4
 )
 
-// verdict is what came of asking the interpreter at a path.
+// verdict is the answer of the interpreter at a path.
 type verdict struct {
 	file        fileKey // at the path
 	target      fileKey // that ran, another one if the path is a script's
 	interpreter Interpreter
 	err         error // why it is none
 	at          time.Time
-	late        time.Duration // how long it was waited for in vain
+	late        time.Duration // how long it was waited for without an answer
 }
 
-// candidate is a file in one directory, under all its names there: the directory
-// decides whether it is of a virtual environment (PEP 405), even if the file is elsewhere.
+// candidate is a file in one directory, under all its names there. The directory decides whether it is of a virtual
+// environment (PEP 405), even if the file is elsewhere.
 type candidate struct {
 	path  string // the preferred of names
 	real  string
@@ -66,14 +65,13 @@ type candidate struct {
 	file  fileKey
 }
 
-// Find returns the interpreters, the best to use by default first: CPython with a GIL
-// before others, releases before pre-releases, and then the newest. Each is run once; again when its file
-// has changed. What can't be run is left out; Rejected tells of it. Virtual environments are
-// left out, and several names of one file are one interpreter. It asks, or waits for another that asks, only where
-// nothing is known. The error is that of a glob, or of ctx.
+// Find returns the interpreters, the best to use by default first: CPython with a GIL before others, releases before
+// pre-releases, and then the newest. Each is run once, and again when its file has changed. Virtual environments are left
+// out, and what can't be run, which Rejected names; several names of one file are one interpreter. It runs interpreters,
+// or waits for another call that does, only where nothing is known. The error is that of a glob, or of ctx.
 func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, false) }
 
-// Renew is Find, and asks those again that failed a while ago or were late. It is to be called now and then.
+// Renew is Find, and asks those again that failed a while ago or were late. Call it periodically.
 func (f *Finder) Renew(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, true) }
 
 func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
@@ -121,7 +119,7 @@ func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
 	return found, nil
 }
 
-// finish makes each name one, and takes the preferred of those that are the
+// finish removes duplicate names, and takes the preferred of those that are the
 // interpreter itself and not a script that runs it.
 func (i *Interpreter) finish() {
 	var names, own []string
@@ -140,7 +138,7 @@ func (i *Interpreter) finish() {
 	}
 }
 
-// Rejected says why files that match are not among the interpreters, one sentence each, in the order of Globs.
+// Rejected is why files that match are not among the interpreters, one sentence each, in the order of Globs.
 func (f *Finder) Rejected() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,8 +202,8 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 	return found, nil
 }
 
-// verdicts are those of the candidates, in their order. It asks who is not known, and again those to be asked
-// again, unless another does that: then what was known will do.
+// verdicts are those of the candidates, in their order. It asks those that are not known, and those that are due again,
+// unless another call does that: then what was known is enough.
 func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again bool) ([]verdict, error) {
 	all, which, enough := f.recall(candidates, again)
 	if len(which) == 0 {
@@ -223,8 +221,8 @@ func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again boo
 	return all, ctx.Err()
 }
 
-// recall is what is known of the candidates, in their order, and which of them, by their indexes, are to be asked; enough
-// says that something is known of each. It forgets what is no longer there.
+// recall is what is known of the candidates, in their order, and the indexes of those to be asked; enough means that
+// something is known of each. It forgets what no longer exists.
 func (f *Finder) recall(candidates []candidate, again bool) (all []verdict, which []int, enough bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,7 +286,7 @@ func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdi
 	return v
 }
 
-// isOld says whether who failed, or had no pip, is to be asked again.
+// isOld reports whether an interpreter that failed, or had no pip, is to be asked again.
 func (f *Finder) isOld(v verdict) bool {
 	if v.late > 0 && v.late < askLongest {
 		return true
@@ -300,7 +298,7 @@ func (f *Finder) isOld(v verdict) bool {
 	return (v.err != nil || v.interpreter.Pip == nil) && time.Since(v.at) >= retry
 }
 
-// sameTarget says whether what ran is still the file that it was.
+// sameTarget reports whether the file that ran is unchanged.
 func (v verdict) sameTarget() bool {
 	if v.err != nil {
 		return true

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// defaultGlobs are where interpreters usually are: those of the distribution and of
-// /usr/local, /opt/python and /opt/pypy*, and those that uv and pyenv installed, for all users or for this
-// process's.
+// defaultGlobs are where interpreters usually are: those of the distribution, of /usr/local, /opt/python and /opt/pypy*,
+// and those that uv and pyenv installed, for all users or for this process's.
 func defaultGlobs() []string {
 	const either = "/p*3*" // python3* and pypy3*, of all that is named as an interpreter: a directory is read for each glob
 	globs := []string{"/usr/bin" + either, "/usr/local/bin" + either, "/opt/python/*/bin" + either, "/opt/pypy*/bin" + either}
@@ -33,15 +32,14 @@ func defaultGlobs() []string {
 // literal is a path as a glob that matches nothing else.
 var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// programName is the name of an interpreter, and not of what is installed beside it, such
-// as python3-config, python3.11-gdb.py and pypy3compile.
+// programName matches interpreters, and not what is installed beside them, such as python3-config, python3.11-gdb.py and
+// pypy3compile.
 var programName = regexp.MustCompile(`^(python|pypy)(3(\.[0-9]+)?t?)?$`)
 
 // minorName is one that names a minor version.
 var minorName = regexp.MustCompile(`^(python|pypy)3\.[0-9]+t?$`)
 
-// matching are the paths that a glob matches; one without wildcards names its file
-// whatever it is called.
+// matching are the paths that a glob matches; one without wildcards may name any file.
 func matching(glob string) ([]string, error) {
 	paths, err := filepath.Glob(glob)
 	if err != nil || !strings.ContainsAny(glob, `*?[`) {
@@ -56,9 +54,9 @@ func matching(glob string) ([]string, error) {
 	return programs, nil
 }
 
-// preferred is the name of a file that tasks are started with: the file itself, or else
-// one with its minor version, such as /usr/bin/python3.11. Where /usr/bin/python3 leads changes when the
-// distribution is upgraded, and with it the interpreter of environments that were made with it.
+// preferred is the name of a file that tasks are started with: the file itself, or else one with its minor version, such
+// as /usr/bin/python3.11. The target of /usr/bin/python3 changes when the distribution is upgraded, and with it the
+// interpreter of environments.
 func preferred(names []string, real string) string {
 	for _, n := range names {
 		if n == real {

@@ -36,8 +36,8 @@ type answer struct {
 	Wheels         []string `json:"wheels"`
 }
 
-// ask runs the interpreter at path once, as a user, and returns what it says of itself. The process
-// and what it started are gone when ask returns. The error says why it can't be used, without the path.
+// ask runs the interpreter at path once, as a user, and returns its answer. The process and what it started are gone when
+// ask returns. The error is why it can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
 	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, path, "-I", "-c", probeSource)
 	switch {
@@ -60,10 +60,10 @@ func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.
 	if errors.As(err, &at) {
 		err = at.Err
 	}
-	return answer{}, fmt.Errorf("failed to run: %w%s", err, lastWords(stderr))
+	return answer{}, fmt.Errorf("failed to run: %w%s", err, lastLine(stderr))
 }
 
-// oldestMinor is that of the oldest Python 3 that is used.
+// oldestMinor is the minor version of the oldest Python that is used.
 const oldestMinor = 8
 
 var versionNumber = regexp.MustCompile(`^([0-9]+)\.([0-9]+)\.[0-9]+((a|b|rc)[0-9]+)?$`)
@@ -90,8 +90,8 @@ func parseAnswer(text string) (answer, error) {
 	return a, nil
 }
 
-// interpreter is what answered, at a path; its file is read anew, since the path may be of
-// a script that runs the interpreter (as pyenv's shims do).
+// interpreter is the one that answered at a path. Its file is looked up again, since the path may be of a script that
+// runs it (as pyenv's shims do).
 func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
 	executable := path
 	real, key, err := lookAt(path)
@@ -127,13 +127,13 @@ func wheelVersion(path string) string {
 	return version
 }
 
-// fileKey is a file's identity, whatever its names are.
+// fileKey identifies a file by any of its names.
 type fileKey struct {
 	device uint64
 	FileID
 }
 
-// lookAt is where a path leads, and the file there.
+// lookAt is the target of a path, and its identity.
 func lookAt(path string) (real string, key fileKey, err error) {
 	real, err = filepath.EvalSymlinks(path)
 	if err != nil {
@@ -150,8 +150,8 @@ func lookAt(path string) (real string, key fileKey, err error) {
 	return real, fileKey{uint64(st.Dev), FileID{Inode: st.Ino, Size: info.Size(), ModTime: info.ModTime().UnixNano()}}, nil
 }
 
-// lastWords is the last line of what a program said, to go on with after an error.
-func lastWords(text string) string {
+// lastLine is the last line of an output, to append to an error.
+func lastLine(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return ""

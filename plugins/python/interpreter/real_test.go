@@ -107,7 +107,7 @@ func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	f = &Finder{Globs: []string{dir + "/python3", "/usr/bin/python3*"}, timeout: patience}
-	chosen, err := Choose(find(t, f), dir+"/python3", pep(t, ""))
+	chosen, err := choose(find(t, f), dir+"/python3", pep(t, ""))
 	if err != nil || chosen.Path != i.Path {
 		t.Errorf("got %s, %v", chosen.Path, err)
 	}

@@ -21,8 +21,8 @@ type clause struct {
 	checks            []version.Specifiers
 }
 
-// What is parsed is bounded, since each check takes time in proportion to it. A lock may have very many packages
-// that each say something of the interpreter, but never so much that differs.
+// What is parsed is bounded, since the time of each check is proportional to it. The packages of a lock may each name
+// versions of the interpreter, but few that differ.
 const (
 	maxLength  = 100 // of a clause
 	maxClauses = 200
@@ -33,8 +33,8 @@ var (
 	shortBare  = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 )
 
-// ParseSpecifier reads a specifier. "" allows every version, and a bare version such as "3.12"
-// is "==3.12.*". An error is one sentence that says what would be right.
+// ParseSpecifier reads a specifier. "" allows each version, and a bare version such as "3.12" is "==3.12.*". An error is
+// one sentence with what would be right.
 func ParseSpecifier(text string) (Specifier, error) {
 	text = strings.TrimSpace(text)
 	s := Specifier{text: text}
@@ -88,9 +88,9 @@ func parseClause(text string, alone bool) (clause, error) {
 	return c, nil
 }
 
-// expand is the comparison in the library's terms: with the version's canonical
-// spelling, for it compares prefixes as text, and "~=1.4.5a4" as the PEP defines it,
-// ">=1.4.5a4, ==1.4.*", for the library takes the pre-release for a part of the release.
+// expand is the comparison in the library's terms: with the version's canonical spelling, since it compares prefixes as
+// text, and "~=1.4.5a4" as the PEP defines it, ">=1.4.5a4, ==1.4.*", since the library takes the pre-release for a part of
+// the release.
 func expand(operator, number string) []string {
 	base, wildcard := strings.CutSuffix(number, ".*")
 	v, err := version.Parse(base)
@@ -109,8 +109,8 @@ func expand(operator, number string) []string {
 	return []string{operator + v.String()}
 }
 
-// Allows says whether a version is in the set. Pre-releases are, as of an
-// interpreter that is installed, where the specifier's bounds have them.
+// Allows reports whether a version is in the set. A pre-release is where it is within the bounds: the interpreter is
+// installed.
 func (s Specifier) Allows(text string) bool {
 	v, err := version.Parse(text)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s Specifier) Allows(text string) bool {
 	return true
 }
 
-// And is the set of versions that both allow.
+// And is the set of versions that both sets allow.
 func (s Specifier) And(other Specifier) Specifier {
 	switch {
 	case len(s.clauses) == 0:
@@ -144,10 +144,9 @@ func (s Specifier) And(other Specifier) Specifier {
 }
 
 const (
-	// newestMinor is how far an open end goes: 3.16 is what follows 3.15 (PEP 790) a
-	// year later.
+	// newestMinor is how far an open end goes: 3.16 follows 3.15 (PEP 790) a year later.
 	newestMinor = 16
-	// maxMinor is how far one goes that has a bound of its own, such as "<3.20".
+	// maxMinor is how far a set with an upper bound goes, such as "<3.20".
 	maxMinor = 30
 	// maxMicro is more than any minor version has had.
 	maxMicro = 60
@@ -155,9 +154,8 @@ const (
 
 var minorOf = regexp.MustCompile(`^v?3\.([0-9]+)`)
 
-// Minors are the minor versions ("3.11", oldest first) of Python 3 of which the set
-// has a version, as far as it can be said now: those that were released or announced, up
-// to 3.16, and newer ones up to the newest that the specifier itself names.
+// Minors are the minor versions ("3.11", oldest first) of Python 3 of which the set has a version: those that were
+// released or announced, up to 3.16, and newer ones up to the newest that the specifier itself names.
 func (s Specifier) Minors() []string {
 	newest := newestMinor
 	for _, c := range s.clauses {
@@ -177,13 +175,13 @@ func (s Specifier) Minors() []string {
 	return minors
 }
 
-// Covers says whether every release of a minor version ("3.11") is in the set.
+// Covers reports whether each release of a minor version ("3.11") is in the set.
 func (s Specifier) Covers(minor string) bool {
 	_, all := s.of(minor)
 	return all
 }
 
-// of says whether the set has some, and all, of the releases of a minor version.
+// of reports whether the set has some, and all, of the releases of a minor version.
 func (s Specifier) of(minor string) (some, all bool) {
 	all = true
 	for micro := range maxMicro + 1 {
@@ -196,8 +194,7 @@ func (s Specifier) of(minor string) (some, all bool) {
 	return some, all
 }
 
-// Exact is the version of an interpreter, spelled as it spells it itself ("3.11.2"), if the set
-// has this one only since it says "==3.11.2".
+// Exact is the one version that a set such as "==3.11.2" has, spelled as interpreters do ("3.11.2").
 func (s Specifier) Exact() (string, bool) {
 	if len(s.clauses) != 1 || !strings.HasPrefix(s.clauses[0].operator, "==") {
 		return "", false
@@ -216,7 +213,7 @@ func (s Specifier) Exact() (string, bool) {
 // String is the specifier as it was written, both parts with a comma for And.
 func (s Specifier) String() string { return s.text }
 
-// CompareVersions orders two versions, -1 where a is the older. One that is none is older than all.
+// CompareVersions orders two versions, -1 where a is older. What is no version is older than all versions.
 func CompareVersions(a, b string) int {
 	va, errA := version.Parse(a)
 	vb, errB := version.Parse(b)
@@ -231,7 +228,7 @@ func CompareVersions(a, b string) int {
 	return va.Compare(vb)
 }
 
-// IsPreRelease says whether a version is one of those before a release: "3.13.0rc1".
+// IsPreRelease reports whether a version precedes a release: "3.13.0rc1".
 func IsPreRelease(text string) bool {
 	v, err := version.Parse(text)
 	return err == nil && v.IsPreRelease()

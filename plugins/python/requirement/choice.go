@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Choice is what is wanted of a project, or of its lock, besides what everybody gets.
+// Choice is the optional parts of a project, or of its lock, that are wanted.
 type Choice struct {
 	Extras []string // of [project.optional-dependencies]
 	Groups []string // of [dependency-groups] (PEP 735)

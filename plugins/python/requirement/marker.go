@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// marker says where a requirement holds (dependency specifiers, PEP 508): "and" and
-// "or" of others, or a comparison.
+// marker is the condition of a requirement (dependency specifiers, PEP 508): "and" and "or" of others, or a comparison.
 type marker struct {
 	op          string // "and", "or", "==", "in", …
 	of          []*marker
@@ -54,7 +53,7 @@ type markerParser struct {
 	variables map[string]string
 }
 
-// either is the weaker of the two, so that it is the outer one.
+// either is for "or", which binds less than "and".
 func (p *markerParser) either(depth int) (*marker, error) { return p.list("or", depth, p.all) }
 
 func (p *markerParser) all(depth int) (*marker, error) { return p.list("and", depth, p.one) }
@@ -176,8 +175,7 @@ func (m *marker) String() string {
 	return strings.Join(parts, " "+m.op+" ")
 }
 
-// decide evaluates the comparisons that known can tell, and returns what is left: nil
-// if nothing is, which is then true or false.
+// decide evaluates the comparisons that known decides, and returns the rest: nil if nothing is left, with the value.
 func (m *marker) decide(known func(*marker) (value, ok bool)) (*marker, bool) {
 	if m.of == nil {
 		if value, ok := known(m); ok {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// readUVLock reads the lock of a project or a script, which uv alone understands: it
-// has no specification.
+// readUVLock reads the lock of a project or a script. It has no specification, so that uv has to interpret it.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		Version        int    `toml:"version"`

@@ -11,7 +11,7 @@ var (
 	misused   = regexp.MustCompile(`^[^\s:][^:]*: error: .`) // argparse
 	clickLine = regexp.MustCompile(`^Error: .`)
 	warning   = regexp.MustCompile(`^\S.*:\d+: [\w.]*Warning: `)
-	// what is told although it has a level, since it has no more than that
+	// lines that are shown although they have a level
 	bareLevel = regexp.MustCompile(`^(?:ERROR|CRITICAL|FATAL): .`)
 	// how click and typer end when Nomad stops the task
 	aborted = regexp.MustCompile(`^Aborted[!.]$`)
@@ -39,8 +39,8 @@ func misuse(lines []string) (string, bool) {
 }
 
 // parting is the last line of a program that ended with code 1, as by sys.exit("text") and click's errors. From stderr
-// alone nobody can know whether it is the reason, so that it is told for what it is, and only where it is nothing else:
-// no log record, no warning, no progress, and nothing that may be of a traceback, such as one of a thread.
+// alone it is unknown whether it is the reason, so that it is shown as what it is, and only where it is nothing else: no
+// log record, no warning, no progress, and nothing that may be of a traceback, such as one of a thread.
 func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	last := lines[len(lines)-1]
 	whole, ended := bytes.CutSuffix(tail, []byte("\n"))
@@ -65,7 +65,7 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	if clickLine.MatchString(last) {
 		return last, true
 	}
-	const most = 200 // of one whose beginning is lost, it is the end that is told
+	const most = 200 // of one whose beginning is lost, its end is shown
 	if r := []rune(last); begin == 0 && cut && len(r) > most {
 		last = "…" + string(r[len(r)-most:])
 	}

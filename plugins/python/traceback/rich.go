@@ -76,7 +76,7 @@ func unboxed(lines []string) []string {
 	return out
 }
 
-// goesOn says whether a line was broken before the next, since no other word had fitted into it.
+// goesOn reports whether a line was broken before the next, since no other word had fitted into it.
 func goesOn(line, next string, width int) bool {
 	word, _, _ := strings.Cut(next, " ")
 	n := utf8.RuneCountInString(line)

@@ -87,7 +87,7 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown is a file as people know it: from the directory of packages or one of dirs on, the first that it is in, or else
+// shown is the short name of a file: from the directory of packages or one of dirs on, the first that it is in, or else
 // its name alone.
 func shown(name string, dirs []string) string {
 	for _, where := range []*regexp.Regexp{packages, library} {

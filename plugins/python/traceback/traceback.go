@@ -1,4 +1,5 @@
-// Package traceback finds out of a Python program's last output why it ended.
+// Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place, a
+// fatal error of the interpreter, or the complaint of a command line parser.
 package traceback
 
 import (
@@ -8,8 +9,7 @@ import (
 	"strings"
 )
 
-// Failure is why a program failed. Its texts are valid UTF-8, one line, and at most
-// 300 characters.
+// Failure is why a program failed. Its texts are valid UTF-8, one line, and at most 300 characters.
 type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
 	File string // of the innermost frame that is the program's own: "app.py", "gunicorn/util.py"; "" if not known
@@ -26,11 +26,11 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s (%s:%d)", f.Text, f.File, f.Line)
 }
 
-// A message, with its notes, may have any number of lines that look like anything, so which lines may follow an
-// exception's first depends on who printed it. Of an exception that nobody caught the interpreter does: the traceback
-// begins with the program's first frame (<module>), no log record announces it, and the exit code is 1. What follows is the
-// message, but for log records. All others were caught and printed, often to go on: what follows is the
-// program's, but for indented lines. A program that ends may still say a little.
+// A message, with its notes, may have any number of lines of any form, so that what may follow the first line of an
+// exception depends on what printed it. The interpreter prints an exception that was not caught: the traceback begins with
+// the program's first frame (<module>), no log record announces it, and the exit code is 1. Then all lines that follow are
+// the message, except log records. Other exceptions were caught and printed, often by a program that goes on: then only
+// indented lines are of the message. A program that ends may still write a little.
 const (
 	maxAfter = 10   // lines that are not the message's
 	maxLines = 5000 // with the message's
@@ -44,10 +44,10 @@ var (
 	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError)(?::|$)`)
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
-	// what is told of an exception that ended nothing, in the line before its header
+	// the line before the header of an exception that did not end the program
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing of request) |--- Logging error ---$|` +
 		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
-		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`) // asyncio's, of what nobody waited for
+		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`) // asyncio's, of what was not awaited
 	outermost = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
 	word      = regexp.MustCompile(`[\p{L}\p{N}]`)
 	// a log record has a time or a level, or is JSON; the one before a traceback complains
@@ -102,7 +102,7 @@ type block struct {
 	cut      bool // the first frames are not in the tail
 }
 
-// uncaught says whether the interpreter printed it.
+// uncaught reports whether the interpreter printed it.
 func (b *block) uncaught(code int) bool {
 	return code == 1 && !b.logged && !b.cut && len(b.frames) > 0 && outermost.MatchString(b.frames[0])
 }
@@ -112,7 +112,7 @@ func (b *block) uncaught(code int) bool {
 func lastException(lines []string, code int, cut bool, dirs []string) (f Failure, ok bool) {
 	var b, previous *block
 	var before string // the last line that is neither empty nor indented
-	var uncaught bool // f is an exception that nobody caught
+	var uncaught bool // f is an exception that was not caught
 	var empty bool    // so far, its message is
 	after, foreign := 0, 0
 	found := func(i int, line string) {
@@ -170,7 +170,7 @@ func lastException(lines []string, code int, cut bool, dirs []string) (f Failure
 	return f, ok && foreign <= maxAfter && after <= maxLines
 }
 
-// endsWith says whether a line can be the exception.
+// endsWith reports whether a line can be the exception.
 func (b *block) endsWith(line string) bool {
 	return exception.MatchString(line) && !level.MatchString(line) && (!b.syntax || syntaxError.MatchString(line))
 }
