@@ -90,7 +90,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	find := func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
 		return install.Find(ctx, c.Installer, c.UV, as, found)
 	}
-	d.installers = &installerFinder{find: find, logger: logger, asking: make(chan struct{}, 1)}
+	d.installers = newInstallerFinder(logger, find)
 	return d, nil
 }
 

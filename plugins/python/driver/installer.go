@@ -3,7 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -18,14 +18,24 @@ type installerFinder struct {
 	find   func(context.Context, []interpreter.Interpreter) (install.Installer, error)
 	logger hclog.Logger
 
-	asking chan struct{} // a semaphore: one question at a time
+	searching chan struct{} // a semaphore
+	last      atomic.Pointer[search]
+	warned    string // guarded by searching
+}
 
-	mu      sync.Mutex        // guards what follows
-	known   install.Installer // the zero value while none is
-	at      time.Time         // when it was found
-	answers int               // so far, the last one with err
-	err     error
-	warned  string
+// search is the result of a search, and what was known before where that still holds.
+type search struct {
+	installer install.Installer // the zero value is none
+	found     time.Time         // when that was
+	err       error
+}
+
+func newInstallerFinder(
+	logger hclog.Logger, find func(context.Context, []interpreter.Interpreter) (install.Installer, error),
+) *installerFinder {
+	f := &installerFinder{find: find, logger: logger, searching: make(chan struct{}, 1)}
+	f.last.Store(&search{})
+	return f
 }
 
 // get returns the installer that builds environments. It waits only where none is known.
@@ -40,68 +50,50 @@ func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpr
 }
 
 func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer, error) {
-	known, due, before := f.recall(again)
-	if !due {
-		return known, nil
+	const every = 10 * time.Minute
+	before := f.last.Load()
+	known := before.installer.Name != ""
+	if known && (!again || time.Since(before.found) < every) {
+		return before.installer, nil
 	}
 	select {
-	case f.asking <- struct{}{}:
+	case f.searching <- struct{}{}:
 	default:
-		if known.Name != "" {
-			return known, nil
+		if known {
+			return before.installer, nil
 		}
 		select {
-		case f.asking <- struct{}{}:
+		case f.searching <- struct{}{}:
 		case <-ctx.Done():
-			return known, ctx.Err()
+			return before.installer, ctx.Err()
 		}
 	}
-	defer func() { <-f.asking }()
-	if i, answers, err := f.last(); answers != before { // another has just asked
-		return i, err
+	defer func() { <-f.searching }()
+	now := f.last.Load()
+	if now == before { // otherwise another search has just ended
+		i, err := f.find(ctx, found)
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it did not end
+			return i, err
+		}
+		now = f.learn(before, i, err)
+		f.last.Store(now)
 	}
-	return f.learn(f.find(ctx, found))
+	return now.installer, now.err
 }
 
-// recall is the installer that is known, whether a search is due, and how many answers there were.
-func (f *installerFinder) recall(again bool) (known install.Installer, due bool, answers int) {
-	const every = 10 * time.Minute
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.known, f.known.Name == "" || again && time.Since(f.at) >= every, f.answers
-}
-
-// last is the last of the answers, and how many there were.
-func (f *installerFinder) last() (i install.Installer, answers int, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.known, f.answers, f.err
-}
-
-// learn records an answer, and returns what follows from it.
-func (f *installerFinder) learn(i install.Installer, err error) (install.Installer, error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it was not asked to the end
-		return i, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// learn is the result of a search.
+func (f *installerFinder) learn(before *search, i install.Installer, err error) *search {
 	var notKnown *install.NotKnownError
 	switch {
 	case err == nil:
-		f.known, f.at = i, time.Now()
 		f.warn(i.NoUV)
-	case errors.As(err, &notKnown):
+		return &search{installer: i, found: time.Now()}
+	case errors.As(err, &notKnown) && before.installer.Name != "":
 		f.warn(err)
-		if f.known.Name != "" {
-			err = nil
-		}
-	default:
-		f.known = install.Installer{}
-		f.warn(err)
+		return &search{installer: before.installer, found: before.found}
 	}
-	f.answers++
-	f.err = err
-	return f.known, f.err
+	f.warn(err)
+	return &search{err: err}
 }
 
 // warn logs once why uv is not used, or why nothing can be built.

@@ -79,7 +79,7 @@ func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
 			<-release
 			return install.Installer{Name: "pip"}, nil
 		})
-		f.known = install.Installer{Name: "uv"} // and old
+		f.last.Store(&search{installer: install.Installer{Name: "uv"}}) // and old
 		go f.renew(t.Context(), nil)
 		synctest.Wait()
 		for _, again := range []bool{false, true} {
@@ -131,7 +131,7 @@ func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {
 	} {
 		answer, now = step.answer, step.now
 		if step.old {
-			f.at = time.Now().Add(-time.Hour)
+			f.last.Load().found = time.Now().Add(-time.Hour)
 		}
 		i, err := f.ask(t.Context(), nil, step.renew)
 		if err == nil && i.Name != step.want || err != step.err || asked != step.asked {
@@ -173,9 +173,9 @@ func TestWhoWaitsAsksWhenWhoAskedHasGone(t *testing.T) {
 }
 
 func testFinder(find func(context.Context) (install.Installer, error)) *installerFinder {
-	return &installerFinder{asking: make(chan struct{}, 1), logger: hclog.NewNullLogger(), find: func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
+	return newInstallerFinder(hclog.NewNullLogger(), func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
 		return find(ctx)
-	}}
+	})
 }
 
 func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {

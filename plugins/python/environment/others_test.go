@@ -14,10 +14,6 @@ import (
 
 func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 	base := testDir(t)
-	group := "chmod go-w"
-	if os.Geteuid() == os.Getegid() && os.Geteuid() != 0 {
-		group = "" // it is this user's alone
-	}
 	for _, c := range []struct {
 		what, dir string
 		make      func(dir string) error
@@ -25,7 +21,6 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 		root      bool   // only root can make it
 	}{
 		{"a relative one", "cache", nil, "not absolute", false},
-		{"none", "", nil, "not absolute", false},
 		{"one that is missing", base + "/a/b/c", nil, "", false},
 		{"one below a directory that all may write to", base + "/world/cache", func(string) error {
 			if err := os.Mkdir(base+"/world", 0o755); err != nil {
@@ -33,25 +28,6 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 			}
 			return os.Chmod(base+"/world", 0o777)
 		}, "chmod go-w " + base + "/world", false},
-		{"one that a group may write to", base + "/group", func(d string) error {
-			if err := os.Mkdir(d, 0o755); err != nil {
-				return err
-			}
-			return os.Chmod(d, 0o775)
-		}, group, false},
-		{"one that is sticky", base + "/sticky", func(d string) error {
-			if err := os.Mkdir(d, 0o755); err != nil {
-				return err
-			}
-			return unix.Chmod(d, 0o1777)
-		}, "chmod go-w", false},
-		{"one below a sticky one", base + "/sticky/cache", nil, "", false},
-		{"one below another user's", base + "/others/cache", func(string) error {
-			if err := os.Mkdir(base+"/others", 0o755); err != nil {
-				return err
-			}
-			return os.Chown(base+"/others", 12345, 12345)
-		}, "belongs to user 12345", true},
 		{"one that others cannot reach", base + "/private/cache", func(string) error { return os.Mkdir(base+"/private", 0o700) }, "chmod o+x " + base + "/private", true},
 		{"a link to one that is good", base + "/link", func(d string) error {
 			if err := os.Mkdir(base+"/target", 0o755); err != nil {
@@ -59,9 +35,6 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 			}
 			return os.Symlink(base+"/target", d)
 		}, "", false},
-		{"a link to one that is not", base + "/link2", func(d string) error { return os.Symlink(base+"/world", d) }, "chmod go-w", false},
-		{"a file", base + "/file", func(d string) error { return os.WriteFile(d, nil, 0o644) }, "not a directory", false},
-		{"one below a file", base + "/file/cache", nil, "not a directory", false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if c.root && os.Geteuid() != 0 {

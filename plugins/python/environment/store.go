@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
 // store is the cache's directory.
@@ -68,77 +70,28 @@ func (s *store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// makeDir returns dir as it is without symbolic links, and makes what does not exist of it.
-// Only we and root may be able to replace it or anything above it; with othersToo any user has to be able to reach it.
+// makeDir returns dir as it is without symbolic links, and makes what does not exist of it. With othersToo any user has to
+// be able to reach it.
 func makeDir(dir string, othersToo bool) (string, error) {
-	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("the cache directory %q is not absolute: write it from /", dir)
+	f, err := owndir.Make(dir, 0o755)
+	if err != nil {
+		return "", fmt.Errorf("failed to open the cache directory: %w", err)
 	}
-	there, missing := filepath.Clean(dir), ""
-	for {
-		real, err := filepath.EvalSymlinks(there)
-		if err == nil {
-			there = real
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) || there == "/" {
+	defer f.Close()
+	for p := f.Name(); othersToo; p = filepath.Dir(p) {
+		info, err := os.Lstat(p)
+		if err != nil {
 			return "", fmt.Errorf("failed to find the cache directory: %w", err)
 		}
-		there, missing = filepath.Dir(there), filepath.Join(filepath.Base(there), missing)
-	}
-	for p := there; ; p = filepath.Dir(p) {
-		// a sticky directory is good enough above: what we or root have there only we and root replace
-		if err := checkDir(p, othersToo, p == there && missing == ""); err != nil {
-			return "", err
+		if info.Mode()&0o001 == 0 {
+			return "", fmt.Errorf("tasks of other users cannot reach the cache through %s: chmod o+x %s, "+
+				"or choose another cache directory", p, p)
 		}
 		if p == "/" {
 			break
 		}
 	}
-	for name := range strings.SplitSeq(missing, "/") {
-		if name == "" {
-			continue
-		}
-		there = filepath.Join(there, name)
-		if err := os.Mkdir(there, 0o755); err == nil {
-			err = os.Chmod(there, 0o755) // whatever the umask is
-			if err != nil {
-				return "", fmt.Errorf("failed to open the cache directory to others: %w", err)
-			}
-		} else if !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("failed to make the cache directory: %w", err)
-		}
-		if err := checkDir(there, false, true); err != nil {
-			return "", err
-		}
-	}
-	return there, nil
-}
-
-func checkDir(dir string, othersToo, itself bool) error {
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return fmt.Errorf("failed to find the cache directory: %w", err)
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory, so the cache cannot be there", dir)
-	}
-	if uid := owner(info); uid != 0 && int(uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to user %d, who could replace the cache in it: chown it, "+
-			"or choose another cache directory", dir, uid)
-	}
-	others := fs.FileMode(0o022)
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && st.Gid == st.Uid {
-		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
-	}
-	if info.Mode()&others != 0 && (itself || info.Mode()&fs.ModeSticky == 0) {
-		return fmt.Errorf("others may write to %s, and so could replace the cache in it: chmod go-w %s, "+
-			"or choose another cache directory", dir, dir)
-	}
-	if othersToo && info.Mode()&0o001 == 0 {
-		return fmt.Errorf("tasks of other users cannot reach the cache through %s: chmod o+x %s, or choose another cache directory", dir, dir)
-	}
-	return nil
+	return f.Name(), nil
 }
 
 // subdirectory makes one of the cache's own directories, or repairs one that was left half-made.
