@@ -153,7 +153,7 @@ func TestWrongPluginConfigurationsAreSentences(t *testing.T) {
 		"interpreters has":      func(c *Config) { c.Interpreters = []string{"python3"} },
 		"is not a pattern":      func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
 		"uv \"uv\" is not":      func(c *Config) { c.UV = "uv" },
-		"begins with \"token\"": func(c *Config) { c.IndexURL = "token:secret@host" },
+		"write it as":           func(c *Config) { c.IndexURL = "token:secret@host" },
 		"find_links has":        func(c *Config) { c.FindLinks = []string{"wheels"} },
 		"cache_dir":             func(c *Config) { c.CacheDir = "cache" },
 	} {
