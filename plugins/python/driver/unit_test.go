@@ -150,12 +150,12 @@ func TestFileNamesAreToldFromRequirements(t *testing.T) {
 
 func TestWrongPluginConfigurationsAreSentences(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"interpreters has":      func(c *Config) { c.Interpreters = []string{"python3"} },
-		"is not a pattern":      func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
-		"uv \"uv\" is not":      func(c *Config) { c.UV = "uv" },
-		"write it as":           func(c *Config) { c.IndexURL = "token:secret@host" },
-		"find_links has":        func(c *Config) { c.FindLinks = []string{"wheels"} },
-		"cache_dir":             func(c *Config) { c.CacheDir = "cache" },
+		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
+		"is not a pattern": func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
+		"uv \"uv\" is not": func(c *Config) { c.UV = "uv" },
+		"write it as":      func(c *Config) { c.IndexURL = "token:secret@host" },
+		"find_links has":   func(c *Config) { c.FindLinks = []string{"wheels"} },
+		"cache_dir":        func(c *Config) { c.CacheDir = "cache" },
 	} {
 		var c Config
 		c.IndexURL, c.BuildUser = "https://pypi.org/simple", "79999"

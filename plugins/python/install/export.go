@@ -2,7 +2,6 @@ package install
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,12 +14,9 @@ import (
 // groupless are the versions of uv that have --no-default-groups. Earlier ones can leave out dev alone.
 var groupless, _ = interpreter.ParseSpecifier(">=0.5.23")
 
-// Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. It leaves nothing in Work.
+// Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. Only uv can. It leaves nothing in
+// Work.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
-	if i.Name != "uv" {
-		return nil, errors.New("only uv reads a uv.lock, and this node builds with pip: " +
-			"export it (uv export --format requirements-txt), or run where there is uv")
-	}
 	dir, err := os.MkdirTemp(r.Work, "export-")
 	if err != nil {
 		return nil, fmt.Errorf("failed to make a directory for the locked project: %w", err)
@@ -43,7 +39,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 		without = "--no-default-groups"
 	}
 	argv := append(b.uvGlobal("export"), "--frozen", "--offline", "--python", r.Python.Path)
-	if without != "--no-dev" || !slices.Contains(lock.Choice.Groups, "dev") { // which that leaves out in any case
+	if without != "--no-dev" || !slices.Contains(lock.Choice.Groups, "dev") { // --no-dev excludes --group dev
 		argv = append(argv, without)
 	}
 	for _, extra := range lock.Choice.Extras {

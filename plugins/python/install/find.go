@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/sandbox"
 )
 
-// Find returns the installer to use. want is "auto", "uv" or "pip", uv the configured program or
-// empty. The error says what to install on the node; it is a *NotKnownError where there may be an uv.
+// Find returns the installer to use. want is "auto", "uv" or "pip"; uv is the configured program, or "". The error says
+// what to install on the node; it is a *NotKnownError if a program may be uv.
 func Find(
 	ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter,
 ) (Installer, error) {
@@ -26,7 +26,7 @@ func Find(
 	case "auto", "uv":
 		i, err := findUV(ctx, uv, as)
 		if err != nil && ctx.Err() != nil {
-			return Installer{}, ctx.Err() // whether there is uv is not known
+			return Installer{}, ctx.Err() // it is unknown whether there is uv
 		}
 		var notKnown *NotKnownError
 		if err == nil || want == "uv" || errors.As(err, &notKnown) {
@@ -54,8 +54,8 @@ func Find(
 	return Installer{}, errors.Join(noUV, why)
 }
 
-// NotKnownError says that a program may be uv, but could not answer now. pip is no way out: what it builds
-// are other environments.
+// NotKnownError is of a program that may be uv, but could not answer now. pip is no fallback then: it builds other
+// environments.
 type NotKnownError struct {
 	Path string
 	Err  error
@@ -67,13 +67,13 @@ func (e *NotKnownError) Error() string {
 
 func (e *NotKnownError) Unwrap() error { return e.Err }
 
-// Temporary says that the same may succeed later, or elsewhere.
+// Temporary reports that the same may succeed later, or elsewhere.
 func (e *NotKnownError) Temporary() bool { return true }
 
 var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: " +
 	"install it, or name it by the option uv")
 
-// findUV returns the first uv that answers, and no later one while it is not known whether one before will.
+// findUV returns the first uv that answers. It returns no later one while an earlier one may still answer.
 func findUV(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
 	candidates := []string{configured}
 	if configured == "" {
@@ -115,7 +115,7 @@ func uvPlaces() []string {
 	return places
 }
 
-const uvTimeout = 30 * time.Second // it is quick, and the node may be overloaded
+const uvTimeout = 30 * time.Second // uv is quick, but the node may be overloaded
 
 // uvVersion asks a program whether it is uv.
 func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (string, error) {
@@ -132,9 +132,9 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 	case errors.Is(err, sandbox.ErrTooMuch):
 		return "", fmt.Errorf("it is not uv: it %w", err)
 	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
-		return "", &NotKnownError{path, err} // the node has too much to do, or the program is just being written
+		return "", &NotKnownError{path, err} // the node is overloaded, or the program is just being written
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
-		return "", &NotKnownError{path, err} // as the kernel does when it is out of memory
+		return "", &NotKnownError{path, err} // the kernel does that when it is out of memory
 	case err != nil:
 		return "", err
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// relocate has the environment's programs and its pyvenv.cfg name the place where it will be. It reads and
-// writes through an os.Root, as the files are another user's.
+// relocate writes the environment's final place into its programs and its pyvenv.cfg. The files belong to another user,
+// so it reads and writes through an os.Root.
 func (b *build) relocate() error {
 	if b.Final == "" || b.Final == b.Dir {
 		return nil
@@ -39,7 +39,7 @@ func (b *build) relocate() error {
 	return nil
 }
 
-// maxText is above any script: a binary is no text, and a large one is not read for it.
+// maxText is more than any script has. Larger files are binaries.
 const maxText = 1 << 20
 
 // replace rewrites a text file in place; its owner and permissions stay.

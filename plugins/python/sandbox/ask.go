@@ -11,22 +11,20 @@ import (
 )
 
 var (
-	// ErrLate is of a program that takes longer than it may.
+	// ErrLate is the error of a program that takes too long.
 	ErrLate = errors.New("did not answer")
-	// ErrTooMuch is of a program that says more than any answer.
+	// ErrTooMuch is the error of a program that prints more than any answer has.
 	ErrTooMuch = errors.New("said too much")
 )
 
-// maxOutput is more than any program says of itself, in bytes.
+// maxOutput is more than any answer has, in bytes.
 const maxOutput = 64 << 10
 
-// Ask runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with env and a TMPDIR
-// alone, in a sandbox in which it can write to that TMPDIR only, and has no network where this process is root. What it
-// says is returned with an error, too. The process and what it started are gone when Ask returns (Sandbox.Run
-// tells where that is not so).
+// Ask runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with the environment
+// env and a TMPDIR. In its sandbox it can only write to that TMPDIR, and has no network where this process is root. Its
+// output is also returned with an error. When Ask returns, the program and its children have ended, as after Sandbox.Run.
 //
-// The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec. It is none that
-// something which the program left behind had its output open.
+// The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec.
 func Ask(
 	ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string,
 ) (stdout, stderr string, err error) {
@@ -50,8 +48,7 @@ func Ask(
 	return out.text.String(), complaints.text.String(), err
 }
 
-// bounded keeps what is written until it is too much. (The buffer is not embedded: its ReadFrom
-// would take everything.)
+// bounded is a buffer with a limit. (bytes.Buffer is not embedded: its ReadFrom has no limit.)
 type bounded struct {
 	text bytes.Buffer
 	full func() // called when it is too much

@@ -7,16 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writing are the rights that landlock takes away: all that changes a file system (landlock(7)).
+// writing are the rights that landlock takes away: all those that change a file system (landlock(7)).
 const writing = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
 	unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 	unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
 	unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK |
 	unix.LANDLOCK_ACCESS_FS_MAKE_SYM
 
-// landlock has this thread, and what it starts, write nowhere but below the directories, and to /dev/null
-// and /dev/shm. It needs no privileges but no_new_privs, and Linux 6.2 (version 3, which has truncation), or
-// where mounts are read-only already, 5.19 (version 2, which has renaming to another directory).
+// landlock lets this thread and its programs write only below the directories, and to /dev/null and /dev/shm. It needs
+// no_new_privs, and Linux 6.2 (version 3, with truncation) or, if mounts are read-only already, 5.19 (version 2, with
+// renaming to another directory).
 func landlock(writable []string, closed bool) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	access := uint64(writing)

@@ -1,5 +1,5 @@
-// Package sandbox runs programs that are not trusted, such as installers and what claims to be
-// an interpreter, where they can change nothing but what they are given.
+// Package sandbox runs programs that are not trusted, such as installers and candidates for interpreters, where they can
+// change only the directories that they are given.
 package sandbox
 
 import (
@@ -20,11 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sandbox is a thread of this process that has given up what such programs must not have: what
-// it starts inherits that, and dies with it. As root these are the network, but for a
-// loopback interface of its own; for any user they are all file systems but for the directories it is
-// told, and the right to gain privileges. (Namespaces, Landlock, no_new_privs: clone(2), landlock(7),
-// prctl(2); all are a thread's own, which spares a helper program.)
+// Sandbox is a thread of this process that has given up rights. The programs that it starts inherit that, and end with
+// it. Without root the thread gives up writing to all but some directories, and gaining privileges; as root also the
+// network, except for a loopback interface of its own. (Namespaces, Landlock and no_new_privs: clone(2), landlock(7),
+// prctl(2). All of them are per thread, so no helper program is needed.)
 type Sandbox struct {
 	as       *syscall.Credential
 	alone    bool // it has a network of its own
@@ -32,19 +31,19 @@ type Sandbox struct {
 	ended    chan struct{}
 }
 
-// New starts the thread. Close ends it. Programs run as a user (nil: this process's own), and may write
-// to the directories writable, which exist, and to /dev/shm, which is their own where this process is root.
+// New starts the thread, until Close. Programs run as a user (nil: this process's own). They may write to the
+// directories writable, which exist, and to /dev/shm, which is one of their own where this process is root.
 func New(as *syscall.Credential, writable ...string) *Sandbox {
 	s := &Sandbox{as: as, commands: make(chan func()), ended: make(chan struct{})}
 	go s.serve(writable)
 	return s
 }
 
-// serve is the thread's life. It never unlocks: the runtime ends such a thread with its goroutine.
+// serve runs the thread. It never unlocks it, so the runtime ends the thread with its goroutine.
 func (s *Sandbox) serve(writable []string) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// The main thread is never ended, and stands for the process in /proc.
+		// The runtime never ends the main thread, which also represents the process in /proc.
 		go s.serve(writable)
 		<-s.ended
 		runtime.UnlockOSThread()
@@ -64,14 +63,14 @@ func (s *Sandbox) do(f func()) {
 	<-done
 }
 
-// Close ends the thread, and with it whatever it started.
+// Close ends the thread and the programs that it started.
 func (s *Sandbox) Close() {
 	close(s.commands)
 	<-s.ended
 }
 
-// confine takes from this thread what it can. Some kernels and containers refuse parts of it:
-// the program's user is the boundary that always holds, and the rest stands behind it.
+// confine takes all rights from this thread that it can. Some kernels and containers refuse parts of that: the boundary
+// that always holds is the program's user.
 func (s *Sandbox) confine(writable []string) {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	root := os.Geteuid() == 0
@@ -82,10 +81,10 @@ func (s *Sandbox) confine(writable []string) {
 		_ = unix.Unshare(unix.CLONE_NEWIPC)
 	}
 	closed := root && unix.Unshare(unix.CLONE_NEWNS) == nil && readOnly(writable) == nil
-	_ = landlock(writable, closed) // then too: who has Landlock's rules can't trace, and so not enter by /proc, others
+	_ = landlock(writable, closed) // also if closed: it keeps programs from tracing other processes
 }
 
-// loopbackUp brings up lo, which a new network namespace has down (netdevice(7)).
+// loopbackUp brings up lo, which is down in a new network namespace (netdevice(7)).
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -100,9 +99,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
-// readOnly leaves nothing writable in this mount namespace but the directories, and a
-// /dev/shm of its own, which Python's semaphores need (mount_setattr(2), Linux 5.12). What the host
-// unmounts is unmounted here, too.
+// readOnly leaves nothing writable in this mount namespace except the directories, and a /dev/shm of its own, which
+// Python's semaphores need (mount_setattr(2), Linux 5.12). What the host unmounts is also unmounted here.
 func readOnly(writable []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -121,8 +119,8 @@ func readOnly(writable []string) error {
 	if !slices.ContainsFunc(writable, below) { // it would hide them
 		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
 	}
-	// Without processes that may not be traced: the arguments of another build name its directory, and it has the same
-	// user. (proc(5). 4 is of Linux 5.8, before which the option would be the host's, too.)
+	// Hide processes that may not be traced: the arguments of another build name its directory. (proc(5). Before Linux 5.8,
+	// which has hidepid=4, the option would also change the host's mount.)
 	_ = unix.Mount("proc", "/proc", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=4")
 	for _, dir := range writable {
 		back := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
@@ -133,7 +131,7 @@ func readOnly(writable []string) error {
 	return nil
 }
 
-// Listen returns a listener on the thread's own loopback; alone says that nobody else on the node can reach it.
+// Listen returns a listener on the thread's own loopback; alone reports that no other process of the node can reach it.
 func (s *Sandbox) Listen() (l net.Listener, alone bool, err error) {
 	s.do(func() { l, err = net.Listen("tcp4", "127.0.0.1:0") })
 	return l, s.alone, err
@@ -147,11 +145,11 @@ type Program struct {
 	Stdout, Stderr io.Writer // may be the same
 }
 
-// Run runs a program to its end. When ctx ends it and what it started are killed, and the error is that of ctx;
-// otherwise it is that of package os/exec, and none that something which the program left behind had its output open.
+// Run runs a program to its end. When ctx ends, the program and its children are killed, and the error is that of ctx;
+// otherwise it is that of package os/exec. Output that a child still holds open is no error.
 //
-// Where this process is root and the kernel has PID namespaces, all that the program started is gone when Run
-// returns; elsewhere all that stayed in its session is.
+// Where this process is root and the kernel has PID namespaces, all children have ended when Run returns; elsewhere all
+// those of the program's session.
 func (s *Sandbox) Run(ctx context.Context, p Program) error {
 	err := s.try(ctx, p, os.Geteuid() == 0)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -168,7 +166,7 @@ func (s *Sandbox) try(ctx context.Context, p Program, pidNamespace bool) error {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
 	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for what left its session and holds the pipe, without a PID namespace
+	cmd.WaitDelay = time.Second // for children in another session that hold the pipe, without a PID namespace
 	var err error
 	s.do(func() { err = cmd.Start() })
 	if err != nil {
@@ -176,7 +174,7 @@ func (s *Sandbox) try(ctx context.Context, p Program, pidNamespace bool) error {
 	}
 	err = cmd.Wait()
 	if !pidNamespace {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left in its session
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the children in its session
 	}
 	switch {
 	case ctx.Err() != nil:
