@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
+func TestAsk_ReturnsOutputAndError(t *testing.T) {
 	t.Setenv("SECRET", "the agent's")
 	mark := marked(t)
 	for name, c := range map[string]struct {
@@ -63,7 +63,7 @@ func TestWhatAProgramSaysIsReturnedWithHowItEnds(t *testing.T) {
 	}
 }
 
-func TestAProgramThatHangsIsKilledWithWhatItStarted(t *testing.T) {
+func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 	for name, want := range map[string]error{"its time is over": ErrLate, "nobody waits": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
 			mark := marked(t)
@@ -104,7 +104,7 @@ func TestAProgramThatHangsIsKilledWithWhatItStarted(t *testing.T) {
 	}
 }
 
-func TestAProgramThatHidesInASessionOfItsOwnDoesNotOutliveItsProbe(t *testing.T) {
+func TestAsk_KillsChildrenInOtherSessions(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it there is no process namespace")
 	}
@@ -121,7 +121,7 @@ func TestAProgramThatHidesInASessionOfItsOwnDoesNotOutliveItsProbe(t *testing.T)
 	}
 }
 
-func TestAProbedProgramHasNeitherNetworkNorPrivilegesToGain(t *testing.T) {
+func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it the network is the agent's")
 	}
