@@ -35,7 +35,8 @@ func TestTheNewestInterpreterIsTakenForWhichThereAreAllWheels(t *testing.T) {
 	}))
 	defer index.Close()
 	installers(t, func(t *testing.T, a *agent) {
-		const config = "code = \"import sys; print(sys.implementation.name, sys.prefix)\"\nrequirements = [\"moon-phase\", \"old-tool\"]\n"
+		const config = "code = \"import sys; print(sys.implementation.name, sys.prefix)\"\nrequirements = " +
+			"[\"moon-phase\", \"old-tool\"]\n"
 		first := a.task(config, nil)
 		out := a.runs(first)
 		if !strings.HasPrefix(out, "pypy "+a.dir) {
@@ -83,7 +84,10 @@ func TestAnotherInterpretersShortTimeIsNotWhyATaskFails(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	}))
 	defer index.Close()
-	a := start(t, with(uv(t)), func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, index.URL+"/simple", "8s" })
+	a := start(t, with(uv(t)), func(c *Config) {
+		c.Offline, c.IndexURL, c.BuildTimeout = false, index.URL+"/simple",
+			"8s"
+	})
 	err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase==7\"]", nil))
 	if late.Load() == 0 || !strings.Contains(err.Error(), "moon-phase==7") || structs.IsRecoverable(err) {
 		t.Errorf("the index was asked %d times for PyPy: %v", late.Load(), err)

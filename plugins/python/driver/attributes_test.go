@@ -19,10 +19,14 @@ import (
 
 // nodesInterpreters are in Find's order.
 var nodesInterpreters = []interpreter.Interpreter{
-	{Path: "/opt/python/3.12/bin/python3.12", Version: "3.12.10", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu", PipVersion: "25.0"},
-	{Path: "/opt/python/old/bin/python3.12", Version: "3.12.9", Minor: "3.12", Implementation: "cpython", ABI: "cpython-312-x86_64-linux-gnu"},
-	{Path: "/usr/bin/python3.9", Version: "3.9.2", Minor: "3.9", Implementation: "cpython", ABI: "cpython-39-x86_64-linux-gnu"},
-	{Path: "/usr/local/bin/python3.14t", Version: "3.14.0", Minor: "3.14", Implementation: "cpython", ABI: "cpython-314t-x86_64-linux-gnu", FreeThreaded: true},
+	{Path: "/opt/python/3.12/bin/python3.12", Version: "3.12.10", Minor: "3.12", Implementation: "cpython",
+		ABI: "cpython-312-x86_64-linux-gnu", PipVersion: "25.0"},
+	{Path: "/opt/python/old/bin/python3.12", Version: "3.12.9", Minor: "3.12", Implementation: "cpython",
+		ABI: "cpython-312-x86_64-linux-gnu"},
+	{Path: "/usr/bin/python3.9", Version: "3.9.2", Minor: "3.9", Implementation: "cpython",
+		ABI: "cpython-39-x86_64-linux-gnu"},
+	{Path: "/usr/local/bin/python3.14t", Version: "3.14.0", Minor: "3.14", Implementation: "cpython",
+		ABI: "cpython-314t-x86_64-linux-gnu", FreeThreaded: true},
 	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy", ABI: "pypy39-pp73"},
 }
 

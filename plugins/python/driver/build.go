@@ -28,7 +28,8 @@ type order struct {
 // environmentOfAny returns an environment in which everything that is required is installed, and the interpreter it is
 // for: the best of those that fit for which that can be. The caller releases it.
 func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFiles,
-	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment, interpreter.Interpreter, error) {
+	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment,
+	interpreter.Interpreter, error) {
 	none := interpreter.Interpreter{}
 	c := &d.config
 	installer, err := d.installers.get(ctx, found)
@@ -40,7 +41,9 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 		if installer.NoUV != nil {
 			why = " (" + installer.NoUV.Error() + ")"
 		}
-		return nil, none, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml", r.Config.Lock, why)
+		return nil, none, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { "+
+			"attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml",
+			r.Config.Lock, why)
 	}
 	limit := c.BuildTimeout.Duration()
 	looking, cancel := context.WithTimeout(ctx, limit)
@@ -72,7 +75,8 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 			return nil, none, err
 		}
 		if i == 0 && len(fitting) > 1 {
-			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %s", full(python), brief(err))
+			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %s", full(python),
+				brief(err))
 		}
 	}
 	return nil, none, try.err()
@@ -139,7 +143,8 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 		r.Event("Environment %s: cache hit", which)
 	case built != nil:
 		d.tidySoon() // the cache has grown
-		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)), float64(env.Size)/1e6)
+		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)),
+			float64(env.Size)/1e6)
 	}
 	if len(env.Warnings) > 0 {
 		r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(env.Warnings, "; "))

@@ -21,7 +21,8 @@ func TestABuildThatTakesTooLongIsTriedAgainAndNamesItsLimit(t *testing.T) {
 	defer never.Close()
 	installers(t, func(t *testing.T, a *agent) {
 		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase\"]", nil))
-		if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") || !structs.IsRecoverable(err) {
+		if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") ||
+			!structs.IsRecoverable(err) {
 			t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
 		}
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
@@ -48,7 +49,10 @@ func TestPagesWithWheelsAreNoIndex(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
-	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the index was asked for %s", r.URL) }))
+	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		t.Errorf("the index was asked for %s", r.URL)
+	}))
 	defer index.Close()
 	tasks := map[string]string{
 		"the node is offline": "requirements = [\"moon-phase\"]\nfind_links = [\"" + page + "\"]",
@@ -96,7 +100,8 @@ func TestAnOldEnvironmentServesWhileItCannotBeRefreshed(t *testing.T) {
 				t.Errorf("got %q", out)
 			}
 			a.says(cfg, event)
-			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said, "not in the cache") {
+			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said,
+				"not in the cache") {
 				t.Errorf("what is refreshed is there: %s", said)
 			}
 		}

@@ -26,7 +26,8 @@ func constraintCommand() plugin.Command {
 // constraint prints the block for all arguments together: files, and specifiers such as ">=3.11".
 func constraint(w io.Writer, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
+		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or " +
+			"uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
 	}
 	var wanted interpreter.Specifier
 	var from []string

@@ -27,7 +27,8 @@ func files(t *testing.T, all map[string]string) {
 }
 
 func block(operator, value string) string {
-	return "constraint {\n  attribute = \"${attr.driver.python.versions}\"\n  operator  = \"" + operator + "\"\n  value     = \"" + value + "\"\n}\n"
+	return "constraint {\n  attribute = \"${attr.driver.python.versions}\"\n  operator  " +
+		"= \"" + operator + "\"\n  value     = \"" + value + "\"\n}\n"
 }
 
 const none = "# no constraint is needed: each interpreter of a node with the python driver fits\n"
@@ -55,14 +56,20 @@ func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 		{[]string{"bare/pyproject.toml"}, "# from bare/pyproject.toml, which has no requires-python\n" + none},
 		{[]string{"old.py"}, "# from old.py: requires-python = \">=3.6\"\n" + none},
 		{[]string{"exact.py"}, "# from exact.py: requires-python = \"==3.11.2\"\n" + block("set_contains", "3.11.2")},
-		{[]string{"pyproject.toml"}, "# from pyproject.toml: requires-python = \">=3.12.4\"\n# not every release of 3.12 fits: the driver looks at that when the task starts\n" + open + block("set_contains_any", "3.12,3.13,3.14,3.15,3.16")},
-		{[]string{"pylock.toml"}, "# from pylock.toml: requires-python = \"~=3.11.4\"\n# not every release of 3.11 fits: the driver looks at that when the task starts\n" + block("set_contains_any", "3.11")},
+		{[]string{"pyproject.toml"}, "# from pyproject.toml: requires-python = \">=3.12.4\"\n# not every release of 3.12 " +
+			"fits: the driver looks at that when the task starts\n" + open + block("set_contains_any",
+			"3.12,3.13,3.14,3.15,3.16")},
+		{[]string{"pylock.toml"}, "# from pylock.toml: requires-python = \"~=3.11.4\"\n# not every release of 3.11 fits: " +
+			"the driver looks at that when the task starts\n" + block("set_contains_any", "3.11")},
 		{[]string{"uv.lock"}, "# from uv.lock: requires-python = \"==3.12.*\"\n" + block("set_contains_any", "3.12")},
-		{[]string{"app.py.lock"}, "# from app.py.lock: requires-python = \">=3.10, <3.11\"\n" + block("set_contains_any", "3.10")},
-		{[]string{"injecting/pylock.toml"}, "# from injecting/pylock.toml: requires-python = \" \\n >=3.10,\\n<3.11\"\n" + block("set_contains_any", "3.10")},
+		{[]string{"app.py.lock"}, "# from app.py.lock: requires-python = \">=3.10, <3.11\"\n" + block("set_contains_any",
+			"3.10")},
+		{[]string{"injecting/pylock.toml"}, "# from injecting/pylock.toml: requires-python = \" \\n " +
+			">=3.10,\\n<3.11\"\n" + block("set_contains_any", "3.10")},
 		{[]string{">=3.13"}, "# from >=3.13\n" + open + block("set_contains_any", "3.13,3.14,3.15,3.16")},
 		{[]string{"3.12"}, "# from 3.12\n" + block("set_contains_any", "3.12")},
-		{[]string{"app.py", ">=3.12"}, "# from app.py: requires-python = \">=3.11,<3.13\"\n# from >=3.12\n" + block("set_contains_any", "3.12")},
+		{[]string{"app.py", ">=3.12"}, "# from app.py: requires-python = \">=3.11,<3.13\"\n# from " +
+			">=3.12\n" + block("set_contains_any", "3.12")},
 	} {
 		var b strings.Builder
 		if err := constraint(&b, test.args); err != nil || b.String() != test.want {
@@ -74,8 +81,10 @@ func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 func TestALockThatIsARequirementsFileSaysNothingOfTheInterpreter(t *testing.T) {
 	const want = "# from requirements.lock, which has no requires-python\n" + none
 	for _, content := range []string{
-		"moon-phase==1.2 \\\n    --hash=sha256:" + strings.Repeat("0", 64) + "\n", "# by uv\r\n\r\n-i https://host/simple\r\nmoon-phase==1.2", "\uFEFFmoon.phase [tide] >= 1 ; python_version > '3'",
-		"moon-phase", "moon-phase # all of it\n", "moon-phase @ https://host/x.whl", "moon-phase \\\n==1", "tide[moon,sun]==1",
+		"moon-phase==1.2 \\\n    --hash=sha256:" + strings.Repeat("0", 64) + "\n",
+		"# by uv\r\n\r\n-i https://host/simple\r\nmoon-phase==1.2", "\uFEFFmoon.phase [tide] >= 1 ; python_version > '3'",
+		"moon-phase", "moon-phase # all of it\n", "moon-phase @ https://host/x.whl", "moon-phase \\\n==1",
+		"tide[moon,sun]==1",
 	} {
 		files(t, map[string]string{"requirements.lock": content})
 		var b strings.Builder
@@ -125,14 +134,17 @@ func (*scheduler) Metrics() *structs.AllocMetric { return new(structs.AllocMetri
 
 // meets says whether Nomad places a job with the constraint on a node with the attribute.
 func meets(attribute string, c *interpreter.Constraint) bool {
-	constraint := &structs.Constraint{LTarget: "${attr." + interpreter.VersionsAttribute + "}", Operand: c.Operator, RTarget: c.Value}
+	constraint := &structs.Constraint{LTarget: "${attr." + interpreter.VersionsAttribute + "}", Operand: c.Operator,
+		RTarget: c.Value}
 	node := &structs.Node{Attributes: map[string]string{interpreter.VersionsAttribute: attribute}}
 	return feasible.NewConstraintChecker(new(scheduler), []*structs.Constraint{constraint}).Feasible(node)
 }
 
 func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
-	nodes := [][]interpreter.Interpreter{nodesInterpreters, nodesInterpreters[1:2], nodesInterpreters[2:3], nodesInterpreters[3:4], nodesInterpreters[3:]}
-	for _, text := range []string{"", ">=3.8", ">=3.10", ">=3.12", "<3.12", "3.12", "3.9", "==3.12.9", "==3.12.8", "3.9.16", ">=3.13", ">=3.10,<3.12", "~=3.9", "!=3.12.*,>=3.10"} {
+	nodes := [][]interpreter.Interpreter{nodesInterpreters, nodesInterpreters[1:2], nodesInterpreters[2:3],
+		nodesInterpreters[3:4], nodesInterpreters[3:]}
+	for _, text := range []string{"", ">=3.8", ">=3.10", ">=3.12", "<3.12", "3.12", "3.9", "==3.12.9", "==3.12.8",
+		"3.9.16", ">=3.13", ">=3.10,<3.12", "~=3.9", "!=3.12.*,>=3.10"} {
 		wanted, err := interpreter.ParseSpecifier(text)
 		if err != nil {
 			t.Fatal(err)

@@ -100,7 +100,8 @@ func (d *instance) DefaultUser() string { return d.config.DefaultUser }
 func cacheDir(configured string) (string, error) {
 	if configured != "" {
 		if !filepath.IsAbs(configured) {
-			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /, such as \"/var/cache/outrider/python\"", configured)
+			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /, such as \"/var/cache/outrider/python\"",
+				configured)
 		}
 		return filepath.Clean(configured), nil
 	}
@@ -109,7 +110,8 @@ func cacheDir(configured string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache_dir is not set, and the agent's user has no home directory for a default: set it in the plugin's config")
+		return "", fmt.Errorf("cache_dir is not set, and the agent's user has no home directory for a default: set it in " +
+			"the plugin's config")
 	}
 	return filepath.Join(dir, "outrider", "python"), nil
 }

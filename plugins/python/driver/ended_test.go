@@ -10,14 +10,17 @@ import (
 func TestExceptionIsAmongTheEvents(t *testing.T) {
 	a := start(t)
 	for name, c := range map[string]struct{ code, want string }{
-		"missing module": {"x = 1\nimport requests_x\n", "Python: ModuleNotFoundError: No module named 'requests_x' (app.py:2)"},
-		"in a function":  {"def f():\n    return {}['key']\nf()\n", "Python: KeyError: 'key' (app.py:2)"},
-		"syntax":         {"print('a'\n", "SyntaxError"},
-		"crash":          {"import faulthandler\nfaulthandler._sigsegv()\n", "Segmentation fault (app.py:2)"},
-		"sys.exit":       {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
-		"in a package":   {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n", "Python: ValueError: closed (shop/util.py:2)"},
-		"long message":   {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
-		"usage":          {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n", "app: error: unrecognized arguments: -z"},
+		"missing module": {"x = 1\nimport requests_x\n",
+			"Python: ModuleNotFoundError: No module named 'requests_x' (app.py:2)"},
+		"in a function": {"def f():\n    return {}['key']\nf()\n", "Python: KeyError: 'key' (app.py:2)"},
+		"syntax":        {"print('a'\n", "SyntaxError"},
+		"crash":         {"import faulthandler\nfaulthandler._sigsegv()\n", "Segmentation fault (app.py:2)"},
+		"sys.exit":      {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
+		"in a package": {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n",
+			"Python: ValueError: closed (shop/util.py:2)"},
+		"long message": {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
+		"usage": {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n",
+			"app: error: unrecognized arguments: -z"},
 	} {
 		const util = "def f():\n    raise ValueError('closed')\nf()\n"
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
@@ -31,9 +34,10 @@ func TestExceptionIsAmongTheEvents(t *testing.T) {
 func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
 	a := start(t)
 	for name, code := range map[string]string{
-		"ends well":             "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
-		"another code":          "import sys\nsys.exit(3)\n",
-		"stopped, and says so":  "import os, signal, sys, time, traceback\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(10)\nexcept KeyboardInterrupt:\n    traceback.print_exc()\n    sys.exit(1)\n",
+		"ends well":    "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
+		"another code": "import sys\nsys.exit(3)\n",
+		"stopped, and says so": "import os, signal, sys, time, traceback\ntry:\n    os.kill(os.getpid(), " +
+			"signal.SIGINT)\n    time.sleep(10)\nexcept KeyboardInterrupt:\n    traceback.print_exc()\n    sys.exit(1)\n",
 		"stopped as Nomad does": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(10)\n",
 	} {
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": code})
@@ -49,7 +53,8 @@ func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
 
 func TestWhatAProgramSaysLastWhenItIsStoppedIsNotTold(t *testing.T) {
 	a := start(t)
-	cfg := a.task(`script = "app.py"`, map[string]string{"app.py": "import sys, time\ntry:\n    print('runs', flush=True)\n" +
+	cfg := a.task(`script = "app.py"`, map[string]string{"app.py": "import sys, time\ntry:\n    print('runs', " +
+		"flush=True)\n" +
 		"    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit('stopped by request')\n"})
 	_, _, err := a.StartTask(cfg)
 	must(t, err)
@@ -81,10 +86,12 @@ func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
-	must(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nPassword: hunter2\n"), 0o600))
+	must(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
+		"<module>\nPassword: hunter2\n"), 0o600))
 	// the task puts a link in the place of its own log
-	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]", map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
-		"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
+	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]",
+		map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
+			"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
 	cfg.Env["LOGS"] = filepath.Join(cfg.AllocDir, "alloc/logs")
 	must(t, os.Chmod(cfg.Env["LOGS"], 0o777))
 	_, r := a.run(cfg)
@@ -102,7 +109,8 @@ func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
 func TestExceptionOfATaskThatEndedWithoutThePluginIsTold(t *testing.T) {
 	a := start(t)
 	gate := filepath.Join(a.dir, "gate")
-	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise ValueError('late')\"", nil)
+	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise "+
+		"ValueError('late')\"", nil)
 	handle, _, err := a.StartTask(cfg)
 	must(t, err)
 	a.stopDriver()

@@ -14,8 +14,8 @@ import (
 )
 
 // startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
-// Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's own,
-// which ends with it.
+// Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's
+// own, which ends with it.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	temporary := false
 	var may interface{ Temporary() bool }

@@ -79,8 +79,8 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// openRegular opens a file to read. It neither hangs on a FIFO nor touches a device: it opens the path with O_PATH, checks
-// what that is, and opens the same file again (open(2)). flags are for the first.
+// openRegular opens a file to read. It neither hangs on a FIFO nor touches a device: it opens the path with O_PATH,
+// checks what that is, and opens the same file again (open(2)). flags are for the first.
 func openRegular(path string, flags int) (*os.File, error) {
 	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -98,8 +98,8 @@ func openRegular(path string, flags int) (*os.File, error) {
 	return file, err
 }
 
-// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root. The thread ends with
-// the call.
+// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root. The thread ends
+// with the call.
 func asUser(u *task.User, f func() error) error {
 	if u == nil || os.Geteuid() != 0 {
 		return f()

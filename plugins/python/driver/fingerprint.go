@@ -32,7 +32,8 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	rejected := d.finder.Rejected()
 	d.logRejected(rejected, d.config.Interpreters != nil)
 	if len(found) == 0 {
-		words := "no Python interpreter that tasks can run is on this node: install one, or name its path with interpreters in the plugin's config"
+		words := "no Python interpreter that tasks can run is on this node: install one, or name its path with " +
+			"interpreters in the plugin's config"
 		if len(rejected) > 0 {
 			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}

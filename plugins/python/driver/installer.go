@@ -49,7 +49,8 @@ func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpr
 	return f.ask(ctx, found, true)
 }
 
-func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer, error) {
+func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer,
+	error) {
 	const every = 10 * time.Minute
 	before := f.last.Load()
 	known := before.installer.Name != ""

@@ -96,7 +96,8 @@ func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
 }
 
 func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {
-	uv, pip := install.Installer{Name: "uv", Version: "1"}, install.Installer{Name: "pip", NoUV: errors.New("may not be run")}
+	uv, pip := install.Installer{Name: "uv", Version: "1"}, install.Installer{Name: "pip",
+		NoUV: errors.New("may not be run")}
 	notKnown := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
 	gone := errors.New("there is none")
 	var log bytes.Buffer
@@ -173,7 +174,8 @@ func TestWhoWaitsAsksWhenWhoAskedHasGone(t *testing.T) {
 }
 
 func testFinder(find func(context.Context) (install.Installer, error)) *installerFinder {
-	return newInstallerFinder(hclog.NewNullLogger(), func(ctx context.Context, _ []interpreter.Interpreter) (install.Installer, error) {
+	return newInstallerFinder(hclog.NewNullLogger(), func(ctx context.Context,
+		_ []interpreter.Interpreter) (install.Installer, error) {
 		return find(ctx)
 	})
 }
@@ -189,7 +191,8 @@ func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {
 	must(t, err)
 	defer written.Close()
 	a := start(t, func(c *Config) { c.Installer, c.UV = "auto", uv })
-	cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": useMoon})
+	cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
+		map[string]string{"app.py": useMoon})
 	a.withWheels(cfg, moon)
 	if err := a.refused(cfg); !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "not known yet") {
 		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)

@@ -19,12 +19,14 @@ type key struct{ text, secret string }
 
 // environmentKey has everything in it that makes another environment. It is shown to
 // the operator, so that what may have passwords in it is apart.
-func environmentKey(python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources, sdists bool) key {
+func environmentKey(python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources,
+	sdists bool) key {
 	var t, secret strings.Builder
 	line := func(name string, values ...any) {
 		fmt.Fprintf(&t, "%s %s\n", name, strings.TrimSuffix(fmt.Sprintln(values...), "\n"))
 	}
-	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size, python.File.ModTime)
+	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
+		python.File.ModTime)
 	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
 	line("installer", i.Tool(python), made)
 	line("source-distributions", sdists)

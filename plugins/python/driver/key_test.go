@@ -15,7 +15,9 @@ func TestWhatMayBeSecretInAURLIsPartOfTheKeyAndNotOfItsText(t *testing.T) {
 	of := func(secret string) key {
 		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl?sig=" + secret})
 		must(t, err)
-		job := &TaskConfig{IndexURL: "https://host/simple?token=" + secret, ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}, FindLinks: []string{"https://host/page#" + secret}}
+		job := &TaskConfig{IndexURL: "https://host/simple?token=" + secret,
+			ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"},
+			FindLinks:      []string{"https://host/page#" + secret}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
 		must(t, err)
 		return environmentKey(interpreter.Interpreter{}, install.Installer{Name: "uv"}, set, src, false)

@@ -94,7 +94,8 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	}
 	var packed []byte
 	must(t, base.MsgPackEncode(&packed, &config))
-	must(t, a.SetConfig(&base.Config{PluginConfig: packed, AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}}))
+	must(t, a.SetConfig(&base.Config{PluginConfig: packed,
+		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}}))
 	events, err := a.TaskEvents(ctx)
 	must(t, err)
 	go func() { // ends with the driver

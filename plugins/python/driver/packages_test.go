@@ -87,14 +87,23 @@ func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
 			config string
 			files  map[string]string
 		}{
-			"list":                 {`requirements = ["moon-phase==1.2"]`, nil},
-			"file":                 {`requirements = "local/requirements.txt"`, map[string]string{"requirements.txt": "# needed\nmoon-phase  # any\n"}},
-			"file that says where": {`requirements = "local/requirements.txt"`, map[string]string{"requirements.txt": "--no-index\n-f wheels\nmoon-phase\n"}},
-			"lock":                 {`lock = "requirements.lock"`, map[string]string{"requirements.lock": "moon-phase==1.2 \\\n    " + sum + "\n"}},
-			"pylock":               {`lock = "pylock.toml"`, map[string]string{"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=3.8\"\n[[packages]]\nname = \"moon-phase\"\nversion = \"1.2\"\n[[packages.wheels]]\nname = \"moon_phase-1.2-py3-none-any.whl\"\npath = \"wheels/moon_phase-1.2-py3-none-any.whl\"\nhashes = {sha256 = \"" + sum[len("--hash=sha256:"):] + "\"}\n"}},
-			"inline":               {"", map[string]string{"app.py": "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon}},
-			"inline code":          {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon + "EOT\n", nil},
-			"module of it":         {"module = \"moon_phase\"\nrequirements = [\"moon-phase\"]", nil},
+			"list": {`requirements = ["moon-phase==1.2"]`, nil},
+			"file": {`requirements = "local/requirements.txt"`,
+				map[string]string{"requirements.txt": "# needed\nmoon-phase  # any\n"}},
+			"file that says where": {`requirements = "local/requirements.txt"`,
+				map[string]string{"requirements.txt": "--no-index\n-f wheels\nmoon-phase\n"}},
+			"lock": {`lock = "requirements.lock"`,
+				map[string]string{"requirements.lock": "moon-phase==1.2 \\\n    " + sum + "\n"}},
+			"pylock": {`lock = "pylock.toml"`,
+				map[string]string{"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = " +
+					"\">=3.8\"\n[[packages]]\nname = \"moon-phase\"\nversion = \"1.2\"\n[[packages.wheels]]\nname = " +
+					"\"moon_phase-1.2-py3-none-any.whl\"\npath = \"wheels/moon_phase-1.2-py3-none-any.whl\"\nhashes = {sha256 " +
+					"= \"" + sum[len("--hash=sha256:"):] + "\"}\n"}},
+			"inline": {"", map[string]string{"app.py": "# /// script\n# requires-python = \">=3.8\"\n# " +
+				"dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon}},
+			"inline code": {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# " +
+				"///\n" + useMoon + "EOT\n", nil},
+			"module of it": {"module = \"moon_phase\"\nrequirements = [\"moon-phase\"]", nil},
 		} {
 			files := map[string]string{"app.py": useMoon}
 			maps.Copy(files, c.files)
@@ -152,7 +161,8 @@ func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
 
 func TestAnUnknownExtraIsTold(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
-		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": useMoon})
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]",
+			map[string]string{"app.py": useMoon})
 		a.withWheels(cfg, moon)
 		a.runs(cfg)
 		a.says(cfg, "nosuch")
@@ -203,7 +213,8 @@ func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
 		t.Run(user, func(t *testing.T) {
 			a := start(t)
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]", map[string]string{"app.py": attack}, asUserOf(user))
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
+				map[string]string{"app.py": attack}, asUserOf(user))
 			a.withWheels(cfg, moon)
 			want := "tried\n"
 			if user == "root" {
@@ -218,10 +229,12 @@ func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
 
 func TestTaskHasItsEnvironmentsProgramsFirst(t *testing.T) {
 	tool := wheeltest.Wheel{Name: "tool", Version: "1", Files: map[string]string{
-		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == sys.base_prefix)\n", "tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
+		"tool.py":                           "def main():\n    import sys\n    print('tool', sys.prefix == sys.base_prefix)\n",
+		"tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
 	installers(t, func(t *testing.T, a *agent) {
 		cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",
-			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, flush=True)\nsubprocess.run(['tool'], check=True)\n"})
+			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, " +
+				"flush=True)\nsubprocess.run(['tool'], check=True)\n"})
 		a.withWheels(cfg, tool)
 		if out := a.runs(cfg); out != "True\ntool False\n" {
 			t.Errorf("got %q", out)
@@ -234,13 +247,15 @@ func TestWhatTheTasksUserMayNotReadIsNotRead(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"", "lock = \"local/pylock.toml\"", "lock = \"link.txt\""} {
+	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"",
+		"lock = \"local/pylock.toml\"", "lock = \"link.txt\""} {
 		cfg := a.task("script = \"app.py\"\nfind_links = [\"local\"]\n"+config, map[string]string{"app.py": useMoon})
 		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))
 		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "pylock.toml")))
 		must(t, os.RemoveAll(secret+".txt"))
 		must(t, os.Symlink(secret, secret+".txt"))
-		if err := a.refused(cfg); strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "permission denied") {
+		if err := a.refused(cfg); strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(),
+			"permission denied") {
 			t.Errorf("%s: %v", config, err)
 		}
 	}
@@ -258,9 +273,11 @@ func TestAgentsOwnPythonSettingsDoNotReachTasks(t *testing.T) {
 	t.Setenv("PYTHONHOME", "/nowhere")
 	t.Setenv("PIP_INDEX_URL", "https://user:secret@example.invalid")
 	a := start(t)
-	cfg := a.task(`code = "import os\nprint({k: v for k, v in os.environ.items() if k.startswith(('PYTHON', 'PIP_'))})"`, nil, func(c *drivers.TaskConfig) {
-		c.Env["PYTHONHOME"], c.Env["PIP_INDEX_URL"], c.Env["PYTHONWARNINGS"] = "/nowhere", "https://user:secret@example.invalid", "error"
-	})
+	cfg := a.task(`code = "import os\nprint({k: v for k, v in os.environ.items() if k.startswith(('PYTHON', 'PIP_'))})"`,
+		nil, func(c *drivers.TaskConfig) {
+			c.Env["PYTHONHOME"], c.Env["PIP_INDEX_URL"], c.Env["PYTHONWARNINGS"] = "/nowhere",
+				"https://user:secret@example.invalid", "error"
+		})
 	if out := a.runs(cfg); out != "{'PYTHONWARNINGS': 'error'}\n" {
 		t.Errorf("got %q", out)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// inlineCode is the file that the option code is written to, in the task directory. It is a file so that tracebacks show
-// its lines and multiprocessing finds it.
+// inlineCode is the file that the option code is written to, in the task directory. It is a file so that tracebacks
+// show its lines and multiprocessing finds it.
 const inlineCode = "local/inline_code.py"
 
 // program is what a task runs: the interpreter's arguments for it, and what it declares to require.

@@ -26,7 +26,8 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 	must(t, err)
 	must(t, z.Close())
 	files := map[string]string{
-		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(), "exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
+		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(),
+		"exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
 		"-odd.py": greet, "package/__init__.py": "", "package/cli.py": greet,
 	}
 	for name, config := range map[string]string{
@@ -54,7 +55,8 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 func TestTheInterpreterRunsWithTheOptionsOfTheJob(t *testing.T) {
 	a := start(t)
 	const show = "import faulthandler, sys\nf = sys.flags\n" +
-		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, faulthandler.is_enabled(), *sys.argv[1:])\n"
+		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, " +
+		"faulthandler.is_enabled(), *sys.argv[1:])\n"
 	for config, want := range map[string]string{
 		``:                   "1 0 False None [] True",
 		`unbuffered = true`:  "1 0 False None [] True",
@@ -84,9 +86,10 @@ func TestPythonIsToldHowManyCoresAreReserved(t *testing.T) {
 		{"3.13", "", "None"},
 		{"3.12", strconv.Itoa(first), "None"}, // it does not know the option
 	} {
-		cfg := a.task("code = \"import sys; print(sys._xoptions.get('cpu_count'))\"\npython = \""+test.python+"\"", nil, func(c *drivers.TaskConfig) {
-			c.Resources.LinuxResources.CpusetCpus = test.cpus
-		})
+		cfg := a.task("code = \"import sys; print(sys._xoptions.get('cpu_count'))\"\npython = \""+test.python+"\"", nil,
+			func(c *drivers.TaskConfig) {
+				c.Resources.LinuxResources.CpusetCpus = test.cpus
+			})
 		if out := a.runs(cfg); out != test.want+"\n" {
 			t.Errorf("%+v: got %q", test, out)
 		}
@@ -100,7 +103,8 @@ func (a *agent) pretends(version string) {
 	path := filepath.Join(a.dir, minor, "python"+minor)
 	must(a.t, os.Mkdir(filepath.Dir(path), 0o755))
 	must(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
-		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": \"\"/'\n"+
+		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": "+
+		"\"\"/'\n"+
 		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
 }
 
@@ -161,7 +165,8 @@ func TestWhereAFileWasLookedForIsSaidOnce(t *testing.T) {
 	dir := t.TempDir()
 	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
 	_, _, err := files.find("a.py")
-	if want := fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py", dir); err == nil || err.Error() != want {
+	if want := fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py",
+		dir); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
 }

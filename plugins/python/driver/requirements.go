@@ -10,8 +10,8 @@ import (
 // maxRequirements bounds a requirements file or a lock.
 const maxRequirements = 8 << 20
 
-// readRequirements is what the job and the program require together. A lock is complete, so that the declarations of the
-// program are not read.
+// readRequirements is what the job and the program require together. A lock is complete, so that the declarations of
+// the program are not read.
 func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
 	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
 	choice := requirement.Choice{Extras: t.Extras, Groups: t.DepGroups}

@@ -89,8 +89,8 @@ func use(cmd *task.Command, env *environment.Environment) {
 	}
 }
 
-// withoutAgents removes the agent's own settings for Python and its installers, which raw environments inherit, and keeps
-// those of the job.
+// withoutAgents removes the agent's own settings for Python and its installers, which raw environments inherit, and
+// keeps those of the job.
 func withoutAgents(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, value, _ := strings.Cut(v, "=")

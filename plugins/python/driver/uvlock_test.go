@@ -16,8 +16,11 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	moon.Write(t, wheels)
 	index := wheeltest.Index(t, wheels)
 	project := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte("[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"moon-phase\"]\n"), 0o644))
-	cmd := exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index", index.URL+"/simple")
+	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"),
+		[]byte("[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"moon-phase\"]\n"),
+		0o644))
+	cmd := exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
+		index.URL+"/simple")
 	cmd.Dir = project
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -49,9 +52,11 @@ func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
 	}
 
 	// a lock may name where a file is, too
-	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase", "moon-phase @ "+index.URL+"/files/"+later.File(), 1)
+	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase",
+		"moon-phase @ "+index.URL+"/files/"+later.File(), 1)
 	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
-	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index", index.URL+"/simple")
+	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
+		index.URL+"/simple")
 	cmd.Dir = project
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -18,7 +18,8 @@ import (
 func validate(c *Config) error {
 	for _, g := range c.Interpreters {
 		if !filepath.IsAbs(g) {
-			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as \"/opt/python/*/bin/python3*\"", g)
+			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as "+
+				"\"/opt/python/*/bin/python3*\"", g)
 		}
 		if _, err := filepath.Match(g, "/"); err != nil {
 			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)
@@ -59,7 +60,8 @@ func (t *TaskConfig) check(c *Config) error {
 		return fmt.Errorf("extras and dependency_groups are a project's: name its pyproject.toml in requirements, or its " +
 			"uv.lock or pylock.toml in lock (those of a package are written with it: \"NAME[EXTRA]\")")
 	case strings.HasPrefix(t.Module, "-") || strings.ContainsAny(t.Module, " /\x00"):
-		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"", t.Module)
+		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"",
+			t.Module)
 	case strings.ContainsRune(t.Script, 0):
 		return fmt.Errorf("script has a NUL character, which no path has")
 	}
@@ -78,7 +80,8 @@ func (t *TaskConfig) check(c *Config) error {
 		}
 	}
 	if t.Offline && len(urls) > 0 {
-		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline is set")
+		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline " +
+			"is set")
 	}
 	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !index.IsURL(f) })...)
 	if !c.JobIndexes && len(urls) > 0 {
@@ -96,9 +99,11 @@ func buildUsers(c *Config) (*environment.Users, error) {
 		case err != nil:
 			return nil, fmt.Errorf("build_user %w", err)
 		case only.UID == 0 || only.GID == 0:
-			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; name another user")
+			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; " +
+				"name another user")
 		case only.UID == environment.Prober:
-			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user", environment.Prober)
+			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user",
+				environment.Prober)
 		}
 		users.Only = only
 	}
@@ -110,7 +115,8 @@ func buildUsers(c *Config) (*environment.Users, error) {
 	if gid, err := strconv.ParseUint(group, 10, 32); err == nil {
 		who.GID = uint32(gid)
 	}
-	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID || who.GID == users.Only.GID) {
+	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID ||
+		who.GID == users.Only.GID) {
 		return nil, fmt.Errorf("default_user %s is who builds, or of its group: whoever builds runs no tasks", c.DefaultUser)
 	}
 	return users, nil

@@ -18,14 +18,17 @@ import (
 
 func TestAWheelhouseIsReadWithinBounds(t *testing.T) {
 	dir := t.TempDir()
-	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40, "notes.txt": 1 << 40} {
+	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40,
+		"notes.txt": 1 << 40} {
 		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 		must(t, os.Truncate(filepath.Join(dir, name), size))
 	}
-	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, true); err == nil || !strings.Contains(err.Error(), "cache_max_size") {
+	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, true); err == nil || !strings.Contains(err.Error(),
+		"cache_max_size") {
 		t.Errorf("more than the limit: %v", err)
 	}
-	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, false); err == nil || !strings.Contains(err.Error(), "cache_max_size") {
+	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, false); err == nil || !strings.Contains(err.Error(),
+		"cache_max_size") {
 		t.Errorf("more than the limit, unread: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -55,7 +58,8 @@ func TestWheelsOfAJobAreCopiedAsTheyWereLookedAt(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(wheel, []byte("two"), 0o600))
-	if _, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
+	if _, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "changed meanwhile") {
 		t.Errorf("another wheel in its place: %v", err)
 	}
 }
@@ -69,7 +73,8 @@ func TestWheelsOfAJobAreFirstReadWhenTheyAreBuiltWhereRequirementsHaveHashes(t *
 	cancel() // whoever reads a wheel notices
 	hashed := &requirement.Set{Lines: []string{"a==1 --hash=sha256:" + strings.Repeat("0", 64)}, Hashed: true}
 	for required, want := range map[*requirement.Set]error{hashed: nil, {Lines: []string{"a"}}: context.Canceled} {
-		if _, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, required); !errors.Is(err, want) {
+		if _, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, required); !errors.Is(err,
+			want) {
 			t.Errorf("hashed %t: %v", required.Hashed, err)
 		}
 	}

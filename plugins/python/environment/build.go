@@ -57,7 +57,8 @@ func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment,
 }
 
 // run calls Spec.Build. No process of the builder is left when it returns without an error. Call release after the
-// environment was sealed: a file that is linked in it and in the downloads must be the builder's while either is checked.
+// environment was sealed: a file that is linked in it and in the downloads must be the builder's while either is
+// checked.
 func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) (release func(), err error) {
 	downloads := ""
 	var k *downloadDir

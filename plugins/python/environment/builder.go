@@ -118,8 +118,8 @@ func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err
 	return b, left, err
 }
 
-// lock returns nil where another build has the user. It locks a file, which is removed with the lock; the kernel releases
-// it when this process ends.
+// lock returns nil where another build has the user. It locks a file, which is removed with the lock; the kernel
+// releases it when this process ends.
 func (u *Users) lock(user User) (*Builder, error) {
 	path := filepath.Join(u.Dir, strconv.FormatUint(uint64(user.UID), 10)+".lock")
 	for {
@@ -168,7 +168,8 @@ func clear(uid uint32) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("process %d (%s) of user %d, which builds, does not end, and could change what is built", left[0].pid, left[0].name, uid)
+			return fmt.Errorf("process %d (%s) of user %d, which builds, does not end, and could change what is built",
+				left[0].pid, left[0].name, uid)
 		}
 		for _, p := range left {
 			p.kill(uid)

@@ -114,7 +114,8 @@ func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing
 			if other == "another" {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
-			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
+			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Downloads: true, Build: func(context.Context,
+				*Builder, string, string, string, string) error {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
@@ -137,7 +138,11 @@ func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing
 		for range 20 {
 			all.Go(func() {
 				e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Limit: 100 * time.Millisecond,
-					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _, _ string) error { <-ctx.Done(); return ctx.Err() }})
+					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _,
+						_ string) error {
+						<-ctx.Done()
+						return ctx.Err()
+					}})
 				if err != nil || !errors.Is(e.Stale, context.DeadlineExceeded) {
 					t.Errorf("got %+v, %v", e, err)
 				}

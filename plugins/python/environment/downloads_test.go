@@ -11,7 +11,8 @@ import (
 
 // downloading is a build that finds some downloads, and adds one.
 func downloading(t *testing.T, found *[]string, name string) Spec {
-	return Spec{Key: name, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	return Spec{Key: name, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+		downloads string) error {
 		entries, err := os.ReadDir(downloads)
 		if err != nil {
 			return err
@@ -27,7 +28,8 @@ func downloading(t *testing.T, found *[]string, name string) Spec {
 		if err := os.MkdirAll(sub, 0o777); err != nil {
 			return err
 		}
-		if err := errors.Join(os.WriteFile(sub+"/wheel", []byte("content"), 0o666), os.Symlink("wheel", sub+"/link")); err != nil {
+		if err := errors.Join(os.WriteFile(sub+"/wheel", []byte("content"), 0o666), os.Symlink("wheel",
+			sub+"/link")); err != nil {
 			return err
 		}
 		if as != nil {
@@ -45,15 +47,19 @@ func TestAKeptDownloadServesTheNextBuildUnlessItWasChanged(t *testing.T) {
 		"a file's content, with its times": func(dir string) error {
 			file := dir + "/first/of/it/wheel"
 			info, err := os.Stat(file)
-			return errors.Join(err, os.WriteFile(file, []byte("changed"), 0o600), os.Chtimes(file, info.ModTime(), info.ModTime()))
+			return errors.Join(err, os.WriteFile(file, []byte("changed"), 0o600), os.Chtimes(file, info.ModTime(),
+				info.ModTime()))
 		},
 		"a file more": func(dir string) error { return os.WriteFile(dir+"/first/new", nil, 0o600) },
 		"a file less": func(dir string) error { return os.Remove(dir + "/first/of/it/wheel") },
 		"where a link leads": func(dir string) error {
 			return errors.Join(os.Remove(dir+"/first/of/it/link"), os.Symlink("/etc/passwd", dir+"/first/of/it/link"))
 		},
-		"a file's mode":        func(dir string) error { return os.Chmod(dir+"/first/of/it/wheel", 0o777) },
-		"the whole directory":  func(dir string) error { return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir, 0o700)) },
+		"a file's mode": func(dir string) error { return os.Chmod(dir+"/first/of/it/wheel", 0o777) },
+		"the whole directory": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir,
+				0o700))
+		},
 		"its record":           func(dir string) error { return os.WriteFile(dir+".digest", []byte("0"), 0o600) },
 		"its build was killed": func(dir string) error { return os.Remove(dir + ".digest") },
 	} {

@@ -84,8 +84,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
-// newest is the latest environment of a key, "" if there is none; next is the name of the one after it, of which nothing
-// is left from another.
+// newest is the latest environment of a key, "" if there is none; next is the name of the one after it, of which
+// nothing is left from another.
 func (s *store) newest(key string) (newest, next string, err error) {
 	last, after := -1, 0
 	for _, dir := range []string{"meta", "envs", "users"} {

@@ -1,6 +1,6 @@
-// Package environment is a node's cache of virtual environments. An environment is built once, by a user of its own, then
-// sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever one of them
-// is killed, no incomplete environment is used, and none is removed that a task uses.
+// Package environment is a node's cache of virtual environments. An environment is built once, by a user of its own,
+// then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever one
+// of them is killed, no incomplete environment is used, and none is removed that a task uses.
 //
 // Below Config.Dir are
 //
@@ -32,8 +32,8 @@ type Config struct {
 	MaxSize int64         // bytes, 0 is without limit
 	MaxAge  time.Duration // without use, 0 is without limit
 
-	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one (Users.Take).
-	// It is nil where this process's user builds.
+	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one
+	// (Users.Take). It is nil where this process's user builds.
 	Builders func(ctx context.Context, waiting func()) (*Builder, error)
 
 	// Patience is for how long an old environment (Spec.Fresh) is used without another try
@@ -263,7 +263,8 @@ func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 type BusyError struct{ Waited time.Duration }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("no build could begin within %s (build_timeout), since this node was busy with other environments", e.Waited)
+	return fmt.Sprintf("no build could begin within %s (build_timeout), since this node was busy with other environments",
+		e.Waited)
 }
 
 // Temporary says that the same may succeed later, or elsewhere.

@@ -148,7 +148,8 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 func TestAnEnvironmentIsBuiltOnceAndThenThere(t *testing.T) {
 	c := testCache(t)
 	var dirs [4]string
-	s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+		downloads string) error {
 		dirs = [4]string{dir, final, scratch, downloads}
 		for _, d := range dirs[2:] {
 			info, err := os.Stat(d)

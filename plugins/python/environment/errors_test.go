@@ -17,7 +17,8 @@ import (
 func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
+		scratch, downloads string) error {
 		if err := building(30)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
@@ -31,7 +32,8 @@ func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
 
 func TestAllWhoWaitGetTheErrorOfOneBuild(t *testing.T) {
 	for name, failure := range map[string]error{
-		"final": testError{}, "temporary": testError{temporary: true}, "neither": errors.New("the test's"), "late": context.DeadlineExceeded,
+		"final": testError{}, "temporary": testError{temporary: true}, "neither": errors.New("the test's"),
+		"late": context.DeadlineExceeded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testCache(t)
@@ -69,7 +71,8 @@ func TestWhoWaitsBuildsWhenTheBuilderIsCancelled(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
+	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string,
+		string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -97,7 +100,8 @@ func TestWhoWaitsCanBeCancelled(t *testing.T) {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
+			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string,
+				string, string) error {
 				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
 				return err
 			}})
@@ -176,7 +180,8 @@ func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
 				t.Fatal(err)
 			}
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+				downloads string) error {
 				failure = building(3)(ctx, as, dir, final, scratch, downloads)
 				if failure == nil {
 					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
@@ -194,7 +199,8 @@ func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
 				if !errors.Is(err, unix.ENOSPC) {
 					t.Errorf("%d %s: %v", n, step.what, err)
 				}
-				if fullErr := (*FullError)(nil); failure == nil && !(errors.As(err, &fullErr) && isTemporary(err) && strings.Contains(err.Error(), "is full")) {
+				if fullErr := (*FullError)(nil); failure == nil && !(errors.As(err, &fullErr) && isTemporary(err) &&
+					strings.Contains(err.Error(), "is full")) {
 					t.Errorf("%d %s: %v", n, step.what, err)
 				}
 			}

@@ -20,8 +20,8 @@ type call struct {
 	err  error
 }
 
-// do calls f and returns its error (led), unless it is being called for the same key: then it calls waiting, waits until
-// f has returned or ctx ends, and returns the error.
+// do calls f and returns its error (led), unless it is being called for the same key: then it calls waiting, waits
+// until f has returned or ctx ends, and returns the error.
 //
 // Without an error a caller that did not lead has to look at what there is now: it may be what was wanted, or nothing
 // where the leader was cancelled, since that error is of no other caller.

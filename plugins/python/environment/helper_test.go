@@ -123,7 +123,8 @@ func helpGet(dir string) {
 
 // helpBlock builds without end.
 func helpBlock(dir string) {
-	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context,
+		as *Builder, dir, final, scratch, downloads string) error {
 		fatal(building(30)(ctx, as, dir, final, scratch, downloads))
 		fmt.Println("building")
 		select {}
@@ -139,7 +140,8 @@ func helpChurn(dir string) {
 			c := helperCache(dir)
 			c.cfg.MaxSize = 1
 			for i := 0; ; i++ {
-				e, err := c.Get(context.Background(), Spec{Key: strconv.Itoa(rand.IntN(2)), Fresh: time.Millisecond, Build: building(30)})
+				e, err := c.Get(context.Background(), Spec{Key: strconv.Itoa(rand.IntN(2)), Fresh: time.Millisecond,
+					Build: building(30)})
 				fatal(err)
 				fatal(checkTree(e.Dir, 30))
 				state := filepath.Join(filepath.Dir(dir), fmt.Sprintf("task-%d-%d-%d", os.Getpid(), n, i))

@@ -28,7 +28,10 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 			}
 			return os.Chmod(base+"/world", 0o777)
 		}, "chmod go-w " + base + "/world", false},
-		{"one that others cannot reach", base + "/private/cache", func(string) error { return os.Mkdir(base+"/private", 0o700) }, "chmod o+x " + base + "/private", true},
+		{"one that others cannot reach", base + "/private/cache", func(string) error {
+			return os.Mkdir(base+"/private",
+				0o700)
+		}, "chmod o+x " + base + "/private", true},
 		{"a link to one that is good", base + "/link", func(d string) error {
 			if err := os.Mkdir(base+"/target", 0o755); err != nil {
 				return err
@@ -133,7 +136,8 @@ func TestWithoutRoot(t *testing.T) {
 	}
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: unix.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+		Pdeathsig: unix.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

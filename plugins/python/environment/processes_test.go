@@ -77,7 +77,8 @@ func TestWhoWaitsForAProcessThatIsKilledBuilds(t *testing.T) {
 		t.Errorf("got %q, %v", line, err)
 	}
 	mustTidy(t, c) // which leaves it alone
-	if builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3")); len(builds) != 1 || err != nil {
+	if builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3")); len(builds) != 1 ||
+		err != nil {
 		t.Errorf("there are %v, %v", builds, err)
 	}
 	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {

@@ -34,21 +34,29 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 		{"a link to the interpreter", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/python3.11") }, ""},
 		{"a link to it of another name", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/pypy3") }, ""},
 		{"a link to it elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/x") }, ""},
-		{"a link to no interpreter", func(d string) error { return os.Symlink("/no/such", d+"/bin/python3.11") }, "nothing is"},
-		{"a link to another interpreter", func(d string) error { return os.Symlink("/bin/cat", d+"/bin/python3.11") }, "not to its interpreter"},
-		{"a link to a directory as the interpreter", func(d string) error { return os.Symlink("/bin", d+"/bin/python3.11") }, "not to its interpreter"},
-		{"a link to the cache as the interpreter", func(d string) error { return os.Symlink(filepath.Dir(d), d+"/bin/python3.11") }, "not to its interpreter"},
+		{"a link to no interpreter", func(d string) error { return os.Symlink("/no/such", d+"/bin/python3.11") },
+			"nothing is"},
+		{"a link to another interpreter", func(d string) error { return os.Symlink("/bin/cat", d+"/bin/python3.11") },
+			"not to its interpreter"},
+		{"a link to a directory as the interpreter", func(d string) error { return os.Symlink("/bin", d+"/bin/python3.11") },
+			"not to its interpreter"},
+		{"a link to the cache as the interpreter", func(d string) error {
+			return os.Symlink(filepath.Dir(d),
+				d+"/bin/python3.11")
+		}, "not to its interpreter"},
 		{"a link to another environment's interpreter", func(d string) error {
 			other := filepath.Join(d, "../../../../envs/other/bin")
 			if err := os.MkdirAll(other, 0o755); err != nil {
 				return err
 			}
-			return errors.Join(os.WriteFile(other+"/python3", nil, 0o755), os.Symlink(filepath.Join(other, "python3"), d+"/bin/python3.11"))
+			return errors.Join(os.WriteFile(other+"/python3", nil, 0o755), os.Symlink(filepath.Join(other, "python3"),
+				d+"/bin/python3.11"))
 		}, "not to its interpreter"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
 		{"one that leads out by its way", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
-		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") }, "outside"},
+		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") },
+			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink(".././bin//activate", d+"/lib/x") }, ""},
 		{"a link to nothing that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
 		{"a deep tree", func(d string) error { return os.MkdirAll(d+strings.Repeat("/d", 150), 0o755) }, "nested"},
@@ -68,7 +76,8 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)
-			s := Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+			s := Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: func(ctx context.Context, as *Builder, dir,
+				final, scratch, downloads string) error {
 				if err := writeTree(dir, 30); err != nil {
 					return err
 				}
@@ -145,7 +154,8 @@ func TestAnInterpreterThatABuilderCouldChangeIsRefused(t *testing.T) {
 		if err := errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(uid), 0)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir,
+			final, scratch, downloads string) error {
 			if err := writeTree(dir, 3); err != nil {
 				return err
 			}
@@ -166,7 +176,8 @@ func TestFilesOfOthersAreRefused(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
+		scratch, downloads string) error {
 		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
@@ -185,7 +196,8 @@ func TestFilesOfOthersAreRefused(t *testing.T) {
 func TestFilesThatAreLinkedElsewhereAreCopied(t *testing.T) {
 	c := testCache(t)
 	var original string
-	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+		downloads string) error {
 		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}
@@ -252,7 +264,8 @@ func TestABuilderThatGoesOnCannotHaveOthersFilesChanged(t *testing.T) {
 	}
 	for i := range times {
 		var failure error // of the build itself
-		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Downloads: true, Build: func(ctx context.Context, as *Builder,
+			dir, final, scratch, downloads string) error {
 			if failure = building(200)(ctx, as, dir, final, scratch, downloads); failure != nil {
 				return failure
 			}

@@ -70,8 +70,8 @@ func (s *store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// makeDir returns dir as it is without symbolic links, and makes what does not exist of it. With othersToo any user has to
-// be able to reach it.
+// makeDir returns dir as it is without symbolic links, and makes what does not exist of it. With othersToo any user has
+// to be able to reach it.
 func makeDir(dir string, othersToo bool) (string, error) {
 	f, err := owndir.Make(dir, 0o755)
 	if err != nil {

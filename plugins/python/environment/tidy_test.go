@@ -152,7 +152,8 @@ func TestDownloadsAreRemovedWhenTheyAreTooMany(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize = 1 << 20
 	download := ""
-	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+		downloads string) error {
 		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
 			return err
 		}

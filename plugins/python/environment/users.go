@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// Acquire records that a task uses the environment for as long as the directory stateDir exists, which is absolute. Call
-// it before the task starts, when the directory is not there yet, and Release after that: until then nothing looks for
-// the directory.
+// Acquire records that a task uses the environment for as long as the directory stateDir exists, which is absolute.
+// Call it before the task starts, when the directory is not there yet, and Release after that: until then nothing looks
+// for the directory.
 //
 // The record does not have to outlive the machine, as no task does.
 func (e *Environment) Acquire(stateDir string) error {
@@ -48,8 +48,8 @@ func (e *Environment) Release() {
 	}
 }
 
-// inUse reports whether a task uses an environment, and removes the records of those that have ended. The caller has the
-// environment's lock exclusively, so that none is about to acquire it.
+// inUse reports whether a task uses an environment, and removes the records of those that have ended. The caller has
+// the environment's lock exclusively, so that none is about to acquire it.
 func (s *store) inUse(id string) (bool, error) {
 	names, err := s.names(filepath.Join("users", id))
 	if errors.Is(err, fs.ErrNotExist) {

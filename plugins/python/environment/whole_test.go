@@ -48,7 +48,10 @@ func TestWhatIsNotAsItWasBuiltIsBuiltAnew(t *testing.T) {
 			})
 		}},
 		{"a mode is changed", func(e *Environment) error { return os.Chmod(file(e), 0o644) }},
-		{"a mode is changed and changed back", func(e *Environment) error { return writable(file(e), func() error { return nil }) }},
+		{"a mode is changed and changed back", func(e *Environment) error {
+			return writable(file(e),
+				func() error { return nil })
+		}},
 		{"a link leads elsewhere", func(e *Environment) error {
 			return writable(e.Dir, func() error {
 				if err := os.Remove(filepath.Join(e.Dir, "lib64")); err != nil {

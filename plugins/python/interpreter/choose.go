@@ -26,7 +26,8 @@ func byDefault(a, b Interpreter) int {
 // ordinary reports whether packages are made for such an interpreter in general.
 func (i Interpreter) ordinary() bool { return i.Implementation == "cpython" && !i.FreeThreaded }
 
-// String is the version, with what is unusual about the interpreter: "3.11.2", "3.9.16 (pypy)", "3.13.0 (free-threaded)".
+// String is the version, with what is unusual about the interpreter: "3.11.2", "3.9.16 (pypy)", "3.13.0
+// (free-threaded)".
 func (i Interpreter) String() string {
 	switch {
 	case i.Implementation != "cpython":
@@ -49,8 +50,8 @@ func (i Interpreter) Name() string {
 }
 
 // Fitting returns those of the interpreters found (in Find's order, the best first) whose version is in the wanted set,
-// and only the first of several for which packages are the same. With a path, it is the interpreter of that name, if its
-// version is wanted. The error is a *NoneFitsError.
+// and only the first of several for which packages are the same. With a path, it is the interpreter of that name, if
+// its version is wanted. The error is a *NoneFitsError.
 func Fitting(found []Interpreter, path string, wanted Specifier) ([]Interpreter, error) {
 	var fitting []Interpreter
 	for _, i := range found {

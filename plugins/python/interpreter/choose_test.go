@@ -18,7 +18,8 @@ func pep(t testing.TB, text string) Specifier {
 // node is what a node may have, in Find's order.
 var node = []Interpreter{
 	{Path: "/opt/python/3.13/bin/python3.13", Version: "3.13.1", Minor: "3.13", Implementation: "cpython"},
-	{Path: "/usr/bin/python3.11", Real: "/usr/bin/python3.11", Names: []string{"/usr/bin/python3", "/usr/bin/python3.11"}, Version: "3.11.2", Minor: "3.11", Implementation: "cpython"},
+	{Path: "/usr/bin/python3.11", Real: "/usr/bin/python3.11", Names: []string{"/usr/bin/python3", "/usr/bin/python3.11"},
+		Version: "3.11.2", Minor: "3.11", Implementation: "cpython"},
 	{Path: "/opt/python/3.14/bin/python3.14", Version: "3.14.0rc1", Minor: "3.14", Implementation: "cpython"},
 	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy"},
 }
@@ -86,7 +87,8 @@ func TestAConstraintIsOfTheVersionsThatFit(t *testing.T) {
 			t.Errorf("%q: got %+v, %v", test.wanted, c, err)
 			continue
 		}
-		if c != nil && (c.Operator != test.operator || c.Value != test.value || strings.Join(c.Partial, ",") != test.partial || c.Open != test.open) {
+		if c != nil && (c.Operator != test.operator || c.Value != test.value || strings.Join(c.Partial,
+			",") != test.partial || c.Open != test.open) {
 			t.Errorf("%q: got %+v", test.wanted, c)
 		}
 	}

@@ -17,8 +17,8 @@ type Constraint struct {
 	Open     bool     // later versions, which are not in Value, would fit too
 }
 
-// ConstraintFor is the constraint of a set of versions, nil where each interpreter of the driver fits. It is an error if
-// none can.
+// ConstraintFor is the constraint of a set of versions, nil where each interpreter of the driver fits. It is an error
+// if none can.
 func ConstraintFor(wanted Specifier) (*Constraint, error) {
 	oldest := fmt.Sprintf("3.%d", oldestMinor)
 	if version, ok := wanted.Exact(); ok && CompareVersions(version, oldest) >= 0 {
@@ -54,5 +54,6 @@ func (c *Constraint) Block() string {
 
 // String is the constraint in one line, for messages. (In a job each argument is on its own line.)
 func (c *Constraint) String() string {
-	return fmt.Sprintf("constraint { attribute = \"${attr.%s}\"; operator = %q; value = %q }", VersionsAttribute, c.Operator, c.Value)
+	return fmt.Sprintf("constraint { attribute = \"${attr.%s}\"; operator = %q; value = %q }", VersionsAttribute,
+		c.Operator, c.Value)
 }

@@ -66,9 +66,10 @@ type candidate struct {
 }
 
 // Find returns the interpreters, the best to use by default first: CPython with a GIL before others, releases before
-// pre-releases, and then the newest. Each is run once, and again when its file has changed. Virtual environments are left
-// out, and what can't be run, which Rejected names; several names of one file are one interpreter. It runs interpreters,
-// or waits for another call that does, only where nothing is known. The error is that of a glob, or of ctx.
+// pre-releases, and then the newest. Each is run once, and again when its file has changed. Virtual environments are
+// left out, and what can't be run, which Rejected names; several names of one file are one interpreter. It runs
+// interpreters, or waits for another call that does, only where nothing is known. The error is that of a glob, or of
+// ctx.
 func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, false) }
 
 // Renew is Find, and asks those again that failed a while ago or were late. Call it periodically.

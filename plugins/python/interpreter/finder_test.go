@@ -28,7 +28,8 @@ func TestInterpretersAreOrderedTheBestFirst(t *testing.T) {
 		fake(t, filepath.Join(dir, name), script)
 	}
 	f := &Finder{Globs: []string{dir + "/*/bin/python3*", dir + "/*/bin/pypy3*"}}
-	const want = "b/bin/python3.12=3.12.10 g/bin/python3.12=3.12.10 c/bin/python3.12=3.12.9 a/bin/python3.9=3.9.1 d/bin/python3.15=3.15.0rc1 " +
+	const want = "b/bin/python3.12=3.12.10 g/bin/python3.12=3.12.10 c/bin/python3.12=3.12.9 a/bin/python3.9=3.9.1 " +
+		"d/bin/python3.15=3.15.0rc1 " +
 		"e/bin/python3.14t=3.14.0 (free-threaded) f/bin/pypy3.13=3.13.1 (pypy)"
 	if got := paths(dir, find(t, f)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -40,7 +41,8 @@ func TestInterpretersAreOrderedTheBestFirst(t *testing.T) {
 
 func TestWhatIsNamedOtherwiseIsNotRunUnlessItIsMeant(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"python3-config", "python3.11-config", "python3.11-gdb.py", "pypy3compile", "python3.11.bak", "corp-python", "python3dm"} {
+	for _, name := range []string{"python3-config", "python3.11-config", "python3.11-gdb.py", "pypy3compile",
+		"python3.11.bak", "corp-python", "python3dm"} {
 		fake(t, filepath.Join(dir, name), "touch "+dir+"/ran; "+says("3.11.2", nil))
 	}
 	f := &Finder{Globs: []string{dir + "/*"}}
@@ -59,7 +61,8 @@ func TestWhatIsNamedOtherwiseIsNotRunUnlessItIsMeant(t *testing.T) {
 func TestSeveralNamesOfOneFileAreOneInterpreterThatIsRunOnce(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/bin/python3.11", says("3.11.2", nil))
-	for link, to := range map[string]string{"bin/python3": "python3.11", "bin/python": "python3", "local/python3": "../bin/python3"} {
+	for link, to := range map[string]string{"bin/python3": "python3.11", "bin/python": "python3",
+		"local/python3": "../bin/python3"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -100,14 +103,16 @@ func TestOneFileThatIsInstalledInTwoPlacesIsTwoInterpreters(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := find(t, &Finder{Globs: []string{dir + "/*/bin/*"}})
-	if len(found) != 2 || found[0].Prefix != dir+"/a" || found[1].Prefix != dir+"/b" || found[1].Path != dir+"/b/bin/python3.12" {
+	if len(found) != 2 || found[0].Prefix != dir+"/a" || found[1].Prefix != dir+"/b" ||
+		found[1].Path != dir+"/b/bin/python3.12" {
 		t.Errorf("found %+v", found)
 	}
 }
 
 func TestPipIsTheInterpretersOwnOrElseThatOfItsWheels(t *testing.T) {
 	dir := t.TempDir()
-	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl", "/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
+	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl",
+		"/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
 	fake(t, dir+"/a/python3", says("3.13.1", map[string]any{"pip": "24.1", "wheels": wheels}))
 	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": "", "wheels": wheels}))
 	fake(t, dir+"/c/python3", says("3.11.1", map[string]any{"pip": "", "wheels": []string{}}))
@@ -149,10 +154,12 @@ func TestAFileThatIsAnotherByAnySignIsAskedAgain(t *testing.T) {
 	for name, change := range map[string]func(path string, before os.FileInfo) error{
 		"by its inode": func(path string, before os.FileInfo) error {
 			content, err := os.ReadFile(path)
-			return errors.Join(err, os.WriteFile(path+".new", content, 0o755), os.Chtimes(path+".new", before.ModTime(), before.ModTime()), os.Rename(path+".new", path))
+			return errors.Join(err, os.WriteFile(path+".new", content, 0o755), os.Chtimes(path+".new", before.ModTime(),
+				before.ModTime()), os.Rename(path+".new", path))
 		},
 		"by its size": func(path string, before os.FileInfo) error {
-			return errors.Join(os.WriteFile(path, []byte("#!/bin/sh\n"+says("3.11.10", nil)+"\n"), 0o755), os.Chtimes(path, before.ModTime(), before.ModTime()))
+			return errors.Join(os.WriteFile(path, []byte("#!/bin/sh\n"+says("3.11.10", nil)+"\n"), 0o755), os.Chtimes(path,
+				before.ModTime(), before.ModTime()))
 		},
 		"by its time": func(path string, before os.FileInfo) error {
 			later := before.ModTime().Add(time.Second)
@@ -195,7 +202,8 @@ func TestAShimIsTheInterpreterThatItRuns(t *testing.T) {
 	fake(t, dir+"/shims/python3.12", "exec "+real+` "$@"`)
 	f := &Finder{Globs: []string{dir + "/shims/*", dir + "/versions/*/bin/*"}}
 	found := find(t, f)
-	if len(found) != 1 || found[0].Path != real || found[0].Real != real || !slices.Contains(found[0].Names, dir+"/shims/python3.12") {
+	if len(found) != 1 || found[0].Path != real || found[0].Real != real || !slices.Contains(found[0].Names,
+		dir+"/shims/python3.12") {
 		t.Errorf("found %+v", found)
 	}
 	// the shim has not changed, what it runs has
@@ -245,9 +253,12 @@ func TestWhatCantBeUsedIsLeftOutWithTheReason(t *testing.T) {
 	}
 	r := f.Rejected()
 	for at, words := range map[string]string{
-		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8", "c/": `is no Python: it answered "world"`, "d/": "is no Python",
-		"e/": "exit status 127: no libpython3.so", "f/": "signal: ", "g/": "is of a virtual environment", "h/": "it said too much", "i/": "gone, which it is: ",
-		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3", "n/": "no file", "o/": "no such file", "p/": "permission denied",
+		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8",
+		"c/": `is no Python: it answered "world"`, "d/": "is no Python",
+		"e/": "exit status 127: no libpython3.so", "f/": "signal: ", "g/": "is of a virtual environment",
+		"h/": "it said too much", "i/": "gone, which it is: ",
+		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3", "n/": "no file", "o/": "no such file",
+		"p/": "permission denied",
 	} {
 		mentions(t, r, filepath.Join(dir, at)+"/", words)
 	}
@@ -449,7 +460,8 @@ func TestTwoHundredInterpretersAreAskedAFewAtATime(t *testing.T) {
 
 func TestAGlobThatIsNoneIsAnError(t *testing.T) {
 	for _, glob := range []string{"/opt/[", "python3", "../python3*"} {
-		if _, err := (&Finder{Globs: []string{glob}}).Find(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", glob)) {
+		if _, err := (&Finder{Globs: []string{glob}}).Find(t.Context()); err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("%q", glob)) {
 			t.Errorf("%s: %v", glob, err)
 		}
 	}
@@ -461,7 +473,8 @@ func TestTheDefaultGlobsFollowTheEnvironment(t *testing.T) {
 	t.Setenv("UV_PYTHON_INSTALL_DIR", "relative")
 	globs := defaultGlobs()
 	for _, want := range []string{
-		"/usr/bin/python3", "/usr/bin/pypy3.11", "/srv/pyenv/versions/3.12.1/bin/python3.12", "/home/a[b]/.local/share/uv/python/x/bin/pypy3",
+		"/usr/bin/python3", "/usr/bin/pypy3.11", "/srv/pyenv/versions/3.12.1/bin/python3.12",
+		"/home/a[b]/.local/share/uv/python/x/bin/pypy3",
 	} {
 		if !slices.ContainsFunc(globs, func(g string) bool { ok, _ := filepath.Match(g, want); return ok }) {
 			t.Errorf("%s is not found by %q", want, globs)

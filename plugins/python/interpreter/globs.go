@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// defaultGlobs are where interpreters usually are: those of the distribution, of /usr/local, /opt/python and /opt/pypy*,
-// and those that uv and pyenv installed, for all users or for this process's.
+// defaultGlobs are where interpreters usually are: those of the distribution, of /usr/local, /opt/python and
+// /opt/pypy*, and those that uv and pyenv installed, for all users or for this process's.
 func defaultGlobs() []string {
-	const either = "/p*3*" // python3* and pypy3*, of all that is named as an interpreter: a directory is read for each glob
-	globs := []string{"/usr/bin" + either, "/usr/local/bin" + either, "/opt/python/*/bin" + either, "/opt/pypy*/bin" + either}
+	// python3* and pypy3*, of all that is named as an interpreter: a directory is read for each glob
+	const either = "/p*3*"
+	globs := []string{"/usr/bin" + either, "/usr/local/bin" + either, "/opt/python/*/bin" + either,
+		"/opt/pypy*/bin" + either}
 	managed := func(dir string, below ...string) {
 		if filepath.IsAbs(dir) {
 			dir = literal.Replace(filepath.Join(append([]string{dir}, below...)...))
@@ -32,8 +34,8 @@ func defaultGlobs() []string {
 // literal is a path as a glob that matches nothing else.
 var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// programName matches interpreters, and not what is installed beside them, such as python3-config, python3.11-gdb.py and
-// pypy3compile.
+// programName matches interpreters, and not what is installed beside them, such as python3-config, python3.11-gdb.py
+// and pypy3compile.
 var programName = regexp.MustCompile(`^(python|pypy)(3(\.[0-9]+)?t?)?$`)
 
 // minorName is one that names a minor version.
@@ -54,9 +56,9 @@ func matching(glob string) ([]string, error) {
 	return programs, nil
 }
 
-// preferred is the name of a file that tasks are started with: the file itself, or else one with its minor version, such
-// as /usr/bin/python3.11. The target of /usr/bin/python3 changes when the distribution is upgraded, and with it the
-// interpreter of environments.
+// preferred is the name of a file that tasks are started with: the file itself, or else one with its minor version,
+// such as /usr/bin/python3.11. The target of /usr/bin/python3 changes when the distribution is upgraded, and with it
+// the interpreter of environments.
 func preferred(names []string, real string) string {
 	for _, n := range names {
 		if n == real {

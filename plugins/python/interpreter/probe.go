@@ -36,10 +36,11 @@ type answer struct {
 	Wheels         []string `json:"wheels"`
 }
 
-// ask runs the interpreter at path once, as a user, and returns its answer. The process and what it started are gone when
-// ask returns. The error is why it can't be used, without the path.
+// ask runs the interpreter at path once, as a user, and returns its answer. The process and what it started are gone
+// when ask returns. The error is why it can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
-	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, path, "-I", "-c", probeSource)
+	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
+		path, "-I", "-c", probeSource)
 	switch {
 	case err == nil:
 		return parseAnswer(stdout)

@@ -27,17 +27,22 @@ func system(t testing.TB) Interpreter {
 
 func TestTheDistributionsPythonIsFoundByItsVersionedName(t *testing.T) {
 	i := system(t)
-	out, err := exec.Command("/usr/bin/python3", "-c", "import platform, sys, sysconfig; print(platform.python_version(), sys.prefix, sysconfig.get_config_var('SOABI'), sysconfig.get_platform())").Output()
+	out, err := exec.Command("/usr/bin/python3", "-c",
+		"import platform, sys, sysconfig; print(platform.python_version(), sys.prefix, "+
+			"sysconfig.get_config_var('SOABI'), sysconfig.get_platform())").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join([]string{i.Version, i.Prefix, i.ABI, i.Platform}, " "), strings.TrimSpace(string(out)); got != want {
+	if got, want := strings.Join([]string{i.Version, i.Prefix, i.ABI, i.Platform}, " "),
+		strings.TrimSpace(string(out)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if i.Path != "/usr/bin/python"+i.Minor || i.Real != i.Path || !slices.Contains(i.Names, "/usr/bin/python3") || i.Implementation != "cpython" || i.FreeThreaded {
+	if i.Path != "/usr/bin/python"+i.Minor || i.Real != i.Path || !slices.Contains(i.Names, "/usr/bin/python3") ||
+		i.Implementation != "cpython" || i.FreeThreaded {
 		t.Errorf("got %+v", i)
 	}
-	if !strings.HasPrefix(i.Full, i.Version+" (") || !strings.HasPrefix(i.Libc, "glibc ") && i.Libc != "musl" || i.File.Inode == 0 || i.File.Size == 0 || i.File.ModTime == 0 {
+	if !strings.HasPrefix(i.Full, i.Version+" (") || !strings.HasPrefix(i.Libc, "glibc ") && i.Libc != "musl" ||
+		i.File.Inode == 0 || i.File.Size == 0 || i.File.ModTime == 0 {
 		t.Errorf("got %+v", i)
 	}
 }
@@ -71,7 +76,8 @@ func TestEachPipInstallsAWheel(t *testing.T) {
 	wheeltest.Wheel{Name: "demo", Version: "1.0"}.Write(t, dir)
 	for n, pip := range pips {
 		target := filepath.Join(dir, "target", string(rune('a'+n)))
-		cmd := exec.Command(i.Path, append([]string{"-I"}, append(pip, "install", "--no-index", "--find-links", dir, "--target", target, "demo")...)...)
+		cmd := exec.Command(i.Path, append([]string{"-I"}, append(pip, "install", "--no-index", "--find-links", dir,
+			"--target", target, "demo")...)...)
 		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%q: %v: %s", pip, err, out)
@@ -118,7 +124,8 @@ func TestPyPyIsFound(t *testing.T) {
 	if len(found) == 0 {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
-	if i := found[0]; i.Implementation != "pypy" || !strings.HasPrefix(i.ABI, "pypy") || !strings.Contains(i.Full, "PyPy") || filepath.Base(i.Path) != "pypy"+i.Minor || i.String() != i.Version+" (pypy)" {
+	if i := found[0]; i.Implementation != "pypy" || !strings.HasPrefix(i.ABI, "pypy") || !strings.Contains(i.Full,
+		"PyPy") || filepath.Base(i.Path) != "pypy"+i.Minor || i.String() != i.Version+" (pypy)" {
 		t.Errorf("got %+v", i)
 	}
 }

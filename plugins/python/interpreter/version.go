@@ -33,8 +33,8 @@ var (
 	shortBare  = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 )
 
-// ParseSpecifier reads a specifier. "" allows each version, and a bare version such as "3.12" is "==3.12.*". An error is
-// one sentence with what would be right.
+// ParseSpecifier reads a specifier. "" allows each version, and a bare version such as "3.12" is "==3.12.*". An error
+// is one sentence with what would be right.
 func ParseSpecifier(text string) (Specifier, error) {
 	text = strings.TrimSpace(text)
 	s := Specifier{text: text}
@@ -89,8 +89,8 @@ func parseClause(text string, alone bool) (clause, error) {
 }
 
 // expand is the comparison in the library's terms: with the version's canonical spelling, since it compares prefixes as
-// text, and "~=1.4.5a4" as the PEP defines it, ">=1.4.5a4, ==1.4.*", since the library takes the pre-release for a part of
-// the release.
+// text, and "~=1.4.5a4" as the PEP defines it, ">=1.4.5a4, ==1.4.*", since the library takes the pre-release for a part
+// of the release.
 func expand(operator, number string) []string {
 	base, wildcard := strings.CutSuffix(number, ".*")
 	v, err := version.Parse(base)
@@ -204,7 +204,8 @@ func (s Specifier) Exact() (string, bool) {
 		return "", false
 	}
 	text := v.String()
-	if rest := strings.TrimPrefix(text, v.BaseVersion()); strings.Count(v.BaseVersion(), ".") == 1 && s.clauses[0].operator == "==" {
+	if rest := strings.TrimPrefix(text, v.BaseVersion()); strings.Count(v.BaseVersion(), ".") == 1 &&
+		s.clauses[0].operator == "==" {
 		text = v.BaseVersion() + ".0" + rest
 	}
 	return text, true

@@ -124,7 +124,8 @@ func TestMinorsAreThoseOfWhichAVersionFits(t *testing.T) {
 
 func TestAMinorIsCoveredWhereEachOfItsReleasesFits(t *testing.T) {
 	s := parse(t, ">=3.11.4,!=3.13.1,<3.15")
-	for minor, want := range map[string]bool{"3.10": false, "3.11": false, "3.12": true, "3.13": false, "3.14": true, "3.15": false} {
+	for minor, want := range map[string]bool{"3.10": false, "3.11": false, "3.12": true, "3.13": false, "3.14": true,
+		"3.15": false} {
 		if s.Covers(minor) != want {
 			t.Errorf("%s is covered: %t", minor, !want)
 		}
@@ -168,7 +169,8 @@ func TestAndAllowsWhatBothDo(t *testing.T) {
 func TestVersionsAreOrdered(t *testing.T) {
 	got := []string{"3.12.0", "3.13.0rc1", "3.9.16", "3.13.0", "nonsense", "3.13.0b2", "3.10.1"}
 	slices.SortFunc(got, CompareVersions)
-	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1", "3.13.0"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1",
+		"3.13.0"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q", got)
 	}
 	if !IsPreRelease("3.13.0rc1") || IsPreRelease("3.13.0") || IsPreRelease("nonsense") {
@@ -176,7 +178,8 @@ func TestVersionsAreOrdered(t *testing.T) {
 	}
 }
 
-var versions = []string{"2.7.18", "3.6.15", "3.9.16", "3.11.0", "3.11.2", "3.11.4", "3.12.0a1", "3.12.0rc2", "3.12.0", "3.12.4", "3.13.0b1", "3.13.0rc1", "3.13.0", "3.13.1", "3.14.0", "4.0.0"}
+var versions = []string{"2.7.18", "3.6.15", "3.9.16", "3.11.0", "3.11.2", "3.11.4", "3.12.0a1", "3.12.0rc2", "3.12.0",
+	"3.12.4", "3.13.0b1", "3.13.0rc1", "3.13.0", "3.13.1", "3.14.0", "4.0.0"}
 
 // reference is Python packaging's own implementation, which comes with pip.
 const reference = `
@@ -190,7 +193,8 @@ func TestItAgreesWithPythonsPackaging(t *testing.T) {
 		t.Skip("there is no python3 that has pip")
 	}
 	specifiers := []string{"", ">=3.11,<3.14"}
-	for _, bound := range []string{"3", "3.12", "3.12.0", "3.12.4", "3.13.0rc1", "3.12.0rc2", "3.13b1", "3.11.post1", "3.12.dev0"} {
+	for _, bound := range []string{"3", "3.12", "3.12.0", "3.12.4", "3.13.0rc1", "3.12.0rc2", "3.13b1", "3.11.post1",
+		"3.12.dev0"} {
 		for _, operator := range []string{">=", "<=", ">", "<", "==", "!=", "==="} {
 			specifiers = append(specifiers, operator+bound)
 		}
@@ -226,7 +230,8 @@ func TestItAgreesWithPythonsPackaging(t *testing.T) {
 }
 
 func FuzzASpecifierNeverPanics(f *testing.F) {
-	for _, s := range []string{"", "3.12", ">=3.11,<3.14", "~=3.11.4rc1", "===3.11", "==1!3.*", "!=3.0.post1.*", "==3.11+local", ">=3.11.dev1", "==3-1.*", "^3"} {
+	for _, s := range []string{"", "3.12", ">=3.11,<3.14", "~=3.11.4rc1", "===3.11", "==1!3.*", "!=3.0.post1.*",
+		"==3.11+local", ">=3.11.dev1", "==3-1.*", "^3"} {
 		f.Add(s, "3.13.0rc1", ">=3.9")
 	}
 	f.Fuzz(func(t *testing.T, text, version, other string) {

@@ -122,7 +122,8 @@ func (f *files) line(at place, text string, constraint bool) error {
 	}
 	if constraint {
 		if len(e.extras) > 0 {
-			return at.failed(fmt.Errorf("%s has extras, which a constraint can't have: name them in the requirement", show(text)))
+			return at.failed(fmt.Errorf("%s has extras, which a constraint can't have: name them in the requirement",
+				show(text)))
 		}
 		f.constraints = append(f.constraints, entry{e, at})
 		return nil
@@ -165,7 +166,8 @@ func (f *files) set() (*Set, error) {
 		if insist {
 			r = r.hashed()
 			if len(r.hashes) == 0 {
-				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each must have "+
+				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each "+
+					"must have "+
 					"(uv pip compile --generate-hashes writes them)", show(r.String())))
 			}
 			if !r.pinned() {

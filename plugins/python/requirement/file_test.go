@@ -74,7 +74,8 @@ func TestALockHasAVersionAndAHashOfEach(t *testing.T) {
 		"a @ https://host/a.whl":                "has no hash",
 		"a==1 --hash=" + hashOf("a") + "\n-e .": "l.txt:2: an editable",
 	} {
-		if _, err := Lock("l.txt", in(map[string]string{"l.txt": content})); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := Lock("l.txt", in(map[string]string{"l.txt": content})); err == nil || !strings.Contains(err.Error(),
+			says) {
 			t.Errorf("%q: %v", content, err)
 		}
 	}
@@ -141,7 +142,8 @@ func TestWhatAFileMayNotSayIsRefusedWithItsPlace(t *testing.T) {
 		s, err := File("self.txt", in(files))
 		if err == nil {
 			t.Errorf("%.50q is taken: %q", text, s.Lines)
-		} else if m := err.Error(); !strings.HasPrefix(m, "self.txt") || !strings.Contains(m, says) || strings.Contains(m, "\n") || len(m) > 700 {
+		} else if m := err.Error(); !strings.HasPrefix(m, "self.txt") || !strings.Contains(m, says) || strings.Contains(m,
+			"\n") || len(m) > 700 {
 			t.Errorf("%.50q: %v, without %q", text, err, says)
 		}
 	}
@@ -181,7 +183,8 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", s.Lines, err)
 		}
-		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !reflect.DeepEqual(again.Indexes, index.Sources{}) {
+		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !reflect.DeepEqual(again.Indexes,
+			index.Sources{}) {
 			t.Errorf("%q becomes %q", s.Lines, again.Lines)
 		}
 		for _, l := range slices.Concat(s.Lines, s.Constraints) {

@@ -17,10 +17,12 @@ var hex = regexp.MustCompile(`^[0-9a-f]+$`)
 func checkHash(text string) (string, error) {
 	algorithm, value, _ := strings.Cut(strings.ToLower(text), ":")
 	if digits[algorithm] == 0 {
-		return "", fmt.Errorf("hash %s is not one that is safe: use sha256, sha384 or sha512, as \"--hash=sha256:…\"", show(text))
+		return "", fmt.Errorf("hash %s is not one that is safe: use sha256, sha384 or sha512, as \"--hash=sha256:…\"",
+			show(text))
 	}
 	if len(value) != digits[algorithm] || !hex.MatchString(value) {
-		return "", fmt.Errorf("hash %s is not complete: %s has %d hexadecimal digits", show(text), algorithm, digits[algorithm])
+		return "", fmt.Errorf("hash %s is not complete: %s has %d hexadecimal digits", show(text), algorithm,
+			digits[algorithm])
 	}
 	return algorithm + ":" + value, nil
 }

@@ -19,7 +19,8 @@ func lockWith(packages string) string {
 
 // wheelOf is a package with one wheel.
 func wheelOf(name, more string) string {
-	return "[[packages]]\nname = \"" + name + "\"\nversion = \"1.0\"\n" + more + "\nwheels = [{name = \"x.whl\", url = \"https://h/x.whl\", hashes = {sha256 = \"" + strings.Repeat("a", 64) + "\"}}]\n"
+	return "[[packages]]\nname = \"" + name + "\"\nversion = \"1.0\"\n" + more + "\nwheels = [{name = \"x.whl\", url " +
+		"= \"https://h/x.whl\", hashes = {sha256 = \"" + strings.Repeat("a", 64) + "\"}}]\n"
 }
 
 func TestAPylockIsLinesWithTheHashesOfAllFiles(t *testing.T) {
@@ -47,7 +48,8 @@ url = "https://h/zope2.whl"
 hashes = { sha512 = "` + strings.Repeat("a", 128) + `" }
 [[packages]]
 name = "direct"
-archive = { url = "https://third/direct.zip", subdirectory = "src", hashes = { sha256 = "` + strings.Repeat("d", 64) + `" } }
+archive = { url = "https://third/direct.zip", subdirectory = "src",
+	hashes = { sha256 = "` + strings.Repeat("d", 64) + `" } }
 [tool.uv]
 any = [[1], [2]]
 ` + wheelOf("docs-only", `marker = "'docs' in dependency_groups"`) +
@@ -81,7 +83,8 @@ any = [[1], [2]]
 
 func TestOfAPackagesRequiresPythonOnlyWhatIsASpecifierCounts(t *testing.T) {
 	for text, want := range map[string]string{
-		">=3.8": ">=3.8", " >= 3.8, !=3.9.* ": ">= 3.8,!=3.9.*", ">=3.6.*": "", "3.8": "", " (>=3.8)": "", "": "", " ": "", "<4,>=": "",
+		">=3.8": ">=3.8", " >= 3.8, !=3.9.* ": ">= 3.8,!=3.9.*", ">=3.6.*": "", "3.8": "", " (>=3.8)": "", "": "", " ": "",
+		"<4,>=": "",
 	} {
 		lock := lockWith(wheelOf("a", `requires-python = "`+text+`"`))
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
@@ -101,7 +104,8 @@ func TestALockOfManyPackagesSaysOfTheInterpreterWhatAllSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	wanted, err := interpreter.ParseSpecifier(s.RequiresPython)
-	if err != nil || len(s.RequiresPython) < 500 || !wanted.Allows("3.11.2") || wanted.Allows("3.9.99") || wanted.Allows("3.7.0") {
+	if err != nil || len(s.RequiresPython) < 500 || !wanted.Allows("3.11.2") || wanted.Allows("3.9.99") ||
+		wanted.Allows("3.7.0") {
 		t.Errorf("%s: %v", s.RequiresPython, err)
 	}
 }
@@ -138,16 +142,17 @@ func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
 		lockWith(wheelOf("../x", "")):      "not one of a package",
 		lockWith(wheelOf("-x", "")):        "not one of a package",
 		lockWith(wheelOf("a", "marker='")): "TOML",
-		lockWith(wheelOf("a", `marker = "extras in 'dev'"`)):                                           "lists",
-		lockWith(wheelOf("a", `marker = "'dev' == extras"`)):                                           "lists",
-		lockWith(wheelOf("a", `marker = "nope == 'x'"`)):                                               "variable",
-		lockWith(wheelOf("a", `index = "file:///x"`)):                                                  "index",
-		lockWith(head + "vcs = {type = \"git\", url = \"https://h/x\", commit-id = \"1\"}"):            "repository",
-		lockWith(head + "directory = {path = \".\", editable = true}"):                                 "--no-emit-project",
-		lockWith(head + "archive = {path = \"a.zip\", hashes = {sha256 = \"\"}}"):                      "archive of the node",
-		lockWith(head + "archive = {url = \"https://h/a.zip\"}"):                                       "no hash that is safe",
-		lockWith(head + "archive = {url = \"https://h/a.zip -x\"}"):                                    "encode",
-		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {md5 = \"x\"}}]"):                       "no hash that is safe",
+		lockWith(wheelOf("a", `marker = "extras in 'dev'"`)):                                "lists",
+		lockWith(wheelOf("a", `marker = "'dev' == extras"`)):                                "lists",
+		lockWith(wheelOf("a", `marker = "nope == 'x'"`)):                                    "variable",
+		lockWith(wheelOf("a", `index = "file:///x"`)):                                       "index",
+		lockWith(head + "vcs = {type = \"git\", url = \"https://h/x\", commit-id = \"1\"}"): "repository",
+		lockWith(head + "directory = {path = \".\", editable = true}"):                      "--no-emit-project",
+		lockWith(head + "archive = {path = \"a.zip\", hashes = {sha256 = \"\"}}"):           "archive of the node",
+		lockWith(head + "archive = {url = \"https://h/a.zip\"}"):                            "no hash that is safe",
+		lockWith(head + "archive = {url = \"https://h/a.zip -x\"}"):                         "encode",
+		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {md5 = " +
+			"\"x\"}}]"): "no hash that is safe",
 		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {sha256 = \"x\"}}]"):                    "64",
 		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"../x\"", 1)): "below",
 		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"/x\"", 1)):   "below",
@@ -158,7 +163,8 @@ func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
 		if err == nil {
 			t.Errorf("%q is taken: %+v", content, s)
-		} else if m := err.Error(); !strings.HasPrefix(m, "pylock.toml") || !strings.Contains(m, says) || strings.Contains(m, "\n") {
+		} else if m := err.Error(); !strings.HasPrefix(m, "pylock.toml") || !strings.Contains(m, says) || strings.Contains(m,
+			"\n") {
 			t.Errorf("%q: %v, without %q", content, err, says)
 		}
 	}
@@ -166,7 +172,8 @@ func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
 
 func TestTheNameSaysWhichLockItIs(t *testing.T) {
 	for _, name := range []string{"lock.toml", "pylock.a.b.toml", "poetry.lock", "Pipfile.lock"} {
-		if _, err := Lock(name, in(map[string]string{name: ""})); err == nil || !strings.Contains(err.Error(), "pylock.toml") {
+		if _, err := Lock(name, in(map[string]string{name: ""})); err == nil || !strings.Contains(err.Error(),
+			"pylock.toml") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -174,7 +181,8 @@ func TestTheNameSaysWhichLockItIs(t *testing.T) {
 
 func TestAUVLockComesWithItsProject(t *testing.T) {
 	const lock = "version = 1\nrevision = 1\nrequires-python = \">=3.11\"\n[[package]]\nname = \"a\"\n"
-	read := in(map[string]string{"app/uv.lock": lock, "app/pyproject.toml": "[project]", "app.py.lock": lock, "app.py": "# ///", "d/uv.lock": lock, "e/uv.lock": "a = 1"})
+	read := in(map[string]string{"app/uv.lock": lock, "app/pyproject.toml": "[project]", "app.py.lock": lock,
+		"app.py": "# ///", "d/uv.lock": lock, "e/uv.lock": "a = 1"})
 	for name, want := range map[string]*UVLock{
 		"app/uv.lock": {Lock: []byte(lock), Project: []byte("[project]")},
 		"app.py.lock": {Lock: []byte(lock), Project: []byte("# ///"), Script: true},
@@ -184,7 +192,8 @@ func TestAUVLockComesWithItsProject(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}
-	for name, says := range map[string]string{"d/uv.lock": "beside it", "e/uv.lock": "no version", "f/uv.lock": "failed to read"} {
+	for name, says := range map[string]string{"d/uv.lock": "beside it", "e/uv.lock": "no version",
+		"f/uv.lock": "failed to read"} {
 		if _, err := Lock(name, read); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -194,14 +203,17 @@ func TestAUVLockComesWithItsProject(t *testing.T) {
 func TestAUVLockSaysWhichIndexesItIsOf(t *testing.T) {
 	lock := "version = 1\nrequires-python = \">=3.11\"\n"
 	for _, source := range []string{
-		`virtual = "."`, `registry = "https://pypi.org/simple"`, `registry = "https://b.example.com/simple"`, `registry = "../wheels"`,
-		`registry = "http://a.example.com/simple/"`, `registry = "https://b.example.com/simple"`, `url = "https://c.example.com/x.whl"`, `git = "https://d.example.com/x"`,
+		`virtual = "."`, `registry = "https://pypi.org/simple"`, `registry = "https://b.example.com/simple"`,
+		`registry = "../wheels"`,
+		`registry = "http://a.example.com/simple/"`, `registry = "https://b.example.com/simple"`,
+		`url = "https://c.example.com/x.whl"`, `git = "https://d.example.com/x"`,
 	} {
 		lock += "[[package]]\nname = \"a\"\nsource = { " + source + " }\n"
 	}
 	files := map[string]string{"uv.lock": lock, "pyproject.toml": "[project]"}
 	s, err := Lock("uv.lock", in(files))
-	if want := []string{"https://b.example.com/simple", "http://a.example.com/simple/"}; err != nil || !slices.Equal(s.Indexes.Extra, want) {
+	if want := []string{"https://b.example.com/simple", "http://a.example.com/simple/"}; err != nil ||
+		!slices.Equal(s.Indexes.Extra, want) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, wrong := range []string{"https:///simple", "http://h/\\u0007", "https://h/${TOKEN}"} {
@@ -223,9 +235,12 @@ func TestAUVLockSaysWhichIndexesItIsOf(t *testing.T) {
 func TestALockThatIsMadeToExhaustTheNodeIsRefused(t *testing.T) {
 	many := strings.Repeat("k.k=1\n", 100_000)
 	for _, content := range []string{
-		"a = " + strings.Repeat("[", 4_000_000), "a = " + strings.Repeat("[\"]\", ", 700_000), "a = " + strings.Repeat("[ #]\n", 700_000),
-		"a = " + strings.Repeat("[''''']'''', \"\\\"]\", ", 150_000), strings.Repeat("a={", 1_000_000), strings.Repeat("a.", 2_000_000) + "a = 1",
-		"[" + strings.Repeat("a", 100_000) + "]\n" + many, "  [\"" + strings.Repeat("a", 100_000) + "\"]\n" + many, strings.Repeat("a", 100_000) + " = {" + strings.ReplaceAll(many, "\n", ","),
+		"a = " + strings.Repeat("[", 4_000_000), "a = " + strings.Repeat("[\"]\", ", 700_000),
+		"a = " + strings.Repeat("[ #]\n", 700_000),
+		"a = " + strings.Repeat("[''''']'''', \"\\\"]\", ", 150_000), strings.Repeat("a={", 1_000_000), strings.Repeat("a.",
+			2_000_000) + "a = 1",
+		"[" + strings.Repeat("a", 100_000) + "]\n" + many, "  [\"" + strings.Repeat("a", 100_000) + "\"]\n" + many,
+		strings.Repeat("a", 100_000) + " = {" + strings.ReplaceAll(many, "\n", ","),
 		strings.Repeat(" ", 5<<20),
 	} {
 		start := time.Now()
@@ -242,7 +257,8 @@ func TestALockThatIsMadeToExhaustTheNodeIsRefused(t *testing.T) {
 func FuzzPylock(f *testing.F) {
 	f.Add(lockWith(wheelOf("a", `marker = "'x' in extras or os_name == 'a' and 'y' not in dependency_groups"`)))
 	f.Add(lockWith(wheelOf("a", `index = "https://i/simple"`) + "[[packages]]\nname='b'\narchive={url='https://h/b.zip',subdirectory='c&d',hashes={sha256='" + strings.Repeat("d", 64) + "'}}"))
-	f.Add(lockWith("[[packages]]\nname='b'\nversion='1+x'\nwheels=[{path='d/e.whl',hashes={sha384='" + strings.Repeat("d", 96) + "'}}]"))
+	f.Add(lockWith("[[packages]]\nname='b'\nversion='1+x'\nwheels=[{path='d/e.whl',hashes={sha384='" + strings.Repeat("d",
+		96) + "'}}]"))
 	f.Fuzz(func(t *testing.T, content string) {
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
 		if err != nil {
@@ -264,7 +280,8 @@ func FuzzPylock(f *testing.F) {
 func TestALockThatIsJoinedWithMoreIsNone(t *testing.T) {
 	uvLock := &Set{UVLock: &UVLock{}}
 	list := &Set{Lines: []string{"a==1"}}
-	for name, pair := range map[string][2]*Set{"a lock of uv and a list": {uvLock, list}, "a list and a lock of uv": {list, uvLock}, "two locks of uv": {uvLock, uvLock}} {
+	for name, pair := range map[string][2]*Set{"a lock of uv and a list": {uvLock, list},
+		"a list and a lock of uv": {list, uvLock}, "two locks of uv": {uvLock, uvLock}} {
 		if s, err := pair[0].Join(pair[1]); err == nil {
 			t.Errorf("%s are %+v", name, s)
 		}

@@ -135,7 +135,8 @@ func (p *markerParser) operand() (string, error) {
 	modern, ok := p.variables[name]
 	switch {
 	case !ok:
-		return "", fmt.Errorf("%s is neither a variable of the environment, such as python_version, nor a text in quotes", show(name+p.rest))
+		return "", fmt.Errorf("%s is neither a variable of the environment, such as python_version, nor a text in quotes",
+			show(name+p.rest))
 	case modern != "":
 		return modern, nil
 	}

@@ -212,9 +212,12 @@ func (o option) refused() error {
 	case "--no-binary":
 		return errors.New("--no-binary asks for builds from source: remove it, packages come as wheels")
 	case "--pre":
-		return errors.New("--pre allows pre-releases of everything: name the one you mean in its requirement, such as \"NAME>=2.0rc1\"")
-	case "--use-pep517", "--no-use-pep517", "--config-settings", "--config-setting", "--global-option", "--build-option", "--install-option":
-		return fmt.Errorf("%s is about builds from source: build a wheel with it, and name its directory in find_links", o.name)
+		return errors.New("--pre allows pre-releases of everything: name the one you mean in its requirement, such as " +
+			"\"NAME>=2.0rc1\"")
+	case "--use-pep517", "--no-use-pep517", "--config-settings", "--config-setting", "--global-option", "--build-option",
+		"--install-option":
+		return fmt.Errorf("%s is about builds from source: build a wheel with it, and name its directory in find_links",
+			o.name)
 	}
 	return fmt.Errorf("%s is not an option that requirements files have here: remove it", show(o.name))
 }

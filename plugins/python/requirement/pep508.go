@@ -31,7 +31,8 @@ var (
 	operator   = regexp.MustCompile(`^(?:===|==|~=|!=|<=|>=|<|>)`)
 	word       = regexp.MustCompile(`^[^\s,;()]+`)
 	versions   = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern + devPattern + `$`)
-	wildcards  = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern + `(?:\.\*|` + devPattern + localPattern + `)$`)
+	wildcards  = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern +
+		`(?:\.\*|` + devPattern + localPattern + `)$`)
 	compatible = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)+` + suffixPattern + devPattern + `$`)
 	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`)
 )
@@ -80,7 +81,8 @@ func parse(text string) (requirement, error) {
 	}
 	name := s.take(nameText)
 	if name == "" {
-		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"", show(text))
+		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"",
+			show(text))
 	}
 	r.name = ProjectName(name)
 	s.blank()
@@ -89,7 +91,8 @@ func parse(text string) (requirement, error) {
 		return r, fmt.Errorf("%s: %w", show(text), err)
 	}
 	if r.url == "" && IsArchive(text) { // pip would look for a file of that name
-		return r, fmt.Errorf("%s looks like a file: put it into a directory, name that in find_links, and the package here", show(text))
+		return r, fmt.Errorf("%s looks like a file: put it into a directory, name that in find_links, and the package here",
+			show(text))
 	}
 	return r, nil
 }

@@ -30,8 +30,8 @@ type pyproject struct {
 // IsProject says whether a file is a project by its name.
 func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 
-// Project reads what a project requires: its dependencies, and those of the chosen extras and groups. The project itself
-// is not among them.
+// Project reads what a project requires: its dependencies, and those of the chosen extras and groups. The project
+// itself is not among them.
 func (c Choice) Project(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	p := project{file: name, set: &Set{}, seen: map[string]bool{}}

@@ -34,11 +34,12 @@ func TestAProjectIsItsDependenciesAndWhatIsChosen(t *testing.T) {
 		choice Choice
 		more   []string
 	}{
-		"nothing more":  {},
-		"an extra":      {Choice{Extras: []string{"post.gres"}}, []string{"psycopg>=3"}},
-		"its own extra": {Choice{Extras: []string{"all"}}, []string{`psycopg>=3 ; python_version >= "3.10"`, `aiosmtplib ; python_version >= "3.10" and (sys_platform == "linux" or os_name == "posix")`}},
-		"groups":        {Choice{Groups: []string{"test", "dev"}}, []string{"pytest", "mypy", mail, "ruff"}},
-		"both":          {Choice{Extras: []string{"mail", "Mail"}, Groups: []string{"dev"}}, []string{mail, "ruff"}},
+		"nothing more": {},
+		"an extra":     {Choice{Extras: []string{"post.gres"}}, []string{"psycopg>=3"}},
+		"its own extra": {Choice{Extras: []string{"all"}}, []string{`psycopg>=3 ; python_version >= "3.10"`,
+			`aiosmtplib ; python_version >= "3.10" and (sys_platform == "linux" or os_name == "posix")`}},
+		"groups": {Choice{Groups: []string{"test", "dev"}}, []string{"pytest", "mypy", mail, "ruff"}},
+		"both":   {Choice{Extras: []string{"mail", "Mail"}, Groups: []string{"dev"}}, []string{mail, "ruff"}},
 	} {
 		s, err := test.choice.Project("local/pyproject.toml", in(map[string]string{"local/pyproject.toml": shop}))
 		if err != nil {
@@ -61,8 +62,9 @@ func inProject(content string) Reader { return in(map[string]string{"pyproject.t
 func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
 	project := "[project]\nname = 'app'\n"
 	for content, says := range map[string]string{
-		"[tool.poetry]\nname = 'x'":                                                         "no [project] table",
-		"[project\n":                                                                        "pyproject.toml:1: this is not TOML",
+		"[tool.poetry]\nname = 'x'": "no [project] table",
+		"[project\n": "pyproject.toml:1: this is " +
+			"not TOML",
 		"[project]\ndependencies = 'x'":                                                     "not such a project",
 		project + "dynamic = ['dependencies']":                                              "dynamic dependencies",
 		project + "dependencies = ['x', '-r y.txt']":                                        "dependencies: ",
@@ -114,7 +116,8 @@ func TestGroupsThatIncludeEachOtherManyTimesEnd(t *testing.T) {
 func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
 	lock := lockWith("extras = ['Dev', 'mail']\ndependency-groups = ['docs', 'main']\ndefault-groups = ['main']\n" +
 		wheelOf("always", "") + wheelOf("of-dev", `marker = "'dev' in extras and python_version > '3'"`) +
-		wheelOf("of-docs", `marker = "'docs' in dependency_groups"`) + wheelOf("of-main", `marker = "'main' in dependency_groups"`) +
+		wheelOf("of-docs", `marker = "'docs' in dependency_groups"`) + wheelOf("of-main",
+		`marker = "'main' in dependency_groups"`) +
 		wheelOf("not-dev", `marker = "'dev' not in extras"`) + wheelOf("old-way", `marker = "extra == 'mail'"`))
 	for name, test := range map[string]struct {
 		choice Choice
@@ -142,7 +145,8 @@ func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
 		"app.py.lock": "version = 1\n", "app.py": "", "r.txt": "a==1 --hash=" + hashOf("a"),
 	}
 	for name, says := range map[string]string{
-		"pylock.toml": `pylock.toml has no extra "gone": there is dev, mail`, "uv.lock": `pyproject.toml has no extra "gone": there is all, mail, post-gres`,
+		"pylock.toml": `pylock.toml has no extra "gone": there is dev, mail`,
+		"uv.lock":     `pyproject.toml has no extra "gone": there is all, mail, post-gres`,
 		"app.py.lock": "no extras and groups to choose", "r.txt": "no extras and groups to choose",
 	} {
 		_, err := Choice{Extras: []string{"gone"}}.Lock(name, in(files))
@@ -184,9 +188,11 @@ func TestExtrasThatNameEachOtherUnderMarkersEnd(t *testing.T) {
 	}
 	long := strings.Repeat("os_name == 'posix' and ", 50) + "os_name == 'posix'"
 	for says, extras := range map[string]string{
-		"extra e49 is within 50 others":                      chain(60, "['app[NEXT]']", "x"),
-		"there is more than a program can require":           chain(20, "[\"app[NEXT] ; os_name == 'a'\", \"app[NEXT] ; os_name == 'b'\"]", "x"),
-		"extra all: \"app[e0] ; os_name == 'posix' and":      "all = [\"app[e0] ; " + strings.Repeat(long+" and ", 4) + long + "\"]",
+		"extra e49 is within 50 others": chain(60, "['app[NEXT]']", "x"),
+		"there is more than a program can require": chain(20,
+			"[\"app[NEXT] ; os_name == 'a'\", \"app[NEXT] ; os_name == 'b'\"]", "x"),
+		"extra all: \"app[e0] ; os_name == 'posix' and": "all = [\"app[e0] ; " + strings.Repeat(long+" and ",
+			4) + long + "\"]",
 		"with those of the extras around it, is longer than": chain(9, "[\"app[NEXT] ; "+long+"\"]", "x"),
 		"pyproject.toml: extra e40: ":                        chain(40, "['app[NEXT]']", "x ! 1"), // said once
 	} {

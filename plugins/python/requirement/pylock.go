@@ -65,7 +65,8 @@ func (c Choice) readPylock(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("%s has no lock-version: it is not a pylock.toml (PEP 751)", name)
 	}
 	if lock.Version != "1" && !strings.HasPrefix(lock.Version, "1.") {
-		return nil, fmt.Errorf("%s has lock-version %s, and only 1 is understood: export it again as 1.0", name, show(lock.Version))
+		return nil, fmt.Errorf("%s has lock-version %s, and only 1 is understood: export it again as 1.0", name,
+			show(lock.Version))
 	}
 	if lock.Packages == nil {
 		return nil, fmt.Errorf("%s has no packages", name)
@@ -215,7 +216,8 @@ func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
 // maxIndexes bounds those of a lock, each of which is asked for each package.
 const maxIndexes = 50
 
-// addIndex is for the index that a lock names for a package. PyPI stands for the node's own, which may be a mirror of it.
+// addIndex is for the index that a lock names for a package. PyPI stands for the node's own, which may be a mirror of
+// it.
 func (s *Set) addIndex(source string) error {
 	if source == "" || strings.TrimSuffix(source, "/") == "https://pypi.org/simple" {
 		return nil
@@ -266,7 +268,8 @@ func besideLock(lock, file string) (string, error) {
 	}
 	links := path.Dir(relative(lock, clean))
 	if strings.HasPrefix(links, "-") {
-		return "", fmt.Errorf("directory %s begins with a hyphen, which installers take for an option: name it otherwise", show(links))
+		return "", fmt.Errorf("directory %s begins with a hyphen, which installers take for an option: name it otherwise",
+			show(links))
 	}
 	return links, nil
 }

@@ -107,7 +107,8 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
-		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes", name)
+		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes",
+			name)
 	case !c.empty():
 		return nil, fmt.Errorf("lock %s has no extras and groups to choose: "+
 			"only a uv.lock and a pylock.toml have", name)
@@ -185,9 +186,9 @@ func each(lists ...[]string) []string {
 	return all
 }
 
-// CheckWheels refuses URLs of anything but wheels, for a node that builds nothing. It is to be asked before an installer
-// is: to learn what a source distribution requires, one runs the package's code. (Repositories and source trees are no
-// requirements in any case.)
+// CheckWheels refuses URLs of anything but wheels, for a node that builds nothing. It is to be asked before an
+// installer is: to learn what a source distribution requires, one runs the package's code. (Repositories and source
+// trees are no requirements in any case.)
 func (s *Set) CheckWheels() error {
 	for _, text := range s.URLs {
 		if u, err := url.Parse(text); err != nil || !strings.HasSuffix(u.Path, ".whl") {

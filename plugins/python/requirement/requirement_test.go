@@ -44,12 +44,15 @@ var canonical = []struct{ written, want string }{
 	{"name==1.0+local.1", "name==1.0+local.1"},
 	{"name>=1.0,>=1.0", "name>=1.0"},
 	{"name;python_version<'3.8'", `name ; python_version < "3.8"`},
-	{"name ; ((os_name=='a')and  (python_version<'3' or extra == 'x'))", `name ; os_name == "a" and (python_version < "3" or extra == "x")`},
-	{"name ; os_name=='a' and python_version<'3' or (sys.platform == 'x' or extra == 'x')", `name ; os_name == "a" and python_version < "3" or sys_platform == "x" or extra == "x"`},
+	{"name ; ((os_name=='a')and  (python_version<'3' or extra == 'x'))",
+		`name ; os_name == "a" and (python_version < "3" or extra == "x")`},
+	{"name ; os_name=='a' and python_version<'3' or (sys.platform == 'x' or extra == 'x')",
+		`name ; os_name == "a" and python_version < "3" or sys_platform == "x" or extra == "x"`},
 	{"name ; 'linux'  not in sys_platform", `name ; "linux" not in sys_platform`},
 	{`name ; platform_version == '"'`, `name ; platform_version == '"'`},
 	{"name@https://host/a.whl", "name @ https://host/a.whl"},
-	{"name[b,a] @ https://user:word@host/a.whl#egg=name ; os_name == 'posix'", `name[a,b] @ https://user:word@host/a.whl#egg=name ; os_name == "posix"`},
+	{"name[b,a] @ https://user:word@host/a.whl#egg=name ; os_name == 'posix'",
+		`name[a,b] @ https://user:word@host/a.whl#egg=name ; os_name == "posix"`},
 }
 
 func TestARequirementHasOneCanonicalForm(t *testing.T) {
@@ -72,11 +75,14 @@ const pipSays = `
 import json, re, sys
 from pip._vendor.packaging.requirements import Requirement
 def holds(r):
-    return r.marker and [bool(r.marker.evaluate({'os_name': o, 'python_version': v, 'extra': e, 'sys_platform': s, 'platform_version': p}))
-        for o in ('a', 'posix') for v in ('2.7', '3.7', '3.12') for e in ('', 'x') for s in ('x', 'linux') for p in ('"', '1')]
+    return r.marker and [bool(r.marker.evaluate({'os_name': o, 'python_version': v, 'extra': e, 'sys_platform': s,
+	'platform_version': p}))
+        for o in ('a', 'posix') for v in ('2.7', '3.7', '3.12') for e in ('', 'x') for s in ('x',
+	'linux') for p in ('"', '1')]
 def say(text):
     r = Requirement(text)
-    return [re.sub(r'[-_.]+', '-', r.name).lower(), sorted({e.lower() for e in r.extras}), str(r.specifier), r.url, holds(r)]
+    return [re.sub(r'[-_.]+', '-', r.name).lower(), sorted({e.lower() for e in r.extras}), str(r.specifier), r.url,
+	holds(r)]
 def refused(text):
     try: say(text)
     except Exception as e: return str(e)
@@ -121,14 +127,17 @@ func TestPipUnderstandsTheSameOfTheCanonicalForm(t *testing.T) {
 
 func TestWhatPipRefusesIsRefused(t *testing.T) {
 	texts := []string{
-		"", "-", "_a", "a-", "a b", "a[", "a[b", "a[b c]", "a[,]", "a==", "a=1", "a>=1,,<2", "a(>=1", "a()", "a>=1)", "a @", "a @ nohost",
+		"", "-", "_a", "a-", "a b", "a[", "a[b", "a[b c]", "a[,]", "a==", "a=1", "a>=1,,<2", "a(>=1", "a()", "a>=1)", "a @",
+		"a @ nohost",
 		"a ;", "a ; x", "a ; python_version", "a ; python_version <", "a ; python_version < 3", "a ; (python_version < '3'",
-		"a ; python_version < '3' and", "a ; python_version < '3' xor os_name == 'a'", "a ; os_name == 'a", "a ; os_name is 'a'",
+		"a ; python_version < '3' and", "a ; python_version < '3' xor os_name == 'a'", "a ; os_name == 'a",
+		"a ; os_name is 'a'",
 		"a ; 'a' == 'b' extra", "a~=1", "a>=1.*", "a<1+local", "a>=1.0.x", "a @ https://host/x; os_name == 'a'",
 	}
 	answers := askPip(t, "refused", texts)
 	for i, text := range texts {
-		if answers[i] == nil && !slices.Contains([]string{"a==", "a~=1", "a>=1.*", "a<1+local", "a>=1.0.x"}, text) { // setuptools of old
+		// setuptools of old
+		if answers[i] == nil && !slices.Contains([]string{"a==", "a~=1", "a>=1.*", "a<1+local", "a>=1.0.x"}, text) {
 			t.Errorf("pip takes %q: the test is wrong", text)
 		}
 		if s, err := List([]string{text}); err == nil {
@@ -264,7 +273,8 @@ func TestHashesAreOfAllRequirementsOrOfNone(t *testing.T) {
 	if s, err = List([]string{"a==1", url}); err != nil || s.Hashed {
 		t.Errorf("a URL with a hash asks for hashes of all others: %v, %v", s, err)
 	}
-	if _, err = List([]string{"b==1" + hash, "a==1"}); err == nil || !strings.HasPrefix(err.Error(), `requirement 2: "a==1" has no hash`) {
+	if _, err = List([]string{"b==1" + hash, "a==1"}); err == nil || !strings.HasPrefix(err.Error(),
+		`requirement 2: "a==1" has no hash`) {
 		t.Error(err)
 	}
 }
@@ -278,7 +288,8 @@ func TestJoinIsWhatBothRequire(t *testing.T) {
 		return s
 	}
 	a, b := list("b", "a>=1"), list("b", "c")
-	a.Indexes, b.Indexes = index.Sources{Extra: []string{"https://z", "https://y"}, Offline: true}, index.Sources{URL: "https://x", Extra: []string{"https://y"}}
+	a.Indexes, b.Indexes = index.Sources{Extra: []string{"https://z", "https://y"}, Offline: true},
+		index.Sources{URL: "https://x", Extra: []string{"https://y"}}
 	a.Constraints = []string{"d<1"}
 	got, err := a.Join(b)
 	want := &Set{

@@ -27,8 +27,8 @@ const maxBlock = 256 << 10
 // newlines alone.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line of
-// the script. What the metadata says to tools ("[tool]") is ignored.
+// ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line
+// of the script. What the metadata says to tools ("[tool]") is ignored.
 func ReadScript(source []byte) (*Script, error) {
 	if len(source) > MaxScript {
 		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)
@@ -57,7 +57,8 @@ func ReadScript(source []byte) (*Script, error) {
 	var s Script
 	if err := toml.Unmarshal(uncomment(content), &s); err != nil {
 		at, why := explain(err)
-		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML, or has a value that is not of its type: %s", line+at, why)
+		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML, or has a value that is not of its type: %s",
+			line+at, why)
 	}
 	s.RequiresPython = strings.TrimSpace(s.RequiresPython)
 	return &s, nil

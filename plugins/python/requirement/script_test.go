@@ -29,15 +29,18 @@ func TestAScriptSaysWhatItNeeds(t *testing.T) {
 		source string
 		want   *Script
 	}{
-		"a block":                        {script, full},
-		"of Windows":                     {strings.ReplaceAll(script, "\n", "\r\n"), full},
-		"with a byte order mark":         {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n", &Script{RequiresPython: ">=3.11"}},
-		"at the very end":                {"# /// script\n# dependencies = [\"a\"]\n# ///", &Script{Dependencies: []string{"a"}}},
-		"empty":                          {"# /// script\n#\n# ///\n", &Script{}},
-		"with nothing but a tool's":      {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Script{}},
-		"with what is not known":         {"# /// script\n# other = 1\n# ///\n", &Script{}},
-		"an empty list":                  {"# /// script\n# dependencies = []\n# ///\n", &Script{Dependencies: []string{}}},
-		"beside another type's":          {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# ///\n", &Script{RequiresPython: "3.12"}},
+		"a block":    {script, full},
+		"of Windows": {strings.ReplaceAll(script, "\n", "\r\n"), full},
+		"with a byte order mark": {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n",
+			&Script{RequiresPython: ">=3.11"}},
+		"at the very end": {"# /// script\n# dependencies = [\"a\"]\n# ///",
+			&Script{Dependencies: []string{"a"}}},
+		"empty":                     {"# /// script\n#\n# ///\n", &Script{}},
+		"with nothing but a tool's": {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Script{}},
+		"with what is not known":    {"# /// script\n# other = 1\n# ///\n", &Script{}},
+		"an empty list":             {"# /// script\n# dependencies = []\n# ///\n", &Script{Dependencies: []string{}}},
+		"beside another type's": {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# " +
+			"///\n", &Script{RequiresPython: "3.12"}},
 		"none":                           {"print(1)\n", nil},
 		"nothing at all":                 {"", nil},
 		"of another type":                {"# /// pyproject\n# requires-python = \">=3.11\"\n# ///\n", nil},
@@ -58,17 +61,22 @@ func TestABlockThatIsWrongIsToldWithTheLineOfTheScript(t *testing.T) {
 	head := "import os\n\n# /// script\n"
 	for name, test := range map[string]struct{ source, want string }{
 		"two of them": {script + script, `line 18: there is a second "# /// script" block, the first is on line 3`},
-		"no TOML":     {head + "# # a comment\n# requires-python >=3.11\n# ///\n", "line 5: \"# /// script\" block is not TOML"},
+		"no TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
+			"line 5: \"# /// script\" block is not TOML"},
 		// the longest block that can be is the one, so what looks like its end is in it, and is no TOML
-		"a line that looks like an end":  {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
-		"a string without an end":        {head + "# requires-python = \">=3.11\n# ///\n", "line 4:"},
-		"a key twice":                    {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n", "line 5:"},
-		"a number for the version":       {head + "#\n# requires-python = 3.11\n# ///\n", "line 5: \"# /// script\" block is not TOML, or has a value that is not of its type: requires-python: "},
-		"a string for the list":          {head + "# dependencies = \"requests\"\n# ///\n", "line 4: "},
-		"a list of numbers":              {head + "# dependencies = [\"requests\", 1]\n# ///\n", "line 4: "},
-		"a table for the list":           {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: "},
-		"of Windows":                     {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"), "line 5: \"# /// script\" block is not TOML, or has a value that is not of its type: requires-python: "},
-		"a block that is too long":       {head + strings.Repeat("# # "+strings.Repeat("x", 1000)+"\n", 300) + "# ///\n", "line 3: \"# /// script\" block is longer than 256 KiB"},
+		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
+		"a string without an end":       {head + "# requires-python = \">=3.11\n# ///\n", "line 4:"},
+		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
+			"line 5:"},
+		"a number for the version": {head + "#\n# requires-python = 3.11\n# ///\n",
+			"line 5: \"# /// script\" block is not TOML, or has a value that is not of its type: requires-python: "},
+		"a string for the list": {head + "# dependencies = \"requests\"\n# ///\n", "line 4: "},
+		"a list of numbers":     {head + "# dependencies = [\"requests\", 1]\n# ///\n", "line 4: "},
+		"a table for the list":  {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: "},
+		"of Windows": {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"),
+			"line 5: \"# /// script\" block is not TOML, or has a value that is not of its type: requires-python: "},
+		"a block that is too long": {head + strings.Repeat("# # "+strings.Repeat("x", 1000)+"\n", 300) + "# ///\n",
+			"line 3: \"# /// script\" block is longer than 256 KiB"},
 		"a source that is far too long":  {strings.Repeat("#\n", 8<<20+1), "longer than 16 MiB"},
 		"values that are nested deeply":  {head + "# a = " + strings.Repeat("[", 50000) + "\n# ///\n", "line "},
 		"bytes that are no text":         {head + "# a = \"\xff\xfe\"\n# ///\n", "line 4:"},
@@ -93,7 +101,8 @@ func FuzzReadNeverPanicsAndFindsTheBlockThatIsPutThere(f *testing.F) {
 		if err != nil && (m != nil || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("got %+v, %q", m, err)
 		}
-		if strings.ContainsAny(name, "'\r\n") || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff }) {
+		if strings.ContainsAny(name, "'\r\n") || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name,
+			func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff }) {
 			return
 		}
 		m, err = ReadScript([]byte("# /// script\n# dependencies = ['" + name + "']\n# ///\n"))

@@ -78,7 +78,8 @@ func refuse(text string) error {
 			"build a wheel of it, and name its URL or its directory in find_links", show(text))
 	case strings.HasPrefix(lower, "file:"), strings.HasPrefix(target, "/"), strings.HasPrefix(target, "."),
 		target == "" && (strings.HasPrefix(text, ".") || strings.HasPrefix(text, "~") || strings.ContainsAny(before, `/\`)):
-		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here", show(text))
+		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here",
+			show(text))
 	}
 	return nil
 }
@@ -104,7 +105,8 @@ func nameWheel(text string) string {
 // IsArchive says whether an installer could take a file of that name for a wheel or for a source distribution.
 func IsArchive(name string) bool {
 	name = strings.ToLower(name)
-	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz", ".tar.lzma", ".tar.zst", ".tar.z"}
+	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz",
+		".tar.lzma", ".tar.zst", ".tar.z"}
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
@@ -129,5 +131,6 @@ func (r requirement) checkPlain() error {
 	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%s is neither encrypted nor has a hash: write https://, or add --hash=sha256:…", show(r.name+" @ "+r.url))
+	return fmt.Errorf("%s is neither encrypted nor has a hash: write https://, or add --hash=sha256:…",
+		show(r.name+" @ "+r.url))
 }

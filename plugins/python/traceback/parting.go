@@ -39,8 +39,8 @@ func misuse(lines []string) (string, bool) {
 }
 
 // parting is the last line of a program that ended with code 1, as by sys.exit("text") and click's errors. From stderr
-// alone it is unknown whether it is the reason, so that it is shown as what it is, and only where it is nothing else: no
-// log record, no warning, no progress, and nothing that may be of a traceback, such as one of a thread.
+// alone it is unknown whether it is the reason, so that it is shown as what it is, and only where it is nothing else:
+// no log record, no warning, no progress, and nothing that may be of a traceback, such as one of a thread.
 func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	last := lines[len(lines)-1]
 	whole, ended := bytes.CutSuffix(tail, []byte("\n"))

@@ -10,7 +10,8 @@ import (
 // What is in testdata was written by the Debian packages python3-rich 13.3.1, python3-click 8.1.3 and
 // python3-typer 0.7.0 in /srv; the number is the exit code.
 func TestWhatRichAndClickWriteIsFound(t *testing.T) {
-	const long = "ValueError: a message that is much longer than the eighty characters of a line and thus is wrapped by rich at the end of it, as words"
+	const long = "ValueError: a message that is much longer than the eighty characters of a line and thus is wrapped " +
+		"by rich at the end of it, as words"
 	for name, want := range map[string]string{
 		"rich-1":            long + " (app.py:4)",
 		"rich-ascii-1":      long + " (app.py:4)",
@@ -43,12 +44,18 @@ func TestRichAndClickThatAreInstalledAreFound(t *testing.T) {
 	}
 	const install = "from rich.traceback import install\ninstall()\n"
 	for name, test := range map[string]struct{ program, want string }{
-		"rich":        {install + "def f():\n    {}['x']\nf()\n", "KeyError: 'x' (app.py:4)"},
-		"chained":     {install + "try:\n    1/0\nexcept Exception as e:\n    raise OSError('a: b') from e\n", "OSError: a: b (app.py:6)"},
-		"wrapped":     {install + "raise ValueError('word ' * 50)\n", "ValueError: " + strings.TrimSuffix(strings.Repeat("word ", 50), " ") + " (app.py:3)"},
-		"went on":     {install + "import sys\nfrom rich.console import Console\ndef main():\n    try:\n        1/0\n    except Exception:\n        Console(stderr=True).print_exception()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)\n", ""},
-		"click":       {"import click\nraise SystemExit(click.Command('x', params=[click.Argument(['n'], type=int)]).main(['y']))\n", "Error: Invalid value for 'N': 'y' is not a valid integer."},
-		"click fails": {"import click\ndef f(): raise click.ClickException('no such stick')\nclick.Command('x', callback=f).main([])\n", "Error: no such stick"},
+		"rich": {install + "def f():\n    {}['x']\nf()\n", "KeyError: 'x' (app.py:4)"},
+		"chained": {install + "try:\n    1/0\nexcept Exception as e:\n    raise OSError('a: b') from e\n",
+			"OSError: a: b (app.py:6)"},
+		"wrapped": {install + "raise ValueError('word ' * 50)\n",
+			"ValueError: " + strings.TrimSuffix(strings.Repeat("word ", 50), " ") + " (app.py:3)"},
+		"went on": {install + "import sys\nfrom rich.console import Console\ndef main():\n    try:\n        1/0\n    " +
+			"except Exception:\n        Console(stderr=True).print_exception()\nmain()\nfor i in range(30): print('line', " +
+			"i, file=sys.stderr)\nsys.exit(1)\n", ""},
+		"click": {"import click\nraise SystemExit(click.Command('x', params=[click.Argument(['n'], " +
+			"type=int)]).main(['y']))\n", "Error: Invalid value for 'N': 'y' is not a valid integer."},
+		"click fails": {"import click\ndef f(): raise click.ClickException('no such stick')\nclick.Command('x', " +
+			"callback=f).main([])\n", "Error: no such stick"},
 	} {
 		stderr, code := stderrOf(t, map[string]string{"app.py": test.program})
 		f, ok := Last(stderr, code)

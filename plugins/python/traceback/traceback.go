@@ -1,5 +1,5 @@
-// Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place, a
-// fatal error of the interpreter, or the complaint of a command line parser.
+// Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place,
+// a fatal error of the interpreter, or the complaint of a command line parser.
 package traceback
 
 import (
@@ -27,10 +27,10 @@ func (f Failure) String() string {
 }
 
 // A message, with its notes, may have any number of lines of any form, so that what may follow the first line of an
-// exception depends on what printed it. The interpreter prints an exception that was not caught: the traceback begins with
-// the program's first frame (<module>), no log record announces it, and the exit code is 1. Then all lines that follow are
-// the message, except log records. Other exceptions were caught and printed, often by a program that goes on: then only
-// indented lines are of the message. A program that ends may still write a little.
+// exception depends on what printed it. The interpreter prints an exception that was not caught: the traceback begins
+// with the program's first frame (<module>), no log record announces it, and the exit code is 1. Then all lines that
+// follow are the message, except log records. Other exceptions were caught and printed, often by a program that goes
+// on: then only indented lines are of the message. A program that ends may still write a little.
 const (
 	maxAfter = 10   // lines that are not the message's
 	maxLines = 5000 // with the message's
@@ -45,9 +45,11 @@ var (
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
 	// the line before the header of an exception that did not end the program
-	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing of request) |--- Logging error ---$|` +
+	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing of request) |` +
+		`--- Logging error ---$|` +
 		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
-		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`) // asyncio's, of what was not awaited
+		// asyncio's, of what was not awaited
+		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`)
 	outermost = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
 	word      = regexp.MustCompile(`[\p{L}\p{N}]`)
 	// a log record has a time or a level, or is JSON; the one before a traceback complains

@@ -43,74 +43,142 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, in
 func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
 	const fails = "def f():\n    raise ValueError('inner')\n"
 	for name, test := range map[string]struct{ program, want string }{
-		"plain":                       {"x = 1\nraise ValueError('no')", "ValueError: no (app.py:2)"},
-		"no such module":              {"import nonexistent", "ModuleNotFoundError: No module named 'nonexistent' (app.py:1)"},
-		"without a message":           {"assert 1 == 2", "AssertionError (app.py:1)"},
-		"message of several lines":    {"raise ValueError('first\\nsecond\\nthird')", "ValueError: first (app.py:1)"},
-		"class within a function":     {"def f():\n    class E(Exception): pass\n    raise E('x')\nf()", "__main__.f.<locals>.E: x (app.py:3)"},
-		"during handling":             {"try:\n    1/0\nexcept Exception:\n    {}['x']", "KeyError: 'x' (app.py:4)"},
-		"direct cause":                {"try:\n    1/0\nexcept Exception as e:\n    raise OSError('x') from e", "OSError: x (app.py:4)"},
-		"syntax":                      {"x = 1\ny = (", "SyntaxError: '(' was never closed (app.py:2)"},
-		"indentation":                 {"if True:\nx = 1", "IndentationError: expected an indented block after 'if' statement on line 1 (app.py:2)"},
-		"syntax of a module":          {"import bad", "SyntaxError: '(' was never closed (bad.py:2)"},
-		"recursion":                   {"def f():\n    return f()\nf()", "RecursionError: maximum recursion depth exceeded (app.py:2)"},
-		"interrupt":                   {"raise KeyboardInterrupt", "KeyboardInterrupt (app.py:1)"},
-		"notes":                       {"e = ValueError('x')\ne.add_note('one: two')\nraise e", "ValueError: x (app.py:3)"},
-		"group":                       {"e = ValueError('a\\nb: c')\nraise ExceptionGroup('several', [e, TypeError('t')])", "ExceptionGroup: several (2 sub-exceptions); the first is ValueError: a (app.py:2)"},
-		"group of groups":             {"def g():\n    try:\n        1/0\n    except Exception as e:\n        return e\nraise ExceptionGroup('a', [ExceptionGroup('b', [g()]), g()])", "ExceptionGroup: a (2 sub-exceptions); the first is ZeroDivisionError: division by zero (app.py:3)"},
-		"group of tasks":              {"import asyncio\nasync def f():\n    try:\n        {}['x']\n    except KeyError:\n        raise OSError('late')\nasync def main():\n    async with asyncio.TaskGroup() as g:\n        g.create_task(f())\nasyncio.run(main())", "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception); the first is OSError: late (app.py:6)"},
-		"group with a long message":   {"raise ExceptionGroup('m' * 1000, [ValueError('x')])", "ExceptionGroup: " + strings.Repeat("m", 133) + "…; the first is ValueError: x (app.py:1)"},
-		"group while handling":        {"try:\n    1/0\nexcept Exception:\n    raise ExceptionGroup('g', [ExceptionGroup('h', []) if 0 else KeyError(1)])", "ExceptionGroup: g (1 sub-exception); the first is KeyError: 1 (app.py:4)"},
-		"group, and one while it is":  {"try:\n    raise ExceptionGroup('g', [KeyError(1)])\nexcept Exception:\n    raise OSError('x')", "OSError: x (app.py:4)"},
-		"message of 200 kB":           {"raise ValueError('x' * 200_000)", "ValueError: " + strings.Repeat("x", 287) + "… (app.py:1)"},
-		"message of 200 kB in lines":  {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)", "ValueError: 5 errors (app.py:1)"},
-		"message of more":             {"raise ValueError('x' * 400_000 + 'the end')", "exit code 1, last line on stderr: …" + strings.Repeat("x", 193) + "the end"},
-		"sys.exit":                    {"import sys\nsys.exit('failed: for a reason')", "exit code 1, last line on stderr: failed: for a reason"},
-		"sys.exit, after records":     {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(20): logging.error('again')\nsys.exit('no settings')", "exit code 1, last line on stderr: no settings"},
-		"sys.exit, with a level":      {"import sys\nsys.exit('ERROR: no settings')", "exit code 1, last line on stderr: ERROR: no settings"},
-		"without a traceback":         {"import sys\nsys.tracebacklimit = 0\nraise ValueError('x')", "exit code 1, last line on stderr: ValueError: x"},
-		"in the standard library":     {"import json\njson.loads('{')", "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) (app.py:2)"},
-		"in a package":                {"import pkg.mod\npkg.mod.f()", "ValueError: inner (pkg/mod.py:2)"},
-		"in a package itself":         {"import pkg\npkg.f()", "ValueError: inner (pkg/__init__.py:2)"},
-		"in an installed package":     {"import sys; sys.path.append('site-packages')\nimport installed\ninstalled.f()", "ValueError: inner (app.py:3)"},
-		"in a worker process":         {"from concurrent.futures import ProcessPoolExecutor\ndef f(): raise ValueError('in worker')\nif __name__ == '__main__':\n    with ProcessPoolExecutor(1) as p:\n        p.submit(f).result()", "ValueError: in worker (app.py:5)"},
-		"in a pool":                   {"import multiprocessing\ndef f(x): raise ValueError('in pool')\nif __name__ == '__main__':\n    with multiprocessing.Pool(1) as p:\n        p.map(f, [1])", "ValueError: in pool (app.py:5)"},
-		"atexit":                      {"import atexit, sys\natexit.register(lambda: print('closing: all\\nbye', file=sys.stderr))\n1/0", "ZeroDivisionError: division by zero (app.py:3)"},
-		"main and then a thread":      {"import threading\ne = threading.Event()\ndef f():\n    e.wait()\n    raise ValueError('thread')\nthreading.Thread(target=f).start()\nimport sys\nsys.excepthook = lambda *a: (sys.__excepthook__(*a), e.set())\n1/0", "ZeroDivisionError: division by zero (app.py:9)"},
-		"logged, and nothing after":   {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nsys.exit(1)", "ZeroDivisionError: division by zero (app.py:3)"},
-		"segmentation fault":          {"import faulthandler\nfaulthandler.enable()\ndef f():\n    faulthandler._sigsegv()\nf()", "Fatal Python error: Segmentation fault (app.py:4)"},
-		"segmentation fault, threads": {"import faulthandler, threading, time\nfaulthandler.enable()\ndef f(): time.sleep(60)\nthreading.Thread(target=f, daemon=True).start()\nfaulthandler._sigabrt()", "Fatal Python error: Aborted (app.py:5)"},
-		"argparse":                    {"import argparse\np = argparse.ArgumentParser(prog='tool')\np.add_argument('--n', type=int)\np.parse_args(['--n', 'x'])", "tool: error: argument --n: invalid int value: 'x'"},
-		"str fails":                   {"class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "__main__.E: <exception str() failed> (app.py:3)"},
-		"invalid UTF-8":               {"import sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
-		"long":                        {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x", 287) + "… (app.py:1)"},
-		"CRLF":                        {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')", "ValueError: x (app.py:3)"},
-		"message as pydantic's":       {"raise ValueError('5 validation errors for M\\n' + '\\n'.join('field_%d\\n  Input should be a valid integer [type=int_parsing]\\n    For further information visit https://errors.pydantic.dev/2.5/v/int_parsing' % n for n in range(5)))", "ValueError: 5 validation errors for M (app.py:1)"},
-		"message as jsonschema's":     {"raise ValueError('[0, 1] is not of type\\n\\nFailed validating in schema:\\n' + '    {},\\n' * 30 + '\\nOn instance:\\n' + '    1,\\n' * 30)", "ValueError: [0, 1] is not of type (app.py:1)"},
-		"message of a hundred lines":  {"import logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line %d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
-		"long message, logged":        {"import logging, sys\ntry:\n    raise ValueError('first' + '\\n  indented' * 30)\nexcept Exception:\n    logging.exception('failed')\nsys.exit(3)", "ValueError: first (app.py:3)"},
-		"many notes":                  {"e = ValueError('x')\nfor n in range(15):\n    e.add_note('note %d' % n)\nraise e", "ValueError: x (app.py:4)"},
-		"empty first line":            {"raise LookupError('\\n' + '*' * 70 + '\\n  Resource punkt not found.\\n  Download it')", "LookupError: Resource punkt not found. (app.py:1)"},
-		"traceback in the message":    {"raise ValueError('worker failed:\\nTraceback (most recent call last):\\n  File \"w.py\", line 3, in f\\nKeyError: 1')", "ValueError: worker failed (app.py:1)"},
-		"as a module that is run":     {"import subprocess, sys\nif len(sys.argv) == 1:\n    sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('\\nline' * 30)", "ValueError: line (app.py:4)"},
-		"and a task's, at the end":    {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def main():\n    global t\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    raise KeyError('main')\nasyncio.run(main())", "KeyError: 'main' (app.py:7)"},
-		"and another, at exit":        {"import atexit, traceback\n@atexit.register\ndef f():\n    try:\n        {}['exit']\n    except KeyError:\n        traceback.print_exc()\n1/0", "ZeroDivisionError: division by zero (app.py:8)"},
-		"logged, and then raised":     {"import logging, sys\ndef main():\n    try:\n        1/0\n    except Exception:\n        logging.exception('failed')\n        raise\nmain()", "ZeroDivisionError: division by zero (app.py:4)"},
-		"records in between":          {"import sys, traceback\ndef hook(*e):\n    first, *rest = traceback.format_exception(*e)\n    sys.stderr.write(first + rest[0] + 'INFO: beat\\n2024-01-01 00:00:00,1 INFO beat\\n' + ''.join(rest[1:]))\nsys.excepthook = hook\n1/0", "ZeroDivisionError: division by zero (app.py:6)"},
-		"a level in the message":      {"raise OSError('refused: FATAL: password is wrong')", "OSError: refused: FATAL: password is wrong (app.py:1)"},
-		"in Cython":                   {"exec(compile('def f(): raise ValueError(1)', 'pkg/inner.pyx', 'exec'))\nf()", "ValueError: 1 (app.py:2)"},
-		"warnings at the end":         {"import atexit, warnings\nwarnings.simplefilter('always')\natexit.register(lambda: warnings.warn('late: indeed'))\nf = open('/dev/null')\n1/0", "ZeroDivisionError: division by zero (app.py:5)"},
-		"tests that fail":             {"import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual([1], [2])\nunittest.main()", "AssertionError: Lists differ: [1] != [2] (app.py:3)"},
-		"source is not shown":         {"connect = lambda **k: 1/0\nconnect(password='hunter2')", "ZeroDivisionError: division by zero (app.py:1)"},
+		"plain": {"x = 1\nraise ValueError('no')", "ValueError: no (app.py:2)"},
+		"no such module": {"import nonexistent",
+			"ModuleNotFoundError: No module named 'nonexistent' (app.py:1)"},
+		"without a message":        {"assert 1 == 2", "AssertionError (app.py:1)"},
+		"message of several lines": {"raise ValueError('first\\nsecond\\nthird')", "ValueError: first (app.py:1)"},
+		"class within a function": {"def f():\n    class E(Exception): pass\n    raise E('x')\nf()",
+			"__main__.f.<locals>.E: x (app.py:3)"},
+		"during handling": {"try:\n    1/0\nexcept Exception:\n    {}['x']", "KeyError: 'x' (app.py:4)"},
+		"direct cause": {"try:\n    1/0\nexcept Exception as e:\n    raise OSError('x') from e",
+			"OSError: x (app.py:4)"},
+		"syntax": {"x = 1\ny = (", "SyntaxError: '(' was never closed (app.py:2)"},
+		"indentation": {"if True:\nx = 1",
+			"IndentationError: expected an indented block after 'if' statement on line 1 (app.py:2)"},
+		"syntax of a module": {"import bad", "SyntaxError: '(' was never closed (bad.py:2)"},
+		"recursion": {"def f():\n    return f()\nf()",
+			"RecursionError: maximum recursion depth exceeded (app.py:2)"},
+		"interrupt": {"raise KeyboardInterrupt", "KeyboardInterrupt (app.py:1)"},
+		"notes":     {"e = ValueError('x')\ne.add_note('one: two')\nraise e", "ValueError: x (app.py:3)"},
+		"group": {"e = ValueError('a\\nb: c')\nraise ExceptionGroup('several', [e, TypeError('t')])",
+			"ExceptionGroup: several (2 sub-exceptions); the first is ValueError: a (app.py:2)"},
+		"group of groups": {"def g():\n    try:\n        1/0\n    except Exception as e:\n        return " +
+			"e\nraise ExceptionGroup('a', [ExceptionGroup('b', [g()]), g()])",
+			"ExceptionGroup: a (2 sub-exceptions); the first is ZeroDivisionError: division by zero (app.py:3)"},
+		"group of tasks": {"import asyncio\nasync def f():\n    try:\n        {}['x']\n    except " +
+			"KeyError:\n        raise OSError('late')\nasync def main():\n    async with asyncio.TaskGroup() as g:\n        " +
+			"g.create_task(f())\nasyncio.run(main())", "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception); " +
+			"the first is OSError: late (app.py:6)"},
+		"group with a long message": {"raise ExceptionGroup('m' * 1000, [ValueError('x')])",
+			"ExceptionGroup: " + strings.Repeat("m", 133) + "…; the first is ValueError: x (app.py:1)"},
+		"group while handling": {"try:\n    1/0\nexcept Exception:\n    raise ExceptionGroup('g', " +
+			"[ExceptionGroup('h', []) if 0 else KeyError(1)])",
+			"ExceptionGroup: g (1 sub-exception); the first is KeyError: 1 (app.py:4)"},
+		"group, and one while it is": {"try:\n    raise ExceptionGroup('g', [KeyError(1)])\nexcept Exception:\n    " +
+			"raise OSError('x')", "OSError: x (app.py:4)"},
+		"message of 200 kB": {"raise ValueError('x' * 200_000)", "ValueError: " + strings.Repeat("x",
+			287) + "… (app.py:1)"},
+		"message of 200 kB in lines": {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)",
+			"ValueError: 5 errors (app.py:1)"},
+		"message of more": {"raise ValueError('x' * 400_000 + 'the end')",
+			"exit code 1, last line on stderr: …" + strings.Repeat("x", 193) + "the end"},
+		"sys.exit": {"import sys\nsys.exit('failed: for a reason')",
+			"exit code 1, last line on stderr: failed: for a reason"},
+		"sys.exit, after records": {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
+			"logging.exception('failed')\nfor i in range(20): logging.error('again')\nsys.exit('no settings')",
+			"exit code 1, last line on stderr: no settings"},
+		"sys.exit, with a level": {"import sys\nsys.exit('ERROR: no settings')",
+			"exit code 1, last line on stderr: ERROR: no settings"},
+		"without a traceback": {"import sys\nsys.tracebacklimit = 0\nraise ValueError('x')",
+			"exit code 1, last line on stderr: ValueError: x"},
+		"in the standard library": {"import json\njson.loads('{')",
+			"json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) " +
+				"(app.py:2)"},
+		"in a package":        {"import pkg.mod\npkg.mod.f()", "ValueError: inner (pkg/mod.py:2)"},
+		"in a package itself": {"import pkg\npkg.f()", "ValueError: inner (pkg/__init__.py:2)"},
+		"in an installed package": {"import sys; sys.path.append('site-packages')\nimport installed\ninstalled.f()",
+			"ValueError: inner (app.py:3)"},
+		"in a worker process": {"from concurrent.futures import ProcessPoolExecutor\ndef f(): raise " +
+			"ValueError('in worker')\nif __name__ == '__main__':\n    with ProcessPoolExecutor(1) as p:\n        " +
+			"p.submit(f).result()", "ValueError: in worker (app.py:5)"},
+		"in a pool": {"import multiprocessing\ndef f(x): raise ValueError('in pool')\nif __name__ == " +
+			"'__main__':\n    with multiprocessing.Pool(1) as p:\n        p.map(f, [1])", "ValueError: in pool (app.py:5)"},
+		"atexit": {"import atexit, sys\natexit.register(lambda: print('closing: all\\nbye', " +
+			"file=sys.stderr))\n1/0", "ZeroDivisionError: division by zero (app.py:3)"},
+		"main and then a thread": {"import threading\ne = threading.Event()\ndef f():\n    e.wait()\n    raise " +
+			"ValueError('thread')\nthreading.Thread(target=f).start()\nimport sys\nsys.excepthook = lambda *a: " +
+			"(sys.__excepthook__(*a), e.set())\n1/0", "ZeroDivisionError: division by zero (app.py:9)"},
+		"logged, and nothing after": {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
+			"logging.exception('failed')\nsys.exit(1)", "ZeroDivisionError: division by zero (app.py:3)"},
+		"segmentation fault": {"import faulthandler\nfaulthandler.enable()\ndef f():\n    " +
+			"faulthandler._sigsegv()\nf()", "Fatal Python error: Segmentation fault (app.py:4)"},
+		"segmentation fault, threads": {"import faulthandler, threading, time\nfaulthandler.enable()\ndef f(): " +
+			"time.sleep(60)\nthreading.Thread(target=f, daemon=True).start()\nfaulthandler._sigabrt()",
+			"Fatal Python error: Aborted (app.py:5)"},
+		"argparse": {"import argparse\np = " +
+			"argparse.ArgumentParser(prog='tool')\np.add_argument('--n', type=int)\np.parse_args(['--n', 'x'])",
+			"tool: error: argument --n: invalid int value: 'x'"},
+		"str fails": {"class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
+			"__main__.E: <exception str() failed> (app.py:3)"},
+		"invalid UTF-8": {"import sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
+		"long": {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x",
+			287) + "… (app.py:1)"},
+		"CRLF": {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')",
+			"ValueError: x (app.py:3)"},
+		"message as pydantic's": {"raise ValueError('5 validation errors for M\\n' + '\\n'.join('field_%d\\n  " +
+			"Input should be a valid integer [type=int_parsing]\\n    For further information visit " +
+			"https://errors.pydantic.dev/2.5/v/int_parsing' % n for n in range(5)))",
+			"ValueError: 5 validation errors for M (app.py:1)"},
+		"message as jsonschema's": {"raise ValueError('[0, 1] is not of type\\n\\nFailed validating in schema:\\n' + " +
+			"'    {},\\n' * 30 + '\\nOn instance:\\n' + '    1,\\n' * 30)", "ValueError: [0, 1] is not of type (app.py:1)"},
+		"message of a hundred lines": {"import logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line %d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
+		"long message, logged": {"import logging, sys\ntry:\n    raise ValueError('first' + '\\n  indented' * " +
+			"30)\nexcept Exception:\n    logging.exception('failed')\nsys.exit(3)", "ValueError: first (app.py:3)"},
+		"many notes": {"e = ValueError('x')\nfor n in range(15):\n    e.add_note('note %d' % n)\nraise e",
+			"ValueError: x (app.py:4)"},
+		"empty first line": {"raise LookupError('\\n' + '*' * 70 + '\\n  Resource punkt not found.\\n  " +
+			"Download it')", "LookupError: Resource punkt not found. (app.py:1)"},
+		"traceback in the message": {"raise ValueError('worker failed:\\nTraceback (most recent call last):\\n  File " +
+			"\"w.py\", line 3, in f\\nKeyError: 1')", "ValueError: worker failed (app.py:1)"},
+		"as a module that is run": {"import subprocess, sys\nif len(sys.argv) == 1:\n    " +
+			"sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('\\nline' * 30)",
+			"ValueError: line (app.py:4)"},
+		"and a task's, at the end": {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def " +
+			"main():\n    global t\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    raise " +
+			"KeyError('main')\nasyncio.run(main())", "KeyError: 'main' (app.py:7)"},
+		"and another, at exit": {"import atexit, traceback\n@atexit.register\ndef f():\n    try:\n        " +
+			"{}['exit']\n    except KeyError:\n        traceback.print_exc()\n1/0",
+			"ZeroDivisionError: division by zero (app.py:8)"},
+		"logged, and then raised": {"import logging, sys\ndef main():\n    try:\n        1/0\n    except " +
+			"Exception:\n        logging.exception('failed')\n        raise\nmain()",
+			"ZeroDivisionError: division by zero (app.py:4)"},
+		"records in between": {"import sys, traceback\ndef hook(*e):\n    first, *rest = " +
+			"traceback.format_exception(*e)\n    sys.stderr.write(first + rest[0] + 'INFO: beat\\n2024-01-01 00:00:00,1 " +
+			"INFO beat\\n' + ''.join(rest[1:]))\nsys.excepthook = hook\n1/0", "ZeroDivisionError: division by zero (app.py:6)"},
+		"a level in the message": {"raise OSError('refused: FATAL: password is wrong')",
+			"OSError: refused: FATAL: password is wrong (app.py:1)"},
+		"in Cython": {"exec(compile('def f(): raise ValueError(1)', 'pkg/inner.pyx', 'exec'))\nf()",
+			"ValueError: 1 (app.py:2)"},
+		"warnings at the end": {"import atexit, " +
+			"warnings\nwarnings.simplefilter('always')\natexit.register(lambda: warnings.warn('late: indeed'))\nf = " +
+			"open('/dev/null')\n1/0", "ZeroDivisionError: division by zero (app.py:5)"},
+		"tests that fail": {"import unittest\nclass T(unittest.TestCase):\n    def test(self): " +
+			"self.assertEqual([1], [2])\nunittest.main()", "AssertionError: Lists differ: [1] != [2] (app.py:3)"},
+		"source is not shown": {"connect = lambda **k: 1/0\nconnect(password='hunter2')",
+			"ZeroDivisionError: division by zero (app.py:1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stderr, code := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (", "pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
-			if bytes.Contains(stderr, []byte("name 'ExceptionGroup' is not defined")) || bytes.Contains(stderr, []byte("no attribute 'add_note'")) {
+			stderr, code := stderrOf(t, map[string]string{"app.py": test.program + "\n", "bad.py": "\nx = (",
+				"pkg/__init__.py": fails, "pkg/mod.py": fails, "site-packages/installed.py": fails})
+			if bytes.Contains(stderr, []byte("name 'ExceptionGroup' is not defined")) || bytes.Contains(stderr,
+				[]byte("no attribute 'add_note'")) {
 				t.Skip("this interpreter is older than 3.11")
 			}
 			f, ok := Last(stderr, code, dirOf(stderr))
 			want := test.want
-			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr), "\nf.<locals>") {
+			if name == "str fails" && strings.Contains(string(stderr), "\nE: ") || strings.Contains(string(stderr),
+				"\nf.<locals>") {
 				want = strings.TrimPrefix(want, "__main__.") // as interpreters print the main module's classes
 			}
 			if !ok || f.String() != want {
@@ -131,31 +199,48 @@ func dirOf(stderr []byte) string {
 
 func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 	for name, program := range map[string]string{
-		"nothing":                "",
-		"exit code 3":            "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
-		"no end of the line":     "import sys\nsys.stderr.write('10%')\nsys.exit(1)",
-		"progress":               "import sys\nsys.stderr.write('10%\\rdone\\n')\nsys.exit(1)",
-		"record":                 "import sys\nsys.exit('2024-01-01 00:00:00 ERROR failed')",
-		"record of logging":      "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
-		"warning":                "import sys, warnings\nwarnings.warn_explicit('old', DeprecationWarning, 'x.py', 3)\nwarnings.simplefilter('always')\nwarnings.warn_explicit('old', UserWarning, 'x.py', 4)\nsys.exit(1)",
-		"a rule":                 "import sys\nsys.exit('-' * 40)",
-		"indented":               "import sys\nsys.exit('usage:\\n  app FILE')",
-		"thread":                 "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
-		"group in a thread":      "import sys, threading\ndef f(): raise ExceptionGroup('several', [ValueError(1)])\nt = threading.Thread(target=f)\nt.start()\nt.join()\nsys.exit(1)",
-		"in a destructor":        "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
-		"long before the end":    "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
-		"printed, and went on":   "import sys, traceback\ndef main():\n    try:\n        1/0\n    except Exception:\n        traceback.print_exc()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
-		"printed, and logged on": "import logging, sys, traceback\nlogging.basicConfig(level=logging.INFO)\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): logging.info('line %d', i)\nsys.exit(1)",
-		"another exit code":      "import sys, traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(3)",
-		"task":                   "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    sys.exit(1)\nasyncio.run(main())",
-		"task, debugged":         "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    sys.exit(1)\nasyncio.run(main(), debug=True)",
-		"callback":               "import asyncio, sys\nasync def main():\n    asyncio.get_running_loop().call_soon(lambda: 1/0)\n    await asyncio.sleep(0)\n    sys.exit(1)\nasyncio.run(main())",
-		"callback of a future":   "import sys\nfrom concurrent.futures import Future\nf = Future()\nf.add_done_callback(lambda f: 1/0)\nf.set_result(1)\nsys.exit(1)",
-		"logging itself":         "import logging, sys\nlogging.error('%d', 'x')\nsys.exit(1)",
-		"request of a server":    "import socketserver, sys\ntry:\n    1/0\nexcept Exception:\n    socketserver.BaseServer(None, None).handle_error(None, 'a client')\nsys.exit(1)",
-		"stack":                  "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', file=sys.stderr)\nf()\nprint('WARNING: low', file=sys.stderr)",
-		"dumped":                 "import faulthandler, sys\nfaulthandler.dump_traceback()\nsys.exit(1)",
-		"words":                  "import sys\nprint('Traceback (most recent call last):\\nnothing of the kind', file=sys.stderr)",
+		"nothing":            "",
+		"exit code 3":        "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
+		"no end of the line": "import sys\nsys.stderr.write('10%')\nsys.exit(1)",
+		"progress":           "import sys\nsys.stderr.write('10%\\rdone\\n')\nsys.exit(1)",
+		"record":             "import sys\nsys.exit('2024-01-01 00:00:00 ERROR failed')",
+		"record of logging":  "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
+		"warning": "import sys, warnings\nwarnings.warn_explicit('old', DeprecationWarning, 'x.py', " +
+			"3)\nwarnings.simplefilter('always')\nwarnings.warn_explicit('old', UserWarning, 'x.py', 4)\nsys.exit(1)",
+		"a rule":   "import sys\nsys.exit('-' * 40)",
+		"indented": "import sys\nsys.exit('usage:\\n  app FILE')",
+		"thread": "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        " +
+			"raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
+		"group in a thread": "import sys, threading\ndef f(): raise ExceptionGroup('several', [ValueError(1)])\nt = " +
+			"threading.Thread(target=f)\nt.start()\nt.join()\nsys.exit(1)",
+		"in a destructor": "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
+		"long before the end": "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
+			"logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
+		"printed, and went on": "import sys, traceback\ndef main():\n    try:\n        1/0\n    except Exception:\n    " +
+			"    traceback.print_exc()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
+		"printed, and logged on": "import logging, sys, traceback\nlogging.basicConfig(level=logging.INFO)\ntry:\n    " +
+			"1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): logging.info('line %d', i)\nsys.exit(1)",
+		"another exit code": "import sys, traceback\ntry:\n    1/0\nexcept Exception:\n    " +
+			"traceback.print_exc()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(3)",
+		"task": "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def " +
+			"main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    " +
+			"sys.exit(1)\nasyncio.run(main())",
+		"task, debugged": "import asyncio, gc, sys\nasync def f(): raise ValueError('of a task')\nasync def " +
+			"main():\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    del t\n    gc.collect()\n    " +
+			"sys.exit(1)\nasyncio.run(main(), debug=True)",
+		"callback": "import asyncio, sys\nasync def main():\n    " +
+			"asyncio.get_running_loop().call_soon(lambda: 1/0)\n    await asyncio.sleep(0)\n    " +
+			"sys.exit(1)\nasyncio.run(main())",
+		"callback of a future": "import sys\nfrom concurrent.futures import Future\nf = " +
+			"Future()\nf.add_done_callback(lambda f: 1/0)\nf.set_result(1)\nsys.exit(1)",
+		"logging itself": "import logging, sys\nlogging.error('%d', 'x')\nsys.exit(1)",
+		"request of a server": "import socketserver, sys\ntry:\n    1/0\nexcept Exception:\n    " +
+			"socketserver.BaseServer(None, None).handle_error(None, 'a client')\nsys.exit(1)",
+		"stack": "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', " +
+			"file=sys.stderr)\nf()\nprint('WARNING: low', file=sys.stderr)",
+		"dumped": "import faulthandler, sys\nfaulthandler.dump_traceback()\nsys.exit(1)",
+		"words": "import sys\nprint('Traceback (most recent call last):\\nnothing of the kind', " +
+			"file=sys.stderr)",
 	} {
 		stderr, code := stderrOf(t, map[string]string{"app.py": program})
 		if f, ok := Last(stderr, code); ok {
@@ -166,11 +251,13 @@ func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 
 func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 	for want, args := range map[string][]string{
-		"ZeroDivisionError: division by zero (<string>:2)":                                     {"-c", "\n1/0"},
-		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0) (<string>:1)": {"-c", "import json; json.loads('x')"},
-		"No module named nonexistent":                                                          {"-m", "nonexistent"},
-		"can't open file '/nonexistent.py': [Errno 2] No such file or directory":               {"/nonexistent.py"},
-		"Fatal Python error: Aborted (<string>:1)":                                             {"-X", "faulthandler", "-c", "import os; os.abort()"},
+		"ZeroDivisionError: division by zero (<string>:2)": {"-c", "\n1/0"},
+		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0) (<string>:1)": {"-c",
+			"import json; json.loads('x')"},
+		"No module named nonexistent":                                            {"-m", "nonexistent"},
+		"can't open file '/nonexistent.py': [Errno 2] No such file or directory": {"/nonexistent.py"},
+		"Fatal Python error: Aborted (<string>:1)": {"-X", "faulthandler", "-c",
+			"import os; os.abort()"},
 	} {
 		stderr, code := stderrOf(t, nil, args...)
 		if f, ok := Last(stderr, code); !ok || f.String() != want {
@@ -180,13 +267,15 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 }
 
 func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
-	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
+	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef "+
+		"g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
 	stderr, code := stderrOf(t, map[string]string{"app.py": program})
 	if len(stderr) < MaxTail+1000 {
 		t.Fatalf("the traceback has %d bytes only", len(stderr))
 	}
 	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
-		if f, ok := Last(append(stderr, strings.Repeat("x", n)...), code); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
+		if f, ok := Last(append(stderr, strings.Repeat("x", n)...), code); !ok ||
+			f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
 			t.Fatalf("with %d more bytes: %q, %t", n, f, ok)
 		}
 	}
@@ -200,9 +289,16 @@ func TestWhatOtherInterpretersWriteIsFound(t *testing.T) {
 		stderr, want string
 		code         int
 	}{
-		"PyPy crashes":        {"Fatal Python error: Segmentation fault\n\nStack (most recent call first, approximate line numbers):\n  File \"/srv/app.py\", line 3 in f\n  File \"/srv/app.py\", line 1 in <module>\n" + strings.Repeat("  File \"<builtin>/app_main.py\", line 1012 in execfile\n", 4), "Fatal Python error: Segmentation fault (app.py:3)", 0},
-		"Python 3.14 crashes": {"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fb899f39700 (most recent call first):\n  File \"/srv/app.py\", line 3 in f\n\nCurrent thread's C stack trace (most recent call first):\n" + strings.Repeat("  Binary file \"/usr/bin/python3.14\", at +0x32dbbe [0x5b27f7d85bbe]\n", 32) + "  <truncated rest of calls>\n", "Fatal Python error: Segmentation fault (app.py:3)", 0},
-		"no UTF-8":            {"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2\n", "SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2", 1},
+		"PyPy crashes": {"Fatal Python error: Segmentation fault\n\nStack (most recent call first, approximate " +
+			"line numbers):\n  File \"/srv/app.py\", line 3 in f\n  File \"/srv/app.py\", line 1 in " +
+			"<module>\n" + strings.Repeat("  File \"<builtin>/app_main.py\", line 1012 in execfile\n", 4),
+			"Fatal Python error: Segmentation fault (app.py:3)", 0},
+		"Python 3.14 crashes": {"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fb899f39700 (most " +
+			"recent call first):\n  File \"/srv/app.py\", line 3 in f\n\nCurrent thread's C stack trace (most recent call " +
+			"first):\n" + strings.Repeat("  Binary file \"/usr/bin/python3.14\", at +0x32dbbe [0x5b27f7d85bbe]\n",
+			32) + "  <truncated rest of calls>\n", "Fatal Python error: Segmentation fault (app.py:3)", 0},
+		"no UTF-8": {"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2\n",
+			"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2", 1},
 	} {
 		if f, ok := Last([]byte(test.stderr), test.code); !ok || f.String() != test.want {
 			t.Errorf("%s: got %q, %t", name, f, ok)
@@ -211,16 +307,23 @@ func TestWhatOtherInterpretersWriteIsFound(t *testing.T) {
 }
 
 func TestColoursAreTakenOut(t *testing.T) { // as Python 3.13 writes them with FORCE_COLOR
-	const coloured = "Traceback (most recent call last):\r\n  File \x1b[35m\"/srv/app.py\"\x1b[0m, line \x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    \x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by zero\x1b[0m\r\n"
+	const coloured = "Traceback (most recent call last):\r\n  File \x1b[35m\"/srv/app.py\"\x1b[0m, line " +
+		"\x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    " +
+		"\x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by " +
+		"zero\x1b[0m\r\n"
 	if f, ok := Last([]byte(coloured), 1); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:1)" {
 		t.Errorf("%q, %t", f, ok)
 	}
 }
 
 func FuzzLast(f *testing.F) {
-	f.Add([]byte("Traceback (most recent call last):\n  File \"a\", line 1, in f\n  [Previous line repeated]\nE: x\n\nDuring handling of the above exception, another exception occurred:\n\n  + Exception Group Traceback (most recent call last):\n  |   File \"b\", line 2\n  | G: y\n  +-+\n"))
-	f.Add([]byte("Exception in thread T:\nTraceback (most recent call last):\nE\n  File \"a\", line 99999999999999999999\nSyntaxError:\n"))
-	f.Add([]byte("Fatal Python error: x\nCurrent thread 0x0 (most recent call first):\n  File \"<string>\", line 1 in f\n\xff\x1b["))
+	f.Add([]byte("Traceback (most recent call last):\n  File \"a\", line 1, in f\n  [Previous line repeated]\nE: " +
+		"x\n\nDuring handling of the above exception, another exception occurred:\n\n  + Exception Group Traceback (most " +
+		"recent call last):\n  |   File \"b\", line 2\n  | G: y\n  +-+\n"))
+	f.Add([]byte("Exception in thread T:\nTraceback (most recent call last):\nE\n  File \"a\", line " +
+		"99999999999999999999\nSyntaxError:\n"))
+	f.Add([]byte("Fatal Python error: x\nCurrent thread 0x0 (most recent call first):\n  File \"<string>\", line 1 in " +
+		"f\n\xff\x1b["))
 	f.Add([]byte("usage: x\nx: error: \x1b]0;t\x07y"))
 	f.Fuzz(func(t *testing.T, tail []byte) {
 		got, ok := Last(tail, 1)
