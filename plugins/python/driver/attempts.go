@@ -11,22 +11,22 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// unsuited are environments that could not be built when that of another interpreter could: a package has no wheel for
-// the newest Python yet. It is safe for concurrent use, and lost with the process, which costs another attempt.
+// unsuited are environments that could not be built while that of another interpreter could: a package has no wheel for
+// the newest Python yet. It is safe for concurrent use. It ends with the process, which costs another attempt.
 type unsuited struct {
 	mu   sync.Mutex
 	keys map[string]time.Time // a digest of the key, and since when
 }
 
-// at is when an environment could not be built, and zero if it is not known that it can't.
+// at is when an environment could not be built, and zero where that is not known.
 func (u *unsuited) at(key string) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.keys[key]
 }
 
-// note is for when another could be built, or, with a zero time, could not either.
-func (u *unsuited) note(keys []string, at time.Time) {
+// record is called when another environment could be built, or, with a zero time, could not either.
+func (u *unsuited) record(keys []string, at time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, k := range keys {
@@ -55,7 +55,7 @@ type attempts struct {
 
 func (k key) digest() string { return digest([]byte(k.text + "\x00" + k.secret)) }
 
-// skips says whether an environment need not be tried.
+// skips reports whether an environment need not be tried.
 func (a *attempts) skips(k key, last bool) bool {
 	at := a.unsuited.at(k.digest())
 	if last || a.anew || at.IsZero() || a.again > 0 && time.Since(at) > a.again {
@@ -85,12 +85,12 @@ func (a *attempts) failed(k key, python interpreter.Interpreter, err error) bool
 	return true
 }
 
-// succeeded notes what is skipped from now on.
-func (a *attempts) succeeded() { a.unsuited.note(a.keys, time.Now()) }
+// succeeded records what is skipped from now on.
+func (a *attempts) succeeded() { a.unsuited.record(a.keys, time.Now()) }
 
 // err is why there is no environment. The next start tries each again.
 func (a *attempts) err() error {
-	a.unsuited.note(append(a.keys, a.skipped...), time.Time{})
+	a.unsuited.record(append(a.keys, a.skipped...), time.Time{})
 	if len(a.others) == 0 {
 		return a.first
 	}

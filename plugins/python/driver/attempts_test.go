@@ -121,14 +121,14 @@ func TestAnInterpreterWithoutAllWheelsIsTriedAgainLater(t *testing.T) {
 	if a.skips(newest, false) {
 		t.Error("it is skipped where the job wants everything anew")
 	}
-	known.note([]string{newest.digest()}, time.Now().Add(-2*time.Hour))
+	known.record([]string{newest.digest()}, time.Now().Add(-2*time.Hour))
 	if a = begin(); a.skips(newest, false) {
-		t.Error("it is skipped for ever")
+		t.Error("it is skipped indefinitely")
 	}
 	if !a.failed(newest, python, soon) {
 		t.Error("an index that does not answer takes away the environment that there is")
 	}
-	known.note([]string{newest.digest()}, time.Now())
+	known.record([]string{newest.digest()}, time.Now())
 	a = begin()
 	a.skips(newest, false)
 	a.failed(older, python, final)

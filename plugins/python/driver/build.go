@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// order is an environment to get.
+// order describes an environment to get.
 type order struct {
 	python    interpreter.Interpreter
 	other     bool // than the best that fits
@@ -41,7 +41,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 		if installer.NoUV != nil {
 			why = " (" + installer.NoUV.Error() + ")"
 		}
-		return nil, none, fmt.Errorf("lock %q needs uv, which this node has not%s: ask for nodes with constraint { "+
+		return nil, none, fmt.Errorf("lock %q needs uv, which this node does not have%s: ask for nodes with constraint { "+
 			"attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml",
 			r.Config.Lock, why)
 	}
@@ -69,7 +69,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 			return env, python, nil
 		}
 		if !try.failed(key, python, err) {
-			if try.first != nil && time.Since(begun) >= limit { // it had only what was left of the time
+			if try.first != nil && time.Since(begun) >= limit { // it had only the rest of the time
 				break
 			}
 			return nil, none, err

@@ -11,8 +11,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// made changes when environments are made in another way, so that those of before are not used.
-const made = 3
+// format changes with the way in which environments are built, so that older ones are not used.
+const format = 3
 
 // key is what an environment depends on.
 type key struct{ text, secret string }
@@ -28,7 +28,7 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
 		python.File.ModTime)
 	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
-	line("installer", i.Tool(python), made)
+	line("installer", i.Tool(python), format)
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {

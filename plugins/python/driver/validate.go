@@ -41,7 +41,7 @@ func validate(c *Config) error {
 	return nil
 }
 
-// check tells what a task's config block has wrong, as far as that can be seen in it.
+// check returns what is wrong with a task's config block, as far as the block alone shows it.
 func (t *TaskConfig) check(c *Config) error {
 	programs := 0
 	for _, p := range []string{t.Script, t.Module, t.Code} {
@@ -90,7 +90,7 @@ func (t *TaskConfig) check(c *Config) error {
 	return nil
 }
 
-// buildUsers is who builds.
+// buildUsers are the users that build.
 func buildUsers(c *Config) (*environment.Users, error) {
 	users := &environment.Users{Dir: builders.Dir}
 	if c.BuildUser != "" {
@@ -99,7 +99,7 @@ func buildUsers(c *Config) (*environment.Users, error) {
 		case err != nil:
 			return nil, fmt.Errorf("build_user %w", err)
 		case only.UID == 0 || only.GID == 0:
-			return nil, fmt.Errorf("build_user is root, or of its group: packages of strangers are not installed as root; " +
+			return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; " +
 				"name another user")
 		case only.UID == environment.Prober:
 			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user",
@@ -110,14 +110,14 @@ func buildUsers(c *Config) (*environment.Users, error) {
 	name, group, _ := strings.Cut(c.DefaultUser, ":")
 	who, err := lookUpUser(name)
 	if err != nil {
-		return users, nil // tasks are told
+		return users, nil // the start of a task reports it
 	}
 	if gid, err := strconv.ParseUint(group, 10, 32); err == nil {
 		who.GID = uint32(gid)
 	}
 	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID ||
 		who.GID == users.Only.GID) {
-		return nil, fmt.Errorf("default_user %s is who builds, or of its group: whoever builds runs no tasks", c.DefaultUser)
+		return nil, fmt.Errorf("default_user %s is a user that builds, or of its group, and such a user runs no tasks", c.DefaultUser)
 	}
 	return users, nil
 }
