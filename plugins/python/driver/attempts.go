@@ -65,7 +65,7 @@ func (a *attempts) skips(k key, last bool) bool {
 	return true
 }
 
-// failed takes an error, and says whether another interpreter may do better: not where the same may
+// failed takes an error, and reports whether another interpreter may do better: not where the same may
 // succeed later, unless it did not before, nor where something else than the installer's words tells why, nor where the
 // requirements have hashes.
 func (a *attempts) failed(k key, python interpreter.Interpreter, err error) bool {

@@ -132,7 +132,7 @@ type scheduler struct{ feasible.EvalCache }
 
 func (*scheduler) Metrics() *structs.AllocMetric { return new(structs.AllocMetric) }
 
-// meets says whether Nomad places a job with the constraint on a node with the attribute.
+// meets reports whether Nomad places a job with the constraint on a node with the attribute.
 func meets(attribute string, c *interpreter.Constraint) bool {
 	constraint := &structs.Constraint{LTarget: "${attr." + interpreter.VersionsAttribute + "}", Operand: c.Operator,
 		RTarget: c.Value}

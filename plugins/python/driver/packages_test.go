@@ -229,7 +229,8 @@ func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
 
 func TestTaskHasItsEnvironmentsProgramsFirst(t *testing.T) {
 	tool := wheeltest.Wheel{Name: "tool", Version: "1", Files: map[string]string{
-		"tool.py":                           "def main():\n    import sys\n    print('tool', sys.prefix == sys.base_prefix)\n",
+		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == " +
+			"sys.base_prefix)\n",
 		"tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
 	installers(t, func(t *testing.T, a *agent) {
 		cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",

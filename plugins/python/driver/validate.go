@@ -117,7 +117,8 @@ func buildUsers(c *Config) (*environment.Users, error) {
 	}
 	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID ||
 		who.GID == users.Only.GID) {
-		return nil, fmt.Errorf("default_user %s is a user that builds, or of its group, and such a user runs no tasks", c.DefaultUser)
+		return nil, fmt.Errorf("default_user %s is a user that builds, or of its group, and such a user runs no tasks",
+			c.DefaultUser)
 	}
 	return users, nil
 }

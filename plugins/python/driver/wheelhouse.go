@@ -163,7 +163,7 @@ func nodeDirectory(dir string) []string {
 	return list
 }
 
-// isPage says whether pip follows the links in a file.
+// isPage reports whether pip follows the links in a file.
 func isPage(name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	return ext == ".html" || ext == ".htm"

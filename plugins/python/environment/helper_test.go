@@ -109,7 +109,7 @@ func fatal(err error) {
 
 func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builders: takeBuilder()}) }
 
-// helpGet asks for one environment when a line comes, and says whether it built it.
+// helpGet asks for one environment when a line comes, and reports whether it built it.
 func helpGet(dir string) {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')

@@ -38,7 +38,7 @@ type entry struct {
 	place place
 }
 
-// files reads requirements files as pip's reference says ("Requirements File Format").
+// files reads requirements files as pip's reference specifies ("Requirements File Format").
 type files struct {
 	read        Reader
 	required    []entry
@@ -157,7 +157,7 @@ func parseLine(text string) (requirement, error) {
 	return r, r.checkPlain()
 }
 
-// set is what was read, in its canonical form.
+// set is the result, in its canonical form.
 func (f *files) set() (*Set, error) {
 	insist := f.insist || slices.ContainsFunc(f.required, func(e entry) bool { return len(e.hashes) > 0 })
 	s := &Set{Hashed: insist && len(f.required) > 0, Indexes: f.indexes}
@@ -197,7 +197,7 @@ func (s *Set) sort() {
 	s.Lines, s.Constraints, s.URLs = sorted(s.Lines), sorted(s.Constraints), sorted(s.URLs)
 }
 
-// relative is a path that a file names, from where that file is.
+// relative is a path that a file names, which is relative to that file.
 func relative(file, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)

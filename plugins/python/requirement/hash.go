@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// digits is how long a hash is in hex. Others than these are not safe, which pip says
+// digits is how long a hash is in hex. Others than these are not safe, as pip documents
 // too.
 var digits = map[string]int{"sha256": 64, "sha384": 96, "sha512": 128}
 

@@ -12,7 +12,7 @@ import (
 // option is one of a requirements file.
 type option struct{ name, value string }
 
-// short are the letters that pip has for options.
+// short are pip's short options.
 var short = map[string]string{
 	"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links",
 	"--pypi-url": "--index-url",
@@ -132,8 +132,8 @@ func (f *files) include(at place, o option, constraint bool) error {
 	return f.file(relative(at.file, o.value), o.name == "--constraint")
 }
 
-// option is one that does not include a file. The agent's node decides what
-// is built and whom it trusts; a file does not.
+// option is one that does not include a file. Only the configuration of the node decides what is built and which
+// hosts are trusted.
 func (f *files) option(file string, o option) error {
 	switch o.name {
 	case "--index-url":

@@ -24,7 +24,7 @@ const (
 	localPattern   = `(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?`
 )
 
-// What PEP 440 and PEP 508 have, without what only setuptools of old took.
+// The grammar of PEP 440 and PEP 508, without what only old versions of setuptools accepted.
 var (
 	nameText   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`)
 	separators = regexp.MustCompile(`[-_.]+`)
@@ -62,13 +62,12 @@ func (r requirement) String() string {
 	return b.String()
 }
 
-// pinned says whether exactly one version fits.
+// pinned reports whether exactly one version fits.
 func (r requirement) pinned() bool {
 	return r.url != "" || len(r.specs) == 1 && strings.HasPrefix(r.specs[0], "==") && !strings.HasSuffix(r.specs[0], ".*")
 }
 
-// parse reads a requirement without options. What installers take besides PEP 508
-// is refused, with what to write instead.
+// parse reads a requirement without options. What installers accept besides PEP 508 is refused, with a suggestion.
 func parse(text string) (requirement, error) {
 	var r requirement
 	text = strings.TrimSpace(text)
@@ -126,8 +125,8 @@ func (r *requirement) read(s *scanner) (err error) {
 	return nil
 }
 
-// extras reads up to the closing bracket. They are not normalised as names are: pip
-// before 23.3 compares them as they are, but for capitals.
+// extras reads up to the closing bracket. They are not normalised like names: pip before 23.3 compares them literally,
+// but for capitals.
 func (s *scanner) extras() ([]string, error) {
 	var list []string
 	s.blank()
@@ -168,7 +167,7 @@ func (s *scanner) specifiers() ([]string, error) {
 	return sorted(list), nil
 }
 
-// isSpecifier says whether a text is versions as PEP 440 has them.
+// isSpecifier reports whether a text is a specifier of PEP 440.
 func isSpecifier(text string) bool {
 	s := scanner{strings.TrimSpace(text)}
 	if strings.HasPrefix(s.rest, "(") { // which requirements alone may have
@@ -190,7 +189,7 @@ func fits(op, version string) bool {
 	return versions.MatchString(version)
 }
 
-// scanner takes a text apart from its beginning.
+// scanner consumes a text from its beginning.
 type scanner struct{ rest string }
 
 func (s *scanner) blank() { s.rest = strings.TrimLeft(s.rest, " \t") }

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// pyproject is what a pyproject.toml says of what a project requires (PyPA's specifications of pyproject.toml and of
+// pyproject is the part of a pyproject.toml about requirements (PyPA's specifications of pyproject.toml and of
 // dependency groups).
 type pyproject struct {
 	Project *struct {
@@ -27,7 +27,7 @@ type pyproject struct {
 	} `toml:"tool"`
 }
 
-// IsProject says whether a file is a project by its name.
+// IsProject reports whether a file is a project by its name.
 func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 
 // Project reads what a project requires: its dependencies, and those of the chosen extras and groups. The project

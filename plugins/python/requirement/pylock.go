@@ -15,8 +15,7 @@ import (
 // pylockName is what the specification requires of a file's name.
 var pylockName = regexp.MustCompile(`^pylock\.(?:[^.]+\.)?toml$`)
 
-// pylock is a lock file as PyPA's pylock.toml specification has it (PEP 751), without
-// what matters to whom makes one.
+// pylock is a lock file of PyPA's pylock.toml specification (PEP 751), without what only its author needs.
 type pylock struct {
 	Version        string          `toml:"lock-version"`
 	RequiresPython string          `toml:"requires-python"`
@@ -54,8 +53,7 @@ func pylockVariables() map[string]string {
 	return all
 }
 
-// readPylock makes a Set of a lock for several environments: which package is
-// for which is left to the markers, as in a requirements file.
+// readPylock makes a Set of a lock for several environments: markers select the packages, as in a requirements file.
 func (c Choice) readPylock(name string, read Reader) (*Set, error) {
 	var lock pylock
 	if err := decode("lock", name, read, &lock); err != nil {
@@ -130,8 +128,8 @@ func onLinux(c *marker) (value, ok bool) {
 	return (unquote(text) == ours) == (c.op == "=="), true
 }
 
-// addPackage makes a line of a package, unless it is of a group or an extra
-// that is not chosen, and adds what it requires of the interpreter to pythons.
+// addPackage adds a line for a package, unless it is of a group or an extra that is not chosen, and its requires-python
+// to pythons.
 func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]string) error {
 	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
 		return errors.New("its name is not one of a package")
@@ -237,7 +235,7 @@ func (s *Set) addIndex(source string) error {
 	return nil
 }
 
-// safeHashes are those that an installer can insist on.
+// safeHashes are those that an installer can verify.
 func (f pylockFile) safeHashes() ([]string, error) {
 	var list []string
 	for algorithm, value := range f.Hashes {
@@ -256,8 +254,7 @@ func (f pylockFile) safeHashes() ([]string, error) {
 	return sorted(list), nil
 }
 
-// besideLock is the directory of a file that a lock names by a path, which has
-// to be below the lock's own.
+// besideLock is the directory of a file that a lock names by a path, which has to be below the directory of the lock.
 func besideLock(lock, file string) (string, error) {
 	clean := path.Clean(file)
 	if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(file, `\:`) {
@@ -274,7 +271,7 @@ func besideLock(lock, file string) (string, error) {
 	return links, nil
 }
 
-// lockMarker takes out of a marker what it says of extras and groups. It is false where nothing is left to install.
+// lockMarker evaluates extras and groups in a marker. It is false where the package is not to be installed.
 func (r *requirement) lockMarker(text string, choice Choice) (bool, error) {
 	if text == "" {
 		return true, nil
@@ -314,7 +311,7 @@ func lockMarker(text string) (*marker, error) {
 	return m, m.checkLists()
 }
 
-// checkLists allows of lists only what they are for: whether they have something.
+// checkLists allows only membership tests of lists.
 func (m *marker) checkLists() error {
 	isList := func(operand string) bool { return operand == "extras" || operand == "dependency_groups" }
 	if isList(m.left) || isList(m.right) && m.op != "in" && m.op != "not in" {

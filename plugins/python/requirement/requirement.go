@@ -1,6 +1,5 @@
-// Package requirement reads what a program requires: lists, requirements files and
-// lock files. What comes out is one canonical form, with nothing in it that an
-// installer would look up elsewhere on the node.
+// Package requirement reads what a program requires: lists, requirements files, projects, scripts and lock files. The
+// result is one canonical form, with nothing in it that an installer would look up elsewhere on the node.
 package requirement
 
 import (
@@ -30,17 +29,17 @@ type Set struct {
 	// Complete: this is a lock, and nothing else is to be installed.
 	Complete bool
 
-	// RequiresPython is what a lock says of the interpreter, a PEP 440 specifier.
+	// RequiresPython is the specifier of a lock or project for the interpreter (PEP 440).
 	RequiresPython string
 
-	// What the file says of where packages are; nil or empty where it says nothing.
+	// Indexes are those that the file names; empty where it names none.
 	Indexes index.Sources
 
 	// URLs are of requirements and constraints that name their file ("name @ https://…").
 	URLs []string
 
-	// UVLock is set for a uv.lock: the other fields but RequiresPython and Indexes are empty,
-	// and uv has to make them of these two files.
+	// UVLock is set for a uv.lock: except RequiresPython and Indexes the other fields are empty, and uv has to export
+	// them.
 	UVLock *UVLock
 }
 
@@ -55,8 +54,8 @@ type UVLock struct {
 // Reader reads a file of the task by the name the job has for it.
 type Reader func(name string) ([]byte, error)
 
-// List reads requirements that are written one by one, each with its hashes if it has any.
-// An error names the requirement by its number.
+// List reads requirements that are written one by one, each with its hashes if it has any. An error has the number of
+// the requirement.
 func List(lines []string) (*Set, error) {
 	var f files
 	for i, l := range lines {
@@ -81,8 +80,8 @@ func List(lines []string) (*Set, error) {
 	return f.set()
 }
 
-// File reads a requirements file and what it includes, which read is asked for by names
-// relative as the file's own. An error is one sentence with file and line.
+// File reads a requirements file and those that it includes, whose names are relative to it. An error is one sentence
+// with file and line.
 func File(name string, read Reader) (*Set, error) {
 	f := files{read: read}
 	if err := f.file(path.Clean(name), false); err != nil {
@@ -91,12 +90,11 @@ func File(name string, read Reader) (*Set, error) {
 	return f.set()
 }
 
-// Lock is that of no Choice.
+// Lock is Choice.Lock without a choice.
 func Lock(name string, read Reader) (*Set, error) { return Choice{}.Lock(name, read) }
 
-// Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock
-// or SCRIPT.py.lock of uv, or otherwise a requirements file in which each requirement
-// has a version and hashes.
+// Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock or SCRIPT.py.lock of uv, or otherwise
+// a requirements file in which each requirement has a version and hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	switch base := path.Base(name); {
@@ -127,8 +125,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// Join is what both require; either may be nil. Hashes are of both or of neither, and
-// so is a lock: an error says which to change.
+// Join is what both require; either may be nil. Both have hashes or neither has, and so with locks.
 func (s *Set) Join(other *Set) (*Set, error) {
 	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
 	empty := len(s.Lines) == 0 || len(other.Lines) == 0
@@ -175,7 +172,7 @@ func and(specifiers ...string) string {
 	return strings.Join(list, ",")
 }
 
-// each has every text once, in the order in which they come first.
+// each has each text once, in the order of their first occurrences.
 func each(lists ...[]string) []string {
 	var all []string
 	for _, text := range slices.Concat(lists...) {
@@ -199,5 +196,5 @@ func (s *Set) CheckWheels() error {
 	return nil
 }
 
-// Empty says whether nothing is to be installed.
+// Empty reports whether nothing is to be installed.
 func (s *Set) Empty() bool { return s == nil || len(s.Lines) == 0 && s.UVLock == nil }

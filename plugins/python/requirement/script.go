@@ -28,7 +28,7 @@ const maxBlock = 256 << 10
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
 // ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line
-// of the script. What the metadata says to tools ("[tool]") is ignored.
+// of the script. The tables of tools ("[tool]") are ignored.
 func ReadScript(source []byte) (*Script, error) {
 	if len(source) > MaxScript {
 		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)

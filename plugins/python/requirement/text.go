@@ -34,7 +34,7 @@ func show(text string) string {
 	return strconv.Quote(text)
 }
 
-// plain is a library's words in one line that is not too long.
+// plain is a text of a library in one line of limited length.
 func plain(words string) string {
 	between := func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }
 	words = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), between), " ")
@@ -102,7 +102,7 @@ func nameWheel(text string) string {
 	return name + " @ " + text
 }
 
-// IsArchive says whether an installer could take a file of that name for a wheel or for a source distribution.
+// IsArchive reports whether an installer could take a file of that name for a wheel or for a source distribution.
 func IsArchive(name string) bool {
 	name = strings.ToLower(name)
 	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz",
