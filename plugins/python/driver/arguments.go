@@ -2,7 +2,9 @@ package driver
 
 import (
 	"strconv"
-	"strings"
+
+	"github.com/hashicorp/nomad/client/lib/idset"
+	"github.com/hashicorp/nomad/client/lib/numalib/hw"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -28,20 +30,5 @@ func cores(r *request) int {
 	if r.Task.Resources == nil || r.Task.Resources.LinuxResources == nil {
 		return 0
 	}
-	n := 0
-	for part := range strings.SplitSeq(r.Task.Resources.LinuxResources.CpusetCpus, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		a, err := strconv.Atoi(first)
-		if err != nil {
-			continue
-		}
-		b := a
-		if isRange {
-			if b, err = strconv.Atoi(last); err != nil {
-				continue
-			}
-		}
-		n += max(0, b-a+1)
-	}
-	return n
+	return idset.Parse[hw.CoreID](r.Task.Resources.LinuxResources.CpusetCpus).Size()
 }

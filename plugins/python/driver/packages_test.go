@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -116,45 +115,6 @@ func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
 			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") && name != "module of it" {
 				t.Errorf("%s: got %q", name, out)
 			}
-		}
-	})
-}
-
-func TestTwentyTasksBuildOneEnvironmentOnce(t *testing.T) {
-	installers(t, func(t *testing.T, a *agent) {
-		config := "script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]"
-		var all sync.WaitGroup
-		var tasks []*drivers.TaskConfig
-		for range 20 {
-			cfg := a.task(config, map[string]string{"app.py": useMoon})
-			a.withWheels(cfg, moon)
-			tasks = append(tasks, cfg)
-		}
-		for _, cfg := range tasks {
-			all.Go(func() {
-				if _, _, err := a.StartTask(cfg); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		built := 0
-		for _, cfg := range tasks {
-			if r := a.wait(cfg); r.ExitCode != 0 {
-				t.Errorf("got %+v", r)
-			}
-		}
-		a.hasSaid()
-		for _, cfg := range tasks {
-			for _, e := range a.said(cfg) {
-				if strings.Contains(e, "not in the cache") {
-					built++
-				}
-			}
-			must(t, a.DestroyTask(cfg.ID, true))
-		}
-		if built != 1 {
-			t.Errorf("it was built %d times", built)
 		}
 	})
 }

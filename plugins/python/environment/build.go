@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build are returned as they are.
@@ -108,11 +110,7 @@ func (s *store) publish(ctx context.Context, id, sealed string, content branch, 
 		return nil, fmt.Errorf("failed to look at the environment: %w", err)
 	}
 	t := content.tree()
-	boot, err := bootID()
-	if err != nil {
-		return nil, err
-	}
-	e := entry{Key: spec.Key, Built: time.Now(), Boot: boot, Tree: t}
+	e := entry{Key: spec.Key, Built: time.Now(), Boot: task.BootID(), Tree: t}
 	if spec.Warnings != nil {
 		e.Warnings = spec.Warnings()
 	}

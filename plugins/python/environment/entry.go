@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // entry is the record of an environment, without which a directory below envs is none. The modification time of its
@@ -43,11 +45,7 @@ func (s *store) readEntry(id string) (entry, error) {
 	if err := json.Unmarshal(content, &e); err != nil || e.Tree.Digest == "" {
 		return e, errNotWhole
 	}
-	boot, err := bootID()
-	if err != nil {
-		return e, err
-	}
-	if !e.survived(boot) {
+	if !e.survived(task.BootID()) {
 		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
 	}
 	return e, nil
@@ -70,18 +68,6 @@ func (s *store) used(id string) {
 	if err := os.Chtimes(s.entryPath(id), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log("failed to record the use of environment %s: %v", id, err)
 	}
-}
-
-// bootID is empty where the kernel has none: environments have to be on the disk to be used then.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("failed to find out since when the machine runs: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
 }
 
 // newest is the latest environment of a key, "" if there is none; next is the name of the one after it, of which
