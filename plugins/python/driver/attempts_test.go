@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestTheNewestInterpreterIsTakenForWhichThereAreAllWheels(t *testing.T) {
+func TestAttempts_TakeTheNewestInterpreterWithAllWheels(t *testing.T) {
 	const tag = "import sys; from sysconfig import *; abi, at = get_config_var('SOABI'), get_platform()\n" +
 		"print('pp%d%d-%s-%s' % (*sys.version_info[:2], '_'.join(abi.split('-')[:2]), at.replace('-', '_')), end='')"
 	out, err := exec.Command("/usr/bin/pypy3", "-c", tag).Output()
@@ -66,7 +66,7 @@ func TestTheNewestInterpreterIsTakenForWhichThereAreAllWheels(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL = false, index.URL+"/simple" })
 }
 
-func TestAnotherInterpretersShortTimeIsNotWhyATaskFails(t *testing.T) {
+func TestAttempts_ReportTheFirstError(t *testing.T) {
 	if _, err := exec.LookPath("/usr/bin/pypy3"); err != nil {
 		t.Skip("there is no pypy3 in /usr/bin: ", err)
 	}
@@ -94,7 +94,7 @@ func TestAnotherInterpretersShortTimeIsNotWhyATaskFails(t *testing.T) {
 	}
 }
 
-func TestAnInterpreterWithoutAllWheelsIsTriedAgainLater(t *testing.T) {
+func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 	final := &install.Error{Words: "no wheel"}
 	soon := &install.Error{Cause: install.Unreachable, Words: "gone"}
 	newest, older := key{text: "3.13"}, key{text: "3.11"}

@@ -30,7 +30,7 @@ var nodesInterpreters = []interpreter.Interpreter{
 	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy", ABI: "pypy39-pp73"},
 }
 
-func TestTheNodeSaysWhichInterpretersItHas(t *testing.T) {
+func TestAttributes_NameEachInterpreter(t *testing.T) {
 	all := attributes(nodesInterpreters)
 	var got []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -63,7 +63,7 @@ versions=3.9,3.12,3.14,3.9.2,3.9.16,3.12.9,3.12.10,3.14.0`
 	}
 }
 
-func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t *testing.T) {
+func TestAttributes_LeaveOutMinorsOfPreReleases(t *testing.T) {
 	all := attributes([]interpreter.Interpreter{
 		{Path: "/usr/bin/python3.14", Version: "3.14.0", Minor: "3.14"},
 		{Path: "/opt/python/a/bin/python3.14", Version: "3.14.0rc2", Minor: "3.14"},
@@ -78,13 +78,13 @@ func TestAMinorVersionOfWhichThereAreOnlyPreReleasesIsNoneThatConstraintsMean(t 
 	}
 }
 
-func TestANodeWithoutInterpretersSaysNothing(t *testing.T) {
+func TestAttributes_AreNoneWithoutInterpreters(t *testing.T) {
 	if all := attributes(nil); len(all) != 0 {
 		t.Errorf("got %v", all)
 	}
 }
 
-func TestAConfiguredInterpreterThatDoesNotRunIsInTheLogAndAmongTheAttributes(t *testing.T) {
+func TestFingerprint_ReportsRejectedInterpreters(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	must(t, os.Chmod(dir, 0o755))

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestABuildThatTakesTooLongIsTriedAgainAndNamesItsLimit(t *testing.T) {
+func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer never.Close()
 	installers(t, func(t *testing.T, a *agent) {
@@ -28,7 +28,7 @@ func TestABuildThatTakesTooLongIsTriedAgainAndNamesItsLimit(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
 }
 
-func TestWarningsOfABuildAreToldToEachTask(t *testing.T) {
+func TestBuild_ShowsItsWarningsToEachTask(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		for _, event := range []string{"built in", ": cache hit"} {
 			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[gone]\"]\nfind_links = [\"local/wheels\"]",
@@ -45,7 +45,7 @@ func TestWarningsOfABuildAreToldToEachTask(t *testing.T) {
 	})
 }
 
-func TestPagesWithWheelsAreNoIndex(t *testing.T) {
+func TestFindLinks_TakesPagesOffline(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
@@ -77,7 +77,7 @@ func TestPagesWithWheelsAreNoIndex(t *testing.T) {
 	}
 }
 
-func TestAnOldEnvironmentServesWhileItCannotBeRefreshed(t *testing.T) {
+func TestBuild_FallsBackToTheOldEnvironment(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	handler := wheeltest.Handler(wheels)

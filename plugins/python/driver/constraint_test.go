@@ -33,7 +33,7 @@ func block(operator, value string) string {
 
 const none = "# no constraint is needed: each interpreter of a node with the python driver fits\n"
 
-func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
+func TestConstraint_PrintsABlockForEachKindOfFile(t *testing.T) {
 	files(t, map[string]string{
 		"app.py":                "# /// script\n# requires-python = \">=3.11,<3.13\"\n# dependencies = []\n# ///\n",
 		"plain.py":              "print(1)\n",
@@ -78,7 +78,7 @@ func TestTheConstraintOfEachKindOfFileIsPrinted(t *testing.T) {
 	}
 }
 
-func TestALockThatIsARequirementsFileSaysNothingOfTheInterpreter(t *testing.T) {
+func TestConstraint_IsNoneForARequirementsFile(t *testing.T) {
 	const want = "# from requirements.lock, which has no requires-python\n" + none
 	for _, content := range []string{
 		"moon-phase==1.2 \\\n    --hash=sha256:" + strings.Repeat("0", 64) + "\n",
@@ -94,7 +94,7 @@ func TestALockThatIsARequirementsFileSaysNothingOfTheInterpreter(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoConstraintIsRefusedInASentence(t *testing.T) {
+func TestConstraint_RefusesInOneSentence(t *testing.T) {
 	files(t, map[string]string{
 		"twice.py":           "# /// script\n# ///\n# /// script\n# a = 1\n# ///\n\n# /// script\n# a = 1\n# ///\n",
 		"caret.py":           "# /// script\n# requires-python = \"^3.11\"\n# ///\n",
@@ -140,7 +140,7 @@ func meets(attribute string, c *interpreter.Constraint) bool {
 	return feasible.NewConstraintChecker(new(scheduler), []*structs.Constraint{constraint}).Feasible(node)
 }
 
-func TestTheConstraintKeepsJobsFromNodesWhereTheyWouldFail(t *testing.T) {
+func TestConstraint_AgreesWithTheDriver(t *testing.T) {
 	nodes := [][]interpreter.Interpreter{nodesInterpreters, nodesInterpreters[1:2], nodesInterpreters[2:3],
 		nodesInterpreters[3:4], nodesInterpreters[3:]}
 	for _, text := range []string{"", ">=3.8", ">=3.10", ">=3.12", "<3.12", "3.12", "3.9", "==3.12.9", "==3.12.8",

@@ -7,7 +7,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
-func TestTheDocumentedOptionsAreThoseOfTheStructs(t *testing.T) {
+func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../../docs/python.md", map[string]schema.Described{
 		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestExceptionIsAmongTheEvents(t *testing.T) {
+func TestReportExit_ShowsTheException(t *testing.T) {
 	a := start(t)
 	for name, c := range map[string]struct{ code, want string }{
 		"missing module": {"x = 1\nimport requests_x\n",
@@ -31,7 +31,7 @@ func TestExceptionIsAmongTheEvents(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
+func TestReportExit_ShowsNothingElse(t *testing.T) {
 	a := start(t)
 	for name, code := range map[string]string{
 		"ends well":    "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
@@ -51,7 +51,7 @@ func TestWhatIsNoExceptionIsNotAnEvent(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramSaysLastWhenItIsStoppedIsNotTold(t *testing.T) {
+func TestReportExit_IgnoresTheLastLineOfAStoppedTask(t *testing.T) {
 	a := start(t)
 	cfg := a.task(`script = "app.py"`, map[string]string{"app.py": "import sys, time\ntry:\n    print('runs', " +
 		"flush=True)\n" +
@@ -70,7 +70,7 @@ func TestWhatAProgramSaysLastWhenItIsStoppedIsNotTold(t *testing.T) {
 	must(t, a.DestroyTask(cfg.ID, true))
 }
 
-func TestExceptionEventsCanBeTurnedOff(t *testing.T) {
+func TestReportExit_CanBeTurnedOff(t *testing.T) {
 	a := start(t, func(c *Config) { c.ExceptionEvents = false })
 	cfg := a.task(`code = "raise RuntimeError('secret')"`, nil)
 	a.run(cfg)
@@ -82,7 +82,7 @@ func TestExceptionEventsCanBeTurnedOff(t *testing.T) {
 	}
 }
 
-func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
+func TestReportExit_FollowsNoLinks(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
@@ -106,7 +106,7 @@ func TestTracebackIsNotReadFromWhereALinkLeads(t *testing.T) {
 	}
 }
 
-func TestExceptionOfATaskThatEndedWithoutThePluginIsTold(t *testing.T) {
+func TestReportExit_CoversExitsWithoutThePlugin(t *testing.T) {
 	a := start(t)
 	gate := filepath.Join(a.dir, "gate")
 	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise "+
@@ -124,7 +124,7 @@ func TestExceptionOfATaskThatEndedWithoutThePluginIsTold(t *testing.T) {
 	must(t, a.DestroyTask(cfg.ID, true))
 }
 
-func TestExceptionOfAnEarlierRunIsNotToldAgain(t *testing.T) {
+func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 	a := start(t)
 	for _, recovered := range []bool{false, true} {
 		first := a.task(`script = "app.py"`, map[string]string{"app.py": "raise ValueError('first')\n"})

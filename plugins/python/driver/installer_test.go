@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-func TestManyStartsAskOnceForTheInstaller(t *testing.T) {
+func TestInstallerFinder_SearchesOnceForAll(t *testing.T) {
 	const starts = 50
 	var asked, came atomic.Int32
 	f := testFinder(func(context.Context) (install.Installer, error) {
@@ -45,7 +45,7 @@ func TestManyStartsAskOnceForTheInstaller(t *testing.T) {
 	}
 }
 
-func TestAllWhoWaitForTheInstallerGetTheSameError(t *testing.T) {
+func TestInstallerFinder_SharesItsError(t *testing.T) {
 	late := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -72,7 +72,7 @@ func TestAllWhoWaitForTheInstallerGetTheSameError(t *testing.T) {
 	})
 }
 
-func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
+func TestInstallerFinder_DoesNotWaitWhereOneIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		f := testFinder(func(context.Context) (install.Installer, error) {
@@ -95,7 +95,7 @@ func TestWhereAnInstallerIsKnownNobodyWaitsForAnotherWhoAsks(t *testing.T) {
 	})
 }
 
-func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {
+func TestInstallerFinder_KeepsAnInstallerThatDoesNotAnswer(t *testing.T) {
 	uv, pip := install.Installer{Name: "uv", Version: "1"}, install.Installer{Name: "pip",
 		NoUV: errors.New("may not be run")}
 	notKnown := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
@@ -146,7 +146,7 @@ func TestAnInstallerThatCannotAnswerStaysAsItIsKnown(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsAsksWhenWhoAskedHasGone(t *testing.T) {
+func TestInstallerFinder_SearchesAgainAfterACancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	asking := make(chan struct{})
 	f := testFinder(func(of context.Context) (install.Installer, error) {
@@ -180,7 +180,7 @@ func testFinder(find func(context.Context) (install.Installer, error)) *installe
 	})
 }
 
-func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {
+func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	real := uv(t)
 	dir := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(dir), 0o755))
@@ -204,7 +204,7 @@ func TestATaskIsTriedAgainWhileItIsNotKnownWhatBuilds(t *testing.T) {
 	a.says(cfg, "building it with uv ")
 }
 
-func TestTheCacheIsTidiedByOneAtATime(t *testing.T) {
+func TestFingerprint_TidiesTheCacheOneAtATime(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755))
 	left := filepath.Join(dir, "builds/trash.left")

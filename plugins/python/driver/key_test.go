@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-func TestWhatMayBeSecretInAURLIsPartOfTheKeyAndNotOfItsText(t *testing.T) {
+func TestEnvironmentKey_HidesSecretsOfURLs(t *testing.T) {
 	c := schema.Of[Config]().Default()
 	of := func(secret string) key {
 		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl?sig=" + secret})
@@ -31,7 +31,7 @@ func TestWhatMayBeSecretInAURLIsPartOfTheKeyAndNotOfItsText(t *testing.T) {
 	}
 }
 
-func TestWhateverMakesAnotherEnvironmentMakesAnotherKey(t *testing.T) {
+func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 	type parts struct {
 		python    interpreter.Interpreter
 		installer install.Installer

@@ -51,7 +51,7 @@ var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
-func TestEnvironmentIsBuiltOnceAndThenHit(t *testing.T) {
+func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		config := "script = \"app.py\"\nrequirements = [\"Moon_Phase >= 1\"]\nfind_links = [\"local/wheels\"]"
 		first := a.task(config, map[string]string{"app.py": useMoon})
@@ -79,7 +79,7 @@ func TestEnvironmentIsBuiltOnceAndThenHit(t *testing.T) {
 	})
 }
 
-func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
+func TestRequirements_ComeFromEachSource(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		sum := "--hash=sha256:" + moon.Write(t, t.TempDir())
 		for name, c := range map[string]struct {
@@ -119,7 +119,7 @@ func TestRequirementsComeFromEverywhereTheyCanBe(t *testing.T) {
 	})
 }
 
-func TestAnUnknownExtraIsTold(t *testing.T) {
+func TestEnvironment_WarnsOfAnUnknownExtra(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]",
 			map[string]string{"app.py": useMoon})
@@ -129,7 +129,7 @@ func TestAnUnknownExtraIsTold(t *testing.T) {
 	})
 }
 
-func TestAProgramThatPyPyRunsHasItsPackages(t *testing.T) {
+func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	const pypy = "/usr/bin/pypy3"
 	if _, err := os.Stat(pypy); err != nil {
 		t.Skip("there is no pypy3 in /usr/bin")
@@ -168,7 +168,7 @@ for what, f in {
 print("tried")
 `
 
-func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
+func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 	needRoot(t)
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
 		t.Run(user, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestTaskCannotChangeTheEnvironmentItShares(t *testing.T) {
 	}
 }
 
-func TestTaskHasItsEnvironmentsProgramsFirst(t *testing.T) {
+func TestEnvironment_IsFirstOnThePath(t *testing.T) {
 	tool := wheeltest.Wheel{Name: "tool", Version: "1", Files: map[string]string{
 		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == " +
 			"sys.base_prefix)\n",
@@ -203,7 +203,7 @@ func TestTaskHasItsEnvironmentsProgramsFirst(t *testing.T) {
 	})
 }
 
-func TestWhatTheTasksUserMayNotReadIsNotRead(t *testing.T) {
+func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
@@ -222,7 +222,7 @@ func TestWhatTheTasksUserMayNotReadIsNotRead(t *testing.T) {
 	}
 }
 
-func TestBuilderRunsNoTasks(t *testing.T) {
+func TestBuildUser_RunsNoTasks(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	if err := a.refused(a.task(`code = "1"`, nil, asUserOf("79999"))); !strings.Contains(err.Error(), "build_user") {
@@ -230,7 +230,7 @@ func TestBuilderRunsNoTasks(t *testing.T) {
 	}
 }
 
-func TestAgentsOwnPythonSettingsDoNotReachTasks(t *testing.T) {
+func TestCommand_RemovesTheAgentsSettings(t *testing.T) {
 	t.Setenv("PYTHONHOME", "/nowhere")
 	t.Setenv("PIP_INDEX_URL", "https://user:secret@example.invalid")
 	a := start(t)

@@ -16,7 +16,7 @@ import (
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
 
-func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
+func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
 	a := start(t)
 	var zipped bytes.Buffer
 	z := zip.NewWriter(&zipped)
@@ -52,7 +52,7 @@ func TestProgramsOfEveryKindRunWithTheirArguments(t *testing.T) {
 	}
 }
 
-func TestTheInterpreterRunsWithTheOptionsOfTheJob(t *testing.T) {
+func TestCommand_PassesInterpreterOptions(t *testing.T) {
 	a := start(t)
 	const show = "import faulthandler, sys\nf = sys.flags\n" +
 		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, " +
@@ -71,7 +71,7 @@ func TestTheInterpreterRunsWithTheOptionsOfTheJob(t *testing.T) {
 	}
 }
 
-func TestPythonIsToldHowManyCoresAreReserved(t *testing.T) {
+func TestCommand_PassesReservedCores(t *testing.T) {
 	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "3.*/python3.*")} })
 	a.pretends("3.12.9")
 	a.pretends("3.13.0")
@@ -108,7 +108,7 @@ func (a *agent) pretends(version string) {
 		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
 }
 
-func TestInterpretersAreWhereTheNodesConfigurationSays(t *testing.T) {
+func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin/python3*")} })
 	own := filepath.Join(a.dir, "own/bin/python3")
 	must(t, os.MkdirAll(filepath.Dir(own), 0o755))
@@ -118,7 +118,7 @@ func TestInterpretersAreWhereTheNodesConfigurationSays(t *testing.T) {
 	}
 }
 
-func TestALockSaysForWhichPythonItIs(t *testing.T) {
+func TestCommand_HonoursTheLocksRequiresPython(t *testing.T) {
 	a := start(t)
 	for name, lock := range map[string]string{
 		"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=4\"\npackages = []\n",
@@ -131,7 +131,7 @@ func TestALockSaysForWhichPythonItIs(t *testing.T) {
 	}
 }
 
-func TestWrongConfigurationsAreSentences(t *testing.T) {
+func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 	a := start(t)
 	for config, want := range map[string]string{
 		``:                                  "nothing to run",
@@ -161,7 +161,7 @@ func TestWrongConfigurationsAreSentences(t *testing.T) {
 	}
 }
 
-func TestWhereAFileWasLookedForIsSaidOnce(t *testing.T) {
+func TestFiles_NameEachPlaceOnce(t *testing.T) {
 	dir := t.TempDir()
 	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
 	_, _, err := files.find("a.py")
@@ -171,7 +171,7 @@ func TestWhereAFileWasLookedForIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestALargeProgramIsNotReadBeforeItRuns(t *testing.T) {
+func TestProgram_DoesNotReadLargeFiles(t *testing.T) {
 	var zipped bytes.Buffer
 	z := zip.NewWriter(&zipped)
 	f, err := z.Create("__main__.py")
@@ -193,7 +193,7 @@ func TestALargeProgramIsNotReadBeforeItRuns(t *testing.T) {
 	}
 }
 
-func TestADirectorysProgramSaysWhatItRequires(t *testing.T) {
+func TestProgram_ReadsTheMetadataOfADirectory(t *testing.T) {
 	a := start(t, func(c *Config) { c.Offline, c.JobIndexes = false, false })
 	for requires, want := range map[string]string{
 		`# requires-python = ">=4"`: ">=4",
@@ -211,7 +211,7 @@ func TestADirectorysProgramSaysWhatItRequires(t *testing.T) {
 	}
 }
 
-func TestInlineCodeIsAFileOfTheTask(t *testing.T) {
+func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid == os.getuid())"`, nil)
@@ -227,7 +227,7 @@ func TestInlineCodeIsAFileOfTheTask(t *testing.T) {
 	}
 }
 
-func TestOutputComesLineByLine(t *testing.T) {
+func TestCommand_DoesNotBufferOutput(t *testing.T) {
 	a := start(t)
 	cfg := a.task(`code = "import time\nprint('first')\ntime.sleep(1000)"`, nil)
 	_, _, err := a.StartTask(cfg)

@@ -36,7 +36,7 @@ func shopWheels(t *testing.T, dir string) {
 	}
 }
 
-func TestProjectsDependenciesAreInstalledWithWhatIsChosen(t *testing.T) {
+func TestProject_InstallsTheChosenDependencies(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		for chosen, want := range map[string]string{
 			"":                            "moon_phase",
@@ -65,7 +65,7 @@ func TestProjectsDependenciesAreInstalledWithWhatIsChosen(t *testing.T) {
 	}
 }
 
-func TestAProjectThatUVLockedIsInstalledWithWhatIsChosen(t *testing.T) {
+func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 	uv := uv(t)
 	wheels := t.TempDir()
 	shopWheels(t, wheels)

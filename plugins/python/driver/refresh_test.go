@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestAJobCanHaveItsEnvironmentBuiltAnew(t *testing.T) {
+func TestRefresh_BuildsAnew(t *testing.T) {
 	var gone atomic.Bool
 	var handler http.Handler
 	var holds atomic.Pointer[func()]

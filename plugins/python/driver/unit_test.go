@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
+func TestProgress_IsRare(t *testing.T) {
 	said := 0
 	p := newProgress(func(string, ...any) { said++ })
 	defer p.stop()
@@ -31,7 +31,7 @@ func TestALongBuildLeavesRoomForOtherEvents(t *testing.T) {
 	}
 }
 
-func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
+func TestProgress_ReportsDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
 		p := newProgress(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
@@ -48,7 +48,7 @@ func TestALongBuildIsToldThoughTheInstallerWritesNothing(t *testing.T) {
 	})
 }
 
-func TestOfManyHostsAHundredAreCounted(t *testing.T) {
+func TestProgress_CountsAHundredHosts(t *testing.T) {
 	p := newProgress(func(string, ...any) {})
 	defer p.stop()
 	for n := range 1000 {
@@ -60,7 +60,7 @@ func TestOfManyHostsAHundredAreCounted(t *testing.T) {
 	}
 }
 
-func TestOnlyRegularFilesAreOpened(t *testing.T) {
+func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
 	must(t, os.WriteFile(file, []byte("text"), 0o600))
@@ -81,7 +81,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	}
 }
 
-func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
+func TestBuildUsers_RefuseTheDefaultUser(t *testing.T) {
 	needRoot(t)
 	c := schema.Of[Config]().Default()
 	c.BuildUser, c.DefaultUser = "65534", "65534:0"
@@ -90,7 +90,7 @@ func TestBuilderIsNotWhoRunsTasks(t *testing.T) {
 	}
 }
 
-func TestAStartIsTriedAgainWhileAnInterpreterIsLate(t *testing.T) {
+func TestChoiceError_IsRecoverableWhileInterpretersAreLate(t *testing.T) {
 	_, none := choose(nil, ">=3.12", "", "")
 	_, wrong := choose(nil, "three", "", "")
 	late := []string{"/usr/bin/python3.12"}
@@ -106,7 +106,7 @@ func TestAStartIsTriedAgainWhileAnInterpreterIsLate(t *testing.T) {
 	}
 }
 
-func TestCoresAreCountedAsTheKernelListsThem(t *testing.T) {
+func TestCores_CountsKernelLists(t *testing.T) {
 	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
 		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}}}
 		if got := cores(r); got != want {
@@ -118,7 +118,7 @@ func TestCoresAreCountedAsTheKernelListsThem(t *testing.T) {
 	}
 }
 
-func TestOfALongListTheBeginningIsShown(t *testing.T) {
+func TestFirstOf_CountsTheRest(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	if got := strings.Join(firstOf(all, 3), " "); got != "a b c" {
 		t.Errorf("got %s", got)
@@ -128,7 +128,7 @@ func TestOfALongListTheBeginningIsShown(t *testing.T) {
 	}
 }
 
-func TestRoundUp(t *testing.T) {
+func TestRoundUp_IsAPowerOfTwo(t *testing.T) {
 	for n, want := range map[int64]int64{-1: 0, 0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048} {
 		if got := roundUp(n); got != want {
 			t.Errorf("%d: %d", n, got)
@@ -136,7 +136,7 @@ func TestRoundUp(t *testing.T) {
 	}
 }
 
-func TestFileNamesAreToldFromRequirements(t *testing.T) {
+func TestIsFileName_DistinguishesRequirements(t *testing.T) {
 	for text, want := range map[string]bool{
 		"requirements.txt": true, "local/reqs": true, "dev.in": true, "/abs/file": true,
 		"requests": false, "requests[socks]>=2": false, "x @ https://host/x.whl": false, "zope.interface": false,
@@ -148,7 +148,7 @@ func TestFileNamesAreToldFromRequirements(t *testing.T) {
 	}
 }
 
-func TestWrongPluginConfigurationsAreSentences(t *testing.T) {
+func TestConfig_IsRefusedInOneSentence(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
 		"is not a pattern": func(c *Config) { c.Interpreters = []string{"/opt/[x"} },

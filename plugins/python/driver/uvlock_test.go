@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-func TestProjectThatUVLockedIsInstalledAsItIsLocked(t *testing.T) {
+func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)

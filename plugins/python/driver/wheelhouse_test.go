@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-func TestAWheelhouseIsReadWithinBounds(t *testing.T) {
+func TestWheelhouse_IsBounded(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40,
 		"notes.txt": 1 << 40} {
@@ -42,7 +42,7 @@ func TestAWheelhouseIsReadWithinBounds(t *testing.T) {
 	}
 }
 
-func TestWheelsOfAJobAreCopiedAsTheyWereLookedAt(t *testing.T) {
+func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	dir, scratch := t.TempDir(), t.TempDir()
 	wheel := filepath.Join(dir, "a-1-py3-none-any.whl")
 	must(t, os.WriteFile(wheel, []byte("one"), 0o600))
@@ -64,7 +64,7 @@ func TestWheelsOfAJobAreCopiedAsTheyWereLookedAt(t *testing.T) {
 	}
 }
 
-func TestWheelsOfAJobAreFirstReadWhenTheyAreBuiltWhereRequirementsHaveHashes(t *testing.T) {
+func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
 	c := schema.Of[Config]().Default()
@@ -94,7 +94,7 @@ func TestWheelsOfAJobAreFirstReadWhenTheyAreBuiltWhereRequirementsHaveHashes(t *
 	}
 }
 
-func TestWhatAnInstallerCouldUseOfTheNodesDirectoryIsInTheKey(t *testing.T) {
+func TestSources_DescribeTheNodesDirectories(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) func() {
 		return func() { must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }

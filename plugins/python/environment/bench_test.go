@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkGetOfWhatIsThere is what a cached start pays for knowing that nothing was changed.
-func BenchmarkGetOfWhatIsThere(b *testing.B) {
+// BenchmarkCache_GetHit is what a cached start pays for knowing that nothing was changed.
+func BenchmarkCache_GetHit(b *testing.B) {
 	for _, files := range []int{500, 5_000, 20_000} {
 		b.Run(fmt.Sprintf("%d_files", files), func(b *testing.B) {
 			c := testCache(b)

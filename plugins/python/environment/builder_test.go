@@ -57,7 +57,7 @@ func only(t *testing.T) *Users {
 	return &Users{Dir: filepath.Join(t.TempDir(), "builders"), Only: &User{UID: id, GID: id}}
 }
 
-func TestNoTwoBuildsHaveTheSameUser(t *testing.T) {
+func TestUsers_GiveEachBuildItsOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: without it there is one user only")
 	}
@@ -74,7 +74,7 @@ func TestNoTwoBuildsHaveTheSameUser(t *testing.T) {
 	}
 }
 
-func TestTheOneUserIsOneBuildsAtATime(t *testing.T) {
+func TestUsers_OnlyServesOneBuildAtATime(t *testing.T) {
 	users := only(t)
 	first, err := users.Take(t.Context(), nil)
 	must(t, err)
@@ -102,7 +102,7 @@ func TestTheOneUserIsOneBuildsAtATime(t *testing.T) {
 	}
 }
 
-func TestNobodyBuildsAsAUserThatHasAProcess(t *testing.T) {
+func TestUsers_SkipThoseWithProcesses(t *testing.T) {
 	users := only(t)
 	cmd := with(t, users.Only.UID, users.Only.UID, users.Only.UID)
 	if _, err := users.Take(t.Context(), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprint(cmd.Process.Pid)) {
@@ -113,7 +113,7 @@ func TestNobodyBuildsAsAUserThatHasAProcess(t *testing.T) {
 	}
 }
 
-func TestNothingOfABuilderIsLeft(t *testing.T) {
+func TestBuilder_ClearKillsEachProcess(t *testing.T) {
 	users := only(t)
 	id := users.Only.UID
 	taken, err := users.Take(t.Context(), nil)

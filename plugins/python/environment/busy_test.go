@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestNoMoreBuildsRunAtOnceThanTheNodeHasProcessors(t *testing.T) {
+func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 	c := testCache(t)
 	most := max(2, runtime.GOMAXPROCS(0))
 	tasks := 3 * most
@@ -54,7 +54,7 @@ func TestNoMoreBuildsRunAtOnceThanTheNodeHasProcessors(t *testing.T) {
 	mustBeTidy(t, c, tasks)
 }
 
-func TestTheTimeOfABuildCountsFromItsBeginning(t *testing.T) {
+func TestCache_LimitStartsWithTheBuild(t *testing.T) {
 	c := testCache(t)
 	fill(c)
 	var free time.Time
@@ -72,7 +72,7 @@ func TestTheTimeOfABuildCountsFromItsBeginning(t *testing.T) {
 	e.Release()
 }
 
-func TestWhoFindsTheNodeBusyForAllItsTimeMayTryLater(t *testing.T) {
+func TestCache_IsRecoverablyBusy(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Limit: time.Millisecond, Build: building(3)}
 	fill(c)
@@ -104,7 +104,7 @@ func empty(c *Cache) {
 	}
 }
 
-func TestWhereThereIsAnOldEnvironmentNobodyFailsForTheTimeABuildTakes(t *testing.T) {
+func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 	for _, other := range []string{"this process", "another"} {
 		t.Run("built by "+other, func(t *testing.T) {
 			c := testCache(t)

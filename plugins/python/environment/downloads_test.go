@@ -41,7 +41,7 @@ func downloading(t *testing.T, found *[]string, name string) Spec {
 	}}
 }
 
-func TestAKeptDownloadServesTheNextBuildUnlessItWasChanged(t *testing.T) {
+func TestDownloads_ServeTheNextBuildUnlessChanged(t *testing.T) {
 	for name, change := range map[string]func(dir string) error{
 		"nothing": nil,
 		"a file's content, with its times": func(dir string) error {
@@ -102,7 +102,7 @@ func TestAKeptDownloadServesTheNextBuildUnlessItWasChanged(t *testing.T) {
 	}
 }
 
-func TestBuildsAtTheSameTimeDoNotShareDownloads(t *testing.T) {
+func TestDownloads_AreNotSharedByConcurrentBuilds(t *testing.T) {
 	c := testCache(t)
 	var inner, outer []string
 	s := downloading(t, &outer, "outer")
@@ -121,7 +121,7 @@ func TestBuildsAtTheSameTimeDoNotShareDownloads(t *testing.T) {
 	}
 }
 
-func TestNothingIsSealedOrKeptWhileItsBuilderHasAProcess(t *testing.T) {
+func TestBuild_FailsWhileTheBuilderHasAProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is no other user who builds")
 	}
@@ -146,7 +146,7 @@ func TestNothingIsSealedOrKeptWhileItsBuilderHasAProcess(t *testing.T) {
 	}
 }
 
-func TestWhatABuilderLinkedFromElsewhereIsNotKept(t *testing.T) {
+func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}

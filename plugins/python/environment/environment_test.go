@@ -145,7 +145,7 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 	}
 }
 
-func TestAnEnvironmentIsBuiltOnceAndThenThere(t *testing.T) {
+func TestCache_BuildsOnce(t *testing.T) {
 	c := testCache(t)
 	var dirs [4]string
 	s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
@@ -199,7 +199,7 @@ func TestAnEnvironmentIsBuiltOnceAndThenThere(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestOfManyTasksOneBuilds(t *testing.T) {
+func TestCache_BuildsOnceForManyTasks(t *testing.T) {
 	c := testCache(t)
 	var builds, waited atomic.Int32
 	release := make(chan struct{})
@@ -234,7 +234,7 @@ func TestOfManyTasksOneBuilds(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestALentEnvironmentStaysUntilItsTaskIsGone(t *testing.T) {
+func TestEnvironment_StaysWhileATaskUsesIt(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize = 1
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
@@ -268,7 +268,7 @@ func TestALentEnvironmentStaysUntilItsTaskIsGone(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-func TestAnOldEnvironmentIsReplacedOrUsedAllTheSame(t *testing.T) {
+func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
 	first := mustGet(t, c, s)
@@ -332,7 +332,7 @@ func (d deadline) Err() error {
 	}
 }
 
-func TestAnEnvironmentOfTheFutureIsNotFresh(t *testing.T) {
+func TestEnvironment_OfTheFutureIsOutdated(t *testing.T) {
 	for _, c := range []struct {
 		age, limit time.Duration
 		want       bool
@@ -355,7 +355,7 @@ type testError struct{ temporary bool }
 func (e testError) Error() string   { return fmt.Sprintf("the test's error, temporary %v", e.temporary) }
 func (e testError) Temporary() bool { return e.temporary }
 
-func TestAnIndexThatFailedIsNotTriedAgainAtOnce(t *testing.T) {
+func TestCache_IsPatientAfterAFailure(t *testing.T) {
 	cfg := testCache(t).cfg
 	cfg.Patience = time.Hour
 	c := Open(cfg)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
+func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
 	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
@@ -30,7 +30,7 @@ func TestABuildsErrorIsReturnedAsItIsAndNothingStays(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-func TestAllWhoWaitGetTheErrorOfOneBuild(t *testing.T) {
+func TestCache_SharesTheErrorOfABuild(t *testing.T) {
 	for name, failure := range map[string]error{
 		"final": testError{}, "temporary": testError{temporary: true}, "neither": errors.New("the test's"),
 		"late": context.DeadlineExceeded,
@@ -67,7 +67,7 @@ func TestAllWhoWaitGetTheErrorOfOneBuild(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsBuildsWhenTheBuilderIsCancelled(t *testing.T) {
+func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -91,7 +91,7 @@ func TestWhoWaitsBuildsWhenTheBuilderIsCancelled(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsCanBeCancelled(t *testing.T) {
+func TestCache_WaitEndsWithItsContext(t *testing.T) {
 	for _, other := range []string{"this process", "another"} {
 		t.Run(other, func(t *testing.T) {
 			c := testCache(t)
@@ -112,7 +112,7 @@ func TestWhoWaitsCanBeCancelled(t *testing.T) {
 	}
 }
 
-func TestSecretsDistinguishEnvironmentsAndAreNotWritten(t *testing.T) {
+func TestCache_HashesSecrets(t *testing.T) {
 	c := testCache(t)
 	dirs := map[string]bool{}
 	for _, secret := range []string{"", "hunter2", "hunter3"} {
@@ -149,7 +149,7 @@ func TestSecretsDistinguishEnvironmentsAndAreNotWritten(t *testing.T) {
 }
 
 // With room for one more file each time, every step that makes one fails once.
-func TestAFullDiskLeavesNothingHalfDone(t *testing.T) {
+func TestCache_SurvivesAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a small disk")
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // A process that an installer left may exchange its directories while they are removed.
-func TestAnExchangedDirectoryDoesNotChangeTheModeOfAnother(t *testing.T) {
+func TestOpenUp_StaysInTheTree(t *testing.T) {
 	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
 	for _, path := range []string{victim, dir} {
 		if err := os.Mkdir(path, 0o755); err != nil {

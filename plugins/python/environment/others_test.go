@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
+func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 	base := testDir(t)
 	for _, c := range []struct {
 		what, dir string
@@ -59,7 +59,7 @@ func TestDirectoriesThatOthersCouldReplaceAreRefused(t *testing.T) {
 	}
 }
 
-func TestUmaskDoesNotCloseTheCache(t *testing.T) {
+func TestCache_IgnoresTheUmask(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is one user only")
 	}
@@ -81,7 +81,7 @@ func asUser(uid uint32, script string) (string, error) {
 	return string(out), err
 }
 
-func TestOtherUsersCannotChangeTheCache(t *testing.T) {
+func TestCache_CannotBeChangedByOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is one user only")
 	}
@@ -124,7 +124,7 @@ func TestOtherUsersCannotChangeTheCache(t *testing.T) {
 }
 
 // All of these tests again as a user who is not root.
-func TestWithoutRoot(t *testing.T) {
+func TestCache_WorksWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the other tests run without root already")
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestOfManyProcessesOneBuilds(t *testing.T) {
+func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 	c := testCache(t)
 	type process struct {
 		in  io.WriteCloser
@@ -63,7 +63,7 @@ func TestOfManyProcessesOneBuilds(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestWhoWaitsForAProcessThatIsKilledBuilds(t *testing.T) {
+func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	c := testCache(t)
 	cmd := helper(t, nil, "block", c.cfg.Dir)
 	out, err := cmd.StdoutPipe()
@@ -99,7 +99,7 @@ func TestWhoWaitsForAProcessThatIsKilledBuilds(t *testing.T) {
 
 // Two processes build, publish, lend, replace and evict as fast as they can, and
 // one of them is killed at any moment.
-func TestProcessesKilledAtAnyMomentBreakNothing(t *testing.T) {
+func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 	times := 150
 	if testing.Short() {
 		times = 25

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
+func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	outside := testDir(t)
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestWhatABuildMustNotLeaveIsRefused(t *testing.T) {
 }
 
 // Who may change what is on the way to the interpreter must not choose later what is run.
-func TestALinkToTheInterpreterIsReplacedByOneToItsOwnPath(t *testing.T) {
+func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	real, err := filepath.EvalSymlinks("/bin/sh")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestALinkToTheInterpreterIsReplacedByOneToItsOwnPath(t *testing.T) {
 	}
 }
 
-func TestAnInterpreterThatABuilderCouldChangeIsRefused(t *testing.T) {
+func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is no other user who builds")
 	}
@@ -167,7 +167,7 @@ func TestAnInterpreterThatABuilderCouldChangeIsRefused(t *testing.T) {
 	}
 }
 
-func TestFilesOfOthersAreRefused(t *testing.T) {
+func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
@@ -193,7 +193,7 @@ func TestFilesOfOthersAreRefused(t *testing.T) {
 }
 
 // uv links files from its cache unless it is told to copy them.
-func TestFilesThatAreLinkedElsewhereAreCopied(t *testing.T) {
+func TestSeal_CopiesLinkedFiles(t *testing.T) {
 	c := testCache(t)
 	var original string
 	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
@@ -226,7 +226,7 @@ func TestFilesThatAreLinkedElsewhereAreCopied(t *testing.T) {
 
 // Another process of the builder swaps parts of the tree for links to a directory of root's while
 // it is sealed, published and removed.
-func TestABuilderThatGoesOnCannotHaveOthersFilesChanged(t *testing.T) {
+func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root there is no other user who builds")
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestTheLongestUnusedGoFirst(t *testing.T) {
+func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 	c := testCache(t)
 	var all []*Environment
 	for i := range 4 {
@@ -56,7 +56,7 @@ func TestTheLongestUnusedGoFirst(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestUseCountsUntilTheTaskIsGone(t *testing.T) {
+func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxAge = time.Hour
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
@@ -89,7 +89,7 @@ func TestUseCountsUntilTheTaskIsGone(t *testing.T) {
 }
 
 // Between looking at it and removing it a task may have come.
-func TestAnEnvironmentThatIsUsedSinceItWasLookedAtIsNotEvicted(t *testing.T) {
+func TestTidy_KeepsWhatWasUsedMeanwhile(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Build: building(3)}
 	e := mustGet(t, c, s)
@@ -117,7 +117,7 @@ func TestAnEnvironmentThatIsUsedSinceItWasLookedAtIsNotEvicted(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-func TestTidyRemovesWhatKilledProcessesLeft(t *testing.T) {
+func TestTidy_RemovesLeftovers(t *testing.T) {
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	e.Release()
@@ -148,7 +148,7 @@ func TestTidyRemovesWhatKilledProcessesLeft(t *testing.T) {
 	again.Release()
 }
 
-func TestDownloadsAreRemovedWhenTheyAreTooMany(t *testing.T) {
+func TestTidy_BoundsDownloads(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize = 1 << 20
 	download := ""
@@ -175,7 +175,7 @@ func TestDownloadsAreRemovedWhenTheyAreTooMany(t *testing.T) {
 	mustBeTidy(t, c, 1)
 }
 
-func TestWhereThereIsNoCacheNothingIsMade(t *testing.T) {
+func TestTidy_MakesNoCache(t *testing.T) {
 	c := Open(Config{Dir: filepath.Join(testDir(t), "cache")})
 	mustTidy(t, c)
 	if size, n, err := c.Usage(); size != 0 || n != 0 || err != nil {
@@ -186,7 +186,7 @@ func TestWhereThereIsNoCacheNothingIsMade(t *testing.T) {
 	}
 }
 
-func TestACacheThatIsRemovedIsMadeAgain(t *testing.T) {
+func TestCache_RemakesARemovedDirectory(t *testing.T) {
 	c := testCache(t)
 	mustGet(t, c, Spec{Key: "k", Build: building(3)}).Release()
 	(&store{log: t.Logf}).removeTree(c.cfg.Dir)
@@ -199,7 +199,7 @@ func TestACacheThatIsRemovedIsMadeAgain(t *testing.T) {
 }
 
 // While others do nothing but evict, what was got, and then acquired, stays.
-func TestEvictionNeverTakesWhatIsUsed(t *testing.T) {
+func TestTidy_NeverRemovesWhatIsInUse(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize, c.cfg.Log = 1, nil
 	c = Open(c.cfg)

@@ -13,7 +13,7 @@ import (
 
 // Each of these is what a task that runs as the environments' own user, a crash
 // or a person could do.
-func TestWhatIsNotAsItWasBuiltIsBuiltAnew(t *testing.T) {
+func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	file := func(e *Environment) string { return filepath.Join(e.Dir, "lib", "package1", "module1.py") }
 	for _, c := range []struct {
 		what string
@@ -134,7 +134,7 @@ func anotherBoot(e *Environment) error {
 	return e.store.writeEntry(e.id, content)
 }
 
-func TestWhatCannotBeReadForNowIsNotRemoved(t *testing.T) {
+func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
 	mustGet(t, c, s).Release()
@@ -161,7 +161,7 @@ func TestWhatCannotBeReadForNowIsNotRemoved(t *testing.T) {
 	mustBeTidy(t, c, 1) // the older one is of no use now
 }
 
-func TestWhatIsOnTheDiskIsUsedAfterACrashOfTheMachine(t *testing.T) {
+func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Build: building(3)}
 	e := mustGet(t, c, s)
@@ -185,7 +185,7 @@ func TestWhatIsOnTheDiskIsUsedAfterACrashOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestOfAnUnknownStartOfTheMachineNothingIsKnownToSurvive(t *testing.T) {
+func TestCache_SyncsWithoutABootID(t *testing.T) {
 	for _, c := range []struct {
 		e    entry
 		boot string
@@ -205,7 +205,7 @@ func TestOfAnUnknownStartOfTheMachineNothingIsKnownToSurvive(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatWasWrittenToTheDiskIsNotedAsSuch(t *testing.T) {
+func TestTidy_RecordsSyncedEnvironmentsOnly(t *testing.T) {
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	e.Release()
@@ -227,7 +227,7 @@ func TestOnlyWhatWasWrittenToTheDiskIsNotedAsSuch(t *testing.T) {
 	}
 }
 
-func TestTheDigestNoticesEachDirectory(t *testing.T) {
+func TestMeasure_NoticesEachDirectory(t *testing.T) {
 	dir := testDir(t)
 	if err := writeTree(dir, 100); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func moonphase(t *testing.T) wheeltest.Wheel {
 	}
 }
 
-func TestTheWheelIsWhatItsSourceMakes(t *testing.T) {
+func TestExample_WheelMatchesItsSource(t *testing.T) {
 	w := moonphase(t)
 	if *update {
 		w.Write(t, dist)
@@ -60,7 +60,7 @@ var (
 	locked  = regexp.MustCompile(`(moonphase==1\.0 --hash=sha256:)[0-9a-f]*`)
 )
 
-func TestTheJobsCarryTheWheelAndItsHash(t *testing.T) {
+func TestExample_JobsCarryTheWheel(t *testing.T) {
 	wheel, err := os.ReadFile(filepath.Join(dist, moonphase(t).File()))
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ var node = []Interpreter{
 	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy"},
 }
 
-func TestTheBestThatFitsIsChosen(t *testing.T) {
+func TestFitting_ReturnsTheBestFirst(t *testing.T) {
 	for _, test := range []struct{ path, wanted, want string }{
 		{"", "", "3.13.1"},
 		{"", "<3.13", "3.11.2"},
@@ -42,7 +42,7 @@ func TestTheBestThatFitsIsChosen(t *testing.T) {
 	}
 }
 
-func TestWhereNoneFitsTheErrorSaysWhatThereIsAndWhatTheJobNeeds(t *testing.T) {
+func TestNoneFitsError_NamesTheNodesVersionsAndAConstraint(t *testing.T) {
 	for _, test := range []struct {
 		found                []Interpreter
 		path, wanted, expect string
@@ -65,7 +65,7 @@ func TestWhereNoneFitsTheErrorSaysWhatThereIsAndWhatTheJobNeeds(t *testing.T) {
 	}
 }
 
-func TestAConstraintIsOfTheVersionsThatFit(t *testing.T) {
+func TestConstraintFor_ListsFittingVersions(t *testing.T) {
 	for _, test := range []struct {
 		wanted, operator, value, partial string
 		open                             bool
@@ -99,7 +99,7 @@ func TestAConstraintIsOfTheVersionsThatFit(t *testing.T) {
 	}
 }
 
-func TestABlockIsWrittenAsNomadFormatsIt(t *testing.T) {
+func TestConstraint_IsFormattedLikeNomad(t *testing.T) {
 	c := &Constraint{Operator: "set_contains_any", Value: "3.11,3.12"}
 	const want = `constraint {
   attribute = "${attr.driver.python.versions}"

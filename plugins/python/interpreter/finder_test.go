@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestInterpretersAreOrderedTheBestFirst(t *testing.T) {
+func TestFinder_OrdersTheBestFirst(t *testing.T) {
 	dir := t.TempDir()
 	for name, script := range map[string]string{
 		"a/bin/python3.9":   says("3.9.1", nil),
@@ -39,7 +39,7 @@ func TestInterpretersAreOrderedTheBestFirst(t *testing.T) {
 	}
 }
 
-func TestWhatIsNamedOtherwiseIsNotRunUnlessItIsMeant(t *testing.T) {
+func TestFinder_RunsOnlyFilesNamedAsInterpreters(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"python3-config", "python3.11-config", "python3.11-gdb.py", "pypy3compile",
 		"python3.11.bak", "corp-python", "python3dm"} {
@@ -58,7 +58,7 @@ func TestWhatIsNamedOtherwiseIsNotRunUnlessItIsMeant(t *testing.T) {
 	}
 }
 
-func TestSeveralNamesOfOneFileAreOneInterpreterThatIsRunOnce(t *testing.T) {
+func TestFinder_MergesNamesOfOneFile(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/bin/python3.11", says("3.11.2", nil))
 	for link, to := range map[string]string{"bin/python3": "python3.11", "bin/python": "python3",
@@ -91,7 +91,7 @@ func TestSeveralNamesOfOneFileAreOneInterpreterThatIsRunOnce(t *testing.T) {
 	}
 }
 
-func TestOneFileThatIsInstalledInTwoPlacesIsTwoInterpreters(t *testing.T) {
+func TestFinder_SeparatesInstallationsOfOneFile(t *testing.T) {
 	dir := t.TempDir() // as uv does, whose files are hard links
 	prefix := `"'$(dirname $(dirname $0))'"`
 	script := strings.ReplaceAll(says("3.12.1", nil), `"/opt/fake"`, prefix)
@@ -109,7 +109,7 @@ func TestOneFileThatIsInstalledInTwoPlacesIsTwoInterpreters(t *testing.T) {
 	}
 }
 
-func TestPipIsTheInterpretersOwnOrElseThatOfItsWheels(t *testing.T) {
+func TestFinder_FindsPip(t *testing.T) {
 	dir := t.TempDir()
 	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl",
 		"/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
@@ -124,7 +124,7 @@ func TestPipIsTheInterpretersOwnOrElseThatOfItsWheels(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsReplacedIsAskedAgainAndNoOther(t *testing.T) {
+func TestFinder_AsksAReplacedFileAgain(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/python3.11", says("3.11.2", nil))
 	fake(t, dir+"/python3.12", says("3.12.1", nil))
@@ -150,7 +150,7 @@ func TestAFileThatIsReplacedIsAskedAgainAndNoOther(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsAnotherByAnySignIsAskedAgain(t *testing.T) {
+func TestFinder_NoticesEachChangeOfAFile(t *testing.T) {
 	for name, change := range map[string]func(path string, before os.FileInfo) error{
 		"by its inode": func(path string, before os.FileInfo) error {
 			content, err := os.ReadFile(path)
@@ -195,7 +195,7 @@ func TestAFileThatIsAnotherByAnySignIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestAShimIsTheInterpreterThatItRuns(t *testing.T) {
+func TestFinder_ResolvesShims(t *testing.T) {
 	dir := t.TempDir()
 	real := dir + "/versions/3.12.1/bin/python3.12"
 	fake(t, real, says("3.12.1", map[string]any{"executable": real}))
@@ -215,7 +215,7 @@ func TestAShimIsTheInterpreterThatItRuns(t *testing.T) {
 	}
 }
 
-func TestWhatCantBeUsedIsLeftOutWithTheReason(t *testing.T) {
+func TestFinder_RejectsWithAReason(t *testing.T) {
 	dir := t.TempDir()
 	for name, script := range map[string]string{
 		"a/python3":    says("3.7.16", nil),
@@ -267,7 +267,7 @@ func TestWhatCantBeUsedIsLeftOutWithTheReason(t *testing.T) {
 	}
 }
 
-func TestOneThatHangsIsKilledWithAllThatItStarted(t *testing.T) {
+func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 	dir := t.TempDir()
 	mark := marked()
 	fake(t, dir+"/a/python3", "sleep "+mark+" & sleep "+mark)
@@ -295,7 +295,7 @@ func TestOneThatHangsIsKilledWithAllThatItStarted(t *testing.T) {
 }
 
 // A node that boots, or has too much to do, has interpreters nevertheless.
-func TestOneThatIsLateIsAskedAgainAtOnceAndGetsMoreTime(t *testing.T) {
+func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/a/python3", "sleep 1; "+says("3.11.2", nil))
 	f := &Finder{Globs: []string{dir + "/*/*"}, timeout: 300 * time.Millisecond}
@@ -357,7 +357,7 @@ func gone(t *testing.T, mark string) {
 	}
 }
 
-func TestOneThatFailedIsAskedAgainAfterAWhile(t *testing.T) {
+func TestFinder_RetriesAFailedInterpreter(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/a/python3", "test -e "+dir+"/ready || exit 1; "+says("3.11.2", nil))
 	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": ""}))
@@ -379,7 +379,7 @@ func TestOneThatFailedIsAskedAgainAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestFindEndsWithItsContextAndRemembersNothingWrong(t *testing.T) {
+func TestFinder_EndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
 	mark := marked()
 	fake(t, dir+"/python3", "test -e "+dir+"/ready || exec sleep "+mark+"; "+says("3.11.2", nil))
@@ -406,7 +406,7 @@ func TestFindEndsWithItsContextAndRemembersNothingWrong(t *testing.T) {
 	}
 }
 
-func TestInterpretersAreAskedByTheUserThatIsToRunThem(t *testing.T) {
+func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can run programs as another user")
 	}
@@ -431,7 +431,7 @@ func TestInterpretersAreAskedByTheUserThatIsToRunThem(t *testing.T) {
 	mentions(t, f.Rejected(), open+"/b/python3 can't be run by user 65534: permission denied")
 }
 
-func TestTwoHundredInterpretersAreAskedAFewAtATime(t *testing.T) {
+func TestFinder_LimitsConcurrency(t *testing.T) {
 	dir := t.TempDir()
 	mark := "0.0" + strings.TrimPrefix(marked(), "1000.")
 	for n := range 200 {
@@ -458,7 +458,7 @@ func TestTwoHundredInterpretersAreAskedAFewAtATime(t *testing.T) {
 	}
 }
 
-func TestAGlobThatIsNoneIsAnError(t *testing.T) {
+func TestFinder_RefusesBadGlobs(t *testing.T) {
 	for _, glob := range []string{"/opt/[", "python3", "../python3*"} {
 		if _, err := (&Finder{Globs: []string{glob}}).Find(t.Context()); err == nil || !strings.Contains(err.Error(),
 			fmt.Sprintf("%q", glob)) {
@@ -467,7 +467,7 @@ func TestAGlobThatIsNoneIsAnError(t *testing.T) {
 	}
 }
 
-func TestTheDefaultGlobsFollowTheEnvironment(t *testing.T) {
+func TestDefaultGlobs_FollowTheEnvironment(t *testing.T) {
 	t.Setenv("HOME", "/home/a[b]")
 	t.Setenv("PYENV_ROOT", "/srv/pyenv")
 	t.Setenv("UV_PYTHON_INSTALL_DIR", "relative")
@@ -487,7 +487,7 @@ func TestTheDefaultGlobsFollowTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestOneThatHangsKeepsOthersWaitingOnlyWhereNothingIsKnown(t *testing.T) {
+func TestFinder_DoesNotWaitWhereInterpretersAreKnown(t *testing.T) {
 	dir := t.TempDir()
 	mark := marked()
 	hangs := "test -e " + dir + "/hang || exit 1; exec sleep " + mark

@@ -25,7 +25,7 @@ func system(t testing.TB) Interpreter {
 	return found[0]
 }
 
-func TestTheDistributionsPythonIsFoundByItsVersionedName(t *testing.T) {
+func TestFinder_FindsTheDistributionsPython(t *testing.T) {
 	i := system(t)
 	out, err := exec.Command("/usr/bin/python3", "-c",
 		"import platform, sys, sysconfig; print(platform.python_version(), sys.prefix, "+
@@ -47,7 +47,7 @@ func TestTheDistributionsPythonIsFoundByItsVersionedName(t *testing.T) {
 	}
 }
 
-func TestEachPipInstallsAWheel(t *testing.T) {
+func TestFinder_FindsAWorkingPip(t *testing.T) {
 	i := system(t)
 	var pips [][]string
 	if i.Pip != nil {
@@ -88,7 +88,7 @@ func TestEachPipInstallsAWheel(t *testing.T) {
 	}
 }
 
-func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
+func TestFinder_IgnoresVirtualEnvironments(t *testing.T) {
 	i := system(t)
 	dir := t.TempDir()
 	if out, err := exec.Command(i.Path, "-m", "venv", "--without-pip", dir+"/venv").CombinedOutput(); err != nil {
@@ -119,7 +119,7 @@ func TestAVirtualEnvironmentsPythonIsNone(t *testing.T) {
 	}
 }
 
-func TestPyPyIsFound(t *testing.T) {
+func TestFinder_FindsPyPy(t *testing.T) {
 	found := find(t, &Finder{Globs: []string{"/usr/bin/pypy3*"}, timeout: patience})
 	if len(found) == 0 {
 		t.Skip("there is no pypy3 in /usr/bin")

@@ -18,7 +18,7 @@ func parse(t testing.TB, text string) Specifier {
 	return s
 }
 
-func TestASpecifierAllowsWhatThePEPSays(t *testing.T) {
+func TestSpecifier_AllowsVersionsOfPEP440(t *testing.T) {
 	for _, test := range []struct {
 		specifier, version string
 		want               bool
@@ -69,7 +69,7 @@ func TestASpecifierAllowsWhatThePEPSays(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSpecifierIsRefusedWithWhatWouldBeRight(t *testing.T) {
+func TestParseSpecifier_SuggestsWhatIsRight(t *testing.T) {
 	for text, want := range map[string]string{
 		"^3.11":                  `write ">=3.11,<4" for "^3.11"`,
 		"3.11,3.12":              `"3.11" lacks an operator`,
@@ -95,7 +95,7 @@ func TestWhatIsNoSpecifierIsRefusedWithWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestMinorsAreThoseOfWhichAVersionFits(t *testing.T) {
+func TestSpecifier_ListsItsMinors(t *testing.T) {
 	for text, want := range map[string]string{
 		">=3.13":          "3.13 3.14 3.15 3.16",
 		">=3.11,<3.14":    "3.11 3.12 3.13",
@@ -122,7 +122,7 @@ func TestMinorsAreThoseOfWhichAVersionFits(t *testing.T) {
 	}
 }
 
-func TestAMinorIsCoveredWhereEachOfItsReleasesFits(t *testing.T) {
+func TestSpecifier_CoversWholeMinors(t *testing.T) {
 	s := parse(t, ">=3.11.4,!=3.13.1,<3.15")
 	for minor, want := range map[string]bool{"3.10": false, "3.11": false, "3.12": true, "3.13": false, "3.14": true,
 		"3.15": false} {
@@ -132,7 +132,7 @@ func TestAMinorIsCoveredWhereEachOfItsReleasesFits(t *testing.T) {
 	}
 }
 
-func TestAnExactVersionIsKnownAsSuch(t *testing.T) {
+func TestSpecifier_KnowsAnExactVersion(t *testing.T) {
 	for text, want := range map[string]string{
 		"3.11.2": "3.11.2", "==3.11.2": "3.11.2", "==3.11": "3.11.0", "==3.13rc1": "3.13.0rc1", "===3.13.0rc1": "3.13.0rc1",
 		"3.11": "", "==3.11.*": "", ">=3.11.2": "", "==3.11.2,<3.12": "", "": "",
@@ -143,7 +143,7 @@ func TestAnExactVersionIsKnownAsSuch(t *testing.T) {
 	}
 }
 
-func TestAndAllowsWhatBothDo(t *testing.T) {
+func TestSpecifier_AndIsTheIntersection(t *testing.T) {
 	for _, test := range []struct{ a, b, want string }{
 		{"", "", ""},
 		{"", ">=3.11", ">=3.11"},
@@ -166,7 +166,7 @@ func TestAndAllowsWhatBothDo(t *testing.T) {
 	}
 }
 
-func TestVersionsAreOrdered(t *testing.T) {
+func TestCompareVersions_Orders(t *testing.T) {
 	got := []string{"3.12.0", "3.13.0rc1", "3.9.16", "3.13.0", "nonsense", "3.13.0b2", "3.10.1"}
 	slices.SortFunc(got, CompareVersions)
 	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1",
@@ -188,7 +188,7 @@ from pip._vendor.packaging.specifiers import SpecifierSet
 specifiers, versions = json.load(sys.stdin)
 print(json.dumps([[SpecifierSet(s).contains(v, prereleases=True) for v in versions] for s in specifiers]))`
 
-func TestItAgreesWithPythonsPackaging(t *testing.T) {
+func TestSpecifier_AgreesWithPackaging(t *testing.T) {
 	if exec.Command("python3", "-c", "import pip._vendor.packaging.specifiers").Run() != nil {
 		t.Skip("there is no python3 that has pip")
 	}
@@ -229,7 +229,7 @@ func TestItAgreesWithPythonsPackaging(t *testing.T) {
 	}
 }
 
-func FuzzASpecifierNeverPanics(f *testing.F) {
+func FuzzParseSpecifier(f *testing.F) {
 	for _, s := range []string{"", "3.12", ">=3.11,<3.14", "~=3.11.4rc1", "===3.11", "==1!3.*", "!=3.0.post1.*",
 		"==3.11+local", ">=3.11.dev1", "==3-1.*", "^3"} {
 		f.Add(s, "3.13.0rc1", ">=3.9")

@@ -23,7 +23,7 @@ func wheelOf(name, more string) string {
 		"= \"https://h/x.whl\", hashes = {sha256 = \"" + strings.Repeat("a", 64) + "\"}}]\n"
 }
 
-func TestAPylockIsLinesWithTheHashesOfAllFiles(t *testing.T) {
+func TestPylock_BecomesLinesWithHashes(t *testing.T) {
 	lock := `
 lock-version = "1.0"
 requires-python = ">= 3.9, <4"
@@ -81,7 +81,7 @@ any = [[1], [2]]
 	}
 }
 
-func TestOfAPackagesRequiresPythonOnlyWhatIsASpecifierCounts(t *testing.T) {
+func TestPylock_IgnoresBadRequiresPython(t *testing.T) {
 	for text, want := range map[string]string{
 		">=3.8": ">=3.8", " >= 3.8, !=3.9.* ": ">= 3.8,!=3.9.*", ">=3.6.*": "", "3.8": "", " (>=3.8)": "", "": "", " ": "",
 		"<4,>=": "",
@@ -94,7 +94,7 @@ func TestOfAPackagesRequiresPythonOnlyWhatIsASpecifierCounts(t *testing.T) {
 	}
 }
 
-func TestALockOfManyPackagesSaysOfTheInterpreterWhatAllSay(t *testing.T) {
+func TestPylock_CombinesRequiresPython(t *testing.T) {
 	lock := lockWith("")
 	for n := range 3000 {
 		lock += wheelOf(fmt.Sprint("p", n), fmt.Sprintf("requires-python = \">=3.8, !=3.9.%d, <4\"", n%100))
@@ -110,7 +110,7 @@ func TestALockOfManyPackagesSaysOfTheInterpreterWhatAllSay(t *testing.T) {
 	}
 }
 
-func TestAPylockThatIsNotForLinuxIsRefused(t *testing.T) {
+func TestPylock_RefusesOtherSystems(t *testing.T) {
 	for environments, fits := range map[string]bool{
 		`[]`: true,
 		`["sys_platform == 'win32'", "'linux' == sys_platform and python_version < '3.12'"]`: true,
@@ -128,7 +128,7 @@ func TestAPylockThatIsNotForLinuxIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
+func TestPylock_RefusesWhatCannotBeChecked(t *testing.T) {
 	const head = "[[packages]]\nname = \"a\"\nversion = \"1\"\n"
 	for content, says := range map[string]string{
 		"":                                 "no lock-version",
@@ -170,7 +170,7 @@ func TestWhatAPylockMayNotHaveIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheNameSaysWhichLockItIs(t *testing.T) {
+func TestLock_IsChosenByName(t *testing.T) {
 	for _, name := range []string{"lock.toml", "pylock.a.b.toml", "poetry.lock", "Pipfile.lock"} {
 		if _, err := Lock(name, in(map[string]string{name: ""})); err == nil || !strings.Contains(err.Error(),
 			"pylock.toml") {
@@ -179,7 +179,7 @@ func TestTheNameSaysWhichLockItIs(t *testing.T) {
 	}
 }
 
-func TestAUVLockComesWithItsProject(t *testing.T) {
+func TestUVLock_ReadsItsProject(t *testing.T) {
 	const lock = "version = 1\nrevision = 1\nrequires-python = \">=3.11\"\n[[package]]\nname = \"a\"\n"
 	read := in(map[string]string{"app/uv.lock": lock, "app/pyproject.toml": "[project]", "app.py.lock": lock,
 		"app.py": "# ///", "d/uv.lock": lock, "e/uv.lock": "a = 1"})
@@ -200,7 +200,7 @@ func TestAUVLockComesWithItsProject(t *testing.T) {
 	}
 }
 
-func TestAUVLockSaysWhichIndexesItIsOf(t *testing.T) {
+func TestUVLock_NamesItsIndexes(t *testing.T) {
 	lock := "version = 1\nrequires-python = \">=3.11\"\n"
 	for _, source := range []string{
 		`virtual = "."`, `registry = "https://pypi.org/simple"`, `registry = "https://b.example.com/simple"`,
@@ -232,7 +232,7 @@ func TestAUVLockSaysWhichIndexesItIsOf(t *testing.T) {
 }
 
 // A decoder that recurses without a bound would end the process.
-func TestALockThatIsMadeToExhaustTheNodeIsRefused(t *testing.T) {
+func TestLock_IsBounded(t *testing.T) {
 	many := strings.Repeat("k.k=1\n", 100_000)
 	for _, content := range []string{
 		"a = " + strings.Repeat("[", 4_000_000), "a = " + strings.Repeat("[\"]\", ", 700_000),
@@ -277,7 +277,7 @@ func FuzzPylock(f *testing.F) {
 	})
 }
 
-func TestALockThatIsJoinedWithMoreIsNone(t *testing.T) {
+func TestJoin_RefusesALockWithMore(t *testing.T) {
 	uvLock := &Set{UVLock: &UVLock{}}
 	list := &Set{Lines: []string{"a==1"}}
 	for name, pair := range map[string][2]*Set{"a lock of uv and a list": {uvLock, list},

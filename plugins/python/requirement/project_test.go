@@ -27,7 +27,7 @@ typing = ["mypy", "shop.server[mail]", {include-group = "test"}]
 dev-dependencies = ["ruff"]
 `
 
-func TestAProjectIsItsDependenciesAndWhatIsChosen(t *testing.T) {
+func TestProject_ReadsTheChosenDependencies(t *testing.T) {
 	always := []string{"flask[async]>=2", `tomli ; python_version < "3.11"`}
 	mail := `aiosmtplib ; sys_platform == "linux" or os_name == "posix"`
 	for name, test := range map[string]struct {
@@ -59,7 +59,7 @@ func TestAProjectIsItsDependenciesAndWhatIsChosen(t *testing.T) {
 
 func inProject(content string) Reader { return in(map[string]string{"pyproject.toml": content}) }
 
-func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
+func TestProject_RefusesWhatCannotBeRead(t *testing.T) {
 	project := "[project]\nname = 'app'\n"
 	for content, says := range map[string]string{
 		"[tool.poetry]\nname = 'x'": "no [project] table",
@@ -98,7 +98,7 @@ func TestAProjectThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-func TestGroupsThatIncludeEachOtherManyTimesEnd(t *testing.T) {
+func TestProject_EndsWithCyclicGroups(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("[dependency-groups]\ng0 = ['x']\n")
 	last := "g0"
@@ -113,7 +113,7 @@ func TestGroupsThatIncludeEachOtherManyTimesEnd(t *testing.T) {
 	}
 }
 
-func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
+func TestChoice_SelectsExtrasAndGroups(t *testing.T) {
 	lock := lockWith("extras = ['Dev', 'mail']\ndependency-groups = ['docs', 'main']\ndefault-groups = ['main']\n" +
 		wheelOf("always", "") + wheelOf("of-dev", `marker = "'dev' in extras and python_version > '3'"`) +
 		wheelOf("of-docs", `marker = "'docs' in dependency_groups"`) + wheelOf("of-main",
@@ -162,7 +162,7 @@ func TestExtrasAndGroupsOfALockAreChosen(t *testing.T) {
 	}
 }
 
-func TestExtrasThatNameEachOtherUnderMarkersEnd(t *testing.T) {
+func TestProject_EndsWithCyclicExtras(t *testing.T) {
 	app := func(extras string) Reader {
 		return inProject("[project]\nname = 'app'\n[project.optional-dependencies]\n" + extras)
 	}

@@ -55,7 +55,7 @@ var canonical = []struct{ written, want string }{
 		`name[a,b] @ https://user:word@host/a.whl#egg=name ; os_name == "posix"`},
 }
 
-func TestARequirementHasOneCanonicalForm(t *testing.T) {
+func TestList_IsCanonical(t *testing.T) {
 	for _, test := range canonical {
 		s, err := List([]string{test.written})
 		if err != nil || len(s.Lines) != 1 || s.Lines[0] != test.want {
@@ -112,7 +112,7 @@ func askPip(t *testing.T, what string, texts []string) []any {
 	return answers
 }
 
-func TestPipUnderstandsTheSameOfTheCanonicalForm(t *testing.T) {
+func TestList_MeansTheSameToPip(t *testing.T) {
 	var written, want []string
 	for _, test := range canonical {
 		written, want = append(written, test.written), append(want, test.want)
@@ -125,7 +125,7 @@ func TestPipUnderstandsTheSameOfTheCanonicalForm(t *testing.T) {
 	}
 }
 
-func TestWhatPipRefusesIsRefused(t *testing.T) {
+func TestList_RefusesWhatPipRefuses(t *testing.T) {
 	texts := []string{
 		"", "-", "_a", "a-", "a b", "a[", "a[b", "a[b c]", "a[,]", "a==", "a=1", "a>=1,,<2", "a(>=1", "a()", "a>=1)", "a @",
 		"a @ nohost",
@@ -146,7 +146,7 @@ func TestWhatPipRefusesIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeCheckedIsRefusedWithWhatToWriteInstead(t *testing.T) {
+func TestList_SuggestsWhatIsRight(t *testing.T) {
 	long := strings.Repeat("(", 60)
 	for text, says := range map[string]string{
 		"./pkg":                               "find_links",
@@ -215,7 +215,7 @@ func TestWhatCouldNotBeCheckedIsRefusedWithWhatToWriteInstead(t *testing.T) {
 	}
 }
 
-func TestPackagesMayComeWithoutEncryptionFromThisMachineOrWithAHash(t *testing.T) {
+func TestList_TakesHTTPFromLocalhostOrWithAHash(t *testing.T) {
 	for _, text := range []string{
 		"pkg @ http://127.0.0.1:8000/pkg.whl", "pkg @ http://localhost/pkg.whl", "pkg @ http://[::1]:80/pkg.whl",
 		"pkg @ http://host/pkg.whl --hash=" + hashOf("a"),
@@ -227,7 +227,7 @@ func TestPackagesMayComeWithoutEncryptionFromThisMachineOrWithAHash(t *testing.T
 	}
 }
 
-func TestAWheelsURLNamesItsPackage(t *testing.T) {
+func TestList_TakesTheNameFromAWheelsURL(t *testing.T) {
 	s, err := List([]string{"https://host/dir/My_Pkg-1.0-py3-none-any.whl ; os_name == 'a'"})
 	want := `my-pkg @ https://host/dir/My_Pkg-1.0-py3-none-any.whl ; os_name == "a"`
 	if err != nil || s.Lines[0] != want {
@@ -258,7 +258,7 @@ func TestSet_ChecksThatURLsNameWheels(t *testing.T) {
 	}
 }
 
-func TestHashesAreOfAllRequirementsOrOfNone(t *testing.T) {
+func TestList_RequiresHashesOfAllOrNone(t *testing.T) {
 	hash := " --hash=" + hashOf("b") + " --hash " + hashOf("A") + " --hash=" + hashOf("b")
 	url := "u @ https://host/u.whl#sha256=" + strings.Repeat("c", 64)
 	s, err := List([]string{"b==1" + hash, url, "a==1 ; os_name == 'a'" + hash})
@@ -279,7 +279,7 @@ func TestHashesAreOfAllRequirementsOrOfNone(t *testing.T) {
 	}
 }
 
-func TestJoinIsWhatBothRequire(t *testing.T) {
+func TestJoin_IsWhatBothRequire(t *testing.T) {
 	list := func(lines ...string) *Set {
 		s, err := List(lines)
 		if err != nil {

@@ -23,7 +23,7 @@ const script = `#!/usr/bin/env python3
 import requests
 `
 
-func TestAScriptSaysWhatItNeeds(t *testing.T) {
+func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 	full := &Script{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
 	for name, test := range map[string]struct {
 		source string
@@ -57,7 +57,7 @@ func TestAScriptSaysWhatItNeeds(t *testing.T) {
 	}
 }
 
-func TestABlockThatIsWrongIsToldWithTheLineOfTheScript(t *testing.T) {
+func TestReadScript_NamesTheLineOfTheScript(t *testing.T) {
 	head := "import os\n\n# /// script\n"
 	for name, test := range map[string]struct{ source, want string }{
 		"two of them": {script + script, `line 18: there is a second "# /// script" block, the first is on line 3`},
@@ -92,7 +92,7 @@ func TestABlockThatIsWrongIsToldWithTheLineOfTheScript(t *testing.T) {
 	}
 }
 
-func FuzzReadNeverPanicsAndFindsTheBlockThatIsPutThere(f *testing.F) {
+func FuzzReadScript(f *testing.F) {
 	f.Add([]byte(script), "requests")
 	f.Add([]byte("# /// script\r\n# a = [[[\r\n# ///\r\n"), "a")
 	f.Add([]byte("# /// script\n# requires-python = 2020-01-01\n# ///"), "\\u0022")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAPlaceIsNamedFromWhereItsPackagesAreOrFromTheTasksDirectory(t *testing.T) {
+func TestLast_NamesThePlace(t *testing.T) {
 	const env = "/var/cache/outrider/python/envs/4f1c09aa.0/lib/python3.11/site-packages/"
 	const task = "/var/lib/nomad/alloc/4f1c/web"
 	for name, test := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 
 // What is in testdata was written by the Debian packages python3-rich 13.3.1, python3-click 8.1.3 and
 // python3-typer 0.7.0 in /srv; the number is the exit code.
-func TestWhatRichAndClickWriteIsFound(t *testing.T) {
+func TestLast_ReadsRichAndClick(t *testing.T) {
 	const long = "ValueError: a message that is much longer than the eighty characters of a line and thus is wrapped " +
 		"by rich at the end of it, as words"
 	for name, want := range map[string]string{
@@ -38,7 +38,7 @@ func TestWhatRichAndClickWriteIsFound(t *testing.T) {
 	}
 }
 
-func TestRichAndClickThatAreInstalledAreFound(t *testing.T) {
+func TestLast_ReadsInstalledRichAndClick(t *testing.T) {
 	if out, err := exec.Command(python, "-c", "import click, rich").CombinedOutput(); err != nil {
 		t.Skipf("there is no rich or no click: %v: %s", err, out)
 	}

@@ -40,7 +40,7 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, in
 	return stderr.Bytes(), cmd.ProcessState.ExitCode()
 }
 
-func TestTheExceptionThatEndedAProgramIsFound(t *testing.T) {
+func TestLast_FindsTheException(t *testing.T) {
 	const fails = "def f():\n    raise ValueError('inner')\n"
 	for name, test := range map[string]struct{ program, want string }{
 		"plain": {"x = 1\nraise ValueError('no')", "ValueError: no (app.py:2)"},
@@ -197,7 +197,7 @@ func dirOf(stderr []byte) string {
 	return string(m[1])
 }
 
-func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
+func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
 	for name, program := range map[string]string{
 		"nothing":            "",
 		"exit code 3":        "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
@@ -249,7 +249,7 @@ func TestWhatDidNotEndAProgramIsNotFound(t *testing.T) {
 	}
 }
 
-func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
+func TestLast_TakesCodeWithoutAFile(t *testing.T) {
 	for want, args := range map[string][]string{
 		"ZeroDivisionError: division by zero (<string>:2)": {"-c", "\n1/0"},
 		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0) (<string>:1)": {"-c",
@@ -266,7 +266,7 @@ func TestCodeWithoutAFileIsTheProgramsOwn(t *testing.T) {
 	}
 }
 
-func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
+func TestLast_FindsACutTraceback(t *testing.T) {
 	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef "+
 		"g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
 	stderr, code := stderrOf(t, map[string]string{"app.py": program})
@@ -284,7 +284,7 @@ func TestATracebackWhoseBeginningIsLostIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatOtherInterpretersWriteIsFound(t *testing.T) {
+func TestLast_ReadsOtherInterpreters(t *testing.T) {
 	for name, test := range map[string]struct {
 		stderr, want string
 		code         int
@@ -306,7 +306,7 @@ func TestWhatOtherInterpretersWriteIsFound(t *testing.T) {
 	}
 }
 
-func TestColoursAreTakenOut(t *testing.T) { // as Python 3.13 writes them with FORCE_COLOR
+func TestLast_RemovesColours(t *testing.T) { // as Python 3.13 writes them with FORCE_COLOR
 	const coloured = "Traceback (most recent call last):\r\n  File \x1b[35m\"/srv/app.py\"\x1b[0m, line " +
 		"\x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    " +
 		"\x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by " +
