@@ -83,7 +83,7 @@ func TestInstall_GivesPipOptionsThatItDocuments(t *testing.T) {
 	r.Requirements = &requirement.Set{
 		Lines: []string{"greeting-words==1.0"}, Constraints: []string{"greeting-words<2"}, Hashed: true, Complete: true,
 	}
-	r.Python.Pip = []string{fake}
+	r.Python.PipDir = fake
 	var given string
 	r.Progress = func(line string) { given += line }
 	installs(t, pip(t), r)

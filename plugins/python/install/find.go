@@ -37,21 +37,16 @@ func Find(
 	default:
 		return Installer{}, fmt.Errorf("installer %q is none of auto, uv, pip", want)
 	}
-	why := errors.New("no interpreter has pip: install python3-pip, or uv")
 	for _, python := range found {
-		switch {
-		case hasPip(python):
+		if python.Pip != nil {
 			i := Installer{Name: "pip", Version: python.PipVersion, Python: python}
 			if !errors.Is(noUV, errNoUV) {
 				i.NoUV = noUV
 			}
 			return i, nil
-		case python.Pip != nil:
-			why = fmt.Errorf("pip %s of %s is older than 22.3, the first that installs into other environments: "+
-				"install a later one, or uv", python.PipVersion, python.Path)
 		}
 	}
-	return Installer{}, errors.Join(noUV, why)
+	return Installer{}, errors.Join(noUV, errors.New("no interpreter has pip: install python3-pip, or uv"))
 }
 
 // NotKnownError is of a program that may be uv, but could not answer now. pip is no fallback then: it builds other

@@ -125,7 +125,6 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 	}
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	bare := interpreter.Interpreter{Path: "/opt/python"}
-	old := interpreter.Interpreter{Path: "/opt/old", Pip: []string{"-m", "pip"}, PipVersion: "22.0.2"}
 
 	tests := []struct {
 		name, want, uv, path string
@@ -155,13 +154,6 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 		{name: "uv that is not there", want: "uv", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 		{name: "pip though there is uv", want: "pip", uv: good, found: []interpreter.Interpreter{python}, is: "pip 23.0.1"},
 		{name: "no pip", want: "pip", found: []interpreter.Interpreter{bare}, says: "install python3-pip"},
-		{
-			name:  "an old pip",
-			want:  "pip",
-			found: []interpreter.Interpreter{old},
-			says:  "pip 22.0.2 of /opt/old is older than 22.3",
-		},
-		{name: "a later pip", want: "pip", found: []interpreter.Interpreter{old, python}, is: "pip 23.0.1"},
 		{name: "nothing", want: "auto", uv: broken, says: "no interpreter"},
 		{name: "a word", want: "poetry", says: "none of auto, uv, pip"},
 	}

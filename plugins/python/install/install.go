@@ -27,7 +27,7 @@ type Installer struct {
 // otherwise that of another, which is named.
 func (i Installer) Tool(python interpreter.Interpreter) string {
 	switch {
-	case i.Name == "pip" && hasPip(python):
+	case i.Name == "pip" && python.Pip != nil:
 		return "pip " + python.PipVersion
 	case i.Name == "pip":
 		return "pip " + i.Version + " of " + i.Python.Path
@@ -100,7 +100,11 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	if !b.Requirements.Empty() {
-		if err := b.tool(ctx, b.installArgs()); err != nil {
+		argv, err := b.installArgs()
+		if err == nil {
+			err = b.tool(ctx, argv)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -154,3 +154,17 @@ func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
 		must.Eq(t, []string{"graphs 1.0", "matrix 2.0"}, result.Packages)
 	})
 }
+
+// Debian's python3-venv brings such a wheel, and so does ensurepip.
+func TestInstall_RunsPipOutOfItsWheel(t *testing.T) {
+	wheels, err := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
+	must.NoError(t, err)
+	if len(wheels) == 0 {
+		t.Skip("no wheel of pip is here")
+	}
+	p := newPlace(t)
+	hello(t, p.wheels)
+	r := p.request(t, "hello-world")
+	r.Python.PipDir = filepath.Join(wheels[0], "pip")
+	check(t, p, pip(t), r)
+}

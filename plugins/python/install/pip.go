@@ -2,17 +2,11 @@ package install
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
-
-// hasPip reports whether an interpreter has a pip that installs into other environments (--python, since 22.3).
-func hasPip(python interpreter.Interpreter) bool {
-	return python.Pip != nil && interpreter.CompareVersions(python.PipVersion, "22.3") >= 0
-}
 
 // check refuses before anything runs what could have code of a package run.
 func (b *build) check() error {
@@ -26,15 +20,15 @@ func (b *build) check() error {
 	return b.Requirements.CheckWheels()
 }
 
-func (b *build) pipInstall() []string {
-	python := b.Python
-	if !hasPip(python) {
-		python = b.with.Python
+func (b *build) pipInstall() ([]string, error) {
+	path, err := b.pipPath()
+	if err != nil {
+		return nil, fmt.Errorf("failed to prepare pip: %w", err)
 	}
-	argv := slices.Concat([]string{python.Path, "-I"}, python.Pip, []string{
-		"--python", filepath.Join(b.Dir, "bin/python"), "install",
+	b.env = append(b.env, "PYTHONPATH="+path)
+	argv := []string{filepath.Join(b.Dir, "bin/python"), "-m", "pip", "install",
 		"--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-color", "--no-compile",
-		"--retries", "2", "--timeout", "15"})
+		"--retries", "2", "--timeout", "15"}
 	if b.Downloads == "" {
 		argv = append(argv, "--no-cache-dir")
 	} else {
@@ -43,7 +37,24 @@ func (b *build) pipInstall() []string {
 	if !b.AllowSdists {
 		argv = append(argv, "--only-binary", ":all:")
 	}
-	return append(argv, b.common()...)
+	return append(argv, b.common()...), nil
+}
+
+// pipPath is a directory, or an archive, from which the environment's interpreter imports pip and nothing else: what is
+// beside a pip would count as installed.
+func (b *build) pipPath() (string, error) {
+	pip := b.Python.PipDir
+	if pip == "" {
+		pip = b.with.Python.PipDir
+	}
+	if info, err := os.Stat(filepath.Dir(pip)); err == nil && !info.IsDir() {
+		return filepath.Dir(pip), nil // a wheel
+	}
+	path := filepath.Join(b.Work, "python-path")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Symlink(pip, filepath.Join(path, "pip"))
 }
 
 // maxProcesses keeps pip from building a package that another one names by its URL, to which --only-binary does not
@@ -51,7 +62,7 @@ func (b *build) pipInstall() []string {
 // that has no other process. 0 is no limit.
 func (b *build) maxProcesses() int {
 	if b.with.Name == "pip" && !b.AllowSdists && b.As != nil {
-		return 2
+		return 1
 	}
 	return 0
 }

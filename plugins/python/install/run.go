@@ -87,9 +87,9 @@ func (b *build) venvArgs() []string {
 }
 
 // installArgs is the command that installs the packages.
-func (b *build) installArgs() []string {
+func (b *build) installArgs() ([]string, error) {
 	if b.with.Name == "uv" {
-		return b.uvInstall()
+		return b.uvInstall(), nil
 	}
 	return b.pipInstall()
 }

@@ -113,12 +113,12 @@ func TestFinder_FindsPip(t *testing.T) {
 	dir := t.TempDir()
 	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl",
 		"/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
-	fake(t, dir+"/a/python3", says("3.13.1", map[string]any{"pip": "24.1", "wheels": wheels}))
+	fake(t, dir+"/a/python3", says("3.13.1", map[string]any{"pip": "24.1", "pip_dir": "/lib/pip", "wheels": wheels}))
 	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": "", "wheels": wheels}))
 	fake(t, dir+"/c/python3", says("3.11.1", map[string]any{"pip": "", "wheels": []string{}}))
 	found := find(t, &Finder{Globs: []string{dir + "/*/*"}})
-	for n, want := range []string{"24.1 [-m pip]", "25.0.1 [" + wheels[0] + "/pip]", " []"} {
-		if got := fmt.Sprint(found[n].PipVersion, " ", found[n].Pip); got != want {
+	for n, want := range []string{"24.1 [-m pip] /lib/pip", "25.0.1 [" + wheels[0] + "/pip] " + wheels[0] + "/pip", " [] "} {
+		if got := fmt.Sprint(found[n].PipVersion, " ", found[n].Pip, " ", found[n].PipDir); got != want {
 			t.Errorf("%s has pip %s, want %s", found[n], got, want)
 		}
 	}

@@ -18,6 +18,7 @@ type Interpreter struct {
 	// ["/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl/pip"]; nil where it has none. PipVersion is that pip's.
 	Pip        []string
 	PipVersion string
+	PipDir     string // the package itself: "/usr/lib/python3/dist-packages/pip", which may be in an archive
 
 	// Names are all paths under which it was found, Path among them, and Prefix is the directory it is installed in
 	// (sys.base_prefix): "/usr".

@@ -33,6 +33,7 @@ type answer struct {
 	Libc           string   `json:"libc"`
 	FreeThreaded   bool     `json:"free_threaded"`
 	Pip            string   `json:"pip"`
+	PipDir         string   `json:"pip_dir"`
 	Wheels         []string `json:"wheels"`
 }
 
@@ -114,9 +115,10 @@ func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
 	}
 	switch {
 	case a.Pip != "":
-		i.Pip, i.PipVersion = []string{"-m", "pip"}, a.Pip
+		i.Pip, i.PipVersion, i.PipDir = []string{"-m", "pip"}, a.Pip, a.PipDir
 	case len(a.Wheels) > 0: // a wheel is an archive that Python can run a package out of
-		i.Pip, i.PipVersion = []string{a.Wheels[0] + "/pip"}, wheelVersion(a.Wheels[0])
+		i.PipDir = a.Wheels[0] + "/pip"
+		i.Pip, i.PipVersion = []string{i.PipDir}, wheelVersion(a.Wheels[0])
 	}
 	return i, key, nil
 }

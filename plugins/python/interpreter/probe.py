@@ -22,6 +22,7 @@ if v >= (3, 8):
         spec = importlib.util.find_spec("pip")
         if spec is None or not spec.origin:  # without one it is what is left of a pip
             return ""
+        answer["pip_dir"] = os.path.dirname(spec.origin)
         try:
             return importlib.metadata.version("pip")
         except importlib.metadata.PackageNotFoundError:
