@@ -38,7 +38,7 @@ func TestAccess_RedactsAToolsOutput(t *testing.T) {
 	var a Access
 	a.Add(u)
 	for line, want := range map[string]string{
-		"In indexes: https://user:other@host/simple, https://token@host":  "In indexes: https://…@host/simple, https://…@host",
+		"From https://user:other@host/simple, https://token@host":         "From https://…@host/simple, https://…@host",
 		"(from 'https://host/x.whl?sig=a@b') is wrong?":                   "(from 'https://host/x.whl?…') is wrong?",
 		"For `git+ssh://git:pass@host?sig=a@b`, /simple/x/?key=a (again)": "For `git+ssh://…`, /simple/x/?… (again)",
 		"password hunt%er2 or hunt%25er2, and token=SECRET":               "password **** or ****, and ****",

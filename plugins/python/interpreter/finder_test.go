@@ -117,7 +117,8 @@ func TestFinder_FindsPip(t *testing.T) {
 	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": "", "wheels": wheels}))
 	fake(t, dir+"/c/python3", says("3.11.1", map[string]any{"pip": "", "wheels": []string{}}))
 	found := find(t, &Finder{Globs: []string{dir + "/*/*"}})
-	for n, want := range []string{"24.1 [-m pip] /lib/pip", "25.0.1 [" + wheels[0] + "/pip] " + wheels[0] + "/pip", " [] "} {
+	packed := wheels[0] + "/pip"
+	for n, want := range []string{"24.1 [-m pip] /lib/pip", "25.0.1 [" + packed + "] " + packed, " [] "} {
 		if got := fmt.Sprint(found[n].PipVersion, " ", found[n].Pip, " ", found[n].PipDir); got != want {
 			t.Errorf("%s has pip %s, want %s", found[n], got, want)
 		}

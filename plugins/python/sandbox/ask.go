@@ -22,7 +22,8 @@ const maxOutput = 64 << 10
 
 // Ask runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with the environment
 // env and a TMPDIR. In its sandbox it can only write to that TMPDIR, and has no network where this process is root. Its
-// output is also returned with an error. When Ask returns, the program and its children have ended, as after Sandbox.Run.
+// output is also returned with an error. When Ask returns, the program and its children have ended, as after
+// Sandbox.Run.
 //
 // The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec.
 func Ask(

@@ -1,5 +1,5 @@
-// Package sandbox runs programs that are not trusted, such as installers and candidates for interpreters, where they can
-// change only the directories that they are given.
+// Package sandbox runs programs that are not trusted, such as installers and candidates for interpreters, where they
+// can change only the directories that they are given.
 package sandbox
 
 import (
@@ -119,8 +119,8 @@ func readOnly(writable []string) error {
 	if !slices.ContainsFunc(writable, below) { // it would hide them
 		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
 	}
-	// Hide processes that may not be traced: the arguments of another build name its directory. (proc(5). Before Linux 5.8,
-	// which has hidepid=4, the option would also change the host's mount.)
+	// Hide processes that may not be traced: the arguments of another build name its directory. (proc(5). Before Linux
+	// 5.8, which has hidepid=4, the option would also change the host's mount.)
 	_ = unix.Mount("proc", "/proc", "proc", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "hidepid=4")
 	for _, dir := range writable {
 		back := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
