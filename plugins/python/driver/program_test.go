@@ -214,7 +214,8 @@ func TestProgram_ReadsTheMetadataOfADirectory(t *testing.T) {
 func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	needRoot(t)
 	a := start(t)
-	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid == os.getuid())"`, nil)
+	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid `+
+		`== os.getuid())"`, nil)
 	secret := filepath.Join(a.dir, "secret")
 	must(t, os.WriteFile(secret, []byte("keep"), 0o600))
 	// somebody who may write there leaves a trap

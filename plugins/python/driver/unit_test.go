@@ -108,7 +108,8 @@ func TestChoiceError_IsRecoverableWhileInterpretersAreLate(t *testing.T) {
 
 func TestCores_CountsKernelLists(t *testing.T) {
 	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
-		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}}}
+		resources := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}
+		r := &request{Task: &drivers.TaskConfig{Resources: resources}}
 		if got := cores(r); got != want {
 			t.Errorf("%q: %d", list, got)
 		}

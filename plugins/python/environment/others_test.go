@@ -68,7 +68,8 @@ func TestCache_IgnoresTheUmask(t *testing.T) {
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	defer e.Release()
-	if out, err := asUser(65534, "test -r "+e.Dir+"/lib/package1/module1.py && "+e.Dir+"/bin/python3 -c true"); err != nil {
+	if out, err := asUser(65534, "test -r "+e.Dir+"/lib/package1/module1.py && "+e.Dir+"/bin/python3 -c "+
+		"true"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -47,13 +47,18 @@ func TestNoneFitsError_NamesTheNodesVersionsAndAConstraint(t *testing.T) {
 		found                []Interpreter
 		path, wanted, expect string
 	}{
-		{node, "", ">=3.15", `python >=3.15 is not on this node, which has 3.9.16 (pypy), 3.11.2, 3.13.1 and 3.14.0rc1; the job needs nodes that have it: constraint { attribute = "${attr.driver.python.versions}"; operator = "set_contains_any"; value = "3.15,3.16" }`},
-		{node[1:2], "", "3.11.4", `python 3.11.4 is not on this node, which has 3.11.2; the job needs nodes that have it: constraint { attribute = "${attr.driver.python.versions}"; operator = "set_contains"; value = "3.11.4" }`},
-		{node[1:2], "", ">=3.14,<3.12", `python >=3.14,<3.12 is not on this node, which has 3.11.2, and ">=3.14,<3.12" allows no Python from 3.8 on`},
+		{node, "", ">=3.15", `python >=3.15 is not on this node, which has 3.9.16 (pypy), 3.11.2, 3.13.1 and 3.14.0rc1; ` +
+			`the job needs nodes that have it: constraint { attribute = "${attr.driver.python.versions}"; operator = ` +
+			`"set_contains_any"; value = "3.15,3.16" }`},
+		{node[1:2], "", "3.11.4", `python 3.11.4 is not on this node, which has 3.11.2; the job needs nodes that have ` +
+			`it: constraint { attribute = "${attr.driver.python.versions}"; operator = "set_contains"; value = "3.11.4" }`},
+		{node[1:2], "", ">=3.14,<3.12", `python >=3.14,<3.12 is not on this node, which has 3.11.2, and ">=3.14,<3.12" ` +
+			`allows no Python from 3.8 on`},
 		{nil, "", ">=3.15", `python >=3.15 is not on this node, which has none; the job needs`},
 		{nil, "", "", `no python is on this node: install one, or see the plugin's option interpreters`},
 		{nil, "", ">=3.8", `python >=3.8 is not on this node, which has none: install one`},
-		{node[:2], "/bin/sh", "", `/bin/sh is not an interpreter that this node offers, which has /opt/python/3.13/bin/python3.13 (3.13.1) and /usr/bin/python3.11 (3.11.2): choose`},
+		{node[:2], "/bin/sh", "", `/bin/sh is not an interpreter that this node offers, which has ` +
+			`/opt/python/3.13/bin/python3.13 (3.13.1) and /usr/bin/python3.11 (3.11.2): choose`},
 		{nil, "/bin/sh", "", `which has none:`},
 		{node, "/usr/bin/python3", ">=3.12", `/usr/bin/python3 is python 3.11.2, and >=3.12 is required`},
 	} {

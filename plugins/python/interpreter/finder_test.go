@@ -419,7 +419,8 @@ func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
 	if err := os.Chmod(open, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fake(t, open+"/a/python3", `test "$(id -u) $(id -g) $(id -G) $PWD" = "65534 65534 65534 /" || exit 9; test -z "$PYTHONPATH$HOME" || exit 8; `+says("3.11.2", nil))
+	fake(t, open+"/a/python3", `test "$(id -u) $(id -g) $(id -G) $PWD" = "65534 65534 65534 /" || exit 9; test -z `+
+		`"$PYTHONPATH$HOME" || exit 8; `+says("3.11.2", nil))
 	fake(t, open+"/b/python3", says("3.12.1", nil))
 	if err := os.Chmod(open+"/b", 0o700); err != nil {
 		t.Fatal(err)

@@ -66,7 +66,8 @@ any = [[1], [2]]
 			"always==1.0" + a,
 			"direct @ https://third/direct.zip#subdirectory=src --hash=" + hashOf("d"),
 			"private==1.0" + a,
-			`zope-interface==6.0 ; python_version < "3.13" --hash=` + hashOf("b") + " --hash=" + hashOf("c") + " --hash=sha512:" + strings.Repeat("a", 128),
+			`zope-interface==6.0 ; python_version < "3.13" ` +
+				`--hash=` + hashOf("b") + " --hash=" + hashOf("c") + " --hash=sha512:" + strings.Repeat("a", 128),
 		},
 		Hashed: true, Complete: true, RequiresPython: ">= 3.9,<4,>=3.10",
 		Indexes: index.Sources{Extra: []string{"https://user:word@private/simple"}, FindLinks: []string{"local/wheels"}},
@@ -256,7 +257,8 @@ func TestLock_IsBounded(t *testing.T) {
 
 func FuzzPylock(f *testing.F) {
 	f.Add(lockWith(wheelOf("a", `marker = "'x' in extras or os_name == 'a' and 'y' not in dependency_groups"`)))
-	f.Add(lockWith(wheelOf("a", `index = "https://i/simple"`) + "[[packages]]\nname='b'\narchive={url='https://h/b.zip',subdirectory='c&d',hashes={sha256='" + strings.Repeat("d", 64) + "'}}"))
+	f.Add(lockWith(wheelOf("a", `index = "https://i/simple"`) + "[[packages]]\nname='b'\n" +
+		"archive={url='https://h/b.zip',subdirectory='c&d',hashes={sha256='" + strings.Repeat("d", 64) + "'}}"))
 	f.Add(lockWith("[[packages]]\nname='b'\nversion='1+x'\nwheels=[{path='d/e.whl',hashes={sha384='" + strings.Repeat("d",
 		96) + "'}}]"))
 	f.Fuzz(func(t *testing.T, content string) {

@@ -65,14 +65,15 @@ func TestProject_RefusesWhatCannotBeRead(t *testing.T) {
 		"[tool.poetry]\nname = 'x'": "no [project] table",
 		"[project\n": "pyproject.toml:1: this is " +
 			"not TOML",
-		"[project]\ndependencies = 'x'":                                                     "not such a project",
-		project + "dynamic = ['dependencies']":                                              "dynamic dependencies",
-		project + "dependencies = ['x', '-r y.txt']":                                        "dependencies: ",
-		project + "dependencies = ['x @ file:///x.whl']":                                    "is a path",
-		project + "dependencies = ['${HOME}']":                                              "variables",
-		project + "dependencies = ['x @ git+https://h/x']":                                  "repository",
-		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from where only uv looks`,
-		project + "dependencies = ['app[gone]']":                                            `has no extra "gone"`,
+		"[project]\ndependencies = 'x'":                    "not such a project",
+		project + "dynamic = ['dependencies']":             "dynamic dependencies",
+		project + "dependencies = ['x', '-r y.txt']":       "dependencies: ",
+		project + "dependencies = ['x @ file:///x.whl']":   "is a path",
+		project + "dependencies = ['${HOME}']":             "variables",
+		project + "dependencies = ['x @ git+https://h/x']": "repository",
+		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from ` +
+			`where only uv looks`,
+		project + "dependencies = ['app[gone]']": `has no extra "gone"`,
 	} {
 		_, err := Choice{}.Project("pyproject.toml", inProject(content))
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "pyproject.toml") {

@@ -13,9 +13,10 @@ func TestLast_ReadsRichAndClick(t *testing.T) {
 	const long = "ValueError: a message that is much longer than the eighty characters of a line and thus is wrapped " +
 		"by rich at the end of it, as words"
 	for name, want := range map[string]string{
-		"rich-1":            long + " (app.py:4)",
-		"rich-ascii-1":      long + " (app.py:4)",
-		"rich-folded-1":     long + " (a/long/directory/name/that/does/not/fit/in/a/line/of/eighty/characters/at/all/program.py:4)",
+		"rich-1":       long + " (app.py:4)",
+		"rich-ascii-1": long + " (app.py:4)",
+		"rich-folded-1": long + " (a/long/directory/name/that/does/not/fit/in/a/line/of/eighty/characters/" +
+			"at/all/program.py:4)",
 		"rich-locals-1":     "KeyError: 'b' (rl.py:10)",
 		"rich-syntax-1":     "SyntaxError: '(' was never closed (bad.py:1)",
 		"rich-printed-1":    "ZeroDivisionError: division by zero (rprint.py:4)",

@@ -45,7 +45,8 @@ var (
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
 	// the line before the header of an exception that did not end the program
-	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing of request) |` +
+	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|` +
+		`(?:occurred|happened) during processing of request) |` +
 		`--- Logging error ---$|` +
 		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
 		// asyncio's, of what was not awaited

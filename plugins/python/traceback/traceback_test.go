@@ -121,7 +121,9 @@ func TestLast_FindsTheException(t *testing.T) {
 			"tool: error: argument --n: invalid int value: 'x'"},
 		"str fails": {"class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
 			"__main__.E: <exception str() failed> (app.py:3)"},
-		"invalid UTF-8": {"import sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
+		"invalid UTF-8": {"import " +
+			"sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise " +
+			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
 		"long": {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x",
 			287) + "… (app.py:1)"},
 		"CRLF": {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')",
@@ -132,7 +134,9 @@ func TestLast_FindsTheException(t *testing.T) {
 			"ValueError: 5 validation errors for M (app.py:1)"},
 		"message as jsonschema's": {"raise ValueError('[0, 1] is not of type\\n\\nFailed validating in schema:\\n' + " +
 			"'    {},\\n' * 30 + '\\nOn instance:\\n' + '    1,\\n' * 30)", "ValueError: [0, 1] is not of type (app.py:1)"},
-		"message of a hundred lines": {"import logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line %d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
+		"message of a hundred lines": {"import " +
+			"logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line " +
+			"%d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
 		"long message, logged": {"import logging, sys\ntry:\n    raise ValueError('first' + '\\n  indented' * " +
 			"30)\nexcept Exception:\n    logging.exception('failed')\nsys.exit(3)", "ValueError: first (app.py:3)"},
 		"many notes": {"e = ValueError('x')\nfor n in range(15):\n    e.add_note('note %d' % n)\nraise e",
