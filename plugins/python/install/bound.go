@@ -8,22 +8,23 @@ import (
 )
 
 // watch ends the context that it returns when a directory of the build grows by more than MaxSize: what a package
-// unpacks to shows only then. stop ends the watch, looks once more, and reports whether it was too much.
+// unpacks to shows only then. stop ends the watch, looks at the environment once more, and reports whether it was too
+// much.
 func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooLarge bool)) {
 	if b.MaxSize <= 0 {
 		return ctx, func() bool { return false }
-	}
-	before := sizeOf(b.Downloads) // Dir and Work were empty
-	tooLarge := func() bool {
-		return max(sizeOf(b.Dir), sizeOf(b.Work), sizeOf(b.Downloads)-before) > b.MaxSize
 	}
 	watched, cancel := context.WithCancel(ctx)
 	found := make(chan bool, 1)
 	go func() {
 		defer cancel()
-		for {
+		for before := int64(-1); ; {
 			begun := time.Now()
-			if tooLarge() {
+			downloads := sizeOf(watched, b.Downloads)
+			if before < 0 {
+				before = downloads // Dir and Work were empty
+			}
+			if max(sizeOf(watched, b.Dir), sizeOf(watched, b.Work), downloads-before) > b.MaxSize {
 				found <- true
 				return
 			}
@@ -31,15 +32,16 @@ func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooL
 			case <-watched.Done():
 				found <- false
 				return
-			case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // looking takes a tenth of the time at most
+			case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // it looks a tenth of the time at most
 			}
 		}
 	}()
-	return watched, func() bool { cancel(); return <-found || tooLarge() }
+	return watched, func() bool { cancel(); return <-found || sizeOf(ctx, b.Dir) > b.MaxSize }
 }
 
-// sizeOf is the size of the files in a directory, which the installer changes at the same time; 0 if there is none.
-func sizeOf(dir string) (size int64) {
+// sizeOf is the size of the files in a directory, which the installer changes at the same time; 0 if there is none. It
+// is incomplete when ctx ends.
+func sizeOf(ctx context.Context, dir string) (size int64) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return 0
@@ -51,7 +53,7 @@ func sizeOf(dir string) (size int64) {
 				size += info.Size()
 			}
 		}
-		return nil // a file that is gone, or can't be read, does not matter
+		return ctx.Err() // a file that is gone, or can't be read, does not matter
 	})
 	return size
 }
