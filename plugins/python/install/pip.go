@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// check refuses before anything runs what could have code of a package run.
+// check refuses, before anything runs, what could run code of a package.
 func (b *build) check() error {
 	if b.AllowSdists {
 		return nil
@@ -50,16 +50,21 @@ func (b *build) pipPath() (string, error) {
 	if info, err := os.Stat(filepath.Dir(pip)); err == nil && !info.IsDir() {
 		return filepath.Dir(pip), nil // a wheel
 	}
-	path := filepath.Join(b.Work, "python-path")
-	if err := os.Mkdir(path, 0o755); err != nil {
+	root, err := os.OpenRoot(b.Work) // which is the builder's
+	if err != nil {
 		return "", err
 	}
-	return path, os.Symlink(pip, filepath.Join(path, "pip"))
+	defer root.Close()
+	const name = "python-path"
+	if err := root.Mkdir(name, 0o755); err != nil {
+		return "", err
+	}
+	return filepath.Join(b.Work, name), root.Symlink(pip, filepath.Join(name, "pip"))
 }
 
 // maxProcesses keeps pip from building a package that another one names by its URL, to which --only-binary does not
-// apply: for that it needs one process more than the two of --python. The limit is one of the user, so it needs a user
-// that has no other process. 0 is no limit.
+// apply: for that it needs a second process. The kernel counts the processes of a user, so this needs a user that has no
+// others. 0 is no limit.
 func (b *build) maxProcesses() int {
 	if b.with.Name == "pip" && !b.AllowSdists && b.As != nil {
 		return 1
