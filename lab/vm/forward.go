@@ -2,34 +2,18 @@ package vm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-
-	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 // Dial connects to a TCP address as the VM sees it, such as localhost:4646.
 func (v *VM) Dial(ctx context.Context, address string) (net.Conn, error) {
-	stream, err := v.open(wire.Request{Dial: address})
+	c, err := v.client.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { stream.Close() })
-	var d wire.Dialed
-	err = wire.ReadLine(stream, &d)
-	if !stop() && ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if err == nil && d.Error != "" {
-		err = errors.New(d.Error)
-	}
-	if err != nil {
-		stream.Close()
 		return nil, fmt.Errorf("failed to connect to %s in the VM: %w", address, err)
 	}
-	return stream, nil
+	return c, nil
 }
 
 // Forward makes a TCP port of the VM's loopback reachable at a free one of ours,
@@ -66,7 +50,7 @@ func (v *VM) pipe(c net.Conn, port int) {
 	go func() {
 		defer close(done)
 		io.Copy(to, c)
-		to.Close() // yamux closes one direction: what comes is still read
+		to.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	io.Copy(c, to)
 	c.Close()

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
@@ -64,34 +67,65 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 			return err
 		}
 	}
-	if c.terminal != nil {
-		r.Terminal = c.terminal.size()
-	}
-	stream, err := v.open(wire.Request{Run: &r})
+	command, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
-	stop := context.AfterFunc(ctx, func() { stream.Close() })
+	s, err := v.client.NewSession()
+	if err != nil {
+		return v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
+	}
+	defer s.Close()
+	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
+	var one sync.Mutex // the two may be the same
+	s.Stdout, s.Stderr = &locked{&one, c.Stdout}, &locked{&one, c.Stderr}
 	if c.terminal != nil {
-		defer c.terminal.follow(stream)()
+		defer c.terminal.follow(s)()
 	}
 	if c.Stdin != nil {
-		go send(stream, c.Stdin)
+		in, err := s.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			io.Copy(in, c.Stdin)
+			in.Close()
+		}()
 	}
-	e, err := receive(stream, c)
+	if err = s.Start(string(command)); err == nil {
+		err = s.Wait()
+	}
+	var exit *ssh.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil:
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
 		return v.machine.explain(fmt.Errorf("the VM has gone away while it ran %s: %w", c.Args[0], err))
-	case e.Error != "":
-		return fmt.Errorf("failed to run %s in the VM: %s", c.Args[0], e.Error)
-	case e.Code != 0 || e.Signal != 0:
-		return &ExitError{Code: e.Code, Signal: syscall.Signal(e.Signal)}
+	case exit.Signal() == wire.NotStarted:
+		return fmt.Errorf("failed to run %s in the VM: %s", c.Args[0], exit.Msg())
+	case exit.Signal() != "":
+		signal, err := strconv.Atoi(exit.Signal())
+		return errors.Join(&ExitError{Signal: syscall.Signal(signal)}, err)
 	}
-	return nil
+	return &ExitError{Code: exit.ExitStatus()}
+}
+
+// locked is a writer, or none, that shares a lock with others.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	if l.w == nil {
+		return len(p), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // Output runs a command and returns its output, both streams in one.
@@ -102,42 +136,4 @@ func (v *VM) Output(ctx context.Context, args ...string) (string, error) {
 		err = fmt.Errorf("%s: %w", strings.Join(args, " "), err)
 	}
 	return b.String(), err
-}
-
-// send passes stdin on until its end or the stream's.
-func send(stream net.Conn, stdin io.Reader) {
-	if _, err := io.Copy(wire.Writer{W: stream, Kind: wire.Stdin}, stdin); err == nil {
-		wire.WriteFrame(stream, wire.Stdin, nil)
-	}
-}
-
-// receive writes a command's output where it belongs, until the command ends.
-func receive(stream net.Conn, c Cmd) (wire.Exit, error) {
-	var e wire.Exit
-	frames := wire.Buffered(stream)
-	for {
-		kind, data, err := wire.ReadFrame(frames)
-		if err != nil {
-			return e, err
-		}
-		switch kind {
-		case wire.Stdout:
-			err = write(c.Stdout, data)
-		case wire.Stderr:
-			err = write(c.Stderr, data)
-		case wire.Exited:
-			return e, json.Unmarshal(data, &e)
-		}
-		if err != nil {
-			return e, err
-		}
-	}
-}
-
-func write(w io.Writer, data []byte) error {
-	if w == nil {
-		return nil
-	}
-	_, err := w.Write(data)
-	return err
 }

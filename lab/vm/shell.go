@@ -2,18 +2,14 @@ package vm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/term"
-
-	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 // terminal is this process's, for a command of the VM to run on.
@@ -38,23 +34,24 @@ func (v *VM) Shell(ctx context.Context, c Cmd) error {
 	return err
 }
 
-func (t *terminal) size() *wire.Size {
-	cols, rows, err := term.GetSize(int(t.out.Fd()))
-	if err != nil || cols == 0 || rows == 0 {
-		return &wire.Size{Rows: 24, Cols: 80}
+func (t *terminal) size() (rows, columns int) {
+	columns, rows, err := term.GetSize(int(t.out.Fd()))
+	if err != nil || columns == 0 || rows == 0 {
+		return 24, 80
 	}
-	return &wire.Size{Rows: uint16(min(rows, math.MaxUint16)), Cols: uint16(min(cols, math.MaxUint16))}
+	return rows, columns
 }
 
-// follow tells the command of every new size, until stop is called.
-func (t *terminal) follow(stream net.Conn) (stop func()) {
+// follow gives the session a terminal of the same size, and tells it of every new size until stop is called.
+func (t *terminal) follow(s *ssh.Session) (stop func()) {
+	rows, columns := t.size()
+	s.RequestPty("", rows, columns, nil) // where there is none, the command says so
+	s.WindowChange(rows, columns)
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
 	go func() {
 		for range changed {
-			if b, err := json.Marshal(t.size()); err == nil {
-				wire.WriteFrame(stream, wire.Resized, b)
-			}
+			s.WindowChange(t.size())
 		}
 	}()
 	return func() {

@@ -12,17 +12,19 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
-	"github.com/hashicorp/yamux"
+	"golang.org/x/crypto/ssh"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
@@ -55,7 +57,7 @@ type VM struct {
 	kernel  string
 	accel   string
 	machine *machine
-	session *yamux.Session
+	client  *ssh.Client
 	streams context.CancelFunc // ends what Forward has started
 	ctx     context.Context
 }
@@ -146,8 +148,16 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		}
 	}()
 	ready := make(chan error, 1)
-	var first wire.Ready
-	go func() { ready <- wire.ReadLine(m.port, &first) }() // ends with the machine
+	v := &VM{accel: a.name, machine: m}
+	go func() { // ends with the machine
+		// the other end is our own QEMU's, whatever its key
+		config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+		conn, channels, requests, err := ssh.NewClientConn(m.port, wire.Port, config)
+		if err == nil {
+			v.client = ssh.NewClient(conn, channels, requests)
+		}
+		ready <- err
+	}()
 	select {
 	case err = <-ready:
 	case <-time.After(a.patience):
@@ -155,23 +165,28 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err == nil && first.Error != "" {
-		err = errors.New(first.Error)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
 	}
-	config := wire.Config()
-	if o.silence > 0 {
-		config.KeepAliveInterval, config.ConnectionWriteTimeout = o.silence/2, o.silence/2
-	}
-	session, err := yamux.Client(m.port, config)
-	if err != nil {
-		return nil, err
-	}
-	v := &VM{kernel: first.Kernel, accel: a.name, machine: m, session: session}
+	v.kernel = strings.TrimPrefix(string(v.client.ServerVersion()), wire.Version)
 	v.ctx, v.streams = context.WithCancel(ctx)
+	go v.watch(cmp.Or(o.silence, patience))
 	return v, nil
+}
+
+// patience is how long a VM may be silent: an emulated machine beside a compiler is slow.
+const patience = 90 * time.Second
+
+// watch gives the VM up if it does not answer. It ends with the connection.
+func (v *VM) watch(patience time.Duration) {
+	for {
+		limit := time.AfterFunc(patience, func() { v.client.Close() })
+		_, _, err := v.client.SendRequest("keepalive", true, nil)
+		limit.Stop()
+		if err != nil || poll.Sleep(v.ctx, patience/8) != nil {
+			return
+		}
+	}
 }
 
 // Kernel is the release of the VM's kernel, such as 6.1.0-56-amd64.
@@ -187,7 +202,7 @@ func (v *VM) Console() string { return v.machine.console.String() }
 // Closing what is closed is not an error.
 func (v *VM) Close() error {
 	v.streams()
-	v.session.Close() // the guest writes what is in its memory, and switches itself off
+	v.client.Close() // the guest writes what is in its memory, and switches itself off
 	err := v.machine.end(offTime)
 	v.machine.close()
 	return err
@@ -201,19 +216,6 @@ const offTime = time.Minute
 func (v *VM) Kill() error {
 	v.streams()
 	v.machine.kill()
-	v.session.Close()
+	v.client.Close()
 	return nil
-}
-
-// open starts a request.
-func (v *VM) open(r wire.Request) (net.Conn, error) {
-	stream, err := v.session.Open()
-	if err != nil {
-		return nil, v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
-	}
-	if err := wire.WriteLine(stream, r); err != nil {
-		stream.Close()
-		return nil, v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
-	}
-	return stream, nil
 }

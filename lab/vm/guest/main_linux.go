@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,46 +32,42 @@ func main() {
 		fmt.Fprintln(os.Stderr, "guest: this is the first process of a virtual machine and nothing else")
 		os.Exit(2)
 	}
-	port, err := start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "guest:", err)
-		if port != nil {
-			wire.WriteLine(port, wire.Ready{Error: err.Error()})
-			time.Sleep(2 * time.Second) // what is in the port's queue goes with the machine
-		}
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err) // on the console, whose end the host reports
 	}
 	powerOff()
 }
 
 // start makes the machine and runs the server until its end.
-func start() (port *os.File, err error) {
+func start() error {
 	text, err := os.ReadFile("/config.json")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var c config
 	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, fmt.Errorf("failed to read the configuration: %w", err)
+		return fmt.Errorf("failed to read the configuration: %w", err)
 	}
 	if err := mountAll(initial); err != nil {
-		return nil, err
+		return err
 	}
 	if err := loadModules("/modules"); err != nil {
-		return nil, err
+		return err
 	}
-	if port, err = openPort(wire.Port); err != nil {
-		return nil, err
+	port, err := openPort(wire.Port)
+	if err != nil {
+		return err
 	}
 	if err := errors.Join(becomeHost(), system(c), disk()); err != nil {
-		return port, err
+		return err
 	}
 	server := exec.Command("/proc/self/exe", "serve")
 	server.Stdin, server.Stdout, server.Stderr = os.Stdin, os.Stdout, os.Stderr
 	server.ExtraFiles = []*os.File{port}
 	if err := server.Start(); err != nil {
-		return port, fmt.Errorf("failed to start the server: %w", err)
+		return fmt.Errorf("failed to start the server: %w", err)
 	}
-	return nil, reap(server.Process.Pid)
+	return reap(server.Process.Pid)
 }
 
 // reap waits for whatever ends, until the server does. It never ends well: the

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/vm/wire"
@@ -26,27 +26,66 @@ const slice = "/sys/fs/cgroup/system.slice"
 
 var runs atomic.Int64
 
-// run runs a command and returns when the host knows how it ended. If the host
-// closes the stream before, the command and all it has started are killed.
-func run(stream net.Conn, r *wire.Run) error {
-	e, err := command(stream, r)
+// session runs a command. If the host closes the channel before it ends, the command and all that it has started are
+// killed.
+func session(c ssh.NewChannel) {
+	ch, requests, err := c.Accept()
 	if err != nil {
-		e = wire.Exit{Error: err.Error()}
+		return
 	}
-	b, err := json.Marshal(e)
-	if err != nil {
-		return err
+	s := &command{Channel: ch, gone: make(chan struct{})}
+	defer close(s.gone)
+	for r := range requests { // until the channel is closed
+		ok := true
+		switch r.Type {
+		case "pty-req":
+			s.terminal, ok = openTerminal()
+		case "window-change":
+			var size wire.Size
+			if ok = ssh.Unmarshal(r.Payload, &size) == nil && s.terminal != nil; ok {
+				s.terminal.resize(size)
+			}
+		case "exec":
+			var request struct{ Command string }
+			var run wire.Run
+			if ok = ssh.Unmarshal(r.Payload, &request) == nil && json.Unmarshal([]byte(request.Command), &run) == nil; ok {
+				go s.run(&run)
+			}
+		default:
+			ok = false
+		}
+		if r.WantReply {
+			r.Reply(ok, nil)
+		}
 	}
-	return wire.WriteFrame(stream, wire.Exited, b)
 }
 
-func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
-	var none wire.Exit
+// command is a session's command.
+type command struct {
+	ssh.Channel
+	terminal *terminal     // what it runs on instead of pipes; may be nil
+	gone     chan struct{} // closed when the host wants no more of it
+}
+
+// run runs the command and tells the host how it ended.
+func (c *command) run(r *wire.Run) {
+	defer c.Close()
+	status, err := c.wait(r)
+	switch {
+	case err != nil:
+		c.SendRequest("exit-signal", false, ssh.Marshal(wire.ExitSignal{Signal: wire.NotStarted, Message: err.Error()}))
+	case status.Signaled():
+		c.SendRequest("exit-signal", false, ssh.Marshal(wire.ExitSignal{Signal: strconv.Itoa(int(status.Signal()))}))
+	default:
+		c.SendRequest("exit-status", false, ssh.Marshal(wire.ExitStatus{Status: uint32(status.ExitStatus())}))
+	}
+}
+
+func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if len(r.Args) == 0 {
 		return none, errors.New("no command given")
 	}
 	cmd := exec.Command(r.Args[0], r.Args[1:]...)
-	var err error
 	if cmd.Path, err = lookPath(r.Args[0], r.Env); err != nil {
 		return none, err
 	}
@@ -71,22 +110,16 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Setsid: true}
 
 	var in io.WriteCloser
-	var terminal *os.File
 	var outputs []*output
-	if r.Terminal != nil {
-		master, tty, err := pty.Open()
-		if err != nil {
-			return none, fmt.Errorf("failed to open a terminal: %w", err)
-		}
-		defer master.Close()
-		defer tty.Close()
-		resize(master, *r.Terminal)
+	if c.terminal != nil {
+		defer c.terminal.close()
+		tty := c.terminal.tty
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 		cmd.SysProcAttr.Setctty = true
-		in, terminal = master, master
-		outputs = append(outputs, newOutput(master, stream, wire.Stdout))
+		in = c.terminal
+		outputs = append(outputs, newOutput(c.terminal.master, c))
 	} else {
-		for kind, to := range map[wire.Kind]*io.Writer{wire.Stdout: &cmd.Stdout, wire.Stderr: &cmd.Stderr} {
+		for to, w := range map[*io.Writer]io.Writer{&cmd.Stdout: c, &cmd.Stderr: c.Stderr()} {
 			ours, theirs, err := os.Pipe()
 			if err != nil {
 				return none, err
@@ -94,7 +127,7 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 			defer ours.Close()
 			defer theirs.Close()
 			*to = theirs
-			outputs = append(outputs, newOutput(ours, stream, kind))
+			outputs = append(outputs, newOutput(ours, w))
 		}
 		if r.Stdin {
 			if in, err = cmd.StdinPipe(); err != nil {
@@ -111,14 +144,22 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	for _, o := range outputs {
 		go o.pass()
 	}
-	var ended atomic.Bool
-	go func() { // ends with the stream
-		if receive(stream, cmd.Process.Pid, in, terminal) != nil && !ended.Load() {
+	if in != nil {
+		go func() { // ends with the channel
+			io.Copy(in, c)
+			in.Close()
+		}()
+	}
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-c.gone:
 			os.WriteFile(filepath.Join(scope, "cgroup.kill"), []byte("1"), 0)
+		case <-ended: // what it has left running stays
 		}
 	}()
 	err = cmd.Wait()
-	ended.Store(true) // what it has left running stays
+	close(ended)
 	for _, o := range outputs {
 		o.finish()
 	}
@@ -126,11 +167,7 @@ func command(stream net.Conn, r *wire.Run) (wire.Exit, error) {
 	if err != nil && !errors.As(err, &exit) {
 		return none, err
 	}
-	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if ws.Signaled() {
-		return wire.Exit{Signal: int(ws.Signal())}, nil
-	}
-	return wire.Exit{Code: ws.ExitStatus()}, nil
+	return cmd.ProcessState.Sys().(syscall.WaitStatus), nil
 }
 
 // output is one output of a command, on its way to the host.
@@ -140,9 +177,7 @@ type output struct {
 	done chan struct{}
 }
 
-func newOutput(from *os.File, stream io.Writer, kind wire.Kind) *output {
-	return &output{from, wire.Writer{W: stream, Kind: kind}, make(chan struct{})}
-}
+func newOutput(from *os.File, to io.Writer) *output { return &output{from, to, make(chan struct{})} }
 
 // pass goes on until nobody has the other end open; of a terminal that is EIO.
 func (o *output) pass() {
@@ -177,45 +212,35 @@ func (o *output) empty() bool {
 	return err != nil || left == 0
 }
 
-// receive passes on what the host sends, and returns an error when it sends no
-// more. in may be nil.
-func receive(stream net.Conn, pid int, in io.WriteCloser, terminal *os.File) error {
-	frames := wire.Buffered(stream)
-	for {
-		kind, data, err := wire.ReadFrame(frames)
-		if err != nil {
-			return err
-		}
-		switch kind {
-		case wire.Stdin:
-			if in == nil {
-				continue
-			}
-			if len(data) == 0 && terminal == nil {
-				in.Close()
-				in = nil
-			} else if _, err := in.Write(data); err != nil {
-				in = nil // it does not read any more
-			}
-		case wire.Resized:
-			var s wire.Size
-			if json.Unmarshal(data, &s) == nil && terminal != nil {
-				resize(terminal, s)
-			}
-		case wire.Signaled:
-			if n, err := strconv.Atoi(string(data)); err == nil {
-				unix.Kill(-pid, unix.Signal(n))
-			}
-		}
+// terminal is a pseudo-terminal; Write is the keyboard.
+type terminal struct{ master, tty *os.File }
+
+func openTerminal() (*terminal, bool) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "guest: failed to open a terminal:", err)
+		return nil, false
 	}
+	return &terminal{master, tty}, true
+}
+
+// Write implements io.Writer.
+func (t *terminal) Write(p []byte) (int, error) { return t.master.Write(p) }
+
+// Close implements io.Closer. That the host sends no more does not end a terminal.
+func (t *terminal) Close() error { return nil }
+
+func (t *terminal) close() {
+	t.master.Close()
+	t.tty.Close()
 }
 
 // resize is not pty.Setsize, whose Fd() makes the file blocking: its reader would not
 // hear of a close.
-func resize(terminal *os.File, s wire.Size) {
-	if conn, err := terminal.SyscallConn(); err == nil {
+func (t *terminal) resize(s wire.Size) {
+	if conn, err := t.master.SyscallConn(); err == nil {
 		conn.Control(func(fd uintptr) {
-			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(s.Rows), Col: uint16(s.Columns)})
 		})
 	}
 }

@@ -1,19 +1,20 @@
 package main
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"strconv"
 
-	"github.com/hashicorp/yamux"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
-// serve says that the machine is ready and answers requests until the host is
-// gone. Then it switches the machine off.
+// serve answers requests until the host is gone. Then it switches the machine off.
 func serve(port *os.File) {
 	defer powerOff()
 	go hotplug()
@@ -22,59 +23,66 @@ func serve(port *os.File) {
 	}
 }
 
+// answer is an SSH server for the one client that can reach the port: it asks for no proof, and its key is new.
 func answer(port *os.File) error {
 	kernel, err := release()
 	if err != nil {
 		return err
 	}
-	if err := wire.WriteLine(port, wire.Ready{Kernel: kernel}); err != nil {
-		return err
-	}
-	session, err := yamux.Server(port, wire.Config())
+	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		return err
 	}
-	for {
-		stream, err := session.Accept()
-		if err != nil {
-			return err
+	signer, err := ssh.NewSignerFromKey(key)
+	if err != nil {
+		return err
+	}
+	config := &ssh.ServerConfig{NoClientAuth: true, ServerVersion: wire.Version + kernel}
+	config.AddHostKey(signer)
+	conn, channels, requests, err := ssh.NewServerConn(wire.Conn{File: port}, config)
+	if err != nil {
+		return err
+	}
+	go ssh.DiscardRequests(requests) // answers them, too: the host asks whether the guest lives
+	for c := range channels {
+		switch c.ChannelType() { // what is started ends with its channel, or with the machine
+		case "session":
+			go session(c)
+		case "direct-tcpip":
+			go dial(c)
+		default:
+			c.Reject(ssh.UnknownChannelType, "")
 		}
-		go func() { // ends with the stream, or with the machine
-			defer stream.Close()
-			if err := handle(stream); err != nil && !errors.Is(err, io.EOF) {
-				fmt.Fprintln(os.Stderr, "guest:", err)
-			}
-		}()
 	}
+	return conn.Wait()
 }
 
-func handle(stream net.Conn) error {
-	var r wire.Request
-	if err := wire.ReadLine(stream, &r); err != nil {
-		return fmt.Errorf("failed to read a request: %w", err)
+func dial(c ssh.NewChannel) {
+	var to struct {
+		Host       string
+		Port       uint32
+		OriginHost string
+		OriginPort uint32
 	}
-	switch {
-	case r.Run != nil:
-		return run(stream, r.Run)
-	case r.Dial != "":
-		return dial(stream, r.Dial)
+	if err := ssh.Unmarshal(c.ExtraData(), &to); err != nil {
+		c.Reject(ssh.ConnectionFailed, err.Error())
+		return
 	}
-	return errors.New("a request for nothing")
-}
-
-func dial(stream net.Conn, address string) error {
-	to, err := net.Dial("tcp", address)
+	conn, err := net.Dial("tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
 	if err != nil {
-		return wire.WriteLine(stream, wire.Dialed{Error: err.Error()})
+		c.Reject(ssh.ConnectionFailed, err.Error())
+		return
 	}
-	defer to.Close()
-	if err := wire.WriteLine(stream, wire.Dialed{}); err != nil {
-		return err
+	defer conn.Close()
+	ch, requests, err := c.Accept()
+	if err != nil {
+		return
 	}
+	defer ch.Close()
+	go ssh.DiscardRequests(requests)
 	go func() { // ends when either is closed, which the other direction does
-		io.Copy(to, stream)
-		to.(*net.TCPConn).CloseWrite()
+		io.Copy(conn, ch)
+		conn.(*net.TCPConn).CloseWrite()
 	}()
-	_, err = io.Copy(stream, to)
-	return err
+	io.Copy(ch, conn)
 }
