@@ -7,14 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+	"sync"
 
-	"github.com/cavaliergopher/cpio"
+	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/u-root/u-root/pkg/kmodule"
 
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
 // bootModules are what the guest needs before it has the host's files.
@@ -35,27 +36,22 @@ func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	w := cpio.NewWriter(&b)
-	add := func(name string, mode cpio.FileMode, data []byte) {
-		if err == nil {
-			err = w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))})
-		}
-		if err == nil {
-			_, err = w.Write(data)
-		}
+	records := []cpio.Record{
+		cpio.StaticFile("init", string(program), 0o755),
+		cpio.StaticFile("config.json", string(config), 0o644),
+		cpio.Directory("modules", 0o755),
 	}
-	add("init", cpio.TypeReg|0o755, program)
-	add("config.json", cpio.TypeReg|0o644, config)
-	add("modules", cpio.TypeDir|0o755, nil)
 	for i, m := range modules {
-		data, rerr := os.ReadFile(m)
-		if rerr != nil {
-			return nil, fmt.Errorf("failed to read a module: %w", rerr)
+		data, err := os.ReadFile(m)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read a module: %w", err)
 		}
-		add(fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), cpio.TypeReg|0o644, data)
+		name := fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m))
+		records = append(records, cpio.StaticFile(name, string(data), 0o644))
 	}
-	if err := errors.Join(err, w.Close()); err != nil {
+	var b bytes.Buffer
+	w := cpio.Newc.Writer(&b)
+	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
 		return nil, fmt.Errorf("failed to make the initramfs: %w", err)
 	}
 	return b.Bytes(), nil
@@ -63,44 +59,25 @@ func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 
 // dependencies are the files of the modules and of what they need, in the order
 // to load them in. What is built into the kernel has no file.
-func dependencies(k kernel, names []string) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join(k.modules(), "modules.dep"))
+func dependencies(k kernel, names []string) (files []string, err error) {
+	var mu sync.Mutex // guards files: modules that need nothing of each other are probed at once
+	prober, err := kmodule.NewProber(kmodule.ProbeOpts{
+		RootDir: k.dir, KVer: k.release, IgnoreProcMods: true,
+		DryRunCB: func(file string) {
+			mu.Lock()
+			defer mu.Unlock()
+			files = append(files, file)
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to read the kernel's modules: %w", err)
 	}
-	builtin, err := os.ReadFile(filepath.Join(k.modules(), "modules.builtin"))
-	if err != nil {
-		return nil, fmt.Errorf("failed to read the kernel's modules: %w", err)
-	}
-	needs := map[string][]string{} // a module's name -> its file and those it needs, the deepest last (depmod(8))
-	for line := range strings.Lines(string(text)) {
-		file, deps, _ := strings.Cut(strings.TrimSpace(line), ":")
-		needs[moduleName(file)] = append([]string{file}, strings.Fields(deps)...)
-	}
-	for line := range strings.Lines(string(builtin)) {
-		needs[moduleName(strings.TrimSpace(line))] = []string{}
-	}
-	var files []string
-	have := map[string]bool{}
 	for _, name := range names {
-		all, ok := needs[name]
-		if !ok {
-			return nil, fmt.Errorf("the kernel %s has no module %s", k.release, name)
-		}
-		for i := len(all) - 1; i >= 0; i-- {
-			if !have[all[i]] {
-				have[all[i]] = true
-				files = append(files, filepath.Join(k.modules(), all[i]))
-			}
+		if err := prober.Probe(name, ""); err != nil {
+			return nil, fmt.Errorf("the kernel %s has no module %s: %w", k.release, name, err)
 		}
 	}
 	return files, nil
-}
-
-// moduleName is "virtio_pci" for kernel/drivers/virtio/virtio-pci.ko.xz.
-func moduleName(file string) string {
-	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
-	return strings.ReplaceAll(name, "-", "_")
 }
 
 // buildGuest builds the guest's program. What is up to date is left to the go command.
@@ -119,11 +96,12 @@ func buildGuest(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer unlock()
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./vm/guest")
-	cmd.Dir = filepath.Join(root, "lab")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("failed to build the VM's first program: %w: %s", err, bytes.TrimSpace(text))
+	err = gobuild.Build{
+		Dir: filepath.Join(root, "lab"), Env: []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"},
+		Args: []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./vm/guest"},
+	}.Run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("failed to build the VM's first program: %w", err)
 	}
 	return os.ReadFile(out)
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
@@ -85,28 +84,18 @@ func givenKernel(ctx context.Context, path, cache string) (kernel, error) {
 	return unpacked(to)
 }
 
-// cachedKernel is the newest in the cache.
+// cachedKernel is the one in the cache.
 func cachedKernel(dir string) (kernel, error) {
 	dirs, err := filepath.Glob(filepath.Join(dir, "linux-image-*"))
 	if err != nil {
 		return kernel{}, err
 	}
-	slices.SortFunc(dirs, func(a, b string) int { return -compareTimes(a, b) })
 	for _, d := range dirs {
 		if k, err := unpacked(d); err == nil {
 			return k, nil
 		}
 	}
 	return kernel{}, errors.New("there is no kernel in " + dir)
-}
-
-func compareTimes(a, b string) int {
-	x, errX := os.Stat(a)
-	y, errY := os.Stat(b)
-	if errX != nil || errY != nil {
-		return strings.Compare(a, b)
-	}
-	return x.ModTime().Compare(y.ModTime())
 }
 
 var (
