@@ -2,7 +2,9 @@ package nomad
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -95,6 +97,10 @@ func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
 		return nil, ErrNotRegistered
 	}
 	node, _, err := c.Nodes().Info(client["node_id"], (&api.QueryOptions{}).WithContext(ctx))
+	var response api.UnexpectedResponseError
+	if errors.As(err, &response) && response.StatusCode() == http.StatusNotFound {
+		return nil, ErrNotRegistered
+	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to read node %s: %w", client["node_id"], err)
 	}

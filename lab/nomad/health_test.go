@@ -21,7 +21,11 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 		}},
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		json.NewEncoder(w).Encode(answers[path.Base(r.URL.Path)])
+		answer := answers[path.Base(r.URL.Path)]
+		if answer == nil {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		json.NewEncoder(w).Encode(answer)
 	}))
 	defer srv.Close()
 	c, err := api.NewClient(&api.Config{Address: srv.URL})
@@ -29,6 +33,9 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 	drivers, err := Health(t.Context(), c, "exec-lite")
 	must.NoError(t, err)
 	must.True(t, drivers[0].Healthy)
+	delete(answers, "own") // the client runs, and the server has not heard of it
+	_, err = Health(t.Context(), c)
+	must.ErrorIs(t, err, ErrNotRegistered)
 	answers["self"] = map[string]any{}
 	_, err = Health(t.Context(), c)
 	must.ErrorIs(t, err, ErrNotRegistered)
