@@ -60,8 +60,8 @@ func (l *Lab) start(ctx context.Context, usb string) (agent.Agent, error) {
 	return a, l.unplug(ctx, a)
 }
 
-// prepare finds Nomad, builds the plugins, and describes the agent to run.
-func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
+// prepare finds Nomad, builds the named plugins, or all, and describes the agent to run.
+func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", HTTPPort: l.port, Progress: l.steps.Progress}
 
 	end := l.step(ctx, "Choosing the runtime")
@@ -81,7 +81,7 @@ func (l *Lab) prepare(ctx context.Context) (agent.Options, error) {
 	}
 	o.Binary = prog.Path
 
-	paths, err := l.build(ctx, o.Runtime)
+	paths, err := l.build(ctx, o.Runtime, which...)
 	if err != nil {
 		return o, err
 	}
@@ -122,7 +122,7 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 }
 
 // create starts a new lab.
-func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err error) {
+func (l *Lab) create(ctx context.Context, o agent.Options) (agent.Agent, error) {
 	instead := ""
 	switch {
 	case o.HTTPPort == 0 && free(defaultPort):
@@ -130,22 +130,28 @@ func (l *Lab) create(ctx context.Context, o agent.Options) (_ agent.Agent, err e
 	case o.HTTPPort == 0:
 		instead = fmt.Sprintf(", since another program has Nomad's usual port %d", defaultPort)
 	}
+	return l.launch(ctx, o, instead)
+}
+
+// launch starts a new agent, on the host if no container can run it, and waits until it is healthy.
+func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.Agent, error) {
 	end := l.step(ctx, "Starting the agent")
 	a, err := agent.Start(ctx, o)
-	if err != nil {
+	switch {
+	case err == nil:
+		end(nil, "%s%s%s", a.Address(), note, mode(a.Info()))
+		return l.healthy(ctx, a, true)
+	case o.Runtime != agent.Container || l.runtime != agent.Auto || ctx.Err() != nil:
 		end(err, "")
-		if o.Runtime == agent.Container && l.runtime == agent.Auto && ctx.Err() == nil {
-			l.say("No container can run the agent: %v\nTrying as a host process.", err)
-			o.Runtime = agent.Host
-			if o.Hash, err = hash(o); err != nil {
-				return nil, err
-			}
-			return l.create(ctx, o)
-		}
 		return nil, err
 	}
-	end(nil, "%s%s%s", a.Address(), instead, mode(a.Info()))
-	return l.healthy(ctx, a, true)
+	end(err, "")
+	l.say("No container can run the agent: %v\nTrying as a host process.", err)
+	o.Runtime = agent.Host
+	if o.Hash, err = hash(o); err != nil {
+		return nil, err
+	}
+	return l.launch(ctx, o, note)
 }
 
 // mode says how a container got its rights.

@@ -19,7 +19,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	labterm "github.com/outrider-dev/outrider/lab/internal/term"
-	"github.com/outrider-dev/outrider/lab/nomad"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -89,26 +88,15 @@ func processor(v *vm.VM) string {
 
 // prepareVM makes here what takes long in a VM.
 func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
-	o := agent.Options{Name: "outrider-vm", HTTPPort: defaultPort}
-	end := l.step(ctx, "Finding Nomad")
-	prog, err := nomad.Binary(ctx, l.steps.Progress)
-	end(err, "%s (%s)", prog.Version, prog.Origin)
-	if err != nil {
-		return o, err
-	}
-	o.Binary = prog.Path
-	paths, err := l.build(ctx, agent.Host)
-	if err != nil {
-		return o, err
-	}
-	for _, p := range paths {
-		plugin := labPlugin(p, usbNone)
-		if plugin.Name() == usbPlugin {
-			plugin.Config = vmUSB
+	l.runtime, l.usb = agent.Host, usbNone
+	o, err := l.prepare(ctx)
+	o.Name, o.HTTPPort = "outrider-vm", defaultPort
+	for i, p := range o.Plugins {
+		if p.Name() == usbPlugin {
+			o.Plugins[i].Config = vmUSB
 		}
-		o.Plugins = append(o.Plugins, plugin)
 	}
-	return o, nil
+	return o, err
 }
 
 // startInVM starts the agent and returns its address there and here.

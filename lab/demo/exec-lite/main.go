@@ -106,15 +106,12 @@ func (d *demo) acts(ctx context.Context) error {
 func (d *demo) submit(ctx context.Context, driver string, count int) (string, error) {
 	c := d.agent.Client()
 	id := "demo-" + strings.ReplaceAll(driver, "_", "-")
-	job, err := c.Jobs().ParseHCL(strings.NewReplacer("DRIVER", driver, "JOB", id, "# demo task", mark, "COUNT", fmt.Sprint(count)).Replace(jobs), true)
-	if err != nil {
-		return "", fmt.Errorf("failed to parse the job: %w", err)
-	}
 	start := time.Now()
-	if _, _, err := c.Jobs().Register(job, nil); err != nil {
-		return "", fmt.Errorf("failed to submit the job: %w", err)
+	filled := strings.NewReplacer("DRIVER", driver, "JOB", id, "# demo task", mark, "COUNT", fmt.Sprint(count))
+	if _, err := stage.Submit(d.agent, filled.Replace(jobs)); err != nil {
+		return "", err
 	}
-	err = stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
+	err := stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
 		allocs, _, err := c.Jobs().Allocations(id, false, nil)
 		running := 0
 		for _, a := range allocs {

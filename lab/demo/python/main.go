@@ -250,14 +250,11 @@ func (d *demo) submit(ctx context.Context, example string) (*run, error) {
 	}
 	stage.Note("The job is %s", file)
 	c := d.agent.Client()
-	job, err := c.Jobs().ParseHCL(string(text), true)
+	id, err := stage.Submit(d.agent, string(text))
 	if err != nil {
-		return nil, fmt.Errorf("failed to parse the job: %w", err)
+		return nil, err
 	}
-	if _, _, err := c.Jobs().Register(job, nil); err != nil {
-		return nil, fmt.Errorf("failed to submit the job: %w", err)
-	}
-	r := &run{client: c, job: *job.ID}
+	r := &run{client: c, job: id}
 	err = stage.Until(ctx, "a place for "+r.job, func() (bool, error) {
 		list, _, err := c.Jobs().Allocations(r.job, false, nil)
 		if err != nil || len(list) == 0 {

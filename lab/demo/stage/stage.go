@@ -14,10 +14,8 @@ import (
 
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Demo is one demo.
@@ -45,15 +43,7 @@ var errLeft = errors.New("something of the demo is left")
 
 func (d Demo) run(ctx context.Context) (err error) {
 	start := time.Now()
-	steps := term.New(os.Stdout)
 	Say("Starting a Nomad agent of the demo's own")
-	runtime, err := agent.ParseRuntime(os.Getenv("LAB_RUNTIME"))
-	if err != nil {
-		return err
-	}
-	if d.OnHost || runtime == agent.Auto && agent.DockerAnswers(ctx) != nil {
-		runtime = agent.Host
-	}
 	dir, err := os.MkdirTemp("", "outrider-demo-")
 	if err != nil {
 		return err
@@ -62,24 +52,11 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // tasks may be of any user
 		return err
 	}
-	end := steps.Step("Building the plugins")
-	plugins, err := d.build(ctx, runtime, steps.Progress)
-	end(err, "")
-	if err != nil {
-		return err
+	runtime := ""
+	if d.OnHost {
+		runtime = "host"
 	}
-	end = steps.Step("Finding Nomad")
-	prog, err := nomad.Binary(ctx, steps.Progress)
-	end(err, "%s", prog.Version)
-	if err != nil {
-		return err
-	}
-	end = steps.Step("Starting the agent")
-	a, err := agent.Run(ctx, agent.Options{
-		Dir: filepath.Join(dir, "a"), Runtime: runtime, Binary: prog.Path, Name: "demo", Plugins: plugins,
-		Progress: steps.Progress, Missing: lab.Missing(steps),
-	})
-	end(err, "healthy")
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins)
 	if err != nil {
 		return err
 	}
@@ -97,24 +74,16 @@ func (d Demo) run(ctx context.Context) (err error) {
 	return d.Play(ctx, a)
 }
 
-func (d Demo) build(ctx context.Context, r agent.Runtime, progress func(string, ...any)) ([]agent.Plugin, error) {
-	root, err := build.Root(".")
+// Submit submits a job file's text, and returns the job's id.
+func Submit(a agent.Agent, text string) (string, error) {
+	job, err := a.Client().Jobs().ParseHCL(text, true)
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("failed to parse the job: %w", err)
 	}
-	b := build.Builder{Root: root, Progress: progress}
-	if r != agent.Host {
-		b = b.ForContainer()
+	if _, _, err := a.Client().Jobs().Register(job, nil); err != nil {
+		return "", fmt.Errorf("failed to submit the job: %w", err)
 	}
-	var plugins []agent.Plugin
-	for name, config := range d.Plugins {
-		paths, err := b.All(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		plugins = append(plugins, agent.Plugin{Binary: paths[0], Config: config})
-	}
-	return plugins, nil
+	return *job.ID, nil
 }
 
 // Say prints the title of an act.

@@ -77,7 +77,7 @@ func (d *demo) waits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.submit(ctx); err != nil {
+	if err := d.submit(); err != nil {
 		return err
 	}
 	return stage.Until(ctx, "the scheduler's answer", func() (bool, error) {
@@ -97,19 +97,13 @@ func (d *demo) waits(ctx context.Context) error {
 	})
 }
 
-func (d *demo) submit(context.Context) error {
+func (d *demo) submit() error {
 	user := ""
 	if i := d.agent.Info(); i.Runtime == agent.Container || agent.Privileged() {
 		user = `user = "nobody"`
 	}
-	job, err := d.agent.Client().Jobs().ParseHCL(strings.Replace(talker, "      USER\n", "      "+user+"\n", 1), true)
-	if err != nil {
-		return fmt.Errorf("failed to parse the job: %w", err)
-	}
-	if _, _, err := d.agent.Client().Jobs().Register(job, nil); err != nil {
-		return fmt.Errorf("failed to submit the job: %w", err)
-	}
-	return nil
+	_, err := stage.Submit(d.agent, strings.Replace(talker, "      USER\n", "      "+user+"\n", 1))
+	return err
 }
 
 // plugged waits for what follows of its own accord.

@@ -1,0 +1,29 @@
+package lab
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// StartDemo starts an agent in a directory, beside any lab that is up, and waits until it is healthy. It has the named
+// plugins ("exec-lite") with their configuration. Each step is printed, as for a lab. The runtime is as for New.
+func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string) (agent.Agent, error) {
+	l, err := New(runtime)
+	if err != nil {
+		return nil, err
+	}
+	l.dir = dir
+	names := slices.Sorted(maps.Keys(plugins))
+	o, err := l.prepare(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	o.Name, o.HTTPPort = "demo", 0
+	for i, name := range names {
+		o.Plugins[i].Config = plugins[name]
+	}
+	return l.launch(ctx, o, "")
+}
