@@ -16,6 +16,8 @@ require (
 	github.com/hashicorp/yamux v0.1.2
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/client v0.5.0
+	github.com/moby/sys/mountinfo v0.7.2
+	github.com/prometheus/procfs v0.16.1
 	github.com/shoenig/test v1.13.2
 	github.com/testcontainers/testcontainers-go v0.44.0
 	github.com/u-root/u-root v0.16.0
@@ -140,7 +142,6 @@ require (
 	github.com/moby/patternmatcher v0.6.1 // indirect
 	github.com/moby/sys/capability v0.4.0 // indirect
 	github.com/moby/sys/mount v0.3.4 // indirect
-	github.com/moby/sys/mountinfo v0.7.2 // indirect
 	github.com/moby/sys/sequential v0.7.0 // indirect
 	github.com/moby/sys/user v0.4.0 // indirect
 	github.com/moby/sys/userns v0.1.0 // indirect

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
@@ -146,27 +147,21 @@ func locked(ctx context.Context, how int, f func() error) error {
 // agentsRun says whether any Nomad agent runs on this machine, or a process that one of
 // this package's has started: it may be down for a moment.
 func agentsRun() bool {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+	list, _ := procfs.AllProcs()
+	return slices.ContainsFunc(list, func(p procfs.Proc) bool {
+		args, err := p.CmdLine()
 		if err != nil {
-			continue
+			return false
 		}
-		environ, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if ofAgent(cmdline, environ) {
-			return true
-		}
-	}
-	return false
+		env, _ := p.Environ()
+		return ofAgent(args, env)
+	})
 }
 
 // ofAgent recognizes them by what they were started with.
-func ofAgent(cmdline, environ []byte) bool {
-	for v := range bytes.SplitSeq(environ, []byte{0}) {
-		if bytes.HasPrefix(v, []byte(markVar+"=")) {
-			return true
-		}
+func ofAgent(args, env []string) bool {
+	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, markVar+"=") }) {
+		return true
 	}
-	args := strings.Split(string(cmdline), "\x00")
 	return len(args) > 1 && strings.HasPrefix(filepath.Base(args[0]), "nomad") && args[1] == "agent"
 }

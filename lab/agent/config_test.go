@@ -73,19 +73,6 @@ func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
 	}
 }
 
-func TestMountsBelowAreFoundDeepestFirst(t *testing.T) {
-	const info = `22 1 8:1 / / rw - ext4 /dev/sda rw
-30 22 0:40 / /lab/data/alloc/1/t/secrets rw,noexec - tmpfs none rw
-31 22 0:41 / /lab/data\040two/x rw - tmpfs none rw
-32 22 0:42 / /laboratory rw - tmpfs none rw
-33 30 0:43 / /lab/data/alloc/1/t/secrets/deep rw - tmpfs none rw
-`
-	want := []string{"/lab/data/alloc/1/t/secrets/deep", "/lab/data two/x", "/lab/data/alloc/1/t/secrets"}
-	if got := mountsBelow(info, "/lab"); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
 	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\npanic: rpc error: code = Unknown desc = x\n"
 	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {

@@ -1,28 +1,26 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Process names one process for ever: a pid alone is used again by the kernel.
+// Process identifies one process: the kernel uses a pid alone again.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`   // field 22 of /proc/<pid>/stat, proc_pid_stat(5)
 	Boot  string `json:"boot_id"` // start times count from boot
-
-	parent int // when identified
 }
 
 // identify returns the identity of a process that exists now.
@@ -31,7 +29,7 @@ func identify(pid int) (Process, error) {
 	if err != nil {
 		return Process{}, fmt.Errorf("failed to identify process %d: %w", pid, err)
 	}
-	return Process{PID: pid, Start: st.start, Boot: bootID(), parent: st.parent}, nil
+	return Process{PID: pid, Start: st.Starttime, Boot: bootID()}, nil
 }
 
 func bootID() string {
@@ -39,41 +37,26 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// status is what is needed of /proc/<pid>/stat.
-type status struct {
-	ended  bool // a zombie, of which no thread runs: it has no ports and files any more
-	parent int
-	start  uint64
-}
-
-func stat(pid int) (status, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func stat(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return status{}, err
+		return procfs.ProcStat{}, err
 	}
-	// the command name is in parentheses and may contain any of " ()"
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 20 {
-		return status{}, fmt.Errorf("malformed /proc/%d/stat", pid)
-	}
-	threads, _ := strconv.Atoi(f[17])
-	st := status{ended: f[0] == "X" || f[0] == "Z" && threads < 2}
-	if st.parent, err = strconv.Atoi(f[1]); err != nil {
-		return status{}, fmt.Errorf("malformed /proc/%d/stat: %w", pid, err)
-	}
-	if st.start, err = strconv.ParseUint(f[19], 10, 64); err != nil {
-		return status{}, fmt.Errorf("malformed /proc/%d/stat: %w", pid, err)
-	}
-	return st, nil
+	return p.Stat()
 }
 
-// alive says whether this very process runs. A zombie does not.
+// ended says whether no thread of the process runs: a zombie has no ports and files any more.
+func ended(st procfs.ProcStat) bool {
+	return st.State == "X" || st.State == "Z" && st.NumThreads < 2
+}
+
+// alive says whether this very process runs.
 func (p Process) alive() bool {
 	if p.PID <= 0 || p.Boot != bootID() {
 		return false
 	}
 	st, err := stat(p.PID)
-	return err == nil && st.start == p.Start && !st.ended
+	return err == nil && st.Starttime == p.Start && !ended(st)
 }
 
 // signal sends sig to this very process, through a pidfd so that a reused pid is
@@ -104,31 +87,26 @@ func (p Process) gone(ctx context.Context) error {
 	return nil
 }
 
-// processes returns what was started by the agent of dir, with all descendants:
-// who has its mark in the environment, runs a program below dir, or is a supervisor
-// that keeps its state there.
+// processes returns what was started by the agent of dir, with all descendants: any process that has its mark in the
+// environment, runs a program below dir, or is a supervisor that keeps its state there.
 func processes(dir string) ([]Process, error) {
-	entries, err := os.ReadDir("/proc")
+	list, err := procfs.AllProcs()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("failed to list processes: %w", err)
 	}
-	mark := []byte(markVar + "=" + dir)
+	boot := bootID()
 	all := map[int]Process{}
 	children := map[int][]int{}
 	var roots []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		p, err := identify(pid)
-		if err != nil || !p.alive() {
+	for _, p := range list {
+		st, err := p.Stat()
+		if err != nil || ended(st) {
 			continue // ended meanwhile
 		}
-		all[pid] = p
-		children[p.parent] = append(children[p.parent], pid)
-		if marked(pid, mark) || runsBelow(pid, dir) || supervises(pid, dir) {
-			roots = append(roots, pid)
+		all[p.PID] = Process{PID: p.PID, Start: st.Starttime, Boot: boot}
+		children[st.PPID] = append(children[st.PPID], p.PID)
+		if marked(p, dir) || runsBelow(p, dir) || supervises(p, dir) {
+			roots = append(roots, p.PID)
 		}
 	}
 	var found []Process
@@ -145,39 +123,32 @@ func processes(dir string) ([]Process, error) {
 
 // supervises recognizes a plugin's supervisor, which has an environment of its own
 // and may run from memory: its one argument names its state directory.
-func supervises(pid int, dir string) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.HasPrefix(b, []byte("outrider-supervisor\x00")) &&
-		bytes.Contains(b, []byte(stateDir(dir)+"/"))
+func supervises(p procfs.Proc, dir string) bool {
+	args, err := p.CmdLine()
+	return err == nil && len(args) > 0 && args[0] == "outrider-supervisor" &&
+		slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, stateDir(dir)+"/") })
 }
 
-// marked reads the environment a process was started with. What may not be read
-// belongs to somebody else.
-func marked(pid int, mark []byte) bool {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return false
-	}
-	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if bytes.Equal(v, mark) {
-			return true
-		}
-	}
-	return false
+// marked reads the environment that a process was started with. What may not be read
+// belongs to another user.
+func marked(p procfs.Proc, dir string) bool {
+	env, err := p.Environ()
+	return err == nil && slices.Contains(env, markVar+"="+dir)
 }
 
-func runsBelow(pid int, dir string) bool {
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil {
-		return false
-	}
-	return strings.HasPrefix(exe, dir+string(filepath.Separator))
+func runsBelow(p procfs.Proc, dir string) bool {
+	exe, err := p.Executable()
+	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
 // command is the process's command line, for people.
 func (p Process) command() string {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
+	proc, err := procfs.NewProc(p.PID)
+	if err != nil {
+		return ""
+	}
+	args, _ := proc.CmdLine()
+	return strings.Join(args, " ")
 }
 
 // killAll ends every process of the agent, until none is left: one may start
@@ -210,20 +181,22 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 }
 
 // ownCgroups are the cgroups of the process that are named after us.
-func (p Process) ownCgroups() []string {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
-	var dirs []string
-	for line := range strings.Lines(string(b)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 || !strings.HasPrefix(filepath.Base(f[2]), "outrider-") {
+func (p Process) ownCgroups() (dirs []string) {
+	proc, err := procfs.NewProc(p.PID)
+	if err != nil {
+		return nil
+	}
+	cgroups, _ := proc.Cgroups()
+	for _, c := range cgroups {
+		if !strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
 			continue
 		}
-		hierarchies := []string{strings.TrimPrefix(f[1], "name=")}
-		if f[1] == "" { // cgroup2, alone or beside v1
+		hierarchies := []string{strings.TrimPrefix(strings.Join(c.Controllers, ","), "name=")}
+		if len(c.Controllers) == 0 { // cgroup2, alone or beside v1
 			hierarchies = []string{"", "unified"}
 		}
 		for _, h := range hierarchies {
-			dir := filepath.Join(cgroupRoot, h, f[2])
+			dir := filepath.Join(cgroupRoot, h, c.Path)
 			if _, err := os.Stat(dir); err == nil {
 				dirs = append(dirs, dir)
 			}
@@ -233,19 +206,17 @@ func (p Process) ownCgroups() []string {
 }
 
 // RunBelow lists the processes whose program is below dir: each one's id and command line.
-func RunBelow(dir string) ([]string, error) {
-	dir, err := resolve(dir)
-	if err != nil {
+func RunBelow(dir string) (found []string, err error) {
+	if dir, err = resolve(dir); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir("/proc")
+	list, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("failed to list processes: %w", err)
 	}
-	var found []string
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && runsBelow(pid, dir) {
-			found = append(found, fmt.Sprintf("%d (%s)", pid, Process{PID: pid}.command()))
+	for _, p := range list {
+		if runsBelow(p, dir) {
+			found = append(found, fmt.Sprintf("%d (%s)", p.PID, Process{PID: p.PID}.command()))
 		}
 	}
 	return found, nil

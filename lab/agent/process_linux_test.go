@@ -214,7 +214,7 @@ func TestWhatAnAgentHasStartedIsRecognized(t *testing.T) {
 		{"/usr/sbin/sshd\x00agent\x00", "X" + markVar + "=1\x00", false},
 		{"", "", false},
 	} {
-		if got := ofAgent([]byte(tc.cmdline), []byte(tc.environ)); got != tc.want {
+		if got := ofAgent(strings.Split(tc.cmdline, "\x00"), strings.Split(tc.environ, "\x00")); got != tc.want {
 			t.Errorf("%q, %q: %v", tc.cmdline, tc.environ, got)
 		}
 	}
