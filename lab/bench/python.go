@@ -17,8 +17,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/lab/internal/term"
-	"github.com/outrider-dev/outrider/lab/internal/uv"
 )
 
 // python is what environments cost: one that is there, one that is made, and one that many
@@ -137,7 +137,7 @@ func newPythonBench(dir string) (*pythonBench, error) {
 		b.large = append(b.large, fmt.Sprintf("package%d==1.0", i))
 	}
 	b.small = []string{"little==1.0"}
-	b.hand = byHand{python: interpreted, wheels: b.wheels, requirements: b.requirements, uv: uv.Find(as), as: as}
+	b.hand = byHand{python: interpreted, wheels: b.wheels, requirements: b.requirements, uv: wheel.FindUV(as), as: as}
 	if b.hand.pip, err = findPip(interpreted); err != nil {
 		return nil, err
 	}

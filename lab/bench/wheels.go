@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outrider-dev/outrider/lab/internal/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 // packageOf is a wheel of a package with so many modules. Its version is 1.0.

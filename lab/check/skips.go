@@ -9,9 +9,9 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
-	"github.com/outrider-dev/outrider/lab/internal/uv"
 )
 
 //go:embed skips.txt
@@ -37,9 +37,9 @@ var conditions = map[string]func() bool{
 	"no-qemu": func() bool { return !onPath("qemu-system-x86_64") },
 	"no-uv": func() bool {
 		if os.Geteuid() != 0 {
-			return uv.Find(nil) == ""
+			return wheel.FindUV(nil) == ""
 		}
-		return uv.Find(&syscall.Credential{Uid: 79999, Gid: 79999}) == "" // build_user's default, who may not reach root's own
+		return wheel.FindUV(&syscall.Credential{Uid: 79999, Gid: 79999}) == "" // build_user's default, who may not reach root's own
 	},
 	"no-user-namespaces": func() bool {
 		cmd := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/lab/internal/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 // version is a program that prints what version it has of each module.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/outrider-dev/outrider/lab/internal/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 // The faults come one after the other to one node, whose cache keeps nothing that no

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outrider-dev/outrider/lab/internal/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 func writeFile(t testing.TB, path string, content []byte) {

@@ -1,5 +1,4 @@
-// Package uv finds uv, which tests and benchmarks of the python driver build environments with, where it is.
-package uv
+package wheel
 
 import (
 	"os"
@@ -7,9 +6,8 @@ import (
 	"syscall"
 )
 
-// Find returns a uv that as can run (nil is this process's user), "" where there is none: that of $UV, or else that of
-// the PATH.
-func Find(as *syscall.Credential) string {
+// FindUV returns a uv that as can run (nil is this process's user), that of $UV or else of the PATH, or "".
+func FindUV(as *syscall.Credential) string {
 	uv := os.Getenv("UV")
 	if uv == "" {
 		uv, _ = exec.LookPath("uv")

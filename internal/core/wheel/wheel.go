@@ -1,0 +1,146 @@
+// Package wheel makes Python wheels and source distributions for tests and benchmarks, and finds the uv that they build
+// environments with.
+package wheel
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Wheel is a pure Python wheel (the binary distribution format of PyPA's specifications). It has one module of its
+// name, with VERSION in it, unless there is a package of its name among the files.
+type Wheel struct {
+	Name, Version string
+	Requires      []string          // Requires-Dist
+	Python        string            // Requires-Python
+	Tag           string            // which interpreters it is for, "" for any: "pp39-none-any"
+	Files         map[string]string // more files by their path in the archive, which may be any
+	Modes         map[string]uint32 // of files: permissions with S_IFLNK for a link, whose target is its content
+}
+
+// File is the wheel's file name.
+func (w Wheel) File() string { return w.stem() + "-" + w.tag() + ".whl" }
+
+// SourceFile is the file name of the wheel's source distribution.
+func (w Wheel) SourceFile() string { return w.stem() + ".tar.gz" }
+
+func (w Wheel) module() string { return strings.ReplaceAll(w.Name, "-", "_") }
+func (w Wheel) stem() string   { return w.module() + "-" + w.Version }
+func (w Wheel) tag() string    { return cmp.Or(w.Tag, "py3-none-any") }
+
+func (w Wheel) metadata() string {
+	text := fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", w.Name, w.Version)
+	for _, r := range w.Requires {
+		text += "Requires-Dist: " + r + "\n"
+	}
+	if w.Python != "" {
+		text += "Requires-Python: " + w.Python + "\n"
+	}
+	return text
+}
+
+// Write puts the wheel into a directory.
+func (w Wheel) Write(dir string) error {
+	b, err := w.Archive()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, w.File()), b, 0o644)
+}
+
+// Archive is the wheel.
+func (w Wheel) Archive() ([]byte, error) {
+	info := w.stem() + ".dist-info/"
+	files := map[string]string{
+		info + "METADATA": w.metadata(),
+		info + "WHEEL":    "Wheel-Version: 1.0\nGenerator: outrider\nRoot-Is-Purelib: true\nTag: " + w.tag() + "\n",
+	}
+	if _, ok := w.Files[w.module()+"/__init__.py"]; !ok {
+		files[w.module()+".py"] = fmt.Sprintf("VERSION = %q\n", w.Version)
+	}
+	maps.Copy(files, w.Files)
+	var record strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		sum := sha256.Sum256([]byte(files[name]))
+		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", name, base64.RawURLEncoding.EncodeToString(sum[:]), len(files[name]))
+	}
+	files[info+"RECORD"] = record.String() + info + "RECORD,,\n"
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		h.CreatorVersion, h.ExternalAttrs = 3<<8, cmp.Or(w.Modes[name], 0o100644)<<16 // made on Unix
+		f, err := z.CreateHeader(h)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := f.Write([]byte(files[name])); err != nil {
+			return nil, err
+		}
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// WriteSource puts a source distribution of the wheel into a directory.
+func (w Wheel) WriteSource(dir, code string) error {
+	b, err := w.Source(code)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, w.SourceFile()), b, 0o644)
+}
+
+// Source is a source distribution that needs no build tool: it brings its own build backend (PEP 517, backend-path),
+// which runs code and then has the wheel. setup.py is the code, too.
+func (w Wheel) Source(code string) ([]byte, error) {
+	archive, err := w.Archive()
+	if err != nil {
+		return nil, err
+	}
+	backend := fmt.Sprintf(`import os, shutil
+CODE = %[2]s
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    exec(CODE, dict(globals()))
+    wheel = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wheel")
+    shutil.copy(wheel, os.path.join(wheel_directory, %[1]q))
+    return %[1]q
+`, w.File(), strconv.Quote(code))
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	tw := tar.NewWriter(z)
+	for _, f := range [][2]string{
+		{"PKG-INFO", w.metadata()},
+		{"pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"},
+		{"setup.py", code + "\n"},
+		{"wheel", string(archive)},
+		{"backend.py", backend},
+	} {
+		h := &tar.Header{Name: w.stem() + "/" + f[0], Mode: 0o644, Size: int64(len(f[1])), Format: tar.FormatPAX}
+		if err := tw.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := tw.Write([]byte(f[1])); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(tw.Close(), z.Close()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
