@@ -86,7 +86,7 @@ func (l *Lab) kept(ctx context.Context) (found []kept) {
 	return found
 }
 
-// removeCache removes the cache, unless somebody's Nomad runs from there.
+// removeCache removes the cache, unless a process runs a program in it.
 func removeCache(dir string) error {
 	users, err := agent.RunBelow(dir)
 	if err != nil {

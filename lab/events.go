@@ -15,14 +15,13 @@ import (
 // hookFailed is a type that the API has no name for (nomad/structs: TaskHookFailed).
 const hookFailed = "Task hook failed"
 
-// trouble are the types of events that tell why a task does not run.
+// trouble are the types of events that explain why a task does not run.
 var trouble = []string{
 	api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, hookFailed,
 }
 
-// events prints what went wrong with a task as it happens, and what its driver has to
-// say: restarts can take a minute, and so can a start, in which a silent lab would
-// look stuck.
+// events prints what goes wrong with a task when it happens, and its driver's messages: a start or a restart can take a
+// minute, in which a silent lab would look stuck.
 func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	key := a.ID + "/" + name
 	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
@@ -44,7 +43,7 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	r.shown[key] = len(s.Events)
 }
 
-// pending tells what tasks do that have not started, and whether there are such.
+// pending prints the last event of each task that has not started, and returns whether there is one.
 func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
 	for _, a := range allocs {
 		for name, s := range a.TaskStates {
@@ -88,7 +87,7 @@ func (r *jobRun) failure(allocs []*api.Allocation) error {
 	return errors.New("job " + *r.job.ID + " " + why)
 }
 
-// reason is why a task failed: how its last run ended, and in a line of its own what its driver said of it.
+// reason is why a task failed: how its last run ended, and in a line of its own its driver's message about it.
 func reason(events []*api.TaskEvent) (why string) {
 	said, started := "", false
 	for _, e := range events {

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Interrupted is the error of a command that ^C has ended: what still runs, and how to go on.
+// Interrupted is the error of a command that ^C has ended: what still runs, and how to continue.
 type Interrupted string
 
 func (i Interrupted) Error() string { return "interrupted; " + string(i) }
@@ -21,8 +21,8 @@ func (i Interrupted) Error() string { return "interrupted; " + string(i) }
 // ExitStatus is what mage exits with: a shell's for SIGINT.
 func (Interrupted) ExitStatus() int { return 128 + int(syscall.SIGINT) }
 
-// Command runs a command of somebody at a terminal: ^C ends it in good order, and at its
-// second time at once. Errors are wrapped for the terminal.
+// Command runs a command for a user at a terminal. The first ^C ends it in order, the second one at once. Errors are
+// wrapped for the terminal.
 func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error {
 	ctx, stop := UntilInterrupt(ctx)
 	defer stop()
@@ -59,8 +59,8 @@ func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// cancelled says whether an error is that of ^C: a program that got it, too, may have ended of
-// it a moment before we hear of it.
+// cancelled reports whether ^C has ended the context. It waits a moment: a program that got the signal, too, may end
+// before this process handles it.
 func cancelled(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -69,7 +69,7 @@ func cancelled(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// interrupted says what there is of the lab.
+// interrupted reports the state of the lab.
 func (l *Lab) interrupted(ctx context.Context) error {
 	a, err := agent.Open(ctx, l.dir)
 	switch {
@@ -84,12 +84,12 @@ func (l *Lab) interrupted(ctx context.Context) error {
 	}
 }
 
-// goesOn is the interruption of a look at a job.
+// goesOn is the interruption of a command that watched a job.
 func goesOn(job string) Interrupted {
 	return Interrupted(fmt.Sprintf("job %s goes on. Stop it with: %s lab:stop %[1]s", job, mage))
 }
 
-// step is one of the printer's, which is interrupted and has not failed where the context has ended.
+// step is the printer's Step. If the context has ended, the step counts as interrupted and not as failed.
 func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
 	end := l.steps.Step(format, args...)
 	return func(err error, outcome string, args ...any) {

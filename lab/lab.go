@@ -35,15 +35,15 @@ type Lab struct {
 	out         io.Writer
 	errOut      io.Writer
 	firstOutput time.Duration               // how long a service is waited for that prints nothing
-	docker      func(context.Context) error // nil where Docker answers
+	docker      func(context.Context) error // nil if Docker answers
 	image       func(ctx context.Context, progress func(string, ...any)) (string, error)
-	hasImage    func(context.Context) bool // whether Docker, where it answers, has it
+	hasImage    func(context.Context) bool // whether Docker, if it answers, has it
 	removeImage func(context.Context) error
 }
 
 // New returns the lab of the checkout that the working directory is in. The
 // environment may say LAB_RUNTIME (auto, host, container), LAB_DIR and LAB_PORT;
-// runtime, where not empty, wins over LAB_RUNTIME.
+// runtime, if not empty, overrides LAB_RUNTIME.
 func New(runtime string) (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -75,8 +75,8 @@ func New(runtime string) (*Lab, error) {
 	return l, nil
 }
 
-// defaultDir is where the lab of a checkout is: in it, unless root's agent could not be
-// there, or is elsewhere already.
+// defaultDir is the directory of a checkout's lab: in the checkout, unless root's agent can't be there or is elsewhere
+// already.
 func defaultDir(root string) string {
 	elsewhere := filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
 	if _, err := os.Stat(elsewhere); err == nil || os.Geteuid() == 0 && !fit(root) {
@@ -85,9 +85,8 @@ func defaultDir(root string) string {
 	return filepath.Join(root, ".lab")
 }
 
-// fit says whether root's agent can have its tasks below a directory. They may be of any
-// user (those of the python driver are nobody's), who has to reach it, which most homes
-// do not allow; and what a driver keeps for them is nobody's but root's to replace.
+// fit reports whether root's agent can have its tasks below a directory. Tasks may run as any user, who has to reach
+// it: most home directories do not allow that. And only root may be able to replace what a driver keeps there.
 func fit(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)
@@ -109,8 +108,8 @@ var (
 	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 )
 
-// mage is how the user of this machine calls it: a clean clone has it only as a tool. What
-// names another lab is part of it, for any terminal.
+// mage is the command that the user types: a clean clone has mage only as a tool. LAB_DIR, which selects another lab,
+// is part of it, so that the line can be copied to any terminal.
 var mage = func() string {
 	command := "go tool mage"
 	if _, err := exec.LookPath("mage"); err == nil {

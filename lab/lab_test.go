@@ -236,7 +236,7 @@ func TestMissingDriverAndDeviceSayWhyAndWhatToDo(t *testing.T) {
 		{nomad.Driver{Name: "python", Version: "1", Description: "no Python"}, "driver python is undetected: no Python"},
 		{nomad.Driver{Name: "python", Detected: true, Description: "no cgroup"}, "driver python is unhealthy: no cgroup"},
 		{nomad.Driver{Name: "python"}, "driver python is missing: the agent did not load its plugin"},
-		{nomad.Driver{Name: "docker"}, "driver docker is none of this lab's: it has exec-lite, python and raw_exec"},
+		{nomad.Driver{Name: "docker"}, "driver docker is not in this lab, which has exec-lite, python and raw_exec"},
 	} {
 		if got := absence(tc.driver, i); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)

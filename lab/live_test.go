@@ -183,7 +183,7 @@ func TestLabFromUpToDown(t *testing.T) {
 		t.Errorf("stop of a job that is not there: %v", err)
 	}
 
-	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is none of this lab's") {
+	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is not in this lab") {
 		t.Errorf("a job without a place: %v", err)
 	}
 

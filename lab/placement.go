@@ -13,8 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// unplaced says in words why task groups have no place, and before that how to get what is
-// missing.
+// unplaced explains why task groups were not placed. Before that it prints how to get what is missing.
 func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.AllocationMetric) string {
 	why := reasons(failed)
 	if strings.Contains(why, "devices") {
@@ -44,7 +43,7 @@ func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.Allocation
 	return strings.Join(append([]string{why}, troubles...), "; ")
 }
 
-// absence says why a driver cannot be had, empty where it can.
+// absence is why a driver is not available, empty if it is.
 func absence(d nomad.Driver, i agent.Info) string {
 	switch {
 	case d.Healthy:
@@ -54,11 +53,11 @@ func absence(d nomad.Driver, i agent.Info) string {
 	case slices.Contains(i.Drivers(), d.Name):
 		return fmt.Sprintf("driver %s is missing: the agent did not load its plugin", d.Name)
 	default:
-		return fmt.Sprintf("driver %s is none of this lab's: it has %s and raw_exec", d.Name, joined(i.Drivers()))
+		return fmt.Sprintf("driver %s is not in this lab, which has %s and raw_exec", d.Name, joined(i.Drivers()))
 	}
 }
 
-// adviseDevices says what devices there are, and how to get one.
+// adviseDevices prints the node's devices and how to get one.
 func (r *jobRun) adviseDevices(ctx context.Context) {
 	devices, err := nomad.Devices(ctx, r.client)
 	if err == nil && len(devices) > 0 {

@@ -14,13 +14,12 @@ const (
 	pythonPlugin = agent.DriverPrefix + pythonDriver
 )
 
-// pythonConfig has the cache of environments where lab:down removes it: the default
-// place is one for a machine.
+// pythonConfig puts the cache of environments below the lab, so that lab:down removes it: the default directory is
+// shared by the machine.
 const pythonConfig = `state_dir = "${state_dir}"
 cache_dir = "${state_dir}/environments"`
 
-// pythons is a line about the interpreters that the python driver has found, empty
-// where it has none.
+// pythons is a line about the interpreters that the python driver has found, empty if it has none.
 func pythons(drivers []nomad.Driver) string {
 	for _, d := range drivers {
 		if d.Name != pythonDriver || d.Attributes["versions"] == "" {

@@ -14,7 +14,7 @@ import (
 )
 
 // Reload builds a plugin anew (or all, where the name is empty), restarts the
-// agent with it, and tells which running tasks lived on. It fails if one did not.
+// agent with it, and reports which running tasks lived on. It fails if one did not.
 func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -125,8 +125,8 @@ func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
 	return found, nil
 }
 
-// survivors compares the tasks from before a restart with those of now. The
-// client tells its servers of a task that ended within about a second.
+// survivors compares the tasks from before a restart with the current ones. The
+// client reports a task that ended to its servers within about a second.
 func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]task) error {
 	if err := poll.Sleep(ctx, time.Second); err != nil {
 		return err

@@ -41,7 +41,7 @@ func stopJob(ctx context.Context, c *api.Client, namespace, job string) error {
 	})
 }
 
-// namespace is that of a job, or an error that tells which jobs there are.
+// namespace returns a job's namespace. If there is no such job, the error lists the jobs.
 func (l *Lab) namespace(ctx context.Context, c *api.Client, job string) (string, error) {
 	list, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {

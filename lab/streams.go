@@ -86,14 +86,14 @@ func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, lab
 	}
 }
 
-// came says whether anything has.
+// came reports whether there was any output.
 func (s *streams) came() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.last.IsZero()
 }
 
-// calm waits until nothing has come for a moment.
+// calm waits until there was no output for a moment.
 func (s *streams) calm(ctx context.Context) {
 	const quiet, most = 400 * time.Millisecond, 5 * time.Second
 	start := time.Now()
@@ -110,13 +110,13 @@ func (s *streams) calm(ctx context.Context) {
 	}
 }
 
-// drain waits until all has come that tasks have written which have ended. Nomad does not
-// end their streams, but another that follows nothing it ends with the last byte. Of tasks
-// that go on it waits for what they have written by now.
+// drain waits until everything that the tasks have written so far has been copied. Nomad does not end a stream that
+// follows a task, even if the task has ended; but it ends a stream that does not follow with the last byte, which tells
+// how much there is.
 func (s *streams) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	s.calm(ctx) // Nomad's own collector writes the last bytes after it has told the end
+	s.calm(ctx) // Nomad's own collector writes the last bytes after the end is reported
 	want := map[*progress]int64{}
 	for key, c := range s.copies {
 		if n, err := s.length(ctx, key); err == nil {

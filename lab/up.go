@@ -154,7 +154,7 @@ func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.A
 	return l.launch(ctx, o, note)
 }
 
-// mode says how a container got its rights.
+// mode describes how a container got its rights.
 func mode(i agent.Info) string {
 	switch i.Mode {
 	case "":
@@ -182,8 +182,8 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Age
 	return nil, errors.Join(err, cerr)
 }
 
-// Missing shows what an agent waits for: what a driver says of itself at once, since it may
-// well stay so, and anything else once it takes long.
+// Missing shows what an agent waits for: a driver's own message at once, since it may not
+// change, and anything else if the step takes long.
 func Missing(steps *term.Printer) func(error) {
 	return func(err error) {
 		var unhealthy *nomad.NotHealthyError
@@ -249,7 +249,7 @@ func (l *Lab) changed(info agent.Info, o agent.Options) ([]string, error) {
 	return paths, nil
 }
 
-// difference says in what the running agent is not the wanted one.
+// difference describes how the running agent differs from the wanted one.
 func difference(i agent.Info, o agent.Options) string {
 	var have, want []string
 	for _, p := range i.Plugins {
@@ -270,7 +270,7 @@ func difference(i agent.Info, o agent.Options) string {
 	}
 }
 
-// hash stands for all that takes a new agent to change.
+// hash changes with everything that only a new agent can change.
 func hash(o agent.Options) (string, error) {
 	st, err := os.Stat(o.Binary)
 	if err != nil {
@@ -287,7 +287,7 @@ func hash(o agent.Options) (string, error) {
 // configLabel is the agent's label for what configs returns.
 const configLabel = "plugin_configs"
 
-// configs stands for the plugins' configurations.
+// configs changes with the plugins' configurations.
 func configs(o agent.Options) string {
 	h := sha256.New()
 	for _, p := range o.Plugins {
@@ -296,7 +296,7 @@ func configs(o agent.Options) string {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }
 
-// free says whether nobody listens on a loopback port.
+// free reports whether a loopback port has no listener.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -339,14 +339,14 @@ func (l *Lab) next(i agent.Info) string {
 	return "lab:run " + example
 }
 
-// limits says in plain lines what this lab cannot do.
+// limits lists what this lab cannot do.
 func limits(i agent.Info) []string {
 	if i.Runtime != agent.Host || !i.NotRoot {
 		return nil
 	}
 	why := "The agent runs as you and not as root."
 	if os.Geteuid() == 0 {
-		why = "The agent runs as nobody: /sys/fs/cgroup is read-only, where Nomad does not start as root."
+		why = "The agent runs as nobody: /sys/fs/cgroup is read-only, and Nomad does not start as root there."
 	}
 	return []string{
 		"",

@@ -23,8 +23,7 @@ const (
 	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
 )
 
-// usb says which USB devices the lab publishes. A stick of the person whose machine
-// this is does not get into it unasked.
+// usb selects the USB devices that the lab publishes. The user's own devices are not published unless asked for.
 type usb string
 
 const (
@@ -42,7 +41,7 @@ func parseUSB(s string) (usb, error) {
 	return "", fmt.Errorf("-usb=%s: want none (no USB devices) or sim (a simulated serial stick)", s)
 }
 
-// chosen is what the lab that is up was started with, where nothing is asked for.
+// chosen is u, or what the running lab was started with if u is empty.
 func (u usb) chosen(ctx context.Context, dir string) usb {
 	if u != usbAsBefore {
 		return u
@@ -61,7 +60,7 @@ func (u usb) config() string {
 	}
 	return `shadow_dir = "${state_dir}/usb-nodes"
 root       = "${state_dir}` + simRoot + `"
-rescan     = "500ms" # no kernel tells of a simulated stick
+rescan     = "500ms" # the kernel reports no simulated stick
 
 device "zigbee" {
   id   = "` + simID + `"
@@ -100,7 +99,7 @@ func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
 	return stopJob(ctx, a.Client(), api.DefaultNamespace, simJob)
 }
 
-// runs says whether a job runs that is not being stopped.
+// runs reports whether a job runs and is not being stopped.
 func runs(ctx context.Context, c *api.Client, job string) bool {
 	allocs, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{}).WithContext(ctx))
 	return err == nil && slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool {

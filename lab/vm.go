@@ -67,7 +67,7 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 	}
 	l.say("\nWeb UI   %s/ui\nNomad    NOMAD_ADDR=%[1]s %s status   # from here", outside, o.Binary)
 	l.say("Ready in %s. In the VM you can now:\n", labterm.Short(time.Since(start)))
-	l.say("  usb plug       # a serial stick, as device \"zigbee\"; -h tells how to make it another")
+	l.say("  usb plug       # a serial stick, as device \"zigbee\"; -h lists the options of another")
 	l.say("  nomad job run plugins/usb/example/serial.nomad.hcl")
 	l.say("  usb unplug\n")
 	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
@@ -110,9 +110,7 @@ func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside,
 	if out, err := v.Output(ctx, "sh", "-ec", script, "sh", o.Binary, ctl, vmBin); err != nil {
 		return "", "", fmt.Errorf("%w: %s", err, out)
 	}
-	options, err := json.Marshal(map[string]any{
-		"Binary": o.Binary, "Name": o.Name, "HTTPPort": o.HTTPPort, "Plugins": o.Plugins,
-	})
+	options, err := json.Marshal(o)
 	if err != nil {
 		return "", "", err
 	}

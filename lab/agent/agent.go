@@ -21,11 +21,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Runtime says what the agent runs in.
+// Runtime is what the agent runs in.
 type Runtime string
 
 const (
-	Auto      Runtime = "auto"      // a container where Docker answers, else the host
+	Auto      Runtime = "auto"      // a container if Docker answers, otherwise the host
 	Host      Runtime = "host"      // a process of this machine
 	Container Runtime = "container" // a process in a container
 )
@@ -45,11 +45,11 @@ func ParseRuntime(s string) (Runtime, error) {
 type Options struct {
 	// Dir holds everything of this agent on this machine: configuration, log,
 	// plugins and, on the host, data. It is created, and removed by Close. The
-	// plugins' state is in it, too, unless it is too deep for the unix sockets
-	// there (see Agent.StateDir).
+	// plugins' state is in it, too, unless its path is too long for unix sockets
+	// (see Agent.StateDir).
 	Dir string
 
-	// Runtime is Auto where empty.
+	// Runtime is Auto if empty.
 	Runtime Runtime
 
 	// Binary is the nomad program; empty is what nomad.Binary finds.
@@ -74,17 +74,17 @@ type Options struct {
 	// wants to know later whether it would start the same agent again.
 	Hash string
 
-	// Labels are kept in the same way, for whatever the caller wants to know again.
+	// Labels are kept in the same way, for anything else that the caller wants to know later.
 	Labels map[string]string
 
 	// Env is added to the agent's environment, which its plugins inherit.
 	Env map[string]string
 
-	// Progress hears what takes long. May be nil.
-	Progress func(format string, args ...any)
+	// Progress is told what takes long. May be nil.
+	Progress func(format string, args ...any) `json:"-"`
 
-	// Missing hears what Run waits for, see WaitHealthy. May be nil.
-	Missing func(error)
+	// Missing is told what Run waits for, see WaitHealthy. May be nil.
+	Missing func(error) `json:"-"`
 }
 
 // Plugin is one plugin binary with its configuration.
@@ -114,13 +114,13 @@ func (p Plugin) Driver() string {
 	return d
 }
 
-// Device says whether it serves devices.
+// Device reports whether it serves devices.
 func (p Plugin) Device() bool { return strings.HasPrefix(p.Name(), DevicePrefix) }
 
 // Agent is one private agent. Its methods are not safe for concurrent use,
 // except Client, Address and Logs.
 type Agent interface {
-	// Info tells what was started.
+	// Info describes what was started.
 	Info() Info
 
 	// Address is the URL of the API and the web UI. It stays the same over

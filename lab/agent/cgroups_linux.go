@@ -125,13 +125,13 @@ func removeParents(ctx context.Context, dirs []string) error {
 	})
 }
 
-// startBesideRemovals starts an agent's process while nobody removes cgroups because
-// there is none.
+// startBesideRemovals starts an agent's process while no other process removes cgroups
+// because no agent runs.
 func startBesideRemovals(ctx context.Context, cmd *exec.Cmd) error {
 	return locked(ctx, unix.LOCK_SH, cmd.Start)
 }
 
-// locked calls f with a lock on the machine's cgroups, which all hosts of agents take.
+// locked calls f with a lock on the machine's cgroups, which every agent's starter takes.
 func locked(ctx context.Context, how int, f func() error) error {
 	root, err := os.Open(cgroupRoot)
 	if err != nil {
@@ -144,7 +144,7 @@ func locked(ctx context.Context, how int, f func() error) error {
 	return f()
 }
 
-// agentsRun says whether any Nomad agent runs on this machine, or a process that one of
+// agentsRun reports whether any Nomad agent runs on this machine, or a process that one of
 // this package's has started: it may be down for a moment.
 func agentsRun() bool {
 	list, _ := procfs.AllProcs()

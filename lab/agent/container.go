@@ -31,13 +31,12 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// DockerAnswers returns nil where a container can be started, as far as asking the
-// daemon can tell.
+// DockerAnswers returns nil if the daemon answers.
 func DockerAnswers(ctx context.Context) error {
 	quiet()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	// not testcontainers' client: it panics where it finds no daemon
+	// not testcontainers' client: it panics if it finds no daemon
 	cli, err := client.New(client.FromEnv)
 	if err != nil {
 		return fmt.Errorf("docker does not answer: %w", err)

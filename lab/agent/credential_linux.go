@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is the user that has nothing, on every distribution.
+// nobody is the user without rights, on every distribution.
 const nobody = 65534
 
 // kept are the capabilities of an agent that may not be root: it and its plugins
 // still have to reach a checkout in root's home.
 var kept = []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_KILL}
 
-// cgroupsReadOnly says whether Nomad as root would refuse to start: it insists on
-// making cgroups where it sees them mounted, and only does without where it is not
-// root (client/lib/cgroupslib: detect and Init).
+// cgroupsReadOnly reports whether Nomad as root would refuse to start: if cgroups are
+// mounted, it has to create some, unless it is not root (client/lib/cgroupslib: detect
+// and Init).
 func cgroupsReadOnly() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -39,13 +39,13 @@ func cgroupsReadOnly() bool {
 	return false
 }
 
-// Privileged says whether an agent that this process starts on the host is root.
+// Privileged reports whether an agent that this process starts on the host is root.
 func Privileged() bool { return os.Geteuid() == 0 && !cgroupsReadOnly() }
 
-// asNobody makes a command run as nobody, with what is left of kept here. The
-// capabilities are its own only once it has been executed, so that neither its
-// directory nor its file may be found by a path that nobody can't walk, such as
-// one in root's home: the file is opened here, for the caller to close after Start.
+// asNobody makes a command run as nobody, with those of the kept capabilities that this
+// process has. They take effect only after the exec, so the path of the program can't be
+// one that nobody can't walk, such as one in root's home: the file is opened here, and
+// the caller closes it after Start.
 func asNobody(cmd *exec.Cmd) (binary *os.File, err error) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	have, err := permitted()

@@ -14,9 +14,9 @@ import (
 // WaitHealthy waits until the agent leads itself, its node is ready, every
 // expected driver is fingerprinted healthy (or undetected, in its own words), and every device plugin runs; it returns
 // the drivers. What a device plugin publishes is not waited for, beyond its first
-// list, which Nomad itself waits for before it registers the node. At the context's
-// end, or when the agent has ended, the error says what was missing, and why. Until then
-// that is told to those who want to hear of it, whenever it changes.
+// list, which Nomad itself waits for before it registers the node. If the context or the
+// agent ends first, the error says what was missing and why. Each function of tell is
+// called with it whenever it changes.
 func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -137,8 +137,8 @@ func (a *hostAgent) up(ctx context.Context) error {
 	})
 }
 
-// answers says whether this very agent answers. Another one may have the port, which
-// this one notices only when it wants it, too.
+// answers reports whether this very agent answers: another one may have the port, which
+// this one notices only when it tries to listen.
 func (a *hostAgent) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -187,8 +187,8 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	return a.update(func(i *Info) { i.Process = p })
 }
 
-// environment is that of the caller, without what would make the agent differ
-// from machine to machine, and with more.
+// environment is the caller's, without what would make the agent differ from machine to
+// machine, and with more.
 func environment(env []string, dir string, more map[string]string) []string {
 	var out []string
 	for _, v := range env {
@@ -346,8 +346,8 @@ func (a *hostAgent) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clean removes what an agent on the host may have left, after its end. It
-// goes by what is there and does not need the agent to have ended well.
+// clean removes what an agent on the host may have left. It looks at what exists and
+// does not rely on how the agent ended.
 func clean(ctx context.Context, i Info, allocs map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -392,9 +392,9 @@ func (a *hostAgent) logTail() string {
 	return interesting(string(b), 12)
 }
 
-// install copies a program by a rename, so that one that runs is not disturbed.
-// Meanwhile this process starts no other: until it has executed its program, that would
-// have the file open for writing, too, and nobody could execute it (execve(2): ETXTBSY).
+// install copies a program by a rename, so that a running one is not disturbed. Meanwhile
+// this process forks no other: the child would have the file open for writing until it
+// executes its own program, and the new one could not be executed (execve(2): ETXTBSY).
 func install(src, dst string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -429,10 +429,9 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// freePorts returns n loopback ports that nobody listens on now. They are none that the kernel gives
-// to connections (net.ipv4.ip_local_port_range: from 32768 on) or Nomad to jobs (min_dynamic_port: from 20000 on):
-// an agent that was killed finds its ports free when it starts again. This process gets each but
-// once: nobody listens on those of an agent that is about to start.
+// freePorts returns n loopback ports without a listener. The kernel gives none of them to connections
+// (net.ipv4.ip_local_port_range: from 32768 on), nor Nomad to jobs (min_dynamic_port: from 20000 on): an agent that was
+// killed finds its ports free when it starts again. It returns each port once: the agent may not listen yet.
 func freePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Info is what is written down about an agent, in agent.json of its directory,
-// so that a later process can find, restart and remove it.
+// Info is the record of an agent, in agent.json of its directory, from which another
+// process can find, restart and remove it.
 type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
@@ -38,10 +38,10 @@ type Info struct {
 
 	Started time.Time `json:"started"`
 
-	// Settled says that the agent was healthy once.
+	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
 
-	// NotRoot says that the agent is not root, though we may be: see cgroupsReadOnly.
+	// NotRoot is set if the agent is not root, though its starter may be: see cgroupsReadOnly.
 	NotRoot bool `json:"not_root"`
 
 	// Parents are the cgroups that the agent made beside those of its tasks and
@@ -130,7 +130,7 @@ func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = tr
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 
-// ErrNone is returned by Open where no agent was started or none is left.
+// ErrNone is returned by Open if no agent was started or none is left.
 var ErrNone = errors.New("no agent here")
 
 func readInfo(dir string) (Info, error) {

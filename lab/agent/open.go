@@ -9,7 +9,7 @@ import (
 )
 
 // Open returns the agent that Run started in dir, in this process or another one,
-// whether it still runs or not. It returns ErrNone where there is none.
+// whether it still runs or not. It returns ErrNone if there is none.
 func Open(ctx context.Context, dir string) (Agent, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -29,8 +29,8 @@ func Open(ctx context.Context, dir string) (Agent, error) {
 	return a, a.connect()
 }
 
-// Remove removes what is left of an agent of dir, also where its state file is
-// lost or cannot be read. It returns ErrNone where there was nothing.
+// Remove removes what is left of an agent of dir, even if its state file is lost or
+// cannot be read. It returns ErrNone if there was nothing.
 func Remove(ctx context.Context, dir string) error {
 	a, err := Open(ctx, dir)
 	if err == nil {

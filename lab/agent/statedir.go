@@ -16,8 +16,8 @@ import (
 const longestState = 40
 
 // stateDir is the directory for the plugins' state of the agent in dir: in it,
-// or, where that is too deep in the file system, in /tmp. The name follows from dir,
-// so that it is found again also where the agent's own state is lost.
+// or in /tmp if that is too deep in the file system. The name follows from dir, so that
+// it is found even if the agent's own state is lost.
 func stateDir(dir string) string {
 	if p := filepath.Join(dir, "state"); len(p) <= longestState {
 		return p
@@ -25,7 +25,7 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates it. In /tmp anybody may have put something under its name.
+// makeStateDir creates it. In /tmp any user may have made something of its name.
 func makeStateDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrExist) {

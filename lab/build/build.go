@@ -24,15 +24,15 @@ type Builder struct {
 	Arch string // GOARCH; empty is this machine's. The system is always Linux.
 	Bin  string // directory of the plugin binaries; empty is Root/bin
 
-	// Static makes programs that need no library of the machine they run on, also
-	// where a plugin could have libusb.
+	// Static makes programs that need no library of the machine they run on, even if a
+	// plugin could have libusb.
 	Static bool
 
-	// Progress hears how a build gets on that takes long. May be nil.
+	// Progress is told how far a long build is. May be nil.
 	Progress func(format string, args ...any)
 }
 
-// Root finds the repository from a directory in it: where go.work lies.
+// Root finds the repository that a directory is in, by its go.work.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -48,8 +48,8 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// ForContainer is b for programs that need nothing of the image they run in, in a
-// folder of their own.
+// ForContainer is b for programs that need no library of the image, in a folder of
+// their own.
 func (b Builder) ForContainer() Builder {
 	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
 	return b
@@ -125,9 +125,9 @@ func (b Builder) bin() string {
 	return filepath.Join(b.Root, "bin")
 }
 
-// vcs asks for the version control stamp, from which a plugin learns its version,
-// also where GOFLAGS turns it off; and turns it off where git cannot tell (no
-// checkout, no git, or one that belongs to another user): go build would fail.
+// vcs asks for the version control stamp, from which a plugin knows its version, even if
+// GOFLAGS turns it off. It turns the stamp off if git fails (no checkout, no git, or a
+// checkout of another user), because go build would fail, too.
 func (b Builder) vcs(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = b.Root

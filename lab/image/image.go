@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -28,8 +29,8 @@ const (
 )
 
 // Ensure returns an image that is there: LAB_BASE_IMAGE as it is, else Name, which
-// is made from Debian's image, or where there is no registry from Debian's
-// packages. progress hears what takes long, and may be nil.
+// is made from Debian's image, or from Debian's packages if no registry answers.
+// progress is told what takes long, and may be nil.
 func Ensure(ctx context.Context, progress func(format string, args ...any)) (string, error) {
 	if progress == nil {
 		progress = func(string, ...any) {}
@@ -49,7 +50,7 @@ func Ensure(ctx context.Context, progress func(format string, args ...any)) (str
 	return m.ensure(os.Getenv("LAB_BASE_IMAGE"))
 }
 
-// Exists says whether there is an image that Ensure made.
+// Exists reports whether there is an image that Ensure made.
 func Exists(ctx context.Context) bool {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -59,7 +60,7 @@ func Exists(ctx context.Context) bool {
 	return has(ctx, docker, Name)
 }
 
-// Remove removes the image that Ensure made. The one that it was made from is anybody's.
+// Remove removes the image that Ensure made. The one that it was made from stays.
 func Remove(ctx context.Context) error {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -72,7 +73,7 @@ func Remove(ctx context.Context) error {
 	return nil
 }
 
-// maker holds the ways to get an image, so that tests can stand in for a daemon.
+// maker has the ways to get an image, which tests replace.
 type maker struct {
 	has       func(ref string) bool
 	pull      func(ref string) error
@@ -166,7 +167,7 @@ func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err != nil {
 		return fmt.Errorf("making one from Debian packages takes mmdebstrap (apt-get install mmdebstrap): %w", err)
 	}
-	args := []string{"--quiet", "--variant=essential", "--include=" + commas(packages), "bookworm", "-"}
+	args := []string{"--quiet", "--variant=essential", "--include=" + strings.ReplaceAll(packages, " ", ","), "bookworm", "-"}
 	cmd := exec.CommandContext(ctx, tool, args...)
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
@@ -205,8 +206,4 @@ func messages(r io.Reader) error {
 			return errors.New(m.Error)
 		}
 	}
-}
-
-func commas(list string) string {
-	return string(bytes.ReplaceAll([]byte(list), []byte(" "), []byte(",")))
 }

@@ -18,7 +18,7 @@ import (
 // 2.0 agent that is already there will do: the plugin protocol is the same.
 const Version = "1.11.3"
 
-// Origin says where a Nomad binary came from.
+// Origin is where a Nomad binary came from.
 type Origin string
 
 const (
@@ -36,8 +36,7 @@ type Program struct {
 	Origin  Origin
 }
 
-// Progress hears, in short phrases, how a step that can take minutes gets on.
-// It may be nil.
+// Progress is told, in short phrases, how far a step is that can take minutes. It may be nil.
 type Progress func(format string, args ...any)
 
 func (p Progress) say(format string, args ...any) {

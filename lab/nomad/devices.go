@@ -14,12 +14,12 @@ type Device struct {
 	Group       string // vendor/type/name
 	ID          string
 	Healthy     bool
-	Description string   // the plugin's own words, where it is not healthy
+	Description string   // the plugin's own words, if it is not healthy
 	Users       []string // jobs that have it, with the task: "job/task"
 }
 
 // Devices lists the devices of the agent's own node, in order of group and id, as the
-// server knows them: the agent tells it of a change within 5 to 10 s
+// server knows them: the agent reports a change after 5 to 10 s
 // (client/client.go, watchNodeUpdates).
 func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	node, err := selfNode(ctx, c)
@@ -34,7 +34,7 @@ func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	return devicesOf(node, allocs), nil
 }
 
-// Ended says whether no task of an allocation runs any more.
+// Ended reports whether no task of an allocation runs any more.
 func Ended(a *api.AllocationListStub) bool {
 	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
 }

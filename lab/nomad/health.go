@@ -22,13 +22,13 @@ type Driver struct {
 	Attributes  map[string]string // without the prefix driver.<name>.
 }
 
-// Undetected says whether the driver runs and says that what it runs programs with is not on this
-// node, as a driver for Python does without Python. It has attributes then, other than one whose plugin failed.
+// Undetected reports whether the driver runs and finds its runtime missing on this node, as a driver for Python does
+// without Python. Unlike one whose plugin failed, it has attributes.
 func (d Driver) Undetected() bool { return !d.Detected && d.Version != "" }
 
-// NotHealthyError says which drivers the node lacks, or has unhealthy.
+// NotHealthyError lists the drivers that are missing or unhealthy.
 type NotHealthyError struct {
-	Node    string   // the node's status, where that is the trouble
+	Node    string   // the node's status, if that is the reason
 	Drivers []Driver // those that are wanted and neither healthy nor undetected
 }
 
@@ -54,14 +54,13 @@ func (e *NotHealthyError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Told are the drivers that say themselves what is wrong with them.
+// Told are the drivers with a message of their own.
 func (e *NotHealthyError) Told() []Driver {
 	return slices.DeleteFunc(slices.Clone(e.Drivers), func(d Driver) bool { return d.Description == "" })
 }
 
-// Health looks once at the agent's own node, and returns the named drivers. The
-// error is a *NotHealthyError unless the agent cannot be asked; a driver that says that it is
-// undetected is none.
+// Health looks once at the agent's own node, and returns the named drivers. The error is a
+// *NotHealthyError unless the agent does not answer. An undetected driver is not an error.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
 	node, err := selfNode(ctx, c)
 	if err != nil {

@@ -54,12 +54,12 @@ type Container struct {
 
 // Run starts an agent from an image that has a shell, and a nomad program unless
 // WithBinary brings one. It returns when the container runs; add a wait strategy
-// such as NodeHealthy for more. The API is published on loopback only. The
-// container is returned with the error where it exists.
+// such as NodeHealthy for more. The API is published on loopback only. If the
+// container exists, it is returned even with an error.
 //
-// Nomad wants far-reaching rights. Run asks for a privileged container first, and
-// where the daemon cannot give all capabilities (it may itself run with less), for
-// an explicit set of them.
+// Nomad needs many rights. Run asks for a privileged container first, and if the
+// daemon cannot give all capabilities (it may itself run with fewer), for an explicit
+// set of them.
 func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustomizer) (*Container, error) {
 	v2, err := cgroupV2(ctx)
 	if err != nil {
@@ -174,8 +174,8 @@ func (c *Container) learn(ctx context.Context) error {
 }
 
 // WithPort sets the port of the API, in the container and on the host's loopback.
-// Both are the same since Nomad tells clients, such as `nomad alloc logs`, the
-// address that it believes to have.
+// Both are the same since Nomad reports its own address to clients such as
+// `nomad alloc logs`.
 func WithPort(port int) testcontainers.CustomizeRequestOption {
 	return func(req *testcontainers.GenericContainerRequest) error {
 		p, err := network.ParsePort(fmt.Sprintf("%d/tcp", port))
@@ -211,8 +211,7 @@ func WithConfigString(hcl string) testcontainers.CustomizeRequestOption {
 	}
 }
 
-// WithNamedConfig adds agent configuration that PutConfig replaces. That of WithConfigString
-// and WithConfigFile wins over it.
+// WithNamedConfig adds agent configuration that PutConfig replaces. That of WithConfigString wins over it.
 func WithNamedConfig(name, hcl string) testcontainers.CustomizeRequestOption {
 	return testcontainers.WithFiles(testcontainers.ContainerFile{
 		Reader: strings.NewReader(hcl), ContainerFilePath: namedConfig(name), FileMode: 0o644,
@@ -220,15 +219,6 @@ func WithNamedConfig(name, hcl string) testcontainers.CustomizeRequestOption {
 }
 
 func namedConfig(name string) string { return configDir + "/40-" + name + ".hcl" }
-
-// WithConfigFile adds a file of agent configuration.
-func WithConfigFile(path string) testcontainers.CustomizeRequestOption {
-	return func(req *testcontainers.GenericContainerRequest) error {
-		return testcontainers.WithFiles(testcontainers.ContainerFile{
-			HostFilePath: path, ContainerFilePath: nextConfig(req), FileMode: 0o644,
-		})(req)
-	}
-}
 
 // nextConfig names files so that Nomad, which reads them in order of name, reads
 // them in the order they were added in.
@@ -254,7 +244,7 @@ func WithPlugin(path, name string) testcontainers.CustomizeRequestOption {
 // Address is the URL of the API and the web UI.
 func (c *Container) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", c.port) }
 
-// Mode says how the container got its rights: "privileged" or "capabilities".
+// Mode is how the container got its rights: "privileged" or "capabilities".
 func (c *Container) Mode() string { return c.mode }
 
 // Client talks to the agent.

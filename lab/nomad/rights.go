@@ -36,7 +36,7 @@ var capabilities = []string{
 	"FOWNER", "FSETID", "KILL", "SYS_NICE", "NET_RAW", "NET_BIND_SERVICE", "AUDIT_WRITE",
 }
 
-// refused says whether the daemon could not give the rights, so that fewer may do.
+// refused reports whether the daemon could not give the rights; fewer may work.
 func refused(err error) bool {
 	s := err.Error()
 	return strings.Contains(s, "unable to apply caps") || // runc, for what is not in the bounding set

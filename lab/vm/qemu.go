@@ -41,7 +41,7 @@ type machine struct {
 }
 
 // kernelArgs: an oops is a panic, and a panic ends QEMU, so that either is seen at
-// once; the mitigations protect nobody here, and cost time when emulated.
+// once; the mitigations protect nothing here, and cost time when emulated.
 const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on rcupdate.rcu_expedited=1"
 
 func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *machine, err error) {

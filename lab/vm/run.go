@@ -30,10 +30,10 @@ type Cmd struct {
 	Env  []string // nil is this process's
 	Dir  string   // empty is this process's, which the VM has, too
 
-	Stdin          io.Reader // nil is /dev/null. Read until the command ends, in vain the last time.
+	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; what the last read gets is lost.
 	Stdout, Stderr io.Writer // nil discards
 
-	terminal *terminal // where not nil, what the command runs on instead
+	terminal *terminal // if not nil, what the command runs on instead
 }
 
 // ExitError is how a command ended that did not exit with 0.

@@ -42,10 +42,10 @@ func (t *terminal) size() (rows, columns int) {
 	return rows, columns
 }
 
-// follow gives the session a terminal of the same size, and tells it of every new size until stop is called.
+// follow gives the session a terminal of the same size, and updates the size until stop is called.
 func (t *terminal) follow(s *ssh.Session) (stop func()) {
 	rows, columns := t.size()
-	s.RequestPty("", rows, columns, nil) // where there is none, the command says so
+	s.RequestPty("", rows, columns, nil) // without one, the command runs on pipes
 	s.WindowChange(rows, columns)
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)

@@ -1,10 +1,10 @@
 // Package vm runs commands in a virtual machine that has Debian's kernel and this
-// machine's files: whatever program is here runs there, at its own path.
+// machine's files: any program of this machine runs there, at its own path.
 //
 // It is for what a test needs of a kernel and a container or a laptop does not
-// give: cgroup v2 alone, USB devices that are plugged and unplugged (package
-// gadget), landlock, modules, being root. QEMU emulates the processor, so that it
-// works where no virtualization is, and uses KVM where that works.
+// have: cgroup v2 alone, USB devices that are plugged and unplugged (package
+// gadget), landlock, modules, being root. It uses KVM if that works; otherwise QEMU
+// emulates the processor.
 //
 // Start boots a machine in some seconds. What is written in it is in its memory
 // and gone with it; only Options.Disk outlives it. The machine ends with Close,
@@ -45,7 +45,7 @@ type Options struct {
 	// last of it is in errors anyway.
 	Console io.Writer
 
-	// Progress hears what takes long. May be nil.
+	// Progress is told what takes long. May be nil.
 	Progress func(format string, args ...any)
 
 	silence time.Duration // after which the VM is given up, about; 0 is a minute and a half

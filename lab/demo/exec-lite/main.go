@@ -1,5 +1,5 @@
-// Command exec-lite shows what stands behind tasks of exec-lite, and that they
-// live and tell the truth whoever is killed. It runs a Nomad agent of its own and
+// Command exec-lite shows the processes behind exec-lite's tasks, and that tasks live on
+// and exit codes stay exact when these are killed. It runs a Nomad agent of its own and
 // removes everything at the end: mage demo:exec-lite.
 package main
 
@@ -98,7 +98,7 @@ func (d *demo) acts(ctx context.Context) error {
 	}
 	stage.Note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.", tasks[1], tasks[2])
 
-	stage.Say("What Nomad says of the task that ended while nobody was there")
+	stage.Say("What Nomad reports for the task that ended while neither ran")
 	return d.exitCode(ctx, lite, 7)
 }
 
@@ -222,7 +222,7 @@ func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 					}
 					stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
 					if strings.Contains(e.DisplayMessage, "task is lost") {
-						stage.Note("The machine's init reaped it before anybody of ours was there. No code is made up.")
+						stage.Note("The machine's init reaped it before the new supervisor was there. No code is invented.")
 						return true, nil
 					}
 					if e.ExitCode != want {

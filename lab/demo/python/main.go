@@ -48,7 +48,7 @@ func (d *demo) acts(ctx context.Context) error {
 	return nil
 }
 
-// interpreters tells what the node has.
+// interpreters shows what the node has.
 func (d *demo) interpreters(ctx context.Context) error {
 	drivers, err := nomad.Health(ctx, d.agent.Client(), "python")
 	if err != nil {
@@ -280,7 +280,7 @@ func (d *demo) output(ctx context.Context, r *run) error {
 }
 
 // ends waits for an end in good order, shows the driver's events, and returns the one
-// that tells this of the environment.
+// with this text about the environment.
 func (r *run) ends(ctx context.Context, environment string) (*api.TaskEvent, error) {
 	if err := r.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
 		return nil, err
@@ -295,7 +295,7 @@ func (r *run) ends(ctx context.Context, environment string) (*api.TaskEvent, err
 	return told, err
 }
 
-// tells waits for an event of the driver's: Nomad may pass it on after that of the exit.
+// tells waits for an event of the driver's: Nomad may report it after the exit.
 func (r *run) tells(ctx context.Context, text string) (told *api.TaskEvent, err error) {
 	err = r.wait(ctx, "to tell: "+text, func(*api.Allocation) bool {
 		for _, e := range r.events() {

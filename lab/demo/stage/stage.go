@@ -1,5 +1,5 @@
-// Package stage is what the demos have in common: a Nomad agent of their own, which
-// is gone at the end, and how they speak.
+// Package stage is what the demos have in common: a Nomad agent of their own, which is
+// removed at the end, and how they print.
 package stage
 
 import (
@@ -111,7 +111,7 @@ func Until(ctx context.Context, what string, done func() (bool, error)) error {
 		return done()
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("waited in vain for %s: %w", what, err)
+		return fmt.Errorf("timed out waiting for %s: %w", what, err)
 	}
 	return err
 }

@@ -25,7 +25,7 @@ const simulatedID = "10c4:ea60"
 
 const simulatedConfig = `root       = "${state_dir}/usb"
 shadow_dir = "${state_dir}/usb-nodes"
-rescan     = "200ms" # no kernel tells of a simulated stick
+rescan     = "200ms" # the kernel reports no simulated stick
 grace      = "1m"
 device "zigbee" {
   id   = "` + simulatedID + `"
@@ -73,7 +73,7 @@ device "zigbee" {
   mode = "0666"
 }`
 
-// real is a stick in somebody's hand.
+// real is a stick that the user plugs.
 type real struct{ id string }
 
 func (r real) String() string { return "" }
@@ -91,8 +91,8 @@ func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
 	return becomes(ctx, a, "/", r.id, false)
 }
 
-// becomes waits until the kernel, or its simulation, has the device or not; it may be
-// for somebody to find it and a free port.
+// becomes waits until the kernel, or its simulation, has the device or not; the user may
+// have to find it and a free port.
 func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
 	err = stage.Until(ctx, "the stick", func() (bool, error) {
 		in, err := plugged(ctx, a, root, id)

@@ -15,7 +15,7 @@ import (
 )
 
 // agentSees waits until the agent's own statistics have the stick as plugged in, or
-// as not, and tells how long that took.
+// as not, and shows how long that took.
 func (d *demo) agentSees(ctx context.Context, since time.Time, plugged bool) error {
 	return stage.Until(ctx, "the agent to see it", func() (bool, error) {
 		stats, err := d.agent.Client().Nodes().Stats("", nil)

@@ -1,5 +1,5 @@
-// Package gobuild runs the go command's builds, which are silent for minutes where its cache
-// is empty.
+// Package gobuild runs the go command's builds and reports their progress: with an empty
+// cache they take minutes.
 package gobuild
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Every is how often a build tells of itself.
+// Every is how often a build reports its progress.
 const Every = 2 * time.Second
 
 // Build is one `go build`.
@@ -24,8 +24,8 @@ type Build struct {
 	Dir      string
 	Env      []string                         // beside this process's
 	Args     []string                         // after "build"
-	Packages int                              // how many it compiles at most, where that is known
-	Progress func(format string, args ...any) // hears every now and then how far it is; may be nil
+	Packages int                              // how many it compiles at most, if that is known
+	Progress func(format string, args ...any) // is told now and then how far it is; may be nil
 }
 
 // Run builds. The error has what the compiler said. At the context's end the go command is
@@ -57,7 +57,7 @@ func (b Build) Run(ctx context.Context) error {
 	return nil
 }
 
-// report tells every now and then what the build does; the returned function ends that and
+// report calls Progress now and then with what the build does, until stop is called, which
 // waits for its end.
 func (b Build) report(doing *atomic.Value) (stop func()) {
 	if b.Progress == nil {
@@ -80,7 +80,7 @@ func (b Build) report(doing *atomic.Value) (stop func()) {
 	return func() { close(quit); wg.Wait() }
 }
 
-// follow reads what the go command prints to its end, tells what it does, and returns the rest.
+// follow reads the go command's output to its end, reports what it does, and returns its messages.
 func (b Build) follow(lines *bufio.Scanner, tell func(string)) (messages []string) {
 	compiled := 0
 	for lines.Scan() {

@@ -103,7 +103,7 @@ func (p *Printer) draw() {
 	fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), Cut(text, p.width-4))
 }
 
-// plain is a line about the step that runs, where there is no terminal, made to fit.
+// plain prints a line about the running step if there is no terminal, made to fit.
 func (p *Printer) plain(fit func(line string, width int) string) {
 	p.last = time.Now()
 	text := p.name
@@ -143,7 +143,7 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 	p.name = ""
 }
 
-// Progress says how the running step gets on.
+// Progress reports how far the running step is.
 func (p *Printer) Progress(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *Printer) Progress(format string, args ...any) {
 	}
 }
 
-// Status is Progress for what need not be shown unless the step takes long.
+// Status is Progress for what is shown only if the step takes long.
 func (p *Printer) Status(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

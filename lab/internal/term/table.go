@@ -9,8 +9,8 @@ import (
 )
 
 // Table writes rows in columns; the first row is the head. Line breaks in a cell
-// become spaces, and an empty cell a dash, so that a row stays a row. The last column,
-// which is for messages, goes on below itself where it is wider than Width allows.
+// become spaces, and an empty cell becomes a dash. The last column, which is for messages,
+// continues in the next line if it is wider than Width allows.
 func Table(w io.Writer, rows ...[]string) error {
 	const gap, least = 2, 40 // least: of the last column, whatever the others need
 	var cells [][]string

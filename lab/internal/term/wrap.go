@@ -8,9 +8,9 @@ import (
 // Width is what every line for people keeps to, so that no usual terminal breaks it.
 const Width = 100
 
-// Wrap breaks the lines of s between words where they are wider than width, and indents what
-// comes of a line as the line is, and by more. A word that is wider is left whole: it is a
-// path or an address, to be copied.
+// Wrap breaks the lines of s that are wider than width between words. It indents the rest of a
+// line as the line, and by more. A word that is wider stays whole: it is a path or an address,
+// to be copied.
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {
@@ -28,8 +28,8 @@ func Wrap(s string, width int, more string) string {
 	return strings.Join(out, "\n")
 }
 
-// lastBreak is the last space of a line that leaves no more than width before it, or else its
-// first; none where that is all that is left.
+// lastBreak is the last space of a line that leaves no more than width before it, or else the
+// first one; -1 if only spaces follow.
 func lastBreak(line string, width int) int {
 	start := len(line) - len(strings.TrimLeft(line, " "))
 	found, column := -1, utf8.RuneCountInString(line[:start])

@@ -67,7 +67,7 @@ type command struct {
 	gone     chan struct{} // closed when the host wants no more of it
 }
 
-// run runs the command and tells the host how it ended.
+// run runs the command and reports to the host how it ended.
 func (c *command) run(r *wire.Run) {
 	defer c.Close()
 	status, err := c.wait(r)
@@ -89,7 +89,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if cmd.Path, err = lookPath(r.Args[0], r.Env); err != nil {
 		return none, err
 	}
-	if _, err := os.Stat(r.Dir); err != nil { // else it would be told of the program
+	if _, err := os.Stat(r.Dir); err != nil { // otherwise the error would name the program
 		return none, err
 	}
 	cmd.Err = nil // of a look in this process's PATH
@@ -101,7 +101,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if err := os.Mkdir(scope, 0o755); err != nil {
 		return none, err
 	}
-	defer os.Remove(scope) // in vain if something lives on in it
+	defer os.Remove(scope) // fails if something lives on in it
 	fd, err := unix.Open(scope, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return none, err
@@ -179,7 +179,7 @@ type output struct {
 
 func newOutput(from *os.File, to io.Writer) *output { return &output{from, to, make(chan struct{})} }
 
-// pass goes on until nobody has the other end open; of a terminal that is EIO.
+// pass copies until no process has the other end open; a terminal returns EIO then.
 func (o *output) pass() {
 	defer close(o.done)
 	io.Copy(o.to, o.from)

@@ -107,7 +107,7 @@ const (
 	diskMount  = "/disk" // as vm.DiskMount
 )
 
-// disk mounts the disk, where there is one, and makes its file system at first.
+// disk mounts the disk, if there is one, and makes its file system the first time.
 func disk() error {
 	if pci, err := filepath.Glob("/sys/bus/virtio/devices/*/modalias"); err == nil {
 		for _, path := range pci {

@@ -22,16 +22,11 @@ func runAgent(verb string, args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if verb == "run" {
-		o := agent.Options{Runtime: agent.Host, Dir: dir}
-		var in struct {
-			Binary, Name, Config string
-			HTTPPort             int
-			Plugins              []agent.Plugin
-		}
-		if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
+		var o agent.Options
+		if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 			return fmt.Errorf("failed to read the agent's options: %w", err)
 		}
-		o.Binary, o.Name, o.Config, o.HTTPPort, o.Plugins = in.Binary, in.Name, in.Config, in.HTTPPort, in.Plugins
+		o.Runtime, o.Dir = agent.Host, dir
 		a, err := agent.Run(ctx, o)
 		if err != nil {
 			return err
