@@ -81,7 +81,8 @@ func (l *Lab) kept(ctx context.Context) (found []kept) {
 		return found
 	}
 	if _, err := os.Stat(dir); err == nil {
-		found = append(found, kept{"the cache " + dir + ", with Nomad and what the VM boots", func(context.Context) error { return removeCache(dir) }})
+		remove := func(context.Context) error { return removeCache(dir) }
+		found = append(found, kept{"the cache " + dir + ", with Nomad and what the VM boots", remove})
 	}
 	return found
 }

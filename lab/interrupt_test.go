@@ -30,8 +30,10 @@ func TestInterruptSaysWhatThereIs(t *testing.T) {
 		do   func(ctx context.Context) error
 		want string
 	}{
-		"nothing runs": {func(ctx context.Context) error { <-ctx.Done(); return errors.New("half-finished") }, "nothing is left running"},
-		"a job":        {func(ctx context.Context) error { <-ctx.Done(); return goesOn("hello") }, "job hello goes on. Stop it with: "},
+		"nothing runs": {func(ctx context.Context) error { <-ctx.Done(); return errors.New("half-finished") },
+			"nothing is left running"},
+		"a job": {func(ctx context.Context) error { <-ctx.Done(); return goesOn("hello") },
+			"job hello goes on. Stop it with: "},
 		// ended by ^C itself, a moment before we hear of that
 		"a program": {func(context.Context) error { return errors.New("signal: interrupt") }, "nothing is left running"},
 	} {
@@ -42,7 +44,8 @@ func TestInterruptSaysWhatThereIs(t *testing.T) {
 				return tc.do(ctx)
 			})
 			var interrupted Interrupted
-			if !errors.As(err, &interrupted) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "half") {
+			if !errors.As(err, &interrupted) || !strings.Contains(err.Error(), tc.want) ||
+				strings.Contains(err.Error(), "half") {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})

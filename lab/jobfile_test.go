@@ -41,8 +41,10 @@ func TestMistakesInAJobFileAreAllShownWithItsName(t *testing.T) {
 		want       []string
 	}{
 		{"syntax", "job \"a\" {\n  type = 1 2\n  group \"g\" {}\n}\njob \"b\" {\n  x = \"un\n}\n", []string{":2,12", ":6,"}},
-		{"options", "job \"a\" {\n  kind = \"x\"\n  group \"g\" {\n    colour = 1\n  }\n}\n", []string{":2,3-7: ", ":4,5-11: "}},
-		{"expressions", "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec-lite\"\n      config {\n        a = nofunction()\n        b = var.none\n      }\n    }\n  }\n}\n",
+		{"options", "job \"a\" {\n  kind = \"x\"\n  group \"g\" {\n    colour = 1\n  }\n}\n",
+			[]string{":2,3-7: ", ":4,5-11: "}},
+		{"expressions", "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec-lite\"\n" +
+			"      config {\n        a = nofunction()\n        b = var.none\n      }\n    }\n  }\n}\n",
 			[]string{":6,", ":7,"}},
 		{"what we do not know", "job \"newer\" {}\n", []string{":1,2-3: newer; no"}},
 	} {

@@ -48,8 +48,10 @@ func TestRuntimeIsChosenByWhatIsThere(t *testing.T) {
 		{name: "no docker", asked: agent.Auto, docker: no, want: agent.Host, why: "Docker does not answer"},
 		{name: "no image", asked: agent.Auto, image: no, want: agent.Host, why: "since broken"},
 		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "host process"},
-		{name: "a container was asked for without docker", asked: agent.Container, docker: no, err: "a container was asked for: broken"},
-		{name: "a container was asked for without an image", asked: agent.Container, image: no, err: "a container was asked for: broken"},
+		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
+			err: "a container was asked for: broken"},
+		{name: "a container was asked for without an image", asked: agent.Container, image: no,
+			err: "a container was asked for: broken"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)
@@ -88,7 +90,8 @@ func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := l.Run(t.Context(), "missing.nomad.hcl"); !errors.Is(err, fs.ErrNotExist) || strings.Contains(out.String(), "starting") {
+	if err := l.Run(t.Context(), "missing.nomad.hcl"); !errors.Is(err, fs.ErrNotExist) ||
+		strings.Contains(out.String(), "starting") {
 		t.Errorf("run of a file that does not exist: %v\n%s", err, out)
 	}
 }
@@ -145,7 +148,8 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bin, []byte("1"), 0o755)
 	none := map[string]string{usbLabel: "none"}
-	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a", usbNone), labPlugin("/b/"+usbPlugin, usbNone)}}
+	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none,
+		Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a", usbNone), labPlugin("/b/"+usbPlugin, usbNone)}}
 	first, err := hash(base)
 	if err != nil {
 		t.Fatal(err)
@@ -167,8 +171,10 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
 		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b", usbNone)) },
 			"with other plugins (nomad-driver-a, nomad-device-usb and not nomad-driver-a, nomad-device-usb, nomad-device-b)"},
-		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) }, "it runs " + bin + " and not " + bin + "2"},
-		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) }, "with another nomad binary or configuration"},
+		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) },
+			"it runs " + bin + " and not " + bin + "2"},
+		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) },
+			"with another nomad binary or configuration"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := base
@@ -218,10 +224,12 @@ func TestDeviceTableSaysWhoHasWhatAndWhy(t *testing.T) {
 
 func TestUnplacedJobSaysWhy(t *testing.T) {
 	got := reasons(map[string]*api.AllocationMetric{
-		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1}, DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
+		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1},
+			DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
 		"h": {},
 	})
-	if want := "group g: devices: no devices match request (1 node), memory exhausted (1 node), missing drivers (1 node); group h: no node is ready"; got != want {
+	if want := "group g: devices: no devices match request (1 node), memory exhausted (1 node), " +
+		"missing drivers (1 node); group h: no node is ready"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -262,20 +270,25 @@ func TestFailedTaskSaysWhy(t *testing.T) {
 		events []*api.TaskEvent
 		want   string
 	}{
-		{"an exit", []*api.TaskEvent{event(api.TaskStarted, ""), exit, event(api.TaskNotRestarting, "Policy")}, "Exit Code: 1"},
+		{"an exit", []*api.TaskEvent{event(api.TaskStarted, ""), exit, event(api.TaskNotRestarting, "Policy")},
+			"Exit Code: 1"},
 		{"an exit that its driver explains", []*api.TaskEvent{
 			event(api.TaskDriverMessage, "built in 3 s"), event(api.TaskStarted, ""), exit,
 			event(api.TaskDriverMessage, "Python: KeyError: 'a' (app.py:3)"), event(api.TaskNotRestarting, "Policy"),
 		}, "Exit Code: 1\nPython: KeyError: 'a' (app.py:3)"},
 		{"a start that failed", []*api.TaskEvent{
-			event(api.TaskDriverMessage, "building"), event(api.TaskDriverFailure, "rpc error: code = Unknown desc = no such file"),
+			event(api.TaskDriverMessage, "building"),
+			event(api.TaskDriverFailure, "rpc error: code = Unknown desc = no such file"),
 		}, "no such file"},
 		{"another after a run", []*api.TaskEvent{
-			event(api.TaskStarted, ""), exit, event(api.TaskDriverMessage, "of the first"), event(api.TaskRestarting, ""), event(api.TaskDriverFailure, "no memory"),
+			event(api.TaskStarted, ""), exit, event(api.TaskDriverMessage, "of the first"), event(api.TaskRestarting, ""),
+			event(api.TaskDriverFailure, "no memory"),
 		}, "no memory"},
-		{"an artifact", []*api.TaskEvent{event(api.TaskArtifactDownloadFailed, "404"), event(api.TaskNotRestarting, "")}, "404"},
+		{"an artifact", []*api.TaskEvent{event(api.TaskArtifactDownloadFailed, "404"), event(api.TaskNotRestarting, "")},
+			"404"},
 		{"a hook", []*api.TaskEvent{event(hookFailed, "devices: gone")}, "devices: gone"},
-		{"a template", []*api.TaskEvent{{Type: api.TaskKilling, DisplayMessage: "Template failed: x", FailsTask: true}}, "Killing: Template failed: x"},
+		{"a template", []*api.TaskEvent{{Type: api.TaskKilling, DisplayMessage: "Template failed: x", FailsTask: true}},
+			"Killing: Template failed: x"},
 	} {
 		if got := reason(tc.events); got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
@@ -382,11 +395,13 @@ func TestPortThatIsTakenIsNamed(t *testing.T) {
 	}
 	defer taken.Close()
 	l.port = taken.Addr().(*net.TCPAddr).Port
-	if err := l.Up(t.Context(), ""); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
+	if err := l.Up(t.Context(), ""); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
 		t.Errorf("asked for: %v", err)
 	}
 	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}
-	if _, err := l.update(t.Context(), ended, agent.Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another program has its port %d", l.port)) {
+	if _, err := l.update(t.Context(), ended, agent.Options{}); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("another program has its port %d", l.port)) {
 		t.Errorf("the lab's own: %v", err)
 	}
 }
@@ -396,13 +411,15 @@ func TestTaskThatTakesLongToStartIsTold(t *testing.T) {
 	r := &jobRun{lab: l, out: term.NewLines(out)}
 	alloc := func(state string) []*api.Allocation {
 		return []*api.Allocation{{TaskStates: map[string]*api.TaskState{"t": {
-			State: state, Events: []*api.TaskEvent{{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}},
+			State: state, Events: []*api.TaskEvent{{Type: api.TaskDownloadingArtifacts,
+				DisplayMessage: "Client is downloading artifacts"}},
 		}}}}
 	}
 	if r.pending(alloc("running")) || out.String() != "" {
 		t.Errorf("one that runs: %q", out)
 	}
-	if want := "... t | Downloading Artifacts: Client is downloading artifacts\n"; !r.pending(alloc("pending")) || out.String() != want {
+	if want := "... t | Downloading Artifacts: Client is downloading artifacts\n"; !r.pending(alloc("pending")) ||
+		out.String() != want {
 		t.Errorf("got %q, want %q", out, want)
 	}
 }

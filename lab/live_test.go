@@ -183,7 +183,8 @@ func TestLabFromUpToDown(t *testing.T) {
 		t.Errorf("stop of a job that is not there: %v", err)
 	}
 
-	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil || !strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is not in this lab") {
+	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil ||
+		!strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is not in this lab") {
 		t.Errorf("a job without a place: %v", err)
 	}
 
@@ -238,7 +239,9 @@ func TestFailedUpLeavesNothing(t *testing.T) {
 	l, out := live(t)
 	// a nomad that says its version and then does not start
 	bad := filepath.Join(t.TempDir(), "nomad")
-	os.WriteFile(bad, []byte("#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\necho 'no luck today' >&2\nexit 1\n"), 0o755)
+	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
+		"echo 'no luck today' >&2\nexit 1\n"
+	os.WriteFile(bad, []byte(script), 0o755)
 	t.Setenv("NOMAD_BIN", bad)
 	err := l.Up(t.Context(), "")
 	if err == nil || !strings.Contains(err.Error(), "no luck today") {
@@ -275,10 +278,14 @@ func TestLabWithASimulatedStick(t *testing.T) {
 	if !strings.Contains(out.String(), "starting it") || !strings.Contains(out.String(), "/ui") {
 		t.Errorf("it does not report that it starts the lab:\n%s", out)
 	}
-	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") || !strings.Contains(out.String(), "lab:up -usb=sim") {
+	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") ||
+		!strings.Contains(out.String(), "lab:up -usb=sim") {
 		t.Errorf("a job for a stick in a lab without: %v\n%s", err, out)
 	}
-	does("svc runs", func() error { return l.Run(ctx, jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000")) })
+	does("svc runs", func() error {
+		return l.Run(ctx,
+			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
+	})
 	does("All 1 running tasks lived on", func() error { return l.Up(ctx, "sim") })
 	if !strings.Contains(out.String(), "lab:run plugins/usb/example/serial.nomad.hcl") {
 		t.Errorf("it does not say what to do with the stick:\n%s", out)

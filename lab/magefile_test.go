@@ -33,7 +33,8 @@ func TestTargetsAreNamedAsInTheReadme(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := mage("lab:reload", "python"); err == nil || !strings.Contains(out, `"python" is no target`) || strings.Contains(out, "is not up") {
+	if out, err := mage("lab:reload", "python"); err == nil || !strings.Contains(out, `"python" is no target`) ||
+		strings.Contains(out, "is not up") {
 		t.Errorf("lab:reload python: %v\n%s", err, out)
 	}
 	list, err := mage("-l")
@@ -68,7 +69,8 @@ func TestInterruptEndsACommandInOrder(t *testing.T) {
 	dir := t.TempDir()
 	// a nomad that says its version, and then nothing
 	nomad := filepath.Join(dir, "nomad")
-	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\necho half a line of the log >&2\nexec sleep 600\n"
+	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
+		"echo half a line of the log >&2\nexec sleep 600\n"
 	if err := os.WriteFile(nomad, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,8 @@ func TestInterruptEndsACommandInOrder(t *testing.T) {
 			}
 		}
 	}()
-	for end := time.Now().Add(10 * time.Minute); !strings.Contains(screen.String(), "Starting the agent … ("); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); !strings.Contains(screen.String(),
+		"Starting the agent … ("); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it does not start:\n%s", screen)
 		}

@@ -22,7 +22,8 @@ func TestPythonsAreShownWithWhatBuildsEnvironments(t *testing.T) {
 		{"without interpreters", python(map[string]string{"version": "1"}), ""},
 		{"without an installer", python(map[string]string{"versions": "3.11,3.11.2"}), "Python   3.11.2"},
 		{
-			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "installer": "uv", "uv.version": "0.8.13"}),
+			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "installer": "uv",
+				"uv.version": "0.8.13"}),
 			"Python   3.9.16, 3.11.2; environments are built with uv 0.8.13",
 		},
 	} {

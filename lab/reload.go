@@ -118,7 +118,9 @@ func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
 	for _, a := range list {
 		for name, s := range a.TaskStates {
 			if s.State == "running" {
-				found[a.ID+"/"+name] = task{Job: a.JobID, Alloc: a.ID, Name: name, State: s.State, Started: s.StartedAt, Restarts: s.Restarts}
+				found[a.ID+"/"+name] = task{
+					Job: a.JobID, Alloc: a.ID, Name: name, State: s.State, Started: s.StartedAt, Restarts: s.Restarts,
+				}
 			}
 		}
 	}

@@ -119,7 +119,8 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 	}
 	var ids []string
 	for _, a := range list {
-		if a.EvalID == reg.EvalID && a.DesiredStatus == api.AllocDesiredStatusRun || changed && a.CreateIndex > reg.JobModifyIndex {
+		ours := a.EvalID == reg.EvalID && a.DesiredStatus == api.AllocDesiredStatusRun
+		if ours || changed && a.CreateIndex > reg.JobModifyIndex {
 			ids = append(ids, a.ID)
 		}
 	}

@@ -133,7 +133,9 @@ func (s *streams) drain(ctx context.Context) {
 func (s *streams) length(ctx context.Context, key stream) (n int64, err error) {
 	quit := make(chan struct{})
 	defer close(quit)
-	frames, errs := s.run.client.AllocFS().Logs(&api.Allocation{ID: key.alloc}, false, key.task, key.name, api.OriginStart, 0, quit, s.run.query(ctx))
+	alloc := &api.Allocation{ID: key.alloc}
+	fs := s.run.client.AllocFS()
+	frames, errs := fs.Logs(alloc, false, key.task, key.name, api.OriginStart, 0, quit, s.run.query(ctx))
 	for {
 		select {
 		case f, ok := <-frames:

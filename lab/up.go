@@ -221,7 +221,8 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent
 		return a, l.restart(ctx, a, c)
 	}
 	if !free(info.HTTP) {
-		return nil, fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n  %s lab:down lab:up", info.HTTP, mage)
+		return nil, fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n"+
+			"  %s lab:down lab:up", info.HTTP, mage)
 	}
 	end := l.step(ctx, "Starting the agent again")
 	if err = c.apply(ctx, a); err == nil {

@@ -76,7 +76,8 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 		return nil
 	}
 	l.say("This is a shell in it, as root, over a copy of this machine's files. Its end (^D) ends the VM.")
-	return v.Shell(ctx, vm.Cmd{Args: []string{"bash"}, Dir: l.root, Env: append(os.Environ(), "NOMAD_ADDR="+inside, "PATH="+vmBin+":"+os.Getenv("PATH"))})
+	env := append(os.Environ(), "NOMAD_ADDR="+inside, "PATH="+vmBin+":"+os.Getenv("PATH"))
+	return v.Shell(ctx, vm.Cmd{Args: []string{"bash"}, Dir: l.root, Env: env})
 }
 
 func processor(v *vm.VM) string {
@@ -115,7 +116,9 @@ func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside,
 		return "", "", err
 	}
 	var out, errOut bytes.Buffer
-	err = v.Run(ctx, vm.Cmd{Args: []string{ctl, "agent", "run", vmDir}, Stdin: bytes.NewReader(options), Stdout: &out, Stderr: &errOut})
+	err = v.Run(ctx, vm.Cmd{
+		Args: []string{ctl, "agent", "run", vmDir}, Stdin: bytes.NewReader(options), Stdout: &out, Stderr: &errOut,
+	})
 	if err != nil {
 		return "", "", fmt.Errorf("failed to start the agent in the VM: %w: %s", err, errOut.String())
 	}

@@ -99,7 +99,8 @@ func TestTasksLiveOnWhileTheAgentIsStoppedAndKilled(t *testing.T) {
 		}
 		t.Logf("healthy %v after start", time.Since(start))
 		after := runningAlloc(t, a, "s")
-		if after.ID != before.ID || !after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt) || after.TaskStates["sleep"].Restarts != 0 {
+		if after.ID != before.ID || !after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt) ||
+			after.TaskStates["sleep"].Restarts != 0 {
 			t.Fatalf("after %s: the task was started again", end.name)
 		}
 	}
@@ -147,7 +148,8 @@ func TestFailedStartLeavesNothingAndSaysWhy(t *testing.T) {
 	}{
 		{"a plugin that does not start", agent.Options{Plugins: []agent.Plugin{{Binary: broken}}}, "broken"},
 		{"configuration that Nomad refuses", agent.Options{Config: "client {"}, "extra.hcl"},
-		{"a plugin file that is missing", agent.Options{Plugins: []agent.Plugin{{Binary: "/nowhere/nomad-driver-x"}}}, "/nowhere/nomad-driver-x"},
+		{"a plugin file that is missing", agent.Options{Plugins: []agent.Plugin{{Binary: "/nowhere/nomad-driver-x"}}},
+			"/nowhere/nomad-driver-x"},
 		{"a nomad that is none", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

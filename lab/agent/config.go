@@ -88,7 +88,8 @@ plugin "raw_exec" {
   }
 }`)
 	for _, pl := range o.Plugins {
-		p("\nplugin %s {\n  config {\n%s  }\n}", quote(pl.Name()), indent(strings.ReplaceAll(pl.Config, "${state_dir}", l.state), "    "))
+		text := strings.ReplaceAll(pl.Config, "${state_dir}", l.state)
+		p("\nplugin %s {\n  config {\n%s  }\n}", quote(pl.Name()), indent(text, "    "))
 	}
 	return b.String()
 }

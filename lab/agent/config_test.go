@@ -74,7 +74,8 @@ func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
 }
 
 func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
-	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\npanic: rpc error: code = Unknown desc = x\n"
+	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\n" +
+		"panic: rpc error: code = Unknown desc = x\n"
 	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -88,7 +89,8 @@ func TestStateFileSurvivesAndSaysWhenItIsBroken(t *testing.T) {
 	if _, err := readInfo(dir); err != ErrNone {
 		t.Errorf("an empty directory: %v", err)
 	}
-	in := Info{Runtime: Host, Dir: dir, HTTP: 4646, Plugins: []string{"p"}, Sums: map[string]string{"p": "1"}, Process: Process{PID: 7, Start: 8, Boot: "b"}}
+	in := Info{Runtime: Host, Dir: dir, HTTP: 4646, Plugins: []string{"p"}, Sums: map[string]string{"p": "1"},
+		Process: Process{PID: 7, Start: 8, Boot: "b"}}
 	if err := in.write(); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,8 @@ func TestDeepDirectoryHasItsPluginStateInTmp(t *testing.T) {
 	}
 	deep := "/home/somebody/src/github.com/outrider-dev/outrider/.lab"
 	got := stateDir(deep)
-	if len(got) > longestState || !strings.HasPrefix(got, "/tmp/outrider-") || got != stateDir(deep) || got == stateDir(deep+"2") {
+	if len(got) > longestState || !strings.HasPrefix(got, "/tmp/outrider-") || got != stateDir(deep) ||
+		got == stateDir(deep+"2") {
 		t.Errorf("a deep one: %q", got)
 	}
 	file := filepath.Join(t.TempDir(), "taken")

@@ -187,7 +187,8 @@ func (a *containerAgent) Logs(ctx context.Context, w io.Writer, follow bool) err
 		return fmt.Errorf("failed to reach Docker: %w", err)
 	}
 	defer docker.Close()
-	r, err := docker.ContainerLogs(ctx, a.info.Container, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	o := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow}
+	r, err := docker.ContainerLogs(ctx, a.info.Container, o)
 	if err != nil {
 		return fmt.Errorf("failed to read the container's log: %w", err)
 	}
@@ -200,7 +201,8 @@ func (a *containerAgent) Logs(ctx context.Context, w io.Writer, follow bool) err
 
 // PluginPIDs implements Agent. The image may have no ps.
 func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error) {
-	out, err := a.Exec(ctx, "sh", "-c", `cd /proc && for p in [0-9]*; do echo "$p $(tr '\0' ' ' 2>/dev/null <$p/cmdline)"; done 2>/dev/null`)
+	const script = `cd /proc && for p in [0-9]*; do echo "$p $(tr '\0' ' ' 2>/dev/null <$p/cmdline)"; done 2>/dev/null`
+	out, err := a.Exec(ctx, "sh", "-c", script)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +244,8 @@ func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("failed to reach Docker: %w", err)
 	}
 	defer docker.Close()
-	list, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", "dev.outrider.lab="+a.info.Dir)})
+	ours := make(client.Filters).Add("label", "dev.outrider.lab="+a.info.Dir)
+	list, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
 	if err != nil {
 		return nil, fmt.Errorf("failed to list containers: %w", err)
 	}

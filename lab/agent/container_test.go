@@ -17,7 +17,8 @@ func TestContainerKeepsItsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	a, err := agent.Run(ctx, agent.Options{Runtime: agent.Container, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf})
+	a, err := agent.Run(ctx, agent.Options{Runtime: agent.Container, Dir: filepath.Join(t.TempDir(), "a"),
+		Progress: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +61,13 @@ func TestContainerKeepsItsTasksWhileTheAgentIsRestarted(t *testing.T) {
 		return err == nil && strings.Count(log.String(), "Nomad agent started!") >= 3
 	})
 
-	other := agent.Options{Name: "outrider", Hash: "2", Plugins: []agent.Plugin{{Binary: "nomad-device-x", Config: "root = \"/x\""}}}
+	other := agent.Options{Name: "outrider", Hash: "2",
+		Plugins: []agent.Plugin{{Binary: "nomad-device-x", Config: "root = \"/x\""}}}
 	if err := a.Reconfigure(ctx, other); err != nil || a.Info().Hash != "2" {
 		t.Errorf("reconfigured: %v, hash %q", err, a.Info().Hash)
 	}
-	if out, err := a.Exec(ctx, "grep", "-rhs", `root = "/x"`, "/etc/nomad.d"); err != nil || strings.Count(out, "root") != 1 {
+	if out, err := a.Exec(ctx, "grep", "-rhs", `root = "/x"`, "/etc/nomad.d"); err != nil ||
+		strings.Count(out, "root") != 1 {
 		t.Errorf("its configuration has %q, %v", out, err)
 	}
 

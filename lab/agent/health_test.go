@@ -109,7 +109,8 @@ func TestWhatADriverSaysOfItselfIsToldAtOnce(t *testing.T) {
 		case "/v1/agent/self":
 			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
 		case "/v1/node/1":
-			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Drivers": {"a": {"Detected": true, "HealthDescription": "no cgroup"}}}`)
+			fmt.Fprint(w, `{"ID": "1", "Status": "ready",
+				"Drivers": {"a": {"Detected": true, "HealthDescription": "no cgroup"}}}`)
 		default:
 			t.Errorf("asked for %s", r.URL)
 		}
@@ -126,7 +127,8 @@ func TestWhatADriverSaysOfItselfIsToldAtOnce(t *testing.T) {
 		told = append(told, missing.Error())
 		time.AfterFunc(300*time.Millisecond, cancel) // some more looks
 	}
-	if _, err := WaitHealthy(ctx, &ill{unregistered{client: client}}, tell); err == nil || !strings.Contains(err.Error(), "no cgroup") {
+	if _, err := WaitHealthy(ctx, &ill{unregistered{client: client}}, tell); err == nil ||
+		!strings.Contains(err.Error(), "no cgroup") {
 		t.Errorf("got %v", err)
 	}
 	if want := "driver a is not healthy: no cgroup"; len(told) != 1 || told[0] != want {

@@ -21,14 +21,20 @@ func TestLibusbIsUsedWhereItCanBe(t *testing.T) {
 		cgo   string
 		want  string // empty: it is used
 	}{
-		{name: "headers and compiler", tools: map[string]string{"gcc": "exit 0", "pkg-config": `[ "$*" = "--exists libusb-1.0" ]`}},
-		{name: "no headers", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 1"}, want: "libusb-1.0's headers are not installed"},
+		{name: "headers and compiler", tools: map[string]string{"gcc": "exit 0",
+			"pkg-config": `[ "$*" = "--exists libusb-1.0" ]`}},
+		{name: "no headers", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 1"},
+			want: "libusb-1.0's headers are not installed"},
 		{name: "no pkg-config", tools: map[string]string{"gcc": "exit 0"}, want: "there is no pkg-config"},
 		{name: "no compiler", tools: map[string]string{"pkg-config": "exit 0"}, want: "there is no C compiler"},
-		{name: "no compiler, cgo insisted on", tools: map[string]string{"pkg-config": "exit 0"}, cgo: "1", want: "there is no C compiler"},
-		{name: "cgo turned off", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, cgo: "0", want: "cgo is off"},
-		{name: "a static one", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true}, want: "built to run on any Linux"},
-		{name: "another architecture", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Arch: other},
+		{name: "no compiler, cgo insisted on", tools: map[string]string{"pkg-config": "exit 0"}, cgo: "1",
+			want: "there is no C compiler"},
+		{name: "cgo turned off", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, cgo: "0",
+			want: "cgo is off"},
+		{name: "a static one", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true},
+			want: "built to run on any Linux"},
+		{name: "another architecture", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"},
+			b:    Builder{Arch: other},
 			want: "built on " + runtime.GOARCH + " for " + other},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

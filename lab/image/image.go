@@ -150,7 +150,8 @@ func extend(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err != nil {
 		return err
 	}
-	resp, err := docker.ImageBuild(ctx, &archive, client.ImageBuildOptions{Tags: []string{Name}, Remove: true, ForceRemove: true})
+	o := client.ImageBuildOptions{Tags: []string{Name}, Remove: true, ForceRemove: true}
+	resp, err := docker.ImageBuild(ctx, &archive, o)
 	if err != nil {
 		return err
 	}
@@ -167,8 +168,8 @@ func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err != nil {
 		return fmt.Errorf("making one from Debian packages takes mmdebstrap (apt-get install mmdebstrap): %w", err)
 	}
-	args := []string{"--quiet", "--variant=essential", "--include=" + strings.ReplaceAll(packages, " ", ","), "bookworm", "-"}
-	cmd := exec.CommandContext(ctx, tool, args...)
+	include := "--include=" + strings.ReplaceAll(packages, " ", ",")
+	cmd := exec.CommandContext(ctx, tool, "--quiet", "--variant=essential", include, "bookworm", "-")
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	archive, err := cmd.StdoutPipe()
@@ -178,7 +179,8 @@ func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	resp, err := docker.ImageImport(ctx, client.ImageImportSource{Source: archive, SourceName: "-"}, Name, client.ImageImportOptions{
+	source := client.ImageImportSource{Source: archive, SourceName: "-"}
+	resp, err := docker.ImageImport(ctx, source, Name, client.ImageImportOptions{
 		Changes: []string{"ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 	})
 	if err == nil {

@@ -16,15 +16,19 @@ func TestImageIsLookedForInOrder(t *testing.T) {
 		want, wantErr           string
 		calls                   string
 	}{
-		{name: "LAB_BASE_IMAGE that is here is taken as it is", base: "mine:1", local: []string{"mine:1", Name}, want: "mine:1"},
+		{name: "LAB_BASE_IMAGE that is here is taken as it is", base: "mine:1", local: []string{"mine:1", Name},
+			want: "mine:1"},
 		{name: "LAB_BASE_IMAGE is pulled", base: "mine:1", want: "mine:1", calls: "pull mine:1"},
-		{name: "LAB_BASE_IMAGE that cannot be had is an error", base: "mine:1", pull: no, wantErr: "LAB_BASE_IMAGE mine:1", calls: "pull mine:1"},
+		{name: "LAB_BASE_IMAGE that cannot be had is an error", base: "mine:1", pull: no, wantErr: "LAB_BASE_IMAGE mine:1",
+			calls: "pull mine:1"},
 		{name: "the image made before is used again", local: []string{Name, upstream}, want: Name},
 		{name: "Debian's image that is here gets the packages", local: []string{upstream}, want: Name, calls: "extend"},
 		{name: "Debian's image is pulled", want: Name, calls: "pull debian:bookworm-slim, extend"},
-		{name: "without packages Debian's image has to do", extend: no, want: upstream, calls: "pull debian:bookworm-slim, extend"},
+		{name: "without packages Debian's image has to do", extend: no, want: upstream,
+			calls: "pull debian:bookworm-slim, extend"},
 		{name: "without a registry one is made", pull: no, want: Name, calls: "pull debian:bookworm-slim, bootstrap"},
-		{name: "the error says both reasons", pull: no, bootstrap: errors.New("not root"), wantErr: "no registry\nnot root", calls: "pull debian:bookworm-slim, bootstrap"},
+		{name: "the error says both reasons", pull: no, bootstrap: errors.New("not root"), wantErr: "no registry\nnot root",
+			calls: "pull debian:bookworm-slim, bootstrap"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var calls []string

@@ -103,7 +103,8 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		progress.say("no official release (%v); building Nomad %s from source", err, Version)
 		origin = FromSource
 		if err := f.source(ctx, cached, progress); err != nil {
-			return Program{}, fmt.Errorf("failed to build nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w", Version, err)
+			return Program{}, fmt.Errorf("failed to build nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w",
+				Version, err)
 		}
 	}
 	v, err := usable(ctx, cached)

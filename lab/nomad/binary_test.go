@@ -33,10 +33,12 @@ func TestBinaryIsLookedForInOrder(t *testing.T) {
 	}{
 		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: FromEnv, version: "2.0.4"},
 		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: FromPath, version: "1.11.1"},
-		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: FromCache, version: "1.11.3", complain: "Nomad 1.7.2"},
+		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: FromCache, version: "1.11.3",
+			complain: "Nomad 1.7.2"},
 		{name: "a release is fetched where nothing is there", want: FromRelease, version: Version},
 		{name: "a broken file in the cache is replaced", cache: "broken", want: FromRelease, version: Version},
-		{name: "without a way out it is built", release: unreachable, want: FromSource, version: Version, complain: "no route to host"},
+		{name: "without a way out it is built", release: unreachable, want: FromSource, version: Version,
+			complain: "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -12,16 +12,20 @@ func TestDevicesAreListedWithTheirUsers(t *testing.T) {
 		return &api.NodeDeviceResource{Vendor: vendor, Type: kind, Name: name, Instances: devices}
 	}
 	node := &api.Node{NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{
-		group("10c4", "zigbee", "ea60", &api.NodeDevice{ID: "10c4:ea60:2", Healthy: true}, &api.NodeDevice{ID: "10c4:ea60:1", Healthy: true}),
+		group("10c4", "zigbee", "ea60", &api.NodeDevice{ID: "10c4:ea60:2", Healthy: true},
+			&api.NodeDevice{ID: "10c4:ea60:1", Healthy: true}),
 		group("0403", "gps", "6001", &api.NodeDevice{ID: "0403:6001:x", HealthDescription: "unplugged"}),
 	}}}
 	alloc := func(job, status, id string) *api.AllocationListStub {
 		return &api.AllocationListStub{JobID: job, ClientStatus: status, AllocatedResources: &api.AllocatedResources{
-			Tasks: map[string]*api.AllocatedTaskResources{"main": {Devices: []*api.AllocatedDeviceResource{{DeviceIDs: []string{id}}}}},
+			Tasks: map[string]*api.AllocatedTaskResources{"main": {
+				Devices: []*api.AllocatedDeviceResource{{DeviceIDs: []string{id}}},
+			}},
 		}}
 	}
 	got := devicesOf(node, []*api.AllocationListStub{
-		alloc("b", "running", "10c4:ea60:1"), alloc("a", "pending", "10c4:ea60:1"), alloc("past", "complete", "10c4:ea60:2"), {JobID: "none"},
+		alloc("b", "running", "10c4:ea60:1"), alloc("a", "pending", "10c4:ea60:1"), alloc("past", "complete", "10c4:ea60:2"),
+		{JobID: "none"},
 	})
 	want := []Device{
 		{Group: "0403/gps/6001", ID: "0403:6001:x", Description: "unplugged"},

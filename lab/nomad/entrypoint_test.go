@@ -15,11 +15,13 @@ func TestAgentThatIsLetGoAtOnceIsStartedAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{
-		"entrypoint": strings.NewReplacer("/sys/fs/cgroup", path("cgroup"), "/dev/shm", dir, "/var/lib", dir, "/usr/local/lib", dir).Replace(entrypoint),
-		"bin/nomad":  "#!/bin/sh\nexec sleep 600\n",
-		"bin/mount":  "#!/bin/sh\n",
+		"entrypoint": strings.NewReplacer("/sys/fs/cgroup", path("cgroup"), "/dev/shm", dir, "/var/lib", dir,
+			"/usr/local/lib", dir).Replace(entrypoint),
+		"bin/nomad": "#!/bin/sh\nexec sleep 600\n",
+		"bin/mount": "#!/bin/sh\n",
 		// StopAgent sees the pid file go, and StartAgent is there before the next line
-		"bin/rm": fmt.Sprintf("#!/bin/sh\n/bin/rm \"$@\"\ncase \"$*\" in *agent.pid) /bin/rm -f %s;; esac\n", path("nomad-agent.hold")),
+		"bin/rm": fmt.Sprintf("#!/bin/sh\n/bin/rm \"$@\"\ncase \"$*\" in *agent.pid) /bin/rm -f %s;; esac\n",
+			path("nomad-agent.hold")),
 	} {
 		if err := os.MkdirAll(filepath.Dir(path(name)), 0o755); err != nil {
 			t.Fatal(err)

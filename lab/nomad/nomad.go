@@ -19,7 +19,6 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
-	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 )
@@ -61,10 +60,6 @@ type Container struct {
 // daemon cannot give all capabilities (it may itself run with fewer), for an explicit
 // set of them.
 func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustomizer) (*Container, error) {
-	v2, err := cgroupV2(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("run nomad: %w", err)
-	}
 	var failed error
 	for _, r := range rights {
 		// asked with an empty container first: one with all its files takes seconds
@@ -76,7 +71,7 @@ func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustom
 				return nil, fmt.Errorf("run nomad: %w", err)
 			}
 		}
-		ctr, err := runWith(ctx, img, r, v2, opts)
+		ctr, err := runWith(ctx, img, r, opts)
 		if err == nil {
 			return ctr, nil
 		}
@@ -101,13 +96,13 @@ func probe(ctx context.Context, img string, r right) error {
 	return errors.Join(err, testcontainers.TerminateContainer(ctr, testcontainers.StopTimeout(0)))
 }
 
-func runWith(ctx context.Context, img string, r right, v2 bool, opts []testcontainers.ContainerCustomizer) (*Container, error) {
+func runWith(
+	ctx context.Context, img string, r right, opts []testcontainers.ContainerCustomizer,
+) (*Container, error) {
 	defaults := []testcontainers.ContainerCustomizer{
 		testcontainers.WithEntrypoint("/usr/local/bin/nomad-entrypoint"),
-		testcontainers.WithFiles(
-			testcontainers.ContainerFile{Reader: strings.NewReader(entrypoint), ContainerFilePath: "/usr/local/bin/nomad-entrypoint", FileMode: 0o755},
-			testcontainers.ContainerFile{Reader: strings.NewReader(defaultConfig), ContainerFilePath: configDir + "/00-default.hcl", FileMode: 0o644},
-		),
+		withText("/usr/local/bin/nomad-entrypoint", entrypoint, 0o755),
+		withText(configDir+"/00-default.hcl", defaultConfig, 0o644),
 		testcontainers.WithLabels(map[string]string{modeLabel: r.name}),
 		testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 			init := true // plugins leave orphans behind for pid 1 to reap
@@ -126,20 +121,6 @@ func runWith(ctx context.Context, img string, r right, v2 bool, opts []testconta
 	}
 	c := &Container{Container: ctr}
 	return c, errors.Join(err, c.learn(ctx))
-}
-
-// cgroupV2 asks the daemon, which may be on another kernel than we are.
-func cgroupV2(ctx context.Context) (bool, error) {
-	cli, err := testcontainers.NewDockerClientWithOpts(ctx)
-	if err != nil {
-		return false, fmt.Errorf("docker client: %w", err)
-	}
-	defer cli.Close()
-	info, err := cli.Info(ctx, client.InfoOptions{})
-	if err != nil {
-		return false, fmt.Errorf("docker info: %w", err)
-	}
-	return info.Info.CgroupVersion == "2", nil
 }
 
 // ErrGone is the error of a container that does not exist any more.
@@ -185,10 +166,7 @@ func WithPort(port int) testcontainers.CustomizeRequestOption {
 		req.ExposedPorts = []string{p.String()}
 		for _, o := range []testcontainers.CustomizeRequestOption{
 			testcontainers.WithLabels(map[string]string{portLabel: strconv.Itoa(port)}),
-			testcontainers.WithFiles(testcontainers.ContainerFile{
-				Reader:            strings.NewReader(fmt.Sprintf("ports {\n  http = %d\n}\n", port)),
-				ContainerFilePath: configDir + "/10-port.hcl", FileMode: 0o644,
-			}),
+			withText(configDir+"/10-port.hcl", fmt.Sprintf("ports {\n  http = %d\n}\n", port), 0o644),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 				hc.PortBindings = network.PortMap{p: {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(port)}}}
 			}),
@@ -204,18 +182,19 @@ func WithPort(port int) testcontainers.CustomizeRequestOption {
 // WithConfigString adds agent configuration, which wins over what was added before.
 func WithConfigString(hcl string) testcontainers.CustomizeRequestOption {
 	return func(req *testcontainers.GenericContainerRequest) error {
-		return testcontainers.WithFiles(testcontainers.ContainerFile{
-			Reader:            strings.NewReader(hcl),
-			ContainerFilePath: nextConfig(req), FileMode: 0o644,
-		})(req)
+		return withText(nextConfig(req), hcl, 0o644)(req)
 	}
+}
+
+func withText(path, text string, mode int64) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithFiles(testcontainers.ContainerFile{
+		Reader: strings.NewReader(text), ContainerFilePath: path, FileMode: mode,
+	})
 }
 
 // WithNamedConfig adds agent configuration that PutConfig replaces. That of WithConfigString wins over it.
 func WithNamedConfig(name, hcl string) testcontainers.CustomizeRequestOption {
-	return testcontainers.WithFiles(testcontainers.ContainerFile{
-		Reader: strings.NewReader(hcl), ContainerFilePath: namedConfig(name), FileMode: 0o644,
-	})
+	return withText(namedConfig(name), hcl, 0o644)
 }
 
 func namedConfig(name string) string { return configDir + "/40-" + name + ".hcl" }

@@ -39,7 +39,8 @@ func TestRelease_IsVerified(t *testing.T) {
 			files := release(t, tc.key)
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				file := path.Base(r.URL.Path)
-				w.Header().Set("Content-Type", map[string]string{".json": "application/json", ".zip": "application/zip"}[path.Ext(file)])
+				w.Header().Set("Content-Type", map[string]string{".json": "application/json",
+					".zip": "application/zip"}[path.Ext(file)])
 				if tc.status != 0 {
 					w.WriteHeader(tc.status)
 				}

@@ -52,7 +52,8 @@ func TestKernelIsFoundWhereItWasUnpacked(t *testing.T) {
 	t.Setenv(kernelEnv, dir)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	k, err := findKernel(t.Context(), t.Logf)
-	if err != nil || k.release != "6.2" || k.image != filepath.Join(dir, "boot/vmlinuz-6.2") || k.modules() != filepath.Join(dir, "lib/modules/6.2") {
+	if err != nil || k.release != "6.2" || k.image != filepath.Join(dir, "boot/vmlinuz-6.2") ||
+		k.modules() != filepath.Join(dir, "lib/modules/6.2") {
 		t.Errorf("got %+v, %v", k, err)
 	}
 }
@@ -115,7 +116,8 @@ func TestEventsOfATestRunBecomeAResultEach(t *testing.T) {
 	if want := []string{"TestA", "TestA/b/c", "TestA/b/c/d", "TestHangs"}; !slices.Equal(r.order, want) {
 		t.Errorf("order %q, want %q", r.order, want)
 	}
-	for name, want := range map[string]string{"TestA": "fail", "TestA/b/c": "pass", "TestA/b/c/d": "skip", "TestHangs": ""} {
+	for name, want := range map[string]string{"TestA": "fail", "TestA/b/c": "pass", "TestA/b/c/d": "skip",
+		"TestHangs": ""} {
 		if got := r.tests[name].action; got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

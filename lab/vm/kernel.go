@@ -53,7 +53,8 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 		return k, nil
 	}
 	if err := fetchKernel(ctx, dir, progress); err != nil {
-		return kernel{}, fmt.Errorf("failed to get a kernel for the VM (set %s to a linux-image package, or to a directory with one unpacked in it): %w", kernelEnv, err)
+		return kernel{}, fmt.Errorf("failed to get a kernel for the VM "+
+			"(set %s to a linux-image package, or to a directory with one unpacked in it): %w", kernelEnv, err)
 	}
 	return cachedKernel(dir)
 }

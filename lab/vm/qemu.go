@@ -42,9 +42,12 @@ type machine struct {
 
 // kernelArgs: an oops is a panic, and a panic ends QEMU, so that either is seen at
 // once; the mitigations protect nothing here, and cost time when emulated.
-const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on rcupdate.rcu_expedited=1"
+const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on " +
+	"rcupdate.rcu_expedited=1"
 
-func startMachine(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *machine, err error) {
+func startMachine(
+	ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options,
+) (_ *machine, err error) {
 	var files []*os.File // the process's, from descriptor 3 on
 	m := &machine{console: newTail(o.Console), said: newTail(nil), printed: make(chan struct{}), done: make(chan struct{})}
 	var ours []net.Conn
@@ -165,7 +168,8 @@ func (m *machine) end(patience time.Duration) error {
 		return nil
 	case <-time.After(patience):
 		m.kill()
-		return fmt.Errorf("the VM has not switched itself off within %v and was killed; the end of its console:\n%s", patience, m.console)
+		return fmt.Errorf("the VM has not switched itself off within %v and was killed; the end of its console:\n%s",
+			patience, m.console)
 	}
 }
 

@@ -82,7 +82,8 @@ func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 	if err := os.WriteFile(file, []byte("of the host"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new", file)); got != "of the hostchanged" {
+	if got := run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new",
+		file)); got != "of the hostchanged" {
 		t.Errorf("the VM reads %q", got)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of the host" {
@@ -108,16 +109,19 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"grep -c cgroup /proc/mounts":  "1",
 		"cat /sys/fs/cgroup/system.slice/cgroup.controllers": run(t, v, "cat /sys/fs/cgroup/cgroup.controllers"),
 		"grep -wo landlock /sys/kernel/security/lsm":         "landlock",
-		"ulimit -n":                       "1024",
-		"ulimit -Hn":                      "524288",
-		"cat /sys/class/net/lo/operstate": "unknown", // as when it is up
-		"stat -c %F:%a /dev/null /dev/ptmx /dev/shm":      "character special file:666\ncharacter special file:666\ndirectory:1777",
+		"ulimit -n":                                       "1024",
+		"ulimit -Hn":                                      "524288",
+		"cat /sys/class/net/lo/operstate":                 "unknown", // as when it is up
+		"stat -c %F:%a /dev/null /dev/ptmx":               "character special file:666\ncharacter special file:666",
+		"stat -c %F:%a /dev/shm":                          "directory:1777",
 		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // loaded by the open
 		"modprobe -n -v dummy_hcd | grep -c insmod":       "4",
 		// pivot_root(2) is what runc does, and refuses to do on an initramfs
-		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
+		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; " +
+			"cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
 		// an orphan is waited for
-		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; while test -e /proc/$(cat /run/orphan); do sleep 0.1; done; echo gone": "gone",
+		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; " +
+			"while test -e /proc/$(cat /run/orphan); do sleep 0.1; done; echo gone": "gone",
 	} {
 		if got := run(t, v, line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
@@ -221,7 +225,8 @@ func runsManyAtOnce(t *testing.T, v *vm.VM) {
 	for i := range 20 {
 		all.Go(func() {
 			want := fmt.Sprint(i)
-			if out, err := v.Output(t.Context(), "sh", "-c", "sleep 0.2; echo "+want); err != nil || strings.TrimSpace(out) != want {
+			if out, err := v.Output(t.Context(), "sh", "-c", "sleep 0.2; echo "+want); err != nil ||
+				strings.TrimSpace(out) != want {
 				t.Errorf("%s: %q, %v", want, out, err)
 			}
 		})
@@ -246,7 +251,8 @@ func givesASlowReaderAll(t *testing.T, v *vm.VM) {
 	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // than what is on the way
 		size := 1<<20 + more
 		r := &slowReader{wait: 5 * time.Second}
-		if err := v.Run(t.Context(), vm.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}, Stdout: r}); err != nil || r.n != size {
+		if err := v.Run(t.Context(), vm.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"},
+			Stdout: r}); err != nil || r.n != size {
 			t.Errorf("%d bytes of %d, %v", r.n, size, err)
 		}
 	}
@@ -257,7 +263,9 @@ func forwards(t *testing.T, v *vm.VM) {
 	said, w := io.Pipe()
 	done := make(chan error)
 	go func() {
-		done <- v.Run(ctx, vm.Cmd{Args: []string{"python3", "-uc", "import http.server as h; s = h.HTTPServer(('127.0.0.1', 4700), h.SimpleHTTPRequestHandler); print('up'); s.serve_forever()"}, Stdout: w, Stderr: io.Discard})
+		done <- v.Run(ctx, vm.Cmd{Args: []string{"python3", "-uc",
+			"import http.server as h; s = h.HTTPServer(('127.0.0.1', 4700), " +
+				"h.SimpleHTTPRequestHandler); print('up'); s.serve_forever()"}, Stdout: w, Stderr: io.Discard})
 	}()
 	if _, err := said.Read(make([]byte, 100)); err != nil {
 		t.Fatal(err)
@@ -370,7 +378,8 @@ func TestDiskOutlivesTheVM(t *testing.T) {
 		t.Errorf("it runs commands after its context has ended: %q", out)
 	}
 	v = start(t, t.Context(), vm.Options{Memory: 512, Disk: disk})
-	if got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true"); !strings.HasPrefix(got, "kept\n") || !strings.Contains(got, "No such file") {
+	if got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true"); !strings.HasPrefix(got, "kept\n") ||
+		!strings.Contains(got, "No such file") {
 		t.Errorf("the next VM finds %q", got)
 	}
 }
@@ -443,9 +452,12 @@ func TestMistakesAreToldInASentence(t *testing.T) {
 		o    vm.Options
 		want string
 	}{
-		{"a kernel that is not there", map[string]string{"LAB_VM_KERNEL": "/nowhere/kernel.deb"}, vm.Options{}, "failed to use LAB_VM_KERNEL: stat /nowhere/kernel.deb"},
-		{"a directory without a kernel", map[string]string{"LAB_VM_KERNEL": empty}, vm.Options{}, "want boot/vmlinuz-VERSION and lib/modules/VERSION"},
-		{"no package", map[string]string{"LAB_VM_KERNEL": os.Args[0]}, vm.Options{}, "failed to use LAB_VM_KERNEL: failed to run dpkg-deb"},
+		{"a kernel that is not there", map[string]string{"LAB_VM_KERNEL": "/nowhere/kernel.deb"}, vm.Options{},
+			"failed to use LAB_VM_KERNEL: stat /nowhere/kernel.deb"},
+		{"a directory without a kernel", map[string]string{"LAB_VM_KERNEL": empty}, vm.Options{},
+			"want boot/vmlinuz-VERSION and lib/modules/VERSION"},
+		{"no package", map[string]string{"LAB_VM_KERNEL": os.Args[0]}, vm.Options{},
+			"failed to use LAB_VM_KERNEL: failed to run dpkg-deb"},
 		{"no qemu", map[string]string{"PATH": empty}, vm.Options{}, "apt-get install"},
 		{"too little memory", nil, vm.Options{Memory: 10}, "want at least 256 MiB"},
 		{"a disk in no directory", nil, vm.Options{Disk: "/nowhere/disk"}, "/nowhere/disk"},

@@ -15,7 +15,8 @@ func TestAWheelHasWhatItSaysAndASourceBecomesIt(t *testing.T) {
 		t.Skip("there is no ", python)
 	}
 	dir := t.TempDir()
-	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"}, Files: map[string]string{"more/words.txt": "full\n"}}
+	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"},
+		Files: map[string]string{"more/words.txt": "full\n"}}
 	if err := w.Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,8 @@ record = {path: sum for path, sum, size in csv.reader(z.read("moon_phase-1.2.dis
 assert set(record) == set(z.namelist()) >= {"moon_phase.py", "more/words.txt"}, record
 for path, sum in record.items():
     if sum:
-        assert sum == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(z.read(path)).digest()).decode().rstrip("="), path
+        digest = hashlib.sha256(z.read(path)).digest()
+        assert sum == "sha256=" + base64.urlsafe_b64encode(digest).decode().rstrip("="), path
 assert "Requires-Dist: sun>=2\n" in z.read("moon_phase-1.2.dist-info/METADATA").decode()
 tarfile.open(os.path.join(dir, "moon_phase-1.2.tar.gz")).extractall(dir)
 sys.path.insert(0, os.path.join(dir, "moon_phase-1.2"))
@@ -45,10 +47,12 @@ assert open(os.path.join(dir, "built", file), "rb").read() == open(wheel, "rb").
 	if out, err := exec.Command(python, "-I", "-c", check, dir, w.File()).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	if err := (Wheel{Name: "package", Version: "1", Files: map[string]string{"package/__init__.py": ""}}).Write(dir); err != nil {
+	if err := (Wheel{Name: "package", Version: "1",
+		Files: map[string]string{"package/__init__.py": ""}}).Write(dir); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"), filepath.Join(dir, "out")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"),
+		filepath.Join(dir, "out")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "out/package.py")); err == nil {

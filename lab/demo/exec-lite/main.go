@@ -74,7 +74,8 @@ func (d *demo) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stage.Note("killing plugin %d and supervisor %d; meanwhile the first task is told to exit with code 7", plugin, supervisor)
+	stage.Note("killing plugin %d and supervisor %d; meanwhile the first task has to exit with code 7",
+		plugin, supervisor)
 	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -9 %d %d", plugin, supervisor)); err != nil {
 		return err
 	}
@@ -96,7 +97,8 @@ func (d *demo) acts(ctx context.Context) error {
 			return fmt.Errorf("task %d did not live on", pid)
 		}
 	}
-	stage.Note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.", tasks[1], tasks[2])
+	stage.Note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.",
+		tasks[1], tasks[2])
 
 	stage.Say("What Nomad reports for the task that ended while neither ran")
 	return d.exitCode(ctx, lite, 7)
@@ -143,9 +145,10 @@ func (d *demo) ours(ctx context.Context) ([]forest.Process, error) {
 	}
 	found := forest.Below(all, pid)
 	for _, p := range all {
-		orphan := strings.HasPrefix(p.Args, "outrider-supervisor ") && strings.Contains(p.Args, " "+d.agent.StateDir()) || strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
-		if orphan &&
-			!slices.ContainsFunc(found, func(q forest.Process) bool { return q.PID == p.PID }) {
+		supervisor := strings.HasPrefix(p.Args, "outrider-supervisor ") && strings.Contains(p.Args, " "+d.agent.StateDir())
+		task := strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
+		known := slices.ContainsFunc(found, func(q forest.Process) bool { return q.PID == p.PID })
+		if (supervisor || task) && !known {
 			found = append(found, forest.Below(all, p.PID)...)
 		}
 	}

@@ -66,7 +66,7 @@ func (d *demo) page(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := web.wait(ctx, "to run", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusRunning }); err != nil {
+	if err := web.wait(ctx, "to run", is(api.AllocClientStatusRunning)); err != nil {
 		return err
 	}
 	var services []*api.ServiceRegistration
@@ -78,7 +78,8 @@ func (d *demo) page(ctx context.Context) error {
 		return fmt.Errorf("failed to look the service up: %w", err)
 	}
 	url := fmt.Sprintf("http://%s:%d/", services[0].Address, services[0].Port)
-	const get = "import sys, urllib.request as r; print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
+	const get = "import sys, urllib.request as r\n" +
+		"print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
 	var page string
 	err = stage.Until(ctx, "the page", func() (bool, error) { // the program runs, and may not listen yet
 		page, err = d.agent.Exec(ctx, "python3", "-c", get, url)
@@ -135,7 +136,7 @@ func (d *demo) moon(ctx context.Context, environment string) error {
 
 // killed kills the plugin while it builds.
 func (d *demo) killed(ctx context.Context) error {
-	stage.Say("Another environment (for a script that says itself what it needs), and kill -9 of the plugin while it builds")
+	stage.Say("Another environment (for a script that lists its own needs), and kill -9 of the plugin while it builds")
 	for try := 1; ; try++ {
 		late, err := d.killedAmid(ctx)
 		if err != nil || !late {
@@ -221,7 +222,7 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.wait(ctx, "to fail", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusFailed }); err != nil {
+	if err := r.wait(ctx, "to fail", is(api.AllocClientStatusFailed)); err != nil {
 		return err
 	}
 	_, err = r.tells(ctx, "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)")
@@ -319,6 +320,10 @@ func (r *run) wait(ctx context.Context, what string, done func(*api.Allocation) 
 	})
 }
 
+func is(status string) func(*api.Allocation) bool {
+	return func(a *api.Allocation) bool { return a.ClientStatus == status }
+}
+
 // events are those of the only task.
 func (r *run) events() []*api.TaskEvent {
 	for _, s := range r.alloc.TaskStates {
@@ -345,5 +350,6 @@ func (r *run) took() string {
 	for _, e := range r.events() {
 		at[e.Type] = e.Time
 	}
-	return fmt.Sprintf("%.2f s after the task's directory was made", time.Duration(at[api.TaskStarted]-at[api.TaskSetup]).Seconds())
+	took := time.Duration(at[api.TaskStarted] - at[api.TaskSetup])
+	return fmt.Sprintf("%.2f s after the task's directory was made", took.Seconds())
 }

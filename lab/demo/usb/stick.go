@@ -105,7 +105,8 @@ func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (a
 // plugged looks where the agent is, below root.
 func plugged(ctx context.Context, a agent.Agent, root, id string) (bool, error) {
 	vendor, product, _ := strings.Cut(id, ":")
-	out, err := a.Exec(ctx, "sh", "-c", fmt.Sprintf(`cd %s/sys/bus/usb/devices 2>/dev/null || exit 0
-for d in *; do [ "$(cat $d/idVendor $d/idProduct 2>/dev/null | tr -d '\n')" = %s%s ] && echo yes; done; true`, root, vendor, product))
+	const script = `cd "$1/sys/bus/usb/devices" 2>/dev/null || exit 0
+for d in *; do [ "$(cat $d/idVendor $d/idProduct 2>/dev/null | tr -d '\n')" = "$2" ] && echo yes; done; true`
+	out, err := a.Exec(ctx, "sh", "-c", script, "sh", root, vendor+product)
 	return out != "", err
 }

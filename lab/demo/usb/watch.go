@@ -99,7 +99,8 @@ func (d *demo) output() (string, error) {
 	alloc := &api.Allocation{ID: d.alloc}
 	cancel := make(chan struct{})
 	defer close(cancel)
-	frames, errs := d.agent.Client().AllocFS().Logs(alloc, false, "talker", api.FSLogNameStdout, api.OriginStart, 0, cancel, nil)
+	fs := d.agent.Client().AllocFS()
+	frames, errs := fs.Logs(alloc, false, "talker", api.FSLogNameStdout, api.OriginStart, 0, cancel, nil)
 	var out strings.Builder
 	for {
 		select {

@@ -17,11 +17,13 @@ import (
 func TestBuildTellsWhatItDoes(t *testing.T) {
 	var told []string
 	text := "go: downloading a.example/b v1.0.0\na/b\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
-	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)), func(what string) { told = append(told, what) })
+	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)),
+		func(what string) { told = append(told, what) })
 	if want := []string{"# a/d", "./x.go:1:2: undefined: y"}; !slices.Equal(messages, want) {
 		t.Errorf("messages %q, want %q", messages, want)
 	}
-	want := []string{"downloading a.example/b v1.0.0", "packages compiled: 1 of at most 9", "packages compiled: 2 of at most 9"}
+	want := []string{"downloading a.example/b v1.0.0", "packages compiled: 1 of at most 9",
+		"packages compiled: 2 of at most 9"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
@@ -55,7 +57,8 @@ func TestInterruptedBuildEndsAtOnce(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	err := Build{Env: []string{"OUT=" + out}}.Run(ctx)
-	if asked, _ := os.ReadFile(out); err == nil || !strings.Contains(string(asked), "asked") || time.Since(start) > time.Minute {
+	if asked, _ := os.ReadFile(out); err == nil || !strings.Contains(string(asked), "asked") ||
+		time.Since(start) > time.Minute {
 		t.Errorf("%v after %s; asked: %q", err, time.Since(start), asked)
 	}
 }

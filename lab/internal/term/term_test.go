@@ -53,7 +53,8 @@ func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
 func TestStepsOnATerminalEndInAMark(t *testing.T) {
 	var b bytes.Buffer
 	got := run(terminal(&b), &b)
-	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n", "\r\033[K ✗ Starting it (N s)\n"} {
+	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n",
+		"\r\033[K ✗ Starting it (N s)\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)
 		}
@@ -112,7 +113,8 @@ func TestStatusIsShownOnceTheStepTakesLong(t *testing.T) {
 	if b.String() != "" {
 		t.Errorf("at once: %q", b.String())
 	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(), "Waiting: for it"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(),
+		"Waiting: for it"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %q", b.String())
 		}

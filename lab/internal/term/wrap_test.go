@@ -36,7 +36,8 @@ func TestCutShowsThatItDid(t *testing.T) {
 func TestNoLineIsWiderThanATerminal(t *testing.T) {
 	long := strings.Repeat("many words ", 30)
 	var b bytes.Buffer
-	err := Table(&b, []string{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}, []string{"exec-lite", "1", "unhealthy", long}, []string{"b", "", "", ""})
+	err := Table(&b, []string{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}, []string{"exec-lite", "1", "unhealthy", long},
+		[]string{"b", "", "", ""})
 	if err != nil {
 		t.Fatal(err)
 	}

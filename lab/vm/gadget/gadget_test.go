@@ -174,7 +174,8 @@ func TestUnpluggedDeviceIsGoneAndComesBackWhereItWas(t *testing.T) {
 }
 
 func TestClosedDeviceLeavesNothing(t *testing.T) {
-	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
+	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
+		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
 	other, err := gadget.Open("gone")
 	if err != nil || !slices.Equal(other.Far(), g.Far()) {
 		t.Fatalf("opened again: %v, %v", other, err)

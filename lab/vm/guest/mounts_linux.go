@@ -95,8 +95,8 @@ func becomeHost() error {
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("failed to share the mounts: %w", err)
 	}
-	for link, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"} {
-		if err := os.Symlink(to, filepath.Join("/dev", link)); err != nil {
+	for link, to := range map[string]string{"fd": "", "stdin": "0", "stdout": "1", "stderr": "2"} {
+		if err := os.Symlink(filepath.Join("/proc/self/fd", to), filepath.Join("/dev", link)); err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,8 @@ func runUSB(verb string, args []string) error {
 	flags := flag.NewFlagSet("usb "+verb, flag.ContinueOnError)
 	port := flags.Int("port", 0, "which `port` to plug it into, 0 to 7")
 	serial := flags.String("serial", "0001", "its serial `number`; empty for none")
-	id := flags.String("id", "1d6b:0104", "its vendor and product `id`, in hex; a known one gets the driver that the kernel has for it")
+	id := flags.String("id", "1d6b:0104",
+		"its vendor and product `id`, in hex; a known one gets the driver that the kernel has for it")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil // it was shown
 	} else if err != nil {
