@@ -12,33 +12,16 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// NodeHealthyStrategy waits for a node that can run tasks of some drivers.
-type NodeHealthyStrategy struct {
-	drivers []string
-	timeout time.Duration
+// NodeHealthy waits until the agent leads, its node is registered and ready, and the named drivers are detected and
+// healthy. An open port means none of that. The limit is that of testcontainers.WithWaitStrategy, a minute, or of
+// WithWaitStrategyAndDeadline.
+func NodeHealthy(drivers ...string) wait.Strategy {
+	return wait.ForNop(func(ctx context.Context, target wait.StrategyTarget) error {
+		return nodeHealthy(ctx, target, drivers)
+	})
 }
 
-var _ wait.Strategy = (*NodeHealthyStrategy)(nil)
-
-// NodeHealthy waits until the agent leads, its node is registered and ready, and
-// the named drivers are detected and healthy. An open port says none of that.
-func NodeHealthy(drivers ...string) *NodeHealthyStrategy {
-	return &NodeHealthyStrategy{drivers: drivers, timeout: time.Minute}
-}
-
-// WithTimeout replaces the limit of one minute.
-func (s *NodeHealthyStrategy) WithTimeout(d time.Duration) *NodeHealthyStrategy {
-	s.timeout = d
-	return s
-}
-
-// Timeout implements wait.StrategyTimeout.
-func (s *NodeHealthyStrategy) Timeout() *time.Duration { return &s.timeout }
-
-// WaitUntilReady implements wait.Strategy.
-func (s *NodeHealthyStrategy) WaitUntilReady(ctx context.Context, target wait.StrategyTarget) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+func nodeHealthy(ctx context.Context, target wait.StrategyTarget, drivers []string) error {
 	info, err := target.Inspect(ctx)
 	if err != nil {
 		return err
@@ -60,7 +43,7 @@ func (s *NodeHealthyStrategy) WaitUntilReady(ctx context.Context, target wait.St
 		case err == nil && !state.Running:
 			return false, fmt.Errorf("nomad exited with code %d", state.ExitCode)
 		}
-		_, err = Health(ctx, client, s.drivers...)
+		_, err = Health(ctx, client, drivers...)
 		if ctx.Err() == nil || missing == nil {
 			missing = err
 		}
