@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-func TestErrorOfACommandFitsATerminal(t *testing.T) {
+func TestCommand_WrapsErrors(t *testing.T) {
 	l, _ := quiet(t)
 	cause := errors.New(strings.Repeat("many words ", 30) + "end")
 	err := l.Command(t.Context(), func(context.Context) error { return cause })
@@ -25,7 +25,7 @@ func TestErrorOfACommandFitsATerminal(t *testing.T) {
 	}
 }
 
-func TestInterruptSaysWhatThereIs(t *testing.T) {
+func TestCommand_ReportsTheLabOnInterrupt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do   func(ctx context.Context) error
 		want string

@@ -34,7 +34,7 @@ func parser(t *testing.T) *api.Client {
 	return c
 }
 
-func TestMistakesInAJobFileAreAllShownWithItsName(t *testing.T) {
+func TestParseJob_ReportsEveryMistakeWithTheFilesName(t *testing.T) {
 	c := parser(t)
 	for _, tc := range []struct {
 		name, text string

@@ -35,7 +35,7 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	}, &b
 }
 
-func TestRuntimeIsChosenByWhatIsThere(t *testing.T) {
+func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 	no := errors.New("broken")
 	for _, tc := range []struct {
 		name          string
@@ -72,7 +72,7 @@ func TestRuntimeIsChosenByWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
+func TestLab_WithoutALab(t *testing.T) {
 	l, out := quiet(t)
 	if err := l.Down(t.Context()); err != nil || !strings.Contains(out.String(), "nothing to do") {
 		t.Errorf("down: %v, %s", err, out)
@@ -96,7 +96,7 @@ func TestWithoutALabDownAndStatusSucceedAndTheOthersSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTableShowsEachPluginsHealth(t *testing.T) {
+func TestRows_ShowEachPluginsHealth(t *testing.T) {
 	got := rows([]nomad.Driver{
 		{Name: "a", Version: "1.0.0", Detected: true, Healthy: true, Description: "Healthy"},
 		{Name: "b", Detected: true, Description: "no cgroup"},
@@ -114,7 +114,7 @@ func TestTableShowsEachPluginsHealth(t *testing.T) {
 	}
 }
 
-func TestReloadTellsWhichTasksLivedOn(t *testing.T) {
+func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 	start := time.Unix(100, 0)
 	run := func(f func(*task)) task {
 		x := task{Job: "j", Alloc: "12345678-9", Name: "t", State: "running", Started: start}
@@ -144,7 +144,7 @@ func TestReloadTellsWhichTasksLivedOn(t *testing.T) {
 	}
 }
 
-func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
+func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bin, []byte("1"), 0o755)
 	none := map[string]string{usbLabel: "none"}
@@ -190,7 +190,7 @@ func TestHashFollowsNomadAndPluginsAndDifferenceNamesThem(t *testing.T) {
 	}
 }
 
-func TestUSBIsWhatWasAskedForOrAsBefore(t *testing.T) {
+func TestUSB_IsAsAskedForOrAsBefore(t *testing.T) {
 	for in, want := range map[string]usb{"": usbAsBefore, "none": usbNone, "sim": usbSim} {
 		if got, err := parseUSB(in); err != nil || got != want {
 			t.Errorf("%q: got %q, %v", in, got, err)
@@ -207,7 +207,7 @@ func TestUSBIsWhatWasAskedForOrAsBefore(t *testing.T) {
 	}
 }
 
-func TestDeviceTableSaysWhoHasWhatAndWhy(t *testing.T) {
+func TestDeviceRows_HaveUsersAndReasons(t *testing.T) {
 	got := deviceRows([]nomad.Device{
 		{Group: "10c4/zigbee/ea60", ID: "10c4:ea60:1", Healthy: true, Users: []string{"a/t", "b/t"}},
 		{Group: "10c4/zigbee/ea60 (unhealthy)", ID: "10c4:ea60:2", Description: "unplugged"},
@@ -222,7 +222,7 @@ func TestDeviceTableSaysWhoHasWhatAndWhy(t *testing.T) {
 	}
 }
 
-func TestUnplacedJobSaysWhy(t *testing.T) {
+func TestReasons_OfAnUnplacedJob(t *testing.T) {
 	got := reasons(map[string]*api.AllocationMetric{
 		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1},
 			DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
@@ -234,7 +234,7 @@ func TestUnplacedJobSaysWhy(t *testing.T) {
 	}
 }
 
-func TestMissingDriverAndDeviceSayWhyAndWhatToDo(t *testing.T) {
+func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
 	i := agent.Info{Plugins: []string{"nomad-driver-exec-lite", "nomad-driver-python"}}
 	for _, tc := range []struct {
 		driver nomad.Driver
@@ -262,7 +262,7 @@ func TestMissingDriverAndDeviceSayWhyAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestFailedTaskSaysWhy(t *testing.T) {
+func TestReason_OfAFailedTask(t *testing.T) {
 	event := func(kind, text string) *api.TaskEvent { return &api.TaskEvent{Type: kind, DisplayMessage: text} }
 	exit := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 1", ExitCode: 1}
 	for _, tc := range []struct {
@@ -296,7 +296,7 @@ func TestFailedTaskSaysWhy(t *testing.T) {
 	}
 }
 
-func TestShellInAContainerKnowsTheAgent(t *testing.T) {
+func TestShell_HasTheAgentsAddress(t *testing.T) {
 	a := &described{info: agent.Info{Runtime: agent.Container, Container: "c1"}}
 	got := strings.Join(containerShell(a, false), " ")
 	if want := "exec -i -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash"; got != want {
@@ -319,7 +319,7 @@ func (d *described) Alive(context.Context) error { return d.ended }
 func (d *described) Info() agent.Info { return d.info }
 func (d *described) Address() string  { return "http://127.0.0.1:4747" }
 
-func TestDownTellsWhatIsKeptAndPurgeRemovesIt(t *testing.T) {
+func TestDown_ListsWhatPurgeRemoves(t *testing.T) {
 	l, out := quiet(t)
 	l.docker = func(context.Context) error { return nil }
 	there := true
@@ -371,7 +371,7 @@ func TestDownTellsWhatIsKeptAndPurgeRemovesIt(t *testing.T) {
 	}
 }
 
-func TestWhatTheAgentWaitsForIsShownWhereADriverSaysIt(t *testing.T) {
+func TestMissing_ShowsADriversOwnMessage(t *testing.T) {
 	l, out := quiet(t)
 	end := l.steps.Step("Waiting for the plugins")
 	show := Missing(l.steps)
@@ -387,7 +387,7 @@ func TestWhatTheAgentWaitsForIsShownWhereADriverSaysIt(t *testing.T) {
 	end(nil, "")
 }
 
-func TestPortThatIsTakenIsNamed(t *testing.T) {
+func TestUp_NamesATakenPort(t *testing.T) {
 	l, _ := quiet(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -406,7 +406,7 @@ func TestPortThatIsTakenIsNamed(t *testing.T) {
 	}
 }
 
-func TestTaskThatTakesLongToStartIsTold(t *testing.T) {
+func TestPending_ReportsATaskThatStartsSlowly(t *testing.T) {
 	l, out := quiet(t)
 	r := &jobRun{lab: l, out: term.NewLines(out)}
 	alloc := func(state string) []*api.Allocation {

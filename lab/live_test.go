@@ -123,8 +123,8 @@ func slowScheduler(t *testing.T, a agent.Agent) {
 	})
 }
 
-// TestLabFromUpToDown walks the way that a developer goes.
-func TestLabFromUpToDown(t *testing.T) {
+// TestLab_FromUpToDown walks the way that a developer goes.
+func TestLab_FromUpToDown(t *testing.T) {
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
@@ -235,7 +235,7 @@ func TestLabFromUpToDown(t *testing.T) {
 	step("down again", "nothing to do", func() error { return l.Down(ctx) })
 }
 
-func TestFailedUpLeavesNothing(t *testing.T) {
+func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 	l, out := live(t)
 	// a nomad that says its version and then does not start
 	bad := filepath.Join(t.TempDir(), "nomad")
@@ -255,8 +255,8 @@ func TestFailedUpLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLabWithASimulatedStick is what the README shows.
-func TestLabWithASimulatedStick(t *testing.T) {
+// TestLab_WithASimulatedStick is what the README shows.
+func TestLab_WithASimulatedStick(t *testing.T) {
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

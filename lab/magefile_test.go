@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-func TestTargetsAreNamedAsInTheReadme(t *testing.T) {
+func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 	root, err := build.Root(".")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestTargetsAreNamedAsInTheReadme(t *testing.T) {
 	}
 }
 
-func TestInterruptEndsACommandInOrder(t *testing.T) {
+func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	root, err := build.Root(".")
 	if err != nil {
 		t.Fatal(err)

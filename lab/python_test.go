@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-func TestPythonsAreShownWithWhatBuildsEnvironments(t *testing.T) {
+func TestPythons_AreShownWithTheInstaller(t *testing.T) {
 	python := func(attributes map[string]string) []nomad.Driver {
 		return []nomad.Driver{{Name: "exec-lite"}, {Name: "python", Attributes: attributes}}
 	}
@@ -33,7 +33,7 @@ func TestPythonsAreShownWithWhatBuildsEnvironments(t *testing.T) {
 	}
 }
 
-func TestTheLabIsWhereTasksCanReachIt(t *testing.T) {
+func TestDefaultDir_IsReachedByTasks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		dir := t.TempDir()
 		if got, want := defaultDir(dir), filepath.Join(dir, ".lab"); got != want {

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-func TestLastWordsAreWaitedForHoweverLateTheyCome(t *testing.T) {
+func TestStreams_WaitForTheLastOutput(t *testing.T) {
 	t.Parallel()
 	frame, err := json.Marshal(api.StreamFrame{File: "main.stdout.0", Data: []byte("last words\n")})
 	if err != nil {
@@ -59,7 +59,7 @@ func TestLastWordsAreWaitedForHoweverLateTheyCome(t *testing.T) {
 }
 
 // A task of the job may go on when another has failed, and its stream is always behind.
-func TestATaskThatTalksOnIsNotWaitedFor(t *testing.T) {
+func TestStreams_DoNotWaitForATaskThatKeepsPrinting(t *testing.T) {
 	t.Parallel()
 	frame, err := json.Marshal(api.StreamFrame{File: "main.stdout.0", Data: []byte("word\n")})
 	if err != nil {

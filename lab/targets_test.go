@@ -11,7 +11,7 @@ type demo struct{}
 func (demo) Reload(context.Context, *string) error { return nil }
 func (demo) Run(context.Context, string) error     { return nil }
 
-func TestWhatIsNoTargetIsRefusedBeforeAnythingRuns(t *testing.T) {
+func TestCheckTargets_RefusesUnknownTargets(t *testing.T) {
 	for args, ok := range map[string]bool{
 		"":                               true,
 		"test demo:reload":               true,

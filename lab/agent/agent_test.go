@@ -68,7 +68,7 @@ func runningAlloc(t *testing.T, a agent.Agent, job string) *api.Allocation {
 	return alloc
 }
 
-func TestTasksLiveOnWhileTheAgentIsStoppedAndKilled(t *testing.T) {
+func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) {
 	a := run(t)
 	ctx := t.Context()
 	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
@@ -109,7 +109,7 @@ func TestTasksLiveOnWhileTheAgentIsStoppedAndKilled(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesNothing(t *testing.T) {
+func TestAgent_CloseLeavesNothing(t *testing.T) {
 	a := run(t)
 	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestFailedStartLeavesNothingAndSaysWhy(t *testing.T) {
+func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "nomad-driver-broken")
 	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho my reason >&2\nexit 1\n"), 0o755); err != nil {
@@ -174,7 +174,7 @@ func TestFailedStartLeavesNothingAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestTwoAgentsDoNotMeet(t *testing.T) {
+func TestAgent_DoesNotMeetAnother(t *testing.T) {
 	a, b := run(t), run(t)
 	if a.Address() == b.Address() {
 		t.Fatal("one address")
@@ -194,7 +194,7 @@ func TestTwoAgentsDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestAgentIsFoundAgainByItsDirectory(t *testing.T) {
+func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
 	a := run(t)
 	b, err := agent.Open(t.Context(), a.Info().Dir)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestConfigNamesEveryPluginWithItsOwnState(t *testing.T) {
+func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 	got := config(Options{
 		Name: "n",
 		Plugins: []Plugin{
@@ -33,7 +33,7 @@ func TestConfigNamesEveryPluginWithItsOwnState(t *testing.T) {
 	}
 }
 
-func TestPluginNamesItsDriver(t *testing.T) {
+func TestPlugin_NamesItsDriver(t *testing.T) {
 	for binary, want := range map[string]string{
 		"/b/nomad-driver-exec-lite": "exec-lite", "nomad-driver-python": "python", "/b/nomad-device-usb": "",
 	} {
@@ -50,7 +50,7 @@ func TestPluginNamesItsDriver(t *testing.T) {
 	}
 }
 
-func TestPluginsAreFoundAmongProcesses(t *testing.T) {
+func TestPluginPIDs_FindsPluginsAmongProcesses(t *testing.T) {
 	got := pluginPIDs(map[int]string{
 		7: "/p/nomad-device-usb", 8: "/p/nomad-driver-x",
 		70: "/p/nomad-device-usb", 71: "/p/nomad-device-usb", // its children, before they execute
@@ -62,7 +62,7 @@ func TestPluginsAreFoundAmongProcesses(t *testing.T) {
 	}
 }
 
-func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
+func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
 	got := environment([]string{
 		"PATH=/bin", "NOMAD_ADDR=http://elsewhere", "NOMAD_TOKEN=x", "VAULT_ADDR=y", "CONSUL_HTTP_ADDR=z",
 		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
@@ -73,7 +73,7 @@ func TestAgentDoesNotInheritWhatPointsElsewhere(t *testing.T) {
 	}
 }
 
-func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
+func TestInteresting_KeepsErrorsOfALog(t *testing.T) {
 	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\n" +
 		"panic: rpc error: code = Unknown desc = x\n"
 	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
@@ -84,7 +84,7 @@ func TestLogTailKeepsWhatTellsWhy(t *testing.T) {
 	}
 }
 
-func TestStateFileSurvivesAndSaysWhenItIsBroken(t *testing.T) {
+func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := readInfo(dir); err != ErrNone {
 		t.Errorf("an empty directory: %v", err)
@@ -108,7 +108,7 @@ func TestStateFileSurvivesAndSaysWhenItIsBroken(t *testing.T) {
 	}
 }
 
-func TestDirectoryIsResolvedAlsoWhereItDoesNotExistYet(t *testing.T) {
+func TestResolve_TakesADirectoryThatDoesNotExist(t *testing.T) {
 	dir := t.TempDir()
 	os.Mkdir(filepath.Join(dir, "real"), 0o755)
 	os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link"))
@@ -118,7 +118,7 @@ func TestDirectoryIsResolvedAlsoWhereItDoesNotExistYet(t *testing.T) {
 	}
 }
 
-func TestRuntimeIsOneOfThree(t *testing.T) {
+func TestParseRuntime_KnowsThree(t *testing.T) {
 	for in, want := range map[string]Runtime{"": Auto, "AUTO": Auto, "host": Host, "container": Container} {
 		if got, err := ParseRuntime(in); err != nil || got != want {
 			t.Errorf("%q: got %q, %v", in, got, err)
@@ -129,7 +129,7 @@ func TestRuntimeIsOneOfThree(t *testing.T) {
 	}
 }
 
-func TestDeepDirectoryHasItsPluginStateInTmp(t *testing.T) {
+func TestStateDir_IsInTmpForADeepDirectory(t *testing.T) {
 	if got := stateDir("/srv/lab"); got != "/srv/lab/state" {
 		t.Errorf("a short one: %q", got)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestContainerKeepsItsTasksWhileTheAgentIsRestarted(t *testing.T) {
+func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	if err := agent.DockerAnswers(t.Context()); err != nil {
 		t.Skip(err)
 	}

@@ -31,7 +31,7 @@ func (f *fake) PluginPIDs(context.Context) (map[string]int, error) {
 	return now, nil
 }
 
-func TestDevicePluginIsHealthyOnceItsProcessStays(t *testing.T) {
+func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
 	runs := func(pid int) map[string]int { return map[string]int{"nomad-device-b": pid} }
 	for _, tc := range []struct {
 		name  string
@@ -72,7 +72,7 @@ func (u *unregistered) Stop(context.Context) error                  { return nil
 func (u *unregistered) Start(context.Context) error                 { u.starts++; return nil }
 func (u *unregistered) Logs(context.Context, io.Writer, bool) error { return nil }
 
-func TestSlowClientIsNotRestartedAgainAndAgain(t *testing.T) {
+func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	t.Parallel()
 	const snapshot = "a snapshot"
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +102,7 @@ func TestSlowClientIsNotRestartedAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestWhatADriverSaysOfItselfIsToldAtOnce(t *testing.T) {
+func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -33,7 +33,7 @@ func started(t *testing.T, env []string, argv ...string) Process {
 	return p
 }
 
-func TestOnlyProcessesOfThisDirectoryAreFoundAndKilled(t *testing.T) {
+func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -89,7 +89,7 @@ func TestOnlyProcessesOfThisDirectoryAreFoundAndKilled(t *testing.T) {
 	}
 }
 
-func TestReusedPidIsNotSignalled(t *testing.T) {
+func TestProcess_DoesNotSignalAReusedPid(t *testing.T) {
 	p := started(t, nil, "sleep", "100")
 	other := p
 	other.Start++ // the process that had this pid before
@@ -110,7 +110,7 @@ func TestReusedPidIsNotSignalled(t *testing.T) {
 	}
 }
 
-func TestZombieIsNotAlive(t *testing.T) {
+func TestProcess_ZombieIsNotAlive(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 }
 
-func TestPluginIsReplacedWhileItRuns(t *testing.T) {
+func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "plugin")
 	sleep, _ := exec.LookPath("sleep")
@@ -149,7 +149,7 @@ func TestPluginIsReplacedWhileItRuns(t *testing.T) {
 	}
 }
 
-func TestProgramIsExecutedRightAfterItsInstallationWhileOthersStart(t *testing.T) {
+func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "src")
 	if err := os.WriteFile(src, []byte("#!/bin/sh\n"+strings.Repeat("#\n", 1<<20)), 0o755); err != nil {
@@ -186,7 +186,7 @@ func TestProgramIsExecutedRightAfterItsInstallationWhileOthersStart(t *testing.T
 	}
 }
 
-func TestPortIsGivenOnce(t *testing.T) {
+func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	given := map[int]bool{}
 	for range 200 {
 		ports, err := freePorts(3)
@@ -202,7 +202,7 @@ func TestPortIsGivenOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentHasStartedIsRecognized(t *testing.T) {
+func TestOfAgent_RecognizesItsProcesses(t *testing.T) {
 	for _, tc := range []struct {
 		cmdline, environ string
 		want             bool
@@ -220,7 +220,7 @@ func TestWhatAnAgentHasStartedIsRecognized(t *testing.T) {
 	}
 }
 
-func TestNoAgentStartsWhileCgroupsAreRemoved(t *testing.T) {
+func TestStart_WaitsWhileCgroupsAreRemoved(t *testing.T) {
 	if _, err := os.Stat(cgroupRoot); err != nil {
 		t.Skip(err)
 	}

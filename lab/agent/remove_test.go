@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSealedDirectoriesAreRemoved(t *testing.T) {
+func TestRemoveAll_RemovesSealedDirectories(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	for _, p := range []string{"sealed/deep", "closed/deep"} {
 		if err := os.MkdirAll(filepath.Join(dir, p), 0o755); err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestLibusbIsUsedWhereItCanBe(t *testing.T) {
+func TestLibusb_IsUsedIfPossible(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		t.Fatal(err)

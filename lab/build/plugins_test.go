@@ -55,7 +55,7 @@ func TestPlugins_AreTheModules(t *testing.T) {
 	}
 }
 
-func TestRootIsFoundFromBelow(t *testing.T) {
+func TestRoot_IsFoundFromBelow(t *testing.T) {
 	root := tree(t, map[string]string{"go.work": "go 1.26\n", "a/b/c.go": "package b\n"})
 	if got, err := Root(filepath.Join(root, "a", "b")); err != nil || got != root {
 		t.Errorf("got %q, %v", got, err)
@@ -65,7 +65,7 @@ func TestRootIsFoundFromBelow(t *testing.T) {
 	}
 }
 
-func TestBuildFailureSaysWhatTheCompilerSaid(t *testing.T) {
+func TestBuilder_ReportsTheCompilersMessages(t *testing.T) {
 	root := tree(t, map[string]string{
 		"plugins/broken/go.mod":  "module x\n\ngo 1.26\n",
 		"plugins/broken/main.go": "package main\nfunc main() { undefinedThing() }\n",
@@ -81,7 +81,7 @@ func TestBuildFailureSaysWhatTheCompilerSaid(t *testing.T) {
 	}
 }
 
-func TestPluginGoesToBinOfTheRepositoryWhateverTheWorkingDirectory(t *testing.T) {
+func TestBuilder_WritesToBinOfTheRepository(t *testing.T) {
 	root := tree(t, map[string]string{
 		"plugins/tiny/go.mod":  "module x\n\ngo 1.26\n",
 		"plugins/tiny/main.go": "package main\nfunc main() {}\n",

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestImageIsLookedForInOrder(t *testing.T) {
+func TestEnsure_LooksInOrder(t *testing.T) {
 	no := errors.New("no registry")
 	for _, tc := range []struct {
 		name, base              string
@@ -54,7 +54,7 @@ func TestImageIsLookedForInOrder(t *testing.T) {
 	}
 }
 
-func TestErrorInTheDaemonsStreamIsTheOutcome(t *testing.T) {
+func TestMessages_ReturnTheDaemonsError(t *testing.T) {
 	if err := messages(strings.NewReader(`{"stream":"Step 1"}{"status":"ok"}`)); err != nil {
 		t.Error(err)
 	}

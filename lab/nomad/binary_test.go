@@ -22,7 +22,7 @@ func fake(t *testing.T, path, version string) string {
 	return path
 }
 
-func TestBinaryIsLookedForInOrder(t *testing.T) {
+func TestBinary_LooksInOrder(t *testing.T) {
 	unreachable := errors.New("no route to host")
 	for _, tc := range []struct {
 		name              string
@@ -82,7 +82,7 @@ func TestBinaryIsLookedForInOrder(t *testing.T) {
 	}
 }
 
-func TestNomadBinThatDoesNotWorkIsAnErrorAndNotPassedOver(t *testing.T) {
+func TestBinary_RefusesABrokenNomadBin(t *testing.T) {
 	dir := t.TempDir()
 	silent := filepath.Join(dir, "silent")
 	os.WriteFile(silent, []byte("#!/bin/sh\n"), 0o755)

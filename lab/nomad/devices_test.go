@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-func TestDevicesAreListedWithTheirUsers(t *testing.T) {
+func TestDevices_ListTheirUsers(t *testing.T) {
 	group := func(vendor, kind, name string, devices ...*api.NodeDevice) *api.NodeDeviceResource {
 		return &api.NodeDeviceResource{Vendor: vendor, Type: kind, Name: name, Instances: devices}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestAgentThatIsLetGoAtOnceIsStartedAgain(t *testing.T) {
+func TestEntrypoint_StartsAnAgentThatIsReleasedAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{

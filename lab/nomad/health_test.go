@@ -42,7 +42,7 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 	must.ErrorIs(t, err, ErrNotRegistered)
 }
 
-func TestHealthSaysWhatIsMissingAndWhy(t *testing.T) {
+func TestNotHealthyError_ListsDriversAndReasons(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		err  NotHealthyError
@@ -66,7 +66,7 @@ func TestHealthSaysWhatIsMissingAndWhy(t *testing.T) {
 	}
 }
 
-func TestOnlyADriverThatSpeaksForItselfIsUndetected(t *testing.T) {
+func TestDriver_UndetectedNeedsAttributes(t *testing.T) {
 	for _, tc := range []struct {
 		driver Driver
 		want   bool
@@ -82,7 +82,7 @@ func TestOnlyADriverThatSpeaksForItselfIsUndetected(t *testing.T) {
 	}
 }
 
-func TestDriverIsReadFromTheNode(t *testing.T) {
+func TestDriver_IsReadFromTheNode(t *testing.T) {
 	node := &api.Node{
 		Drivers: map[string]*api.DriverInfo{"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"}},
 		Attributes: map[string]string{

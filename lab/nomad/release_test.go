@@ -107,7 +107,7 @@ func release(t *testing.T, key *openpgp.Entity) map[string][]byte {
 	}
 }
 
-func TestPinnedModuleIsThePinnedVersion(t *testing.T) {
+func TestSource_PinsTheVersion(t *testing.T) {
 	if !strings.Contains(string(sourceMod), "github.com/hashicorp/nomad v"+Version+"\n") {
 		t.Errorf("source/go.mod.txt does not require nomad v%s", Version)
 	}

@@ -24,7 +24,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestModulesComeAfterThoseTheyNeed(t *testing.T) {
+func TestDependencies_ComeFirst(t *testing.T) {
 	k := kernel{release: "6", dir: tree(t, map[string]string{
 		"lib/modules/6/modules.dep": "kernel/a.ko: kernel/b-b.ko.xz kernel/c.ko\n" +
 			"kernel/b-b.ko.xz: kernel/c.ko\nkernel/c.ko:\nkernel/d.ko: kernel/c.ko\n",
@@ -45,7 +45,7 @@ func TestModulesComeAfterThoseTheyNeed(t *testing.T) {
 	}
 }
 
-func TestKernelIsFoundWhereItWasUnpacked(t *testing.T) {
+func TestFindKernel_TakesAnUnpackedOne(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"boot/vmlinuz-6.1": "", "boot/vmlinuz-6.2": "", "lib/modules/6.2/modules.dep.bin": "",
 	})
@@ -58,7 +58,7 @@ func TestKernelIsFoundWhereItWasUnpacked(t *testing.T) {
 	}
 }
 
-func TestMachineWithoutAptIsToldWhatToDo(t *testing.T) {
+func TestFindKernel_WithoutApt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv(kernelEnv, "")
@@ -68,7 +68,7 @@ func TestMachineWithoutAptIsToldWhatToDo(t *testing.T) {
 	}
 }
 
-func TestKVMThatDidNotWorkIsNotTriedUntilTheNextBoot(t *testing.T) {
+func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	names := func() (n []string) {
 		for _, a := range accelerators() {
@@ -94,7 +94,7 @@ func TestKVMThatDidNotWorkIsNotTriedUntilTheNextBoot(t *testing.T) {
 	}
 }
 
-func TestEventsOfATestRunBecomeAResultEach(t *testing.T) {
+func TestResults_AreReadFromTestEvents(t *testing.T) {
 	r := newResults()
 	err := r.read(strings.NewReader(`
 {"Action":"start"}
@@ -136,7 +136,7 @@ func TestEventsOfATestRunBecomeAResultEach(t *testing.T) {
 	}
 }
 
-func TestTailKeepsTheLast(t *testing.T) {
+func TestTail_KeepsTheLast(t *testing.T) {
 	tl := newTail(nil)
 	for range 3 {
 		tl.Write([]byte(strings.Repeat("a", tailSize/2)))
@@ -147,7 +147,7 @@ func TestTailKeepsTheLast(t *testing.T) {
 	}
 }
 
-func TestVMThatHangsIsGivenUp(t *testing.T) {
+func TestVM_IsGivenUpIfItHangs(t *testing.T) {
 	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
 	if err := v.machine.qmp.do("stop", nil, nil); err != nil {
 		t.Fatal(err)

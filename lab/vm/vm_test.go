@@ -55,8 +55,8 @@ func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
 	return v
 }
 
-// TestVM shares one machine among what does it no harm.
-func TestVM(t *testing.T) {
+// TestVM_Commands shares one machine among what does it no harm.
+func TestVM_Commands(t *testing.T) {
 	v := start(t, context.WithoutCancel(t.Context()), vm.Options{})
 	for _, tc := range []struct {
 		name string
@@ -96,7 +96,7 @@ func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := v.Output(t.Context(), self, "-test.list", "TestVM"); err != nil || !strings.Contains(out, "TestVM") {
+	if out, err := v.Output(t.Context(), self, "-test.list", "TestVM_"); err != nil || !strings.Contains(out, "TestVM_") {
 		t.Errorf("this very program says %q, %v", out, err)
 	}
 }
@@ -326,7 +326,7 @@ func hasASerialAdapter(t *testing.T, v *vm.VM) {
 	}
 }
 
-func TestPanicOfTheKernelIsAnErrorWithTheEndOfItsConsole(t *testing.T) {
+func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
 	files, routines := openFiles(t), runtime.NumGoroutine()
 	v := start(t, t.Context(), vm.Options{Memory: 512, CPUs: 1})
 	_, err := v.Output(t.Context(), "sh", "-c", "echo c > /proc/sysrq-trigger")
@@ -368,7 +368,7 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-func TestDiskOutlivesTheVM(t *testing.T) {
+func TestDisk_OutlivesTheVM(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "a disk, of two machines")
 	ctx, cut := context.WithCancel(t.Context())
 	v := start(t, ctx, vm.Options{Memory: 512, Disk: disk})
@@ -397,7 +397,7 @@ func victim() {
 	select {}
 }
 
-func TestVMEndsWithItsProcessAndLeavesNoFile(t *testing.T) {
+func TestVM_EndsWithItsProcess(t *testing.T) {
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"=1", "TMPDIR="+tmp)
@@ -444,7 +444,7 @@ func run1(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func TestMistakesAreToldInASentence(t *testing.T) {
+func TestStart_ReportsMistakesInASentence(t *testing.T) {
 	empty := t.TempDir()
 	for _, tc := range []struct {
 		name string

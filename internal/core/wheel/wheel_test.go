@@ -10,7 +10,7 @@ import (
 const python = "/usr/bin/python3"
 
 // A wheel is also a place to import from (zipimport).
-func TestAWheelHasWhatItSaysAndASourceBecomesIt(t *testing.T) {
+func TestWheel_IsValidAndIsBuiltFromItsSource(t *testing.T) {
 	if _, err := os.Stat(python); err != nil {
 		t.Skip("there is no ", python)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestReadFindsThisVeryProcessAndItsParent(t *testing.T) {
+func TestRead_FindsThisProcessAndItsParent(t *testing.T) {
 	all, err := Read(context.Background(), func(ctx context.Context, argv ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 		return string(out), err
@@ -27,7 +27,7 @@ func TestReadFindsThisVeryProcessAndItsParent(t *testing.T) {
 	t.Fatal("this process is not in the list")
 }
 
-func TestPrintDrawsChildrenBelowTheirParents(t *testing.T) {
+func TestPrint_DrawsChildrenBelowTheirParents(t *testing.T) {
 	all := parse("10 1 5 nomad agent\n12 11 7 sleep 600\n11 10 6 plugin\n13 11 7 sleep 600\n99 2 \nbad\n")
 	var b strings.Builder
 	Print(&b, Below(all, 10), 60)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestSecondMakerWaitsForTheFirst(t *testing.T) {
+func TestLock_WaitsForTheHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock, err := Lock(t.Context(), path, nil)
 	if err != nil {

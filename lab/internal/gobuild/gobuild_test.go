@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestBuildTellsWhatItDoes(t *testing.T) {
+func TestBuild_ReportsItsProgress(t *testing.T) {
 	var told []string
 	text := "go: downloading a.example/b v1.0.0\na/b\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
 	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)),
@@ -29,7 +29,7 @@ func TestBuildTellsWhatItDoes(t *testing.T) {
 	}
 }
 
-func TestSilentBuildTellsOfItselfToo(t *testing.T) {
+func TestBuild_ReportsProgressWhileSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		b := Build{Progress: func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }}
@@ -44,7 +44,7 @@ func TestSilentBuildTellsOfItselfToo(t *testing.T) {
 	})
 }
 
-func TestInterruptedBuildEndsAtOnce(t *testing.T) {
+func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
 	dir := t.TempDir()
 	// a go command that ends when it is asked to
 	const script = "#!/bin/sh\ntrap 'echo asked >\"$OUT\"; kill $!; exit 1' INT\nsleep 600 & wait\n"
@@ -63,7 +63,7 @@ func TestInterruptedBuildEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestBuildThatPrintsALongLineEnds(t *testing.T) {
+func TestBuild_EndsAfterALongLine(t *testing.T) {
 	dir := t.TempDir()
 	const script = "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {

@@ -38,7 +38,7 @@ func colored(w io.Writer) *Printer {
 	return p
 }
 
-func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
+func TestPrinter_PrintsPlainLinesWithoutATerminal(t *testing.T) {
 	var b bytes.Buffer
 	got := run(New(&b), &b)
 	want := "...    Building it: 1 of 2\n" +
@@ -50,7 +50,7 @@ func TestStepsArePlainLinesWithoutATerminal(t *testing.T) {
 	}
 }
 
-func TestStepsOnATerminalEndInAMark(t *testing.T) {
+func TestPrinter_MarksStepsOnATerminal(t *testing.T) {
 	var b bytes.Buffer
 	got := run(terminal(&b), &b)
 	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n",
@@ -64,14 +64,14 @@ func TestStepsOnATerminalEndInAMark(t *testing.T) {
 	}
 }
 
-func TestColourIsForTerminals(t *testing.T) {
+func TestPrinter_UsesColourOnTerminalsOnly(t *testing.T) {
 	var b bytes.Buffer
 	if got := run(colored(&b), &b); !strings.Contains(got, "\033[32m✓\033[0m") {
 		t.Errorf("no green mark in %q", got)
 	}
 }
 
-func TestLongStepGivesASignOfLifeNowAndThen(t *testing.T) {
+func TestPrinter_ShowsProgressOfALongStep(t *testing.T) {
 	var b bytes.Buffer
 	p := New(&b)
 	p.every = time.Hour
@@ -85,7 +85,7 @@ func TestLongStepGivesASignOfLifeNowAndThen(t *testing.T) {
 	}
 }
 
-func TestSilentStepGivesASignOfLifeByItself(t *testing.T) {
+func TestPrinter_ShowsThatASilentStepGoesOn(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		var b locked
 		p := New(&b)
@@ -104,7 +104,7 @@ func TestSilentStepGivesASignOfLifeByItself(t *testing.T) {
 	}
 }
 
-func TestStatusIsShownOnceTheStepTakesLong(t *testing.T) {
+func TestPrinter_ShowsStatusOfALongStep(t *testing.T) {
 	var b locked
 	p := New(&b)
 	p.first = 20 * time.Millisecond
@@ -122,7 +122,7 @@ func TestStatusIsShownOnceTheStepTakesLong(t *testing.T) {
 	end(nil, "")
 }
 
-func TestInterruptedStepHasNotFailed(t *testing.T) {
+func TestPrinter_ShowsAnInterruptedStepAsEnded(t *testing.T) {
 	var b bytes.Buffer
 	New(&b).Step("Building")(fmt.Errorf("compile: %w", context.Canceled), "")
 	if got := seconds.ReplaceAllString(b.String(), "N s"); got != "ended  Building: interrupted (N s)\n" {
@@ -148,7 +148,7 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-func TestDurationsAreForPeople(t *testing.T) {
+func TestShort_RoundsDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		420 * time.Millisecond: "0.4 s", 12 * time.Second: "12 s", 185 * time.Second: "3 min 5 s",
 	} {
@@ -158,7 +158,7 @@ func TestDurationsAreForPeople(t *testing.T) {
 	}
 }
 
-func TestTableKeepsOneLineARow(t *testing.T) {
+func TestTable_KeepsOneLineARow(t *testing.T) {
 	var b bytes.Buffer
 	if err := Table(&b, []string{"NAME", "VERSION", "MESSAGE"}, []string{"exec-lite", "", "two\nlines"}); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestTableKeepsOneLineARow(t *testing.T) {
 	}
 }
 
-func TestWritersDoNotBreakEachOthersLines(t *testing.T) {
+func TestLines_KeepsWritersApart(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLines(&b)
 	var wg sync.WaitGroup

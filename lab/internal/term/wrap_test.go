@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestLinesAreBrokenBetweenWords(t *testing.T) {
+func TestWrap_BreaksBetweenWords(t *testing.T) {
 	for _, tc := range []struct{ name, in, want string }{
 		{"short", "a b\n\nc", "a b\n\nc"},
 		{"long", "aaaa bbbb cccc dddd", "aaaa bbbb\n  cccc\n  dddd"},
@@ -24,7 +24,7 @@ func TestLinesAreBrokenBetweenWords(t *testing.T) {
 	}
 }
 
-func TestCutShowsThatItDid(t *testing.T) {
+func TestCut_MarksWhatItShortened(t *testing.T) {
 	if got := Cut("äöüäöü", 4); got != "äöü…" {
 		t.Errorf("got %q", got)
 	}
@@ -33,7 +33,7 @@ func TestCutShowsThatItDid(t *testing.T) {
 	}
 }
 
-func TestNoLineIsWiderThanATerminal(t *testing.T) {
+func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
 	long := strings.Repeat("many words ", 30)
 	var b bytes.Buffer
 	err := Table(&b, []string{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}, []string{"exec-lite", "1", "unhealthy", long},

@@ -76,7 +76,7 @@ func devices(t *testing.T) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return strings.Contains(p, ":") })
 }
 
-func TestStickIsWhatWasDescribedAndItsBytesComeOutAtTheOtherEnd(t *testing.T) {
+func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
 	g := plug(t, "stick", 0, gadget.Device{
 		Vendor: 0x1d6b, Product: 0x0104, Serial: "A1", Manufacturer: "Outrider", Name: "Stick",
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()},
@@ -128,7 +128,7 @@ func raw(t *testing.T, path string) *os.File {
 	return f
 }
 
-func TestTwoThatAreAlikeAreOnTwoPorts(t *testing.T) {
+func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
 	for i := range 2 {
 		plug(t, fmt.Sprintf("twin%d", i), i, gadget.Device{
 			Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM()},
@@ -147,7 +147,7 @@ func TestTwoThatAreAlikeAreOnTwoPorts(t *testing.T) {
 	}
 }
 
-func TestUnpluggedDeviceIsGoneAndComesBackWhereItWas(t *testing.T) {
+func TestGadget_ComesBackWhereItWas(t *testing.T) {
 	g := plug(t, "again", 1, gadget.Device{Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM()}})
 	await(t, "/dev/ttyACM*")
 	before := devices(t)
@@ -173,7 +173,7 @@ func TestUnpluggedDeviceIsGoneAndComesBackWhereItWas(t *testing.T) {
 	}
 }
 
-func TestClosedDeviceLeavesNothing(t *testing.T) {
+func TestGadget_CloseLeavesNothing(t *testing.T) {
 	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
 	other, err := gadget.Open("gone")
@@ -193,7 +193,7 @@ func TestClosedDeviceLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestBadDeviceIsRefusedAndLeavesNothing(t *testing.T) {
+func TestGadget_RefusesABadDevice(t *testing.T) {
 	if err := gadget.Load(2); err != nil {
 		t.Fatal(err)
 	}
