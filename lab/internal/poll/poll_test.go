@@ -16,8 +16,10 @@ func TestUntil_AsksUntilDoneOrFailed(t *testing.T) {
 		for _, want := range []error{nil, failure} {
 			start, asked := time.Now(), 0
 			err := Until(t.Context(), time.Minute, func() (bool, error) {
-				asked++
-				return asked == 3 && want == nil, map[bool]error{asked == 3: want}[true]
+				if asked++; asked < 3 {
+					return false, nil
+				}
+				return want == nil, want
 			})
 			must.Eq(t, want, err)
 			must.Eq(t, 2*time.Minute, time.Since(start))
