@@ -116,6 +116,9 @@ func (Test) All(ctx context.Context) { mg.SerialCtxDeps(ctx, Test.Main, Test.Mor
 // Runs every cell of the fault tables on real agents.
 func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
 
+// Runs a package's tests on mutants of its code, in namespaces of their own.
+func (Test) Mutate(ctx context.Context, pkg string) error { return check.Mutate(ctx, ".", pkg) }
+
 func test(ctx context.Context, tier check.Tier) error {
 	mg.SerialCtxDeps(ctx, Lint, lab.BuildPlugins) // ^C is mage's, for the tests
 	return check.Test(ctx, ".", tier)
