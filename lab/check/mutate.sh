@@ -8,7 +8,10 @@ if [ "${1:-}" != inside ]; then
   name=outrider-mutate-$$
   finish() {
     awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts | while read -r mount; do
-      find "$mount/$name" -depth -type d -exec rmdir {} + 2>/dev/null || true
+      for _ in $(seq 100); do # its last process may still be ending
+        [ -d "$mount/$name" ] || break
+        find "$mount/$name" -depth -type d -exec rmdir {} \; 2>/dev/null || sleep 0.1
+      done
     done
   }
   trap finish EXIT

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,7 @@ func TestMutate_ReachesNothingOfTheMachine(t *testing.T) {
 	test.Eq(t, "pid 1\n", string(out))
 	test.FileExists(t, filepath.Join(mine, "wrote"))
 	test.FileNotExists(t, "/etc/outrider-mutant")
-	left, err := filepath.Glob("/sys/fs/cgroup/*/outrider-mutate-*")
+	left, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/outrider-mutate-%d", cmd.Process.Pid))
 	must.NoError(t, err)
 	test.SliceEmpty(t, left)
 }

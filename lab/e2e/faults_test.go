@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -213,7 +214,7 @@ func TestFaultTable(t *testing.T) {
 				needRoot(t)
 			}
 			t.Parallel()
-			n := newNode(t, group.o)
+			node := sync.OnceValue(func() *node { return newNode(t, group.o) })
 			agent := "root"
 			if agentUser() != "0" {
 				agent = "not root"
@@ -222,7 +223,10 @@ func TestFaultTable(t *testing.T) {
 				agent += ", " + group.agent
 			}
 			for _, f := range group.faults {
-				t.Run(f.name, func(t *testing.T) { f.run(t, n, agent) })
+				t.Run(f.name, func(t *testing.T) {
+					sampled(t)
+					f.run(t, node(), agent)
+				})
 			}
 		})
 	}

@@ -79,6 +79,7 @@ func onceJob(t *testing.T, dir string) *api.Job {
 }
 
 func TestATaskMeantOnceRunsOnce(t *testing.T) {
+	sampled(t)
 	t.Parallel()
 	kills, who := len(onceKills), onceKills
 	if v := os.Getenv(killsVar); v != "" {

@@ -54,6 +54,7 @@ func (a *alloc) restart(t testing.TB) {
 // The faults come one after the other to one task, which is never started anew but
 // where that is the fault.
 func TestTaskKeepsItsStickThroughFaults(t *testing.T) {
+	sampled(t)
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	const id = "10c4:ea60:0001"
