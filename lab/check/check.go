@@ -3,12 +3,12 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
@@ -35,14 +35,12 @@ func packages(ctx context.Context, root string) ([]string, error) {
 	for _, dir := range modules {
 		args = append(args, filepath.Join(dir, "..."))
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut // on stderr: the root's pattern matches no package
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("failed to list the packages: %w\n%s", err, errOut.String())
+	out, err := output(ctx, nil, root, "go", args...)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the packages: %w\n%s", err, out)
 	}
-	return strings.Fields(out.String()), nil
+	lines := strings.Split(strings.TrimSpace(out), "\n") // among them: the root's pattern matches no package
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "go: ") }), nil
 }
 
 // Lint runs golangci-lint over every module and the magefile, with the settings of

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -11,9 +10,6 @@ import (
 	"strings"
 	"time"
 )
-
-//go:embed mutate.sh
-var sandbox string
 
 // The limits of a run. A mutant that never ends is killed after so many times the duration of
 // the package's tests.
@@ -48,15 +44,11 @@ func Mutate(ctx context.Context, root, pkg string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, mutationLimit)
 	defer cancel()
-	script, err := os.CreateTemp("", "mutate-*.sh")
+	sandbox, err := filepath.Abs(filepath.Join(root, "lab", "check", "mutate.sh"))
 	if err != nil {
 		return err
 	}
-	defer os.Remove(script.Name())
-	if _, err := script.WriteString(sandbox); err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "sh", script.Name(), program, "unleash",
+	cmd := exec.CommandContext(ctx, "sh", sandbox, program, "unleash",
 		"--workers=1", "--timeout-coefficient="+timeoutCoefficient, "./"+within)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = module, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "WRITABLE="+strings.TrimSpace(cache))
@@ -65,5 +57,5 @@ func Mutate(ctx context.Context, root, pkg string) error {
 	if err := cmd.Run(); err != nil {
 		return errors.Join(fmt.Errorf("gremlins: %w", err), ctx.Err())
 	}
-	return script.Close()
+	return nil
 }

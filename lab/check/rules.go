@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -50,7 +51,13 @@ func parseRules(file, text string, known func(word string) bool) ([]rule, error)
 // in says whether the rule is about tests of this package.
 func (r rule) in(pkg string) bool { return pkg == r.pkg || strings.HasSuffix(pkg, "/"+r.pkg) }
 
-// matches says whether the rule is about this test, by name, and not about its whole package.
-func (r rule) matches(pkg, test string) bool {
-	return r.in(pkg) && r.test != nil && r.test.MatchString(test)
+// find returns the first rule about a test, by its name, or about a whole package, by wholePackage.
+func find(rules []rule, pkg, test string) (rule, bool) {
+	i := slices.IndexFunc(rules, func(r rule) bool {
+		return r.in(pkg) && (r.test == nil) == (test == wholePackage) && (r.test == nil || r.test.MatchString(test))
+	})
+	if i < 0 {
+		return rule{}, false
+	}
+	return rules[i], true
 }

@@ -19,10 +19,8 @@ func TestRules_DemandReasonAndKnownWord(t *testing.T) {
 	test.NoError(t, err)
 }
 
-func TestSkips_AreForTheirTestWhereTheirConditionHolds(t *testing.T) {
-	conditions["never"] = func() bool { return false }
-	defer delete(conditions, "never")
-	list, err := parseRules("skips.txt", "lab/e2e TestA.* any # x\ncore/p TestB never # x\n", func(string) bool { return true })
+func TestRules_AreForTheirTestAndPackage(t *testing.T) {
+	list, err := parseRules("skips.txt", "lab/e2e TestA.* any # x\ncore/p - any # y\n", func(string) bool { return true })
 	must.NoError(t, err)
 	for _, tc := range []struct {
 		pkg, test string
@@ -30,10 +28,21 @@ func TestSkips_AreForTheirTestWhereTheirConditionHolds(t *testing.T) {
 	}{
 		{"m/lab/e2e", "TestAny", true}, {"lab/e2e", "TestA", true},
 		{"m/lab/e2e", "TestB", false}, {"m/other", "TestA", false}, {"m/notlab/e2e", "TestA", false},
-		{"m/core/p", "TestB", false},
+		{"m/core/p", "TestB", false}, {"m/core/p", wholePackage, true}, {"lab/e2e", wholePackage, false},
 	} {
-		_, got := allowed(list, tc.pkg, tc.test)
+		_, got := find(list, tc.pkg, tc.test)
 		test.Eq(t, tc.want, got, test.Sprint(tc.pkg, tc.test))
+	}
+}
+
+func TestSkips_HoldWhereTheirConditionDoes(t *testing.T) {
+	t.Setenv("OUTRIDER_SAMPLE", "")
+	for _, sample := range []string{"", "1"} {
+		t.Setenv("OUTRIDER_SAMPLE", sample)
+		rules, err := skips()
+		must.NoError(t, err)
+		_, found := find(rules, "lab/e2e", "TestFaultTable/processes/none")
+		test.Eq(t, sample != "", found)
 	}
 }
 
@@ -47,6 +56,7 @@ func TestTiers_HaveEachTestOnce(t *testing.T) {
 	used := make([]bool, len(rules))
 	counts := map[Tier]int{}
 	for _, pkg := range slices.Sorted(maps.Keys(packages)) {
+		_, whole := find(rules, pkg, wholePackage)
 		for _, name := range packages[pkg] {
 			tier := Main
 			var by []string
@@ -54,7 +64,7 @@ func TestTiers_HaveEachTestOnce(t *testing.T) {
 				if r.in(pkg) && (r.test == nil || r.test.MatchString(name)) {
 					used[i], tier = true, Tier(r.word)
 					by = append(by, r.why)
-				} else if r.test != nil && r.test.MatchString(name) && !whole(rules, pkg) {
+				} else if r.test != nil && r.test.MatchString(name) && !whole {
 					t.Errorf("%s of %s is selected with a test of %s", name, pkg, r.pkg)
 				}
 			}
@@ -70,10 +80,6 @@ func TestTiers_HaveEachTestOnce(t *testing.T) {
 		}
 	}
 	t.Logf("tests: %v", counts)
-}
-
-func whole(rules []rule, pkg string) bool {
-	return slices.ContainsFunc(rules, func(r rule) bool { return r.test == nil && r.in(pkg) })
 }
 
 func TestTiers_SampleChangesEachDay(t *testing.T) {

@@ -52,7 +52,7 @@ var conditions = map[string]func() bool{
 		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
 	},
 	"no-rich": func() bool { return exec.Command("/usr/bin/python3", "-c", "import click, rich").Run() != nil },
-	"sample":  func() bool { return os.Getenv(sampleVariable) != "" },
+	"sample":  func() bool { return os.Getenv("OUTRIDER_SAMPLE") != "" },
 	"any":     func() bool { return true },
 }
 
@@ -70,25 +70,9 @@ func exists(globs ...string) bool {
 	return false
 }
 
-// skips reads skips.txt.
+// skips reads the lines of skips.txt that hold here.
 func skips() ([]rule, error) {
-	return parseRules("skips.txt", skipList, func(condition string) bool { return conditions[condition] != nil })
-}
-
-// allowed returns the first rule by which a test may be skipped here.
-func allowed(skips []rule, pkg, test string) (rule, bool) {
-	i := slices.IndexFunc(skips, func(r rule) bool { return r.matches(pkg, test) && conditions[r.word]() })
-	if i < 0 {
-		return rule{}, false
-	}
-	return skips[i], true
-}
-
-// leftOut returns the rule by which no test of a package runs here.
-func leftOut(skips []rule, pkg string) (rule, bool) {
-	i := slices.IndexFunc(skips, func(r rule) bool { return r.in(pkg) && r.test == nil && conditions[r.word]() })
-	if i < 0 {
-		return rule{}, false
-	}
-	return skips[i], true
+	known := func(condition string) bool { return conditions[condition] != nil }
+	rules, err := parseRules("skips.txt", skipList, known)
+	return slices.DeleteFunc(rules, func(r rule) bool { return known(r.word) && !conditions[r.word]() }), err
 }

@@ -36,7 +36,7 @@ type runner struct {
 	format   testjson.EventFormatter
 	tests    *testjson.Execution // of all go commands
 	skipped  map[string]int      // by reason
-	problems []string            // what no failed test tells
+	problems []string            // beside failed tests
 }
 
 func (r *runner) test(ctx context.Context, tier Tier) error {
@@ -46,35 +46,35 @@ func (r *runner) test(ctx context.Context, tier Tier) error {
 	}
 	r.format = testjson.NewEventFormatter(r.w, "pkgname", testjson.FormatOptions{HideEmptyPackages: true})
 	r.skipped = map[string]int{}
-	var units, e2e []string
-	for _, pkg := range all {
-		switch skip, found := leftOut(r.skips, pkg); {
-		case found:
+	all = slices.DeleteFunc(all, func(pkg string) bool {
+		skip, found := find(r.skips, pkg, wholePackage)
+		if found {
 			r.skipped["no test of "+skip.pkg+": "+skip.why]++
-		case strings.Contains(pkg+"/", "/lab/e2e/"):
-			e2e = append(e2e, pkg)
-		default:
-			units = append(units, pkg)
 		}
-	}
-	for _, s := range selections(tier, r.tiers, units) {
-		if err := r.goTest(ctx, s, "-p=4", "-timeout=20m"); err != nil { // most of a test is waiting
-			return err
-		}
-	}
-	if tier == Main && r.ran() == 0 {
-		r.problems = append(r.problems, "no unit test ran")
-	}
-	before := r.ran()
-	fmt.Fprintln(r.w, "\nend to end, on a real agent:")
-	for _, s := range selections(tier, r.tiers, e2e) {
+		return found
+	})
+	isE2E := func(pkg string) bool { return strings.Contains(pkg+"/", "/lab/e2e/") }
+	for _, part := range []struct {
+		name     string
+		packages []string
+		flags    []string
+	}{
+		// most of a test is waiting
+		{"unit", slices.DeleteFunc(slices.Clone(all), isE2E), []string{"-p=4", "-timeout=20m"}},
 		// one package at a time: each has several agents of its own
-		if err := r.goTest(ctx, s, "-p=1", "-count=1", "-timeout=40m"); err != nil {
-			return err
+		{"end-to-end", slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) }),
+			[]string{"-p=1", "-count=1", "-timeout=40m"}},
+	} {
+		before := r.ran()
+		fmt.Fprintf(r.w, "\n%s tests:\n", part.name)
+		for _, s := range selections(tier, r.tiers, part.packages) {
+			if err := r.goTest(ctx, s, part.flags...); err != nil {
+				return err
+			}
 		}
-	}
-	if r.ran() == before {
-		r.problems = append(r.problems, "no end-to-end test ran")
+		if r.ran() == before && tier == Main {
+			r.problems = append(r.problems, "no "+part.name+" test ran")
+		}
 	}
 	return r.verdict()
 }
@@ -92,18 +92,14 @@ func (r *runner) goTest(ctx context.Context, s selection, flags ...string) error
 	if len(s.packages) == 0 {
 		return nil
 	}
-	if len(s.env) > 0 {
-		fmt.Fprintln(r.w, "\nwith", strings.Join(s.env, " ")+":")
+	if s.env != "" {
+		fmt.Fprintf(r.w, "with %s:\n", s.env)
 	}
-	// go vet has run (golangci-lint's govet); and without a debugger's tables linking takes half the time
+	// go vet has run (golangci-lint's govet); without a debugger's tables linking takes half the time
 	args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-s -w"}, flags, s.flags, s.packages)
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = r.root, append(goEnv(ctx, r.root), s.env...)
+	cmd.Dir, cmd.Env, cmd.Stderr = r.root, append(goEnv(ctx, r.root), s.env), os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	errOut, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
@@ -111,31 +107,31 @@ func (r *runner) goTest(ctx context.Context, s selection, flags ...string) error
 		return fmt.Errorf("failed to run go test: %w", err)
 	}
 	r.tests, err = testjson.ScanTestOutput(testjson.ScanConfig{
-		Stdout: out, Stderr: errOut, Handler: r, Execution: r.tests, Stop: func() { cmd.Process.Kill() },
-		IgnoreNonJSONOutputLines: true,
+		Stdout: out, Handler: r, Execution: r.tests, Stop: func() { cmd.Process.Kill() }, IgnoreNonJSONOutputLines: true,
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("failed to read the tests' output: %w", err), cmd.Wait())
 	}
-	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		if len(r.tests.Failed()) == 0 {
-			r.problems = append(r.problems, fmt.Sprintf("go test: %v", err))
-		}
-		err = nil
+	if err := cmd.Wait(); err != nil && len(r.tests.Failed()) == 0 {
+		r.problems = append(r.problems, fmt.Sprintf("go test: %v", err))
 	}
-	return err
+	return ctx.Err()
 }
 
-// Event is part of testjson.EventHandler.
+// Event is part of testjson.EventHandler. It prints what a package writes after its tests, such
+// as a table of results, and the line of the package.
 func (r *runner) Event(e testjson.TestEvent, tests *testjson.Execution) error {
 	if e.PackageEvent() && e.Action.IsTerminal() {
 		var out strings.Builder
 		if err := tests.Package(e.Package).WriteOutputTo(&out, 0); err != nil {
 			return err
 		}
-		fmt.Fprint(r.w, said(out.String()))
+		_, table, _ := strings.Cut(out.String(), "PASS\n")
+		for line := range strings.Lines(table) {
+			if !strings.HasPrefix(line, "ok  \t") && !strings.HasPrefix(line, "coverage: ") { // the go command's
+				fmt.Fprint(r.w, line)
+			}
+		}
 	}
 	return r.format.Format(e, tests)
 }
@@ -146,32 +142,17 @@ func (r *runner) Err(line string) error {
 	return err
 }
 
-// said is what a package prints after its tests, such as a table of results.
-func said(out string) string {
-	_, after, found := strings.Cut("\n"+out, "\nPASS\n")
-	if !found {
-		_, after, _ = strings.Cut("\n"+out, "\nFAIL\n")
-	}
-	var b strings.Builder
-	for line := range strings.Lines(after) {
-		if strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "FAIL") || strings.HasPrefix(line, "exit status ") {
-			continue // the go command's
-		}
-		b.WriteString(line)
-	}
-	return b.String()
-}
-
 // verdict prints what failed, a line for each reason of skipped tests, and the counts.
 func (r *runner) verdict() error {
 	if r.tests == nil {
 		return errors.New("no test ran")
 	}
 	for _, t := range r.tests.Skipped() {
-		if skip, ok := allowed(r.skips, t.Package, t.Test.Name()); ok {
+		if skip, found := find(r.skips, t.Package, t.Test.Name()); found {
 			r.skipped[skip.word+": "+skip.why]++
 		} else {
-			r.problems = append(r.problems, fmt.Sprintf("unexpected skip of %s %s:\n%s", t.Package, t.Test, strings.Join(r.tests.OutputLines(t), "")))
+			why := strings.Join(r.tests.OutputLines(t), "")
+			r.problems = append(r.problems, fmt.Sprintf("unexpected skip of %s %s:\n%s", t.Package, t.Test, why))
 		}
 	}
 	testjson.PrintSummary(r.w, r.tests, testjson.SummarizeFailed|testjson.SummarizeErrors|testjson.SummarizeOutput)

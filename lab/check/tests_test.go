@@ -28,7 +28,7 @@ func TestRunner_JudgesWholeWorkspace(t *testing.T) {
 		shows   []string
 	}{
 		{"everything passes", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": passes}, "", "", Main, true,
-			[]string{"✓  x/m/p", "✓  x/lab/e2e", "DONE 2 tests in"}},
+			[]string{"unit tests:\n✓  x/m/p", "end-to-end tests:\n✓  x/lab/e2e", "DONE 2 tests in"}},
 		{"a unit test fails", map[string]string{"m/p/p_test.go": fails, "lab/e2e/e_test.go": passes}, "", "", Main, false,
 			[]string{"✖  x/m/p", "two is not three", "DONE 2 tests, 1 failure in"}},
 		{"an end-to-end test is skipped", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": skipped}, "", "", Main, false,
