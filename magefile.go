@@ -120,7 +120,7 @@ func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
 func (Test) Mutate(ctx context.Context, pkg string) error { return check.Mutate(ctx, ".", pkg) }
 
 func test(ctx context.Context, tier check.Tier) error {
-	mg.SerialCtxDeps(ctx, Lint, lab.BuildPlugins) // ^C is mage's, for the tests
+	mg.CtxDeps(ctx, lab.BuildPlugins) // ^C is mage's, for the tests
 	return check.Test(ctx, ".", tier)
 }
 
