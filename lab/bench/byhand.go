@@ -39,7 +39,8 @@ func handEnv(home string) []string {
 // build makes an environment in dir, which it makes, and runs the script with it.
 // installed is when the packages were there, compiled when they had their bytecode too; what
 // is left until the script's first line is the same in both.
-func (h byHand) build(ctx context.Context, s *starter, installer, dir string, script []string) (installed, compiled, first time.Duration, err error) {
+func (h byHand) build(ctx context.Context, s *starter, installer, dir string, script []string) (installed, compiled,
+	first time.Duration, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return 0, 0, 0, err
 	}

@@ -21,7 +21,8 @@ type cluster struct {
 func (c *cluster) sleeper() (string, []string) { return "/bin/sleep", []string{c.marker} }
 
 func (c *cluster) talker() (string, []string) {
-	return "/bin/sh", []string{"-c", "while :; do echo a line of output, as a service prints when little happens; sleep 1; done # " + c.marker}
+	return "/bin/sh", []string{"-c", "while :; do echo a line of output, as a service prints when little happens; " +
+		"sleep 1; done # " + c.marker}
 }
 
 // job describes count tasks, each in an allocation of its own.

@@ -38,9 +38,11 @@ func measureCrowd(ctx context.Context, steps *term.Printer, binary, dir string, 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeAgent()) }()
-	r := &crowd{start: durations{}, stop: durations{}, purge: durations{}, idle: map[string]float64{}, most: o.crowd, recovery: o.recovery}
+	r := &crowd{start: durations{}, stop: durations{}, purge: durations{}, idle: map[string]float64{}, most: o.crowd,
+		recovery: o.recovery}
 	for _, driver := range both {
-		r.start[driver], r.stop[driver], r.purge[driver] = map[int]time.Duration{}, map[int]time.Duration{}, map[int]time.Duration{}
+		r.start[driver], r.stop[driver], r.purge[driver] = map[int]time.Duration{}, map[int]time.Duration{},
+			map[int]time.Duration{}
 	}
 	for _, job := range []struct {
 		tasks int
@@ -115,7 +117,8 @@ func (c *cluster) end(ctx context.Context, job *api.Job, purge bool) (time.Durat
 		left = c.allocations
 	}
 	begin := time.Now()
-	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, purge, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, purge,
+		(&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return 0, fmt.Errorf("failed to stop job %s: %w", *job.ID, err)
 	}
 	for {

@@ -42,7 +42,8 @@ func openRaw(ctx context.Context) (*driver, error) {
 
 // openPlugin starts a plugin binary as Nomad does. hear gets the events of tasks, it may
 // be nil. The plugin ends with close.
-func openPlugin(ctx context.Context, binary string, config map[string]any, hear func(*drivers.TaskEvent)) (_ *driver, close func(), err error) {
+func openPlugin(ctx context.Context, binary string, config map[string]any, hear func(*drivers.TaskEvent)) (_ *driver,
+	close func(), err error) {
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: map[string]goplugin.Plugin{
@@ -70,7 +71,8 @@ func openPlugin(ctx context.Context, binary string, config map[string]any, hear 
 	return d, client.Kill, err
 }
 
-func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]any, hear func(*drivers.TaskEvent)) (*driver, error) {
+func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]any,
+	hear func(*drivers.TaskEvent)) (*driver, error) {
 	schema, err := p.ConfigSchema()
 	if err != nil {
 		return nil, err

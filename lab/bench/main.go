@@ -56,8 +56,10 @@ type options struct {
 }
 
 var (
-	full  = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, crowd: 300, recovery: 500, pythonStarts: 100, pythonRounds: 5}
-	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, crowd: 100, recovery: 100, pythonStarts: 20, pythonRounds: 1}
+	full = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, crowd: 300, recovery: 500,
+		pythonStarts: 100, pythonRounds: 5}
+	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, crowd: 100, recovery: 100,
+		pythonStarts: 20, pythonRounds: 1}
 )
 
 func (o options) want(part string) bool { return len(o.only) == 0 || slices.Contains(o.only, part) }

@@ -63,7 +63,8 @@ for name in sys.argv[2:]:
 func noDisk() (dir, what string) {
 	const shm, needed = "/dev/shm", 1 << 30
 	var st unix.Statfs_t
-	if os.Getenv("TMPDIR") != "" || unix.Statfs(shm, &st) != nil || st.Type != unix.TMPFS_MAGIC || st.Bavail*uint64(st.Bsize) < needed {
+	if os.Getenv("TMPDIR") != "" || unix.Statfs(shm, &st) != nil || st.Type != unix.TMPFS_MAGIC ||
+		st.Bavail*uint64(st.Bsize) < needed {
 		return "", "below " + os.TempDir()
 	}
 	return shm, "in memory (" + shm + ")"
@@ -77,7 +78,8 @@ type pythonBench struct {
 	hand                                byHand
 }
 
-func measurePython(ctx context.Context, steps *term.Printer, liteBinary, binary string, o options) (_ *python, err error) {
+func measurePython(ctx context.Context, steps *term.Printer, liteBinary, binary string, o options) (_ *python,
+	err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	place, what := noDisk()
@@ -172,7 +174,8 @@ func (b *pythonBench) config(installer string) map[string]any {
 
 // task is the script, with packages that it imports.
 func (b *pythonBench) task(requirements []string) program {
-	config := map[string]any{"script": b.script, "python": interpreted, "args": append([]string{b.fifo}, names(requirements)...)}
+	config := map[string]any{"script": b.script, "python": interpreted,
+		"args": append([]string{b.fifo}, names(requirements)...)}
 	if requirements != nil {
 		config["requirements"] = requirements
 	}
@@ -190,10 +193,12 @@ func names(requirements []string) []string {
 }
 
 // measureCached has the large environment in the cache.
-func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, liteBinary string, d *driver, o options) (_ map[string][]time.Duration, err error) {
+func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, liteBinary string, d *driver,
+	o options) (_ map[string][]time.Duration, err error) {
 	end := steps.Step("%d starts of a Python script in each of 5 ways, one after the other", o.pythonStarts)
 	defer func() { end(err, "") }()
-	liteDriver, closeLite, err := openPlugin(ctx, liteBinary, map[string]any{"state_dir": filepath.Join(b.dir, "lite")}, nil)
+	liteDriver, closeLite, err := openPlugin(ctx, liteBinary, map[string]any{"state_dir": filepath.Join(b.dir, "lite")},
+		nil)
 	if err != nil {
 		return nil, err
 	}
@@ -241,13 +246,15 @@ type coldStarts struct {
 	builds                   []int           // of these
 }
 
-func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *driver, w *watched, installer string, o options) (_ *coldStarts, err error) {
+func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *driver, w *watched, installer string,
+	o options) (_ *coldStarts, err error) {
 	c := &coldStarts{installer: installer}
 	if _, _, err := b.start(ctx, d, b.task(nil)); err != nil { // a driver has asked the interpreters before its first task
 		return nil, err
 	}
 	for round := range o.pythonRounds {
-		end := steps.Step("Round %d of %d: an environment of %d packages with %s, by hand, by the driver, and for %d tasks at once",
+		end := steps.Step("Round %d of %d: an environment of %d packages with %s, by hand, by the driver, and for %d "+
+			"tasks at once",
 			round+1, o.pythonRounds, packages, installer, manyTasks)
 		err := b.coldRound(ctx, d, w, c, round%2 == 0)
 		end(err, "")

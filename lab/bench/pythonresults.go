@@ -28,7 +28,8 @@ func (p *python) print(w io.Writer) error {
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintf(w, "\npython: from StartTask until the first line of a script, %d starts each, taking turns.\n\n", len(p.starts[bare]))
+	fmt.Fprintf(w, "\npython: from StartTask until the first line of a script, %d starts each, taking turns.\n\n",
+		len(p.starts[bare]))
 	if err := table(w, rows); err != nil {
 		return err
 	}
@@ -38,12 +39,14 @@ func (p *python) print(w io.Writer) error {
 		d, h, u, m := median(c.driver, self), median(c.hand, self), median(c.uncompiled, self), median(c.many, self)
 		fastest, fastestHand := slices.Min(c.driver), slices.Min(c.hand)
 		rows = append(rows,
-			[]string{c.installer + ", cold start, median", ms(d), ms(h), times(d, h), fmt.Sprintf("%s (%g)", word(float64(d) <= coldBar*float64(h)), coldBar)},
+			[]string{c.installer + ", cold start, median", ms(d), ms(h), times(d, h),
+				fmt.Sprintf("%s (%g)", word(float64(d) <= coldBar*float64(h)), coldBar)},
 			[]string{"  fastest round", ms(fastest), ms(fastestHand), times(fastest, fastestHand), ""},
 			[]string{"  by hand without bytecode", "", ms(u), times(d, u), ""},
 			[]string{fmt.Sprintf("  %d tasks at once, until the last began", manyTasks), ms(m), "", times(m, d) + " of one", ""})
 	}
-	fmt.Fprintf(w, "\nA new environment of %d packages with %d modules each, until the first line of a script that needs it, %d rounds, taking turns, %s.\n\n",
+	fmt.Fprintf(w, "\nA new environment of %d packages with %d modules each, until the first line of a script that "+
+		"needs it, %d rounds, taking turns, %s.\n\n",
 		packages, modules, len(p.cold[0].driver), p.place)
 	if err := table(w, rows); err != nil {
 		return err

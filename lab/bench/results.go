@@ -53,7 +53,8 @@ func (r results) print(w io.Writer, o options) error {
 	}
 	if s := r.starts; s != nil {
 		l, r := median(s.first[lite], self), median(s.first[raw], self)
-		add("StartTask to first instruction, median", ms(l), ms(r), ratio(float64(l), float64(r)), verdict(float64(l), float64(r), startBar))
+		add("StartTask to first instruction, median", ms(l), ms(r), ratio(float64(l), float64(r)),
+			verdict(float64(l), float64(r), startBar))
 		l, r = percentile(s.first[lite], 99), percentile(s.first[raw], 99)
 		add("  99th percentile", ms(l), ms(r), ratio(float64(l), float64(r)), "")
 		l, r = median(s.call[lite], self), median(s.call[raw], self)
@@ -61,10 +62,12 @@ func (r results) print(w io.Writer, o options) error {
 	}
 	if j := r.jobs; j != nil {
 		l, r := median(j.took[lite], self), median(j.took[raw], self)
-		add(fmt.Sprintf("job of %d tasks, until all run, median", j.tasks), ms(l), ms(r), ratio(float64(l), float64(r)), verdict(float64(l), float64(r), jobBar))
+		add(fmt.Sprintf("job of %d tasks, until all run, median", j.tasks), ms(l), ms(r), ratio(float64(l), float64(r)),
+			verdict(float64(l), float64(r), jobBar))
 	}
 	if c := r.cpu; c != nil {
-		add(fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks), percent(c.helpers[lite]), percent(c.helpers[raw]), ratio(c.helpers[lite], c.helpers[raw]), "")
+		add(fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks), percent(c.helpers[lite]),
+			percent(c.helpers[raw]), ratio(c.helpers[lite], c.helpers[raw]), "")
 		add("  and of the agent", percent(c.agent[lite]), percent(c.agent[raw]), ratio(c.agent[lite], c.agent[raw]), "")
 	}
 	if r.crowd != nil {
@@ -80,15 +83,16 @@ func (r results) print(w io.Writer, o options) error {
 		fmt.Fprintln(w)
 	}
 	if s := r.starts; s != nil {
-		fmt.Fprintf(w, "The floor, a bare fork and exec of the same program: median %s, 99th percentile %s; %d starts each.\n",
-			ms(median(s.first[floor], self)), ms(percentile(s.first[floor], 99)), len(s.first[floor]))
+		fmt.Fprintf(w, "The floor, a bare fork and exec of the same program: "+
+			"median %s, 99th percentile %s; %d starts each.\n", ms(median(s.first[floor], self)), ms(percentile(s.first[floor], 99)), len(s.first[floor]))
 	}
 	if j := r.jobs; j != nil {
 		for _, d := range both {
 			fmt.Fprintf(w, "Processes with %d tasks of %s: %s.\n", j.tasks, d, counts(j.counts[d], d))
 		}
 		for _, d := range both {
-			fmt.Fprintf(w, "Rounds of %s: all run after %s; PSS of helpers with 1 and with %d tasks: %s.\n", d, each(j.took[d], ms), j.tasks, pairs(j, d))
+			fmt.Fprintf(w, "Rounds of %s: all run after %s; PSS of helpers with 1 and with %d tasks: %s.\n", d,
+				each(j.took[d], ms), j.tasks, pairs(j, d))
 		}
 	}
 	if r.python != nil {

@@ -44,12 +44,13 @@ func TestLint_FindsInEveryModule(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"no findings":         {nil, ""},
-		"first module":        {map[string]string{"m/p.go": "package p\n\n" + narrows}, "m/p.go:3"},
-		"last module":         {map[string]string{"lab/l.go": "package lab\n\n" + narrows}, "lab/l.go:3"},
-		"test":                {map[string]string{"m/p_test.go": narrowsInTest}, "m/p_test.go:5"},
-		"format":              {map[string]string{"m/p.go": "package p\n\nfunc  F() {}\n"}, "not properly formatted"},
-		"vet":                 {map[string]string{"m/p.go": "package p\n\nimport \"fmt\"\n\nfunc F() { fmt.Printf(\"%d\\n\", \"x\") }\n"}, "wrong type"},
+		"no findings":  {nil, ""},
+		"first module": {map[string]string{"m/p.go": "package p\n\n" + narrows}, "m/p.go:3"},
+		"last module":  {map[string]string{"lab/l.go": "package lab\n\n" + narrows}, "lab/l.go:3"},
+		"test":         {map[string]string{"m/p_test.go": narrowsInTest}, "m/p_test.go:5"},
+		"format":       {map[string]string{"m/p.go": "package p\n\nfunc  F() {}\n"}, "not properly formatted"},
+		"vet": {map[string]string{"m/p.go": "package p\n\nimport \"fmt\"\n\nfunc F() { " +
+			"fmt.Printf(\"%d\\n\", \"x\") }\n"}, "wrong type"},
 		"wrong configuration": {map[string]string{".golangci.yml": "version: 7\n"}, "golangci-lint"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,8 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 			say(r.Mod.Path, r.Mod.Version, mod.Module.Mod.Path)
 		}
 	}
-	out, err := output(t.Context(), nil, root, "go", "list", "-m", "-f", "{{if not .Main}}{{.Path}} {{.Version}}{{end}}", "all")
+	out, err := output(t.Context(), nil, root, "go", "list", "-m", "-f", "{{if not .Main}}{{.Path}} {{.Version}}{{end}}",
+		"all")
 	must.NoError(t, err, must.Sprint(out))
 	for line := range strings.Lines(out) {
 		module, version, found := strings.Cut(strings.TrimSpace(line), " ")

@@ -22,9 +22,13 @@ var conditions = map[string]func() bool{
 	"not-root":       func() bool { return os.Geteuid() != 0 },
 	"agent-not-root": func() bool { return !agent.Privileged() },
 	"no-memory-cgroup": func() bool {
-		return !agent.Privileged() || !exists("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cgroup.controllers")
+		return !agent.Privileged() || !exists("/sys/fs/cgroup/memory/memory.limit_in_bytes",
+			"/sys/fs/cgroup/cgroup.controllers")
 	},
-	"no-cgroup-v1": func() bool { return !exists("/sys/fs/cgroup/*/cgroup.clone_children", "/sys/fs/cgroup/memory/tasks") },
+	"no-cgroup-v1": func() bool {
+		return !exists("/sys/fs/cgroup/*/cgroup.clone_children",
+			"/sys/fs/cgroup/memory/tasks")
+	},
 	"no-cgroup-v2": func() bool {
 		return !exists("/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers")
 	},
@@ -39,7 +43,8 @@ var conditions = map[string]func() bool{
 		if os.Geteuid() != 0 {
 			return wheel.FindUV(nil) == ""
 		}
-		return wheel.FindUV(&syscall.Credential{Uid: 79999, Gid: 79999}) == "" // build_user's default, who may not reach root's own
+		// build_user's default, who may not reach root's own
+		return wheel.FindUV(&syscall.Credential{Uid: 79999, Gid: 79999}) == ""
 	},
 	"no-user-namespaces": func() bool {
 		cmd := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")

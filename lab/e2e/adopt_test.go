@@ -15,7 +15,8 @@ func TestTasksWithoutArgumentsDoNotKeepASupervisorFromServing(t *testing.T) {
 	n := newNode(t, nodeOptions{})
 	trigger := filepath.Join(n.dir, "go")
 	const crowd = 20
-	j := job(t, conf{"command": counter, "args": []string{"-bare", "-every", "100ms", "-until", trigger, "-then", "exit:7"}}, small(crowd))
+	j := job(t, conf{"command": counter, "args": []string{"-bare", "-every", "100ms", "-until", trigger, "-then",
+		"exit:7"}}, small(crowd))
 	n.submit(t, j)
 	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
 	bare := func(p proc) bool { return len(p.args) == 1 && p.args[0] == "" }

@@ -46,7 +46,8 @@ func TestTwoAgentsNeverMeet(t *testing.T) {
 		}
 		return nil
 	})
-	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB, "task of the other": procA} {
+	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB,
+		"task of the other": procA} {
 		if !p.alive() {
 			t.Errorf("the %s did not survive the other agent's trouble", name)
 		}

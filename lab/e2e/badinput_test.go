@@ -28,19 +28,23 @@ func TestBadInputGetsOneSentence(t *testing.T) {
 		{name: "missing program in PATH", c: conf{"command": "no-such-program"}, want: `command "no-such-program" not found`},
 		{name: "not executable", c: conf{"command": "/etc/passwd"}, want: `command "/etc/passwd" is not executable`},
 		{name: "a directory", c: conf{"command": "/usr/bin/"}, want: `is a directory`},
-		{name: "no such user", c: sh("true"), edit: func(_ *api.Job, task *api.Task) { task.User = "nobody-here" }, want: `user "nobody-here" does not exist on this node`},
+		{name: "no such user", c: sh("true"), edit: func(_ *api.Job, task *api.Task) { task.User = "nobody-here" },
+			want: `user "nobody-here" does not exist on this node`},
 		{name: "negative limit", c: sh("true").with(conf{"pids_limit": -1}), want: `pids_limit`},
-		{name: "unknown option", c: sh("true").with(conf{"comand": "x"}), want: `No argument or block type is named "comand"`, byNomad: true},
+		{name: "unknown option", c: sh("true").with(conf{"comand": "x"}), want: `No argument or block type is named "comand"`,
+			byNomad: true},
 		{name: "missing work_dir", c: sh("true").with(conf{"work_dir": "/no/such/dir"}), want: `work_dir "/no/such/dir"`},
 		{name: "kill_mode of no meaning", c: sh("true").with(conf{"kill_mode": "everyone"}), want: `kill_mode`},
 		{name: "umask not octal", c: sh("true").with(conf{"umask": "0999"}), want: `umask "0999"`},
 		{name: "nice out of range", c: sh("true").with(conf{"nice": 40}), want: `nice`},
-		{name: "soft limit above the hard one", c: sh("true").with(conf{"ulimit": conf{"nofile": "20:10"}}), want: `ulimit nofile = "20:10" has a soft limit above the hard one`},
+		{name: "soft limit above the hard one", c: sh("true").with(conf{"ulimit": conf{"nofile": "20:10"}}),
+			want: `ulimit nofile = "20:10" has a soft limit above the hard one`},
 		{name: "limit of nothing", c: sh("true").with(conf{"ulimit": conf{"fun": "1"}}), want: `ulimit "fun" is not known`},
 		{name: "no log files", c: sh("true").with(conf{"logs": conf{"max_files": 0}}), want: `max_files`},
 	}
 	if agent.Privileged() {
-		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}), edit: asNobody, want: `work_dir "/root"`})
+		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}),
+			edit: asNobody, want: `work_dir "/root"`})
 	}
 	allocs := make([]*alloc, len(rows))
 	for i, r := range rows {

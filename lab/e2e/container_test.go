@@ -83,7 +83,8 @@ func TestAgentInAContainer(t *testing.T) {
 			t.Errorf("%s: the task is %s, %d restarts, %v", fault.name, st.State, st.Restarts, err)
 		}
 	}
-	if code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "echo done; exit 3"); code != 3 || out != "done\r\n" {
+	if code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "echo done; exit 3"); code != 3 ||
+		out != "done\r\n" {
 		t.Errorf("exec: %d, %q", code, out)
 	}
 	inside("touch " + counting.dir() + "/main/local/go")
@@ -98,7 +99,8 @@ func TestAgentInAContainer(t *testing.T) {
 		t.Errorf("a deaf task: got %s", got)
 	}
 	eventually(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
-		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() + " -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
+		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() +
+			" -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
 		if left != "" {
 			return fmt.Errorf("left of the tasks:\n%s", left)
 		}

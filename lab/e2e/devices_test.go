@@ -66,7 +66,8 @@ device "zigbee" {
 
 	other := n.start(t, sh("exec sleep 600"))
 	a := n.start(t, sh("exec sleep 600"), withDevice("zigbee"))
-	code, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c", `readlink "$USB_ZIGBEE_TTY"; ls /dev/shared; touch /dev/shared/new`)
+	code, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c",
+		`readlink "$USB_ZIGBEE_TTY"; ls /dev/shared; touch /dev/shared/new`)
 	if want := filepath.Join(n.dir, "usb-nodes") + "/10c4-ea60-0001/tty\nfile\n"; code == 0 || out != want {
 		t.Errorf("it sees %q (exit code %d of a write), want %q", out, code, want)
 	}
@@ -103,7 +104,9 @@ func TestDevicesAreAtTheirPathsOnTheHostWithoutRights(t *testing.T) {
 	}
 	n := newNode(t, o)
 	n.offers(t, "10c4:ea60:0001")
-	a := n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c", `test -c "$USB_ZIGBEE_TTY" && test -c "$0" && echo "$USB_ZIGBEE_TTY" "$0"`, "${USB_ZIGBEE_TTY}"}}, withDevice("zigbee")))
+	a := n.submit(t, job(t, conf{"command": "/bin/sh",
+		"args": []string{"-c", `test -c "$USB_ZIGBEE_TTY" && test -c "$0" && echo "$USB_ZIGBEE_TTY" "$0"`,
+			"${USB_ZIGBEE_TTY}"}}, withDevice("zigbee")))
 	if got := a.ended(t); got != "exit 0" {
 		t.Errorf("got %s: %s", got, a.story())
 	}

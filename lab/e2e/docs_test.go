@@ -33,7 +33,8 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || e.Name() == "node_modules") {
+		if e.IsDir() && path != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" ||
+			e.Name() == "node_modules") {
 			return fs.SkipDir
 		}
 		if e.IsDir() || filepath.Ext(path) != ".md" {
@@ -67,7 +68,8 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			labDir := filepath.Join(dir, "lab")
-			if given := os.Getenv("OUTRIDER_TEST_LAB"); given != "" && page == "README.md" { // whose caller ends it should this be killed
+			if given := os.Getenv("OUTRIDER_TEST_LAB"); given != "" && page == "README.md" {
+				// whose caller ends it should this be killed
 				labDir = given
 			}
 			env := append(os.Environ(), "LAB_DIR="+labDir, "NO_COLOR=1")
@@ -116,7 +118,8 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 func TestDocs_APluginThatIsNotConfiguredIsNotLoaded(t *testing.T) {
 	t.Parallel()
 	n := newPlainNode(t)
-	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite /opt/nomad/data/plugins/nomad-driver-exec-lite\n"+
+	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite "+
+		"/opt/nomad/data/plugins/nomad-driver-exec-lite\n"+
 		"systemctl restart nomad\nnomad node status -self -json"))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -248,12 +251,14 @@ func newPlainNode(t *testing.T) *plainNode {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(n.bin, "sudo"), []byte("#!/bin/sh\nexec \"$@\"\n"), 0o755); err != nil { //nolint:gosec // a program
+	const sudo = "#!/bin/sh\nexec \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(n.bin, "sudo"), []byte(sudo), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	n.Agent, err = agent.Run(ctx, agent.Options{Runtime: agent.Host, Dir: n.dir, Binary: nomadBinary, Name: "docs", Config: keepAllocations})
+	n.Agent, err = agent.Run(ctx, agent.Options{Runtime: agent.Host, Dir: n.dir, Binary: nomadBinary, Name: "docs",
+		Config: keepAllocations})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 // session runs a command in a task through Nomad's API.
-func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan api.TerminalSize, argv ...string) (code int, stdout, stderr string) {
+func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan api.TerminalSize,
+	argv ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -95,7 +96,8 @@ func TestExecTellsThatACommandDoesNotExist(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, []string{"/no/such/program"}, strings.NewReader(""), &out, &errOut, nil, nil)
+	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, []string{"/no/such/program"},
+		strings.NewReader(""), &out, &errOut, nil, nil)
 	said := fmt.Sprint(err, out.String(), errOut.String())
 	if !strings.Contains(said, `"/no/such/program" not found`) || err == nil && code == 0 {
 		t.Errorf("got %d, %q", code, said)
@@ -109,7 +111,8 @@ func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
 	run := func(ctx context.Context, tag string) chan error {
 		ended := make(chan error, 1)
 		go func() {
-			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, silent(tag), strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, silent(tag), strings.NewReader(""),
+				io.Discard, io.Discard, nil, nil)
 			ended <- err
 		}()
 		eventually(t, time.Minute, func() error {

@@ -12,8 +12,9 @@ import (
 
 // faultReport collects what the rows of the fault table came to.
 var faultReport = report{
-	title:   "what Nomad tells after a fault, while which a task:",
-	columns: []string{"agent", "fault", "task goes on", "ends by code 7", "ends by signal 15", "runs out of memory", "output"},
+	title: "what Nomad tells after a fault, while which a task:",
+	columns: []string{"agent", "fault", "task goes on", "ends by code 7", "ends by signal 15", "runs out of memory",
+		"output"},
 }
 
 // usbReport collects what was measured of the usb plugin.

@@ -90,41 +90,46 @@ var generalFaults = []fault{
 }
 
 var stateFaults = []fault{
-	{name: "state file missing, plugin and supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
-		return os.Remove(filepath.Join(dir, "task.json"))
-	})},
-	{name: "state file truncated, plugin and supervisor killed", loses: everybody, strike: damaged(func(_ *testing.T, dir string) error {
-		return os.Truncate(filepath.Join(dir, "task.json"), 100)
-	})},
-	{name: "state file of an older version, plugin and supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
-		editState(t, dir, func(m map[string]any) { delete(m, "version"); delete(m, "oom_kills") })
-		return nil
-	})},
-	{name: "state file of a newer version, plugin and supervisor killed", loses: everybody, strike: damaged(func(t *testing.T, dir string) error {
-		editState(t, dir, func(m map[string]any) { m["version"] = 99; m["identity"] = "moved" })
-		return nil
-	})},
-	{name: "exit record truncated, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
-		resume := r.n.process(t).pause(t)
-		r.n.plugin(t).end(t)
-		return func() {
-			eventually(t, time.Minute, func() error {
+	{name: "state file missing, plugin and supervisor killed", loses: everybody,
+		strike: damaged(func(_ *testing.T, dir string) error {
+			return os.Remove(filepath.Join(dir, "task.json"))
+		})},
+	{name: "state file truncated, plugin and supervisor killed", loses: everybody,
+		strike: damaged(func(_ *testing.T, dir string) error {
+			return os.Truncate(filepath.Join(dir, "task.json"), 100)
+		})},
+	{name: "state file of an older version, plugin and supervisor killed", loses: everybody,
+		strike: damaged(func(t *testing.T, dir string) error {
+			editState(t, dir, func(m map[string]any) { delete(m, "version"); delete(m, "oom_kills") })
+			return nil
+		})},
+	{name: "state file of a newer version, plugin and supervisor killed", loses: everybody,
+		strike: damaged(func(t *testing.T, dir string) error {
+			editState(t, dir, func(m map[string]any) { m["version"] = 99; m["identity"] = "moved" })
+			return nil
+		})},
+	{name: "exit record truncated, plugin and supervisor killed", loses: everybody,
+		strike: func(t *testing.T, r *round) func() {
+			resume := r.n.process(t).pause(t)
+			r.n.plugin(t).end(t)
+			return func() {
+				eventually(t, time.Minute, func() error {
+					for _, a := range r.ending() {
+						if err := exitRecorded(r.dirs[a]); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				r.n.supervisor(t).end(t)
 				for _, a := range r.ending() {
-					if err := exitRecorded(r.dirs[a]); err != nil {
-						return err
+					if err := os.Truncate(filepath.Join(r.dirs[a], "record"), 5); err != nil {
+						t.Fatal(err)
 					}
 				}
-				return nil
-			})
-			r.n.supervisor(t).end(t)
-			for _, a := range r.ending() {
-				if err := os.Truncate(filepath.Join(r.dirs[a], "record"), 5); err != nil {
-					t.Fatal(err)
-				}
+				resume()
 			}
-			resume()
-		}
-	}},
+		}},
 	{name: "pid reused, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
 		resume := killPluginAndSupervisor(t, r)
 		return func() {
@@ -325,7 +330,8 @@ func (f fault) wentOn(t *testing.T, r *round, before int) string {
 }
 
 func newRound(t *testing.T, n *node) *round {
-	r := &round{n: n, trigger: filepath.Join(n.dir, fmt.Sprintf("go-%d", jobNumber.Add(1))), dirs: map[*alloc]string{}, procs: map[*alloc]proc{}}
+	r := &round{n: n, trigger: filepath.Join(n.dir, fmt.Sprintf("go-%d", jobNumber.Add(1))), dirs: map[*alloc]string{},
+		procs: map[*alloc]proc{}}
 	count := func(args ...string) *alloc {
 		return n.submit(t, job(t, conf{"command": counter, "args": args}))
 	}

@@ -160,12 +160,14 @@ func TestHungLogDirectoriesHoldUpNoOtherTask(t *testing.T) {
 		{"nothing else", func() {}},
 		{"supervisor killed", func() { n.supervisor(t).end(t) }},
 		{"supervisor stopped", func() { n.supervisor(t).pause(t) }},
-		{"plugin killed", func() { n.plugin(t).end(t) }}, // an agent that is restarted changes modes in the frozen directory itself
+		// an agent that is restarted changes modes in the frozen directory itself
+		{"plugin killed", func() { n.plugin(t).end(t) }},
 	} {
 		phase.fault()
 		took := twenty(t, n)
 		talker.goesOn(t)
-		t.Logf("%s: 20 other tasks took %v, %v without a fault", phase.name, took.Round(time.Millisecond), well.Round(time.Millisecond))
+		t.Logf("%s: 20 other tasks took %v, %v without a fault", phase.name, took.Round(time.Millisecond),
+			well.Round(time.Millisecond))
 	}
 	never.ended(t)
 	if s := never.story(); !strings.Contains(s, "log directory does not answer") {

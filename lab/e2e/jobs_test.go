@@ -48,7 +48,8 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	task.KillTimeout = new(20 * time.Second) // for a task on a busy machine; who is deaf says less
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute), Delay: new(50 * time.Millisecond)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute),
+		Delay: new(50 * time.Millisecond)}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	j := api.NewBatchJob(id, id, "global", 50).AddTaskGroup(group)
 	for _, e := range edit {

@@ -121,7 +121,8 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	if o.state == "${state_dir}" {
 		o.state = a.StateDir()
 	}
-	return &node{Agent: a, driver: plugins[0].Driver(), dir: a.Info().Dir, state: o.state, bare: o.bare, builder: builder}, nil
+	return &node{Agent: a, driver: plugins[0].Driver(), dir: a.Info().Dir, state: o.state, bare: o.bare, builder: builder},
+		nil
 }
 
 // end stops all jobs and says what is wrong with what is left then, and then what
@@ -147,7 +148,8 @@ func (n *node) end() error {
 		errs = append(errs, err)
 	}
 	if n.builder != 0 { // which is this node's alone, and would be known as a builder until the machine is started anew
-		if err := os.Remove(filepath.Join("/run/outrider/builders", strconv.Itoa(n.builder))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join("/run/outrider/builders", strconv.Itoa(n.builder))); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

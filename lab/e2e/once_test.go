@@ -36,11 +36,14 @@ type onceKill struct {
 }
 
 var (
-	agentKilled     = onceKill{name: "agent killed", kill: func(t *testing.T, n *node) { kill(t, n); n.restart(t) }}
-	agentStopped    = onceKill{name: "agent stopped", loses: true, kill: func(t *testing.T, n *node) { stop(t, n); n.restart(t) }}
-	supervisorEnded = onceKill{name: "supervisor killed", loses: true, kill: func(t *testing.T, n *node) { n.killAll(n.isSupervisor) }}
-	pluginEnded     = onceKill{name: "plugin killed", refuses: true, kill: func(t *testing.T, n *node) { n.killAll(n.isPlugin) }}
-	bothKilled      = onceKill{name: "agent and plugin killed", loses: true, kill: func(t *testing.T, n *node) {
+	agentKilled  = onceKill{name: "agent killed", kill: func(t *testing.T, n *node) { kill(t, n); n.restart(t) }}
+	agentStopped = onceKill{name: "agent stopped", loses: true,
+		kill: func(t *testing.T, n *node) { stop(t, n); n.restart(t) }}
+	supervisorEnded = onceKill{name: "supervisor killed", loses: true,
+		kill: func(t *testing.T, n *node) { n.killAll(n.isSupervisor) }}
+	pluginEnded = onceKill{name: "plugin killed", refuses: true,
+		kill: func(t *testing.T, n *node) { n.killAll(n.isPlugin) }}
+	bothKilled = onceKill{name: "agent and plugin killed", loses: true, kill: func(t *testing.T, n *node) {
 		kill(t, n)
 		n.killAll(n.isPlugin)
 		n.restart(t)
@@ -69,11 +72,13 @@ func onceJob(t *testing.T, dir string) *api.Job {
 	token.Name = new("token")
 	token.Tasks[0].Identity = &api.WorkloadIdentity{Env: true}
 	template := api.NewTaskGroup("template", burst/2)
-	template.EphemeralDisk, template.RestartPolicy, template.ReschedulePolicy = token.EphemeralDisk, token.RestartPolicy, token.ReschedulePolicy
+	template.EphemeralDisk, template.RestartPolicy, template.ReschedulePolicy = token.EphemeralDisk, token.RestartPolicy,
+		token.ReschedulePolicy
 	other := *token.Tasks[0]
 	other.Identity = nil
 	other.Templates = []*api.Template{{
-		EmbeddedTmpl: new(`MADE_AT={{ timestamp "unix" }}`), DestPath: new("secrets/made"), Envvars: new(true), ChangeMode: new("noop"),
+		EmbeddedTmpl: new(`MADE_AT={{ timestamp "unix" }}`), DestPath: new("secrets/made"), Envvars: new(true),
+		ChangeMode: new("noop"),
 	}}
 	return j.AddTaskGroup(template.AddTask(&other))
 }
@@ -100,7 +105,8 @@ func TestATaskMeantOnceRunsOnce(t *testing.T) {
 			t.Fatalf("in round %d of %d: %s", i, kills, k.name)
 		}
 	}
-	t.Logf("%d tasks, %d kills: each task ran once; %d were taken up under a new id, %d exits are lost and told so", kills*burst, kills, taken, lost)
+	t.Logf("%d tasks, %d kills: each task ran once; %d were taken up under a new id, %d exits are lost and told so",
+		kills*burst, kills, taken, lost)
 }
 
 func (k onceKill) refused(s *api.AllocationListStub) bool {
@@ -144,7 +150,8 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 			if k.refused(s) {
 				continue
 			}
-			if st := s.TaskStates["main"]; st == nil || st.State != "dead" || s.ClientStatus != "complete" && s.ClientStatus != "failed" {
+			if st := s.TaskStates["main"]; st == nil || st.State != "dead" || s.ClientStatus != "complete" &&
+				s.ClientStatus != "failed" {
 				a := &alloc{n: n, id: s.ID, job: *j.ID}
 				return fmt.Errorf("%s is %s: %s", s.Name, s.ClientStatus, a.story())
 			}
@@ -162,7 +169,8 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 			continue
 		}
 		if string(b) != "x\n" {
-			t.Errorf("%s at %d of %d: %s ran %d times: %s", k.name, moment, burst, s.Name, strings.Count(string(b), "x"), a.story())
+			t.Errorf("%s at %d of %d: %s ran %d times: %s", k.name, moment, burst, s.Name, strings.Count(string(b), "x"),
+				a.story())
 		}
 		switch got := a.outcome(); {
 		case got == fmt.Sprintf("exit %d", index%5):
@@ -231,7 +239,8 @@ func TestARestartThatNomadMeansRunsAgain(t *testing.T) {
 		a.running(t)
 	}
 	// the agent is killed when it has been told of the exit, and before it starts the task again
-	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`), restarts(5*time.Second),
+	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`),
+		restarts(5*time.Second),
 		func(j *api.Job, _ *api.Task) { j.TaskGroups[0].RestartPolicy.Attempts = new(1) }))
 	if err := b.tells("Exit Code: 3"); err != nil {
 		t.Fatal(err)

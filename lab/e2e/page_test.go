@@ -90,12 +90,14 @@ func readFences(t *testing.T, page string) []fence {
 }
 
 func TestFencesOfAPage(t *testing.T) {
-	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails -->\n```sh\nfalse\n```\n"+
+	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails "+
+		"-->\n```sh\nfalse\n```\n"+
 		"<!-- not run: why -->\n```sh\nreboot\n```\n```hcl\na = 1\n```\n")
 	if len(found) != 4 || wrong != nil {
 		t.Fatalf("found %+v, wrong %q", found, wrong)
 	}
-	if f := found[0]; f.line != 5 || f.text != "ls\n\necho\n" || len(f.prints) != 2 || f.prints[1] != "b" || f.fails || f.notRun != "" {
+	if f := found[0]; f.line != 5 || f.text != "ls\n\necho\n" || len(f.prints) != 2 || f.prints[1] != "b" || f.fails ||
+		f.notRun != "" {
 		t.Errorf("the first is %+v", f)
 	}
 	if !found[1].fails || found[2].notRun != "why" || found[3].lang != "hcl" || found[3].notRun != "" {

@@ -26,7 +26,8 @@ func TestPythonEnvironmentIsBuiltOnceAndThenFound(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	c := version("once", "below").with(needs(wheelhouse(t,
-		wheel.Wheel{Name: "once", Version: "1.2", Requires: []string{"below>=2"}}, wheel.Wheel{Name: "below", Version: "2.0"}), "once"))
+		wheel.Wheel{Name: "once", Version: "1.2", Requires: []string{"below>=2"}},
+		wheel.Wheel{Name: "below", Version: "2.0"}), "once"))
 	go1, go2 := filepath.Join(mkdir(t), "go"), filepath.Join(mkdir(t), "go")
 	a := n.submit(t, py(t, c.until(go1)))
 	for _, text := range []string{"Environment: not in the cache, building it with ", ": built in ", "2 packages"} {
@@ -53,7 +54,8 @@ func TestManyPythonTasksHaveOneBuild(t *testing.T) {
 }
 
 func oneBuildForMany(t *testing.T, n *node, count int) {
-	c := version("shared_by_all").with(needs(wheelhouse(t, wheel.Wheel{Name: "shared_by_all", Version: "3"}), "shared-by-all"))
+	c := version("shared_by_all").with(needs(wheelhouse(t, wheel.Wheel{Name: "shared_by_all", Version: "3"}),
+		"shared-by-all"))
 	trigger := filepath.Join(mkdir(t), "go")
 	j := py(t, c.until(trigger), func(j *api.Job, task *api.Task) {
 		j.TaskGroups[0].Count = &count
@@ -93,7 +95,8 @@ func TestPythonTasksWithDifferentEnvironmentsStartTogether(t *testing.T) {
 
 // until has a program go on until a file is there, and so until a test has seen its events.
 func (c conf) until(path string) conf {
-	return c.with(code(c["code"].(string), "import os, time", "while not os.path.exists("+quote(path)+"): time.sleep(0.1)"))
+	return c.with(code(c["code"].(string), "import os, time", "while not os.path.exists("+quote(path)+
+		"): time.sleep(0.1)"))
 }
 
 // withRestarts has Nomad start a task that failed once more, at once.
@@ -104,8 +107,10 @@ func withRestarts(j *api.Job, _ *api.Task) {
 func TestPythonBuildsFailInWords(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
-	wheels := wheelhouse(t, wheel.Wheel{Name: "hashed", Version: "1"}, wheel.Wheel{Name: "picky", Version: "1", Requires: []string{"hashed<1"}})
-	if err := (wheel.Wheel{Name: "sourceonly", Version: "1"}).WriteSource(wheels, "raise SystemExit('it was run')"); err != nil {
+	wheels := wheelhouse(t, wheel.Wheel{Name: "hashed", Version: "1"},
+		wheel.Wheel{Name: "picky", Version: "1", Requires: []string{"hashed<1"}})
+	if err := (wheel.Wheel{Name: "sourceonly", Version: "1"}).WriteSource(wheels,
+		"raise SystemExit('it was run')"); err != nil {
 		t.Fatal(err)
 	}
 	closed := closedPort(t)
@@ -120,7 +125,8 @@ func TestPythonBuildsFailInWords(t *testing.T) {
 	}{
 		{"index that does not answer", conf{"requirements": []string{"anything"}, "index_url": "http://" + closed + "/simple"}, nil,
 			true, []string{closed}},
-		{"other file than the locked one", conf{"lock": "local/requirements.lock", "find_links": []string{wheels}, "offline": true},
+		{"other file than the locked one", conf{"lock": "local/requirements.lock", "find_links": []string{wheels},
+			"offline": true},
 			map[string]string{"local/requirements.lock": "hashed==1 --hash=sha256:" + wrong + "\n"},
 			false, []string{"hash", wrong[:12]}},
 		{"requirements that contradict each other", needs(wheels, "picky", "hashed>=1"), nil,

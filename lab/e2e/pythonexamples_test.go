@@ -116,7 +116,8 @@ func wheelhouseExample(t *testing.T, a *alloc) {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
 	out := a.output(t, "stdout")
-	if strings.Count(out, "\n") != 7 || !strings.HasPrefix(out, "Wed 21 Feb 2024 ") || !strings.Contains(out, "% lit  full moon\n") {
+	if strings.Count(out, "\n") != 7 || !strings.HasPrefix(out, "Wed 21 Feb 2024 ") ||
+		!strings.Contains(out, "% lit  full moon\n") {
 		t.Errorf("got %q", out)
 	}
 	if err := a.tells("1 package,"); err != nil {
@@ -128,7 +129,8 @@ func inlineExample(t *testing.T, a *alloc) {
 	if got := a.ended(t); got != "exit 0" {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
-	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "Today: ") || !strings.Contains(out, " says so, with "+a.n.cache("envs")+"/") {
+	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "Today: ") ||
+		!strings.Contains(out, " says so, with "+a.n.cache("envs")+"/") {
 		t.Errorf("got %q", out)
 	}
 }
@@ -193,10 +195,13 @@ func TestPythonTasksTellHowTheyEnded(t *testing.T) {
 		says             []string
 	}{
 		{"exit code", "raise SystemExit(7)", "exit 7", nil},
-		{"exception", "def f():\n    return {}['key']\nf()", "exit 1", []string{"Python: KeyError: 'key' (inline_code.py:2)"}},
-		{"sys.exit", "raise SystemExit('no settings')", "exit 1", []string{"Python: exit code 1, last line on stderr: no settings"}},
+		{"exception", "def f():\n    return {}['key']\nf()", "exit 1",
+			[]string{"Python: KeyError: 'key' (inline_code.py:2)"}},
+		{"sys.exit", "raise SystemExit('no settings')", "exit 1",
+			[]string{"Python: exit code 1, last line on stderr: no settings"}},
 		{"terminated", "import os; os.kill(os.getpid(), 15)", "signal 15", nil},
-		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11", []string{"Python: ", "Segmentation fault"}},
+		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11",
+			[]string{"Python: ", "Segmentation fault"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

@@ -86,7 +86,8 @@ func (f *pythonFaults) amidBuilds() []pythonFault {
 
 // start starts the task that goes on. It has two modules, and needs the second later.
 func (f *pythonFaults) start(t *testing.T) {
-	wheels := wheelhouse(t, wheel.Wheel{Name: "early", Version: "1", Files: map[string]string{"late.py": "VERSION = 'in time'\n"}})
+	wheels := wheelhouse(t, wheel.Wheel{Name: "early", Version: "1",
+		Files: map[string]string{"late.py": "VERSION = 'in time'\n"}})
 	f.goesOn = f.n.submit(t, py(t, code(
 		"import early, os, sys, time",
 		"print(sys.prefix)",

@@ -105,7 +105,8 @@ func TestConstraintOfAScriptKeepsItsJobWhereItFits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"3.9.99", "which has ", i.Attributes["driver.python.default"], "attr.driver.python.versions", `"set_contains"`} {
+	for _, want := range []string{"3.9.99", "which has ", i.Attributes["driver.python.default"],
+		"attr.driver.python.versions", `"set_contains"`} {
 		if err := a.tells(want); err != nil {
 			t.Error(err)
 		}

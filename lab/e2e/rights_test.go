@@ -61,7 +61,8 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	t.Run("stop", func(t *testing.T) {
 		// the others have as long as the main process takes: without a cgroup what is
 		// left of the tree is killed when that ends
-		a := n.start(t, family("sleep 0.5; exit 4").with(conf{"kill_mode": "all"}), func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
+		a := n.start(t, family("sleep 0.5; exit 4").with(conf{"kill_mode": "all"}),
+			func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
 		procs := members(t, a)
 		a.stop(t)
 		gone(t, procs)

@@ -51,10 +51,12 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	// three files of 1 MiB while somebody follows
-	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines", "24000", "-then", "exit:0"},
+	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines",
+		"24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
 
-	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}), nil)
+	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}),
+		nil)
 	var b strings.Builder
 	timeout := time.After(time.Minute)
 	for !strings.Contains(last(b.String(), 20), "last") {
@@ -88,7 +90,8 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 
 func TestOldLogFilesAreRemoved(t *testing.T) {
 	t.Parallel()
-	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every", "1ms", "-lines", "40000"},
+	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every",
+		"1ms", "-lines", "40000"},
 		"logs": conf{"max_files": 2, "max_file_size": 1}}))
 	if got := a.ended(t); got != "exit 0" {
 		t.Fatal(got)
@@ -138,7 +141,8 @@ func TestEnvironmentIsTheTasksOwn(t *testing.T) {
 		t.Fatal(got, a.story())
 	}
 	out := a.output(t, "stdout")
-	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n", "NOMAD_TASK_NAME=main\n",
+	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n",
+		"NOMAD_TASK_NAME=main\n",
 		a.dir() + "/main\n", agentUser() + "\n0027\n1024\n5\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -149,9 +153,10 @@ func TestEnvironmentIsTheTasksOwn(t *testing.T) {
 func TestTaskRunsAsItsUser(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
-	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`), func(_ *api.Job, task *api.Task) {
-		task.User = "nobody"
-	}))
+	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`),
+		func(_ *api.Job, task *api.Task) {
+			task.User = "nobody"
+		}))
 	if got := a.ended(t); got != "exit 0" {
 		t.Fatal(got, a.story(), a.output(t, "stderr"))
 	}
@@ -165,11 +170,13 @@ func TestTaskRunsAsItsUser(t *testing.T) {
 
 func TestTemplateInLocalIsExecuted(t *testing.T) {
 	t.Parallel()
-	a := common(t).submit(t, job(t, conf{"command": "local/script.sh", "args": []string{"there"}}, func(_ *api.Job, task *api.Task) {
-		task.Templates = []*api.Template{{
-			EmbeddedTmpl: new("#!/bin/sh\necho hello $1 from {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n"), DestPath: new("local/script.sh"),
-		}}
-	}))
+	a := common(t).submit(t, job(t, conf{"command": "local/script.sh", "args": []string{"there"}},
+		func(_ *api.Job, task *api.Task) {
+			task.Templates = []*api.Template{{
+				EmbeddedTmpl: new("#!/bin/sh\necho hello $1 from {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n"),
+				DestPath:     new("local/script.sh"),
+			}}
+		}))
 	if got := a.ended(t); got != "exit 3" {
 		t.Errorf("got %s: %s", got, a.story())
 	}
@@ -285,7 +292,8 @@ func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
 		j.Type = new("service")
 		task.Env = map[string]string{"GREETING": "one"}
 		g := j.TaskGroups[0]
-		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Duration(0)), HealthCheck: new("task_states"), Canary: new(0), MaxParallel: new(1)}
+		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Duration(0)), HealthCheck: new("task_states"), Canary: new(0),
+			MaxParallel: new(1)}
 	})
 	a := n.submit(t, j)
 	a.running(t)
@@ -377,7 +385,8 @@ func TestMemoryLimitKillsAndIsTold(t *testing.T) {
 func (n *node) tasksOf(allocID string) []string {
 	var dirs []string
 	for _, d := range n.taskDirs() {
-		if b, err := os.ReadFile(filepath.Join(d, "task.json")); err == nil && strings.Contains(string(b), `"id":"`+allocID+`/`) {
+		if b, err := os.ReadFile(filepath.Join(d, "task.json")); err == nil &&
+			strings.Contains(string(b), `"id":"`+allocID+`/`) {
 			dirs = append(dirs, d)
 		}
 	}

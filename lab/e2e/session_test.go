@@ -51,7 +51,8 @@ func TestNoCommandInATaskRunsWhatTheTaskPutInItsPlace(t *testing.T) {
 	touch(t, evidence)
 	program, err := exec.LookPath("id")
 	if err == nil {
-		err = errors.Join(os.Chmod(evidence, 0o666), os.Chmod(hostile, 0o755), exec.Command("cp", program, setUID).Run(), os.Chmod(setUID, 0o755|os.ModeSetuid))
+		err = errors.Join(os.Chmod(evidence, 0o666), os.Chmod(hostile, 0o755), exec.Command("cp", program, setUID).Run(),
+			os.Chmod(setUID, 0o755|os.ModeSetuid))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +137,8 @@ device "gps" {
 			refused := a.hostile && phase.refused
 			await(phase.name+", "+a.kind+", alloc exec", func() error {
 				out, err := a.try(t, setUID, "-u")
-				if refused && err != nil && strings.Contains(err.Error(), leftMounts) || !refused && err == nil && out == string(want) {
+				if refused && err != nil && strings.Contains(err.Error(), leftMounts) || !refused && err == nil &&
+					out == string(want) {
 					return nil
 				}
 				return fmt.Errorf("got %q, %v", out, err)
@@ -154,7 +156,8 @@ device "gps" {
 					return errors.New("there was none")
 				}
 				s := told[len(told)-1]
-				if refused && s.Status == "critical" && strings.Contains(s.Output, leftMounts) || !refused && s.Status == "passing" && s.Output == string(want) {
+				if refused && s.Status == "critical" && strings.Contains(s.Output, leftMounts) || !refused &&
+					s.Status == "passing" && s.Output == string(want) {
 					return nil
 				}
 				return fmt.Errorf("got %+v", s)
@@ -168,7 +171,8 @@ device "gps" {
 					if e.Time < changed.UnixNano() {
 						continue
 					}
-					failed := strings.Contains(e.DisplayMessage, "Template failed to run script") && strings.Contains(e.DisplayMessage, leftMounts)
+					failed := strings.Contains(e.DisplayMessage, "Template failed to run script") &&
+						strings.Contains(e.DisplayMessage, leftMounts)
 					if failed && refused || !refused && strings.Contains(e.DisplayMessage, "Template successfully ran script") {
 						return nil
 					}
@@ -195,8 +199,11 @@ func withSessions(command string, args ...string) func(*api.Job, *api.Task) {
 			Name: *j.ID, Type: "script", Command: command, Args: args, Interval: time.Second, Timeout: time.Minute,
 		}}}}
 		task.Templates = []*api.Template{{
-			EmbeddedTmpl: new(fmt.Sprintf(`{{ with nomadVar "nomad/jobs/%s" }}{{ .value }}{{ end }}`, *j.ID)), DestPath: new("local/value"),
-			ChangeMode: new("script"), ChangeScript: &api.ChangeScript{Command: &command, Args: args, Timeout: new(time.Minute), FailOnError: new(false)}, Splay: new(time.Duration(0)),
+			EmbeddedTmpl: new(fmt.Sprintf(`{{ with nomadVar "nomad/jobs/%s" }}{{ .value }}{{ end }}`, *j.ID)),
+			DestPath:     new("local/value"),
+			ChangeMode:   new("script"), ChangeScript: &api.ChangeScript{Command: &command, Args: args,
+				Timeout:     new(time.Minute),
+				FailOnError: new(false)}, Splay: new(time.Duration(0)),
 		}}
 	}
 }
@@ -204,7 +211,8 @@ func withSessions(command string, args ...string) func(*api.Job, *api.Task) {
 func setVariable(t testing.TB, n *node, job, value string) {
 	t.Helper()
 	eventually(t, time.Minute, func() error {
-		_, _, err := n.Client().Variables().Update(&api.Variable{Path: "nomad/jobs/" + job, Items: api.VariableItems{"value": value}}, nil)
+		_, _, err := n.Client().Variables().Update(&api.Variable{Path: "nomad/jobs/" + job,
+			Items: api.VariableItems{"value": value}}, nil)
 		return err
 	})
 }
@@ -218,7 +226,8 @@ func (a *alloc) try(t testing.TB, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	code, err := a.n.Client().Allocations().Exec(ctx, i, "main", false, argv, strings.NewReader(""), &out, &errOut, nil, nil)
+	code, err := a.n.Client().Allocations().Exec(ctx, i, "main", false, argv, strings.NewReader(""), &out, &errOut, nil,
+		nil)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d", code)
 	}

@@ -16,9 +16,11 @@ import (
 func family(deaf string) conf {
 	return sh(`
 loop() { while :; do sleep 0.05; done; }
-( trap 'echo child got INT; ` + deaf + `' INT; trap 'echo child got TERM; ` + deaf + `' TERM; echo child $(exec sh -c 'echo $PPID'); loop ) &
+( trap 'echo child got INT; ` + deaf + `' INT; trap 'echo child got TERM; ` + deaf + `' TERM
+  echo child $(exec sh -c 'echo $PPID'); loop ) &
 setsid sh -c '
-  ( trap "echo daemon got INT" INT; trap "echo daemon got TERM" TERM; echo daemon $(exec sh -c "echo \$PPID"); while :; do sleep 0.05; done ) &
+  ( trap "echo daemon got INT" INT; trap "echo daemon got TERM" TERM
+    echo daemon $(exec sh -c "echo \$PPID"); while :; do sleep 0.05; done ) &
 ' 
 trap 'echo main got INT; ` + deaf + `' INT; trap 'echo main got TERM; ` + deaf + `' TERM
 echo main $$

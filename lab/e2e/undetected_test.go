@@ -20,7 +20,8 @@ func TestANodeWithoutPythonHasItWhenItIsInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := node.Drivers["python"]
-	if d == nil || d.Detected || d.Healthy || !strings.HasPrefix(d.HealthDescription, "no Python interpreter") || node.Attributes["driver.python"] != "" {
+	if d == nil || d.Detected || d.Healthy || !strings.HasPrefix(d.HealthDescription, "no Python interpreter") ||
+		node.Attributes["driver.python"] != "" {
 		t.Errorf("the driver is %+v, and its attribute %q", d, node.Attributes["driver.python"])
 	}
 	j := py(t, code("print('here')"))

@@ -103,7 +103,8 @@ device "gps" {
 	t.Run("one that is meant by its id", func(t *testing.T) {
 		for i, id := range []string{second, first} {
 			word := fmt.Sprint("meant", i)
-			a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID; T=$USB_ZIGBEE_TTY; "+fmt.Sprintf(talk, word)), withDevice("zigbee", byID(id))))
+			a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID; T=$USB_ZIGBEE_TTY; "+fmt.Sprintf(talk, word)),
+				withDevice("zigbee", byID(id))))
 			if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != id+"\nstick: "+word+"\n" {
 				t.Errorf("got %s, %q: %s", got, a.output(t, "stdout"), a.story())
 			}
@@ -113,7 +114,8 @@ device "gps" {
 		}
 	})
 	t.Run("both in one task", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+fmt.Sprintf(talk, "both")+"; done"),
+		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+
+			fmt.Sprintf(talk, "both")+"; done"),
 			withDevice("zigbee", func(d *api.RequestedDevice) { d.Count = new(uint64(2)) })))
 		if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != first+" "+second+"\nstick: both\nstick: both\n" {
 			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
@@ -125,7 +127,8 @@ device "gps" {
 		}
 	})
 	t.Run("two blocks in one task", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_GPS_ID; ls -d $USB_ZIGBEE_TTY $USB_GPS_TTY"), withDevice("zigbee"), withDevice("gps"), asUser(anybody())))
+		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_GPS_ID; ls -d $USB_ZIGBEE_TTY $USB_GPS_TTY"),
+			withDevice("zigbee"), withDevice("gps"), asUser(anybody())))
 		if got := a.ended(t); got != "exit 0" || !strings.Contains(a.output(t, "stdout"), "0403:6001:GPS1") {
 			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
 		}

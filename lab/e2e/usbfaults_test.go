@@ -169,12 +169,15 @@ func TestStickThatIsNotThereIsToldInWords(t *testing.T) {
 
 func TestBadUSBConfigurationIsToldByTheAgent(t *testing.T) {
 	for _, row := range []struct{ name, more, want string }{
-		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}", `id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}",
+			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
 		{"an id that is none", "device \"x\" {\n  id = \"10c4\"\n}", `id "10c4" has no product`},
 		{"an unknown option", "devices = 1", `devices`},
-		{"an unknown node", "device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}", `nodes "ttys" is not known (did you mean "tty"?)`},
+		{"an unknown node", "device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}",
+			`nodes "ttys" is not known (did you mean "tty"?)`},
 		{"a block that matches everything", "device \"x\" {}", `device "x": nothing says which devices are meant`},
-		{"permissions not octal", "device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}", `mode "0999" is not a file mode`},
+		{"permissions not octal", "device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}",
+			`mode "0999" is not a file mode`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +222,8 @@ func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 	if !plugin.alive() {
 		t.Error("the plugin is another")
 	}
-	usbReport.add(fmt.Sprintf("CPU in %v in which nothing happens", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(), "", "")
+	usbReport.add(fmt.Sprintf("CPU in %v in which nothing happens", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(),
+		"", "")
 }
 
 func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
@@ -247,7 +251,8 @@ func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
 		cycle()
 	}
 	eventually(t, time.Minute, func() error {
-		if f, th := descriptors(plugin.pid), threads(plugin.pid); f > fds || th > tasks+10 { // of 20 cycles; Go has more where a busy machine lets calls wait
+		if f, th := descriptors(plugin.pid), threads(plugin.pid); f > fds || th > tasks+10 {
+			// of 20 cycles; Go has more where a busy machine lets calls wait
 			return fmt.Errorf("%d descriptors and %d threads, before %d and %d", f, th, fds, tasks)
 		}
 		return nil

@@ -55,7 +55,8 @@ func (o usbOptions) config(dir string) string {
 	if !o.usual {
 		o.more += "rescan = \"200ms\" # no kernel tells of what is simulated\n"
 	}
-	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace, o.more)
+	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace,
+		o.more)
 }
 
 // simulation is where a node's sticks are plugged in.

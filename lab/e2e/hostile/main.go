@@ -22,7 +22,8 @@ func main() {
 		}
 	}
 	ids, _ := os.ReadFile("/proc/self/uid_map")
-	report := fmt.Sprintf("hostile code ran as user %d in a user namespace of ids %q, instead of %q\n", os.Geteuid(), ids, os.Args)
+	report := fmt.Sprintf("hostile code ran as user %d in a user namespace of ids %q, instead of %q\n", os.Geteuid(), ids,
+		os.Args)
 	fmt.Print(report)
 	if f, err := os.OpenFile(evidence, os.O_WRONLY|os.O_APPEND, 0); err == nil {
 		_, _ = f.WriteString(report)

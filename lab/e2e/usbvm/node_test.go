@@ -202,14 +202,16 @@ func (n *node) submit(t testing.TB, s spec) *task {
 		}
 	}
 	main := api.NewTask("main", s.driver).
-		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script + "\nstatus=$?; echo " + lastLine + "; exit $status"}).
+		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script + "\nstatus=$?; echo " + lastLine +
+		"; exit $status"}).
 		Require(&api.Resources{CPU: new(20), MemoryMB: new(64), Devices: []*api.RequestedDevice{d}})
 	main.User = s.user
 	main.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	main.KillTimeout = new(2 * time.Second)
 	group := api.NewTaskGroup("g", 1).AddTask(main)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute), Delay: new(50 * time.Millisecond)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute),
+		Delay: new(50 * time.Millisecond)}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	job := api.NewBatchJob(x.job, x.job, "global", 50).AddTaskGroup(group)
 	if _, _, err := n.Client().Jobs().Register(job, nil); err != nil {

@@ -199,7 +199,8 @@ func TestSwappedSticksGoOnWithTheirOwnTasks(t *testing.T) {
 	for i, id := range ids {
 		word := fmt.Sprintf("for-%d", i+1)
 		// without a pause: whatever can be opened is written to
-		n.submit(t, spec{device: "swapped", id: id, script: `echo started; while :; do (echo ` + word + ` >$USB_SWAPPED_TTY) 2>/dev/null; done`}).running(t)
+		n.submit(t, spec{device: "swapped", id: id, script: `echo started; while :; do (echo ` + word +
+			` >$USB_SWAPPED_TTY) 2>/dev/null; done`}).running(t)
 		two[i].hearsAnew(t, word)
 	}
 	swaps := 0
@@ -273,7 +274,8 @@ func TestTwinsAreToldApartByTheirPortsWhateverTheOrder(t *testing.T) {
 		ids = now
 		for i, id := range ids {
 			word := fmt.Sprintf("round %d for %d", round, i)
-			x := n.submit(t, spec{device: "twin", id: id, script: `echo $USB_TWIN_ID; echo "` + word + `" >$USB_TWIN_TTY; sleep 0.2`})
+			x := n.submit(t, spec{device: "twin", id: id, script: `echo $USB_TWIN_ID; echo "` + word +
+				`" >$USB_TWIN_TTY; sleep 0.2`})
 			if got := x.ended(t); got != id+"\n" {
 				t.Errorf("the job of %s has %q", id, got)
 			}

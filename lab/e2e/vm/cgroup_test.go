@@ -21,7 +21,9 @@ func TestCoreOnCgroupV2(t *testing.T) {
 	}{
 		{"cgroup", []string{"-test.skip=V1|TestDetectOnThisMachine|TestLeafIsJoined|TestAParentOfAnOperator"}},
 		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|TightLimits|HarmsOneStartAlone|OnAnyThread"}},
-		{"supervisor", []string{"-test.run=^(TestExitIsTold|TestSignalReachesWhomItIsFor|TestDaemonsAreKilledWithTheTask|TestKillEndsATreeThatForksAllTheTime|TestTaskSurvivesItsPlugin|TestSessionsLive.*|TestDestroyIs.*)$/in_a_cgroup"}},
+		{"supervisor", []string{"-test.run=^(TestExitIsTold|TestSignalReachesWhomItIsFor|" +
+			"TestDaemonsAreKilledWithTheTask|TestKillEndsATreeThatForksAllTheTime|TestTaskSurvivesItsPlugin|" +
+			"TestSessionsLive.*|TestDestroyIs.*)$/in_a_cgroup"}},
 		{"driver", []string{"-test.run=OOM|Memory|Stats|Devices|TestLifecycle_ReportsExitCodes|StopTask_KillsAtTheTimeout"}},
 	} {
 		t.Run(p.name, func(t *testing.T) {

@@ -127,7 +127,8 @@ func (h *host) plug(order ...int) {
 	h.t.Helper()
 	for _, i := range order {
 		h.run(nil, h.ctl, "usb", "plug", fmt.Sprint("twin", i), "-port", fmt.Sprint(i), "-serial", "", "-id", "1d6b:0108")
-		h.run(nil, "sh", "-c", fmt.Sprintf("until ls -d /sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*; do sleep 0.05; done", i))
+		h.run(nil, "sh", "-c", fmt.Sprintf("until ls -d /sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*; do sleep 0.05; "+
+			"done", i))
 	}
 }
 
@@ -145,7 +146,8 @@ func writer(name, id string) *api.Job {
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(20), Mode: new("delay"), Interval: new(time.Minute), Delay: new(time.Second)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(20), Mode: new("delay"), Interval: new(time.Minute),
+		Delay: new(time.Second)}
 	return api.NewServiceJob(name, name, "global", 50).AddTaskGroup(group)
 }
 
