@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // cluster runs jobs on the agent.
@@ -51,24 +53,21 @@ func (c *cluster) start(ctx context.Context, job *api.Job) (time.Duration, error
 		return 0, fmt.Errorf("failed to submit job %s: %w", *job.ID, err)
 	}
 	q := (&api.QueryOptions{}).WithContext(ctx)
-	for {
+	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		s, _, err := c.agent.Client().Jobs().Summary(*job.ID, q)
 		if err != nil {
-			return 0, fmt.Errorf("failed to watch job %s: %w", *job.ID, err)
+			return false, fmt.Errorf("failed to watch job %s: %w", *job.ID, err)
 		}
 		g := s.Summary["group"]
-		if g.Running == want {
-			return time.Since(begin), nil
-		}
 		if g.Failed+g.Lost > 0 {
-			return 0, fmt.Errorf("%d tasks of job %s failed", g.Failed+g.Lost, *job.ID)
+			return false, fmt.Errorf("%d tasks of job %s failed", g.Failed+g.Lost, *job.ID)
 		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("only %d of %d tasks of job %s run: %w", g.Running, want, *job.ID, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+		return g.Running == want, nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the %d tasks of job %s do not run: %w", want, *job.ID, err)
 	}
+	return time.Since(begin), nil
 }
 
 // stop purges a job and waits until nothing of its tasks is left.
@@ -79,26 +78,15 @@ func (c *cluster) stop(ctx context.Context, job *api.Job) error {
 	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, true, w); err != nil {
 		return fmt.Errorf("failed to stop job %s: %w", *job.ID, err)
 	}
-	for {
+	err := poll.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		ps, err := c.processes(ctx)
-		if err != nil {
-			return err
-		}
-		left := 0
-		for _, p := range ps {
-			switch p.role {
-			case isTask, isExecutor, isLogmon:
-				left++
-			}
-		}
-		if left == 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d processes of job %s do not end: %w", left, *job.ID, ctx.Err())
-		case <-time.After(50 * time.Millisecond):
-		}
+		left := slices.ContainsFunc(ps, func(p process) bool {
+			return p.role == isTask || p.role == isExecutor || p.role == isLogmon
+		})
+		return !left, err
+	})
+	if err != nil {
+		return fmt.Errorf("processes of job %s do not end: %w", *job.ID, err)
 	}
 	// the client destroys the tasks and removes their directories
 	return c.agent.Client().System().GarbageCollect()
@@ -110,14 +98,4 @@ func (c *cluster) processes(ctx context.Context) ([]process, error) {
 		return nil, err
 	}
 	return tree(pid, c.agent.Info().Dir, c.marker)
-}
-
-// pause waits, unless the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -27,7 +28,7 @@ func measureCPU(ctx context.Context, steps *term.Printer, c *cluster, o options)
 			if _, err := c.start(ctx, job); err != nil {
 				return err
 			}
-			if err := pause(ctx, settle); err != nil {
+			if err := poll.Sleep(ctx, settle); err != nil {
 				return err
 			}
 			var err error
@@ -51,7 +52,7 @@ func (c *cluster) used(ctx context.Context, driver string, d time.Duration) (hel
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := pause(ctx, d); err != nil {
+	if err := poll.Sleep(ctx, d); err != nil {
 		return 0, 0, err
 	}
 	after, err := c.ticks(ctx, driver)

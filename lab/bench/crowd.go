@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -75,12 +76,12 @@ func (r *crowd) measure(ctx context.Context, c *cluster, driver string, tasks in
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := poll.Sleep(ctx, settle); err != nil {
 		return err
 	}
 	if _, measured := r.start[driver][o.crowd]; !measured {
 		r.start[driver][tasks] = took
-		if err := pause(ctx, settle); err != nil {
+		if err := poll.Sleep(ctx, settle); err != nil {
 			return err
 		}
 		if r.idle[driver], _, err = c.used(ctx, driver, o.cpu); err != nil {
@@ -121,18 +122,14 @@ func (c *cluster) end(ctx context.Context, job *api.Job, purge bool) (time.Durat
 		(&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return 0, fmt.Errorf("failed to stop job %s: %w", *job.ID, err)
 	}
-	for {
+	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		n, err := left(ctx, job)
-		if err != nil {
-			return 0, err
-		}
-		if n == 0 {
-			return time.Since(begin), nil
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return 0, fmt.Errorf("%d tasks of job %s do not end: %w", n, *job.ID, err)
-		}
+		return n == 0, err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the tasks of job %s do not end: %w", *job.ID, err)
 	}
+	return time.Since(begin), nil
 }
 
 func (c *cluster) alive(ctx context.Context, job *api.Job) (int, error) {
@@ -155,7 +152,7 @@ func (c *cluster) recover(ctx context.Context, count int) (time.Duration, error)
 	if _, err := c.start(ctx, job); err != nil {
 		return 0, err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := poll.Sleep(ctx, settle); err != nil {
 		return 0, err
 	}
 	ps, err := c.processes(ctx)
@@ -172,19 +169,17 @@ func (c *cluster) recover(ctx context.Context, count int) (time.Duration, error)
 	}
 	wait, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for {
-		n, last, err := c.reattached(wait, job)
-		if err != nil {
-			return 0, err
-		}
-		if n >= count { // more where a task was taken over twice
-			_, err := c.end(ctx, job, true)
-			return last.Sub(killed), err
-		}
-		if err := pause(wait, 500*time.Millisecond); err != nil {
-			return 0, fmt.Errorf("the plugin has taken over %d of %d tasks: %w", n, count, err)
-		}
+	var last time.Time
+	err = poll.Until(wait, 500*time.Millisecond, func() (bool, error) {
+		var n int
+		n, last, err = c.reattached(wait, job)
+		return n >= count, err // more where a task was taken over twice
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the plugin has not taken over %d tasks: %w", count, err)
 	}
+	_, err = c.end(ctx, job, true)
+	return last.Sub(killed), err
 }
 
 // reattached counts the tasks of which the driver said so, and tells when it said the last.
@@ -210,11 +205,10 @@ func (c *cluster) reattached(ctx context.Context, job *api.Job) (n int, last tim
 	return n, last, nil
 }
 
-// rows are those of the table of results.
-func (r *crowd) rows(add func(name, l, r, ratio, bar string)) {
+// compare adds to the table of results.
+func (r *crowd) compare(c *comparison) {
 	row := func(name string, took durations, tasks int, bar float64) {
-		l, r := float64(took[lite][tasks]), float64(took[raw][tasks])
-		add(fmt.Sprintf(name, tasks), ms(took[lite][tasks]), ms(took[raw][tasks]), ratio(l, r), verdict(l, r, bar))
+		c.add(fmt.Sprintf(name, tasks), millis, nanos(took[lite][tasks]), nanos(took[raw][tasks]), bar)
 	}
 	row("job of %d tasks, until all run", r.start, r.most, 0)
 	row("  stopped: %d tasks, until all have ended", r.stop, stopped, 0)
@@ -222,7 +216,8 @@ func (r *crowd) rows(add func(name, l, r, ratio, bar string)) {
 	if r.most != stopped {
 		row("  purged: %d tasks, until nothing is left", r.purge, r.most, purgeBar)
 	}
-	l, w := r.idle[lite], r.idle[raw]
-	add(fmt.Sprintf("processor of helpers, %d tasks at rest", r.most), percent(l), percent(w), ratio(l, w), "")
-	add(fmt.Sprintf("plugin killed, until it has %d tasks again", r.recovery), ms(r.recovered), "no plugin", "", "")
+	c.add(fmt.Sprintf("processor of helpers, %d tasks at rest", r.most), percent, r.idle[lite], r.idle[raw], 0)
+	c.rows = append(c.rows, []string{
+		fmt.Sprintf("plugin killed, until it has %d tasks again", r.recovery), ms(r.recovered), "no plugin", "", "",
+	})
 }

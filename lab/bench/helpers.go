@@ -151,16 +151,21 @@ func statFields(pid int) ([]string, error) {
 }
 
 // memory is what processes use, in kB.
-type memory struct {
-	PSS     int // each page divided by the number of its users
-	Anon    int // of it what no file backs: heaps and stacks
-	Private int // written to, and nobody else's; a program that was just built counts until it is on disk
-	Tables  int // page tables, which no PSS counts
-	Threads int // each has a kernel stack, which no PSS counts
-}
+type memory [5]int
 
-func (m memory) add(n memory) memory {
-	return memory{m.PSS + n.PSS, m.Anon + n.Anon, m.Private + n.Private, m.Tables + n.Tables, m.Threads + n.Threads}
+// The elements of memory.
+const (
+	pss     = iota // each page divided by the number of its users
+	anon           // of it what no file backs: heaps and stacks
+	private        // dirty and not shared; a program that was just built counts until it is on disk
+	tables         // page tables, which are not in the PSS
+	threads        // each has a kernel stack, which is not in the PSS
+)
+
+func (m *memory) add(n memory) {
+	for i := range m {
+		m[i] += n[i]
+	}
 }
 
 // memoryOf reads smaps_rollup and status of one process (proc(5)).

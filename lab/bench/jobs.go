@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -75,7 +76,7 @@ func measureJobs(ctx context.Context, steps *term.Printer, c *cluster, o options
 
 // read takes the median of several readings: the heaps of Go programs come and go.
 func (c *cluster) read(ctx context.Context, driver string, readings int) (usage, map[role]int, error) {
-	if err := pause(ctx, settle); err != nil {
+	if err := poll.Sleep(ctx, settle); err != nil {
 		return usage{}, nil, err
 	}
 	var all []usage
@@ -86,7 +87,7 @@ func (c *cluster) read(ctx context.Context, driver string, readings int) (usage,
 			return usage{}, nil, err
 		}
 		all, counts = append(all, u), n
-		if err := pause(ctx, 300*time.Millisecond); err != nil {
+		if err := poll.Sleep(ctx, 300*time.Millisecond); err != nil {
 			return usage{}, nil, err
 		}
 	}
@@ -114,32 +115,24 @@ func (c *cluster) readOnce(ctx context.Context, driver string) (usage, map[role]
 			return usage{}, nil, fmt.Errorf("failed to read the memory of the %s: %w", p.role, err)
 		}
 		if p.role == isAgent {
-			u.agent = u.agent.add(m)
+			u.agent.add(m)
 		} else {
-			u.helpers = u.helpers.add(m)
+			u.helpers.add(m)
 		}
 		if p.role == isPlugin {
-			u.plugin += m.PSS
+			u.plugin += m[pss]
 		}
 	}
 	return u, counts, nil
 }
 
-func medianUsage(all []usage) usage {
-	pick := func(of func(usage) memory) memory {
-		return memory{
-			PSS:     median(all, func(u usage) int { return of(u).PSS }),
-			Anon:    median(all, func(u usage) int { return of(u).Anon }),
-			Private: median(all, func(u usage) int { return of(u).Private }),
-			Tables:  median(all, func(u usage) int { return of(u).Tables }),
-			Threads: median(all, func(u usage) int { return of(u).Threads }),
-		}
+func medianUsage(all []usage) (m usage) {
+	for i := range m.helpers {
+		m.helpers[i] = median(all, func(u usage) int { return u.helpers[i] })
+		m.agent[i] = median(all, func(u usage) int { return u.agent[i] })
 	}
-	return usage{
-		helpers: pick(func(u usage) memory { return u.helpers }),
-		agent:   pick(func(u usage) memory { return u.agent }),
-		plugin:  median(all, func(u usage) int { return u.plugin }),
-	}
+	m.plugin = median(all, func(u usage) int { return u.plugin })
+	return m
 }
 
 // perTask is what one more task adds: in each round the difference of all tasks

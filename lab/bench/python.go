@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -230,7 +231,7 @@ func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, li
 			if i >= warmUp { // the first ones build the environments
 				r[what] = append(r[what], first)
 			}
-			if err := pause(ctx, spacing); err != nil {
+			if err := poll.Sleep(ctx, spacing); err != nil {
 				return nil, err
 			}
 		}

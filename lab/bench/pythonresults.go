@@ -54,7 +54,7 @@ func (p *python) print(w io.Writer) error {
 	fmt.Fprintln(w)
 	for _, c := range p.cold {
 		fmt.Fprintf(w, "Rounds with %s: python %s; by hand %s. Builds for %d tasks at once: %v.\n",
-			c.installer, each(c.driver, ms), each(c.hand, ms), manyTasks, c.builds)
+			c.installer, each(c.driver), each(c.hand), manyTasks, c.builds)
 	}
 	if p.noUV {
 		fmt.Fprintf(w, "Left out: uv, of which user %d can run none, neither that of $UV nor one on the PATH.\n", buildUser)

@@ -34,65 +34,66 @@ const (
 	purgeBar  = 1
 )
 
+// comparison is the table of both drivers.
+type comparison struct{ rows [][]string }
+
+// add compares two numbers; 0 is no bar.
+func (c *comparison) add(name string, show func(float64) string, l, r, bar float64) {
+	c.rows = append(c.rows, []string{name, show(l), show(r), ratio(l, r), verdict(l, r, bar)})
+}
+
 func (r results) print(w io.Writer, o options) error {
-	rows := [][]string{{"", lite, raw, "ratio", "bar"}} // the last column is text, the others are numbers
-	add := func(name, l, r, ratio, bar string) { rows = append(rows, []string{name, l, r, ratio, bar}) }
+	c := &comparison{rows: [][]string{{"", lite, raw, "ratio", "bar"}}}
 	if j := r.jobs; j != nil {
-		row := func(name, unit string, bar float64, of func(usage) int) {
-			l, r := j.perTask(lite, of), j.perTask(raw, of)
-			add(name, number(l)+unit, number(r)+unit, ratio(l, r), verdict(l, r, bar))
+		row := func(name string, show func(float64) string, bar float64, of func(usage) int) {
+			c.add(name, show, j.perTask(lite, of), j.perTask(raw, of), bar)
 		}
-		row("helper memory a task (PSS), median of rounds", " kB", memoryBar, pss)
-		l, r := j.rounds(lite, pss)[0], j.rounds(raw, pss)[0]
-		add("  in the first round, the plugin being new", number(l)+" kB", number(r)+" kB", ratio(l, r), "")
-		row("  of it heaps and stacks", " kB", 0, func(u usage) int { return u.helpers.Anon })
-		row("  private dirty", " kB", 0, func(u usage) int { return u.helpers.Private })
-		row("  page tables, not in PSS", " kB", 0, func(u usage) int { return u.helpers.Tables })
-		row("  threads", "", 0, func(u usage) int { return u.helpers.Threads })
-		row("  growth of the agent (PSS)", " kB", 0, func(u usage) int { return u.agent.PSS })
+		helpers := func(i int) func(usage) int { return func(u usage) int { return u.helpers[i] } }
+		row("helper memory a task (PSS), median of rounds", kB, memoryBar, helpers(pss))
+		c.add("  in the first round, the plugin being new", kB,
+			j.rounds(lite, helpers(pss))[0], j.rounds(raw, helpers(pss))[0], 0)
+		row("  of it heaps and stacks", kB, 0, helpers(anon))
+		row("  private dirty", kB, 0, helpers(private))
+		row("  page tables, not in PSS", kB, 0, helpers(tables))
+		row("  threads", number, 0, helpers(threads))
+		row("  growth of the agent (PSS)", kB, 0, func(u usage) int { return u.agent[pss] })
 	}
 	if s := r.starts; s != nil {
-		l, r := median(s.first[lite], self), median(s.first[raw], self)
-		add("StartTask to first instruction, median", ms(l), ms(r), ratio(float64(l), float64(r)),
-			verdict(float64(l), float64(r), startBar))
-		l, r = percentile(s.first[lite], 99), percentile(s.first[raw], 99)
-		add("  99th percentile", ms(l), ms(r), ratio(float64(l), float64(r)), "")
-		l, r = median(s.call[lite], self), median(s.call[raw], self)
-		add("  StartTask itself, median", ms(l), ms(r), ratio(float64(l), float64(r)), "")
+		c.add("StartTask to first instruction, median", millis, median(s.first[lite], nanos), median(s.first[raw], nanos),
+			startBar)
+		c.add("  99th percentile", millis, nanos(percentile(s.first[lite], 99)), nanos(percentile(s.first[raw], 99)), 0)
+		c.add("  StartTask itself, median", millis, median(s.call[lite], nanos), median(s.call[raw], nanos), 0)
 	}
 	if j := r.jobs; j != nil {
-		l, r := median(j.took[lite], self), median(j.took[raw], self)
-		add(fmt.Sprintf("job of %d tasks, until all run, median", j.tasks), ms(l), ms(r), ratio(float64(l), float64(r)),
-			verdict(float64(l), float64(r), jobBar))
+		c.add(fmt.Sprintf("job of %d tasks, until all run, median", j.tasks), millis,
+			median(j.took[lite], nanos), median(j.took[raw], nanos), jobBar)
 	}
-	if c := r.cpu; c != nil {
-		add(fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks), percent(c.helpers[lite]),
-			percent(c.helpers[raw]), ratio(c.helpers[lite], c.helpers[raw]), "")
-		add("  and of the agent", percent(c.agent[lite]), percent(c.agent[raw]), ratio(c.agent[lite], c.agent[raw]), "")
+	if u := r.cpu; u != nil {
+		c.add(fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", u.tasks), percent, u.helpers[lite], u.helpers[raw], 0)
+		c.add("  and of the agent", percent, u.agent[lite], u.agent[raw], 0)
 	}
 	if r.crowd != nil {
-		r.crowd.rows(add)
+		r.crowd.compare(c)
 	}
 
 	fmt.Fprintf(w, "\n%s.\n", machine())
-	if len(rows) > 1 {
+	if len(c.rows) > 1 {
 		fmt.Fprintf(w, "\n%s against %s, on one agent, taking turns.\n\n", lite, raw)
-		if err := table(w, rows); err != nil {
+		if err := table(w, c.rows); err != nil {
 			return err
 		}
 		fmt.Fprintln(w)
 	}
 	if s := r.starts; s != nil {
 		fmt.Fprintf(w, "The floor, a bare fork and exec of the same program: "+
-			"median %s, 99th percentile %s; %d starts each.\n", ms(median(s.first[floor], self)), ms(percentile(s.first[floor], 99)), len(s.first[floor]))
+			"median %s, 99th percentile %s; %d starts each.\n",
+			ms(median(s.first[floor], self)), ms(percentile(s.first[floor], 99)), len(s.first[floor]))
 	}
 	if j := r.jobs; j != nil {
 		for _, d := range both {
 			fmt.Fprintf(w, "Processes with %d tasks of %s: %s.\n", j.tasks, d, counts(j.counts[d], d))
-		}
-		for _, d := range both {
-			fmt.Fprintf(w, "Rounds of %s: all run after %s; PSS of helpers with 1 and with %d tasks: %s.\n", d,
-				each(j.took[d], ms), j.tasks, pairs(j, d))
+			fmt.Fprintf(w, "Rounds of %s: all run after %s; PSS of helpers with 1 and with %d tasks: %s.\n",
+				d, each(j.took[d]), j.tasks, pairs(j, d))
 		}
 	}
 	if r.python != nil {
@@ -134,7 +135,7 @@ func pairs(j *jobs, d string) string {
 	var s []string
 	for i := range j.all[d] {
 		one, all := j.one[d][i], j.all[d][i]
-		text := fmt.Sprintf("%d and %d kB", one.helpers.PSS, all.helpers.PSS)
+		text := fmt.Sprintf("%d and %d kB", one.helpers[pss], all.helpers[pss])
 		if all.plugin > 0 {
 			text += fmt.Sprintf(" (plugin %d and %d)", one.plugin, all.plugin)
 		}
@@ -143,10 +144,10 @@ func pairs(j *jobs, d string) string {
 	return strings.Join(s, ", ")
 }
 
-func each(list []time.Duration, show func(time.Duration) string) string {
+func each(list []time.Duration) string {
 	var s []string
 	for _, d := range list {
-		s = append(s, show(d))
+		s = append(s, ms(d))
 	}
 	return strings.Join(s, ", ")
 }
@@ -198,6 +199,8 @@ func number(f float64) string {
 	return fmt.Sprintf("%.0f", f)
 }
 
+func kB(f float64) string { return number(f) + " kB" }
+
 func ms(d time.Duration) string {
 	if d >= 100*time.Millisecond {
 		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
@@ -205,9 +208,12 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }
 
+// millis shows nanoseconds.
+func millis(f float64) string { return ms(time.Duration(f)) }
+
 func percent(f float64) string { return fmt.Sprintf("%.1f %% of a core", 100*f) }
 
-func pss(u usage) int { return u.helpers.PSS }
+func nanos(d time.Duration) float64 { return float64(d) }
 
 func self(d time.Duration) time.Duration { return d }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -80,7 +81,7 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 				r.first[what] = append(r.first[what], first)
 				r.call[what] = append(r.call[what], call)
 			}
-			if err := pause(ctx, spacing); err != nil {
+			if err := poll.Sleep(ctx, spacing); err != nil {
 				return nil, err
 			}
 		}
@@ -288,22 +289,12 @@ func makeFIFOs(cfg *drivers.TaskConfig) (undo func(), err error) {
 func supervisorGone(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	for {
+	err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		ps, err := tree(0, dir, "\x00")
-		if err != nil {
-			return err
-		}
-		supervisors := 0
-		for _, p := range ps {
-			if p.role == isSupervisor {
-				supervisors++
-			}
-		}
-		if supervisors == 0 {
-			return nil
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("the supervisor does not end: %w", err)
-		}
+		return !slices.ContainsFunc(ps, func(p process) bool { return p.role == isSupervisor }), err
+	})
+	if err != nil {
+		return fmt.Errorf("the supervisor does not end: %w", err)
 	}
+	return nil
 }
