@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTheProbeTellsWhenItBegan(t *testing.T) {
+func TestProbe_ReportsItsStart(t *testing.T) {
 	dir := t.TempDir()
 	s, err := newStarter(dir)
 	if err != nil {
@@ -33,7 +33,7 @@ func TestTheProbeTellsWhenItBegan(t *testing.T) {
 	}
 }
 
-func TestTheScriptTellsWhenItBegan(t *testing.T) {
+func TestScript_ReportsItsStart(t *testing.T) {
 	dir := t.TempDir()
 	s, err := newStarter(dir)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestTheScriptTellsWhenItBegan(t *testing.T) {
 }
 
 // A wheel is also a place to import from (zipimport).
-func TestAWheelHasItsModules(t *testing.T) {
+func TestWheel_HasItsModules(t *testing.T) {
 	if _, err := os.Stat(interpreted); err != nil {
 		t.Skip("there is no ", interpreted)
 	}
@@ -82,7 +82,7 @@ assert len(modules) == 5, modules
 	}
 }
 
-func TestATreeTellsTasksFromHelpers(t *testing.T) {
+func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
 	const marker = "1234567.5"
 	task := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
 	helper := exec.Command("/bin/sleep", "1000")
@@ -118,7 +118,7 @@ func TestATreeTellsTasksFromHelpers(t *testing.T) {
 	_ = unix.Kill(child, unix.SIGKILL)
 }
 
-func TestRolesByCommandLine(t *testing.T) {
+func TestRole_FollowsCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want role
@@ -141,7 +141,7 @@ func TestRolesByCommandLine(t *testing.T) {
 	}
 }
 
-func TestWhatIsComparedWithABar(t *testing.T) {
+func TestVerdict_ComparesWithBar(t *testing.T) {
 	for _, c := range []struct {
 		l, r, bar      float64
 		ratio, verdict string
@@ -162,7 +162,7 @@ func TestWhatIsComparedWithABar(t *testing.T) {
 	}
 }
 
-func TestPercentiles(t *testing.T) {
+func TestPercentile_IsNearestRank(t *testing.T) {
 	var list []time.Duration
 	for i := range 200 {
 		list = append(list, time.Duration(200-i))
@@ -178,7 +178,7 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-func TestEndedProcessIsNoFailure(t *testing.T) {
+func TestMemory_OfEndedProcessIsNoFailure(t *testing.T) {
 	cmd := exec.Command("/bin/true")
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)

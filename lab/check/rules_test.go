@@ -41,7 +41,7 @@ func TestSkips_HoldWhereTheirConditionDoes(t *testing.T) {
 		t.Setenv("OUTRIDER_SAMPLE", sample)
 		rules, err := skips()
 		must.NoError(t, err)
-		_, found := find(rules, "lab/e2e", "TestFaultTable/processes/none")
+		_, found := find(rules, "lab/e2e", "TestFaults_ExitIsExactOrLost/processes/none")
 		test.Eq(t, sample != "", found)
 	}
 }

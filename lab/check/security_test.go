@@ -10,7 +10,7 @@ import (
 )
 
 // The promises of docs/security.md are the rows of tables whose second column is "Held by".
-func TestTheSecurityPageNamesTestsThatExist(t *testing.T) {
+func TestSecurityPage_NamesExistingTests(t *testing.T) {
 	root := "../.."
 	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestTheSecurityPageNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-func TestAPromiseWithoutATestIsNotPassedOver(t *testing.T) {
+func TestSecurityPage_PromiseNeedsTest(t *testing.T) {
 	exist := map[string]bool{"TestA": true, "TestB": true}
 	const head = "| Promise | Held by |\n|---|---|\n"
 	for name, row := range map[string]struct {

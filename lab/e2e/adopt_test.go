@@ -10,7 +10,7 @@ import (
 )
 
 // A program that unmaps its arguments needs no right for that.
-func TestTasksWithoutArgumentsDoNotKeepASupervisorFromServing(t *testing.T) {
+func TestSupervisor_ServesDespiteTasksWithoutArguments(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
 	trigger := filepath.Join(n.dir, "go")
@@ -64,7 +64,7 @@ func (n *node) processesBelow(parent int, is func(proc) bool) (count int) {
 }
 
 // Nobody but the supervisor sees the tasks end, and then only its disk is left.
-func TestNoExitIsLostOnAFullStateDisk(t *testing.T) {
+func TestExit_IsKeptOnFullStateDisk(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	n := newNode(t, nodeOptions{prepare: smallDisks})

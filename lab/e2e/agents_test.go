@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestTwoAgentsNeverMeet(t *testing.T) {
+func TestAgents_ShareNothing(t *testing.T) {
 	t.Parallel()
 	state, err := os.MkdirTemp(scratch, "s")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestTwoAgentsNeverMeet(t *testing.T) {
 	a.restart(t)
 }
 
-func TestPluginEndsWithoutItsAgentAndTheExitIsToldLater(t *testing.T) {
+func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{shell: "export OUTRIDER_ORPHAN_GRACE=1s"})
 	trigger := filepath.Join(n.dir, "go")

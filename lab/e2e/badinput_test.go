@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestBadInputGetsOneSentence(t *testing.T) {
+func TestBadInput_GetsOneSentence(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	asNobody := func(_ *api.Job, task *api.Task) { task.User = "nobody" }
@@ -76,7 +76,7 @@ func TestBadInputGetsOneSentence(t *testing.T) {
 	}
 }
 
-func TestBadPluginConfigurationIsToldByTheAgent(t *testing.T) {
+func TestBadPluginConfig_IsReportedByAgent(t *testing.T) {
 	for _, row := range []struct{ name, state, plugin, want string }{
 		{"state_dir not absolute", "run/outrider", "", `state_dir "run/outrider" is not absolute`},
 		{"state_dir too long", "/run/" + strings.Repeat("x", 90), "", `bytes too long for a unix socket in it`},

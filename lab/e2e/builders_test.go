@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestBuilderRunsNoTasks(t *testing.T) {
+func TestBuilder_RunsNoTasks(t *testing.T) {
 	t.Parallel()
 	if !agent.Privileged() {
 		t.Skip("needs root: the agent's user is the only one")

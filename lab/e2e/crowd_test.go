@@ -20,7 +20,7 @@ func small(count int) func(*api.Job, *api.Task) {
 // maxThreads is far from one a task. Go keeps those that it once needed at a time.
 const maxThreads = 25
 
-func TestManyTasksHaveOnePluginAndOneSupervisor(t *testing.T) {
+func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
 	n.submit(t, job(t, conf{"command": "/bin/true"}, small(1))).ended(t)

@@ -22,7 +22,7 @@ func triedAgain(j *api.Job, _ *api.Task) {
 	}
 }
 
-func TestTaskWaitsForItsDeviceToBePluggedIn(t *testing.T) {
+func TestDevice_IsAwaitedByTask(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	args := []string{"-id", "10c4:ea60", "-serial", "0001"}
@@ -47,7 +47,7 @@ func TestTaskWaitsForItsDeviceToBePluggedIn(t *testing.T) {
 	a.stop(t)
 }
 
-func TestCommandsInATaskSeeItsDevicesAndTheHostDoesNot(t *testing.T) {
+func TestDevice_IsSeenByCommandsInTaskOnly(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
@@ -94,7 +94,7 @@ device "zigbee" {
 	a.stop(t)
 }
 
-func TestDevicesAreAtTheirPathsOnTheHostWithoutRights(t *testing.T) {
+func TestDevice_IsAtHostPathWithoutRights(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")

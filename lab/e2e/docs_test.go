@@ -114,8 +114,8 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 	}
 }
 
-// TestDocs_APluginThatIsNotConfiguredIsNotLoaded: why each page begins with a plugin block.
-func TestDocs_APluginThatIsNotConfiguredIsNotLoaded(t *testing.T) {
+// TestDocs_UnconfiguredPluginIsNotLoaded: why each page begins with a plugin block.
+func TestDocs_UnconfiguredPluginIsNotLoaded(t *testing.T) {
 	t.Parallel()
 	n := newPlainNode(t)
 	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite "+

@@ -32,7 +32,7 @@ func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan ap
 	return code, out.String(), errOut.String()
 }
 
-func TestExecRunsACommandInTheTask(t *testing.T) {
+func TestExec_RunsCommandInTask(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}}, func(_ *api.Job, task *api.Task) {
 		task.Env = map[string]string{"GREETING": "hello"}
@@ -65,7 +65,7 @@ func TestExecRunsACommandInTheTask(t *testing.T) {
 	}
 }
 
-func TestExecIsInTheTasksCgroup(t *testing.T) {
+func TestExec_IsInTasksCgroup(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
@@ -76,7 +76,7 @@ func TestExecIsInTheTasksCgroup(t *testing.T) {
 	}
 }
 
-func TestExecOnATerminalFollowsItsSize(t *testing.T) {
+func TestExec_FollowsTerminalSize(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
 	defer a.stop(t)
@@ -89,7 +89,7 @@ func TestExecOnATerminalFollowsItsSize(t *testing.T) {
 	}
 }
 
-func TestExecTellsThatACommandDoesNotExist(t *testing.T) {
+func TestExec_ReportsMissingCommand(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
 	defer a.stop(t)
@@ -104,7 +104,7 @@ func TestExecTellsThatACommandDoesNotExist(t *testing.T) {
 	}
 }
 
-func TestExecSessionsEndWithTheirClientAndTheirTask(t *testing.T) {
+func TestExec_EndsWithClientAndTask(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
@@ -155,7 +155,7 @@ func isSilent(tag string) func(proc) bool {
 	return func(p proc) bool { return slices.Equal(p.args, silent(tag)) }
 }
 
-func TestExecEndsWithAClientThatIsKilled(t *testing.T) {
+func TestExec_EndsWithKilledClient(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})

@@ -201,7 +201,7 @@ var logmonFaults = []fault{
 	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor, logsByNomad: true},
 }
 
-func TestFaultTable(t *testing.T) {
+func TestFaults_ExitIsExactOrLost(t *testing.T) {
 	for _, group := range []struct {
 		name   string // of the subtest
 		agent  string // in the table, after its user

@@ -41,7 +41,7 @@ func mountHung(t *testing.T, dir string) (release func()) {
 	return func() { fuse.Close() }
 }
 
-func TestHungFileSystemHarmsNoOtherTask(t *testing.T) {
+func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
 	dir, release := hungMount(t)
 	t.Parallel()
 	n := common(t)

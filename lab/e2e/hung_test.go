@@ -127,7 +127,7 @@ func (a *alloc) goesOn(t *testing.T) {
 	})
 }
 
-func TestHungLogDirectoriesHoldUpNoOtherTask(t *testing.T) {
+func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 	needRoot(t)
 	n := newNode(t, nodeOptions{})
 	talker := n.start(t, conf{"command": counter})

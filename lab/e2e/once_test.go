@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killsVar is how many times TestATaskMeantOnceRunsOnce kills, the plugin alone then, too.
+// killsVar is how many times TestTask_RunsOnceThroughKills kills, the plugin alone then, too.
 const killsVar = "OUTRIDER_E2E_KILLS"
 
 // burst is how many tasks are started when somebody is killed.
@@ -83,7 +83,7 @@ func onceJob(t *testing.T, dir string) *api.Job {
 	return j.AddTaskGroup(template.AddTask(&other))
 }
 
-func TestATaskMeantOnceRunsOnce(t *testing.T) {
+func TestTask_RunsOnceThroughKills(t *testing.T) {
 	sampled(t)
 	t.Parallel()
 	kills, who := len(onceKills), onceKills
@@ -192,7 +192,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 	return taken, lost
 }
 
-func TestARestartThatNomadMeansRunsAgain(t *testing.T) {
+func TestTask_RunsAgainOnRestart(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
 	// each leaves a line when it begins

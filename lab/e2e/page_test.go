@@ -89,7 +89,7 @@ func readFences(t *testing.T, page string) []fence {
 	return found
 }
 
-func TestFencesOfAPage(t *testing.T) {
+func TestFences_AreReadFromPage(t *testing.T) {
 	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails "+
 		"-->\n```sh\nfalse\n```\n"+
 		"<!-- not run: why -->\n```sh\nreboot\n```\n```hcl\na = 1\n```\n")

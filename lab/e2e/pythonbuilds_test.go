@@ -22,7 +22,7 @@ func version(modules ...string) conf {
 	return code(lines...)
 }
 
-func TestPythonEnvironmentIsBuiltOnceAndThenFound(t *testing.T) {
+func TestPythonEnvironment_IsBuiltOnce(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	c := version("once", "below").with(needs(wheelhouse(t,
@@ -48,7 +48,7 @@ func TestPythonEnvironmentIsBuiltOnceAndThenFound(t *testing.T) {
 	b.ends(t, "exit 0", "once 1.2\nbelow 2.0\n")
 }
 
-func TestManyPythonTasksHaveOneBuild(t *testing.T) {
+func TestPythonEnvironment_IsBuiltOnceForManyTasks(t *testing.T) {
 	t.Parallel()
 	oneBuildForMany(t, pythonNode.get(t), 20)
 }
@@ -83,7 +83,7 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	}
 }
 
-func TestPythonTasksWithDifferentEnvironmentsStartTogether(t *testing.T) {
+func TestPythonTasks_StartTogetherWithDifferentEnvironments(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	wheels := wheelhouse(t, wheel.Wheel{Name: "either", Version: "1"}, wheel.Wheel{Name: "either", Version: "2"})
@@ -104,7 +104,7 @@ func withRestarts(j *api.Job, _ *api.Task) {
 	j.TaskGroups[0].RestartPolicy.Attempts = new(1)
 }
 
-func TestPythonBuildsFailInWords(t *testing.T) {
+func TestPythonBuild_FailsWithCause(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	wheels := wheelhouse(t, wheel.Wheel{Name: "hashed", Version: "1"},

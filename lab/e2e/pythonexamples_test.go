@@ -28,7 +28,7 @@ var pythonExampleJobs = map[string]pythonExample{
 // The tests of events of a task's end have the node for themselves: Nomad takes events
 // one after the other, with a write to the disk for each, and drops those that come
 // after it has heard of the end.
-func TestPythonExamplesDoWhatTheySay(t *testing.T) {
+func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
 	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func (n *node) cli(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-func TestPythonOutputIsSeenAsItIsPrinted(t *testing.T) {
+func TestPythonOutput_IsNotBuffered(t *testing.T) {
 	t.Parallel()
 	trigger := filepath.Join(mkdir(t), "go")
 	a := pythonNode.get(t).start(t, code(
@@ -188,7 +188,7 @@ func TestPythonOutputIsSeenAsItIsPrinted(t *testing.T) {
 // quote makes a Python string of a text without anything special in it.
 func quote(s string) string { return "'" + s + "'" }
 
-func TestPythonTasksTellHowTheyEnded(t *testing.T) {
+func TestPythonTask_ReportsHowItEnded(t *testing.T) {
 	n := pythonNode.get(t)
 	for _, row := range []struct {
 		name, code, want string
@@ -221,7 +221,7 @@ func TestPythonTasksTellHowTheyEnded(t *testing.T) {
 	}
 }
 
-func TestPythonMemoryLimitKillsAndIsTold(t *testing.T) {
+func TestPythonTask_IsKilledAtMemoryLimit(t *testing.T) {
 	needMemoryCgroup(t)
 	a := pythonNode.get(t).submit(t, py(t, code("x = []", "while True: x.append(bytearray(b'x' * (1 << 20)))")))
 	if got := a.ended(t); got != "oom" {
@@ -236,7 +236,7 @@ func TestPythonMemoryLimitKillsAndIsTold(t *testing.T) {
 }
 
 // The same where the agent has no rights: it is the tasks' user, and the builder.
-func TestPythonUnderAnAgentThatIsNotRoot(t *testing.T) {
+func TestPython_RunsWithoutRoot(t *testing.T) {
 	t.Parallel()
 	o := nodeOptions{bare: true, shell: unprivileged, python: &pythonOptions{}}
 	if agentUser() != "0" {

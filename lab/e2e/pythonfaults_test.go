@@ -19,7 +19,7 @@ import (
 
 // The faults come one after the other to one node, whose cache keeps nothing that no
 // task uses longer than to the plugin's next start. Meanwhile one task runs on.
-func TestPythonEnvironmentsThroughFaults(t *testing.T) {
+func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
 	sampled(t)
 	t.Parallel()
 	f := newPythonFaults(t, "")
@@ -35,7 +35,7 @@ func TestPythonEnvironmentsThroughFaults(t *testing.T) {
 }
 
 // The same of builds, where pip builds though there may be uv.
-func TestPythonBuildsByPipThroughFaults(t *testing.T) {
+func TestPythonFaults_LeavePipBuildsWhole(t *testing.T) {
 	sampled(t)
 	if out, err := exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").CombinedOutput(); err != nil {
 		t.Skipf("there is no pip: %s", out)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestPythonNodeTellsItsInterpreters(t *testing.T) {
+func TestPythonNode_ReportsInterpreters(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	i, _, err := n.Client().Nodes().Info(n.id(), nil)
@@ -81,7 +81,7 @@ func constraintOf(t testing.TB, script string) string {
 	return string(out)
 }
 
-func TestConstraintOfAScriptKeepsItsJobWhereItFits(t *testing.T) {
+func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
 	t.Parallel()
 	n, dir := pythonNode.get(t), mkdir(t)
 	script := func(name, python string) string {

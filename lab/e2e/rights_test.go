@@ -24,7 +24,7 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --in
 const noCgroups = `
 set -- unshare --mount --propagation private sh -c 'umount -R -l /sys/fs/cgroup && exec "$@"' sh "$@"`
 
-func TestAgentThatIsNotRoot(t *testing.T) {
+func TestAgent_RunsWithoutRoot(t *testing.T) {
 	o := nodeOptions{bare: true, shell: unprivileged}
 	if !agent.Privileged() {
 		o.shell = ""
@@ -32,7 +32,7 @@ func TestAgentThatIsNotRoot(t *testing.T) {
 	testBareAgent(t, "not root, no rights", o, "the agent is not root")
 }
 
-func TestAgentWithoutCgroups(t *testing.T) {
+func TestAgent_RunsWithoutCgroups(t *testing.T) {
 	needRoot(t)
 	testBareAgent(t, "root, no cgroups", nodeOptions{bare: true, shell: noCgroups}, "cgroup")
 }
@@ -85,7 +85,7 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	}
 }
 
-func TestNothingOfAFamilyOutlivesAMainProcessThatEndedWithoutASupervisor(t *testing.T) {
+func TestFamily_EndsWithMainProcessWithoutSupervisor(t *testing.T) {
 	t.Parallel()
 	orphans(t, newNode(t, nodeOptions{}))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestOutputIsReadThroughNomad(t *testing.T) {
+func TestOutput_IsReadThroughNomad(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, sh(`echo to stdout; echo to stderr >&2; for i in 1 2 3; do echo $i; done; exec sleep 600`))
@@ -47,7 +47,7 @@ func TestOutputIsReadThroughNomad(t *testing.T) {
 	}
 }
 
-func TestFollowGoesOnThroughRotation(t *testing.T) {
+func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	// three files of 1 MiB while somebody follows
@@ -88,7 +88,7 @@ func TestFollowGoesOnThroughRotation(t *testing.T) {
 	}
 }
 
-func TestOldLogFilesAreRemoved(t *testing.T) {
+func TestOutput_OldFilesAreRemoved(t *testing.T) {
 	t.Parallel()
 	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every",
 		"1ms", "-lines", "40000"},
@@ -105,7 +105,7 @@ func TestOldLogFilesAreRemoved(t *testing.T) {
 	}
 }
 
-func TestExitCodesAndSignalsArrive(t *testing.T) {
+func TestExit_CodesAndSignalsArrive(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	rows := map[string]struct {
@@ -130,7 +130,7 @@ func TestExitCodesAndSignalsArrive(t *testing.T) {
 	}
 }
 
-func TestEnvironmentIsTheTasksOwn(t *testing.T) {
+func TestEnvironment_IsTasksOwn(t *testing.T) {
 	t.Parallel()
 	a := common(t).submit(t, job(t, sh("env; pwd; id -u; umask; ulimit -Hn; nice").with(conf{
 		"umask": "0027", "ulimit": conf{"nofile": "512:1024"}, "nice": 5,
@@ -150,7 +150,7 @@ func TestEnvironmentIsTheTasksOwn(t *testing.T) {
 	}
 }
 
-func TestTaskRunsAsItsUser(t *testing.T) {
+func TestTask_RunsAsItsUser(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`),
@@ -168,7 +168,7 @@ func TestTaskRunsAsItsUser(t *testing.T) {
 	}
 }
 
-func TestTemplateInLocalIsExecuted(t *testing.T) {
+func TestTask_ExecutesTemplate(t *testing.T) {
 	t.Parallel()
 	a := common(t).submit(t, job(t, conf{"command": "local/script.sh", "args": []string{"there"}},
 		func(_ *api.Job, task *api.Task) {
@@ -185,7 +185,7 @@ func TestTemplateInLocalIsExecuted(t *testing.T) {
 	}
 }
 
-func TestDispatchedJobsTellTheirOwnExits(t *testing.T) {
+func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	j := job(t, sh(`exit "$NOMAD_META_code"`), func(j *api.Job, _ *api.Task) {
@@ -221,7 +221,7 @@ func TestDispatchedJobsTellTheirOwnExits(t *testing.T) {
 	}
 }
 
-func TestStatisticsAreNotZero(t *testing.T) {
+func TestStatistics_AreNotZero(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, sh(`while :; do :; done`))
@@ -246,7 +246,7 @@ func TestStatisticsAreNotZero(t *testing.T) {
 	})
 }
 
-func TestSignalReachesTheTask(t *testing.T) {
+func TestSignal_ReachesTask(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, sh(`trap 'echo got HUP' HUP; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`))
@@ -263,7 +263,7 @@ func TestSignalReachesTheTask(t *testing.T) {
 	}
 }
 
-func TestRestartInPlaceKeepsTheLog(t *testing.T) {
+func TestRestart_KeepsLog(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	a := n.start(t, sh(`echo started; exec sleep 600`))
@@ -285,7 +285,7 @@ func TestRestartInPlaceKeepsTheLog(t *testing.T) {
 	})
 }
 
-func TestUpdateInPlaceLeavesTheTaskAlone(t *testing.T) {
+func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
 	t.Parallel()
 	n := common(t)
 	j := job(t, sh(`echo $GREETING; exec sleep 600`), func(j *api.Job, task *api.Task) {
@@ -353,7 +353,7 @@ func (n *node) countRunning(job string, want int) error {
 	return nil
 }
 
-func TestDisabledLogsAreNotCollected(t *testing.T) {
+func TestOutput_IsNotCollectedIfDisabled(t *testing.T) {
 	t.Parallel()
 	a := common(t).submit(t, job(t, sh(`echo nobody reads this; exit 4`), func(_ *api.Job, task *api.Task) {
 		task.LogConfig.Disabled = new(true)
@@ -366,7 +366,7 @@ func TestDisabledLogsAreNotCollected(t *testing.T) {
 	}
 }
 
-func TestMemoryLimitKillsAndIsTold(t *testing.T) {
+func TestTask_IsKilledAtMemoryLimit(t *testing.T) {
 	needMemoryCgroup(t)
 	t.Parallel()
 	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-lines", "3", "-then", "oom"}}))

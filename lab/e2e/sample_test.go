@@ -32,7 +32,7 @@ func inSample(name string, seed uint64) bool {
 }
 
 func TestSample_HasEachCellOnceInConsecutiveSeeds(t *testing.T) {
-	for _, name := range []string{"TestFaultTable/processes/agent_killed", "TestA", ""} {
+	for _, name := range []string{"TestFaults_ExitIsExactOrLost/processes/agent_killed", "TestA", ""} {
 		for first := range uint64(5) {
 			runs := 0
 			for seed := first; seed < first+sampleParts; seed++ {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestSamplesRunAsTheyStand(t *testing.T) {
+func TestSamples_RunAsTheyStand(t *testing.T) {
 	needRoot(t) // for another user
 	n := common(t)
 	for path, want := range map[string]string{

@@ -29,10 +29,10 @@ type attackable struct {
 	hostile bool
 }
 
-// TestNoCommandInATaskRunsWhatTheTaskPutInItsPlace: tasks without rights have exchanged
+// TestExec_RunsNothingPlantedByTask: tasks without rights have exchanged
 // the loader of all programs in namespaces of their own; Nomad runs a set-user-ID program
 // in each of them, and in tasks that have not.
-func TestNoCommandInATaskRunsWhatTheTaskPutInItsPlace(t *testing.T) {
+func TestExec_RunsNothingPlantedByTask(t *testing.T) {
 	needRoot(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	mount := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")

@@ -57,7 +57,7 @@ func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan stri
 	return l, said
 }
 
-func TestAStateDirThatAnotherUserCanReplaceGetsNoTask(t *testing.T) {
+func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
 	needRoot(t)
 	t.Run("at the agent's start", func(t *testing.T) {
 		t.Parallel()

@@ -55,7 +55,7 @@ func members(t *testing.T, a *alloc) map[string]proc {
 	return found
 }
 
-func TestStopSignalsWhomKillModeNamesAndLeavesNobody(t *testing.T) {
+func TestStop_SignalsByKillMode(t *testing.T) {
 	for _, row := range []struct {
 		mode string
 		hear []string
@@ -90,7 +90,7 @@ func TestStopSignalsWhomKillModeNamesAndLeavesNobody(t *testing.T) {
 	}
 }
 
-func TestStopKillsADeafFamilyAtTheTimeout(t *testing.T) {
+func TestStop_KillsDeafFamilyAtTimeout(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, family(":").with(conf{"kill_mode": "all"}), func(_ *api.Job, task *api.Task) {
 		task.KillSignal = "SIGTERM"
@@ -114,7 +114,7 @@ func TestStopKillsADeafFamilyAtTheTimeout(t *testing.T) {
 	}
 }
 
-func TestAPurgeMakesNoWarnings(t *testing.T) {
+func TestPurge_MakesNoWarnings(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
 	const crowd = 20
@@ -139,7 +139,7 @@ func TestAPurgeMakesNoWarnings(t *testing.T) {
 	}
 }
 
-func TestNothingOfAFamilyOutlivesItsMainProcess(t *testing.T) {
+func TestFamily_EndsWithMainProcess(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, family("exit 4"))
 	procs := members(t, a)

@@ -11,7 +11,7 @@ import (
 
 // A node without Python is a node like any other: its agent starts, and Nomad places no
 // program there until there is an interpreter.
-func TestANodeWithoutPythonHasItWhenItIsInstalled(t *testing.T) {
+func TestPythonNode_DetectsPythonOnceInstalled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(mkdir(t), "python3")
 	n := newNode(t, nodeOptions{python: &pythonOptions{more: fmt.Sprintf("interpreters = [%q]", path)}})

@@ -33,7 +33,7 @@ func anybody() string {
 	return ""
 }
 
-func TestJobsGetTheSticksThatTheyAskFor(t *testing.T) {
+func TestUSB_JobsGetDevicesTheyAskFor(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	twins := []*stick{ // no serial: told apart by their ports

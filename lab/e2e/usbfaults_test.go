@@ -53,7 +53,7 @@ func (a *alloc) restart(t testing.TB) {
 
 // The faults come one after the other to one task, which is never started anew but
 // where that is the fault.
-func TestTaskKeepsItsStickThroughFaults(t *testing.T) {
+func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	sampled(t)
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
@@ -120,7 +120,7 @@ func TestTaskKeepsItsStickThroughFaults(t *testing.T) {
 	a.stop(t)
 }
 
-func TestStickThatIsNotThereIsToldInWords(t *testing.T) {
+func TestUSB_MissingDeviceIsExplained(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
@@ -167,7 +167,7 @@ func TestStickThatIsNotThereIsToldInWords(t *testing.T) {
 	}
 }
 
-func TestBadUSBConfigurationIsToldByTheAgent(t *testing.T) {
+func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
 	for _, row := range []struct{ name, more, want string }{
 		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}",
 			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
@@ -196,7 +196,7 @@ func TestBadUSBConfigurationIsToldByTheAgent(t *testing.T) {
 // A change of the node's devices is one for all servers to agree on, and Nomad's client
 // logs it. The node's index would not tell: a heartbeat that an overloaded machine misses
 // changes it, too. OUTRIDER_QUIET=10m looks for longer.
-func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
+func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
 	t.Parallel()
 	quiet := 45 * time.Second
 	if s := os.Getenv("OUTRIDER_QUIET"); s != "" {
@@ -226,7 +226,7 @@ func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
 		"", "")
 }
 
-func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
+func TestUSB_PluginIsUnchangedAfterManyPlugs(t *testing.T) {
 	t.Parallel()
 	const id = "10c4:ea60:0001"
 	root := filepath.Join(mkdir(t), "usb")
@@ -266,7 +266,7 @@ func TestPluginIsTheSameAfterManyPlugs(t *testing.T) {
 
 // Everything of libusb, too: its library is in the plugin, and sees the simulated
 // machine because the agent's environment says so.
-func TestLibusbUnderARealAgent(t *testing.T) {
+func TestUSB_LibusbServesAgent(t *testing.T) {
 	if libusb != nil {
 		t.Skip(libusb)
 	}

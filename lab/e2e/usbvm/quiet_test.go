@@ -12,7 +12,7 @@ import (
 // every half minute.
 const quietEnv = "USBVM_QUIET"
 
-func TestNodeIsNotUpdatedWithoutAChange(t *testing.T) {
+func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
 	n := shared(t)
 	long := 10 * time.Second
 	if s := os.Getenv(quietEnv); s != "" {

@@ -15,7 +15,7 @@ import (
 // cycles is how often the times of plugging are taken.
 const cycles = 20
 
-func TestAgentKnowsWhatIsPluggedAndUnplugged(t *testing.T) {
+func TestUSB_AgentFollowsPlugs(t *testing.T) {
 	n := shared(t)
 	s := newStick(t, "cycled", 0)
 	var kernel, in, out []time.Duration
@@ -61,7 +61,7 @@ func terminal(t *testing.T, port int) (name string) {
 // talker writes a word a moment, whenever it can, and notes each time.
 const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; echo again >&2; sleep 0.2; done`
 
-func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
+func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 	n := shared(t)
 	s := newStick(t, "kept", 0)
 	s.plug(t)
@@ -116,7 +116,7 @@ func TestTaskKeepsItsStickThroughDeathsAndRestarts(t *testing.T) {
 	}
 }
 
-func TestTaskOfNobodyWritesToItsStick(t *testing.T) {
+func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	s := newStick(t, "written", 1)
@@ -135,7 +135,7 @@ func TestTaskOfNobodyWritesToItsStick(t *testing.T) {
 	}
 }
 
-func TestLibusbProgramFindsItsDeviceAndNoOther(t *testing.T) {
+func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	newStick(t, "key", 2).plug(t) // QEMU's adapter is another
@@ -156,7 +156,7 @@ func TestLibusbProgramFindsItsDeviceAndNoOther(t *testing.T) {
 	}
 }
 
-func TestRunningTaskHasItsStickAgainAfterAReplug(t *testing.T) {
+func TestUSB_RunningTaskRegainsDeviceAfterReplug(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	s, between := newStick(t, "again", 3), newStick(t, "between", 4)
@@ -185,7 +185,7 @@ func TestRunningTaskHasItsStickAgainAfterAReplug(t *testing.T) {
 // Two sticks are pulled, and plugged in again each in the other's port, so that each has
 // the number of the other: a task that opens its own anew all the time never writes to
 // the other.
-func TestSwappedSticksGoOnWithTheirOwnTasks(t *testing.T) {
+func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	n := shared(t) // alone: other sticks would take the numbers
 	other := sticks["swapped"]
 	other.Serial = "S2"
@@ -232,7 +232,7 @@ func TestSwappedSticksGoOnWithTheirOwnTasks(t *testing.T) {
 	}
 }
 
-func TestStickThatIsUnpluggedWhileATaskHasItComesBackToIt(t *testing.T) {
+func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	s := newStick(t, "pulled", 5)
@@ -257,7 +257,7 @@ func TestStickThatIsUnpluggedWhileATaskHasItComesBackToIt(t *testing.T) {
 	waits.ended(t)
 }
 
-func TestTwinsAreToldApartByTheirPortsWhateverTheOrder(t *testing.T) {
+func TestUSB_TwinsDifferByPort(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	twins := []*stick{newStick(t, "twin", 6), newStick(t, "twin", 7)}
@@ -293,7 +293,7 @@ func TestTwinsAreToldApartByTheirPortsWhateverTheOrder(t *testing.T) {
 	}
 }
 
-func TestAdapterOfQEMUAnswersATask(t *testing.T) {
+func TestUSB_AdapterAnswersTask(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	if ids := n.offers(t, "ftdi", 1); ids[0] != "0403:6001:"+ftdiSerial {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestLabInAVM does what a developer does, without a terminal.
-func TestLabInAVM(t *testing.T) {
+// TestLab_RunsInVM does what a developer does, without a terminal.
+func TestLab_RunsInVM(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("go", "tool", "mage", "lab:vm")
 	cmd.Dir = repository(t)

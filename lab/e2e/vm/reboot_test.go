@@ -166,7 +166,7 @@ func (h *host) eachHasItsOwn() {
 	}
 }
 
-func TestTwinsStayWithTheirJobsThroughAReboot(t *testing.T) {
+func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	h := newHost(t)
 	h.boot()
