@@ -232,11 +232,10 @@ func TestTask_RunsAgainOnRestart(t *testing.T) {
 		t.Errorf("got %s: %s", got, f.story())
 	}
 	for want := 2; want <= 4; want++ { // after a restart, too
-		if err := n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, time.Minute, func() error { // the agent refuses it until it has the task
+			return n.Client().Allocations().Restart(a.stub(t), "main", nil)
+		})
 		waitAsked(want)
-		a.running(t)
 	}
 	// the agent is killed when it has been told of the exit, and before it starts the task again
 	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`),
