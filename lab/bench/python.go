@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -204,39 +203,26 @@ func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, li
 		return nil, err
 	}
 	defer closeLite()
-	r := map[string][]time.Duration{}
-	for i := range o.pythonStarts + warmUp {
-		for _, what := range []string{bare, asExec, noEnv, smallIn, largeIn} {
-			var first time.Duration
-			switch what {
-			case bare:
-				cmd := exec.Command(interpreted, b.script, b.fifo)
-				cmd.Env = handEnv("/")
-				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.hand.as}
-				first, _, err = b.fork(cmd)
-			case asExec:
-				first, _, err = b.start(ctx, liteDriver, program{
-					config: map[string]any{"command": interpreted, "args": []string{b.script, b.fifo}}, user: "nobody",
-				})
-			case noEnv:
-				first, _, err = b.start(ctx, d, b.task(nil))
-			case smallIn:
-				first, _, err = b.start(ctx, d, b.task(b.small))
-			case largeIn:
-				first, _, err = b.start(ctx, d, b.task(b.large))
-			}
-			if err != nil {
-				return nil, fmt.Errorf("start %d by %s: %w", i, what, err)
-			}
-			if i >= warmUp { // the first ones build the environments
-				r[what] = append(r[what], first)
-			}
-			if err := poll.Sleep(ctx, spacing); err != nil {
-				return nil, err
-			}
-		}
+	byDriver := func(d *driver, p program) func() (first, call time.Duration, err error) {
+		return func() (first, call time.Duration, err error) { return b.start(ctx, d, p) }
 	}
-	return r, nil
+	asTask := program{config: map[string]any{"command": interpreted, "args": []string{b.script, b.fifo}}, user: "nobody"}
+	r, err := takeTurns(ctx, o.pythonStarts, []way{
+		{bare, func() (first, call time.Duration, err error) {
+			cmd := exec.Command(interpreted, b.script, b.fifo)
+			cmd.Env = handEnv("/")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.hand.as}
+			return b.fork(cmd)
+		}},
+		{asExec, byDriver(liteDriver, asTask)},
+		{noEnv, byDriver(d, b.task(nil))},
+		{smallIn, byDriver(d, b.task(b.small))}, // the first ones build the environments
+		{largeIn, byDriver(d, b.task(b.large))},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.first, nil
 }
 
 // coldStarts are the times from nothing until the first line of a program that needs all packages.

@@ -61,25 +61,31 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 		return nil, err
 	}
 
+	return takeTurns(ctx, o.starts, []way{
+		{lite, func() (first, call time.Duration, err error) { return s.start(ctx, liteDriver, timed) }},
+		{raw, func() (first, call time.Duration, err error) { return s.start(ctx, rawDriver, timed) }},
+		{floor, func() (first, call time.Duration, err error) { return s.fork(exec.Command(probe, s.fifo)) }},
+	})
+}
+
+// way is one of the ways to start the same program.
+type way struct {
+	name  string
+	start func() (first, call time.Duration, err error)
+}
+
+// takeTurns starts the program in each way, so many times, after a few that do not count.
+func takeTurns(ctx context.Context, times int, ways []way) (*starts, error) {
 	r := &starts{first: map[string][]time.Duration{}, call: map[string][]time.Duration{}}
-	for i := range o.starts + warmUp {
-		for _, what := range []string{lite, raw, floor} {
-			var first, call time.Duration
-			var err error
-			switch what {
-			case lite:
-				first, call, err = s.start(ctx, liteDriver, timed)
-			case raw:
-				first, call, err = s.start(ctx, rawDriver, timed)
-			default:
-				first, call, err = s.fork(exec.Command(probe, s.fifo))
-			}
+	for i := range times + warmUp {
+		for _, w := range ways {
+			first, call, err := w.start()
 			if err != nil {
-				return nil, fmt.Errorf("start %d of %s: %w", i, what, err)
+				return nil, fmt.Errorf("start %d by %s: %w", i, w.name, err)
 			}
 			if i >= warmUp {
-				r.first[what] = append(r.first[what], first)
-				r.call[what] = append(r.call[what], call)
+				r.first[w.name] = append(r.first[w.name], first)
+				r.call[w.name] = append(r.call[w.name], call)
 			}
 			if err := poll.Sleep(ctx, spacing); err != nil {
 				return nil, err
