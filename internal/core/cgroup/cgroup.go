@@ -1,12 +1,12 @@
 // Package cgroup puts the processes of a task into control groups and asks the
 // kernel about them: limits, statistics, OOM kills, and killing a whole tree,
-// whatever its processes did to get away (double fork, setsid).
+// even if its processes tried to escape (double fork, setsid).
 //
 // It works with what Nomad made for the task before it called the driver
 // (client/lib/cgroupslib) and adds only what is missing:
 //
 //	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
-//	        and make it anew in its place if an earlier run was in it
+//	        and replace it with a new one if an earlier run was in it
 //	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
 //	        pids and cpuacct: /nomad/<alloc>.<task> are ours
 //	hybrid  as v1, and a cgroup2 directory of ours without controllers, for
@@ -34,7 +34,7 @@ type Mode string
 const (
 	V2   Mode = "v2"
 	V1   Mode = "v1"   // with or without a cgroup2 hierarchy beside it (hybrid)
-	None Mode = "none" // no usable cgroup: a Group of this mode does nothing and knows nothing
+	None Mode = "none" // no usable cgroup: a Group of this mode does nothing and has no statistics
 )
 
 // ErrUnavailable is wrapped by the error of [Group.Create] when the groups that
@@ -76,7 +76,7 @@ type Group struct {
 	Home string `json:"home,omitempty"`
 }
 
-// Has says whether the group can limit and measure with this controller:
+// Has reports whether the group can limit and measure with this controller:
 // "memory", "cpu", "cpuset", "pids".
 func (g Group) Has(controller string) bool {
 	switch g.Mode {
@@ -96,7 +96,7 @@ func (g Group) dirs() []string {
 		return []string{g.Path}
 	case V1:
 		if g.Unified != "" {
-			out = append(out, g.Unified) // first: it tells most cheaply
+			out = append(out, g.Unified) // first: it is the cheapest to read
 		}
 		for _, controller := range v1Controllers {
 			dir := g.V1[controller]
@@ -116,12 +116,12 @@ func (g Group) cgroup2() string {
 	return g.Unified
 }
 
-// nomads are the directories of this group alone that Nomad made before us.
-func (g Group) nomads() []string {
+// nomadDirs are the directories of this group alone that Nomad made before us.
+func (g Group) nomadDirs() []string {
 	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
-// missing says that a cgroup, or the interface file of one, is not there.
+// missing reports whether a cgroup, or the interface file of one, is not there.
 // ENODEV is what reading a file gives that was opened before its group went.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)

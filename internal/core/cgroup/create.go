@@ -30,7 +30,7 @@ func (g Group) Create(l Limits) (err error) {
 	if err := l.Check(); err != nil {
 		return err
 	}
-	used := g.nomads() // directories that an earlier run may have left in use
+	used := g.nomadDirs() // directories that an earlier run may have left in use
 	for _, dir := range append(slices.Clip(used), g.V1["cpuset"]) {
 		if dir == "" {
 			continue
@@ -67,8 +67,8 @@ func (g Group) Create(l Limits) (err error) {
 	return g.limit(l)
 }
 
-// clear makes directories that were there before as good as new: no process, no
-// sub-cgroup, not frozen, and free to hold processes.
+// clear brings directories that existed before into the state of new ones: no process,
+// no sub-cgroup, not frozen, and able to hold processes.
 func (g Group) clear(dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
@@ -99,13 +99,13 @@ func (g Group) clear(dirs []string) error {
 	return nil
 }
 
-// usedBefore says whether a cgroup2 directory has ever held a process that ran.
+// usedBefore reports whether a cgroup2 directory has ever held a process that ran.
 func usedBefore(dir string) bool {
 	cpu, err := readKeys(filepath.Join(dir, "cpu.stat"))
 	return err == nil && cpu["usage_usec"] > 0
 }
 
-// renew makes an empty cgroup2 directory anew, in its place.
+// renew replaces an empty cgroup2 directory with a new one of the same name.
 //
 // Linux since 6.14, and the stable kernels of 2025, kill at once whatever is
 // cloned into a group (CLONE_INTO_CGROUP) that cgroup.kill was used on, for as
@@ -186,7 +186,7 @@ func (g Group) Remove() error {
 			}
 		}
 	}
-	for _, dir := range g.nomads() {
+	for _, dir := range g.nomadDirs() {
 		if err := removeChildren(dir); err != nil { // Nomad could not remove its own with them
 			return err
 		}
@@ -194,7 +194,7 @@ func (g Group) Remove() error {
 	return nil
 }
 
-// none says that there is nothing to do: also for the zero value.
+// none reports whether there is nothing to do: also for the zero value.
 func (g Group) none() bool { return g.Mode != V1 && g.Mode != V2 }
 
 // mkdir makes a cgroup and the parents it needs. It returns EEXIST if it is there.

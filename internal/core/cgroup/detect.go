@@ -126,16 +126,16 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 
 // addControllers fills Controllers, and Missing for those that are not there.
 func (s *Support) addControllers(has func(string) bool, where string) {
-	var lacking []string
+	var missing []string
 	for _, c := range wanted {
 		if has(c) {
 			s.Controllers = append(s.Controllers, c)
 		} else {
-			lacking = append(lacking, c)
+			missing = append(missing, c)
 		}
 	}
-	if len(lacking) > 0 {
-		s.Missing = fmt.Sprintf("no limits or statistics for %s: not among the cgroup %s controllers that %s offers", strings.Join(lacking, ", "), s.Mode, where)
+	if len(missing) > 0 {
+		s.Missing = fmt.Sprintf("no limits or statistics for %s: not among the cgroup %s controllers that %s offers", strings.Join(missing, ", "), s.Mode, where)
 	}
 }
 

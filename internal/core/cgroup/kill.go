@@ -41,7 +41,7 @@ func procs(dirs ...string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
-// Empty says whether no process is left in the group or below it. A zombie does
+// Empty reports whether no process is left in the group or below it. A zombie does
 // not count. A group that is gone is empty.
 func (g Group) Empty() (bool, error) { return g.empty(g.dirs()) }
 
@@ -170,7 +170,7 @@ func (g Group) KillOnce() error {
 
 // freeze stops the group's processes, if really is true, and returns what lets
 // them run again: a process that is frozen on v1 dies only when it is thawed,
-// whoever froze it.
+// no matter who froze it.
 func (g Group) freeze(really bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {
@@ -216,8 +216,8 @@ func (g Group) Kill() error {
 	}
 }
 
-// OOMKills returns how many processes of the group the kernel has killed for
-// want of memory. On v1 it counts from when Nomad made the group, which may have
+// OOMKills returns how many processes of the group the kernel has killed
+// because memory ran out. On v1 it counts from when Nomad made the group, which may have
 // been for an earlier run of the task: compare with the number after Create.
 func (g Group) OOMKills() (uint64, error) {
 	if !g.Has("memory") {

@@ -11,7 +11,7 @@ import (
 
 // Join moves a whole process, all its threads, into the group; pid 0 is the
 // caller. It waits for a grace period of the kernel per hierarchy, some
-// milliseconds: a task is started inside of its group instead.
+// milliseconds. A task avoids that: it is started inside of its group.
 func (g Group) Join(pid int) error {
 	dirs := g.dirs()
 	if cpuset := g.V1["cpuset"]; cpuset != "" {

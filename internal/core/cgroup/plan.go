@@ -82,7 +82,7 @@ func (s Support) controllers(scope string) []string {
 // <parent>/<name> in the hierarchies by which a service manager kills,
 // name=systemd and cgroup2; where there is neither, the mode is None.
 //
-// cpusetPath is that of any task of the same agent and tells the parent; empty
+// cpusetPath is that of any task of the same agent and implies the parent; empty
 // means Nomad's default. name has no slash.
 func Leaf(s Support, cpusetPath, name string) Group {
 	g := Group{Mode: s.Mode, Leaf: true}
@@ -109,14 +109,14 @@ func Leaf(s Support, cpusetPath, name string) Group {
 	return g
 }
 
-// nomadMade says whether Nomad makes this directory, for any of the controllers
+// nomadMade reports whether Nomad makes this directory, for any of the controllers
 // that are mounted there.
 func (g Group) nomadMade(dir string) bool {
 	return slices.ContainsFunc(nomadMakes, func(controller string) bool { return g.V1[controller] == dir })
 }
 
 // parent is the name of Nomad's parent group, relative to the root of a
-// hierarchy, as told by the path of one of the groups below it.
+// hierarchy, taken from the path of one of the groups below it.
 func (s Support) parent(cpusetPath string) string {
 	def, root, dir := "nomad.slice", s.Root, ""
 	if s.Mode == V1 {

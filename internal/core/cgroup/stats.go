@@ -99,7 +99,7 @@ func (r *reader) number(dir, file string) Value {
 		return Value{}
 	}
 	n, err := readUint(filepath.Join(dir, file))
-	return Value{N: n, Known: r.note(err)}
+	return Value{N: n, Known: r.record(err)}
 }
 
 func (r *reader) keys(dir, file string) func(key string) Value {
@@ -107,7 +107,7 @@ func (r *reader) keys(dir, file string) func(key string) Value {
 	if r.err == nil {
 		var err error
 		keys, err = readKeys(filepath.Join(dir, file))
-		r.note(err)
+		r.record(err)
 	}
 	return func(key string) Value {
 		n, ok := keys[key]
@@ -115,7 +115,7 @@ func (r *reader) keys(dir, file string) func(key string) Value {
 	}
 }
 
-func (r *reader) note(err error) (known bool) {
+func (r *reader) record(err error) (known bool) {
 	switch {
 	case err == nil:
 		r.found = true

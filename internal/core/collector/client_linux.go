@@ -44,15 +44,15 @@ type Config struct {
 	// takes another's place gets them.
 	Running func() []Spec
 
-	// OnEvent is called, from one goroutine, with what the user of a task should know.
+	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
-	// Forks is held while a collector is forked, and until OnStart has returned, which
-	// is called with its pid, as OnEnd is when it has been reaped.
+	// Forks is held from the fork of a collector until OnStart has returned. OnStart
+	// is called with its pid, and OnEnd once it has been reaped.
 	Forks          sync.Locker
 	OnStart, OnEnd func(pid int)
 
-	// Log is called with what an operator may want to know.
+	// Log receives messages for the operator.
 	Log func(format string, args ...any)
 }
 
@@ -64,14 +64,14 @@ type Client struct {
 
 	connecting sync.Mutex // one attempt at a time
 	mu         sync.Mutex
-	link       *link
-	hangs      map[string]bool // the tasks at which the collector says that it hangs
+	connection *connection
+	hangs      map[string]bool // the tasks at which the collector reports that it hangs
 	over       bool
 }
 
 // link is one connection to a collector.
-type link struct {
-	*wire.Conn
+type connection struct {
+	*wire.Transport
 	calls wire.Calls[*reply]
 	had   []string // the tasks that it had when it was connected
 	fresh bool     // it was started for this connection
@@ -95,17 +95,17 @@ func (c *Client) Start(ctx context.Context, spec Spec, files ...*os.File) (ends 
 }
 
 // Resume makes sure that the output of a task that was started earlier is collected.
-// It says whether it was all the time, so that nothing can be missing.
+// It reports whether it was all the time, so that nothing can be missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
-	l, err := c.connect(ctx)
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return false, err
 	}
-	if slices.Contains(l.had, spec.ID) {
+	if slices.Contains(conn.had, spec.ID) {
 		return true, nil
 	}
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
-	return err == nil && r.Had && !l.fresh, err
+	return err == nil && r.Had && !conn.fresh, err
 }
 
 // Drain returns when all that a task wrote is in the files; false where that takes
@@ -124,9 +124,9 @@ func (c *Client) Close(ctx context.Context, id string) error {
 		} else {
 			unix.Close(p.pidfd)
 		}
-		l, err := c.connect(ctx)
+		conn, err := c.connect(ctx)
 		if err == nil {
-			_, err = c.ask(ctx, l, &request{Op: opClose, ID: id})
+			_, err = c.ask(ctx, conn, &request{Op: opClose, ID: id})
 		}
 		if !errors.Is(err, wire.ErrLost) || try >= 3 {
 			return err
@@ -144,15 +144,15 @@ func (c *Client) Rename(ctx context.Context, id, to string) error {
 // gone, or ctx has ended. No call may follow.
 func (c *Client) End(ctx context.Context) {
 	c.mu.Lock()
-	l := c.link
+	conn := c.connection
 	c.over = true
 	c.mu.Unlock()
-	if l != nil {
-		_, _ = c.ask(ctx, l, &request{Op: opEnd})
+	if conn != nil {
+		_, _ = c.ask(ctx, conn, &request{Op: opEnd})
 	}
 	for p := c.find(); p != nil; p = c.find() {
 		unix.Close(p.pidfd)
-		if l == nil || ctx.Err() != nil { // it waits for a file system
+		if conn == nil || ctx.Err() != nil { // it waits for a file system
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -161,19 +161,19 @@ func (c *Client) End(ctx context.Context) {
 	_ = os.Remove(identityFile(c.cfg.Store))
 }
 
-func (c *Client) current() *link {
+func (c *Client) current() *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.link
+	return c.connection
 }
 
 // repeat makes a call that may be made twice.
 func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
 	for try := 0; ; try++ {
-		l, err := c.connect(ctx)
+		conn, err := c.connect(ctx)
 		if err == nil {
 			var r *reply
-			if r, err = c.ask(ctx, l, req, files...); !errors.Is(err, wire.ErrLost) {
+			if r, err = c.ask(ctx, conn, req, files...); !errors.Is(err, wire.ErrLost) {
 				return r, err
 			}
 		}
@@ -184,13 +184,13 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*
 }
 
 // ask makes one call. A collector that is late with its answer is asked whether it
-// answers at all, and hung up on if it does not: who was killed and has a thread in a
-// file system that does not answer is not dead, and its connection not closed.
-func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.File) (*reply, error) {
+// answers at all, and its connection is closed if it does not: a killed process with a
+// thread in a file system that does not answer stays, and so does its connection.
+func (c *Client) ask(ctx context.Context, conn *connection, req *request, files ...*os.File) (*reply, error) {
 	over, done := context.WithCancel(ctx)
 	defer done()
 	look := time.AfterFunc(askAfter, func() {
-		for c.answers(l) {
+		for c.isResponsive(conn) {
 			select {
 			case <-over.Done():
 				return
@@ -199,10 +199,10 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 		}
 	})
 	defer look.Stop()
-	r, err := l.calls.Do(ctx, func(seq uint64) error {
+	r, err := conn.calls.Do(ctx, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
-		return l.send(&mine, files...)
+		return conn.send(&mine, files...)
 	})
 	if err != nil {
 		return nil, err
@@ -211,23 +211,23 @@ func (c *Client) ask(ctx context.Context, l *link, req *request, files ...*os.Fi
 }
 
 // send hangs up on a collector that does not read.
-func (l *link) send(req *request, files ...*os.File) error {
-	_ = l.SetWriteDeadline(time.Now().Add(answerTime))
-	if l.Send(req, files...) != nil {
-		l.Close()
+func (conn *connection) send(req *request, files ...*os.File) error {
+	_ = conn.SetWriteDeadline(time.Now().Add(answerTime))
+	if conn.Send(req, files...) != nil {
+		conn.Close()
 		return wire.ErrLost
 	}
 	return nil
 }
 
-func (c *Client) answers(l *link) bool {
+func (c *Client) isResponsive(conn *connection) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	if _, err := l.calls.Do(ctx, func(seq uint64) error { return l.send(&request{Seq: seq, Op: opHello}) }); err != nil {
+	if _, err := conn.calls.Do(ctx, func(seq uint64) error { return conn.send(&request{Seq: seq, Op: opHello}) }); err != nil {
 		if !errors.Is(err, wire.ErrLost) {
 			c.cfg.Log("collector does not answer: replacing it")
 		}
-		l.Close()
+		conn.Close()
 		return false
 	}
 	return true
@@ -235,27 +235,27 @@ func (c *Client) answers(l *link) bool {
 
 // connect returns the connection to a collector of this build that knows all running
 // tasks.
-func (c *Client) connect(ctx context.Context) (*link, error) {
+func (c *Client) connect(ctx context.Context) (*connection, error) {
 	c.connecting.Lock()
 	defer c.connecting.Unlock()
-	if l := c.current(); l != nil {
-		return l, nil
+	if conn := c.current(); conn != nil {
+		return conn, nil
 	}
 	old := c.find()
-	l, err := c.greet(ctx, old)
+	conn, err := c.greet(ctx, old)
 	if err != nil {
-		if l, err = c.replace(ctx, old); err != nil {
+		if conn, err = c.replace(ctx, old); err != nil {
 			return nil, err
 		}
-		l.fresh = true
+		conn.fresh = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.gone {
+	if conn.gone {
 		return nil, wire.ErrLost
 	}
-	c.link = l
-	return l, nil
+	c.connection = conn
+	return conn, nil
 }
 
 // identityFile is where the identity of the collector is kept that moves the output.
@@ -300,7 +300,7 @@ func (c *Client) find() *process {
 		unix.Close(fd)
 		return nil
 	}
-	c.cfg.OnStart(id.PID) // likewise
+	c.cfg.OnStart(id.PID) // it may be a child from before an upgrade, too
 	return p
 }
 
@@ -308,7 +308,7 @@ var errOther = errors.New("the collector is of another build")
 
 // greet connects to the collector that is there. With an error none is, or not one
 // to go on with.
-func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
+func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	if p == nil {
 		return nil, unix.ESRCH
 	}
@@ -316,29 +316,29 @@ func (c *Client) greet(ctx context.Context, p *process) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := c.listen(w)
-	r, err := c.hello(ctx, l)
+	conn := c.listen(w)
+	r, err := c.hello(ctx, conn)
 	if err == nil && r.Build != c.cfg.Build {
 		err = errOther
 	}
 	if err != nil {
-		l.Close()
+		conn.Close()
 		return nil, err
 	}
 	unix.Close(p.pidfd)
-	l.had = r.Tasks
+	conn.had = r.Tasks
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range r.Hangs {
 		c.hangs[id] = true
 	}
-	return l, nil
+	return conn, nil
 }
 
-func (c *Client) hello(ctx context.Context, l *link) (*reply, error) {
+func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return c.ask(ctx, l, &request{Op: opHello})
+	return c.ask(ctx, conn, &request{Op: opHello})
 }
 
 // replace starts a collector, which opens what the old one has open before that one
@@ -349,19 +349,19 @@ func (c *Client) hello(ctx context.Context, l *link) (*reply, error) {
 // What does not die at once has its threads in file systems that do not answer. Each
 // holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
 // system answers, before it moves anything else: so it is not waited for.
-func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
+func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)
 	}
 	specs := c.cfg.Running()
 	release := sync.OnceFunc(c.hold(specs))
 	defer release()
-	l, id, err := c.start()
+	conn, id, err := c.start()
 	if err != nil {
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
-	if _, err := c.hello(ctx, l); err != nil {
-		l.Close()
+	if _, err := c.hello(ctx, conn); err != nil {
+		conn.Close()
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
 	var taken sync.WaitGroup
@@ -369,8 +369,8 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 		taken.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, takeTime)
 			defer cancel()
-			_, _ = l.calls.Do(ctx, func(seq uint64) error {
-				return l.send(&request{Seq: seq, Op: opTake, Spec: &spec})
+			_, _ = conn.calls.Do(ctx, func(seq uint64) error {
+				return conn.send(&request{Seq: seq, Op: opTake, Spec: &spec})
 			})
 		})
 	}
@@ -390,13 +390,13 @@ func (c *Client) replace(ctx context.Context, old *process) (*link, error) {
 		err = os.Rename(fresh, identityFile(c.cfg.Store))
 	}
 	if err == nil {
-		_, err = c.ask(ctx, l, &request{Op: opGo})
+		_, err = c.ask(ctx, conn, &request{Op: opGo})
 	}
 	if err != nil {
-		l.Close() // it ends, since it was not told to go
+		conn.Close() // it ends, since opGo has not reached it
 		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
-	return l, nil
+	return conn, nil
 }
 
 // hold opens the FIFOs of tasks until release, so that what is in them is not lost
@@ -456,7 +456,7 @@ func (p *process) kill() {
 	p.reap()
 }
 
-// reap is for one that may be a child; ECHILD says that it is none, or was reaped.
+// reap is for one that may be a child; ECHILD reports that it is none, or was reaped.
 func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {
@@ -474,7 +474,7 @@ func (p *process) hangs() bool {
 }
 
 // start forks a collector.
-func (c *Client) start() (*link, task.Identity, error) {
+func (c *Client) start() (*connection, task.Identity, error) {
 	var none task.Identity
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -523,15 +523,15 @@ func (c *Client) start() (*link, task.Identity, error) {
 
 // listen reads what a collector says until the connection ends. Then there is to be
 // another, if there is something to collect.
-func (c *Client) listen(conn *wire.Conn) *link {
-	l := &link{Conn: conn}
+func (c *Client) listen(t *wire.Transport) *connection {
+	conn := &connection{Transport: t}
 	go func() {
 		for {
 			r := &reply{}
-			if l.Receive(r) != nil {
+			if conn.Receive(r) != nil {
 				break
 			}
-			r.files = l.Take(r.FDs)
+			r.files = conn.Take(r.FDs)
 			switch {
 			case r.Event != nil:
 				c.cfg.OnEvent(*r.Event)
@@ -539,30 +539,30 @@ func (c *Client) listen(conn *wire.Conn) *link {
 				c.mu.Lock()
 				c.hangs[r.Stall.ID] = r.Stall.On
 				c.mu.Unlock()
-			case !l.calls.Answer(r.Seq, r):
+			case !conn.calls.Answer(r.Seq, r):
 				wire.CloseAll(r.files)
 			}
 		}
 		c.mu.Lock()
-		l.gone = true
-		current := c.link == l
+		conn.gone = true
+		current := c.connection == conn
 		if current {
-			c.link = nil
+			c.connection = nil
 		}
 		over := c.over
 		c.mu.Unlock()
-		l.calls.Lose()
-		l.Shut()
+		conn.calls.Lose()
+		conn.Shut()
 		if current && !over && len(c.cfg.Running()) > 0 {
-			c.again()
+			c.reconnect()
 		}
 	}()
-	return l
+	return conn
 }
 
-// again gets a collector for tasks that lost theirs. Nobody may be waiting in a call
-// that would notice a failure, so it tries until it succeeds.
-func (c *Client) again() {
+// reconnect gets a collector for tasks that lost theirs. There may be no call that would
+// report a failure, so it retries until it succeeds.
+func (c *Client) reconnect() {
 	for wait := 10 * time.Millisecond; len(c.cfg.Running()) > 0; wait = min(2*wait, 5*time.Second) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		_, err := c.connect(ctx)

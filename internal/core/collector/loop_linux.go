@@ -13,23 +13,23 @@ import (
 // descriptors and nothing else.
 //
 // Streams are registered with EPOLLONESHOT: after each event the loop decides when
-// it wants to hear of the stream again, which lets little writes gather and a full
-// disk rest without spinning.
+// it watches the stream again, so that small writes gather and a full disk causes no
+// busy loop.
 //
 // One goroutine runs the loop and moves the bytes. If a file system keeps it for
 // longer than stallTime, another takes its place, and it ends when it comes back;
 // from then until it does, the streams of that file system have a goroutine each.
 type loop struct {
-	ep     int
-	teller teller
-	watch  *time.Timer // fires when the runner's work takes too long
+	ep       int
+	reporter reporter
+	watch    *time.Timer // fires when the runner's work takes too long
 
 	mu      sync.Mutex
 	watched map[int32]*stream // by FIFO
 	resting map[*stream]time.Time
 	queue   []*stream
 	runner  int     // which goroutine it is, counted
-	busy    *stream // what the runner is at
+	busy    *stream // what the runner works on
 	stalled map[uint64]int
 }
 
@@ -37,13 +37,13 @@ const (
 	// stallTime is what moving a pipe's worth of bytes never takes, unless the machine is overloaded.
 	stallTime = 50 * time.Millisecond
 
-	// hangTime is when the user of the task is told.
+	// hangTime is after how long the user of the task gets an event.
 	hangTime = 2 * time.Second
 )
 
-func newLoop(t teller) (*loop, error) {
+func newLoop(t reporter) (*loop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	l := &loop{ep: ep, teller: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
+	l := &loop{ep: ep, reporter: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
 	l.watch = time.AfterFunc(time.Hour, l.takeOver)
 	l.watch.Stop()
 	return l, err
@@ -58,7 +58,7 @@ func (l *loop) add(str *stream) error {
 	return unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
 }
 
-// arm lets the loop hear of a FIFO once more.
+// arm makes epoll report a FIFO once more.
 func (l *loop) arm(fd int) {
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
 }
@@ -71,7 +71,7 @@ func (l *loop) rest(str *stream, until time.Time) {
 		l.resting[str] = until
 		return
 	}
-	// the runner waits already, perhaps for ever. What rests has bytes queued, so that to arm it is enough
+	// the runner waits already, perhaps indefinitely. A resting stream has bytes queued, so arming it is enough
 	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
 }
 
@@ -115,7 +115,7 @@ func (l *loop) next(runner int) (*stream, bool) {
 		str := l.queue[0]
 		l.queue = l.queue[1:]
 		if l.stalled[str.device] > 0 {
-			go str.locked(func() { str.mayHang(l.teller, func() { l.pump(str) }) })
+			go str.locked(func() { str.mayHang(l.reporter, func() { l.pump(str) }) })
 			continue
 		}
 		l.busy = str
@@ -161,7 +161,7 @@ func (l *loop) takeOver() {
 	go l.run(l.runner)
 	device := str.device
 	l.stalled[device]++
-	go str.mayHang(l.teller, func() {
+	go str.mayHang(l.reporter, func() {
 		str.mu.Lock() // when it has come back
 		defer str.mu.Unlock()
 		l.mu.Lock()
@@ -173,7 +173,7 @@ func (l *loop) takeOver() {
 }
 
 // timeout is how long epoll_wait may block, in ms: until the first resting stream
-// is due, for ever without one.
+// is due, indefinitely without one.
 func (l *loop) timeout() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,13 +191,13 @@ func (l *loop) timeout() int {
 // stream is locked.
 func (l *loop) pump(str *stream) {
 	r := str.logs.Pump(time.Now())
-	l.teller.events(str.output, r.Events)
+	l.reporter.events(str.output, r.Events)
 	switch r.Next {
 	case logs.Wait:
 		l.arm(str.logs.FD())
 	case logs.Later:
 		l.rest(str, r.At)
 	case logs.Ended:
-		str.ended = true // nobody can write to it any more; it is closed with the task
+		str.ended = true // it has no writer left; it is closed with the task
 	}
 }

@@ -26,11 +26,10 @@ const Role = "collect"
 // arguments are left to what a reader of ps wants to know.
 const optionsVar = "OUTRIDER_COLLECTOR"
 
-// socketFD is where a new collector finds the connection to who started it.
+// socketFD is where a new collector finds the connection to the supervisor that started it.
 const socketFD = 3
 
-// linger is how long a collector without a supervisor stays when nothing is written
-// any more.
+// linger is how long a collector without a supervisor stays once all writers are gone.
 const linger = 10 * time.Second
 
 type options struct {
@@ -46,29 +45,29 @@ type server struct {
 
 	mu       sync.Mutex
 	outputs  map[string]*output // by task
-	closing  int                // outputs that are not known any more, but not closed yet
-	going    bool
+	closing  int                // how many outputs are removed from the map, but not closed yet
+	moving   bool
 	ending   bool
 	client   *client   // the latest
-	alone    time.Time // when there was a client last
-	untold   []Event
+	alone    time.Time // when the last client disconnected
+	pending  []Event
 	requests atomic.Int64  // how many there were
-	look     chan struct{} // a supervisor has hung up, or lets this process go
+	wake     chan struct{} // a supervisor has hung up, or lets this process go
 }
 
-// client is a supervisor's connection. What it is told goes through a queue, since
-// the loop must not wait for a supervisor that does not read.
+// client is a supervisor's connection. Messages to it go through a queue, since the loop
+// must not wait for a supervisor that does not read.
 type client struct {
-	*wire.Conn
+	*wire.Transport
 	out chan *reply
 }
 
-// maxUntold bounds the events that are kept for a supervisor that is not there.
-const maxUntold = 1000
+// maxPendingEvents bounds the events that wait for the next supervisor.
+const maxPendingEvents = 1000
 
 // Main is the collector's whole life; it does not return.
 func Main() {
-	// no signal that is meant for somebody else ends it
+	// signals to the process group of the agent must not end it
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 	debug.SetMaxThreads(1 << 20) // one for each task whose files hang
 	var o options
@@ -76,8 +75,8 @@ func Main() {
 		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
 		os.Exit(2)
 	}
-	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(), look: make(chan struct{}, 1)}
-	conn, err := firstConn()
+	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(), wake: make(chan struct{}, 1)}
+	conn, err := firstTransport()
 	if err == nil {
 		s.loop, err = newLoop(s)
 	}
@@ -96,7 +95,7 @@ func Main() {
 	os.Exit(0)
 }
 
-func firstConn() (*wire.Conn, error) {
+func firstTransport() (*wire.Transport, error) {
 	syscall.CloseOnExec(socketFD)
 	f := os.NewFile(socketFD, "supervisor")
 	defer f.Close()
@@ -111,7 +110,7 @@ func firstConn() (*wire.Conn, error) {
 	return wire.New(u), nil
 }
 
-// run returns when nobody needs the collector any more.
+// run returns when the collector is not needed any more.
 func (s *server) run() {
 	var asked, freed int64
 	for tick := time.Tick(time.Second / 4); ; {
@@ -124,7 +123,7 @@ func (s *server) run() {
 				debug.FreeOSMemory()
 			}
 			asked = now
-		case <-s.look:
+		case <-s.wake:
 		}
 		if s.mayEnd() {
 			return
@@ -138,7 +137,7 @@ func (s *server) mayEnd() bool {
 	switch {
 	case s.closing > 0:
 		return false
-	case s.client == nil && !(s.going && s.isNamed()): // another collector may move the output
+	case s.client == nil && !(s.moving && s.isNamed()): // another collector may move the output
 		return true
 	case s.ending:
 	case s.client != nil || time.Since(s.alone) < linger:
@@ -156,7 +155,7 @@ func (s *server) mayEnd() bool {
 	return true
 }
 
-// isNamed says whether the store says that this process moves the output. Where
+// isNamed reports whether the store reports that this process moves the output. Where
 // somebody has removed the directory, the next supervisor starts another.
 func (s *server) isNamed() bool {
 	id, err := readIdentity(s.store)
@@ -172,17 +171,17 @@ func (s *server) listen() error {
 		return err
 	}
 	l.SetUnlinkOnClose(false)
-	go wire.Accept(l, func(w *wire.Conn) { go s.converse(w) })
+	go wire.Accept(l, func(w *wire.Transport) { go s.converse(w) })
 	return nil
 }
 
 // converse answers one supervisor until it hangs up.
-func (s *server) converse(conn *wire.Conn) {
-	c := &client{Conn: conn, out: make(chan *reply, 1024)}
+func (s *server) converse(conn *wire.Transport) {
+	c := &client{Transport: conn, out: make(chan *reply, 1024)}
 	s.mu.Lock()
 	s.client, s.ending = c, false
-	untold := s.untold
-	s.untold = nil
+	pending := s.pending
+	s.pending = nil
 	s.mu.Unlock()
 	over := make(chan struct{})
 	go func() {
@@ -199,7 +198,7 @@ func (s *server) converse(conn *wire.Conn) {
 			}
 		}
 	}()
-	for _, e := range untold {
+	for _, e := range pending {
 		s.event(e)
 	}
 	var running sync.WaitGroup
@@ -232,13 +231,13 @@ func (s *server) converse(conn *wire.Conn) {
 	for len(c.out) > 0 {
 		wire.CloseAll((<-c.out).files)
 	}
-	s.lookNow()
+	s.wakeUp()
 }
 
-// lookNow has run look whether the collector is still needed.
-func (s *server) lookNow() {
+// wakeUp has run look whether the collector is still needed.
+func (s *server) wakeUp() {
 	select {
-	case s.look <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
@@ -274,7 +273,7 @@ func (s *server) answer(req *request) *reply {
 		s.mu.Lock()
 		s.ending = true
 		s.mu.Unlock()
-		defer s.lookNow()
+		defer s.wakeUp()
 	default:
 		err = fmt.Errorf("unknown request %q", req.Op)
 	}
@@ -285,7 +284,7 @@ func (s *server) answer(req *request) *reply {
 }
 
 // take begins to collect the output of a task. What can't be opened fails a task
-// that is being started; one that runs goes on, and is told.
+// that is being started; one that runs goes on, with an event.
 func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bool, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, from, false, errors.New("take needs a task")
@@ -305,7 +304,7 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 	s.mu.Unlock()
 	if known != nil && req.New { // asked again, over another connection
 		<-known.opened
-		ends, err := known.again()
+		ends, err := known.reopenEnds()
 		return ends, known.from, true, errors.Join(known.err, err)
 	}
 	if known != nil {
@@ -321,9 +320,9 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 		s.events(o, []string{err.Error()})
 	}
 	s.mu.Lock()
-	going := s.going
+	moving := s.moving
 	s.mu.Unlock()
-	if going {
+	if moving {
 		o.watch(s.loop)
 	}
 	return ends, o.from, false, nil
@@ -336,7 +335,7 @@ func (s *server) start() error {
 		return err
 	}
 	s.mu.Lock()
-	s.going = true
+	s.moving = true
 	all := slices.Collect(maps.Values(s.outputs))
 	s.mu.Unlock()
 	for _, o := range all {
@@ -378,7 +377,8 @@ func (s *server) rename(id, to string) {
 	}
 }
 
-// stalls notes it, and tells the supervisor that is there; the next one asks.
+// stalls counts the threads that hang at an output, and tells the connected supervisor
+// about it; the next one gets them with its hello.
 func (s *server) stalls(o *output, on bool) {
 	o.mu.Lock()
 	if on {
@@ -404,7 +404,7 @@ func (s *server) events(o *output, events []string) {
 	}
 }
 
-// event tells the supervisor, or keeps it for the next.
+// event sends an event to the supervisor, or keeps it pending for the next one.
 func (s *server) event(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,8 +415,8 @@ func (s *server) event(e Event) {
 		default:
 		}
 	}
-	if len(s.untold) < maxUntold {
-		s.untold = append(s.untold, e)
+	if len(s.pending) < maxPendingEvents {
+		s.pending = append(s.pending, e)
 	}
 }
 

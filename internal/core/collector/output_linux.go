@@ -31,9 +31,9 @@ type output struct {
 
 	opened  chan struct{} // closed when the FIFOs and the files are open, or can't be
 	streams []*stream     // set before opened is closed
-	held    []*os.File    // FIFOs of Nomad's logmon, likewise
-	from    task.LogPlace // where the stderr of a new task begins, likewise
-	err     error         // why not all is open, likewise
+	held    []*os.File    // FIFOs of Nomad's logmon, set before opened is closed
+	from    task.LogPlace // where the stderr of a new task begins, set before opened is closed
+	err     error         // why not all is open, set before opened is closed
 }
 
 // stream is one output stream of a task that is collected here.
@@ -56,16 +56,16 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// teller is who learns what happens to a task's output.
-type teller interface {
+// reporter receives what happens to a task's output.
+type reporter interface {
 	events(o *output, events []string)
 	stalls(o *output, on bool)
 }
 
-// mayHang calls do, and tells the supervisor if that takes longer than it ever should,
-// and the user of the task if it takes long. label is the stream's, with a space behind
+// mayHang calls do. It reports to the supervisor if that takes longer than stallTime, and
+// to the user of the task if it takes longer than hangTime. label is the stream's, with a space behind
 // it, or empty.
-func (o *output) mayHang(label string, t teller, do func()) {
+func (o *output) mayHang(label string, t reporter, do func()) {
 	var mu sync.Mutex
 	stalled, told := false, false
 	short := time.AfterFunc(stallTime, func() {
@@ -93,7 +93,7 @@ func (o *output) mayHang(label string, t teller, do func()) {
 	}
 }
 
-func (str *stream) mayHang(t teller, do func()) { str.output.mayHang(str.label, t, do) }
+func (str *stream) mayHang(t reporter, do func()) { str.output.mayHang(str.label, t, do) }
 
 func (o *output) id() string {
 	o.mu.Lock()
@@ -151,8 +151,8 @@ func (o *output) hold(i int, isNew bool) (end *os.File, err error) {
 	return logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
 }
 
-// again returns the task's ends of Nomad's FIFOs once more.
-func (o *output) again() (ends []*os.File, err error) {
+// reopenEnds returns the task's ends of Nomad's FIFOs once more.
+func (o *output) reopenEnds() (ends []*os.File, err error) {
 	if o.spec.Output.Collector != task.CollectorNomad {
 		return nil, nil
 	}
@@ -193,8 +193,8 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 	return err
 }
 
-// readEndOfTask finds a FIFO whose name is gone, because somebody removed the
-// state directory, at the task that still writes to it. notFound is returned where
+// readEndOfTask opens a FIFO whose name is gone, since the state directory was removed,
+// through the task that still writes to it. notFound is returned where
 // the task has another file in its place: it is the task's to choose, and this
 // process may read what the task may not.
 func (o *output) readEndOfTask(i int, notFound error) (int, error) {
@@ -221,17 +221,17 @@ func (o *output) watch(l *loop) {
 		for _, str := range o.streams {
 			str.locked(func() {
 				if err := l.add(str); err != nil {
-					l.teller.events(o, []string{str.label + "is not collected: " + err.Error()})
+					l.reporter.events(o, []string{str.label + "is not collected: " + err.Error()})
 				}
 			})
 		}
 	})
 }
 
-// drain moves all output that is there, once a task has ended: whoever is told of
-// the exit finds the last line in the file. It returns within drainTime; false:
+// drain moves all output that is there, once a task has ended: the last line is in the
+// file before the exit is reported. It returns within drainTime; false:
 // not all was moved.
-func (o *output) drain(t teller) bool {
+func (o *output) drain(t reporter) bool {
 	return o.bounded(func() bool {
 		all := true
 		for _, str := range o.streams {
@@ -260,7 +260,7 @@ func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
 		for _, str := range o.streams {
-			str.mayHang(l.teller, func() { str.locked(func() { str.close(l) }) })
+			str.mayHang(l.reporter, func() { str.locked(func() { str.close(l) }) })
 		}
 		for _, f := range o.held {
 			f.Close()
@@ -272,13 +272,13 @@ func (o *output) close(l *loop, done func()) bool {
 func (str *stream) close(l *loop) {
 	for end := time.Now().Add(drainTime); ; time.Sleep(50 * time.Millisecond) {
 		r := str.logs.Drain(time.Now())
-		l.teller.events(str.output, r.Events)
+		l.reporter.events(str.output, r.Events)
 		if r.Next == logs.Ended || time.Now().After(end) {
 			break
 		}
 	}
 	l.remove(str)
-	l.teller.events(str.output, str.logs.Close())
+	l.reporter.events(str.output, str.logs.Close())
 	str.logs = nil
 }
 
@@ -300,8 +300,8 @@ func (o *output) bounded(do func() bool) bool {
 	}
 }
 
-// atEnd says whether nothing will ever come any more. It does not wait: what hangs
-// is not at its end.
+// atEnd reports whether there will be no more output. It does not wait: an output that
+// hangs is not at its end.
 func (o *output) atEnd() bool {
 	select {
 	case <-o.opened:

@@ -1,11 +1,11 @@
-// Package collector is the process that moves the output of tasks to their log
-// files. It is apart from the supervisor, since a file system that does not answer
-// keeps whoever touches it for as long as it likes, and a process with a thread in
-// it can't even be killed: so the supervisor touches no file of an allocation.
+// Package collector is the process that moves the output of tasks to their log files.
+// It is separate from the supervisor, since a file system that does not answer blocks
+// every thread that touches it, and a process with such a thread can't even be killed.
+// So the supervisor touches no file of an allocation.
 //
-// One collector serves all tasks of a supervisor, and outlives it: what it holds
-// open, the FIFOs above all, waits for no successor. A task whose files hang has a
-// thread of its own for that long, and holds up nobody.
+// One collector serves all tasks of a supervisor, and outlives it, so that the FIFOs of
+// tasks stay open. A task whose files hang has a thread of its own for that long, and
+// delays no other task.
 //
 // The package has two halves: Main is the process, Client the supervisor's side.
 package collector
@@ -54,11 +54,11 @@ type op string
 const (
 	opHello  op = "hello"  // -> Build, Tasks, Hangs
 	opTake   op = "take"   // Spec -> Had; with New, From; with CollectorNomad, too, the task's ends of the FIFOs
-	opGo     op = "go"     // begin to move: no other collector does any more
+	opGo     op = "go"     // begin to move: every other collector has stopped
 	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
-	opClose  op = "close"  // ID: drain, and let go; what hangs goes on in the background
+	opClose  op = "close"  // ID: drain, and close; what hangs goes on in the background
 	opRename op = "rename" // ID, To
-	opEnd    op = "end"    // end when nothing is collected any more
+	opEnd    op = "end"    // end when no output is collected any more
 )
 
 type reply struct {
@@ -83,9 +83,9 @@ type Event struct {
 	Message string `json:"message"`
 }
 
-// stall says that a thread of the collector hangs, or does not hang any more, at the
-// output of a task: it may hold the lock of the task's FIFO (pipe(7) has one, which
-// open(2) and close(2) take), so that nobody else should touch that.
+// stall reports that a thread of the collector begins or ceases to hang at the output of
+// a task. It may hold the lock of the task's FIFO, which open(2) and close(2) take too, so
+// that no other process should touch the FIFO.
 type stall struct {
 	ID string `json:"id"`
 	On bool   `json:"on"`

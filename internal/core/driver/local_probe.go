@@ -39,7 +39,7 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 }
 
 // supportsPidfdExit is looked up once: the kernel does not change under a process.
-var supportsPidfdExit = sync.OnceValue(supervisor.TellsExit)
+var supportsPidfdExit = sync.OnceValue(supervisor.SupportsPidfdExit)
 
 // landlockABI is the version of Landlock that the kernel has, 0 for none
 // (landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION).

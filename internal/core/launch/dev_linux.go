@@ -9,22 +9,22 @@ import (
 // dev makes a /dev that has everything of the host's, and room for what the
 // program has besides.
 //
-// Nodes and links are made anew, as they were at the start. Directories are the
+// Nodes and links are copied, as they are at the start. Directories are the
 // host's own, mounted, so that what comes and goes in them is seen (pts, shm, bus,
 // and those in which a device plugin keeps its nodes). Only those on the way to a
-// path of the program's own are made anew too.
+// path of the program's own are new directories, too.
 type dev struct {
 	host uint64 // st_dev of the host's
 
-	// own are the directories that are made anew, skip the names in them that are
-	// not the host's.
+	// own are the directories that are not the host's but new ones, skip the names
+	// in them that are not copied.
 	own, skip map[string]bool
 }
 
-func makeDev(all []given) *Error {
+func makeDev(all []exposed) *Error {
 	d := dev{own: map[string]bool{}, skip: map[string]bool{}}
 	for _, g := range all {
-		if !g.made {
+		if !g.create {
 			continue
 		}
 		d.skip[g.target] = true

@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// given is one thing of the host that the program has at another path.
-type given struct {
+// exposed is one file or directory of the host that the program has at another path.
+type exposed struct {
 	source, target string
 	device         bool
 	readOnly       bool
@@ -22,20 +22,20 @@ type given struct {
 	file int    // the source (O_PATH), which is not opened itself
 	mode uint32 // its type, as in st_mode
 
-	// made: the target is the launcher's to make, in the private /dev. Else it must exist.
-	made bool
+	// create: the launcher makes the target, in the private /dev. Else it must exist.
+	create bool
 }
 
-// giveDevices makes the program's devices and mounts, in a mount namespace of its
+// exposeDevices makes the program's devices and mounts, in a mount namespace of its
 // own: nothing of it is seen outside, and it goes with its last process. Without
 // any at another path than on the host there is no such namespace.
-func (l *launcher) giveDevices() *Error {
+func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
 	if len(c.Devices) == 0 && len(c.Mounts) == 0 {
 		return nil
 	}
 	l.enter(StageDevices)
-	all, err := allGiven(c)
+	all, err := allExposed(c)
 	if err != nil || len(all) == 0 {
 		return err
 	}
@@ -54,22 +54,22 @@ func (l *launcher) giveDevices() *Error {
 		}
 		defer closeFD(all[i].file)
 	}
-	_, _ = call(unix.SYS_UMASK, 0) // modes are as they are given; exec sets the program's
-	if slices.ContainsFunc(all, func(g given) bool { return g.made }) {
+	_, _ = call(unix.SYS_UMASK, 0) // modes are exactly those asked for; exec sets the program's umask
+	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {
 			return err
 		}
 	}
 	for _, g := range all {
-		if err := g.give(); err != nil {
+		if err := g.expose(); err != nil {
 			return err
 		}
 	}
 	return handOverMounts(ns)
 }
 
-// handOverMounts gives the supervisor the namespace as it was made, and returns when
-// that has saved which it is: later nobody but the task could say.
+// handOverMounts gives the supervisor the new namespace, and returns when the supervisor
+// has saved which one it is. Later only the task could tell, which is not trusted.
 func handOverMounts(ns int) *Error {
 	b := [1]byte{statusMounts}
 	rights := unix.UnixRights(ns)
@@ -79,22 +79,22 @@ func handOverMounts(ns int) *Error {
 		return failed("hand over the mount namespace", e)
 	}
 	if !readFull(b[:]) {
-		exit(2) // the supervisor has died, and nobody would know of the program
+		exit(2) // the supervisor has died, and would not know of the program
 	}
 	return nil
 }
 
-// allGiven lists what is to be at another path, parents before what is inside of
+// allExposed lists what is to be at another path, parents before what is inside of
 // them; a device that is used where it is must be there, and that is all. What a
 // device plugin must not ask for is refused: the launcher writes nothing that the
 // host sees, and no device hides another.
-func allGiven(c *task.Command) ([]given, *Error) {
-	var all []given
+func allExposed(c *task.Command) ([]exposed, *Error) {
+	var all []exposed
 	for _, d := range c.Devices {
-		all = append(all, given{source: d.HostPath, target: d.TaskPath, device: true})
+		all = append(all, exposed{source: d.HostPath, target: d.TaskPath, device: true})
 	}
 	for _, m := range c.Mounts {
-		all = append(all, given{source: m.Source, target: m.Target, readOnly: m.ReadOnly})
+		all = append(all, exposed{source: m.Source, target: m.Target, readOnly: m.ReadOnly})
 	}
 	for i := range all {
 		g := &all[i]
@@ -113,11 +113,11 @@ func allGiven(c *task.Command) ([]given, *Error) {
 			}
 		}
 	}
-	all = slices.DeleteFunc(all, func(g given) bool { return g.device && g.source == g.target })
-	slices.SortStableFunc(all, func(a, b given) int { return strings.Compare(a.target, b.target) })
+	all = slices.DeleteFunc(all, func(g exposed) bool { return g.device && g.source == g.target })
+	slices.SortStableFunc(all, func(a, b exposed) int { return strings.Compare(a.target, b.target) })
 	for i := range all {
 		g := &all[i]
-		g.made = below(g.target, "/dev")
+		g.create = below(g.target, "/dev")
 		for j := range all {
 			other := &all[j]
 			switch {
@@ -129,26 +129,26 @@ func allGiven(c *task.Command) ([]given, *Error) {
 			case g.device && (g.source == other.target || below(g.source, other.target)):
 				return nil, g.refused(quote(other.source) + " is to be at " + quote(other.target) + ", which hides it")
 			case !other.device && below(g.target, other.target):
-				g.made = false // it is the mount that says what is there
+				g.create = false // it is the mount that says what is there
 			}
 		}
 	}
 	return all, nil
 }
 
-func (g *given) String() string {
+func (g *exposed) String() string {
 	if g.device {
 		return "device " + quote(g.source)
 	}
 	return "mount of " + quote(g.source)
 }
 
-func (g *given) refused(why string) *Error {
+func (g *exposed) refused(why string) *Error {
 	return &Error{Message: g.String() + " cannot be at " + quote(g.target) + ": " + why, Errno: unix.EINVAL}
 }
 
 // open finds the source before anything is mounted that could hide it.
-func (g *given) open() *Error {
+func (g *exposed) open() *Error {
 	fd, e := open(unix.AT_FDCWD, g.source, unix.O_PATH)
 	if e == unix.ENOENT || e == unix.ENOTDIR {
 		if g.device {
@@ -186,8 +186,8 @@ func missing(what string, e syscall.Errno) *Error {
 }
 
 // give puts it where the program expects it.
-func (g *given) give() *Error {
-	if g.made {
+func (g *exposed) expose() *Error {
+	if g.create {
 		if e := g.makeParents(); e != 0 {
 			return failed("make a directory for "+quote(g.target), e)
 		}
@@ -228,7 +228,7 @@ func (g *given) give() *Error {
 
 // makeParents makes the directories above a target in the private /dev. None of
 // them is a link: makeDev has put no other entry there.
-func (g *given) makeParents() syscall.Errno {
+func (g *exposed) makeParents() syscall.Errno {
 	for i := len("/dev/"); i < len(g.target); i++ {
 		if g.target[i] != '/' {
 			continue
@@ -240,8 +240,8 @@ func (g *given) makeParents() syscall.Errno {
 	return 0
 }
 
-// ownMounts takes leave of the host's mount namespace. What the host mounts and
-// unmounts later is seen here too, but not the other way round.
+// ownMounts enters a mount namespace of its own. What the host mounts and unmounts later
+// appears here too, but not the other way round.
 func ownMounts() *Error {
 	e := unshare(unix.CLONE_NEWNS)
 	if e == 0 {

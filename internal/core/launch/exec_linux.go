@@ -32,15 +32,15 @@ func (l *launcher) exec(p program) *Error {
 		return err
 	}
 
-	// Below here a successful start allocates nothing: a ulimit -v would make the
-	// runtime fail for want of memory.
+	// Below here a successful start allocates nothing: under a small ulimit -v
+	// the runtime could not.
 	if err := lowerLimits(c.Rlimits); err != nil {
 		l.unmark()
 		return err
 	}
-	if !going() {
+	if !announceExec() {
 		l.unmark()
-		exit(2) // the supervisor has died, and nobody would know of the program
+		exit(2) // the supervisor has died, and would not know of the program
 	}
 	var e syscall.Errno
 	for {
@@ -68,8 +68,8 @@ func vector(v []*byte, list []string) []*byte {
 // status is not on the heap.
 var status = [1]byte{statusExec}
 
-// going tells the supervisor that execve comes next, and whether it is there.
-func going() bool {
+// announceExec tells the supervisor that execve comes next, and reports whether it is there.
+func announceExec() bool {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, statusFD, uintptr(unsafe.Pointer(&status)), 1, unix.MSG_NOSIGNAL, 0, 0)
 	return e == 0
 }
@@ -96,8 +96,8 @@ func (l *launcher) unmark() {
 	}
 }
 
-// blockingStdio undoes an O_NONBLOCK that whoever opened the files left in them:
-// hardly a program expects EAGAIN from its stdout.
+// blockingStdio clears O_NONBLOCK in the standard streams: hardly any program expects
+// EAGAIN from its stdout.
 func blockingStdio() {
 	for fd := range uintptr(3) {
 		flags, _, e := unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_GETFL, 0)
@@ -108,7 +108,7 @@ func blockingStdio() {
 }
 
 // closeOnExec keeps every fd but 0, 1, 2 from the program, among them those that
-// the supervisor inherited from whoever started it.
+// the supervisor inherited.
 func closeOnExec() *Error {
 	const first = 3
 	_, _, e := unix.RawSyscall(unix.SYS_CLOSE_RANGE, first, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)

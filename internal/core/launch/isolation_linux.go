@@ -17,7 +17,7 @@ func (l *launcher) isolate() *Error {
 	if err := l.enterNetwork(); err != nil {
 		return err
 	}
-	return l.giveDevices()
+	return l.exposeDevices()
 }
 
 // enterNetwork joins the network namespace that Nomad (or a CNI plugin) made.

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Spec is what a launcher is told.
+// Spec says what a launcher is to start, and how.
 type Spec struct {
 	Command task.Command
 
@@ -46,10 +46,10 @@ type Spec struct {
 	Session bool
 
 	// Record is the path of the task's record, which Start makes (task.NewRecord) and
-	// the launcher marks. Empty for a process that nobody will adopt.
+	// the launcher marks. Empty for a process that is never adopted.
 	Record string
 
-	// TTY says that fd 0 is a terminal, which becomes the session's controlling
+	// TTY reports that fd 0 is a terminal, which becomes the session's controlling
 	// one. It needs Session.
 	TTY bool
 }
@@ -85,7 +85,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Message }
 
 // Unwrap makes errors.Is(err, fs.ErrNotExist) and the like work. A start that
-// took too long is syscall.ETIMEDOUT, one that was given up syscall.ECANCELED.
+// took too long is syscall.ETIMEDOUT, one whose caller gave up syscall.ECANCELED.
 func (e *Error) Unwrap() error {
 	if e.Errno == 0 {
 		return nil

@@ -27,7 +27,7 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice leaves 0, which is also "not said", as it was inherited.
+// setNice leaves 0, which also means "not set", as it was inherited.
 func setNice(v int) *Error {
 	if v == 0 {
 		return nil

@@ -29,7 +29,7 @@ type launcher struct {
 	spec  Spec
 	stage Stage
 
-	// leader says that this thread is the process's first one. Else its name is
+	// leader reports that this thread is the process's first one. Else its name is
 	// not the process's.
 	leader bool
 }
@@ -152,8 +152,7 @@ func (l *launcher) fail(err *Error) {
 	exit(127)
 }
 
-// receive reads the spec. Where the supervisor has gone, nobody waits for the
-// program any more, and it is not started.
+// receive reads the spec. If the supervisor has died, the program is not started.
 func receive() []byte {
 	var head [headerSize]byte
 	if !readFull(head[:]) {

@@ -81,7 +81,7 @@ func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	return e
 }
 
-// hasACL says whether a file in the working directory has permissions besides its mode.
+// hasACL reports whether a file in the working directory has permissions besides its mode.
 func hasACL(name string) bool {
 	n, e := call(unix.SYS_LGETXATTR, uintptr(cstr(name)), uintptr(cstr("system.posix_acl_access")))
 	return e == 0 && n > 0
@@ -103,7 +103,7 @@ func list(dir int) ([]string, syscall.Errno) {
 	}
 }
 
-// below says whether path is inside of the directory dir, both clean.
+// below reports whether path is inside of the directory dir, both clean.
 func below(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir) || dir == "/" && path != "/"
 }

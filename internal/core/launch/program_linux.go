@@ -105,8 +105,8 @@ func findInPath(c *task.Command) string {
 // run and read it (a script has to be read), if it has not got them: artifacts
 // and templates often have not. The task itself may write to dir, so no link is
 // trusted: none leads out, dir itself is none, and a file with a second name
-// (a hard link, perhaps to a file of the host) is not touched. What is not
-// touched may still be executable; execve tells.
+// (a hard link, perhaps to a file of the host) is not touched. A file
+// that is not touched may still be executable; execve decides.
 func makeExecutable(dir, path string, u *task.User) *Error {
 	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {

@@ -28,8 +28,8 @@ var Default = Launcher{
 		"GOMAXPROCS=1",
 		// a collection would start more, in a process that lives for a millisecond
 		"GOGC=off",
-		// the runtime's own signals would interrupt a system call that takes long
-		// Nor is the list of all mounts read, for a number of threads that is given.
+		// the runtime's own signals would interrupt a long system call; and since the number of
+		// threads is set above, the runtime need not read all mounts to find the cgroup's
 		"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
 	},
 }
@@ -37,7 +37,7 @@ var Default = Launcher{
 // Process is a launcher, and once Started has returned nil the program that it
 // became. Its methods are for one goroutine.
 //
-// Until Started has returned nobody else may reap it.
+// Until Started has returned no one else may reap it.
 type Process struct {
 	PID int
 
@@ -62,7 +62,7 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 
 // Start forks a launcher, with stdio as its fds 0, 1, 2 (nil is /dev/null; the
 // caller may close them when Start has returned), in the cgroup v2 group whose
-// directory is given (nil: the caller's own).
+// directory cgroup is (nil: the caller's own).
 //
 // It returns as soon as the process exists. The launcher does nothing before
 // Started, so the caller can save the process's identity first and never loses
@@ -143,7 +143,7 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 		return fmt.Errorf("failed to start a launcher: %w", err)
 	}
 	p.PID = pid
-	if p.pidfd < 0 { // ForkExec tells no error where the kernel or a sandbox refuses
+	if p.pidfd < 0 { // ForkExec returns no error if the kernel or a sandbox refuses a pidfd
 		if p.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 			_ = unix.Kill(pid, unix.SIGKILL)
 			_, _ = unix.Wait4(pid, nil, 0, nil)

@@ -20,7 +20,7 @@ const deathTimeout = 10 * time.Second
 
 // Started hands the spec to the launcher and returns nil when the program runs,
 // or has run: a program that ended at once was started. On an error (an *Error)
-// the process has been killed and reaped. When ctx ends first, the error tells
+// the process has been killed and reaped. When ctx ends first, the error names
 // the step in which the launcher hangs.
 func (p *Process) Started(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.status.SetDeadline(time.Unix(1, 0)) })
@@ -43,15 +43,15 @@ func (p *Process) Started(ctx context.Context) error {
 		p.discard()
 		return refused
 	}
-	going := len(reply) > 0 && reply[0] == statusExec
-	if going {
+	announced := len(reply) > 0 && reply[0] == statusExec
+	if announced {
 		reply = reply[1:]
 	}
 	if e := decodeError(reply); e != nil {
 		p.discard()
 		return e
 	}
-	if going && p.executed() {
+	if announced && p.executed() {
 		p.status.Close()
 		return nil
 	}
@@ -124,18 +124,18 @@ func (p *Process) keepMounts(ns *os.File) error {
 	} else if err := p.KeepMounts(ns); err != nil {
 		return &Error{Stage: StageDevices, Message: err.Error()}
 	}
-	_, _ = p.status.Write([]byte{statusMounts}) // or it is dead, and the next read tells
+	_, _ = p.status.Write([]byte{statusMounts}) // if it is dead, the next read reports it
 	return nil
 }
 
-// executed says whether execve succeeded. That the launcher's end of the status
+// executed reports whether execve succeeded. That the launcher's end of the status
 // socket is closed is no proof: a kill in the middle of execve closes it too. The
 // process's name is: execve gives it the program's, a moment after it closes the
 // files, and a zombie keeps it.
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
-		dead := task.Dead(p.pidfd, 0) // before the name: a dead process does not change it any more
+		dead := task.Dead(p.pidfd, 0) // before the name, which a dead process does not change
 		comm, err := p.comm()
 		switch {
 		case err == nil && comm != name:
@@ -151,7 +151,7 @@ func (p *Process) executed() bool {
 	}
 }
 
-// exited says whether a dead process was the program beyond doubt: it ended by a
+// exited reports whether a dead process was the program beyond doubt: it ended by a
 // code, and a launcher that does so has taken the mark back.
 func (p *Process) exited() bool {
 	if task.ReadProgress(p.record) != task.ProgressExecuted {
@@ -211,7 +211,7 @@ func (p *Process) hung(ctx context.Context) *Error {
 	return e
 }
 
-// died is the error for a launcher that ended without a word.
+// died is the error for a launcher that ended without an Error.
 func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
 	e := &Error{Stage: stage}
 	switch {
@@ -231,7 +231,7 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	fd := p.TakePidFD()
 	if task.Dead(fd, deathTimeout) {
-		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: somebody reaped it
+		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: it was reaped elsewhere
 		unix.Close(fd)
 		return ws, true
 	}

@@ -48,7 +48,7 @@ func become(u *task.User) *Error {
 	}
 }
 
-// hasGroups says whether the process has the user's groups, and no others.
+// hasGroups reports whether the process has the user's groups, and no others.
 func hasGroups(u *task.User) bool {
 	own, err := unix.Getgroups()
 	if err != nil {

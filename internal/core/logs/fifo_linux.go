@@ -1,7 +1,7 @@
 // Package logs moves the output of tasks from FIFOs to rotated files that Nomad
 // finds: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
 //
-// Everything in it is made for one event loop: there is no goroutine, and no
+// Everything in it is built for one event loop: there is no goroutine, and no
 // call waits for a task. splice(2) moves the bytes, so that a byte leaves the
 // FIFO only by being in the file: a supervisor that is killed, at any moment,
 // neither loses nor repeats output. It is linked into the supervisor's small
@@ -17,7 +17,7 @@ import (
 
 // MakeFIFO makes a FIFO in a directory that no task can write to, in the place
 // of whatever file is there. Its mode is 0600 and it belongs to uid and gid, so
-// that the task, and nobody else, may open /dev/stdout again; -1 leaves one as it is.
+// that only the task may open /dev/stdout again; -1 leaves one as it is.
 func MakeFIFO(path string, uid, gid int) error {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
 		return fmt.Errorf("failed to remove old fifo: %w", &os.PathError{Op: "unlink", Path: path, Err: err})
@@ -33,7 +33,7 @@ func MakeFIFO(path string, uid, gid int) error {
 }
 
 // OpenTaskEnd opens a FIFO for the task: blocking, and for reading too, so that
-// neither the open nor a write fails for want of a reader. The caller closes it.
+// neither the open nor a write fails if there is no reader. The caller closes it.
 func OpenTaskEnd(path string) (*os.File, error) {
 	// not os.OpenFile: that makes a FIFO non-blocking, and the task would inherit it
 	fd, err := openFIFO(path, unix.O_RDWR)
@@ -58,7 +58,7 @@ func openFIFO(path string, flags int) (int, error) {
 // Queued is how many bytes wait in a FIFO, FIONREAD of pipe(7). Either end will do.
 func Queued(fd int) (int, error) { return unix.IoctlGetInt(fd, unix.TIOCINQ) }
 
-// hungUp says whether an empty FIFO had a writer and has none any more.
+// hungUp reports whether an empty FIFO has lost its last writer.
 func hungUp(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := retry(func() (int, error) { return unix.Poll(p, 0) })

@@ -124,7 +124,7 @@ func (f *files) close() error {
 	return err
 }
 
-// openFrom opens the file of the given index, or of a higher one. A file that
+// openFrom opens the file with this index, or with a higher one. A file that
 // exists is used only if it is certain to be a log: regular, this user's, with no
 // second name by which it might be another file. Any other regular file is left
 // alone and the next index taken; what is no regular file (a symbolic link, a
@@ -143,7 +143,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 				continue
 			}
 		case errSkip:
-		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // somebody exchanges it while we look
+		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // it was replaced since the stat
 			if exists(dir) {
 				continue
 			}
@@ -157,7 +157,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
 }
 
-// exists says that a directory held open was not removed.
+// exists reports that a directory held open was not removed.
 func exists(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Nlink > 0

@@ -18,7 +18,7 @@ import (
 //
 // The FIFO lies in a directory in which tasks may write. Hence no symbolic link
 // is followed, and what is opened must be a FIFO that this process's user or the
-// task's made, under one name. It is given to uid and gid (-1 leaves one as it is).
+// task's made, under one name. Its owner becomes uid and gid (-1 leaves one as it is).
 func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 	if path == os.DevNull {
 		return os.OpenFile(os.DevNull, os.O_RDWR, 0)

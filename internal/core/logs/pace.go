@@ -21,10 +21,10 @@ type pace struct {
 }
 
 // epoch is what deadlines are rounded against: on the monotonic clock, which
-// nobody sets back.
+// is never set back.
 var epoch = time.Now()
 
-// later says whether queued bytes wait, and until when.
+// later reports whether queued bytes wait, and until when.
 func (p *pace) later(now time.Time, queued int) (time.Time, bool) {
 	p.wait = max(p.wait, shortestWait)
 	switch {

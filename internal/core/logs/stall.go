@@ -9,7 +9,7 @@ import (
 // What happens when a log file can't be written to, most often since the disk is
 // full: the output waits in the FIFO, which makes the task wait once that is
 // full; each retryEvery it is tried again; and after a grace it is dropped, since
-// a task that hangs for ever is worse than a gap in its log. Every byte dropped
+// a task that hangs indefinitely is worse than a gap in its log. Every byte dropped
 // is counted.
 const (
 	retryEvery   = time.Second
@@ -26,16 +26,16 @@ type stall struct {
 	drops   bool
 	dropped int64
 
-	told   bool      // the user knows that it waits
-	quiet  time.Time // until then another short wait is not worth telling
-	events []string
+	reported bool      // an event has said that it waits
+	quiet    time.Time // until then another short wait is not worth an event
+	events   []string
 }
 
-func (s *stall) tell(format string, args ...any) {
+func (s *stall) report(format string, args ...any) {
 	s.events = append(s.events, s.label+" "+fmt.Sprintf(format, args...))
 }
 
-// take returns what there is to tell.
+// take returns the events since the last call.
 func (s *stall) take() []string {
 	e := s.events
 	s.events = nil
@@ -44,22 +44,22 @@ func (s *stall) take() []string {
 
 func (s *stall) stalled() bool { return !s.since.IsZero() }
 
-// waits says that nothing is to be done before s.retry.
+// waits reports whether nothing is to be done before s.retry.
 func (s *stall) waits(now time.Time) bool { return s.stalled() && !s.drops && now.Before(s.retry) }
 
-// failed notes that a write failed.
+// failed records that a write failed.
 func (s *stall) failed(now time.Time, err error) {
 	if !s.stalled() {
 		s.since = now
-		if s.told = now.After(s.quiet); s.told {
-			s.tell("waits: %v", err)
+		if s.reported = now.After(s.quiet); s.reported {
+			s.report("waits: %v", err)
 		}
 	}
 	end := s.since.Add(s.grace)
 	if !s.drops && !now.Before(end) {
 		s.drops = true
-		s.told = true
-		s.tell("is dropped from now on: %v for %v", err, s.grace)
+		s.reported = true
+		s.report("is dropped from now on: %v for %v", err, s.grace)
 	}
 	s.retry = now.Add(retryEvery)
 	if !s.drops && s.retry.After(end) {
@@ -67,25 +67,25 @@ func (s *stall) failed(now time.Time, err error) {
 	}
 }
 
-// succeeded notes that all there was has been written.
+// succeeded records that everything queued has been written.
 func (s *stall) succeeded(now time.Time) {
 	if !s.stalled() {
 		return
 	}
 	switch {
 	case s.dropped > 0:
-		s.tell("goes on: dropped %d bytes", s.dropped)
-	case s.told:
-		s.tell("goes on")
+		s.report("goes on: dropped %d bytes", s.dropped)
+	case s.reported:
+		s.report("goes on")
 	}
 	s.quiet = now.Add(quietFor)
-	s.since, s.retry, s.drops, s.told, s.dropped = time.Time{}, time.Time{}, false, false, 0
+	s.since, s.retry, s.drops, s.reported, s.dropped = time.Time{}, time.Time{}, false, false, 0
 }
 
-// ended notes that there will be no more.
+// ended records that there will be no more output.
 func (s *stall) ended() {
 	if s.dropped > 0 {
-		s.tell("ended: dropped %d bytes", s.dropped)
+		s.report("ended: dropped %d bytes", s.dropped)
 	}
 	s.dropped = 0
 }

@@ -36,7 +36,7 @@ type Next int
 const (
 	Wait  Next = iota // call Pump when the FIFO is readable
 	Later             // call again at Result.At, whether it is readable or not; do not watch it until then
-	Ended             // nothing is queued and nobody can write any more
+	Ended             // nothing is queued and no writer is left
 )
 
 // Result is what a call did and what comes next.
@@ -53,7 +53,7 @@ type Result struct {
 // Stream moves one FIFO to its files. One goroutine may use it.
 //
 // A loop watches FD with EPOLLIN|EPOLLONESHOT: an answer Wait arms it again, Later
-// sets a timer instead (else a line-wise writer wakes the loop for each line),
+// sets a timer (otherwise a line-wise writer wakes the loop for each line),
 // Ended removes it. Deadlines are below a millisecond: epoll_pwait2(2), a timerfd,
 // or rounding up to 1 ms will do.
 type Stream struct {
@@ -74,7 +74,7 @@ type Stream struct {
 // With an error that lies in the files (the log directory is missing, or is a
 // symbolic link; no space for a new file) the stream is returned too. The start of
 // a task may then fail, after Close; for one that runs already the stream does
-// what it does when a disk is full: it tries again, tells, and in the end drops.
+// what it does when a disk is full: it retries, reports events, and drops the output in the end.
 func Open(fifo int, cfg Config) (*Stream, error) {
 	if !filepath.IsAbs(cfg.AllocDir) {
 		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
@@ -135,10 +135,10 @@ func (s *Stream) Pump(now time.Time) Result {
 // Drain moves what is queued, for a task whose processes are all gone. The answer
 // is Ended when the FIFO is empty, though others may hold it open, or Later while
 // the disk is full: then it is to be called again, or the stream to be closed and
-// the rest given up.
+// the rest lost.
 func (s *Stream) Drain(now time.Time) Result {
 	r := Result{Next: Ended}
-	for range 64 { // a pipe's worth needs one; somebody who goes on writing does not keep us here
+	for range 64 { // a pipe's worth needs one; a writer that goes on does not keep us here
 		queued, err := Queued(s.fifo)
 		if err != nil || queued == 0 {
 			s.stall.ended()
@@ -157,11 +157,11 @@ func (s *Stream) Drain(now time.Time) Result {
 }
 
 // Close closes all descriptors; the files stay, and so does what is still queued
-// if another process has the FIFO open. It returns what there is left to tell.
+// if another process has the FIFO open. It returns the last events.
 func (s *Stream) Close() (events []string) {
 	s.stall.ended()
 	if err := s.files.close(); err != nil {
-		s.stall.tell("may be incomplete: %v", err)
+		s.stall.report("may be incomplete: %v", err)
 	}
 	if s.fifo >= 0 {
 		unix.Close(s.fifo)
@@ -203,7 +203,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 		}
 	}
 	for moved < n {
-		// asked each time, as O_APPEND would: somebody may have truncated or removed the file
+		// each time, as O_APPEND would: the file may have been truncated or removed
 		var st unix.Stat_t
 		if err := unix.Fstat(s.files.file, &st); err != nil {
 			return moved, err
@@ -212,7 +212,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 			if s.rotate(now) {
 				continue
 			}
-			if st.Size >= s.limit { // nobody can read it, but it takes space
+			if st.Size >= s.limit { // it has no name to be read by, but it takes space
 				unix.Ftruncate(s.files.file, 0)
 				st.Size = 0
 			}
@@ -253,7 +253,7 @@ func (s *Stream) rotate(now time.Time) bool {
 		return true
 	}
 	if s.stuck.IsZero() {
-		s.stall.tell("goes on in %s: %v", s.files.path(s.files.index), err)
+		s.stall.report("goes on in %s: %v", s.files.path(s.files.index), err)
 	}
 	s.stuck = now.Add(retryEvery)
 	return false

@@ -1,8 +1,8 @@
-// Package owndir opens directories that nobody can put another one in place of:
-// nobody but root and this process's user, that is, whom nothing can be kept from.
+// Package owndir opens directories that no other user can replace: only root and this
+// process's own user can, from which nothing can be protected anyway.
 //
-// What was found to be so stays so, since only those two can change it. That is why
-// a path may be used again by its name after it was checked once.
+// Only those two can change what was checked, so that a path stays safe to use by its
+// name after one check.
 package owndir
 
 import (
@@ -16,19 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Make opens dir, an absolute path, and makes with this mode what does not exist of
-// it. Every directory from / on, and every symbolic link on the way, has to belong to
-// root or to this process's user; and to nobody else may any be writable, except that
-// a directory above dir may be sticky, as /tmp is. What an error says is which of them
-// is not so, and what to do about it. The file's name is dir without symbolic links;
-// the caller closes it.
+// Make opens dir, an absolute path, and makes missing directories with this mode. Every
+// directory from / on, and every symbolic link on the way, must belong to root or to this
+// process's user, and be writable for no one else, except that a directory above dir may
+// be sticky, as /tmp is. The error names the one that is not, and what to do about it.
+// The file's name is dir without symbolic links; the caller closes it.
 func Make(dir string, mode fs.FileMode) (*os.File, error) { return open(dir, &mode) }
 
 // Open is Make for a directory that has to exist: the error is fs.ErrNotExist if it
 // does not.
 func Open(dir string) (*os.File, error) { return open(dir, nil) }
 
-// Check says whether Make would do, and makes nothing: what does not exist is in order.
+// Check returns the error of Make, and makes nothing: a missing directory is no error.
 func Check(dir string) error {
 	f, err := Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,8 +135,8 @@ func check(fd int, path string, last bool) (isLink bool, err error) {
 	return false, nil
 }
 
-// makeDir makes a directory of exactly this mode. Somebody else may be quicker, and
-// what they made is looked at as everything is.
+// makeDir makes a directory of exactly this mode. If another process was quicker, what it
+// made is checked like everything else.
 func makeDir(at int, name string, mode fs.FileMode) (int, error) {
 	err := unix.Mkdirat(at, name, uint32(mode.Perm()))
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// byHand answers a person who ran the binary, and returns the exit code.
-func (p Plugin) byHand(argv []string, stdout, stderr io.Writer) int {
+// commandLine runs what a person asked of the binary, and returns the exit code.
+func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	binary := filepath.Base(argv[0])
 	if len(argv) < 2 {
 		p.help(binary, stdout)

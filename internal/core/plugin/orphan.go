@@ -20,10 +20,10 @@ const defaultGrace = 30 * time.Second
 // An agent that was killed leaves the plugin running and its successor
 // re-attaches over the same socket, so the parent's death alone says nothing:
 //
-//   - the parent is gone and for the grace period nobody was connected: end.
-//   - nobody ever connected, for 4 grace periods: end. (go-plugin gives up on a
+//   - the parent is gone and no agent was connected for the grace period: end.
+//   - no agent connected within 4 grace periods: end. (go-plugin gives up on a
 //     start after one minute; the parent may have died before it was looked at.)
-//   - SIGTERM came: end as soon as nobody is connected.
+//   - SIGTERM came: end as soon as no agent is connected.
 //
 // An agent keeps its connection open by the streams on it (Fingerprint), so that
 // gRPC's idle timeout does not close it.
@@ -32,10 +32,10 @@ type orphan struct {
 	grace  time.Duration
 	parent int // as this process started; its death gives us another (getppid(2))
 
-	open      atomic.Int64  // connections
-	connected atomic.Bool   // ever
-	asked     atomic.Bool   // to end
-	changed   chan struct{} // holds one when any of these changed
+	open        atomic.Int64  // connections
+	connected   atomic.Bool   // ever
+	terminating atomic.Bool   // to end
+	changed     chan struct{} // holds one when any of these changed
 }
 
 var _ stats.Handler = (*orphan)(nil)
@@ -48,9 +48,9 @@ func newOrphan(logger hclog.Logger) *orphan {
 	return &orphan{logger: logger, grace: grace, parent: os.Getppid(), changed: make(chan struct{}, 1)}
 }
 
-// end asks it to end when nobody is connected any more.
+// end makes the plugin end once no agent is connected.
 func (o *orphan) end() {
-	if !o.asked.Swap(true) && o.open.Load() > 0 {
+	if !o.terminating.Swap(true) && o.open.Load() > 0 {
 		o.logger.Info("SIGTERM received: ending when the agent has disconnected")
 	}
 	o.notify()
@@ -73,7 +73,7 @@ func (o *orphan) watch(ctx context.Context, stop func()) {
 		switch {
 		case o.open.Load() > 0:
 			alone = time.Time{}
-		case o.asked.Load():
+		case o.terminating.Load():
 			reason = "asked to by SIGTERM"
 		case !o.connected.Load() && time.Since(started) >= 4*o.grace:
 			reason = "no agent ever connected"

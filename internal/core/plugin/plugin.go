@@ -1,6 +1,6 @@
-// Package plugin is the outermost layer of a plugin's binary: it serves a driver
-// or a device plugin to a Nomad agent, ends the process when no agent is left to
-// serve, and answers a person who runs the binary by hand.
+// Package plugin is the outermost layer of a plugin's binary: it serves a driver or a
+// device plugin to a Nomad agent, ends the process when no agent is left to serve, and
+// has the commands for a person who runs the binary in a terminal.
 package plugin
 
 import (

@@ -29,7 +29,7 @@ func Serve(p Plugin) {
 		}
 	}
 	if os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue {
-		os.Exit(p.byHand(os.Args, os.Stdout, os.Stderr))
+		os.Exit(p.commandLine(os.Args, os.Stdout, os.Stderr))
 	}
 	p.serve()
 }

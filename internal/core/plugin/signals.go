@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// holdSignals keeps the process alive where a signal was not meant for it: the
-// plugin is in its agent's process group and service, and it is the agent that
-// ends it, once it needs it no more. terminate is called on SIGTERM.
+// holdSignals keeps the process alive when its process group or service gets a signal:
+// the agent, which is in the same ones, ends the plugin itself when it does not need it
+// any more. terminate is called on SIGTERM.
 //
 //   - SIGPIPE comes when a line is logged after the agent was killed.
 //   - SIGHUP comes when the terminal of a development agent closes.

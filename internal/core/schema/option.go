@@ -56,7 +56,7 @@ type option struct {
 	nested   []*option
 }
 
-// bound is one end of a range: as it was written and as it compares. A float64
+// bound is one end of a range: its text, and the value to compare with. A float64
 // is exact to 2^53, which is 8 PiB.
 type bound struct {
 	text  string
@@ -133,7 +133,7 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 		bad("a pointer to %s is not supported", o.typ)
 	case o.typ.Kind() == reflect.Slice && o.typ.Elem().Kind() == reflect.Struct:
 		o.kind, o.nested = kindBlocks, optionsOf(o.typ.Elem())
-		if hasFree(o.nested) {
+		if hasUntyped(o.nested) {
 			bad("a Strings in a repeated block is not supported: use a labelled one")
 		}
 	case o.typ.Kind() == reflect.Slice:

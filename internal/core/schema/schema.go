@@ -35,7 +35,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// Described is what a schema tells without knowing its Go type.
+// Described is a Schema of any type.
 type Described interface {
 	// Spec is the HCL specification: the answer to ConfigSchema or TaskConfigSchema.
 	Spec() *hclspec.Spec
@@ -100,11 +100,11 @@ func (s *Schema[T]) DecodeTask(src interface{ DecodeDriverConfig(any) error }) (
 func (s *Schema[T]) decode(into func(any) error) (T, error) {
 	var t, none T
 	var raw map[string]any
-	if hasLabels(s.options) || hasFree(s.options) {
+	if hasLabels(s.options) || hasUntyped(s.options) {
 		if err := into(&raw); err != nil {
 			return none, fmt.Errorf("failed to decode configuration: %w", err)
 		}
-		if p := settle("", s.options, raw); len(p) > 0 {
+		if p := normalize("", s.options, raw); len(p) > 0 {
 			return none, p
 		}
 		into = func(any) error { return fill(reflect.ValueOf(&t).Elem(), s.options, raw) }

@@ -14,8 +14,8 @@ import (
 // The empty Size is an option that is not set.
 type Size string
 
-// Bytes is the size in bytes; 0 where it is not set or not valid, of which
-// Validate has told.
+// Bytes is the size in bytes; 0 if it is not set, or if it is not valid, which
+// Validate reports.
 func (s Size) Bytes() int64 {
 	n, _ := ParseSize(string(s))
 	return n
@@ -49,8 +49,8 @@ func ParseSize(s string) (int64, error) {
 // (time.ParseDuration). The empty Duration is an option that is not set.
 type Duration string
 
-// Duration is the time span; 0 where it is not set or not valid, of which
-// Validate has told.
+// Duration is the time span; 0 if it is not set, or if it is not valid, which
+// Validate reports.
 func (d Duration) Duration() time.Duration {
 	n, _ := parseDuration(string(d))
 	return time.Duration(n)

@@ -19,7 +19,7 @@ func specOf(options []*option) *hclspec.Spec {
 }
 
 func (o *option) spec() *hclspec.Spec {
-	if o.free() && o.kind == kindLabels {
+	if o.untyped() && o.kind == kindLabels {
 		return hclspec.NewAttr(o.name, "any", o.required)
 	}
 	switch o.kind {
@@ -47,7 +47,7 @@ func (o *option) spec() *hclspec.Spec {
 }
 
 func (o *option) hclType() string {
-	if o.free() {
+	if o.untyped() {
 		return "any"
 	}
 	if o.kind == kindList {

@@ -16,21 +16,21 @@ type Strings []string
 
 var stringsType = reflect.TypeFor[Strings]()
 
-// free says that the option is of type any in the HCL specification, which has no
+// untyped reports that the option is of type any in the HCL specification, which has no
 // type for "a string or a list of them". Nor may any stand within a labelled block
 // (hcldec.BlockMapSpec panics): such a block is of type any as a whole, and its
 // bodies are checked here, with the same means and words as Nomad's.
-func (o *option) free() bool {
-	return o.typ == stringsType || o.kind == kindLabels && hasFree(o.nested)
+func (o *option) untyped() bool {
+	return o.typ == stringsType || o.kind == kindLabels && hasUntyped(o.nested)
 }
 
-func hasFree(options []*option) bool {
-	return slices.ContainsFunc(options, func(o *option) bool { return o.free() || hasFree(o.nested) })
+func hasUntyped(options []*option) bool {
+	return slices.ContainsFunc(options, func(o *option) bool { return o.untyped() || hasUntyped(o.nested) })
 }
 
-// settle gives what is free in a configuration the form that the struct has. raw is
+// normalize gives what is free in a configuration the form that the struct has. raw is
 // the configuration decoded without a type, and is changed.
-func settle(path string, options []*option, raw map[string]any) (p Problems) {
+func normalize(path string, options []*option, raw map[string]any) (p Problems) {
 	for _, o := range options {
 		at, value := path+o.name, raw[o.name]
 		if value == nil {
@@ -44,20 +44,20 @@ func settle(path string, options []*option, raw map[string]any) (p Problems) {
 				p = append(p, err)
 			}
 			raw[o.name] = list
-		case o.free():
+		case o.untyped():
 			bodies, problems := o.bodies(at, value)
 			p = append(p, problems...)
 			raw[o.name] = bodies
 		case o.kind == kindBlock:
 			if body, ok := value.(map[string]any); ok {
-				p = append(p, settle(at+".", o.nested, body)...)
+				p = append(p, normalize(at+".", o.nested, body)...)
 			}
 		}
 	}
 	return p
 }
 
-// hasLabels says whether there is a labelled block, at any depth.
+// hasLabels reports whether there is a labelled block, at any depth.
 func hasLabels(options []*option) bool {
 	return slices.ContainsFunc(options, func(o *option) bool { return o.kind == kindLabels || hasLabels(o.nested) })
 }
@@ -169,7 +169,7 @@ func (o *option) body(path string, written map[string]any) (map[string]any, Prob
 		p.addf("%sfailed to decode: %w", path, err)
 		return nil, p
 	}
-	return body, settle(path, o.nested, body)
+	return body, normalize(path, o.nested, body)
 }
 
 // mapsOf is the map or the list of maps that value is, empty where it is neither.

@@ -138,9 +138,9 @@ func (o *option) checkCount(p *Problems, path string, v reflect.Value, ask bool)
 	}
 }
 
-// checkScalar checks one value. given says that an empty string was written, and
+// checkScalar checks one value. written reports whether an empty string was written, and
 // is not merely an option left out.
-func (o *option) checkScalar(p *Problems, path string, k kind, v reflect.Value, given, ask bool) {
+func (o *option) checkScalar(p *Problems, path string, k kind, v reflect.Value, written, ask bool) {
 	var n float64
 	shown := fmt.Sprint(v)
 	switch k {
@@ -156,7 +156,7 @@ func (o *option) checkScalar(p *Problems, path string, k kind, v reflect.Value, 
 		n = v.Float()
 	default:
 		text := v.String()
-		if text == "" && !given {
+		if text == "" && !written {
 			if o.required && ask {
 				p.addf("%s is empty: it must be set", path)
 			}

@@ -80,7 +80,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	}
 	a := newAdoption(st)
 	p, _ := s.enter(a.p)
-	if p == nil && s.knowsAnother(a.p) { // it was taken up under another id, of which this client has not heard
+	if p == nil && s.knownUnderAnotherID(a.p) { // it was taken up under another id, of which this client has not heard
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 		}
 		p = a.p
 	}
-	s.tellLate(p)
+	s.reportLate(p)
 	s.settle(p, files)
 	return s.statusOf(p)
 }
@@ -183,14 +183,14 @@ func (s *server) takeOver(a adoption) bool {
 	return true
 }
 
-// isChild says whether a process is this one's child: one that is there, as a
+// isChild reports whether a process is this one's child: one that is there, as a
 // zombie perhaps.
 func isChild(id task.Identity) bool {
 	st, err := task.ReadStat(id.PID)
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// neverRan says that a process never became the task: it is, or was, the launcher
+// neverRan reports that a process never became the task: it is, or was, the launcher
 // of a supervisor that was killed meanwhile. One that still is does not become the
 // task any more. Where no record tells, it is taken for the task.
 func neverRan(record string, pidfd int) bool {
@@ -208,13 +208,13 @@ func neverRan(record string, pidfd int) bool {
 	return progress == task.ProgressNever
 }
 
-// runs says whether a process exists and is not a zombie.
+// runs reports whether a process exists and is not a zombie.
 func runs(id task.Identity) bool {
 	st, err := task.ReadStat(id.PID)
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called when a pidfd says that the process is dead.
+// processEnded is called when a pidfd reports that the process is dead.
 func (s *server) processEnded(p *process) {
 	if p.child && p.group.Mode != cgroup.None {
 		if e := peek(p.identity.PID); e != nil {

@@ -54,18 +54,18 @@ type Client struct {
 	dialing sync.Mutex // one connection attempt at a time
 	leafing sync.Mutex // held while the leaf is made and entered, and while it is removed
 
-	mu       sync.Mutex
-	link     *link
-	upgraded bool // this client has had its say about the supervisor's build
-	holds    map[string]*hold
-	sessions map[string]*session
-	lastUse  time.Time
+	mu         sync.Mutex
+	connection *connection
+	upgraded   bool // this client has had its say about the supervisor's build
+	holds      map[string]*hold
+	sessions   map[string]*session
+	lastUse    time.Time
 }
 
 // session is a command that runs in a task for as long as a connection lasts.
 type session struct {
-	link  *link
-	ended chan *task.Exit
+	connection *connection
+	ended      chan *task.Exit
 }
 
 // hold is what a client keeps of a task between its start and its destruction.
@@ -100,8 +100,8 @@ func (c *Client) Close() {
 	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link != nil {
-		c.link.Close()
+	if c.connection != nil {
+		c.connection.Close()
 	}
 	for id, h := range c.holds {
 		h.release()
@@ -147,9 +147,9 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Unlock()
 	for try := 0; ; try++ {
 		var status *Status
-		l, err := c.connect(ctx)
+		conn, err := c.connect(ctx)
 		if err == nil {
-			status, err = c.adoptOver(ctx, l, h)
+			status, err = c.adoptOver(ctx, conn, h)
 		}
 		if errors.Is(err, wire.ErrLost) && try < 2 {
 			continue
@@ -209,15 +209,15 @@ func (c *Client) Destroy(ctx context.Context, id string) error {
 // streams; the caller closes them. The channel delivers its exit, once; it is
 // closed without a value when the connection was lost, with which the process dies.
 func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
-	l, err := c.connect(ctx)
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ended := make(chan *task.Exit, 1)
 	c.mu.Lock()
-	c.sessions[spec.Session] = &session{link: l, ended: ended}
+	c.sessions[spec.Session] = &session{connection: conn, ended: ended}
 	c.mu.Unlock()
-	_, err = l.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec}, stdio[:]...)
+	_, err = conn.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec}, stdio[:]...)
 	if err != nil {
 		c.mu.Lock()
 		delete(c.sessions, spec.Session)
@@ -246,11 +246,11 @@ func (c *Client) Forget(id string) {
 // repeat makes a call that may be made twice.
 func (c *Client) repeat(ctx context.Context, req *request) (*reply, error) {
 	for try := 0; ; try++ {
-		l, err := c.connect(ctx)
+		conn, err := c.connect(ctx)
 		var r *reply
 		if err == nil {
-			if r, err = l.roundTrip(ctx, req); errors.Is(err, wire.ErrLost) {
-				c.drop(l)
+			if r, err = conn.roundTrip(ctx, req); errors.Is(err, wire.ErrLost) {
+				c.drop(conn)
 			}
 		}
 		if !errors.Is(err, wire.ErrLost) || try >= 3 {
@@ -307,7 +307,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 
 // adoptOver hands a task over, with its pidfd, by which the supervisor learns an exit
 // that it missed.
-func (c *Client) adoptOver(ctx context.Context, l *link, h *hold) (*Status, error) {
+func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Status, error) {
 	var files []*os.File
 	c.mu.Lock()
 	if h.pidfd != nil {
@@ -317,7 +317,7 @@ func (c *Client) adoptOver(ctx context.Context, l *link, h *hold) (*Status, erro
 	}
 	c.mu.Unlock()
 	defer wire.CloseAll(files)
-	r, err := l.roundTrip(ctx, &request{Op: opAdopt, State: h.state}, files...)
+	r, err := conn.roundTrip(ctx, &request{Op: opAdopt, State: h.state}, files...)
 	if err != nil {
 		return nil, err
 	}

@@ -36,25 +36,25 @@ var deadlines = map[string]time.Duration{
 }
 
 // link is one connection to a supervisor.
-type link struct {
-	*wire.Conn
-	calls wire.Calls[*reply]
-	heard atomic.Int64 // how many messages came
-	gone  bool         // under the client's mu: it has ended
-	asked atomic.Bool  // to replace itself, which ends the connection
+type connection struct {
+	*wire.Transport
+	calls     wire.Calls[*reply]
+	received  atomic.Int64 // how many messages came
+	gone      bool         // under the client's mu: it has ended
+	upgrading atomic.Bool  // to replace itself, which ends the connection
 }
 
 // roundTrip sends a request and waits for its reply. A context that ends first
 // gives up waiting; the request itself goes on.
-func (l *link) roundTrip(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
+func (conn *connection) roundTrip(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
 	limited, cancel := context.WithTimeout(ctx, deadlines[req.Op])
 	defer cancel()
-	r, err := l.calls.Do(limited, func(seq uint64) error {
+	r, err := conn.calls.Do(limited, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
-		_ = l.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // it does not read: watch sees to it earlier
-		if l.Send(&mine, files...) != nil {
-			l.Close()
+		_ = conn.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // it does not read: watch sees to it earlier
+		if conn.Send(&mine, files...) != nil {
+			conn.Close()
 			return wire.ErrLost
 		}
 		return nil
@@ -71,36 +71,36 @@ func (l *link) roundTrip(ctx context.Context, req *request, files ...*os.File) (
 // watch asks the supervisor again and again whether it is there, for as long as the
 // connection lasts, and kills one that is not. Time is counted by looks, not by the
 // clock: where this process stands still, too, nobody is late.
-func (c *Client) watch(l *link) {
+func (c *Client) watch(conn *connection) {
 	const look = 100 * time.Millisecond
-	silent, heard := 0, l.heard.Load()
+	silent, heard := 0, conn.received.Load()
 	for tick := time.NewTicker(look); ; <-tick.C {
 		c.mu.Lock()
-		gone := c.link != l || c.ctx.Err() != nil
+		gone := c.connection != conn || c.ctx.Err() != nil
 		needed := c.running() > 0
 		c.mu.Unlock()
 		if gone {
 			tick.Stop()
 			return
 		}
-		if now := l.heard.Load(); now != heard || !needed && l.calls.Pending() == 0 {
+		if now := conn.received.Load(); now != heard || !needed && conn.calls.Pending() == 0 {
 			silent, heard = 0, now
 		}
 		if silent++; silent == int(helloEvery/look) {
-			go func() { _, _ = l.roundTrip(c.ctx, &request{Op: opHello}) }()
+			go func() { _, _ = conn.roundTrip(c.ctx, &request{Op: opHello}) }()
 		}
 		if silent > int((helloEvery+HelloTime)/look) {
 			tick.Stop()
 			c.cfg.Log("supervisor has not answered for %v: replacing it", HelloTime)
-			c.replace(l)
+			c.replace(conn)
 			return
 		}
 	}
 }
 
 // replace kills the supervisor of a connection. The next call starts another.
-func (c *Client) replace(l *link) {
-	process, err := l.KillPeer()
+func (c *Client) replace(conn *connection) {
+	process, err := conn.KillPeer()
 	if err != nil && !errors.Is(err, wire.ErrPeerGone) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
@@ -109,34 +109,34 @@ func (c *Client) replace(l *link) {
 		task.Dead(int(process.Fd()), HelloTime)
 		process.Close()
 	}
-	l.Close()
+	conn.Close()
 }
 
 // listen reads what the supervisor says until the connection ends, and then sees
 // to it that the tasks are watched again.
-func (c *Client) listen(l *link) {
+func (c *Client) listen(conn *connection) {
 	for {
 		var r reply
-		if l.Receive(&r) != nil {
+		if conn.Receive(&r) != nil {
 			break
 		}
-		l.heard.Add(1)
+		conn.received.Add(1)
 		switch {
 		case r.Event != nil:
 			c.cfg.OnEvent(*r.Event)
 		case r.Seq == 0 && r.Exit != nil:
 			c.ended(r.ID, r.Exit)
 		default:
-			l.calls.Answer(r.Seq, &r)
+			conn.calls.Answer(r.Seq, &r)
 		}
 	}
-	c.drop(l) // first: who is told that it is lost calls again at once
-	l.calls.Lose()
-	l.Shut()
+	c.drop(conn) // first: who is told that it is lost calls again at once
+	conn.calls.Lose()
+	conn.Shut()
 
 	c.mu.Lock()
 	for id, s := range c.sessions { // they died with the connection
-		if s.link == l {
+		if s.connection == conn {
 			close(s.ended)
 			delete(c.sessions, id)
 		}
@@ -144,7 +144,7 @@ func (c *Client) listen(l *link) {
 	running := c.running()
 	c.mu.Unlock()
 	if running > 0 && c.ctx.Err() == nil {
-		if !l.asked.Load() {
+		if !conn.upgrading.Load() {
 			c.cfg.Log("supervisor is gone while %d tasks run: starting another", running)
 		}
 		c.rewatch()
@@ -152,12 +152,12 @@ func (c *Client) listen(l *link) {
 }
 
 // drop makes the next call dial anew.
-func (c *Client) drop(l *link) {
+func (c *Client) drop(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.gone = true
-	if c.link == l {
-		c.link = nil
+	conn.gone = true
+	if c.connection == conn {
+		c.connection = nil
 	}
 }
 
@@ -190,26 +190,26 @@ func (c *Client) running() int {
 
 // connect returns the connection, made anew if need be: with a supervisor that
 // runs this client's build and knows all of this client's tasks.
-func (c *Client) connect(ctx context.Context) (*link, error) {
+func (c *Client) connect(ctx context.Context) (*connection, error) {
 	c.dialing.Lock()
 	defer c.dialing.Unlock()
 	c.mu.Lock()
-	l := c.link
+	conn := c.connection
 	c.lastUse = time.Now()
 	c.mu.Unlock()
-	if l != nil {
-		return l, nil
+	if conn != nil {
+		return conn, nil
 	}
-	l, err := c.dial(ctx)
+	conn, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	if l.gone {
+	if conn.gone {
 		c.mu.Unlock()
 		return nil, wire.ErrLost
 	}
-	c.link = l
+	c.connection = conn
 	var held []*hold
 	for _, h := range c.holds {
 		if h.exit == nil && h.state.Identity.PID != 0 {
@@ -217,38 +217,38 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		}
 	}
 	c.mu.Unlock()
-	go c.watch(l)
+	go c.watch(conn)
 	handed := make(chan struct{})
 	go func() {
 		defer close(handed)
-		c.handOver(l, held)
+		c.handOver(conn, held)
 	}()
 	select { // of one whose files hang the supervisor knows, too, long before it answers
 	case <-handed:
-	case <-time.After(handingTime):
+	case <-time.After(handOverTime):
 	}
-	go c.hangUpWhenIdle(l)
-	return l, nil
+	go c.hangUpWhenIdle(conn)
+	return conn, nil
 }
 
-// handingTime is how long a new connection waits for the supervisor to have all tasks.
-const handingTime = time.Second
+// handOverTime is how long a new connection waits for the supervisor to have all tasks.
+const handOverTime = time.Second
 
-// handers is how many tasks are handed over at once.
-const handers = 16
+// handOverLimit is how many tasks are handed over at once.
+const handOverLimit = 16
 
 // handOver makes a supervisor know tasks. What it does not take now (its disk is
 // full, say) it is asked to take again, for as long as the connection lasts.
-func (c *Client) handOver(l *link, held []*hold) {
+func (c *Client) handOver(conn *connection, held []*hold) {
 	var mu sync.Mutex
 	var failed []*hold
 	var all sync.WaitGroup
-	places := make(gate, handers)
+	places := make(semaphore, handOverLimit)
 	for _, h := range held {
-		places.enter()
+		places.acquire()
 		all.Go(func() {
-			defer places.leave()
-			_, err := c.adoptOver(c.ctx, l, h)
+			defer places.release()
+			_, err := c.adoptOver(c.ctx, conn, h)
 			switch {
 			case err == nil, errors.Is(err, wire.ErrLost): // the next supervisor gets them
 			case errors.Is(err, ErrUnknownTask):
@@ -267,13 +267,13 @@ func (c *Client) handOver(l *link, held []*hold) {
 			c.mu.Lock()
 			var left []*hold
 			for _, h := range failed {
-				if c.link == l && c.holds[h.state.ID] == h && h.exit == nil {
+				if c.connection == conn && c.holds[h.state.ID] == h && h.exit == nil {
 					left = append(left, h)
 				}
 			}
 			c.mu.Unlock()
 			if len(left) > 0 && c.ctx.Err() == nil {
-				c.handOver(l, left)
+				c.handOver(conn, left)
 			}
 		})
 	}
@@ -282,7 +282,7 @@ func (c *Client) handOver(l *link, held []*hold) {
 // dialOwn connects to the supervisor of a store. Only root and this user can have put
 // the socket where it is, and one of the two must be at its other end: a launch request
 // contains the secrets of a task.
-func dialOwn(store task.Store) (*wire.Conn, error) {
+func dialOwn(store task.Store) (*wire.Transport, error) {
 	if err := owndir.Check(store.Dir); err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func dialOwn(store task.Store) (*wire.Conn, error) {
 const dialTime = 30 * time.Second
 
 // dial reaches a supervisor, started or upgraded if need be.
-func (c *Client) dial(ctx context.Context) (*link, error) {
+func (c *Client) dial(ctx context.Context) (*connection, error) {
 	var last error
 	var old *hello // of one that was handed this binary
 	deadline := time.Now().Add(dialTime)
@@ -301,22 +301,22 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 		if try > 0 {
 			time.Sleep(5 * time.Millisecond)
 		}
-		conn, err := dialOwn(c.cfg.Store)
+		t, err := dialOwn(c.cfg.Store)
 		if err != nil {
 			if last = c.startSupervisor(ctx); last != nil && !errors.Is(last, errDiedStarting) {
 				return nil, last
 			}
 			continue
 		}
-		l := &link{Conn: conn}
-		go c.listen(l)
-		r, err := l.roundTrip(ctx, &request{Op: opHello})
+		conn := &connection{Transport: t}
+		go c.listen(conn)
+		r, err := conn.roundTrip(ctx, &request{Op: opHello})
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not greet"), err)
 			if err != nil && !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
-				c.replace(l)
+				c.replace(conn)
 			}
-			l.Close()
+			conn.Close()
 			continue // it was just ending
 		}
 		if old != nil {
@@ -324,18 +324,18 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 		}
 		if c.upgraded || r.Hello.Build == buildID() {
 			c.upgraded = true
-			return l, nil
+			return conn, nil
 		}
-		if last = c.upgradeSupervisor(ctx, l); last == nil {
+		if last = c.upgradeSupervisor(ctx, conn); last == nil {
 			old = r.Hello
 		}
 		if last != nil && r.Hello.Protocol == protocolVersion {
 			// an older one that speaks our language will do until the next time
 			c.cfg.Log("supervisor was not upgraded: %v", last)
 			c.upgraded = true
-			return l, nil
+			return conn, nil
 		}
-		l.Close()
+		conn.Close()
 	}
 	if last == nil {
 		last = ctx.Err()
@@ -348,19 +348,19 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 
 // upgradeSupervisor hands the running supervisor this client's binary. It
 // returns nil when the supervisor has replaced itself; the connection is over then.
-func (c *Client) upgradeSupervisor(ctx context.Context, l *link) error {
+func (c *Client) upgradeSupervisor(ctx context.Context, conn *connection) error {
 	binary, err := openBinary()
 	if err != nil {
 		return err
 	}
 	defer binary.Close()
-	l.asked.Store(true)
-	_, err = l.roundTrip(ctx, &request{Op: opUpgrade, Build: buildID()}, binary)
+	conn.upgrading.Store(true)
+	_, err = conn.roundTrip(ctx, &request{Op: opUpgrade, Build: buildID()}, binary)
 	if errors.Is(err, wire.ErrLost) {
 		c.upgraded = true
 		return nil
 	}
-	l.asked.Store(false)
+	conn.upgrading.Store(false)
 	return err
 }
 
@@ -377,7 +377,7 @@ func (c *Client) logReplaced(old, now *hello) {
 }
 
 // hangUpWhenIdle lets the supervisor go when there is no task to talk about.
-func (c *Client) hangUpWhenIdle(l *link) {
+func (c *Client) hangUpWhenIdle(conn *connection) {
 	for {
 		select {
 		case <-c.ctx.Done():
@@ -385,17 +385,17 @@ func (c *Client) hangUpWhenIdle(l *link) {
 		case <-time.After(c.cfg.Idle / 2):
 		}
 		c.mu.Lock()
-		stale := c.link != l
-		idle := len(c.holds) == 0 && len(c.sessions) == 0 && l.calls.Pending() == 0 && time.Since(c.lastUse) > c.cfg.Idle
+		stale := c.connection != conn
+		idle := len(c.holds) == 0 && len(c.sessions) == 0 && conn.calls.Pending() == 0 && time.Since(c.lastUse) > c.cfg.Idle
 		if idle && !stale {
-			c.link = nil // a call from now on dials anew
+			c.connection = nil // a call from now on dials anew
 		}
 		c.mu.Unlock()
 		if stale {
 			return
 		}
 		if idle {
-			l.Close()
+			conn.Close()
 			return
 		}
 	}

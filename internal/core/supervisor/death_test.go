@@ -62,7 +62,7 @@ func TestExitIsExactThoughTheSupervisorIsKilled(t *testing.T) {
 					h.kill(pid, unix.SIGKILL)
 				},
 			} {
-				if strings.HasSuffix(when, "reaped") && !TellsExit() {
+				if strings.HasSuffix(when, "reaped") && !SupportsPidfdExit() {
 					continue // only Linux 6.15 can tell
 				}
 				file := filepath.Join(h.dir, "go")

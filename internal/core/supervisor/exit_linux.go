@@ -138,7 +138,7 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// reaped says whether the process is gone altogether: a pidfd hangs up then.
+// reaped reports whether the process is gone altogether: a pidfd hangs up then.
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	_, err := unix.Poll(p, 0)
@@ -149,7 +149,7 @@ func reaped(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
-// mayTrace says whether this process should have the permission with which
+// mayTrace reports whether this process should have the permission with which
 // /proc/<pid>/stat tells an exit code (PTRACE_MODE_READ, ptrace(2)). A security module may
 // see it otherwise.
 func mayTrace(pid int) bool {

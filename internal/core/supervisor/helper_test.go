@@ -632,7 +632,7 @@ func tree(dir string) (paths []string) {
 // SupervisorPID returns the pid of the connected supervisor, 0 where there is none.
 func (c *Client) SupervisorPID(ctx context.Context) int {
 	c.mu.Lock()
-	l := c.link
+	l := c.connection
 	c.mu.Unlock()
 	if l == nil {
 		return 0

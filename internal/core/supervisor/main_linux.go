@@ -137,8 +137,8 @@ var errBusy = errors.New("another supervisor serves this directory")
 func newServer(o options) (*server, error) {
 	s := &server{
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
-		starters: make(gate, 4), enders: make(gate, 4),
-		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, undying: map[task.Identity]bool{},
+		starters: make(semaphore, 4), enders: make(semaphore, 4),
+		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, unkillable: map[task.Identity]bool{},
 		busySince: time.Now(),
 	}
 	s.collector = newCollector(s)

@@ -43,7 +43,7 @@ func newCollector(s *server) *collector.Client {
 			defer s.mu.Unlock()
 			s.launchers[pid] = true
 		},
-		OnEnd: s.noLauncher,
+		OnEnd: s.forgetLauncher,
 		Log:   func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
 	})
 }
@@ -208,8 +208,8 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 	}()
 }
 
-// tellLate tells, once, that the end of a task's output may be missing.
-func (s *server) tellLate(p *process) {
+// reportLate tells, once, that the end of a task's output may be missing.
+func (s *server) reportLate(p *process) {
 	select {
 	case <-p.output.opened:
 	case <-time.After(lateTime):

@@ -26,7 +26,7 @@ type proof struct {
 	pidfd bool // the pidfd of a process that was reaped
 }
 
-// believes says whether the exit code of a zombie that this process should be permitted
+// believes reports whether the exit code of a zombie that this process should be permitted
 // to read can be taken for true. It is 0 without that permission, and nothing else.
 func (p proof) believes(st task.Stat) bool {
 	return p.proc && (st.ExitCode != 0 || st.Permitted || !p.marks)
@@ -118,14 +118,14 @@ func (s *server) proved() proof {
 	s.forks.Unlock()
 	if err == nil {
 		s.proof = finishProof(pid, pidfd)
-		s.noLauncher(pid)
+		s.forgetLauncher(pid)
 	}
 	return s.proof
 }
 
-// TellsExit says whether this kernel tells a process's exit to whoever holds a
+// SupportsPidfdExit reports whether this kernel tells a process's exit to whoever holds a
 // pidfd (Linux 6.15 and later). It asks about a child of its own.
-func TellsExit() bool {
+func SupportsPidfdExit() bool {
 	pid, pidfd, err := startProver()
 	return err == nil && finishProof(pid, pidfd).pidfd
 }

@@ -1,9 +1,9 @@
 package supervisor
 
-// gate lets a few through at once. Go gives each goroutine that waits in a system
+// semaphore lets a few through at once. Go gives each goroutine that waits in a system
 // call a thread of its own, and never takes one back: a burst of a thousand
 // requests would leave a thousand threads, and be no quicker.
-type gate chan struct{}
+type semaphore chan struct{}
 
-func (g gate) enter() { g <- struct{}{} }
-func (g gate) leave() { <-g }
+func (s semaphore) acquire() { s <- struct{}{} }
+func (s semaphore) release() { <-s }

@@ -29,12 +29,12 @@ type server struct {
 	idle      time.Duration
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
-	starters gate         // through which launches go until they wait for their launcher
-	enders   gate         // through which the quick part of killing and destroying goes
+	starters semaphore    // through which launches go until they wait for their launcher
+	enders   semaphore    // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked and noted
 	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
 
-	undying map[task.Identity]bool // under orphans: killed in vain
+	unkillable map[task.Identity]bool // under orphans: killed in vain
 
 	proving sync.Mutex // held while it is proved what to believe of exits
 	proof   proof
@@ -90,8 +90,8 @@ func newProcess(id string) *process {
 }
 
 // serve talks with a client that has connected.
-func (s *server) serve(w *wire.Conn) {
-	cl := &client{Conn: w, out: make(chan *reply, 1024)}
+func (s *server) serve(w *wire.Transport) {
+	cl := &client{Transport: w, out: make(chan *reply, 1024)}
 	s.mu.Lock()
 	ending := s.ending
 	if !ending {
@@ -108,13 +108,13 @@ func (s *server) serve(w *wire.Conn) {
 // client is one plugin's connection. What it is told goes through a queue, since
 // the event loop must not wait for a plugin that does not read.
 type client struct {
-	*wire.Conn
+	*wire.Transport
 	out chan *reply
 }
 
 // tell queues a message. A client that let the queue run full is hung up on: it
 // learns what it missed when it comes back.
-func (c *client) tell(r *reply) {
+func (c *client) queue(r *reply) {
 	select {
 	case c.out <- r:
 	default:
@@ -148,7 +148,7 @@ func (s *server) converse(c *client) {
 			r := s.answer(c, &req)
 			wire.CloseAll(req.files)
 			r.Seq = req.Seq
-			c.tell(r)
+			c.queue(r)
 		})
 	}
 	s.mu.Lock()
@@ -242,7 +242,7 @@ func (s *server) event(id, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.clients {
-		c.tell(&reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
+		c.queue(&reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *server) publish(p *process, e *task.Exit) {
 	s.busySince = time.Now()
 	for c := range s.clients {
 		if p.owner == nil || p.owner == c {
-			c.tell(&reply{ID: p.id, Exit: e})
+			c.queue(&reply{ID: p.id, Exit: e})
 		}
 	}
 	close(p.done) // last: whoever asked for the end is told of it before the answer
@@ -267,7 +267,7 @@ func (s *server) publish(p *process, e *task.Exit) {
 	}
 }
 
-// mayEnd says whether there has been neither a client nor a running process for long
+// mayEnd reports whether there has been neither a client nor a running process for long
 // enough. From then on nobody is taken as a client.
 func (s *server) mayEnd() bool {
 	s.mu.Lock()

@@ -20,7 +20,7 @@ import (
 const startTimeout = 60 * time.Second
 
 // launch starts a task. On an error nothing of it is left. An id names one start
-// for ever: asked again (by a client that lost its connection) it tells of the
+// indefinitely: asked again (by a client that lost its connection) it tells of the
 // first, with its Status.
 func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	if st == nil || st.ID == "" {
@@ -91,8 +91,8 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 // prepare does all that comes before the program's own file system is touched,
 // up to a launcher that waits.
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
-	s.starters.enter()
-	defer s.starters.leave()
+	s.starters.acquire()
+	defer s.starters.release()
 	// the intent is on disk before the process exists: whoever comes after a
 	// crash between the two finds the cgroup and clears it
 	if err := s.store.Save(st); err != nil {
@@ -189,17 +189,17 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 func (s *server) started(proc *launch.Process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	defer s.noLauncher(proc.PID)
+	defer s.forgetLauncher(proc.PID)
 	return proc.Started(ctx)
 }
 
 // drop ends a launcher that is not to become anything.
 func (s *server) drop(proc *launch.Process) {
 	proc.Kill()
-	s.noLauncher(proc.PID)
+	s.forgetLauncher(proc.PID)
 }
 
-func (s *server) noLauncher(pid int) {
+func (s *server) forgetLauncher(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.launchers, pid)

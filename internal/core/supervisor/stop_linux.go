@@ -107,13 +107,13 @@ func (s *server) sessionsOf(t *process) (ids []task.Identity) {
 // those that are not wait without keeping others from it.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
-		s.enders.enter()
+		s.enders.acquire()
 		err := g.KillOnce()
 		var empty bool
 		if err == nil {
 			empty, err = g.Empty()
 		}
-		s.enders.leave()
+		s.enders.release()
 		if empty || err != nil {
 			return err
 		}
@@ -161,8 +161,8 @@ func (s *server) destroyTask(id string) error {
 		return err
 	}
 	s.closeOutput(p)
-	s.enders.enter()
-	defer s.enders.leave()
+	s.enders.acquire()
+	defer s.enders.release()
 	if err := p.group.Remove(); err != nil {
 		return fmt.Errorf("failed to remove the cgroup: %w", err)
 	}

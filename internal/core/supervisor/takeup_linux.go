@@ -68,12 +68,12 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 	}
 	s.event(p.id, "Re-attached to what an earlier call had started (pid %d), since no agent has had the answer to that", st.Identity.PID)
 	s.renameOutput(other, old, p.id)
-	s.tellLate(other)
+	s.reportLate(other)
 	return true
 }
 
-// knowsAnother says whether a task with this main process is known under another id.
-func (s *server) knowsAnother(p *process) bool {
+// knownUnderAnotherID reports whether a task with this main process is known under another id.
+func (s *server) knownUnderAnotherID(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, other := range s.processes {

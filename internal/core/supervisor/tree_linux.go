@@ -135,13 +135,13 @@ func (s *server) killOrphans() error {
 			}
 		}
 		found = slices.DeleteFunc(append(found, task.Descendants(table, roots...)...), func(st task.Stat) bool {
-			return s.undying[st.Identity()]
+			return s.unkillable[st.Identity()]
 		})
 		return found, err
 	})
 	if err != nil { // killed, and in a system call that nothing interrupts: no later exit waits for them, too
 		for _, st := range found {
-			s.undying[st.Identity()] = true
+			s.unkillable[st.Identity()] = true
 		}
 	}
 	return err

@@ -16,8 +16,8 @@ var ErrPeerGone = errors.New("the process at the other end has ended")
 // KillPeer sends SIGKILL to the process at the other end: the one that connected,
 // or that listens, which no process that got its pid since is taken for. It returns
 // a pidfd of it, which is readable when the process is dead; the caller closes it.
-func (c *Conn) KillPeer() (*os.File, error) {
-	fd, err := c.peerPidFD()
+func (t *Transport) KillPeer() (*os.File, error) {
+	fd, err := t.peerPidFD()
 	if err != nil {
 		return nil, err
 	}
@@ -31,8 +31,8 @@ func (c *Conn) KillPeer() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-func (c *Conn) peerPidFD() (fd int, err error) {
-	cerr := c.control(func(sock int) { fd, err = unix.GetsockoptInt(sock, unix.SOL_SOCKET, soPeerPidFD) })
+func (t *Transport) peerPidFD() (fd int, err error) {
+	cerr := t.control(func(sock int) { fd, err = unix.GetsockoptInt(sock, unix.SOL_SOCKET, soPeerPidFD) })
 	if cerr != nil {
 		return -1, cerr
 	}
@@ -47,7 +47,7 @@ func (c *Conn) peerPidFD() (fd int, err error) {
 		return -1, err
 	}
 	// an older kernel: the pid may be another's by now, but then the socket has hung up
-	cred, err := c.peer()
+	cred, err := t.peer()
 	if err != nil {
 		return -1, err
 	}
@@ -55,7 +55,7 @@ func (c *Conn) peerPidFD() (fd int, err error) {
 		return -1, ErrPeerGone
 	}
 	gone := false
-	cerr = c.control(func(sock int) {
+	cerr = t.control(func(sock int) {
 		p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
 		_, perr := unix.Poll(p, 0)
 		gone = perr != nil || p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0

@@ -21,9 +21,9 @@ const MaxFDs = 8
 // errTruncated: this process has no number left for a descriptor that was sent.
 var errTruncated = errors.New("a file descriptor that was sent could not be received: too many are open")
 
-// Conn frames messages on a unix stream socket and carries file descriptors.
+// Transport frames messages on a unix stream socket and carries file descriptors.
 // One goroutine may Receive and Take; any number may Send.
-type Conn struct {
+type Transport struct {
 	*net.UnixConn
 	dec *json.Decoder
 	fds []int // received, not yet taken: in the order of the messages they came with
@@ -32,14 +32,14 @@ type Conn struct {
 }
 
 // New returns the connection of a socket, which is the connection's from then on.
-func New(c *net.UnixConn) *Conn {
-	w := &Conn{UnixConn: c}
+func New(c *net.UnixConn) *Transport {
+	w := &Transport{UnixConn: c}
 	w.dec = json.NewDecoder(readerFunc(w.readFDs))
 	return w
 }
 
 // Dial connects to a socket at whose other end is a process of root's or this user's.
-func Dial(path string) (*Conn, error) {
+func Dial(path string) (*Transport, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -54,53 +54,53 @@ func Dial(path string) (*Conn, error) {
 
 // Send writes one message. The files, MaxFDs at most, travel with its first byte; the
 // caller closes them.
-func (c *Conn) Send(v any, files ...*os.File) error {
+func (t *Transport) Send(v any, files ...*os.File) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	b = append(b, '\n')
-	c.sendLock.Lock()
-	defer c.sendLock.Unlock()
+	t.sendLock.Lock()
+	defer t.sendLock.Unlock()
 	if len(files) == 0 {
-		_, err = c.Write(b)
+		_, err = t.Write(b)
 		return err
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
-	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+	n, _, err := t.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	if err == nil && n < len(b) {
-		_, err = c.Write(b[n:])
+		_, err = t.Write(b[n:])
 	}
 	return err
 }
 
 // Receive reads one message into v. After an error the connection is of no more
 // use: what follows could be taken for another message, or its descriptors for another's.
-func (c *Conn) Receive(v any) error { return c.dec.Decode(v) }
+func (t *Transport) Receive(v any) error { return t.dec.Decode(v) }
 
 // Take hands over n received descriptors; the caller closes them.
-func (c *Conn) Take(n int) []*os.File {
+func (t *Transport) Take(n int) []*os.File {
 	var files []*os.File
-	for ; n > 0 && len(c.fds) > 0; n-- {
-		files = append(files, os.NewFile(uintptr(c.fds[0]), "received"))
-		c.fds = c.fds[1:]
+	for ; n > 0 && len(t.fds) > 0; n-- {
+		files = append(files, os.NewFile(uintptr(t.fds[0]), "received"))
+		t.fds = t.fds[1:]
 	}
 	return files
 }
 
-func (c *Conn) readFDs(p []byte) (int, error) {
+func (t *Transport) readFDs(p []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(MaxFDs*4))
-	n, oobn, flags, _, err := c.ReadMsgUnix(p, oob)
+	n, oobn, flags, _, err := t.ReadMsgUnix(p, oob)
 	if oobn > 0 {
 		if msgs, perr := unix.ParseSocketControlMessage(oob[:oobn]); perr == nil {
 			for _, m := range msgs {
 				if fds, perr := unix.ParseUnixRights(&m); perr == nil {
 					for _, fd := range fds {
 						syscall.CloseOnExec(fd)
-						c.fds = append(c.fds, fd)
+						t.fds = append(t.fds, fd)
 					}
 				}
 			}
@@ -114,9 +114,9 @@ func (c *Conn) readFDs(p []byte) (int, error) {
 
 // Shut closes the connection and whatever descriptors nobody took. It is for the
 // goroutine that receives.
-func (c *Conn) Shut() {
-	c.Close()
-	CloseAll(c.Take(len(c.fds)))
+func (t *Transport) Shut() {
+	t.Close()
+	CloseAll(t.Take(len(t.fds)))
 }
 
 // CloseAll closes files, of which any may be nil.
@@ -131,7 +131,7 @@ func CloseAll(files []*os.File) {
 // Accept calls serve with each connection to a process of root's or this user's, until
 // the listener is closed. The socket's directory keeps others out already; this is the
 // second lock.
-func Accept(l *net.UnixListener, serve func(*Conn)) {
+func Accept(l *net.UnixListener, serve func(*Transport)) {
 	const first = 10 * time.Millisecond
 	for wait := first; ; {
 		c, err := l.AcceptUnix()
@@ -155,8 +155,8 @@ func Accept(l *net.UnixListener, serve func(*Conn)) {
 
 // OwnPeer refuses a connection with a process that is neither root's nor this
 // user's: who connected, or who listened (SO_PEERCRED of unix(7)).
-func (c *Conn) OwnPeer() error {
-	cred, err := c.peer()
+func (t *Transport) OwnPeer() error {
+	cred, err := t.peer()
 	if err != nil {
 		return err
 	}
@@ -166,13 +166,13 @@ func (c *Conn) OwnPeer() error {
 	return nil
 }
 
-func (c *Conn) peer() (cred *unix.Ucred, err error) {
-	cerr := c.control(func(fd int) { cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED) })
+func (t *Transport) peer() (cred *unix.Ucred, err error) {
+	cerr := t.control(func(fd int) { cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	return cred, errors.Join(cerr, err)
 }
 
-func (c *Conn) control(do func(fd int)) error {
-	raw, err := c.SyscallConn()
+func (t *Transport) control(do func(fd int)) error {
+	raw, err := t.SyscallConn()
 	if err != nil {
 		return err
 	}

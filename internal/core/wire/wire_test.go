@@ -35,11 +35,11 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func pair(t *testing.T) (a, b *Conn) {
+func pair(t *testing.T) (a, b *Transport) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	var conns [2]*Conn
+	var conns [2]*Transport
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")
 		c, err := net.FileConn(f)
@@ -106,7 +106,7 @@ func listener(t *testing.T) (cmd *exec.Cmd, path string) {
 	return cmd, path
 }
 
-func dial(t *testing.T, path string) *Conn {
+func dial(t *testing.T, path string) *Transport {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})

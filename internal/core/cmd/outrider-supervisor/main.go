@@ -1,6 +1,6 @@
 // Command outrider-supervisor is the small program that starts tasks, collects
 // their output and remembers how they ended. Plugins carry it inside (mage build)
-// and start it when the first task comes; nobody runs it by hand.
+// and start it when the first task comes; it is not run by hand.
 package main
 
 import (
