@@ -182,7 +182,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 		if out, err := a.read("stdout"); err != nil || strings.Count(out, "\n") != 1 {
 			t.Errorf("%s at %d of %d: %s: output %q, %v", k.name, moment, burst, s.Name, out, err)
 		}
-		if strings.Contains(a.story(), "Re-attached to what an earlier call had started") {
+		if strings.Contains(a.story(), "Re-attached to the task that an earlier call had started") {
 			taken++
 		}
 	}

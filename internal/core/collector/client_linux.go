@@ -65,7 +65,7 @@ type Client struct {
 	connecting sync.Mutex // one attempt at a time
 	mu         sync.Mutex
 	connection *connection
-	hangs      map[string]bool // the tasks at which the collector reports that it hangs
+	hangs      map[string]bool // the tasks at which the collector reports hanging
 	over       bool
 }
 
@@ -456,7 +456,7 @@ func (p *process) kill() {
 	p.reap()
 }
 
-// reap is for one that may be a child; ECHILD reports that it is none, or was reaped.
+// reap is for one that may be a child; ECHILD means that it is none, or was reaped.
 func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {

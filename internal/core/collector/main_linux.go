@@ -155,8 +155,8 @@ func (s *server) mayEnd() bool {
 	return true
 }
 
-// isNamed reports whether the store reports that this process moves the output. Where
-// somebody has removed the directory, the next supervisor starts another.
+// isNamed reports whether the store names this process as the one that moves the output. If
+// the directory was removed, the next supervisor starts another.
 func (s *server) isNamed() bool {
 	id, err := readIdentity(s.store)
 	return err == nil && id.PID == os.Getpid() && id.Alive()

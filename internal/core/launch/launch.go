@@ -49,7 +49,7 @@ type Spec struct {
 	// the launcher marks. Empty for a process that is never adopted.
 	Record string
 
-	// TTY reports that fd 0 is a terminal, which becomes the session's controlling
+	// TTY says that fd 0 is a terminal, which becomes the session's controlling
 	// one. It needs Session.
 	TTY bool
 }

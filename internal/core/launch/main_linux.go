@@ -29,7 +29,7 @@ type launcher struct {
 	spec  Spec
 	stage Stage
 
-	// leader reports that this thread is the process's first one. Else its name is
+	// leader says that this thread is the process's first one. Else its name is
 	// not the process's.
 	leader bool
 }

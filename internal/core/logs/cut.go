@@ -7,7 +7,7 @@ const lineSlack = 64 << 10
 
 // cut says how many of the queued bytes, of which p are the first, go into a
 // file that has size bytes and shall not have more than limit, and whether the
-// next file begins after them. midLine reports that the file does not end with a
+// next file begins after them. midLine says that the file does not end with a
 // line's end.
 //
 // A file ends with the last line that fits. A line that fits in no file, or of

@@ -157,7 +157,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
 }
 
-// exists reports that a directory held open was not removed.
+// exists reports whether a directory that is open was not removed.
 func exists(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Nlink > 0

@@ -16,7 +16,7 @@ type Strings []string
 
 var stringsType = reflect.TypeFor[Strings]()
 
-// untyped reports that the option is of type any in the HCL specification, which has no
+// untyped reports whether the option is of type any in the HCL specification, which has no
 // type for "a string or a list of them". Nor may any stand within a labelled block
 // (hcldec.BlockMapSpec panics): such a block is of type any as a whole, and its
 // bodies are checked here, with the same means and words as Nomad's.

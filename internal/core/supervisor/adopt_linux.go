@@ -17,8 +17,8 @@ import (
 // a disk, or the death of a launcher.
 const adopters = 8
 
-// register makes every task on disk known, so that whoever asks about one waits for
-// its adoption. adoptAll must follow.
+// register makes every task on disk known, so that calls about one wait for its adoption.
+// adoptAll must follow.
 func (s *server) register() ([]adoption, error) {
 	states, _, err := s.store.List()
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *server) register() ([]adoption, error) {
 	return found, nil
 }
 
-// adoptAll takes over every task on disk: after a supervisor was killed, and
-// after this one has replaced its own binary. The supervisor serves meanwhile.
+// adoptAll takes over every task on disk: after a supervisor was killed, and after this
+// one has replaced its own binary. The supervisor serves clients meanwhile.
 func (s *server) adoptAll(found []adoption) {
 	defer s.launches.RUnlock()
 	next := make(chan adoption)
@@ -58,7 +58,7 @@ func (s *server) adoptAll(found []adoption) {
 	all.Wait()
 }
 
-// adoption is a process that is known, and of which nobody has looked yet what it is.
+// adoption is a process that is known by its state only, until takeOver has examined it.
 type adoption struct {
 	p  *process
 	st *task.State
@@ -72,15 +72,15 @@ func newAdoption(st *task.State) adoption {
 	return adoption{p, st}
 }
 
-// adopt makes sure that a task is known, from what its driver remembers of it if
-// need be. A pidfd that the driver held tells the exit that nobody saw.
+// adopt makes sure that a task is known, from the state that its driver has if need be.
+// By a pidfd that the driver held it finds an exit that no supervisor saw.
 func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
 	a := newAdoption(st)
 	p, _ := s.enter(a.p)
-	if p == nil && s.knownUnderAnotherID(a.p) { // it was taken up under another id, of which this client has not heard
+	if p == nil && s.knownUnderAnotherID(a.p) { // it was taken up under another id, which this client does not know yet
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	}
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
-			if err := s.store.Save(st); err != nil { // it is watched all the same
+			if err := s.store.Save(st); err != nil { // it is watched nevertheless
 				s.event(st.ID, "failed to save the task's state: %v", err)
 			}
 		}
@@ -103,8 +103,8 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	return s.statusOf(p)
 }
 
-// settle says of a task that was adopted too late how it ended, with the help of
-// a pidfd if somebody had one.
+// settle finds out how a task ended that was adopted too late, by its driver's pidfd if
+// there is one.
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
@@ -120,9 +120,9 @@ func (s *server) settle(p *process, files []*os.File) {
 	s.finish(p, e)
 }
 
-// takeOver finds out what a process on disk is: one that runs, one that has
-// ended, or one that is gone with nobody to tell how. It says no, having
-// cleared up, for a task that was never really started.
+// takeOver finds out what a process on disk is: one that runs, one that has ended, or one
+// that is gone without a record of its exit. It returns false for a task whose program
+// never ran, and removes that.
 func (s *server) takeOver(a adoption) bool {
 	p, st := a.p, a.st
 	begun := sync.OnceFunc(func() { close(p.begun) })
@@ -156,7 +156,7 @@ func (s *server) takeOver(a adoption) bool {
 		}()
 		return false
 	}
-	s.resumeOutput(p, st) // also of one that is gone: its last words may still be in the pipe
+	s.resumeOutput(p, st) // also of one that is gone: its last output may still be in the FIFO
 	if fd < 0 {
 		go s.drainOutput(p)
 		s.mu.Lock()
@@ -169,7 +169,7 @@ func (s *server) takeOver(a adoption) bool {
 		becomeSubreaper()
 	}
 	p.pidfd = fd
-	if st.Mounts != nil { // as long as the task is in it; a session is told why not
+	if st.Mounts != nil { // as long as the task is in it; a session gets the reason if it is not
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
@@ -190,9 +190,9 @@ func isChild(id task.Identity) bool {
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// neverRan reports that a process never became the task: it is, or was, the launcher
-// of a supervisor that was killed meanwhile. One that still is does not become the
-// task any more. Where no record tells, it is taken for the task.
+// neverRan reports whether a process never became the task: it is, or was, the launcher
+// of a supervisor that was killed meanwhile. It kills one that still is. Without a record
+// a process is taken for the task.
 func neverRan(record string, pidfd int) bool {
 	progress := task.ReadProgress(record)
 	if progress == task.ProgressLaunching && pidfd >= 0 {
@@ -251,15 +251,15 @@ func (s *server) conclude(p *process) {
 }
 
 // finish completes what is known of an exit, once the output that was written
-// before it is in the log files, records it, and tells. The process is reaped
-// after the record is on disk: whoever kills this supervisor in between leaves
-// the exit with the kernel.
+// before it is in the log files, records it, and tells the clients. The process is reaped
+// after the record is on disk: if this supervisor is killed in between, the kernel still
+// has the exit.
 func (s *server) finish(p *process, e *task.Exit) {
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
 	if p.task == nil {
-		p.naming.Lock() // until it is told
+		p.naming.Lock() // until the clients know
 		defer p.naming.Unlock()
 		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
@@ -281,12 +281,12 @@ func (s *server) finish(p *process, e *task.Exit) {
 }
 
 // saveLater records an exit that could not be recorded at once. Until it is, or
-// its task is destroyed, the process stays a zombie, so that who comes after this
-// supervisor is told by the kernel; and this supervisor stays.
+// its task is destroyed, the process stays a zombie, so that a later supervisor gets the
+// exit from the kernel; and this supervisor stays.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)
-		p.sessions.RLock() // or it would make a destroyed task's directory anew
+		p.sessions.RLock() // or it would make the directory of a destroyed task again
 		over := p.destroyed
 		if !over {
 			p.naming.Lock()

@@ -28,20 +28,20 @@ type Config struct {
 	// the client stays connected without task; 0 means 10 s.
 	Idle time.Duration
 
-	// OnEvent is called, from one goroutine, for what a user should know of a task.
+	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
 	// OnExit is called, from one goroutine, for each launched or adopted task that
 	// has ended.
 	OnExit func(id string, e *task.Exit)
 
-	// Log is called with what an operator may want to know.
+	// Log receives messages for the operator.
 	Log func(format string, args ...any)
 }
 
-// Client is a plugin's side. It is safe for concurrent use. It starts a
-// supervisor when one is needed, and another when that one was killed; calls that
-// are under way then are repeated, so that callers do not notice.
+// Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a
+// supervisor when one is needed, and another one if that was killed; it repeats the calls
+// that were under way, so that callers do not notice.
 //
 // For each running task it holds a pidfd, so that the exit status is not lost while
 // no supervisor lives. A supervisor that does not answer is killed, and its tasks are
@@ -56,7 +56,7 @@ type Client struct {
 
 	mu         sync.Mutex
 	connection *connection
-	upgraded   bool // this client has had its say about the supervisor's build
+	upgraded   bool // this client has checked the supervisor's build
 	holds      map[string]*hold
 	sessions   map[string]*session
 	lastUse    time.Time
@@ -113,11 +113,11 @@ func (c *Client) Close() {
 // once the program itself runs. A *launch.Error says why a program could not be
 // started; nothing is left of it then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
-	h := c.hold(st) // before the launch: the exit may be told before the reply is read
-	// it may be asked twice: the supervisor starts an id once
+	h := c.hold(st) // before the launch: the exit may arrive before the reply
+	// it may be repeated: the supervisor starts an id once
 	r, err := c.repeat(ctx, &request{Op: opLaunch, State: st})
 	if err == nil && r.State == nil {
-		err = fmt.Errorf("supervisor gave no state of task %s", st.ID)
+		err = fmt.Errorf("supervisor returned no state of task %s", st.ID)
 	}
 	if err != nil {
 		c.Forget(st.ID)
@@ -161,8 +161,8 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	}
 }
 
-// Exited returns a channel that is closed when the task has ended; Exit tells
-// how, then. Both may be asked of tasks that were launched or adopted, until Forget.
+// Exited returns a channel that is closed when the task has ended; Exit returns how it
+// did, then. Both are for tasks that were launched or adopted, until Forget.
 func (c *Client) Exited(id string) (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *Client) Exit(id string) *task.Exit {
 }
 
 // Signal sends a signal: to the process, its group or all of the task.
-// ErrEnded if there is nobody to signal.
+// The error is ErrEnded if the process has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error {
 	_, err := c.repeat(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
 	return err
@@ -195,7 +195,7 @@ func (c *Client) Kill(ctx context.Context, id string) error {
 	return err
 }
 
-// Destroy kills what is left of a task and removes all that was kept of it. It
+// Destroy kills what is left of a task and removes all its files and cgroups. It
 // works for a task that this client never saw, and twice.
 func (c *Client) Destroy(ctx context.Context, id string) error {
 	_, err := c.repeat(ctx, &request{Op: opDestroy, ID: id})
@@ -227,8 +227,8 @@ func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*
 	return ended, nil
 }
 
-// Forget drops what the client holds of a task. Who still waits for its end is
-// told that the task is lost.
+// Forget drops what the client holds of a task. A caller that still waits for its end
+// gets a lost exit.
 func (c *Client) Forget(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +236,7 @@ func (c *Client) Forget(id string) {
 		h.release()
 		delete(c.holds, id)
 		if h.exit == nil {
-			h.exit = lost("it was given up before its end was seen")
+			h.exit = lost("its plugin gave it up before its end was seen")
 			close(h.done)
 		}
 	}
@@ -267,8 +267,8 @@ func (c *Client) hold(st *task.State) *hold {
 	return h
 }
 
-// open takes hold of what would be lost with the supervisor. What can't be
-// opened is gone already, and the supervisor knows more.
+// open gets a pidfd of the task, for the case that the supervisor is lost. If the process
+// is gone already, the supervisor knows how it ended.
 func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
@@ -285,14 +285,14 @@ func (h *hold) release() {
 	h.pidfd = nil
 }
 
-// ended notes an exit; the first one told counts.
+// ended records an exit; the first one counts.
 func (c *Client) ended(id string, e *task.Exit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.holds[id]; h != nil && h.exit == nil {
 		h.exit = e
 		h.release()
-		// told first: who waits may forget the task at once
+		// first: a caller that waits may forget the task at once
 		c.mu.Unlock()
 		c.cfg.OnExit(id, e)
 		c.mu.Lock()
@@ -322,7 +322,7 @@ func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Sta
 		return nil, err
 	}
 	if r.Stat == nil {
-		return nil, fmt.Errorf("supervisor gave no status of task %s", h.state.ID)
+		return nil, fmt.Errorf("supervisor returned no status of task %s", h.state.ID)
 	}
 	if r.Stat.Exit != nil {
 		c.ended(h.state.ID, r.Stat.Exit)

@@ -22,8 +22,8 @@ const HelloTime = 10 * time.Second
 const helloEvery = time.Second
 
 // deadlines are how long each kind of call may take. They are above what the
-// supervisor gives itself for it; one that answers hello, but not the call, is at
-// fault, and the caller is told.
+// supervisor gives itself for it; one that answers hello, but not the call, has a
+// fault, and the caller gets an error.
 var deadlines = map[string]time.Duration{
 	opHello:   HelloTime,
 	opLaunch:  startTimeout + openTime + 30*time.Second,
@@ -39,9 +39,9 @@ var deadlines = map[string]time.Duration{
 type connection struct {
 	*wire.Transport
 	calls     wire.Calls[*reply]
-	received  atomic.Int64 // how many messages came
+	received  atomic.Int64 // how many messages
 	gone      bool         // under the client's mu: it has ended
-	upgrading atomic.Bool  // to replace itself, which ends the connection
+	upgrading atomic.Bool  // it has been asked to replace itself, which ends the connection
 }
 
 // roundTrip sends a request and waits for its reply. A context that ends first
@@ -52,7 +52,7 @@ func (conn *connection) roundTrip(ctx context.Context, req *request, files ...*o
 	r, err := conn.calls.Do(limited, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
-		_ = conn.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // it does not read: watch sees to it earlier
+		_ = conn.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // one that does not read: watch acts earlier
 		if conn.Send(&mine, files...) != nil {
 			conn.Close()
 			return wire.ErrLost
@@ -60,7 +60,7 @@ func (conn *connection) roundTrip(ctx context.Context, req *request, files ...*o
 		return nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("supervisor has not done this in %v: %s", deadlines[req.Op], req.Op)
+		return nil, fmt.Errorf("supervisor did not finish within %v: %s", deadlines[req.Op], req.Op)
 	}
 	if err != nil {
 		return nil, err
@@ -68,9 +68,9 @@ func (conn *connection) roundTrip(ctx context.Context, req *request, files ...*o
 	return r, r.Error.err()
 }
 
-// watch asks the supervisor again and again whether it is there, for as long as the
-// connection lasts, and kills one that is not. Time is counted by looks, not by the
-// clock: where this process stands still, too, nobody is late.
+// watch sends hellos to the supervisor for as long as the connection lasts, and kills one
+// that does not answer. Time is counted in ticks and not by the clock: while this process
+// stands still, too, the supervisor is not late.
 func (c *Client) watch(conn *connection) {
 	const look = 100 * time.Millisecond
 	silent, heard := 0, conn.received.Load()
@@ -112,8 +112,8 @@ func (c *Client) replace(conn *connection) {
 	conn.Close()
 }
 
-// listen reads what the supervisor says until the connection ends, and then sees
-// to it that the tasks are watched again.
+// listen reads messages until the connection ends, and then gets the tasks another
+// supervisor.
 func (c *Client) listen(conn *connection) {
 	for {
 		var r reply
@@ -130,7 +130,7 @@ func (c *Client) listen(conn *connection) {
 			conn.calls.Answer(r.Seq, &r)
 		}
 	}
-	c.drop(conn) // first: who is told that it is lost calls again at once
+	c.drop(conn) // first: a caller that gets ErrLost calls again at once
 	conn.calls.Lose()
 	conn.Shut()
 
@@ -151,7 +151,7 @@ func (c *Client) listen(conn *connection) {
 	}
 }
 
-// drop makes the next call dial anew.
+// drop makes the next call dial again.
 func (c *Client) drop(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,8 +161,8 @@ func (c *Client) drop(conn *connection) {
 	}
 }
 
-// rewatch gets a supervisor for tasks that lost theirs. Nobody may be waiting in
-// a call that would notice a failure, so it tries until it succeeds.
+// rewatch gets a supervisor for tasks that lost theirs. There may be no call that would
+// report a failure, so it retries until it succeeds.
 func (c *Client) rewatch() {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		if _, err := c.connect(c.ctx); err == nil || c.ctx.Err() != nil {
@@ -188,8 +188,8 @@ func (c *Client) running() int {
 	return n
 }
 
-// connect returns the connection, made anew if need be: with a supervisor that
-// runs this client's build and knows all of this client's tasks.
+// connect returns the connection, a new one if need be: to a supervisor that runs this
+// client's build and knows all of this client's tasks.
 func (c *Client) connect(ctx context.Context) (*connection, error) {
 	c.dialing.Lock()
 	defer c.dialing.Unlock()
@@ -223,7 +223,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 		defer close(handed)
 		c.handOver(conn, held)
 	}()
-	select { // of one whose files hang the supervisor knows, too, long before it answers
+	select { // also if files hang: the supervisor knows the task long before it answers
 	case <-handed:
 	case <-time.After(handOverTime):
 	}
@@ -237,8 +237,8 @@ const handOverTime = time.Second
 // handOverLimit is how many tasks are handed over at once.
 const handOverLimit = 16
 
-// handOver makes a supervisor know tasks. What it does not take now (its disk is
-// full, say) it is asked to take again, for as long as the connection lasts.
+// handOver makes a supervisor know tasks. It retries those that the supervisor can't take
+// now (its disk is full, say) for as long as the connection lasts.
 func (c *Client) handOver(conn *connection, held []*hold) {
 	var mu sync.Mutex
 	var failed []*hold
@@ -289,13 +289,13 @@ func dialOwn(store task.Store) (*wire.Transport, error) {
 	return wire.Dial(store.Socket())
 }
 
-// dialTime is how long a supervisor is looked for, of which each may just be ending.
+// dialTime bounds the search for a supervisor: each one found may just be ending.
 const dialTime = 30 * time.Second
 
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	var last error
-	var old *hello // of one that was handed this binary
+	var old *hello // of a supervisor that got this binary
 	deadline := time.Now().Add(dialTime)
 	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil; try++ {
 		if try > 0 {
@@ -312,7 +312,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		go c.listen(conn)
 		r, err := conn.roundTrip(ctx, &request{Op: opHello})
 		if err != nil || r.Hello == nil {
-			last = errors.Join(errors.New("supervisor did not greet"), err)
+			last = errors.Join(errors.New("supervisor did not answer hello"), err)
 			if err != nil && !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}
@@ -330,7 +330,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 			old = r.Hello
 		}
 		if last != nil && r.Hello.Protocol == protocolVersion {
-			// an older one that speaks our language will do until the next time
+			// an older one that speaks this protocol is good enough until the next time
 			c.cfg.Log("supervisor was not upgraded: %v", last)
 			c.upgraded = true
 			return conn, nil
@@ -364,19 +364,20 @@ func (c *Client) upgradeSupervisor(ctx context.Context, conn *connection) error 
 	return err
 }
 
-// logReplaced tells what became of a supervisor that was to replace itself: the one that
-// answers now has its pid and this plugin's build, or it ended, and another was started.
+// logReplaced logs the outcome of an upgrade: the supervisor that answers now has the same
+// pid and this plugin's build, or the old one ended, and another one was started.
 func (c *Client) logReplaced(old, now *hello) {
 	if now.PID == old.PID && now.Build == buildID() {
 		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks go on",
 			old.PID, old.Build, now.Build)
 		return
 	}
-	c.cfg.Log("supervisor %d of another version (build %s) ended when it was to be replaced: another one was started (pid %d, build %s)",
+	c.cfg.Log("supervisor %d of another version (build %s) ended during its upgrade: another one was started (pid %d, build %s)",
 		old.PID, old.Build, now.PID, now.Build)
 }
 
-// hangUpWhenIdle lets the supervisor go when there is no task to talk about.
+// hangUpWhenIdle closes the connection when there is no task left, so that the supervisor
+// may end.
 func (c *Client) hangUpWhenIdle(conn *connection) {
 	for {
 		select {
@@ -388,7 +389,7 @@ func (c *Client) hangUpWhenIdle(conn *connection) {
 		stale := c.connection != conn
 		idle := len(c.holds) == 0 && len(c.sessions) == 0 && conn.calls.Pending() == 0 && time.Since(c.lastUse) > c.cfg.Idle
 		if idle && !stale {
-			c.connection = nil // a call from now on dials anew
+			c.connection = nil // the next call dials again
 		}
 		c.mu.Unlock()
 		if stale {

@@ -13,12 +13,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exit status has three sources. waitid(2) tells a parent. The zombie's
-// /proc/<pid>/stat tells anybody who may trace it, until it is reaped, and is
-// believed where it was proved (proof_linux.go). And on Linux 6.15 and later a
-// pidfd tells anybody who held one, after it was reaped (PIDFD_GET_INFO with
-// PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). Where all three are silent the
-// exit is lost; none is ever made up.
+// An exit status has three sources: waitid(2), for the parent; /proc/<pid>/stat of the
+// zombie, until it is reaped, for a process that may trace it, if a test has proved that
+// it is right (proof_linux.go); and, on Linux 6.15 and later, a pidfd that was opened
+// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT,
+// include/uapi/linux/pidfd.h). If none has it, the exit is lost; none is ever invented.
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -31,8 +30,8 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// peek returns how a child ended, and leaves it a zombie; nil where wait4 would
-// not tell yet: it lives, or a debugger that traces it has not been told.
+// peek returns how a child ended, and leaves it a zombie. It is nil where wait4 would not
+// return yet: the child lives, or a debugger that traces it has not waited for it.
 func peek(pid int) *task.Exit {
 	var info childInfo
 	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
@@ -49,8 +48,8 @@ func peek(pid int) *task.Exit {
 	return e
 }
 
-// observeExit returns how a process ended that is not our child. It blocks until
-// a source tells, at most for the time an init may take to reap.
+// observeExit returns how a process ended that is not our child. It blocks until a source
+// has it, at most for the time that an init may take to reap.
 func (s *server) observeExit(id task.Identity, pidfd int) *task.Exit {
 	return witness{
 		inProc: func() (*task.Exit, bool) { return exitInProc(id, s.proved) },
@@ -59,8 +58,8 @@ func (s *server) observeExit(id task.Identity, pidfd int) *task.Exit {
 	}.exit(time.Now().Add(10 * time.Second))
 }
 
-// witness is who may know how a process ended: its entry in /proc while it is a zombie,
-// and its pidfd when it is reaped.
+// witness is the sources for the exit of another's child: its entry in /proc while it is a
+// zombie, and its pidfd once it is reaped.
 type witness struct {
 	inProc func() (e *task.Exit, zombie bool)
 	inInfo func() (unix.WaitStatus, bool)
@@ -68,7 +67,7 @@ type witness struct {
 }
 
 func (w witness) exit(deadline time.Time) *task.Exit {
-	// a zombie says for microseconds only that it does not run any more, and then an init has reaped it
+	// often a zombie exists for microseconds only, before an init reaps it
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		e, zombie := w.inProc()
 		if e != nil {
@@ -82,17 +81,17 @@ func (w witness) exit(deadline time.Time) *task.Exit {
 			if ws, ok := w.inInfo(); ok {
 				return exitOf(ws)
 			}
-			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells nobody else how")
+			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells no other process how")
 		}
 		if time.Now().After(deadline) {
-			return lost("nobody reaps it, and its exit status can't be read: it is another user's, or the kernel is one before Linux 5.17")
+			return lost("its parent does not reap it, and its exit status can't be read: it is another user's, or the kernel is older than Linux 5.17")
 		}
 		time.Sleep(wait)
 	}
 }
 
-// exitInProc returns how a zombie ended if /proc tells it and can be believed. The
-// proof is asked for when there is something to believe: by then the zombie may be gone.
+// exitInProc returns how a zombie ended if /proc has it and is trusted. The proof comes
+// after the reading, since it takes time, in which the zombie may go.
 func exitInProc(id task.Identity, proved func() proof) (e *task.Exit, zombie bool) {
 	st, err := task.ReadStat(id.PID)
 	if err != nil || st.Start != id.Start || !st.Zombie {
@@ -138,20 +137,20 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// reaped reports whether the process is gone altogether: a pidfd hangs up then.
+// reaped reports whether the process is reaped: its pidfd hangs up then.
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	_, err := unix.Poll(p, 0)
 	if err == nil && p[0].Revents&unix.POLLHUP != 0 {
 		return true
 	}
-	// kernels that do not hang up refuse a signal instead
+	// older kernels do not hang up, but refuse a signal
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
 // mayTrace reports whether this process should have the permission with which
-// /proc/<pid>/stat tells an exit code (PTRACE_MODE_READ, ptrace(2)). A security module may
-// see it otherwise.
+// /proc/<pid>/stat shows an exit code (PTRACE_MODE_READ, ptrace(2)). A security module may
+// still refuse it.
 func mayTrace(pid int) bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData

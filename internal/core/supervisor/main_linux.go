@@ -26,8 +26,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// argv0 is the name under which ps shows the supervisor, and what tells a plugin
-// binary that it is run in one of the roles instead of as a plugin.
+// argv0 is the name under which ps shows the supervisor. By it a plugin binary knows that
+// it runs in one of the roles, and not as a plugin.
 const argv0 = "outrider-supervisor"
 
 const (
@@ -36,7 +36,7 @@ const (
 )
 
 // optionsVar is the environment variable that holds a supervisor's options. The
-// arguments are left to what a reader of ps wants to know.
+// arguments have only what helps a reader of ps.
 const optionsVar = "OUTRIDER_SUPERVISOR"
 
 // options are how a supervisor is started.
@@ -51,13 +51,12 @@ type options struct {
 	Lock     int `json:"lock,omitempty"`
 }
 
-// readyFD is where a new supervisor says "ready\n", "busy\n" (another one serves
+// readyFD is where a new supervisor writes "ready\n", "busy\n" (another one serves
 // this directory already) or an error in words.
 const readyFD = 3
 
-// Main runs the role that the arguments name, and does not return then. It
-// returns at once in a process that is not run in a role, so that a plugin's main
-// calls it first.
+// Main runs the role that the arguments name, and does not return then. In a process that
+// has no role it returns at once. A plugin's main function calls it first.
 func Main() {
 	if len(os.Args) < 2 || os.Args[0] != argv0 {
 		return
@@ -76,11 +75,11 @@ func Main() {
 
 func supervise(with string) int {
 	setName("outrider-superv")
-	// no signal that is meant for somebody else ends it; Notify and not Ignore,
+	// signals to the process group of the agent must not end it; Notify and not Ignore,
 	// since ignored signals are inherited by tasks
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 
-	debug.SetGCPercent(20) // what it keeps is little, and the garbage of each plugin's supervisor counts
+	debug.SetGCPercent(20) // its heap is small, and the garbage of each plugin's supervisor counts
 
 	var o options
 	var err error
@@ -93,7 +92,7 @@ func supervise(with string) int {
 		ready = os.NewFile(readyFD, "ready")
 		syscall.CloseOnExec(readyFD)
 	}
-	say := func(what string) {
+	report := func(what string) {
 		if ready != nil {
 			fmt.Fprintln(ready, what)
 			ready.Close()
@@ -102,24 +101,24 @@ func supervise(with string) int {
 	}
 	s, err := newServer(o)
 	if errors.Is(err, errBusy) {
-		say("busy")
+		report("busy")
 		return 0
 	}
 	if err != nil {
-		say(err.Error())
+		report(err.Error())
 		return 1
 	}
 	// the kernel should end it last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	found, err := s.register()
 	if err != nil {
-		say(err.Error())
+		report(err.Error())
 		return 1
 	}
 	s.collector.Find() // of the program before an upgrade: no orphan
 	go wire.Accept(s.listener, s.serve)
 	go s.adoptAll(found)
-	say("ready")
+	report("ready")
 	s.run()
 	return 0
 }
@@ -157,9 +156,8 @@ func newServer(o options) (*server, error) {
 	return s, err
 }
 
-// lockDir makes the directory and takes its flock, which the kernel gives back
-// whatever happens to the holder. The directory is refused where another user could
-// replace it.
+// lockDir makes the directory and takes its flock, which the kernel releases in any case
+// when the holder ends. A directory that another user could replace is refused.
 func lockDir(dir string) (*os.File, error) {
 	for range 10 {
 		f, err := owndir.Make(dir, 0o700)
@@ -184,8 +182,8 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("failed to lock %s", dir)
 }
 
-// run is the life of the supervisor: it ends when there has been neither a task
-// nor a client for a while, and leaves nothing then that is of no use.
+// run returns when there has been neither a task nor a client for a while, and has removed
+// by then what is of no use any more.
 func (s *server) run() {
 	go s.loop.run()
 	every := min(s.idle/4+time.Millisecond, time.Second)
@@ -206,16 +204,16 @@ func (s *server) run() {
 	cancel()
 	s.listener.Close() // removes the socket
 	_ = os.Remove(s.store.Log())
-	// each succeeds only where nothing is left in it; exit records that nobody
-	// has asked for stay
+	// each succeeds only for an empty directory; exit records that no plugin has read
+	// stay
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
 	s.leave()
 }
 
-// leave moves this process out of its own cgroup and removes that. Where it may
-// not, the client that started it does it after its end.
+// leave moves this process out of its own cgroup and removes that. If it may not, the
+// client that started it does so after its end.
 func (s *server) leave() {
 	if s.leaf.Leave() == nil {
 		_ = s.leaf.Remove()

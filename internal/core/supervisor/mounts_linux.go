@@ -15,8 +15,8 @@ import (
 // An exec session is root until it has entered its task's mount namespace. In a
 // namespace that the task has made every file may be the task's, the loader of a
 // set-user-ID program too. So a session enters only the one that the launcher made,
-// by the descriptor that came from the launcher; a supervisor that has none any more
-// takes what it finds at the task only if it is that very namespace.
+// by the descriptor that came from the launcher; a supervisor that has lost it
+// takes the namespace of the task's process only if it is that very one.
 
 // At most 90 bytes: `nomad alloc exec` loses an error that does not fit into a control
 // frame of a WebSocket together with what gRPC puts before it.
@@ -25,7 +25,7 @@ var (
 	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
 )
 
-// keepMounts keeps the mount namespace that was made for a task, and saves which it
+// keepMounts retains the mount namespace that was made for a task, and saves which one it
 // is before the task's program can make another.
 func (s *server) keepMounts(p *process, st *task.State, ns *os.File) error {
 	m, err := identifyMounts(ns)
@@ -85,7 +85,7 @@ func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) 
 	if !id.Alive() { // asked after the open: what was opened is of this very process
 		err = ErrEnded
 	} else if errors.Is(err, fs.ErrNotExist) {
-		err = errLeftMounts // its main thread has ended, and others have not
+		err = errLeftMounts // its main thread has ended, but other threads have not
 	}
 	if err == nil {
 		err = checkMounts(ns, *saved)
@@ -112,7 +112,7 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 		return errLeftMounts
 	}
 	if err != nil {
-		return fmt.Errorf("failed to see whose the task's mount namespace is: %w", err)
+		return fmt.Errorf("failed to find the owner of the task's mount namespace: %w", err)
 	}
 	defer unix.Close(owner)
 	var its, own unix.Stat_t
@@ -128,8 +128,8 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 	return nil
 }
 
-// closeMounts lets go of a task's mount namespace, which ends with its processes. It
-// is called with mu held.
+// closeMounts closes a task's mount namespace, so that it ends with the processes in it.
+// The caller holds mu.
 func (p *process) closeMounts() {
 	if p.mounts != nil {
 		p.mounts.Close()

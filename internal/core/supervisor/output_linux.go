@@ -23,14 +23,14 @@ const (
 	lateTime = time.Second / 2
 )
 
-// collection is what the supervisor knows of the collection of a task's output.
-// Nothing of it is a file of the allocation: those are the collector's.
+// collection is the state of the collection of a task's output. It contains no file of the
+// allocation: only the collector touches those.
 type collection struct {
 	spec   *collector.Spec // nil where nothing is collected
 	opened chan struct{}   // closed when the collector has it, or failed to take it
-	err    error           // why it failed, once opened is closed
-	from   task.LogPlace   // likewise: where stderr began
-	late   bool            // under mu: taken when the task had ended, so that something may be missing
+	err    error           // why it failed; set before opened is closed
+	from   task.LogPlace   // where stderr began; set before opened is closed
+	late   bool            // under mu: taken after the task had ended, so that some output may be missing
 }
 
 func newCollector(s *server) *collector.Client {
@@ -49,7 +49,7 @@ func newCollector(s *server) *collector.Client {
 }
 
 // collected are the tasks whose output is collected. Of those that are being started
-// it is the ones that a collector has had; the others' starts ask again.
+// it has the ones that a collector has had; the starts of the others ask again.
 func (s *server) collected() (specs []collector.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,14 +176,14 @@ func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.
 	}
 	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(collector.Streams) {
 		wire.CloseAll(ends)
-		ends, err = nil, errors.New("the collector gave no output")
+		ends, err = nil, errors.New("the collector returned no output")
 	}
 	p.output.from, p.output.err = from, err
 	return ends, err
 }
 
 // resumeOutput makes sure that the output of a task of an earlier supervisor is
-// collected. Errors are told: a task that runs is not ended for them.
+// collected. Errors become events: they do not end a task that runs.
 func (s *server) resumeOutput(p *process, st *task.State) {
 	if st.Output.Collector != task.CollectorDriver && st.Output.Collector != task.CollectorNomad {
 		close(p.output.opened)
@@ -199,7 +199,7 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 		ctx, cancel := context.WithTimeout(context.Background(), openTime)
 		defer cancel()
 		always, err := s.collector.Resume(ctx, *spec)
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // of what hangs the collector tells
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // the collector itself reports what hangs
 			s.event(s.idOf(p), "Output: %v", err)
 		}
 		s.mu.Lock()
@@ -208,25 +208,25 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 	}()
 }
 
-// reportLate tells, once, that the end of a task's output may be missing.
+// reportLate sends an event, once, that the end of a task's output may be missing.
 func (s *server) reportLate(p *process) {
 	select {
 	case <-p.output.opened:
 	case <-time.After(lateTime):
-		return // it hangs, as its user is told
+		return // it hangs, for which there is an event
 	}
 	s.mu.Lock()
 	late := p.output.late
 	p.output.late = false
 	s.mu.Unlock()
 	if late {
-		s.event(s.idOf(p), "Output: its end may be missing: the task ended while nobody held its output")
+		s.event(s.idOf(p), "Output: its end may be missing: the task ended while no collector ran")
 	}
 }
 
-// drainOutput returns when all output that is there has been moved, once a task has
-// ended: whoever is told of the exit finds the last line in the file. What hangs, or
-// finds a full disk, is not waited for.
+// drainOutput returns when all output of a task that has ended is in its files, so that
+// the last line is there before the exit is known. It does not wait for a file system that
+// hangs, nor for space on a full disk.
 func (s *server) drainOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
 		if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
@@ -235,7 +235,7 @@ func (s *server) drainOutput(p *process) {
 	})
 }
 
-// renameOutput is for a task that has got another id, and with it another directory.
+// renameOutput tells the collector that a task has another id, and so another directory.
 func (s *server) renameOutput(p *process, old, id string) {
 	s.withOutput(p, func(ctx context.Context) {
 		s.mu.Lock()
@@ -258,6 +258,6 @@ func (s *server) closeOutput(p *process) {
 		s.mu.Lock()
 		p.closed = true
 		s.mu.Unlock()
-		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has let go, too
+		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has closed it, too
 	})
 }

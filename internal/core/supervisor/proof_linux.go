@@ -11,9 +11,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// What the kernel tells of the exits of others is believed after it was right about a
-// process of which all is known: another user's, whose first thread ended in another way
-// than the process. Before Linux 5.17 /proc/<pid>/stat has the first thread's exit code
+// What the kernel reports about exits of others' children is trusted after a test with a
+// child whose exit is known: it is another user's, and its first thread ended in another
+// way than the process. Before Linux 5.17 /proc/<pid>/stat has the first thread's exit code
 // (kernel commit 2d18f7f45620, "exit: Use the correct exit_code in /proc/<pid>/stat", which
 // some older kernels got, too), and a security module may take away what a capability
 // promises: then it reads 0.
@@ -22,18 +22,18 @@ import (
 type proof struct {
 	done  bool // the child ended as it should
 	proc  bool // /proc/<pid>/stat
-	marks bool // and it says itself whether it may tell (task.Stat.Permitted)
+	marks bool // and it shows whether the exit code may be read (task.Stat.Permitted)
 	pidfd bool // the pidfd of a process that was reaped
 }
 
 // believes reports whether the exit code of a zombie that this process should be permitted
-// to read can be taken for true. It is 0 without that permission, and nothing else.
+// to read is true. It is 0 without that permission, and nothing else.
 func (p proof) believes(st task.Stat) bool {
 	return p.proc && (st.ExitCode != 0 || st.Permitted || !p.marks)
 }
 
-// The child's codes, and the user that it becomes: one that nobody else has who could
-// reach it with a signal.
+// The child's exit codes, and its user: one that no other process has, which could signal
+// it.
 const (
 	roleProve       = "prove"
 	codeFirstThread = 3
@@ -42,7 +42,7 @@ const (
 )
 
 // init is the child's role. A program's init functions run on its first thread
-// (runtime.LockOSThread), which nothing else could be sure of.
+// (runtime.LockOSThread), which no other function is.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == argv0 && os.Args[1] == roleProve {
 		endInTwoWays()
@@ -61,12 +61,12 @@ func endInTwoWays() {
 				os.Exit(codeProcess)
 			}
 		}
-		os.Exit(1) // nothing can be proved
+		os.Exit(1) // the test has failed
 	}()
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, codeFirstThread, 0, 0) // of this thread alone
 }
 
-// proofTime bounds how long the child may take. It is milliseconds.
+// proofTime bounds how long the child may take, which is milliseconds.
 const proofTime = 10 * time.Second
 
 // startProver starts the child. The caller reaps it and closes the pidfd.
@@ -85,7 +85,7 @@ func finishProof(pid, pidfd int) (p proof) {
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // which does nothing to a dead one
 	if e := peek(pid); e != nil && e.Code == codeProcess {
 		p.done = true
-		// a zombie has the mark a moment after it is one; where it never has, that is no loss
+		// a zombie has the mark with a small delay; without the mark the proof still holds
 		for end := time.Now().Add(200 * time.Millisecond); !p.marks && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			st, err := task.ReadStat(pid)
 			told := err == nil && st.Zombie && unix.WaitStatus(st.ExitCode).ExitStatus() == codeProcess
@@ -100,8 +100,8 @@ func finishProof(pid, pidfd int) (p proof) {
 	return p
 }
 
-// proved is asked of a supervisor for the first time when it has to observe an exit,
-// and again where the child did not get to its end.
+// proved runs the test when the supervisor first has to observe an exit, and again if the
+// child did not finish.
 func (s *server) proved() proof {
 	s.proving.Lock()
 	defer s.proving.Unlock()
@@ -123,8 +123,8 @@ func (s *server) proved() proof {
 	return s.proof
 }
 
-// SupportsPidfdExit reports whether this kernel tells a process's exit to whoever holds a
-// pidfd (Linux 6.15 and later). It asks about a child of its own.
+// SupportsPidfdExit reports whether this kernel has the exit status of a reaped process in
+// its pidfd (Linux 6.15 and later). It tries with a child of its own.
 func SupportsPidfdExit() bool {
 	pid, pidfd, err := startProver()
 	return err == nil && finishProof(pid, pidfd).pidfd

@@ -1,10 +1,10 @@
-// Package supervisor is the process that outlives the plugin: it starts the tasks
-// and remembers how they ended; package collector moves their output. One supervisor
+// Package supervisor is the process that starts the tasks of a plugin, outlives the plugin,
+// and records how the tasks ended. Package collector moves their output. One supervisor
 // serves all tasks of one plugin of one Nomad agent.
 //
-// The package has two halves. Main is the process itself; Client is how a plugin
-// talks to it, starts it, upgrades it, and starts another one when it has died.
-// Both speak the protocol of this file.
+// The package has two halves. Main is the process itself. Client is the plugin's side: it
+// starts a supervisor, talks to it, upgrades it, and starts another one when it has died.
+// Both use the protocol of this file.
 package supervisor
 
 import (
@@ -45,11 +45,11 @@ const (
 	opSignal  = "signal"  // ID, Signal, Mode
 	opKill    = "kill"    // ID: the whole tree, answers when it is gone
 	opDestroy = "destroy" // ID: kill, and remove all that is left
-	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit is told under Exec.Session
+	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit comes with ID Exec.Session
 	opUpgrade = "upgrade" // 1 fd, the new binary; the connection ends
 )
 
-// reply answers a request, or tells (Seq is 0) of an Event or of the Exit of ID.
+// reply answers a request or, if Seq is 0, brings an Event or the Exit of ID.
 type reply struct {
 	Seq   uint64       `json:"seq,omitempty"`
 	ID    string       `json:"id,omitempty"`
@@ -77,26 +77,26 @@ type ExecSpec struct {
 	TTY     bool     `json:"tty,omitempty"` // fd 0 is a terminal to control
 }
 
-// Status is what a supervisor knows of a task.
+// Status is what a supervisor knows about a task.
 type Status struct {
 	Running bool        `json:"running"`
 	State   *task.State `json:"state,omitempty"`
 	Exit    *task.Exit  `json:"exit,omitempty"` // set if it has ended
 }
 
-// Event is something a user of the task wants to know, in words.
+// Event is a message for the user of a task.
 type Event struct {
 	ID      string `json:"id"`
 	Message string `json:"message"`
 }
 
-// ErrUnknownTask is returned for an id of which the supervisor knows nothing.
+// ErrUnknownTask is returned for an id that the supervisor does not know.
 var ErrUnknownTask = errors.New("supervisor does not know this task")
 
 // ErrEnded is returned by Signal when the process has ended already.
 var ErrEnded = errors.New("process has already ended")
 
-// remoteError carries an error over the socket, with what the caller decides by.
+// remoteError is an error on the socket; Kind and Start keep what callers test for.
 type remoteError struct {
 	Message string        `json:"message"`
 	Kind    string        `json:"kind,omitempty"`

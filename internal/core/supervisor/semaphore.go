@@ -1,6 +1,6 @@
 package supervisor
 
-// semaphore lets a few through at once. Go gives each goroutine that waits in a system
+// semaphore bounds how many goroutines do something at once. Go gives each goroutine that waits in a system
 // call a thread of its own, and never takes one back: a burst of a thousand
 // requests would leave a thousand threads, and be no quicker.
 type semaphore chan struct{}

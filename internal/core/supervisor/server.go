@@ -31,12 +31,12 @@ type server struct {
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
 	starters semaphore    // through which launches go until they wait for their launcher
 	enders   semaphore    // through which the quick part of killing and destroying goes
-	forks    sync.Mutex   // held while a launcher is forked and noted
+	forks    sync.Mutex   // held while a launcher is forked and recorded
 	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
 
 	unkillable map[task.Identity]bool // under orphans: killed in vain
 
-	proving sync.Mutex // held while it is proved what to believe of exits
+	proving sync.Mutex // held while the sources of exits are tested
 	proof   proof
 
 	lastRequest atomic.Int64 // when it was answered, ns since 1970
@@ -58,25 +58,25 @@ type process struct {
 
 	identity task.Identity
 	pidfd    int      // -1 once the exit is known
-	child    bool     // ours, so wait4(2) tells the exit status
+	child    bool     // of this process, so wait4(2) has the exit status
 	mounts   *os.File // the mount namespace that was made for it: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
 	mark     uint64 // task.State.Mark; an exec session has its task's
 	output   collection
-	closed   bool // its output is not collected any more
+	closed   bool // the collection of its output has ended
 
 	exit *task.Exit    // nil while it runs
 	done chan struct{} // closed when exit is set
 
-	gone     bool          // adopted too late: no such process, and no record of its exit
+	gone     bool          // adopted too late: there is no such process, and no record of its exit
 	starting bool          // its launcher is at work
-	adopting bool          // found on disk, and not taken over yet
+	adopting bool          // found on disk, but not taken over yet
 	begun    chan struct{} // closed when that is over, well or not
-	settling sync.Mutex    // held while it is found out how one that is gone ended
+	settling sync.Mutex    // held while settle finds out how one that is gone ended
 	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
-	naming    sync.Mutex   // held while an end is noted under the id, and while the id changes
+	naming    sync.Mutex   // held while an exit is recorded under the id, and while the id changes
 	running   int          // its exec sessions
 	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 	destroyed bool
@@ -105,15 +105,15 @@ func (s *server) serve(w *wire.Transport) {
 	go s.converse(cl)
 }
 
-// client is one plugin's connection. What it is told goes through a queue, since
-// the event loop must not wait for a plugin that does not read.
+// client is one plugin's connection. Messages to it go through a queue, since the event
+// loop must not wait for a plugin that does not read.
 type client struct {
 	*wire.Transport
 	out chan *reply
 }
 
-// tell queues a message. A client that let the queue run full is hung up on: it
-// learns what it missed when it comes back.
+// queue queues a message. A client whose queue is full is disconnected: it gets what it
+// missed when it connects again.
 func (c *client) queue(r *reply) {
 	select {
 	case c.out <- r:
@@ -197,8 +197,7 @@ func (s *server) answer(c *client, req *request) *reply {
 	return r
 }
 
-// find returns a process that was started. It waits for the adoption of this very
-// one, where that is under way.
+// find returns a process that was started. It waits for its adoption if that is under way.
 func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
@@ -220,7 +219,7 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	id := s.idOf(p)
 	st, err := s.store.Load(id)
 	if err != nil && p.task == nil {
-		// the file was damaged under us: what is in memory is enough to go on
+		// the file was damaged: what is in memory is enough to go on
 		st = &task.State{ID: id, Identity: p.identity, Group: p.group}
 		if p.isCollected(s) {
 			st.Output = p.output.spec.Output
@@ -237,7 +236,7 @@ func (s *server) idOf(p *process) string {
 	return p.id
 }
 
-// event tells every client; where there is none nobody asks.
+// event sends an event to every client.
 func (s *server) event(id, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +245,7 @@ func (s *server) event(id, format string, args ...any) {
 	}
 }
 
-// publish tells an exit to the clients; that of an exec session to its owner alone.
+// publish sends an exit to the clients; that of an exec session to its owner alone.
 func (s *server) publish(p *process, e *task.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +259,7 @@ func (s *server) publish(p *process, e *task.Exit) {
 			c.queue(&reply{ID: p.id, Exit: e})
 		}
 	}
-	close(p.done) // last: whoever asked for the end is told of it before the answer
+	close(p.done) // last: a client that asked for the end gets the exit before the answer
 	if p.task != nil {
 		delete(s.processes, p.id)
 		p.task.running--
@@ -268,7 +267,7 @@ func (s *server) publish(p *process, e *task.Exit) {
 }
 
 // mayEnd reports whether there has been neither a client nor a running process for long
-// enough. From then on nobody is taken as a client.
+// enough. From then on no client is accepted.
 func (s *server) mayEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

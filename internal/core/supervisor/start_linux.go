@@ -19,9 +19,8 @@ import (
 // system that does not answer takes this long; other tasks do not notice.
 const startTimeout = 60 * time.Second
 
-// launch starts a task. On an error nothing of it is left. An id names one start
-// indefinitely: asked again (by a client that lost its connection) it tells of the
-// first, with its Status.
+// launch starts a task. On an error nothing of it is left. An id names one start: asked
+// again (by a client that lost its connection), it returns the first one with its Status.
 func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, nil, errors.New("launch needs a state")
@@ -93,8 +92,8 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	s.starters.acquire()
 	defer s.starters.release()
-	// the intent is on disk before the process exists: whoever comes after a
-	// crash between the two finds the cgroup and clears it
+	// the intent is on disk before the process exists: after a crash between the two,
+	// the next supervisor finds the cgroup and removes it
 	if err := s.store.Save(st); err != nil {
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
@@ -137,7 +136,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 }
 
 // collects waits until the collector has opened the files of a launcher's output, and
-// notes where stderr begins.
+// records where stderr begins.
 func (s *server) collects(p *process, st *task.State, proc *launch.Process) error {
 	<-p.output.opened
 	err := p.output.err
@@ -193,7 +192,7 @@ func (s *server) started(proc *launch.Process) error {
 	return proc.Started(ctx)
 }
 
-// drop ends a launcher that is not to become anything.
+// drop ends a launcher that is not to run its program.
 func (s *server) drop(proc *launch.Process) {
 	proc.Kill()
 	s.forgetLauncher(proc.PID)
@@ -205,7 +204,7 @@ func (s *server) forgetLauncher(pid int) {
 	delete(s.launchers, pid)
 }
 
-// abandon clears a task that did not start.
+// abandon removes what is left of a task that did not start.
 func (s *server) abandon(p *process) {
 	_ = s.killTree(p)
 	s.closeOutput(p)
@@ -219,11 +218,10 @@ func (s *server) abandon(p *process) {
 }
 
 // maxSessions is how many exec sessions a task may have at once. Each is a process
-// and some descriptors, of which there are so many for all tasks together.
+// and some descriptors, whose number is limited for all tasks together.
 const maxSessions = 128
 
-// admit counts a session that begins. It is counted until its exit is told
-// (publish), or by dismiss.
+// admit counts a session that begins, until its exit is published, or dismiss is called.
 func (s *server) admit(t *process) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +283,7 @@ func (s *server) exec(c *client, req *request) (err error) {
 		defer ns.Close()
 		spec.MountNamespace = int(ns.Fd())
 	}
-	cmd.Devices, cmd.Mounts = nil, nil // the task's are there
+	cmd.Devices, cmd.Mounts = nil, nil // the task's are in its mount namespace
 	p := newProcess(req.Exec.Session)
 	p.owner, p.task, p.group, p.mark, p.starting = c, t, t.group, t.mark, true
 	defer close(p.begun)
@@ -293,7 +291,7 @@ func (s *server) exec(c *client, req *request) (err error) {
 	if err != nil {
 		return err
 	}
-	wire.CloseAll(req.files) // or the session's end would not be seen at the other end
+	wire.CloseAll(req.files) // or the other end would not see the session's end
 	if p.identity, err = task.Identify(proc.PID); err != nil {
 		s.drop(proc)
 		return err

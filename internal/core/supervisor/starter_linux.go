@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// errDiedStarting: killed, most likely, before it could serve or complain.
-var errDiedStarting = errors.New("failed to start the supervisor: it said nothing")
+// errDiedStarting: it was killed, most likely, before it could serve or report an error.
+var errDiedStarting = errors.New("failed to start the supervisor: it did not report")
 
 // startSupervisor starts the process and returns when it listens, or when it
 // turned out that another one does.
@@ -35,8 +35,8 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 	defer binary.Close()
 	err = c.startBinary(ctx, binary)
 	for try := 0; errors.Is(err, unix.ENOENT) && try < 3; try++ {
-		// an empty leaf may go away before the clone: to whoever tidies up cgroups
-		// it looks like one that was left behind
+		// an empty leaf may be removed before the clone: to a process that tidies up
+		// cgroups it looks abandoned
 		err = c.startBinary(ctx, binary)
 	}
 	if errors.Is(err, os.ErrPermission) && embedded != nil {
@@ -105,7 +105,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = cmd.Wait()
 		c.leafing.Lock()
 		defer c.leafing.Unlock()
-		_ = leaf.Remove() // what it could not remove of itself; refused while another one is in it
+		_ = leaf.Remove() // if it could not do so itself; refused while another one is in it
 	}()
 	if err := leaf.Join(cmd.Process.Pid); err != nil { // the v1 hierarchies, where clone can't put it
 		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
@@ -113,15 +113,15 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	entered()
 
 	_ = r.SetReadDeadline(time.Now().Add(readyTime))
-	said, err := bufio.NewReader(r).ReadString('\n')
-	switch said = strings.TrimSpace(said); {
-	case said == "ready":
+	answer, err := bufio.NewReader(r).ReadString('\n')
+	switch answer = strings.TrimSpace(answer); {
+	case answer == "ready":
 		c.cfg.Log("supervisor %d started", cmd.Process.Pid)
 		return nil
-	case said == "busy":
+	case answer == "busy":
 		return nil
-	case said != "":
-		return fmt.Errorf("failed to start the supervisor: %s", said)
+	case answer != "":
+		return fmt.Errorf("failed to start the supervisor: %s", answer)
 	default:
 		_ = cmd.Process.Kill()
 		return fmt.Errorf("%w (%w); see %s", errDiedStarting, err, c.cfg.Store.Log())
@@ -146,7 +146,7 @@ func openLog(store task.Store) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Nlink != 1 {
 		f.Close()
-		return nil, fmt.Errorf("%s is not a file that this user's supervisor made: remove it", store.Log())
+		return nil, fmt.Errorf("%s was not made by this user's supervisor: remove it", store.Log())
 	}
 	return f, nil
 }
@@ -187,7 +187,7 @@ func openHigh(path string) (*os.File, error) {
 	return os.NewFile(uintptr(high), argv0), nil
 }
 
-// buildID tells one build of the supervisor from another.
+// buildID identifies a build of the supervisor.
 var buildID = sync.OnceValue(func() string {
 	if embedded != nil {
 		sum := fnv.New128a()

@@ -16,9 +16,8 @@ import (
 const killTimeout = 10 * time.Second
 
 // signal sends a signal to the process, to its process group, or to the whole
-// task. The main process is not reaped while mu is held, so that neither its pid
-// nor its group can be somebody else's; what is signalled without looks after that
-// itself.
+// task. The main process is not reaped while mu is held, so that neither its pid nor its
+// group can be another's. KillAll does not hold mu: there each process has a pidfd.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *server) kill(id string) error {
 	case <-p.done:
 		return nil
 	case <-time.After(killTimeout):
-		return fmt.Errorf("task's process %d does not end", p.identity.PID)
+		return fmt.Errorf("process %d of the task does not end", p.identity.PID)
 	}
 }
 
@@ -86,7 +85,7 @@ func (s *server) killTree(p *process) error {
 		}
 	}
 	if !p.child {
-		return killMarked(p.mark) // what it left is not this process's either
+		return killMarked(p.mark) // its orphans are not children of this process either
 	}
 	return nil
 }
@@ -103,8 +102,8 @@ func (s *server) sessionsOf(t *process) (ids []task.Identity) {
 	return ids
 }
 
-// killGroup kills a cgroup and waits until it is empty. Nearly all are at once;
-// those that are not wait without keeping others from it.
+// killGroup kills a cgroup and waits until it is empty. Nearly all are at once; one that
+// is not waits without a place in the semaphore.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		s.enders.acquire()

@@ -4,18 +4,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Nomad saves a task's id only after the start. An agent that is killed in between
-// leaves a run that nobody asks for: its successor asks for the task under a new id.
+// Nomad saves a task's id only after the start. An agent that is killed in between leaves
+// a run that no agent asks for: its successor asks for the task under a new id.
 
 func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 
 // takeUpOrDestroy deals with the earlier runs of a task that is to be started as p. One
-// that was asked for in the same words, and of which no agent knows, is what p is to
-// be: it is returned, as p. Any other is destroyed: the new run takes its cgroup, so
-// this is the last chance to tell them apart.
+// with the same request that no agent knows of becomes p: it is returned. Any other is
+// destroyed: the new run takes its cgroup, so this is the last chance to distinguish them.
 func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process) (taken *process) {
 	for _, other := range earlier {
-		<-other.begun // ends with the launch, of which every step has its time; none waits for one that came later
+		<-other.begun // it ends with the launch, each step of which is bounded; no launch waits for a later one
 		if taken == nil && s.takeUp(p, st, other) {
 			taken = other
 			continue
@@ -33,8 +32,8 @@ func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process)
 	return taken
 }
 
-// takeUp makes an earlier run that of p's id, whether it runs or has ended, if it is the
-// one that is asked for. The mark counts, which the driver removes without asking.
+// takeUp gives p's id to an earlier run of the same request, running or ended. The mark on
+// disk decides, which the driver removes once an agent knows of the run.
 func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 	other.naming.Lock()
 	defer other.naming.Unlock()
@@ -50,7 +49,7 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		s.event(p.id, "An earlier run of this task can't be taken up: %v", err)
 		return false
 	}
-	if !s.store.Unclaimed(p.id) { // an agent has come to know of it meanwhile, or it was destroyed
+	if !s.store.Unclaimed(p.id) { // meanwhile an agent knows of it, or it was destroyed
 		_ = s.store.Rename(st, old)
 		return false
 	}
@@ -66,7 +65,7 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		_ = s.store.Remove(p.id)
 		return false
 	}
-	s.event(p.id, "Re-attached to what an earlier call had started (pid %d), since no agent has had the answer to that", st.Identity.PID)
+	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), since no agent received the answer to that call", st.Identity.PID)
 	s.renameOutput(other, old, p.id)
 	s.reportLate(other)
 	return true

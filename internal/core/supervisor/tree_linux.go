@@ -12,10 +12,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Where no cgroup can hold a task together, its main process does: it is made a
-// subreaper (PR_SET_CHILD_SUBREAPER survives exec, prctl(2)), so that whatever
-// forks away stays below it for as long as it lives. When it ends, what is left
-// of the tree becomes the supervisor's own children, and is killed.
+// Without cgroups, a task is the tree below its main process. That is a subreaper
+// (PR_SET_CHILD_SUBREAPER survives exec, prctl(2)), so that all processes which it forks
+// stay below it for as long as it lives. When it ends, what is left of the tree becomes
+// children of the supervisor, and is killed.
 
 // signalTree sends a signal to a process and everything below it.
 func signalTree(root task.Identity, sig unix.Signal) error {
@@ -33,7 +33,7 @@ func signalTree(root task.Identity, sig unix.Signal) error {
 // process group that the process leads, all of it at one moment.
 const wholeGroup = 1 << 2
 
-// signalOne signals the very process that was seen, never one that got its pid since.
+// signalOne signals the very process that was seen, never one that has got its pid since.
 func signalOne(seen task.Stat, sig unix.Signal, flags int) {
 	withPidfd(seen, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
 }
@@ -62,8 +62,8 @@ func killTree(id task.Identity, timeout time.Duration) error {
 		if err != nil || gone {
 			return nil, err // what was below it is the supervisor's now: killOrphans
 		}
-		// where the kernel can, nearly the whole tree at once: what forks all the
-		// time is quicker than who reads /proc
+		// if the kernel can, nearly the whole tree at once: a fork bomb is quicker than a
+		// reader of /proc
 		signalOne(root, unix.SIGSTOP, wholeGroup)
 		signalOne(root, unix.SIGSTOP, 0)
 		return task.Descendants(table, id.PID), nil
@@ -139,7 +139,7 @@ func (s *server) killOrphans() error {
 		})
 		return found, err
 	})
-	if err != nil { // killed, and in a system call that nothing interrupts: no later exit waits for them, too
+	if err != nil { // killed, and in an uninterruptible system call: no later exit waits for them
 		for _, st := range found {
 			s.unkillable[st.Identity()] = true
 		}
@@ -165,7 +165,7 @@ func (s *server) ownChildren() map[int]bool {
 	return own
 }
 
-// The processes of a task without a cgroup bear a mark: their limit of file locks
+// The processes of a task without a cgroup have a mark: their limit of file locks
 // (RLIMIT_LOCKS), which Linux has not used since 2.4.25, is a number of the task's
 // own. It is inherited over fork and exec, and to read it can't hang, as reading an
 // environment can. A process can take it off by lowering the limit.
@@ -174,7 +174,7 @@ func (s *server) ownChildren() map[int]bool {
 func newMark(id string) uint64 {
 	sum := fnv.New64a()
 	sum.Write([]byte(id))
-	return sum.Sum64()>>2 | 1<<61 // neither unlimited nor what anybody would choose
+	return sum.Sum64()>>2 | 1<<61 // neither unlimited nor a likely choice
 }
 
 // marked adds a mark to a task's limits, where this process may set it.

@@ -27,7 +27,7 @@ func (s *server) upgrade(req *request) error {
 	}
 	s.endSessions(2 * time.Second)
 
-	l, err := s.listener.File() // a duplicate, and blocking: made anew below
+	l, err := s.listener.File() // a duplicate, and blocking: inherit makes another
 	if err != nil {
 		return err
 	}

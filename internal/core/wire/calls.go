@@ -19,8 +19,7 @@ type Calls[R any] struct {
 	lost    bool
 }
 
-// Do sends a request by the function given, which gets the request's number, and
-// waits for its reply. The error is that of send or of ctx, or ErrLost. A context
+// Do calls send with the number of a new request and waits for the reply to that. The error is that of send or of ctx, or ErrLost. A context
 // that ends first gives up waiting; the request itself goes on.
 func (c *Calls[R]) Do(ctx context.Context, send func(seq uint64) error) (r R, err error) {
 	answer := make(chan R, 1)
@@ -55,7 +54,7 @@ func (c *Calls[R]) Do(ctx context.Context, send func(seq uint64) error) (r R, er
 	}
 }
 
-// Answer hands over a reply. One that nobody waits for any more is dropped: false.
+// Answer delivers a reply. It returns false if no call waits for it any more.
 func (c *Calls[R]) Answer(seq uint64, r R) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

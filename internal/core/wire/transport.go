@@ -31,7 +31,7 @@ type Transport struct {
 	sendLock sync.Mutex
 }
 
-// New returns the connection of a socket, which is the connection's from then on.
+// New returns the transport over a socket, which it closes with itself.
 func New(c *net.UnixConn) *Transport {
 	w := &Transport{UnixConn: c}
 	w.dec = json.NewDecoder(readerFunc(w.readFDs))
@@ -112,8 +112,8 @@ func (t *Transport) readFDs(p []byte) (int, error) {
 	return max(n, 0), err // it is -1 with a connection that was reset
 }
 
-// Shut closes the connection and whatever descriptors nobody took. It is for the
-// goroutine that receives.
+// Shut closes the connection and all received descriptors that were not taken. It is for
+// the goroutine that receives.
 func (t *Transport) Shut() {
 	t.Close()
 	CloseAll(t.Take(len(t.fds)))
@@ -153,8 +153,8 @@ func Accept(l *net.UnixListener, serve func(*Transport)) {
 	}
 }
 
-// OwnPeer refuses a connection with a process that is neither root's nor this
-// user's: who connected, or who listened (SO_PEERCRED of unix(7)).
+// OwnPeer fails if the process that connected, or that listened, is neither root's nor
+// this user's (SO_PEERCRED of unix(7)).
 func (t *Transport) OwnPeer() error {
 	cred, err := t.peer()
 	if err != nil {
