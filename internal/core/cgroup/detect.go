@@ -76,16 +76,19 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 	switch {
 	case exists(slice):
 		if !writable(slice) {
-			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or give it that directory", slice, euid)
+			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or give it that "+
+				"directory", slice, euid)
 		}
 		// starting a process in another cgroup needs cgroup.procs of the first
 		// cgroup that is above both (cgroup-v2.rst, delegation)
 		procs := filepath.Join(root, commonParent(ownV2(self), s.parent("")), "cgroup.procs")
 		if !writable(procs) {
-			return none("cgroup v2 cannot be used: %s is not writable for user id %d, so no process can be started in %s; run the agent as root, or inside of that slice", procs, euid, slice)
+			return none("cgroup v2 cannot be used: %s is not writable for user id %d, so no process can be started in %s; "+
+				"run the agent as root, or inside of that slice", procs, euid, slice)
 		}
 	case !writable(root):
-		return none("cgroup v2 cannot be used: %s is not writable for user id %d and has no %s; run the agent as root", root, euid, s.parent(""))
+		return none("cgroup v2 cannot be used: %s is not writable for user id %d and has no %s; run the agent as root",
+			root, euid, s.parent(""))
 	}
 
 	// what a task can get is what its parent hands down; before Nomad has made
@@ -119,7 +122,8 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 	}
 	s.addControllers(func(c string) bool { return s.Mounts[c] != "" }, root)
 	if s.Mounts["freezer"] == "" {
-		s.Missing = strings.TrimPrefix(s.Missing+"; no freezer hierarchy is writable in "+root+", so Nomad itself cannot kill the processes of a task", "; ")
+		s.Missing = strings.TrimPrefix(s.Missing+"; no freezer hierarchy is writable in "+root+", so Nomad itself cannot "+
+			"kill the processes of a task", "; ")
 	}
 	return s
 }
@@ -135,7 +139,8 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 		}
 	}
 	if len(missing) > 0 {
-		s.Missing = fmt.Sprintf("no limits or statistics for %s: not among the cgroup %s controllers that %s offers", strings.Join(missing, ", "), s.Mode, where)
+		s.Missing = fmt.Sprintf("no limits or statistics for %s: not among the cgroup %s controllers that %s offers",
+			strings.Join(missing, ", "), s.Mode, where)
 	}
 }
 

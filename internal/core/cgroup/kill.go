@@ -211,7 +211,8 @@ func (g Group) Kill() error {
 		}
 		if time.Now().After(deadline) {
 			pids, err := g.Procs()
-			return errors.Join(fmt.Errorf("processes %v of cgroup %s did not die within %v", pids, g.dirs()[0], killTimeout), err)
+			return errors.Join(fmt.Errorf("processes %v of cgroup %s did not die within %v", pids, g.dirs()[0], killTimeout),
+				err)
 		}
 	}
 }

@@ -86,7 +86,9 @@ func NewClient(cfg Config) *Client { return &Client{cfg: cfg, hangs: map[string]
 // returned are the task's ends of Nomad's FIFOs, for CollectorNomad, and where its
 // stderr begins, since all its runs in an allocation write to the same files. An error
 // says why its output can't be collected; it is not, then.
-func (c *Client) Start(ctx context.Context, spec Spec, files ...*os.File) (ends []*os.File, from task.LogPlace, err error) {
+func (c *Client) Start(
+	ctx context.Context, spec Spec, files ...*os.File,
+) (ends []*os.File, from task.LogPlace, err error) {
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec, New: true}, files...)
 	if err != nil {
 		return nil, from, err
@@ -223,7 +225,8 @@ func (conn *connection) send(req *request, files ...*os.File) error {
 func (c *Client) isResponsive(conn *connection) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	if _, err := conn.calls.Do(ctx, func(seq uint64) error { return conn.send(&request{Seq: seq, Op: opHello}) }); err != nil {
+	_, err := conn.calls.Do(ctx, func(seq uint64) error { return conn.send(&request{Seq: seq, Op: opHello}) })
+	if err != nil {
 		if !errors.Is(err, wire.ErrLost) {
 			c.cfg.Log("collector does not answer: replacing it")
 		}
@@ -466,7 +469,8 @@ func (p *process) hangs() bool {
 	}
 	for _, path := range threads {
 		b, err := os.ReadFile(path)
-		if end := bytes.LastIndexByte(b, ')'); err == nil && end >= 0 && len(b) > end+2 && bytes.IndexByte([]byte("DZX"), b[end+2]) < 0 {
+		_, state, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
+		if err == nil && ok && len(state) > 0 && !bytes.ContainsRune([]byte("DZX"), rune(state[0])) {
 			return false
 		}
 	}

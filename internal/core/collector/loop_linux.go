@@ -43,7 +43,8 @@ const (
 
 func newLoop(t reporter) (*loop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	l := &loop{ep: ep, reporter: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{}, stalled: map[uint64]int{}}
+	l := &loop{ep: ep, reporter: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{},
+		stalled: map[uint64]int{}}
 	l.watch = time.AfterFunc(time.Hour, l.takeOver)
 	l.watch.Stop()
 	return l, err
@@ -55,12 +56,16 @@ func (l *loop) add(str *stream) error {
 	l.mu.Lock()
 	l.watched[int32(fd)] = str
 	l.mu.Unlock()
-	return unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+	return unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, event(fd))
+}
+
+func event(fd int) *unix.EpollEvent {
+	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
 }
 
 // arm makes epoll report a FIFO once more.
 func (l *loop) arm(fd int) {
-	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, event(fd))
 }
 
 // rest makes the loop look at a stream at a time, and not before.

@@ -75,7 +75,8 @@ func Main() {
 		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
 		os.Exit(2)
 	}
-	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(), wake: make(chan struct{}, 1)}
+	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(),
+		wake: make(chan struct{}, 1)}
 	conn, err := firstTransport()
 	if err == nil {
 		s.loop, err = newLoop(s)
@@ -292,7 +293,8 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 	o := &output{spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
-	if known != nil && req.New && known.spec.Inodes != o.spec.Inodes { // of a start that a killed supervisor did not get to the end
+	// of a start that a killed supervisor did not get to the end
+	if known != nil && req.New && known.spec.Inodes != o.spec.Inodes {
 		s.mu.Unlock()
 		s.close(o.spec.ID)
 		s.mu.Lock()

@@ -251,7 +251,8 @@ func ownMounts() *Error {
 	case 0:
 		return nil
 	case unix.EPERM, unix.EACCES:
-		return &Error{Message: "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)", Errno: e}
+		return &Error{Message: "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)",
+			Errno: e}
 	default:
 		return failed("make a mount namespace", e)
 	}

@@ -44,7 +44,8 @@ func (l *launcher) exec(p program) *Error {
 	}
 	var e syscall.Errno
 	for {
-		_, _, e = unix.RawSyscall(unix.SYS_EXECVE, uintptr(path), uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&envv[0])))
+		_, _, e = unix.RawSyscall(unix.SYS_EXECVE, uintptr(path), uintptr(unsafe.Pointer(&argv[0])),
+			uintptr(unsafe.Pointer(&envv[0])))
 		if e != unix.EINTR {
 			break
 		}
@@ -92,7 +93,8 @@ func (l *launcher) mark() *Error {
 // ulimit refuses to make one.
 func (l *launcher) unmark() {
 	if l.spec.Record != "" {
-		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1, 0, 0)
+		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
+			0, 1, 0, 0)
 	}
 }
 
@@ -161,5 +163,5 @@ func defaultSignals() {
 		}
 	}
 	var none uint64
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&none)), 0, sigsetSize, 0, 0)
+	_, _ = call(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&none)), 0, sigsetSize)
 }

@@ -44,7 +44,8 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 			msg = q + " is a program for another kind of machine"
 		}
 	case e == unix.E2BIG:
-		msg = "arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of the stack limit (ulimit stack) together"
+		msg = "arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of " +
+			"the stack limit (ulimit stack) together"
 	case e == unix.ETXTBSY:
 		msg = q + " is open for writing: it cannot be executed until it is closed"
 	case e == unix.EAGAIN:

@@ -36,7 +36,8 @@ func (l *launcher) enterNetwork() *Error {
 	case 0:
 		return nil
 	case unix.EPERM:
-		return &Error{Message: "network namespace " + quote(path) + " cannot be entered: the agent must run as root for it", Errno: e}
+		return &Error{Message: "network namespace " + quote(path) + " cannot be entered: the agent must run as root for it",
+			Errno: e}
 	case unix.EINVAL:
 		return &Error{Message: quote(path) + " is not a network namespace", Errno: e}
 	default:

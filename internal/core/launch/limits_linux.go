@@ -19,7 +19,8 @@ func setOOMScoreAdj(v int) *Error {
 	case e == 0, v == 0:
 		return nil
 	case e == unix.EACCES || e == unix.EPERM:
-		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_RESOURCE", Errno: e}
+		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) +
+			" is lower than the agent may set: it needs CAP_SYS_RESOURCE", Errno: e}
 	case e == unix.EINVAL:
 		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) + " is not between -1000 and 1000", Errno: e}
 	default:
@@ -40,7 +41,8 @@ func setNice(v int) *Error {
 	case 0:
 		return nil
 	case unix.EACCES, unix.EPERM:
-		return &Error{Message: "nice " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_NICE", Errno: e}
+		return &Error{Message: "nice " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_NICE",
+			Errno: e}
 	default:
 		return failed("set nice "+strconv.Itoa(v), e)
 	}
@@ -49,7 +51,8 @@ func setNice(v int) *Error {
 type rlimit struct{ soft, hard uint64 }
 
 func prlimit(resource int, set, get *rlimit) syscall.Errno {
-	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(resource), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), 0, 0)
+	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(resource), uintptr(unsafe.Pointer(set)),
+		uintptr(unsafe.Pointer(get)), 0, 0)
 	return e
 }
 
@@ -64,7 +67,8 @@ func restoreNoFile() { _ = syscall.Exec("", nil, nil) }
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {
-			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the soft limit " + limitValue(l.Soft) + " is above the hard limit " + limitValue(l.Hard), Errno: unix.EINVAL}
+			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the soft limit " + limitValue(l.Soft) +
+				" is above the hard limit " + limitValue(l.Hard), Errno: unix.EINVAL}
 		}
 		var now rlimit
 		if e := prlimit(l.Resource, nil, &now); e != 0 {
@@ -76,7 +80,8 @@ func raiseLimits(limits []task.Rlimit) *Error {
 		switch e := prlimit(l.Resource, &rlimit{now.soft, l.Hard}, nil); e {
 		case 0:
 		case unix.EPERM:
-			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the hard limit " + limitValue(l.Hard) + " is above the agent's " + limitValue(now.hard) + " and the agent may not raise it", Errno: e}
+			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the hard limit " + limitValue(l.Hard) +
+				" is above the agent's " + limitValue(now.hard) + " and the agent may not raise it", Errno: e}
 		default:
 			return failed("raise ulimit "+limitName(l.Resource), e)
 		}

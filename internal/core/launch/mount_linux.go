@@ -11,7 +11,8 @@ import (
 // System calls that make and fill directories, and mount.
 
 func mount(source, target, kind string, flags uintptr, data string) syscall.Errno {
-	_, e := call(unix.SYS_MOUNT, uintptr(cstr(source)), uintptr(cstr(target)), uintptr(cstr(kind)), flags, uintptr(cstr(data)))
+	_, e := call(unix.SYS_MOUNT, uintptr(cstr(source)), uintptr(cstr(target)), uintptr(cstr(kind)), flags,
+		uintptr(cstr(data)))
 	return e
 }
 
@@ -77,7 +78,8 @@ func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	if uid == 0 && gid == 0 {
 		return 0
 	}
-	_, e := call(unix.SYS_FCHOWNAT, uintptr(dir), uintptr(cstr(name)), uintptr(uid), uintptr(gid), unix.AT_SYMLINK_NOFOLLOW)
+	_, e := call(unix.SYS_FCHOWNAT, uintptr(dir), uintptr(cstr(name)), uintptr(uid), uintptr(gid),
+		unix.AT_SYMLINK_NOFOLLOW)
 	return e
 }
 

@@ -206,7 +206,8 @@ func (p *Process) hung(ctx context.Context) *Error {
 	case StageProgram, StageExec:
 		e.Message = fmt.Sprintf("command %q does not answer: its file system hangs", p.program)
 	default:
-		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish its step %q", p.program, e.Stage)
+		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish its step %q", p.program,
+			e.Stage)
 	}
 	return e
 }
@@ -216,7 +217,8 @@ func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
 	e := &Error{Stage: stage}
 	switch {
 	case ws.Signaled() && ws.Signal() == unix.SIGKILL:
-		e.Message = fmt.Sprintf("command %q was killed (SIGKILL) before it ran: stopped meanwhile, or its memory limit is too small to start anything", p.program)
+		e.Message = fmt.Sprintf("command %q was killed (SIGKILL) before it ran: stopped meanwhile, or its memory limit is "+
+			"too small to start anything", p.program)
 	case ws.Signaled():
 		e.Message = fmt.Sprintf("command %q was ended by %s before it ran", p.program, unix.SignalName(ws.Signal()))
 	default:

@@ -22,7 +22,8 @@ func become(u *task.User) *Error {
 	e := setGroups(u.Groups)
 	if e == unix.EPERM && own {
 		if !hasGroups(u) {
-			return &Error{Message: "the agent must run as root to run a task of user " + uid(u) + " with other groups than its own", Errno: e}
+			return &Error{Message: "the agent must run as root to run a task of user " + uid(u) +
+				" with other groups than its own", Errno: e}
 		}
 		e = 0
 	}
@@ -38,11 +39,13 @@ func become(u *task.User) *Error {
 	case e == 0:
 		return nil
 	case e == unix.EPERM && int(u.UID) == unix.Geteuid():
-		return &Error{Message: "the agent must run as root to run a task with group " + strconv.FormatUint(uint64(u.GID), 10), Errno: e}
+		gid := strconv.FormatUint(uint64(u.GID), 10)
+		return &Error{Message: "the agent must run as root to run a task with group " + gid, Errno: e}
 	case e == unix.EPERM:
 		return &Error{Message: "the agent must run as root to run a task as user " + uid(u), Errno: e}
 	case e == unix.EINVAL:
-		return &Error{Message: "user " + uid(u) + " or one of its groups does not exist in the agent's user namespace", Errno: e}
+		return &Error{Message: "user " + uid(u) + " or one of its groups does not exist in the agent's user namespace",
+			Errno: e}
 	default:
 		return failed("become user "+uid(u), e)
 	}

@@ -116,7 +116,8 @@ func check(fd int, path string, last bool) (isLink bool, err error) {
 		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return false, fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another directory", path, st.Uid)
+		return false, fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another "+
+			"directory", path, st.Uid)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK: // whose mode has no meaning
@@ -130,7 +131,8 @@ func check(fd int, path string, last bool) (isLink bool, err error) {
 		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
 	}
 	if st.Mode&others != 0 && (last || st.Mode&unix.S_ISVTX == 0) {
-		return false, fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose another directory", path, path)
+		return false, fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
+			"another directory", path, path)
 	}
 	return false, nil
 }

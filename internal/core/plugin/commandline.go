@@ -62,7 +62,8 @@ plugin %q {
 	}
 	fmt.Fprintf(w, "  }\n}\n\n")
 	if p.Device != nil {
-		fmt.Fprint(w, "Then \"nomad node status -self -verbose\" lists its devices as <vendor>/<type>/<name>, and a task\ngets one by its type:\n\nresources {\n  device \"TYPE\" {}\n}\n")
+		fmt.Fprint(w, "Then \"nomad node status -self -verbose\" lists its devices as <vendor>/<type>/<name>, and a "+
+			"task\ngets one by its type:\n\nresources {\n  device \"TYPE\" {}\n}\n")
 	} else {
 		fmt.Fprintf(w, "Then \"nomad node status -self\" lists the driver, and a task uses it with:\n\ndriver = %q\n", p.Name)
 	}

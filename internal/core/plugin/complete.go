@@ -87,7 +87,8 @@ const maxTaskConfig = 4 << 20
 func refuseLargeConfig(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if start, ok := req.(*proto.StartTaskRequest); ok {
 		if n := len(start.GetTask().GetMsgpackDriverConfig()); n > maxTaskConfig {
-			return nil, fmt.Errorf("the task's config block has %d bytes, of which at most %d are taken: put what is large into a template, an artifact or a volume", n, maxTaskConfig)
+			return nil, fmt.Errorf("the task's config block has %d bytes, of which at most %d are taken: put what is large "+
+				"into a template, an artifact or a volume", n, maxTaskConfig)
 		}
 	}
 	return handler(ctx, req)

@@ -56,7 +56,8 @@ func (p Plugin) serve() {
 		d := p.Driver(ctx, logger)
 		impl = d
 		plugins[base.PluginTypeDriver] = drivers.NewDriverPlugin(d, logger)
-		interceptors = append(interceptors, refuseLargeConfig, completeCapabilities(d), completeWait(logger), tellStartCall(d))
+		interceptors = append(interceptors, refuseLargeConfig, completeCapabilities(d), completeWait(logger),
+			tellStartCall(d))
 	}
 	plugins[base.PluginTypeBase] = &base.PluginBase{Impl: impl}
 
@@ -66,7 +67,8 @@ func (p Plugin) serve() {
 		Logger:          logger,
 		// drivers.Serve leaves no room for these options
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage), grpc.StatsHandler(orphan), grpc.ChainUnaryInterceptor(interceptors...))...)
+			server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage), grpc.StatsHandler(orphan),
+				grpc.ChainUnaryInterceptor(interceptors...))...)
 			go orphan.watch(ctx, server.Stop) // which closes the listener, whose file goes with it
 			return server
 		},

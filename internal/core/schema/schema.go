@@ -4,7 +4,7 @@
 // one sentence for each mistake, and the rows of the documentation.
 //
 //	type Config struct {
-//		KillMode string `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes a stop signal goes to."`
+//		KillMode string `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Who gets a stop signal."`
 //		Logs     Logs   `codec:"logs" doc:"How output is kept."`
 //	}
 //

@@ -117,7 +117,8 @@ func oneOrMore(path string, value any) ([]string, error) {
 		case string:
 			list[i] = item
 		case int64, uint64:
-			return nil, fmt.Errorf("%s %d is a number: put it in quotes, without which 0x%04x arrives as %d", at, item, item, item)
+			return nil, fmt.Errorf("%s %d is a number: put it in quotes, without which 0x%04x arrives as %d", at, item, item,
+				item)
 		case map[string]any, []any:
 			return nil, fmt.Errorf("%s is neither a string nor a list of strings", at)
 		default:

@@ -80,7 +80,8 @@ func askItself(p *Problems, path string, v reflect.Value) {
 		return
 	}
 	for i := range v.NumField() {
-		if f := v.Type().Field(i); f.Anonymous && f.IsExported() && f.Type.Kind() == reflect.Struct && f.Tag.Get("codec") == "" {
+		if f := v.Type().Field(i); f.Anonymous && f.IsExported() && f.Type.Kind() == reflect.Struct &&
+			f.Tag.Get("codec") == "" {
 			askItself(p, path, v.Field(i))
 		}
 	}
@@ -280,7 +281,8 @@ func misfit(path string, t reflect.Type, value any) (p Problems) {
 	bits := t.Bits()
 	switch {
 	case !v.CanUint():
-		p.addf("%s %s is out of range: use %d to %d", path, text, int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits))
+		p.addf("%s %s is out of range: use %d to %d", path, text, int64(math.MinInt64)>>(64-bits),
+			int64(math.MaxInt64)>>(64-bits))
 	case strings.HasPrefix(text, "-"):
 		p.addf("%s %s is negative: use 0 or more", path, text)
 	default:

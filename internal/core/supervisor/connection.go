@@ -368,11 +368,13 @@ func (c *Client) upgradeSupervisor(ctx context.Context, conn *connection) error 
 // pid and this plugin's build, or the old one ended, and another one was started.
 func (c *Client) logReplaced(old, now *hello) {
 	if now.PID == old.PID && now.Build == buildID() {
-		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks go on",
+		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks "+
+			"go on",
 			old.PID, old.Build, now.Build)
 		return
 	}
-	c.cfg.Log("supervisor %d of another version (build %s) ended during its upgrade: another one was started (pid %d, build %s)",
+	c.cfg.Log("supervisor %d of another version (build %s) ended during its upgrade: another one was started (pid %d, "+
+		"build %s)",
 		old.PID, old.Build, now.PID, now.Build)
 }
 

@@ -81,10 +81,12 @@ func (w witness) exit(deadline time.Time) *task.Exit {
 			if ws, ok := w.inInfo(); ok {
 				return exitOf(ws)
 			}
-			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells no other process how")
+			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells no other " +
+				"process how")
 		}
 		if time.Now().After(deadline) {
-			return lost("its parent does not reap it, and its exit status can't be read: it is another user's, or the kernel is older than Linux 5.17")
+			return lost("its parent does not reap it, and its exit status can't be read: it is another user's, or the kernel " +
+				"is older than Linux 5.17")
 		}
 		time.Sleep(wait)
 	}
@@ -127,8 +129,9 @@ type pidfdInfo struct {
 }
 
 const (
-	pidfdInfoExit = 1 << 3                                                // PIDFD_INFO_EXIT
-	pidfdGetInfo  = 3<<30 | unsafe.Sizeof(pidfdInfo{})<<16 | 0xFF<<8 | 11 // _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
+	pidfdInfoExit = 1 << 3 // PIDFD_INFO_EXIT
+	// _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
+	pidfdGetInfo = 3<<30 | unsafe.Sizeof(pidfdInfo{})<<16 | 0xFF<<8 | 11
 )
 
 func pidfdExit(pidfd int) (unix.WaitStatus, bool) {

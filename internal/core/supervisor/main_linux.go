@@ -137,8 +137,9 @@ func newServer(o options) (*server, error) {
 	s := &server{
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
 		starters: make(semaphore, 4), enders: make(semaphore, 4),
-		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{}, unkillable: map[task.Identity]bool{},
-		busySince: time.Now(),
+		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{},
+		unkillable: map[task.Identity]bool{},
+		busySince:  time.Now(),
 	}
 	s.collector = newCollector(s)
 	var err error

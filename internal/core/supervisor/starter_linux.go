@@ -144,7 +144,8 @@ func openLog(store task.Store) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), store.Log())
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Nlink != 1 {
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() ||
+		st.Nlink != 1 {
 		f.Close()
 		return nil, fmt.Errorf("%s was not made by this user's supervisor: remove it", store.Log())
 	}

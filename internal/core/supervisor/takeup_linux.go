@@ -65,7 +65,8 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		_ = s.store.Remove(p.id)
 		return false
 	}
-	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), since no agent received the answer to that call", st.Identity.PID)
+	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), since no agent received the "+
+		"answer to that call", st.Identity.PID)
 	s.renameOutput(other, old, p.id)
 	s.reportLate(other)
 	return true

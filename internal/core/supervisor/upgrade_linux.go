@@ -32,7 +32,8 @@ func (s *server) upgrade(req *request) error {
 		return err
 	}
 	binary := int(req.files[0].Fd())
-	o := options{Dir: s.store.Dir, Build: req.Build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()), Lock: int(s.lock.Fd())}
+	o := options{Dir: s.store.Dir, Build: req.Build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()),
+		Lock: int(s.lock.Fd())}
 	env, err := o.environment()
 	if err != nil {
 		return err

@@ -19,8 +19,9 @@ type Calls[R any] struct {
 	lost    bool
 }
 
-// Do calls send with the number of a new request and waits for the reply to that. The error is that of send or of ctx, or ErrLost. A context
-// that ends first gives up waiting; the request itself goes on.
+// Do calls send with the number of a new request and waits for the reply to that. The
+// error is that of send or of ctx, or ErrLost. If ctx ends first, the call gives up
+// waiting, and the request itself goes on.
 func (c *Calls[R]) Do(ctx context.Context, send func(seq uint64) error) (r R, err error) {
 	answer := make(chan R, 1)
 	c.mu.Lock()
