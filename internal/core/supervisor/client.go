@@ -37,6 +37,8 @@ type Config struct {
 
 	// Log receives messages for the operator.
 	Log func(format string, args ...any)
+
+	helloTime time.Duration // shorter in tests
 }
 
 // Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a
@@ -80,6 +82,9 @@ type hold struct {
 func NewClient(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = 10 * time.Second
+	}
+	if cfg.helloTime == 0 {
+		cfg.helloTime = helloTime
 	}
 	if cfg.OnEvent == nil {
 		cfg.OnEvent = func(Event) {}

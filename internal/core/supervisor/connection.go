@@ -14,9 +14,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// HelloTime is how long a supervisor may take to answer a hello, which it does
-// without waiting for anything. One that takes longer is killed, and replaced.
-const HelloTime = 10 * time.Second
+// helloTime is how long a supervisor may take to answer a hello, which it does without
+// waiting for anything. One that takes longer is killed, and replaced.
+const helloTime = 10 * time.Second
 
 // helloEvery is how often it is asked while tasks run, or a call is under way.
 const helloEvery = time.Second
@@ -25,7 +25,7 @@ const helloEvery = time.Second
 // supervisor gives itself for it; one that answers hello, but not the call, has a
 // fault, and the caller gets an error.
 var deadlines = map[string]time.Duration{
-	opHello:   HelloTime,
+	opHello:   helloTime,
 	opLaunch:  startTimeout + openTime + 30*time.Second,
 	opAdopt:   30 * time.Second,
 	opSignal:  20 * time.Second,
@@ -52,7 +52,7 @@ func (conn *connection) roundTrip(ctx context.Context, req *request, files ...*o
 	r, err := conn.calls.Do(limited, func(seq uint64) error {
 		mine := *req
 		mine.Seq, mine.FDs = seq, len(files)
-		_ = conn.SetWriteDeadline(time.Now().Add(2 * HelloTime)) // one that does not read: watch acts earlier
+		_ = conn.SetWriteDeadline(time.Now().Add(2 * helloTime)) // one that does not read: watch acts earlier
 		if conn.Send(&mine, files...) != nil {
 			conn.Close()
 			return wire.ErrLost
@@ -89,9 +89,9 @@ func (c *Client) watch(conn *connection) {
 		if silent++; silent == int(helloEvery/look) {
 			go func() { _, _ = conn.roundTrip(c.ctx, &request{Op: opHello}) }()
 		}
-		if silent > int((helloEvery+HelloTime)/look) {
+		if silent > int((helloEvery+c.cfg.helloTime)/look) {
 			tick.Stop()
-			c.cfg.Log("supervisor has not answered for %v: replacing it", HelloTime)
+			c.cfg.Log("supervisor has not answered for %v: replacing it", c.cfg.helloTime)
 			c.replace(conn)
 			return
 		}
@@ -106,7 +106,7 @@ func (c *Client) replace(conn *connection) {
 	}
 	if process != nil {
 		// its lock goes with it: it touches nothing that can hang but its own directory
-		task.Dead(int(process.Fd()), HelloTime)
+		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
 	conn.Close()
@@ -310,7 +310,9 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		}
 		conn := &connection{Transport: t}
 		go c.listen(conn)
-		r, err := conn.roundTrip(ctx, &request{Op: opHello})
+		greeting, cancel := context.WithTimeout(ctx, c.cfg.helloTime)
+		r, err := conn.roundTrip(greeting, &request{Op: opHello})
+		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer hello"), err)
 			if err != nil && !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {

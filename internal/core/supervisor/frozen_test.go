@@ -196,7 +196,7 @@ func TestLogDirectoryThatNobodyServesHoldsUpNoOtherTask(t *testing.T) {
 func TestSupervisorThatDoesNotAnswerIsReplacedAndItsTasksAdopted(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
-		c := h.client()
+		c := h.client(impatient)
 		stop := filepath.Join(h.dir, "stop")
 		running := []*task.State{h.launch(c, h.counts(stop)), h.launch(c, h.counts(stop))}
 		stopped := h.supervisor()
@@ -216,6 +216,9 @@ func TestSupervisorThatDoesNotAnswerIsReplacedAndItsTasksAdopted(t *testing.T) {
 	})
 }
 
+// impatient clients replace a supervisor that does not answer sooner than real ones.
+func impatient(cfg *Config) { cfg.helloTime = 2 * time.Second }
+
 func mustIdentify(t *testing.T, pid int) task.Identity {
 	id, err := task.Identify(pid)
 	must(t, err)
@@ -225,7 +228,7 @@ func mustIdentify(t *testing.T, pid int) task.Identity {
 // The exit of a task is told though nobody asks for anything.
 func TestExitIsToldThoughTheSupervisorStands(t *testing.T) {
 	h := newHost(t, withCgroup)
-	c := h.client()
+	c := h.client(impatient)
 	stop := filepath.Join(h.dir, "stop")
 	st := h.launch(c, h.counts(stop))
 	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
@@ -245,7 +248,7 @@ func TestPluginThatComesToASupervisorThatDoesNotAnswerRecoversItsTasks(t *testin
 	st := first.launch(h.counts(stop))
 	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
 	first.kill()
-	c := h.client()
+	c := h.client(impatient)
 	status, err := c.Adopt(ctx(t), st)
 	must(t, err)
 	if !status.Running {
