@@ -78,8 +78,8 @@ func (d *dev) copy(host int, path string) *Error {
 		case e != 0:
 		case d.own[p] && kind != unix.S_IFDIR: // makes way for a directory
 		case d.own[p] && st.Dev != d.host:
-			return &Error{Message: "no device or mount can be made inside of " + quote(p) +
-				", which is a file system of its own", Errno: unix.EINVAL}
+			return refuse(unix.EINVAL, "no device or mount can be made inside of "+quote(p)+", which is a file system of its "+
+				"own")
 		case d.own[p]:
 			if e = mkdirAt(to, name, st.Mode&0o7777); e == 0 {
 				e = chownAt(to, name, st.Uid, st.Gid)

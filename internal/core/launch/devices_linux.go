@@ -144,7 +144,7 @@ func (g *exposed) String() string {
 }
 
 func (g *exposed) refused(why string) *Error {
-	return &Error{Message: g.String() + " cannot be at " + quote(g.target) + ": " + why, Errno: unix.EINVAL}
+	return refuse(unix.EINVAL, g.String()+" cannot be at "+quote(g.target)+": "+why)
 }
 
 // open finds the source before anything is mounted that could hide it.
@@ -251,8 +251,7 @@ func ownMounts() *Error {
 	case 0:
 		return nil
 	case unix.EPERM, unix.EACCES:
-		return &Error{Message: "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)",
-			Errno: e}
+		return refuse(e, "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)")
 	default:
 		return failed("make a mount namespace", e)
 	}

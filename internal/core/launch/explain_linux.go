@@ -54,7 +54,7 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	if msg == "" {
 		msg = "failed to execute " + q + ": " + e.Error()
 	}
-	return &Error{Message: msg, Errno: e}
+	return refuse(e, msg)
 }
 
 // denied is EACCES on a regular file that can be seen.

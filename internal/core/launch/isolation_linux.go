@@ -29,18 +29,17 @@ func (l *launcher) enterNetwork() *Error {
 	l.enter(StageNetwork)
 	fd, e := open(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if e != 0 {
-		return &Error{Message: "failed to open network namespace " + quote(path) + ": " + e.Error(), Errno: e}
+		return failed("open network namespace "+quote(path), e)
 	}
 	defer closeFD(fd)
 	switch _, e := call(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWNET); e {
 	case 0:
 		return nil
 	case unix.EPERM:
-		return &Error{Message: "network namespace " + quote(path) + " cannot be entered: the agent must run as root for it",
-			Errno: e}
+		return refuse(e, "network namespace "+quote(path)+" cannot be entered: the agent must run as root for it")
 	case unix.EINVAL:
-		return &Error{Message: quote(path) + " is not a network namespace", Errno: e}
+		return refuse(e, quote(path)+" is not a network namespace")
 	default:
-		return &Error{Message: "failed to enter network namespace " + quote(path) + ": " + e.Error(), Errno: e}
+		return failed("enter network namespace "+quote(path), e)
 	}
 }

@@ -19,10 +19,9 @@ func setOOMScoreAdj(v int) *Error {
 	case e == 0, v == 0:
 		return nil
 	case e == unix.EACCES || e == unix.EPERM:
-		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) +
-			" is lower than the agent may set: it needs CAP_SYS_RESOURCE", Errno: e}
+		return refuse(e, "oom_score_adj "+strconv.Itoa(v)+" is lower than the agent may set: it needs CAP_SYS_RESOURCE")
 	case e == unix.EINVAL:
-		return &Error{Message: "oom_score_adj " + strconv.Itoa(v) + " is not between -1000 and 1000", Errno: e}
+		return refuse(e, "oom_score_adj "+strconv.Itoa(v)+" is not between -1000 and 1000")
 	default:
 		return failed("set oom_score_adj "+strconv.Itoa(v), e)
 	}
@@ -34,15 +33,14 @@ func setNice(v int) *Error {
 		return nil
 	}
 	if v < -20 || v > 19 {
-		return &Error{Message: "nice " + strconv.Itoa(v) + " is not between -20 and 19", Errno: unix.EINVAL}
+		return refuse(unix.EINVAL, "nice "+strconv.Itoa(v)+" is not between -20 and 19")
 	}
 	_, _, e := unix.RawSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(v))
 	switch e {
 	case 0:
 		return nil
 	case unix.EACCES, unix.EPERM:
-		return &Error{Message: "nice " + strconv.Itoa(v) + " is lower than the agent may set: it needs CAP_SYS_NICE",
-			Errno: e}
+		return refuse(e, "nice "+strconv.Itoa(v)+" is lower than the agent may set: it needs CAP_SYS_NICE")
 	default:
 		return failed("set nice "+strconv.Itoa(v), e)
 	}
@@ -67,8 +65,8 @@ func restoreNoFile() { _ = syscall.Exec("", nil, nil) }
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {
-			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the soft limit " + limitValue(l.Soft) +
-				" is above the hard limit " + limitValue(l.Hard), Errno: unix.EINVAL}
+			return refuse(unix.EINVAL, "ulimit "+limitName(l.Resource)+": the soft limit "+limitValue(l.Soft)+" is above the "+
+				"hard limit "+limitValue(l.Hard))
 		}
 		var now rlimit
 		if e := prlimit(l.Resource, nil, &now); e != 0 {
@@ -80,8 +78,8 @@ func raiseLimits(limits []task.Rlimit) *Error {
 		switch e := prlimit(l.Resource, &rlimit{now.soft, l.Hard}, nil); e {
 		case 0:
 		case unix.EPERM:
-			return &Error{Message: "ulimit " + limitName(l.Resource) + ": the hard limit " + limitValue(l.Hard) +
-				" is above the agent's " + limitValue(now.hard) + " and the agent may not raise it", Errno: e}
+			return refuse(e, "ulimit "+limitName(l.Resource)+": the hard limit "+limitValue(l.Hard)+" is above the agent's "+
+				limitValue(now.hard)+" and the agent may not raise it")
 		default:
 			return failed("raise ulimit "+limitName(l.Resource), e)
 		}

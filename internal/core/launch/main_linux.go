@@ -102,16 +102,16 @@ func (l *launcher) run() *Error {
 // setup needs nothing and can't hang.
 func (l *launcher) setup() *Error {
 	if l.spec.Command.Path == "" {
-		return &Error{Message: "command is empty", Errno: unix.EINVAL}
+		return refuse(unix.EINVAL, "command is empty")
 	}
 	if l.spec.Subreaper {
 		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1); e != 0 {
-			return &Error{Message: "failed to become a subreaper: " + e.Error(), Errno: e}
+			return failed("become a subreaper", e)
 		}
 	}
 	if l.spec.TTY {
 		if _, e := call(unix.SYS_IOCTL, 0, unix.TIOCSCTTY); e != 0 {
-			return &Error{Message: "failed to make stdin the controlling terminal: " + e.Error(), Errno: e}
+			return failed("make stdin the controlling terminal", e)
 		}
 	}
 	return nil
@@ -126,7 +126,7 @@ func (l *launcher) joinCgroups() *Error {
 		// 0 is the writing thread, which alone survives execve: to move it waits
 		// for no RCU grace period, as to move a process does
 		if e := writeFile(path, "0"); e != 0 {
-			return &Error{Message: "failed to join cgroup " + path + ": " + e.Error(), Errno: e}
+			return failed("join cgroup "+path, e)
 		}
 	}
 	return nil
@@ -180,6 +180,10 @@ func readFull(b []byte) bool {
 	return true
 }
 
+// refuse is the error of a step with a message of its own.
+func refuse(e syscall.Errno, message string) *Error { return &Error{Message: message, Errno: e} }
+
+// failed is the error of a step with the kernel's reason.
 func failed(what string, e syscall.Errno) *Error {
-	return &Error{Message: "failed to " + what + ": " + e.Error(), Errno: e}
+	return refuse(e, "failed to "+what+": "+e.Error())
 }

@@ -65,12 +65,12 @@ func findElsewhere(c *task.Command, p *program) *Error {
 		return nil
 	}
 	if p.dir != "" {
-		return &Error{Message: quote(p.dir) + " is a directory", Errno: unix.EISDIR}
+		return refuse(unix.EISDIR, quote(p.dir)+" is a directory")
 	}
 	if len(c.Lookup) > 0 {
 		where = "in the task directory or " + where
 	}
-	return &Error{Message: "command " + quote(c.Path) + " not found " + where, Errno: unix.ENOENT}
+	return refuse(unix.ENOENT, "command "+quote(c.Path)+" not found "+where)
 }
 
 func findInPath(c *task.Command) string {

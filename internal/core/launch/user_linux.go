@@ -22,8 +22,7 @@ func become(u *task.User) *Error {
 	e := setGroups(u.Groups)
 	if e == unix.EPERM && own {
 		if !hasGroups(u) {
-			return &Error{Message: "the agent must run as root to run a task of user " + uid(u) +
-				" with other groups than its own", Errno: e}
+			return refuse(e, "the agent must run as root to run a task of user "+uid(u)+" with other groups than its own")
 		}
 		e = 0
 	}
@@ -40,12 +39,11 @@ func become(u *task.User) *Error {
 		return nil
 	case e == unix.EPERM && int(u.UID) == unix.Geteuid():
 		gid := strconv.FormatUint(uint64(u.GID), 10)
-		return &Error{Message: "the agent must run as root to run a task with group " + gid, Errno: e}
+		return refuse(e, "the agent must run as root to run a task with group "+gid)
 	case e == unix.EPERM:
-		return &Error{Message: "the agent must run as root to run a task as user " + uid(u), Errno: e}
+		return refuse(e, "the agent must run as root to run a task as user "+uid(u))
 	case e == unix.EINVAL:
-		return &Error{Message: "user " + uid(u) + " or one of its groups does not exist in the agent's user namespace",
-			Errno: e}
+		return refuse(e, "user "+uid(u)+" or one of its groups does not exist in the agent's user namespace")
 	default:
 		return failed("become user "+uid(u), e)
 	}
@@ -82,7 +80,7 @@ func enterDir(c *task.Command) *Error {
 		dir = "/"
 	}
 	if dir[0] != '/' {
-		return &Error{Message: "work_dir " + quote(dir) + " is not an absolute path", Errno: unix.EINVAL}
+		return refuse(unix.EINVAL, "work_dir "+quote(dir)+" is not an absolute path")
 	}
 	_, e := call(unix.SYS_CHDIR, uintptr(cstr(dir)))
 	err := &Error{Errno: e}

@@ -99,6 +99,19 @@ func (h *host) counted(st *task.State) {
 	}
 }
 
+// endCounting ends tasks that count, and checks exits and output.
+func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
+	h.t.Helper()
+	must(h.t, os.WriteFile(stop, nil, 0o600))
+	for _, st := range counting {
+		if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
+			h.t.Errorf("exit %+v", e)
+		}
+		h.counted(st)
+		h.destroy(c, st.ID)
+	}
+}
+
 // others starts, reads and ends tasks that have nothing to do with what hangs.
 func (h *host) others(c *Client, running []*task.State) {
 	h.t.Helper()
@@ -186,10 +199,7 @@ func TestLogDirectoryThatNobodyServesHoldsUpNoOtherTask(t *testing.T) {
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), "log directory does not answer") {
 		t.Errorf("the task whose log directory hangs: %v", err)
 	}
-	must(t, os.WriteFile(stop, nil, 0o600))
-	h.wait(c, running[0].ID)
-	h.counted(running[0])
-	h.destroy(c, running[0].ID)
+	h.endCounting(c, stop, running...)
 	h.destroy(c, hung.ID)
 }
 
@@ -205,14 +215,7 @@ func TestSupervisorThatDoesNotAnswerIsReplacedAndItsTasksAdopted(t *testing.T) {
 		if unix.Kill(stopped, 0) == nil && runs(mustIdentify(t, stopped)) {
 			t.Error("the supervisor that does not answer is still there")
 		}
-		must(t, os.WriteFile(stop, nil, 0o600))
-		for _, st := range running {
-			if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
-				t.Errorf("exit %+v", e)
-			}
-			h.counted(st)
-			h.destroy(c, st.ID)
-		}
+		h.endCounting(c, stop, running...)
 	})
 }
 
@@ -232,12 +235,7 @@ func TestExitIsToldThoughTheSupervisorStands(t *testing.T) {
 	stop := filepath.Join(h.dir, "stop")
 	st := h.launch(c, h.counts(stop))
 	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
-	must(t, os.WriteFile(stop, nil, 0o600))
-	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
-		t.Errorf("exit %+v", e)
-	}
-	h.counted(st)
-	h.destroy(c, st.ID)
+	h.endCounting(c, stop, st)
 }
 
 // A plugin that comes later has no call under way that could be too late.
@@ -254,12 +252,7 @@ func TestPluginThatComesToASupervisorThatDoesNotAnswerRecoversItsTasks(t *testin
 	if !status.Running {
 		t.Errorf("status %+v", status)
 	}
-	must(t, os.WriteFile(stop, nil, 0o600))
-	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
-		t.Errorf("exit %+v", e)
-	}
-	h.counted(st)
-	h.destroy(c, st.ID)
+	h.endCounting(c, stop, st)
 }
 
 func TestNothingIsLostOrRepeatedWhenTheCollectorIsKilled(t *testing.T) {
@@ -273,12 +266,7 @@ func TestNothingIsLostOrRepeatedWhenTheCollectorIsKilled(t *testing.T) {
 		h.kill(h.collector(), unix.SIGKILL)
 	}
 	h.collector()
-	must(t, os.WriteFile(stop, nil, 0o600))
-	if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
-		t.Errorf("exit %+v", e)
-	}
-	h.counted(st)
-	h.destroy(c, st.ID)
+	h.endCounting(c, stop, st)
 }
 
 // EMFILE once must not be the end of service.
