@@ -2,6 +2,7 @@ package owndir
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -96,11 +97,11 @@ func TestADirectoryThatAnotherUserCanReplaceIsRefused(t *testing.T) {
 				f.Close()
 				t.Fatal("opened")
 			}
-			if want := strings.Replace(row.want, "%", p.path(row.blamed), 1); !strings.Contains(err.Error(), want) {
-				t.Errorf("%q does not say %q", err, want)
-			}
-			if Check(p.path(row.dir)) == nil {
-				t.Error("it passes the check")
+			want := strings.Replace(row.want, "%", p.path(row.blamed), 1)
+			for call, err := range map[string]error{"Make": err, "Check": Check(p.path(row.dir))} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: error %v does not say %q", call, err, want)
+				}
 			}
 			if after := tree(t, p.dir); after != before {
 				t.Errorf("there was %s and is %s", before, after)
@@ -122,6 +123,13 @@ func TestADirectoryThatNobodyElseCanReplaceIsMade(t *testing.T) {
 		"through a link up":                {func(p place) { p.mkdir("a/b", 0o755); p.mkdir("c", 0o755); p.link("../c", "a/l") }, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
+		"through as many links as the kernel follows": {func(p place) {
+			p.mkdir("a", 0o755)
+			p.link("a", "l1")
+			for i := range maxLinks - 1 {
+				p.link(fmt.Sprint("l", i+1), fmt.Sprint("l", i+2))
+			}
+		}, fmt.Sprint("l", maxLinks), "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
