@@ -108,7 +108,7 @@ func (g Group) dirs() []string {
 	return out
 }
 
-// cgroup2 is the directory in the cgroup2 hierarchy, empty where there is none.
+// cgroup2 is the directory in the cgroup2 hierarchy, empty if there is none.
 func (g Group) cgroup2() string {
 	if g.Mode == V2 {
 		return g.Path

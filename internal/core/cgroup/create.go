@@ -113,7 +113,7 @@ func usedBefore(dir string) bool {
 // that of the parent's group. Nomad keeps the scope when it restarts a task in
 // place. A new directory has a count of 0, and statistics of this run alone.
 //
-// Where the directory may not be removed it is cleaned as far as possible.
+// If the directory may not be removed it is cleaned as far as possible.
 func renew(dir string) error {
 	if unix.Rmdir(dir) == nil {
 		if err := mkdir(dir); err != nil {
@@ -136,7 +136,7 @@ func renew(dir string) error {
 }
 
 // OpenDir opens the cgroup2 directory for CLONE_INTO_CGROUP (clone3(2), Linux
-// 5.7); nil where there is none. The caller closes it.
+// 5.7); nil if there is none. The caller closes it.
 func (g Group) OpenDir() (*os.File, error) {
 	dir := g.cgroup2()
 	if dir == "" {
@@ -262,7 +262,7 @@ func removeChildren(dir string) error {
 }
 
 // unavailable is the error for a directory that cannot be used; it is
-// ErrUnavailable where that is a matter of this machine's set-up.
+// ErrUnavailable if that is a matter of this machine's set-up.
 func unavailable(dir string, err error) error {
 	switch err {
 	case unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOTDIR:

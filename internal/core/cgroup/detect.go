@@ -23,14 +23,14 @@ type Support struct {
 	// resolved, so that controllers mounted together have the same directory.
 	Mounts map[string]string
 
-	// Unified is a writable cgroup2 hierarchy beside v1, empty where there is none.
+	// Unified is a writable cgroup2 hierarchy beside v1, empty if there is none.
 	Unified string
 
 	// Own is the group on v2 that the caller is in.
 	Own string
 
-	// Missing is one sentence on what cannot be done here, and why; empty when
-	// everything can.
+	// Missing is one sentence on what does not work here, and why; empty if
+	// everything works.
 	Missing string
 }
 

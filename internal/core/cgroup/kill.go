@@ -15,9 +15,9 @@ import (
 // milliseconds.
 const killTimeout = 10 * time.Second
 
-// ErrSelf is returned by Signal and Kill for a group that the calling process is
-// in, or that is above the caller's: no saved state, however damaged, makes a
-// supervisor kill itself or the machine.
+// ErrSelf is returned by Signal and Kill for a group that the calling process is in, or
+// that is above the caller's: even a damaged state can't make a supervisor kill itself or
+// the machine.
 var ErrSelf = errors.New("cgroup holds the calling process")
 
 // Procs returns every process in the group and in the groups below it, sorted,

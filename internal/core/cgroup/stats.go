@@ -33,7 +33,7 @@ type Stats struct {
 	PIDs Value // processes and threads now
 }
 
-// Stats reads the statistics. Where the group is gone, the error is
+// Stats reads the statistics. If the group is gone, the error is
 // fs.ErrNotExist. A Group of mode None knows nothing and gives no error.
 func (g Group) Stats() (Stats, error) {
 	var s Stats

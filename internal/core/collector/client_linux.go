@@ -110,7 +110,7 @@ func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error)
 	return err == nil && r.Had && !conn.fresh, err
 }
 
-// Drain returns when all that a task wrote is in the files; false where that takes
+// Drain returns when all that a task wrote is in the files; false if that takes
 // too long, as on a full disk or a file system that does not answer: it goes on then.
 func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 	r, err := c.repeat(ctx, &request{Op: opDrain, ID: id})
@@ -286,7 +286,7 @@ type process struct {
 	pidfd int
 }
 
-// find returns the process that moves the output; nil where none does.
+// find returns the process that moves the output; nil if none does.
 func (c *Client) find() *process {
 	id, err := readIdentity(c.cfg.Store)
 	if err != nil {
@@ -344,14 +344,14 @@ func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 	return c.ask(ctx, conn, &request{Op: opHello})
 }
 
-// replace starts a collector, which opens what the old one has open before that one
-// is killed, and moves nothing before that one is dead: two of them would write over
-// each other's bytes. (On a file system without splice(2), of which Linux has none
+// replace starts a collector. It opens all that the old one has open before that one is
+// killed, and moves nothing before that one is dead, since two of them would overwrite
+// each other's output. (On a file system without splice(2), of which Linux has none
 // with ordinary files, one that hangs could.)
 //
-// What does not die at once has its threads in file systems that do not answer. Each
-// holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
-// system answers, before it moves anything else: so it is not waited for.
+// A collector that does not die at once has threads in file systems that do not answer.
+// Each holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
+// system answers, before it moves anything else: so there is no need to wait for it.
 func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)

@@ -106,7 +106,7 @@ func (l *loop) run(runner int) {
 	}
 }
 
-// next returns the stream to look at, nil where none is due. It is false where the
+// next returns the stream to look at, nil if none is due. It is false if the
 // loop has another runner.
 func (l *loop) next(runner int) (*stream, bool) {
 	l.mu.Lock()

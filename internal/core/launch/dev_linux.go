@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dev makes a /dev that has everything of the host's, and room for what the
-// program has besides.
+// dev makes a /dev with all entries of the host's, to which the program's own can be
+// added.
 //
 // Nodes and links are copied, as they are at the start. Directories are the
 // host's own, mounted, so that what comes and goes in them is seen (pts, shm, bus,

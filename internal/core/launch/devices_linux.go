@@ -26,9 +26,9 @@ type exposed struct {
 	create bool
 }
 
-// exposeDevices makes the program's devices and mounts, in a mount namespace of its
-// own: nothing of it is seen outside, and it goes with its last process. Without
-// any at another path than on the host there is no such namespace.
+// exposeDevices makes the program's devices and mounts, in a mount namespace of its own:
+// the host sees nothing of it, and it ends with its last process. If nothing is at another
+// path than on the host, there is no such namespace.
 func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
 	if len(c.Devices) == 0 && len(c.Mounts) == 0 {
@@ -84,10 +84,10 @@ func handOverMounts(ns int) *Error {
 	return nil
 }
 
-// allExposed lists what is to be at another path, parents before what is inside of
-// them; a device that is used where it is must be there, and that is all. What a
-// device plugin must not ask for is refused: the launcher writes nothing that the
-// host sees, and no device hides another.
+// allExposed lists what is to be at another path, parents before their contents. A device
+// that is used at its own path must exist, and needs nothing else. It refuses what a device
+// plugin must not ask for: the launcher changes nothing that the host sees, and no device
+// hides another.
 func allExposed(c *task.Command) ([]exposed, *Error) {
 	var all []exposed
 	for _, d := range c.Devices {
@@ -171,8 +171,8 @@ func (g *exposed) open() *Error {
 	return nil
 }
 
-// isThere is open for a device that is used where it is; one that the agent may
-// not reach is the program's to try.
+// isThere is open for a device that is used at its own path. One that the agent may not
+// reach is no error: the program may try it.
 func isThere(device string) *Error {
 	var st unix.Stat_t
 	if e := stat(device, &st); e == unix.ENOENT || e == unix.ENOTDIR {
@@ -185,7 +185,7 @@ func missing(what string, e syscall.Errno) *Error {
 	return &Error{Message: what + " is not there: is it plugged?", Errno: e, Temporary: true}
 }
 
-// give puts it where the program expects it.
+// expose makes it appear at its target.
 func (g *exposed) expose() *Error {
 	if g.create {
 		if e := g.makeParents(); e != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// exec is the last step: what would disturb the launcher itself, then execve.
-// It returns only why the program does not run.
+// exec is the last step: the settings that would disturb the launcher itself, then execve.
+// It returns only if the program does not run.
 func (l *launcher) exec(p program) *Error {
 	c := &l.spec.Command
 	umask := uintptr(0o022)
@@ -78,7 +78,8 @@ func announceExec() bool {
 // recordMark is not on the heap.
 var recordMark = [1]byte{task.RecordMark}
 
-// mark says in the task's record that what holds its lock no more is the program.
+// mark writes to the task's record that the process becomes the program when it releases
+// the lock.
 func (l *launcher) mark() *Error {
 	if l.spec.Record == "" {
 		return nil
@@ -89,8 +90,8 @@ func (l *launcher) mark() *Error {
 	return nil
 }
 
-// unmark takes it back: the launcher ends as one. A hole reads as zeros, and no
-// ulimit refuses to make one.
+// unmark removes the mark: the launcher ends as one. A hole reads as zeros, and no ulimit
+// prevents it.
 func (l *launcher) unmark() {
 	if l.spec.Record != "" {
 		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,

@@ -10,8 +10,8 @@ import (
 )
 
 // explain turns the error of an execve into a sentence for the job's author. The
-// kernel's error may be about the file, the way to it, or its interpreter; so
-// look, as the same user.
+// kernel's error may be about the file, a directory above it, or its interpreter; so
+// explain looks at them, as the same user.
 func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	c := &l.spec.Command
 	q := quote(path)
@@ -93,7 +93,7 @@ func head(path string) []byte {
 }
 
 // interpreter is what a script's first line or a program's PT_INTERP names
-// (execve(2), elf(5)); empty where there is none, or too far inside the file.
+// (execve(2), elf(5)); empty if there is none, or too far inside the file.
 func interpreter(path string) string {
 	b := head(path)
 	if line, ok := bytes.CutPrefix(b, []byte("#!")); ok {

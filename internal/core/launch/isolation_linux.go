@@ -2,8 +2,8 @@ package launch
 
 import "golang.org/x/sys/unix"
 
-// isolate is the place of everything that hides the host from the program, as
-// root, before limits and user. The order, also for what is to come:
+// isolate does everything that hides the host from the program, as root, before limits
+// and user. The order, also for future steps:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
 //  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts

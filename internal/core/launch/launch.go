@@ -72,7 +72,7 @@ const (
 )
 
 // Error says why a program was not started. After it nothing of the start is
-// left, except where the message says so.
+// left, unless the message says so.
 type Error struct {
 	Stage   Stage         `json:"stage"`
 	Message string        `json:"message"` // one sentence for the job's author

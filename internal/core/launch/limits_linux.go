@@ -59,9 +59,9 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 // sets it just ahead of execve; an execve that cannot succeed leaves it set.
 func restoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// raiseLimits makes room for the limits while the launcher has the right to, and
-// leaves it at that: a launcher under the task's own ulimit -v or -u may not live
-// to exec it. lowerLimits, which needs no right, does the rest.
+// raiseLimits raises hard limits while the launcher has the right to, and no more: under
+// the task's own ulimit -v or -u the launcher might fail before execve. lowerLimits, which
+// needs no right, does the rest.
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {

@@ -12,7 +12,7 @@ import (
 // defaultPath is for a command whose environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// program is what a command's Path turned out to be.
+// program is the file that a command's Path was resolved to.
 type program struct {
 	path string // for execve; empty until found
 	dir  string // a directory that has the name in Lookup, for the error
@@ -101,11 +101,11 @@ func findInPath(c *task.Command) string {
 	return denied
 }
 
-// makeExecutable gives a regular file below dir the bits with which the user may
-// run and read it (a script has to be read), if it has not got them: artifacts
-// and templates often have not. The task itself may write to dir, so no link is
-// trusted: none leads out, dir itself is none, and a file with a second name
-// (a hard link, perhaps to a file of the host) is not touched. A file
+// makeExecutable sets the mode bits by which the user may run and read a regular file
+// below dir (a script has to be read), if they are missing, as often in artifacts and
+// templates. The task itself may write to dir, so no link is trusted: none may lead out,
+// dir must not be one, and a file with a second name (a hard link, perhaps to a file of
+// the host) is not touched. A file
 // that is not touched may still be executable; execve decides.
 func makeExecutable(dir, path string, u *task.User) *Error {
 	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)

@@ -19,7 +19,7 @@ type Launcher struct {
 	Env  []string // the launcher's own; the program gets none of it
 }
 
-// Default is this very binary, even if its file has been replaced since.
+// Default is the running binary, even if its file has been replaced since.
 var Default = Launcher{
 	Path: "/proc/self/exe",
 	Args: []string{"outrider-supervisor", "launch"},

@@ -128,10 +128,9 @@ func (p *Process) keepMounts(ns *os.File) error {
 	return nil
 }
 
-// executed reports whether execve succeeded. That the launcher's end of the status
-// socket is closed is no proof: a kill in the middle of execve closes it too. The
-// process's name is: execve gives it the program's, a moment after it closes the
-// files, and a zombie keeps it.
+// executed reports whether execve succeeded. The closed end of the status socket does not
+// prove that: a kill in the middle of execve closes it too. The process's name does: execve
+// sets it to the program's, a moment after it closes the files, and a zombie keeps it.
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
@@ -151,8 +150,8 @@ func (p *Process) executed() bool {
 	}
 }
 
-// exited reports whether a dead process was the program beyond doubt: it ended by a
-// code, and a launcher that does so has taken the mark back.
+// exited reports whether a dead process certainly was the program: it ended by a code, and
+// a launcher that does so has removed the mark.
 func (p *Process) exited() bool {
 	if task.ReadProgress(p.record) != task.ProgressExecuted {
 		return false

@@ -11,9 +11,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// become changes to the user for good: all ids, the supplementary groups, and
-// with them root's capabilities. What can't be changed must be as it is to be: an
-// agent without root runs its own user's tasks, with its own groups.
+// become changes to the user irrevocably: all ids, the supplementary groups, and with them
+// root's capabilities. An agent without root can't change them, and runs tasks of its own
+// user and groups only.
 func become(u *task.User) *Error {
 	if u == nil {
 		return nil

@@ -153,7 +153,7 @@ func (d *decoder) value(v reflect.Value) {
 	}
 }
 
-// decodeSpec is false where b is not exactly one Spec.
+// decodeSpec is false if b is not exactly one Spec.
 func decodeSpec(b []byte, s *Spec) bool {
 	d := &decoder{b: b}
 	d.value(reflect.ValueOf(s).Elem())
@@ -166,7 +166,7 @@ func encodeError(err *Error) []byte {
 	return e.b
 }
 
-// decodeError takes what came back without statusExec; nil where it is no Error.
+// decodeError takes what came back without statusExec; nil if it is no Error.
 func decodeError(b []byte) *Error {
 	if len(b) == 0 || b[0] != statusError {
 		return nil

@@ -125,7 +125,7 @@ func (f *files) close() error {
 }
 
 // openFrom opens the file with this index, or with a higher one. A file that
-// exists is used only if it is certain to be a log: regular, this user's, with no
+// exists is used only if it certainly is a log: regular, this user's, with no
 // second name by which it might be another file. Any other regular file is left
 // alone and the next index taken; what is no regular file (a symbolic link, a
 // FIFO, a device) makes way, and a directory, which Nomad's readers skip, is skipped.
@@ -237,7 +237,7 @@ func list(dir int, name string) ([]int64, error) {
 }
 
 // End returns where a stream ends ("web.stderr"): in the file of this number, after so
-// many bytes; zeros where there is none. Nothing of it is opened but the directory.
+// many bytes; zeros if there is none. Nothing of it is opened but the directory.
 func End(allocDir, name string) (index, size int64) {
 	dir, err := openLogDir(allocDir)
 	if err != nil {
@@ -257,7 +257,7 @@ func End(allocDir, name string) (index, size int64) {
 }
 
 // Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending,
-// none where there are none. The error is that of reading the directory.
+// none if there are none. The error is that of reading the directory.
 func Indexes(dir, name string) ([]int64, error) {
 	entries, err := os.ReadDir(dir)
 	return indexes(entries, name), err

@@ -22,7 +22,7 @@ type Config struct {
 	MaxFiles int
 
 	// MaxFileSize is the size in bytes at which the next file begins; 0 means
-	// 10 MiB, as in Nomad. Files end with a line where they can (see cut).
+	// 10 MiB, as in Nomad. Files end with a line if they can (see cut).
 	MaxFileSize int64
 
 	// Grace is how long output waits for a file that can't be written before it
@@ -170,7 +170,7 @@ func (s *Stream) Close() (events []string) {
 	return s.stall.take()
 }
 
-// step moves n queued bytes to files, or drops them where that is the time for it.
+// step moves n queued bytes to files, or drops them if that is the time for it.
 func (s *Stream) step(now time.Time, n int) (moved int64) {
 	if !s.stall.drops || !now.Before(s.stall.retry) {
 		k, err := s.write(now, n)
@@ -241,7 +241,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	return moved, nil
 }
 
-// rotate begins the next file. Where that can't be made the old one goes on,
+// rotate begins the next file. If that can't be made the old one goes on,
 // beyond its size: better a big file than none.
 func (s *Stream) rotate(now time.Time) bool {
 	if !now.After(s.stuck) {

@@ -82,8 +82,8 @@ func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 // Decoding takes many times that of memory.
 const maxTaskConfig = 4 << 20
 
-// refuseLargeConfig keeps what a job's author can make as large as he likes from being
-// decoded in the process that serves every task of the node.
+// refuseLargeConfig protects the process that serves every task of the node from decoding
+// a configuration block, whose size the author of a job chooses.
 func refuseLargeConfig(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if start, ok := req.(*proto.StartTaskRequest); ok {
 		if n := len(start.GetTask().GetMsgpackDriverConfig()); n > maxTaskConfig {

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Plugin is what a binary is. Exactly one of Driver and Device is set.
+// Plugin describes a plugin's binary. Exactly one of Driver and Device is set.
 type Plugin struct {
 	// Name is what the plugin reports: jobs say driver = "<name>" or device "<name>".
 	Name string
@@ -36,16 +36,16 @@ type Plugin struct {
 	Driver func(context.Context, hclog.Logger) drivers.DriverPlugin
 	Device func(context.Context, hclog.Logger) device.DevicePlugin
 
-	// Roles are other programs in the same binary, such as the supervisor. They
-	// are asked before anything else, and one that returns true was this
-	// process's work, which is done.
+	// Roles are other programs in the same binary, such as the supervisor. Each is
+	// called before anything else, and returns true if it was this process's role
+	// and is done.
 	Roles []func() bool
 
 	// Commands are for a person: nomad-device-usb list.
 	Commands []Command
 }
 
-// Command is one that the binary has besides version, options and help.
+// Command is a subcommand of the binary, in addition to version, options and help.
 type Command struct {
 	Name string
 	Help string // half a line

@@ -9,7 +9,7 @@ import (
 type Row struct {
 	Option      string // dotted where it is in a block: logs.max_files
 	Type        string // in words: "string", "size", "list of strings", "block"
-	Default     string // as HCL; empty where there is none
+	Default     string // as HCL; empty if there is none
 	Required    bool
 	Description string // with the values or the range that is allowed
 }

@@ -17,7 +17,7 @@
 //	Strings                             attribute, a string or a list of strings
 //	map[string]string                   block or attribute: env { A = "b" } and env = { A = "b" }
 //	struct                              block; its defaults hold where the block is not written
-//	*struct                             block; nil where it is not written
+//	*struct                             block; nil if it is not written
 //	[]struct                            block that may be repeated
 //	map[string]struct                   block that may be repeated, with a label of its own
 //	embedded struct                     its options are those of the outer struct

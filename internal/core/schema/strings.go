@@ -173,7 +173,7 @@ func (o *option) body(path string, written map[string]any) (map[string]any, Prob
 	return body, normalize(path, o.nested, body)
 }
 
-// mapsOf is the map or the list of maps that value is, empty where it is neither.
+// mapsOf is the map or the list of maps that value is, empty if it is neither.
 func mapsOf(value any) []map[string]any {
 	switch value := value.(type) {
 	case map[string]any:

@@ -34,9 +34,9 @@ func (p Problems) orNil() error {
 
 func (p *Problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
-// validator is what a configuration or a block of it implements for rules that
-// tags cannot say, such as two options that exclude each other. An error that is
-// Problems is as many mistakes.
+// validator is implemented by a configuration or a block of it for rules that tags cannot
+// express, such as two options that exclude each other. It may return several mistakes as
+// Problems.
 type validator interface{ Validate() error }
 
 // Validate returns Problems with every mistake, or nil. After the tags' rules it

@@ -2,6 +2,6 @@
 
 package supervisor
 
-// embedded is nil where the small binary was not built in (go build, go test): the
+// embedded is nil if the small binary was not built in (go build, go test): the
 // program that imports this package runs the roles itself.
 var embedded []byte

@@ -30,7 +30,7 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// peek returns how a child ended, and leaves it a zombie. It is nil where wait4 would not
+// peek returns how a child ended, and leaves it a zombie. It is nil if wait4 would not
 // return yet: the child lives, or a debugger that traces it has not waited for it.
 func peek(pid int) *task.Exit {
 	var info childInfo

@@ -108,7 +108,7 @@ func supervise(with string) int {
 		report(err.Error())
 		return 1
 	}
-	// the kernel should end it last: everything else can be restarted
+	// the OOM killer should choose it last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	found, err := s.register()
 	if err != nil {

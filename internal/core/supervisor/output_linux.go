@@ -26,7 +26,7 @@ const (
 // collection is the state of the collection of a task's output. It contains no file of the
 // allocation: only the collector touches those.
 type collection struct {
-	spec   *collector.Spec // nil where nothing is collected
+	spec   *collector.Spec // nil if nothing is collected
 	opened chan struct{}   // closed when the collector has it, or failed to take it
 	err    error           // why it failed; set before opened is closed
 	from   task.LogPlace   // where stderr began; set before opened is closed
