@@ -43,10 +43,15 @@ func (t *Transport) peerPidFD() (fd int, err error) {
 	case unix.ENODATA, unix.ESRCH:
 		return -1, ErrPeerGone
 	case unix.ENOPROTOOPT:
+		return t.peerByPid()
 	default:
 		return -1, err
 	}
-	// an older kernel: the pid may be another's by now, but then the socket has hung up
+}
+
+// peerByPid is for kernels before Linux 6.5. The pid may be another's by now, but then the
+// socket has hung up.
+func (t *Transport) peerByPid() (fd int, err error) {
 	cred, err := t.peer()
 	if err != nil {
 		return -1, err
@@ -55,7 +60,7 @@ func (t *Transport) peerPidFD() (fd int, err error) {
 		return -1, ErrPeerGone
 	}
 	gone := false
-	cerr = t.control(func(sock int) {
+	cerr := t.control(func(sock int) {
 		p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
 		_, perr := unix.Poll(p, 0)
 		gone = perr != nil || p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0

@@ -3,11 +3,14 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,6 +94,144 @@ func TestADescriptorThatCouldNotBeReceivedEndsTheConnection(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 	if !errors.Is(err, errTruncated) {
 		t.Errorf("%q was received, %v", text, err)
+	}
+}
+
+// A message of some MiB with descriptors goes in several parts.
+func TestTransport_SendsALargeMessageWithDescriptors(t *testing.T) {
+	a, b := pair(t)
+	want := strings.Repeat("long ", 1<<20)
+	sent := make(chan error, 1)
+	go func() {
+		var files []*os.File
+		for range MaxFDs {
+			files = append(files, os.Stdin)
+		}
+		sent <- a.Send(want, files...)
+	}()
+	var got string
+	must(t, b.Receive(&got))
+	must(t, <-sent)
+	if got != want {
+		t.Errorf("%d bytes arrived of %d", len(got), len(want))
+	}
+	for _, row := range []struct{ asked, want int }{{0, 0}, {2, 2}, {MaxFDs, MaxFDs - 2}, {1, 0}} {
+		files := b.Take(row.asked)
+		CloseAll(files)
+		if len(files) != row.want {
+			t.Errorf("%d descriptors, want %d", len(files), row.want)
+		}
+	}
+}
+
+// as runs a function on a thread of another user, and ends the thread.
+func as(t *testing.T, uid uintptr, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
+			done <- errno
+			return
+		}
+		done <- f()
+	}()
+	must(t, <-done)
+}
+
+const stranger = 65534
+
+func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to be another user, too")
+	}
+	dir, err := os.MkdirTemp("", "wire")
+	must(t, err)
+	defer os.RemoveAll(dir)
+	must(t, os.Chmod(dir, 0o777))
+	path := filepath.Join(dir, "socket")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	must(t, os.Chmod(path, 0o777))
+	served, ended := make(chan *Transport), make(chan struct{})
+	go func() {
+		defer close(ended)
+		Accept(l, func(w *Transport) { served <- w })
+	}()
+	as(t, stranger, func() error {
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		if !errors.Is(err, io.EOF) {
+			return fmt.Errorf("a stranger's connection was not closed: %w", err)
+		}
+		return nil
+	})
+	own, err := Dial(path)
+	must(t, err)
+	defer own.Shut()
+	(<-served).Shut()
+
+	// without descriptors it waits until there are some
+	late, err := net.FileConn(socket(t))
+	must(t, err)
+	defer late.Close()
+	var before unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	raw, err := late.(*net.UnixConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), &unix.SockaddrUnix{Name: path}) }))
+	must(t, err)
+	time.Sleep(30 * time.Millisecond)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	(<-served).Shut()
+
+	l.Close()
+	<-ended
+	as(t, stranger, func() error {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	if w, err := Dial(path); err == nil || !strings.Contains(err.Error(), "user 65534's") {
+		t.Errorf("a stranger's socket: %v, %v", w, err)
+	}
+	if err := own.OwnPeer(); err != nil {
+		t.Error(err)
+	}
+	own.Shut()
+	if own.OwnPeer() == nil {
+		t.Error("a closed connection has a peer")
+	}
+}
+
+// socket is one that is not connected yet.
+func socket(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "socket")
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestKillPeer_FindsAProcessByItsPidOnOldKernels(t *testing.T) {
+	cmd, path := listener(t)
+	c := dial(t, path)
+	fd, err := c.peerByPid()
+	must(t, err)
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	defer pidfd.Close()
+	must(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("it ended with %v", err)
+	}
+	if fd, err := c.peerByPid(); !errors.Is(err, ErrPeerGone) {
+		t.Errorf("its peer is gone: %d, %v", fd, err)
 	}
 }
 
