@@ -31,6 +31,7 @@ import (
 // Mode is the version of the cgroup interface in use.
 type Mode string
 
+// The modes.
 const (
 	V2   Mode = "v2"
 	V1   Mode = "v1"   // with or without a cgroup2 hierarchy beside it (hybrid)

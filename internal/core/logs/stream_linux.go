@@ -33,6 +33,7 @@ type Config struct {
 // Next is what an event loop has to do about a stream.
 type Next int
 
+// What comes next.
 const (
 	Wait  Next = iota // call Pump when the FIFO is readable
 	Later             // call again at Result.At, whether it is readable or not; do not watch it until then
