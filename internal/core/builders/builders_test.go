@@ -16,7 +16,7 @@ func is(t *testing.T, dir string, id uint32) bool {
 	return yes
 }
 
-func TestNoReservedIDIsOneThatOthersGiveOut(t *testing.T) {
+func TestReserved_OverlapsNoOtherRange(t *testing.T) {
 	for name, r := range map[string][2]uint32{
 		"Nomad's dynamic users": {80000, 89999}, "systemd's users": {60001, 60513}, "systemd's dynamic users": {61184, 65519},
 		"nobody": {65534, 65534}, "subordinate ids": {100000, 1<<32 - 2}, "accounts of useradd": {1000, 60000}, "root": {0, 0},
@@ -34,7 +34,7 @@ func TestNoReservedIDIsOneThatOthersGiveOut(t *testing.T) {
 	}
 }
 
-func TestADeclaredIDIsABuildersForEveryDriver(t *testing.T) {
+func TestDeclare_ReservesForEveryDriver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the directory of builders is root's")
 	}
@@ -57,7 +57,7 @@ func TestADeclaredIDIsABuildersForEveryDriver(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatOthersCouldChangeSaysNothingOfBuilders(t *testing.T) {
+func TestIs_RefusesADirectoryThatOthersCanChange(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the directory of builders is root's")
 	}

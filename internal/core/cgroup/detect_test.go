@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func TestDetect(t *testing.T) {
+func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 	const all = "cpuset cpu io memory pids\n"
 	v1 := map[string]string{}
 	for _, c := range []string{"freezer", "memory", "cpu", "cpuacct", "cpuset", "pids", "systemd"} {
@@ -111,7 +111,7 @@ func TestDetect(t *testing.T) {
 	})
 }
 
-func TestDetectOnThisMachine(t *testing.T) {
+func TestDetect_OnThisMachine(t *testing.T) {
 	here := Detect("")
 	if os.Geteuid() != 0 || here.Mode != V1 || here.Unified == "" {
 		t.Skipf("needs root and hybrid cgroups; here the mode is %s. %s", here.Mode, here.Missing)
@@ -150,7 +150,7 @@ func TestDetectOnThisMachine(t *testing.T) {
 	}
 }
 
-func TestCommonParent(t *testing.T) {
+func TestCommonParent_IsTheDeepest(t *testing.T) {
 	for _, c := range [][3]string{
 		{"/", "nomad.slice", "/"},
 		{"/system.slice/nomad.service", "nomad.slice", "/"},

@@ -13,7 +13,7 @@ const daemons = `
 	setsid sh -c '(sleep 302 &) ; (setsid sleep 303 &)'
 	exec sleep 304`
 
-func TestV1KillLeavesNothingOfATree(t *testing.T) {
+func TestV1Kill_EndsATree(t *testing.T) {
 	cases := []struct {
 		name    string
 		prepare func(t *testing.T, g *Group)
@@ -58,7 +58,7 @@ func TestV1KillLeavesNothingOfATree(t *testing.T) {
 	}
 }
 
-func TestV1KillOfAForkBomb(t *testing.T) {
+func TestV1Kill_EndsAForkBomb(t *testing.T) {
 	g := withoutUnified(v1Task(t))
 	if err := g.Create(Limits{PidsMax: 40}); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func init() {
 	os.Exit(0)
 }
 
-func TestLeafOfADelegatedAgentIsLeftAndRemoved(t *testing.T) {
+func TestLeaf_OfADelegatedAgentIsLeftAndRemoved(t *testing.T) {
 	s := Detect("")
 	root := s.Unified
 	if s.Mode == V2 {
@@ -83,7 +83,7 @@ func TestLeafOfADelegatedAgentIsLeftAndRemoved(t *testing.T) {
 	}
 }
 
-func TestLeafIsJoinedLeftAndRemoved(t *testing.T) {
+func TestLeaf_IsJoinedLeftAndRemoved(t *testing.T) {
 	s := Detect("")
 	name := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	g := Leaf(s, filepath.Join(s.Root, "cpuset", name, "share"), name)
@@ -123,7 +123,7 @@ func TestLeafIsJoinedLeftAndRemoved(t *testing.T) {
 	}
 }
 
-func TestLeafOfASupervisorThatWasKilledIsMadeAnew(t *testing.T) {
+func TestLeaf_OfAKilledSupervisorIsReplaced(t *testing.T) {
 	s := Detect("")
 	name := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	g := Leaf(s, filepath.Join(s.Root, "cpuset", name, "share"), name)

@@ -16,7 +16,7 @@ func v1Support(unified string) Support {
 	return s
 }
 
-func TestPlan(t *testing.T) {
+func TestPlan_NamesTheGroups(t *testing.T) {
 	v2 := Support{Mode: V2, Root: "/cg", Controllers: []string{"memory", "pids"}}
 	v1Groups := func(parent, cpuset string) map[string]string {
 		return map[string]string{
@@ -62,7 +62,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestLeaf(t *testing.T) {
+func TestLeaf_IsBesideTheTasks(t *testing.T) {
 	cases := []struct {
 		name   string
 		s      Support
@@ -88,7 +88,7 @@ func TestLeaf(t *testing.T) {
 	}
 }
 
-func TestPlanTakesTheControllersThatTheScopeHas(t *testing.T) {
+func TestPlan_TakesTheScopesControllers(t *testing.T) {
 	root := fixture(t, map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",
 		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // only our leaf is there

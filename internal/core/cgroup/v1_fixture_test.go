@@ -27,7 +27,7 @@ func v1Fixture(t *testing.T, files map[string]string) Group {
 	return g
 }
 
-func TestV1StatsLeaveNothingOfTheTreeOut(t *testing.T) {
+func TestV1Stats_CountTheWholeTree(t *testing.T) {
 	g := v1Fixture(t, map[string]string{
 		"cpuacct/x/cpuacct.usage": "1500\n", "cpuacct/x/cpuacct.usage_user": "1000\n", "cpuacct/x/cpuacct.usage_sys": "500\n",
 		"cpu/x/cpu.stat":                     "nr_periods 9\nnr_throttled 4\nthrottled_time 20\n",
@@ -46,7 +46,7 @@ func TestV1StatsLeaveNothingOfTheTreeOut(t *testing.T) {
 	}
 }
 
-func TestV1NoOOMKillOfASubgroupIsMissed(t *testing.T) {
+func TestV1OOMKills_CountSubgroups(t *testing.T) {
 	g := v1Fixture(t, map[string]string{
 		"memory/x/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"memory/x/a/memory.oom_control":      "oom_kill 3\n",
@@ -64,7 +64,7 @@ func TestV1NoOOMKillOfASubgroupIsMissed(t *testing.T) {
 	}
 }
 
-func TestV1AGroupIsNotLeftFrozenAfterAnError(t *testing.T) {
+func TestV1Kill_ThawsAfterAnError(t *testing.T) {
 	// the id of a thread is what can't be signalled
 	tid := make(chan int)
 	end := make(chan struct{})
@@ -91,7 +91,7 @@ func TestV1AGroupIsNotLeftFrozenAfterAnError(t *testing.T) {
 	}
 }
 
-func TestV1AProcessThatIsKilledIsFrozenBefore(t *testing.T) {
+func TestV1Kill_FreezesFirst(t *testing.T) {
 	cmd := sleeper(t)
 	g := v1Fixture(t, map[string]string{"pids/x/cgroup.procs": strconv.Itoa(cmd.Process.Pid) + "\n"})
 	state := filepath.Join(g.V1["freezer"], "freezer.state")
@@ -129,7 +129,7 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-func TestASignalDoesNotHitAProcessOutsideOfTheGroup(t *testing.T) {
+func TestSignal_SparesProcessesOutsideOfTheGroup(t *testing.T) {
 	cmd := sleeper(t)
 	for name, send := range map[string]func(Group) error{
 		"signal": func(g Group) error { return g.Signal(unix.SIGKILL) },
@@ -166,7 +166,7 @@ func TestASignalDoesNotHitAProcessOutsideOfTheGroup(t *testing.T) {
 	}
 }
 
-func TestV1WhatIsForkedBeforeTheFreezeIsKilled(t *testing.T) {
+func TestV1Kill_EndsWhatIsForkedBeforeTheFreeze(t *testing.T) {
 	first, late := sleeper(t), sleeper(t)
 	g := v1Fixture(t, map[string]string{"freezer/x/freezer.state": ""})
 	procs := filepath.Join(g.V1["pids"], "cgroup.procs")
@@ -198,7 +198,7 @@ func TestV1WhatIsForkedBeforeTheFreezeIsKilled(t *testing.T) {
 	}
 }
 
-func TestASignalReachesEveryProcessOfALargeGroup(t *testing.T) {
+func TestSignal_ReachesEveryProcessOfALargeGroup(t *testing.T) {
 	const many = 600
 	files := map[string]string{"pids/x/cgroup.procs": ""}
 	var all []*exec.Cmd
@@ -222,7 +222,7 @@ func zombie(t *testing.T, pid int) bool {
 	return err == nil && strings.Contains(string(b), ") Z ")
 }
 
-func TestV1AGroupIsNotEmptyThoughItsUnifiedOneIs(t *testing.T) {
+func TestV1Empty_LooksAtEveryHierarchy(t *testing.T) {
 	for name, c := range map[string]struct {
 		events, procs string
 		empty         bool

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestV1LimitsAreRead(t *testing.T) {
+func TestV1Limits_AreWritten(t *testing.T) {
 	zero := uint64(0)
 	cases := []struct {
 		name string
@@ -43,7 +43,7 @@ func TestV1LimitsAreRead(t *testing.T) {
 	}
 }
 
-func TestV1CreateThatFailsLeavesNothing(t *testing.T) {
+func TestV1Create_LeavesNothingAfterAnError(t *testing.T) {
 	cases := []struct {
 		name string
 		l    Limits
@@ -77,7 +77,7 @@ func TestV1CreateThatFailsLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestV1OwnCoresAreSet(t *testing.T) {
+func TestV1Limits_SetReservedCores(t *testing.T) {
 	g := v1Task(t)
 	share := g.V1["cpuset"]
 	reserve := filepath.Join(filepath.Dir(share), "reserve")
@@ -108,7 +108,7 @@ func TestV1OwnCoresAreSet(t *testing.T) {
 	}
 }
 
-func TestV1TaskIsInEveryGroup(t *testing.T) {
+func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 	g := v1Task(t)
 	if err := g.Create(Limits{MemoryMax: 64 << 20}); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestV1TaskIsInEveryGroup(t *testing.T) {
 	eventually(t, "the group is empty", func() bool { empty, _ := g.Empty(); return empty })
 }
 
-func TestV1StatsAndOOMKills(t *testing.T) {
+func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 	g := v1Task(t)
 	if err := g.Create(Limits{MemoryMax: 24 << 20}); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestV1StatsAndOOMKills(t *testing.T) {
 	}
 }
 
-func TestV1CreateEndsAnEarlierRun(t *testing.T) {
+func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	g := v1Task(t)
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestV1CreateEndsAnEarlierRun(t *testing.T) {
 	running(t, start(t, g, "exec sleep 60"), "sleep")
 }
 
-func TestV1RemoveIsIdempotentAndSparesTheLiving(t *testing.T) {
+func TestV1Remove_IsIdempotentAndSparesTheLiving(t *testing.T) {
 	g := v1Task(t)
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestV1RemoveIsIdempotentAndSparesTheLiving(t *testing.T) {
 	}
 }
 
-func TestV1ManyTasksComeAndGoAtOnce(t *testing.T) {
+func TestV1Create_AndRemoveConcurrently(t *testing.T) {
 	g := v1Task(t)
 	done := make(chan error)
 	for i := range 8 {
@@ -256,7 +256,7 @@ func TestV1ManyTasksComeAndGoAtOnce(t *testing.T) {
 	}
 }
 
-func TestAParentOfAnOperatorStays(t *testing.T) {
+func TestRemove_LeavesAnOperatorsParent(t *testing.T) {
 	g := v1Task(t)
 	parent := filepath.Dir(g.V1["pids"])
 	if err := os.Mkdir(parent, 0o755); err != nil {

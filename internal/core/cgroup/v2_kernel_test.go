@@ -42,7 +42,7 @@ func v2Task(t *testing.T) Group {
 	return g
 }
 
-func TestV2TaskIsClonedIntoItsScope(t *testing.T) {
+func TestV2OpenDir_ClonesATaskIntoItsScope(t *testing.T) {
 	g := v2Task(t)
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestV2TaskIsClonedIntoItsScope(t *testing.T) {
 	}
 }
 
-func TestV2KillLeavesNothingOfATree(t *testing.T) {
+func TestV2Kill_EndsATree(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("frozen=%v", frozen), func(t *testing.T) {
 			g := v2Task(t)

@@ -36,7 +36,7 @@ func v2Fixture(t *testing.T, change map[string]string) Group {
 	return Group{Mode: V2, Path: fixture(t, files), Controllers: []string{"memory", "cpu", "cpuset", "pids"}}
 }
 
-func TestV2LimitsAreWritten(t *testing.T) {
+func TestV2Limits_AreWritten(t *testing.T) {
 	zero := uint64(0)
 	cases := []struct {
 		name string
@@ -68,7 +68,7 @@ func TestV2LimitsAreWritten(t *testing.T) {
 	}
 }
 
-func TestV2ErrorsSayWhatIsWrong(t *testing.T) {
+func TestV2Errors_SayWhatIsWrong(t *testing.T) {
 	t.Run("a limit that cannot be written", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.max": "-"})
 		err := g.Create(Limits{MemoryMax: 4096})
@@ -101,7 +101,7 @@ func TestV2ErrorsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestV2ScopeLeftByATaskCanHoldProcessesAgain(t *testing.T) {
+func TestV2Create_MakesAUsedScopeUsable(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.subtree_control": "cpu memory\n", "cgroup.events": "populated 0\nfrozen 1\n", "inner/deep/": ""})
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestV2ScopeLeftByATaskCanHoldProcessesAgain(t *testing.T) {
 	}
 }
 
-func TestV2Stats(t *testing.T) {
+func TestV2Stats_AreRead(t *testing.T) {
 	known := func(n uint64) Value { return Value{n, true} }
 	full := Stats{
 		CPUTotal: known(1500000), CPUUser: known(1000000), CPUSystem: known(500000),
@@ -162,7 +162,7 @@ func TestV2Stats(t *testing.T) {
 	})
 }
 
-func TestV2Processes(t *testing.T) {
+func TestV2Procs_AreListed(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "30\n0\n7\n", "sub/cgroup.procs": "7\n8\n", "sub/deep/cgroup.procs": "9\n", "cgroup.events": "populated 1\nfrozen 0\n"})
 	pids, err := g.Procs()
 	if err != nil || len(pids) != 4 || pids[0] != 7 || pids[3] != 30 {
@@ -173,7 +173,7 @@ func TestV2Processes(t *testing.T) {
 	}
 }
 
-func TestV2KillIsOneWrite(t *testing.T) {
+func TestV2Kill_IsOneWrite(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"}) // more than any pid_max
 	if err := g.KillOnce(); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestV2KillIsOneWrite(t *testing.T) {
 	}
 }
 
-func TestV2EmptyGroupIsNotSpoiledByAKill(t *testing.T) {
+func TestV2Kill_SparesAnEmptyGroup(t *testing.T) {
 	g := v2Fixture(t, nil)
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestV2EmptyGroupIsNotSpoiledByAKill(t *testing.T) {
 	}
 }
 
-func TestTheCallerIsNeverKilled(t *testing.T) {
+func TestKill_RefusesTheCallersGroup(t *testing.T) {
 	self := strings.TrimSpace(string(mustRead(t, "/proc/self/stat")))
 	self, _, _ = strings.Cut(self, " ")
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n", "cgroup.events": "populated 1\n"})
@@ -216,7 +216,7 @@ func mustRead(t testing.TB, path string) []byte {
 	return b
 }
 
-func TestNoGroupDoesNothing(t *testing.T) {
+func TestGroup_OfNoModeDoesNothing(t *testing.T) {
 	for _, g := range []Group{{}, {Mode: None}} {
 		empty, err := g.Empty()
 		if err != nil || !empty {
@@ -240,7 +240,7 @@ func TestNoGroupDoesNothing(t *testing.T) {
 	}
 }
 
-func TestWeightIsThatOfTheOtherDrivers(t *testing.T) {
+func TestWeight_IsThatOfTheOtherDrivers(t *testing.T) {
 	for shares, want := range map[uint64]uint64{1: 1, 2: 1, 10: 4, 100: 17, 1024: 100, 4000: 297, 262144: 10000, 1 << 40: 10000} {
 		if got := weight(shares); got != want {
 			t.Errorf("weight(%d) = %d, want %d", shares, got, want)

@@ -50,7 +50,7 @@ func running(t *testing.T, spec *Spec) int {
 
 func rootOf(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
 
-func TestProgramWithoutDevicesOfItsOwnHasTheHostsMounts(t *testing.T) {
+func TestDevices_NoneLeavesTheHostsMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	host, err := os.Readlink("/proc/thread-self/ns/mnt")
 	must(t, err)
@@ -67,7 +67,7 @@ func TestProgramWithoutDevicesOfItsOwnHasTheHostsMounts(t *testing.T) {
 	}
 }
 
-func TestOwnDevHasWhatTheHostsHas(t *testing.T) {
+func TestDev_HasTheHostsEntries(t *testing.T) {
 	for name, change := range map[string][]func(*testing.T){"this machine's": nil, "one of each": {smallDev}} {
 		t.Run(name, func(t *testing.T) {
 			ownHost(t, change...)
@@ -83,7 +83,7 @@ func TestOwnDevHasWhatTheHostsHas(t *testing.T) {
 	}
 }
 
-func TestOwnDevWorks(t *testing.T) {
+func TestDev_Works(t *testing.T) {
 	ownHost(t, smallDev)
 	must(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
 	must(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
@@ -110,7 +110,7 @@ touch /dev/mine && mknod /dev/node c 1 3 && echo > /dev/node && echo free`, task
 	must(t, unix.Unmount("/dev/bus/usb", 0))
 }
 
-func TestDeviceIsWhereTheTaskExpectsIt(t *testing.T) {
+func TestDevices_AreAtTheTasksPath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o644))
 	for _, row := range []struct{ name, path, beside string }{
@@ -146,7 +146,7 @@ func (s *Spec) arg0(v string) *Spec {
 	return s
 }
 
-func TestRunningProgramSeesADeviceThatWasPluggedAgain(t *testing.T) {
+func TestDevices_AreSeenAfterAReplug(t *testing.T) {
 	ownHost(t, smallDev)
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	look := func() string {
@@ -179,7 +179,7 @@ func (s *Spec) in(t *testing.T, pid int) *Spec {
 	return s
 }
 
-func TestMountsGoOneWay(t *testing.T) {
+func TestMounts_PropagateOneWay(t *testing.T) {
 	dir := t.TempDir()
 	ownHost(t, smallDev)
 	for _, sub := range []string{"/source", "/target", "/later", "/theirs"} {
@@ -224,7 +224,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestMounts(t *testing.T) {
+func TestMounts_AppearInTheTask(t *testing.T) {
 	dir := t.TempDir()
 	for _, sub := range []string{"/source/sub", "/target", "/careful"} {
 		must(t, os.MkdirAll(dir+sub, 0o755))
@@ -278,7 +278,7 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsReadOnlyInItsOwnPlaceForTheTaskAlone(t *testing.T) {
+func TestMounts_MakeADirectoryReadOnlyForTheTaskOnly(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/lib/sub", 0o777))
 	must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666))
@@ -317,7 +317,7 @@ echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinf
 	}
 }
 
-func TestDevicesThatCannotBeGiven(t *testing.T) {
+func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/sub", 0o755))
 	must(t, os.WriteFile(dir+"/file", nil, 0o644))
@@ -387,7 +387,7 @@ func TestDevicesThatCannotBeGiven(t *testing.T) {
 
 // A task's own links can lead a path of a mount anywhere, but not out of its own
 // mounts.
-func TestLinksOnTheWayToATargetChangeNothingOnTheHost(t *testing.T) {
+func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(dir+"/source", 0o755))
 	must(t, os.Mkdir(dir+"/precious", 0o755))
@@ -404,7 +404,7 @@ func TestLinksOnTheWayToATargetChangeNothingOnTheHost(t *testing.T) {
 	}
 }
 
-func TestUserOpensADeviceWithItsGroup(t *testing.T) {
+func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
 	ownHost(t, smallDev)
 	for _, row := range []struct {
 		groups []uint32
@@ -421,7 +421,7 @@ func TestUserOpensADeviceWithItsGroup(t *testing.T) {
 	}
 }
 
-func TestProgramTalksToATerminalOverItsPathInTheTask(t *testing.T) {
+func TestDevices_TerminalWorksAtItsPath(t *testing.T) {
 	ownHost(t)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	must(t, err)
@@ -456,7 +456,7 @@ func TestProgramTalksToATerminalOverItsPathInTheTask(t *testing.T) {
 	expect("got hello\n")
 }
 
-func TestOneMoreProcessSeesWhatTheProgramSees(t *testing.T) {
+func TestSession_SeesTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
@@ -478,7 +478,7 @@ func namespaceOf(t *testing.T, pid int) string {
 
 // A task may have mounts of its own over anything, also where root writes while
 // it starts a program.
-func TestOneMoreProcessWritesNothingAsRootWhereTheTaskHasMounted(t *testing.T) {
+func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > /proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
 		task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
@@ -496,7 +496,7 @@ func TestOneMoreProcessWritesNothingAsRootWhereTheTaskHasMounted(t *testing.T) {
 	}
 }
 
-func TestNodesAreBoundWhereTheyCannotBeMade(t *testing.T) {
+func TestDev_BindsNodesItCannotMake(t *testing.T) {
 	ownHost(t, smallDev)
 	const capMknod = 27
 	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // of this thread, which ends with the test
@@ -506,7 +506,7 @@ func TestNodesAreBoundWhereTheyCannotBeMade(t *testing.T) {
 	}
 }
 
-func TestNodeWithAnACLKeepsIt(t *testing.T) {
+func TestDev_KeepsAnACL(t *testing.T) {
 	ownHost(t, smallDev)
 	must(t, os.Chmod("/dev/ttyUSB0", 0o600))
 	// user::rw- user:65534:rw- group::--- mask::rw- other::---, as posix_acl_xattr.h has it
@@ -527,7 +527,7 @@ func TestNodeWithAnACLKeepsIt(t *testing.T) {
 	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
 }
 
-func TestDevicesNeedTheRightToMount(t *testing.T) {
+func TestDevices_NeedTheRightToMount(t *testing.T) {
 	ownHost(t, smallDev)
 	const capSysAdmin = 21
 	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
@@ -542,7 +542,7 @@ func TestDevicesNeedTheRightToMount(t *testing.T) {
 }
 
 // The supervisor saves which namespace it is: afterwards only the program could say.
-func TestProgramDoesNotRunBeforeItsMountNamespaceIsKept(t *testing.T) {
+func TestLaunch_WaitsUntilTheMountNamespaceIsKept(t *testing.T) {
 	ownHost(t, smallDev)
 	nothingLeft(t)
 	ran := filepath.Join(t.TempDir(), "ran")

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestEachReasonIsOneSentence(t *testing.T) {
+func TestError_IsOneSentence(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	// not t.TempDir: other users could not get in
@@ -150,7 +150,7 @@ func withLoader(t *testing.T, path string) string {
 	return strings.Replace(string(b), old+"\x00", path+strings.Repeat("\x00", len(old)-len(path)+1), 1)
 }
 
-func TestWhatNeedsMoreRightsSaysSo(t *testing.T) {
+func TestError_NamesMissingRights(t *testing.T) {
 	needRoot(t)
 	// a supervisor without any capability, as user 65534
 	as := func(t *testing.T, s *Spec) string {
@@ -208,7 +208,7 @@ func TestWhatNeedsMoreRightsSaysSo(t *testing.T) {
 	})
 }
 
-func TestProgramOnANoexecFileSystem(t *testing.T) {
+func TestError_NamesANoexecFileSystem(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {

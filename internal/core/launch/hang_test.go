@@ -41,7 +41,7 @@ func hungMount(t *testing.T) string {
 	return dir
 }
 
-func TestHungFileSystemHarmsOneStartAlone(t *testing.T) {
+func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 	nothingLeft(t)
 	dir := hungMount(t)
 	for name, c := range map[string]struct {
@@ -111,7 +111,7 @@ func TestHungFileSystemHarmsOneStartAlone(t *testing.T) {
 	}
 }
 
-func TestStartThatTakesTooLongIsKilled(t *testing.T) {
+func TestLaunch_KillsAStartThatTakesTooLong(t *testing.T) {
 	nothingLeft(t)
 	p, r, err := start(&Spec{Command: task.Command{Path: hungMount(t) + "/prog", Dir: "/"}}, nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func waitForStage(t *testing.T, pid int, s Stage) {
 	t.Fatalf("the launcher does not wait in step %q: %s", s, said)
 }
 
-func TestKillDuringExecveIsNoStart(t *testing.T) {
+func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 	nothingLeft(t)
 	dir := hungMount(t)
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
@@ -174,7 +174,7 @@ func TestKillDuringExecveIsNoStart(t *testing.T) {
 	}
 }
 
-func TestCgroupV1IsJoinedByTheProgram(t *testing.T) {
+func TestLaunch_JoinsCgroupV1(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	dir := fmt.Sprintf("/sys/fs/cgroup/pids/outrider-test-launch-%d", os.Getpid())
@@ -229,7 +229,7 @@ func cgroup2(t *testing.T) *os.File {
 	return nil
 }
 
-func TestCgroupV2IsTheProgramsFromTheStart(t *testing.T) {
+func TestLaunch_StartsInCgroupV2(t *testing.T) {
 	nothingLeft(t)
 	group := cgroup2(t)
 	e, err := run(&Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"}}, group)
@@ -241,7 +241,7 @@ func TestCgroupV2IsTheProgramsFromTheStart(t *testing.T) {
 	}
 }
 
-func TestFrozenCgroupIsRefused(t *testing.T) {
+func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 	nothingLeft(t)
 	group := cgroup2(t)
 	freeze := group.Name() + "/cgroup.freeze"
@@ -260,7 +260,7 @@ func TestFrozenCgroupIsRefused(t *testing.T) {
 	}
 }
 
-func TestLauncherByHandSaysWhatItIs(t *testing.T) {
+func TestLauncher_ExplainsItselfByHand(t *testing.T) {
 	cmd := exec.Command(self, "launch")
 	out, err := cmd.CombinedOutput()
 	if err == nil || string(out) != "this role is for the supervisor, which starts it by itself\n" {

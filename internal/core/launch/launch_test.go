@@ -35,7 +35,7 @@ echo "session: $4"
 echo "nice: ${17}"
 `
 
-func TestProgramFindsItselfAsTheCommandSays(t *testing.T) {
+func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestProgramFindsItselfAsTheCommandSays(t *testing.T) {
 	}
 }
 
-func TestDefaultsHideTheSupervisor(t *testing.T) {
+func TestProgram_InheritsNothingOfTheSupervisor(t *testing.T) {
 	nothingLeft(t)
 	// what a supervisor may have about it and a program must not
 	signal.Ignore(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
@@ -119,7 +119,7 @@ func TestDefaultsHideTheSupervisor(t *testing.T) {
 	}
 }
 
-func TestSignalsAndFileLimitOfASupervisorDoNotReachTheProgram(t *testing.T) {
+func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 	if out, err := exec.Command("env", "--block-signal=USR1", "true").CombinedOutput(); err != nil {
 		t.Skipf("env(1) has no --block-signal: %s", out)
 	}
@@ -152,7 +152,7 @@ func specJSON(t *testing.T, s *Spec) *strings.Reader {
 	return strings.NewReader(string(b))
 }
 
-func TestEnvironmentAndArgumentsAreExact(t *testing.T) {
+func TestProgram_GetsExactEnvironmentAndArguments(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin", "EMPTY=", "A=1=2", "NL=a\nb", "UTF=ä€", "SPACE= x ", "DUP=1", "DUP=2", "noequals", "", "LONG=" + strings.Repeat("x", 100_000)}
 	args := []string{"", "a b", "'\"$x", "", "ü\n", strings.Repeat("y", 100_000)}
 	cat := &Spec{Command: task.Command{Path: "cat", Args: []string{"/proc/self/environ"}, Env: env, Dir: "/"}}
@@ -173,7 +173,7 @@ func TestEnvironmentAndArgumentsAreExact(t *testing.T) {
 	}
 }
 
-func TestStdioIsBlockingAndAbsentIsDevNull(t *testing.T) {
+func TestProgram_HasBlockingStdioOrDevNull(t *testing.T) {
 	nothingLeft(t)
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -209,7 +209,7 @@ func TestStdioIsBlockingAndAbsentIsDevNull(t *testing.T) {
 	}
 }
 
-func TestSubreaperKeepsOrphansBelowTheProgram(t *testing.T) {
+func TestProgram_KeepsOrphansAsSubreaper(t *testing.T) {
 	script := `
 orphan=$(sh -c 'sleep 30 >/dev/null 2>&1 & echo $!')
 read -r stat < /proc/$orphan/stat
@@ -227,7 +227,7 @@ kill $orphan`
 	}
 }
 
-func TestTerminalBecomesTheControllingOne(t *testing.T) {
+func TestProgram_GetsAControllingTerminal(t *testing.T) {
 	nothingLeft(t)
 	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -272,7 +272,7 @@ func TestTerminalBecomesTheControllingOne(t *testing.T) {
 	}
 }
 
-func TestNetworkNamespaceIsEntered(t *testing.T) {
+func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 	needRoot(t)
 	holder := exec.Command("unshare", "-n", "sh", "-c", "echo ready; exec sleep 60")
 	out, err := holder.StdoutPipe()
@@ -306,7 +306,7 @@ func TestNetworkNamespaceIsEntered(t *testing.T) {
 	}
 }
 
-func TestLauncherWorksOnAnyThread(t *testing.T) {
+func TestLauncher_WorksOnAnyThread(t *testing.T) {
 	nothingLeft(t)
 	l := Default
 	l.Args = []string{"outrider-supervisor", "launch-off-main"}
@@ -336,7 +336,7 @@ func TestLauncherWorksOnAnyThread(t *testing.T) {
 	}
 }
 
-func TestFilesOfTheTaskAreMadeExecutable(t *testing.T) {
+func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir() // under directories of mode 0755 and 0777 only
 	taskDir := filepath.Join(dir, "task")
@@ -456,7 +456,7 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-func TestLookupOrder(t *testing.T) {
+func TestLauncher_LooksUpInOrder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(place string) string {
 		d := filepath.Join(dir, place)
@@ -514,7 +514,7 @@ func TestLookupOrder(t *testing.T) {
 	}
 }
 
-func TestSupervisorGoneMeansNoProgram(t *testing.T) {
+func TestLauncher_StartsNothingWithoutSupervisor(t *testing.T) {
 	nothingLeft(t)
 	marker := filepath.Join(t.TempDir(), "ran")
 	p, r, err := start(shell("touch "+marker), nil)
@@ -533,7 +533,7 @@ func TestSupervisorGoneMeansNoProgram(t *testing.T) {
 	}
 }
 
-func TestKillEndsALauncherThatWaits(t *testing.T) {
+func TestLauncher_EndsByKill(t *testing.T) {
 	nothingLeft(t)
 	marker := filepath.Join(t.TempDir(), "ran")
 	p, r, err := start(shell("touch "+marker), nil)
@@ -551,7 +551,7 @@ func TestKillEndsALauncherThatWaits(t *testing.T) {
 	}
 }
 
-func TestProgramThatEndsAtOnceWasStarted(t *testing.T) {
+func TestLaunch_ReportsAProgramThatEndsAtOnce(t *testing.T) {
 	nothingLeft(t)
 	for i := range 300 {
 		e, err := run(&Spec{Command: task.Command{Path: "/bin/false", Dir: "/"}}, nil)
@@ -561,7 +561,7 @@ func TestProgramThatEndsAtOnceWasStarted(t *testing.T) {
 	}
 }
 
-func TestTightLimitsBindTheProgramNotTheLauncher(t *testing.T) {
+func TestLauncher_IsNotBoundByTheProgramsLimits(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	for name, limit := range map[string]task.Rlimit{

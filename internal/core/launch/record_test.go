@@ -24,7 +24,7 @@ func wantProgress(t *testing.T, spec *Spec, want task.Progress) {
 	}
 }
 
-func TestRecordSaysThatTheProgramWasExecuted(t *testing.T) {
+func TestRecord_SaysThatTheProgramWasExecuted(t *testing.T) {
 	nothingLeft(t)
 	spec := recorded(t, shell("exit 3"))
 	p, r, err := start(spec, nil)
@@ -45,7 +45,7 @@ func TestRecordSaysThatTheProgramWasExecuted(t *testing.T) {
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
-func TestRecordIsNotTheProgramsToHold(t *testing.T) {
+func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	spec := recorded(t, shell("ls /proc/self/fd | wc -l; kill -STOP $$"))
 	p, r, err := start(spec, nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestRecordIsNotTheProgramsToHold(t *testing.T) {
 }
 
 // What ends as a launcher takes its mark back, whatever limits it has by then.
-func TestRecordNeverSaysThatAFailedStartRan(t *testing.T) {
+func TestRecord_NeverSaysThatAFailedStartRan(t *testing.T) {
 	nothingLeft(t)
 	for name, change := range map[string]func(*Spec){
 		"no such program":          func(s *Spec) { s.Command.Path = "/nowhere/prog" },
@@ -92,7 +92,7 @@ func TestRecordNeverSaysThatAFailedStartRan(t *testing.T) {
 
 var noFiles = []task.Rlimit{{Resource: unix.RLIMIT_FSIZE}}
 
-func TestProgramThatMayWriteNoFileIsRecorded(t *testing.T) {
+func TestRecord_WorksUnderAFileSizeLimitOfZero(t *testing.T) {
 	spec := recorded(t, shell("ulimit -f"))
 	spec.Command.Rlimits = noFiles
 	if e := mustRun(t, spec); e.out != "0\n" {
@@ -103,7 +103,7 @@ func TestProgramThatMayWriteNoFileIsRecorded(t *testing.T) {
 
 // The supervisor dies when the launcher has been told everything: nobody would
 // know of the program.
-func TestRecordNeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
+func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	nothingLeft(t)
 	file := filepath.Join(t.TempDir(), "ran")
 	spec := recorded(t, shell("touch "+file))
@@ -127,7 +127,7 @@ func TestRecordNeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	wantProgress(t, spec, task.ProgressNever)
 }
 
-func TestLauncherKilledBeforeItRanIsRecorded(t *testing.T) {
+func TestRecord_SaysThatALauncherWasKilled(t *testing.T) {
 	spec := recorded(t, shell("exit 0"))
 	p, r, err := start(spec, nil)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestLauncherKilledBeforeItRanIsRecorded(t *testing.T) {
 }
 
 // A program is no launcher for having its name.
-func TestProgramWithALaunchersNameIsStarted(t *testing.T) {
+func TestLaunch_AcceptsAProgramWithALaunchersName(t *testing.T) {
 	nothingLeft(t)
 	path := filepath.Join(t.TempDir(), processName(StageExec))
 	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
@@ -154,7 +154,7 @@ func TestProgramWithALaunchersNameIsStarted(t *testing.T) {
 	}
 }
 
-func TestStartWithoutARecordIsRefused(t *testing.T) {
+func TestRecord_IsNeededToStart(t *testing.T) {
 	nothingLeft(t)
 	spec := shell("exit 0")
 	spec.Record = "/nowhere/record"

@@ -13,7 +13,7 @@ import (
 )
 
 // Each start has its own mixture, so one that leaks into another is seen.
-func TestAThousandDifferentStartsAtOnce(t *testing.T) {
+func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
 	needRoot(t)
 	const starts, atOnce = 1000, 8
 	one := func(i int) error {

@@ -40,7 +40,7 @@ func fill(v reflect.Value, n *uint64) {
 	}
 }
 
-func TestWireCarriesEveryField(t *testing.T) {
+func TestWire_CarriesEveryField(t *testing.T) {
 	var full Spec
 	n := uint64(0)
 	fill(reflect.ValueOf(&full).Elem(), &n)
@@ -66,13 +66,13 @@ func TestWireCarriesEveryField(t *testing.T) {
 	}
 }
 
-func TestWireRefusesNUL(t *testing.T) {
+func TestWire_RefusesNUL(t *testing.T) {
 	if _, err := encodeSpec(&Spec{Command: task.Command{Args: []string{"a\x00b"}}}); !errors.Is(err, errNUL) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestErrorOverTheWire(t *testing.T) {
+func TestWire_CarriesErrors(t *testing.T) {
 	want := &Error{Stage: StageExec, Message: "no \"such\" thing", Errno: syscall.ENOENT, Temporary: true}
 	got := decodeError(encodeError(want))
 	if !reflect.DeepEqual(got, want) || !errors.Is(got, fs.ErrNotExist) {

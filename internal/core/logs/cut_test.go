@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCut(t *testing.T) {
+func TestCut_EndsAtLines(t *testing.T) {
 	long := strings.Repeat("x", lineSlack)
 	for name, c := range map[string]struct {
 		queued      string

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAFIFOReplacesWhatWasLeft(t *testing.T) {
+func TestMakeFIFO_ReplacesAnOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stdout")
 	victim := filepath.Join(t.TempDir(), "victim")
 	must(t, os.WriteFile(victim, nil, 0o644))
@@ -39,7 +39,7 @@ func TestAFIFOReplacesWhatWasLeft(t *testing.T) {
 	}
 }
 
-func TestATaskOfAnotherUserCanReopenItsStdout(t *testing.T) {
+func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to run a process as another user")
 	}
@@ -65,7 +65,7 @@ func TestATaskOfAnotherUserCanReopenItsStdout(t *testing.T) {
 	equal(t, all, []byte("one\ntwo\nthree\n"))
 }
 
-func TestTheTasksEndBlocksAndTheReadEndDoesNot(t *testing.T) {
+func TestFIFO_BlocksAtTheTasksEndOnly(t *testing.T) {
 	path := fifo(t)
 	task, err := OpenTaskEnd(path)
 	must(t, err)
@@ -87,7 +87,7 @@ func TestTheTasksEndBlocksAndTheReadEndDoesNot(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWithItsLastWriterAndNotBeforeItsFirst(t *testing.T) {
+func TestStream_EndsWithItsLastWriter(t *testing.T) {
 	alloc, logs := allocDir(t)
 	path := fifo(t)
 	fd, err := OpenReadEnd(path)
@@ -118,7 +118,7 @@ func TestAStreamEndsWithItsLastWriterAndNotBeforeItsFirst(t *testing.T) {
 	equal(t, all, []byte("last words"))
 }
 
-func TestDrainEmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
+func TestDrain_EmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 1000})
 	if _, err := unix.FcntlInt(task.Fd(), unix.F_SETPIPE_SZ, 1<<20); err != nil {
@@ -142,7 +142,7 @@ func nomadFIFO(t *testing.T) string {
 	return path
 }
 
-func TestNomadsFIFOKeepsOutputWhileNoLogmonLives(t *testing.T) {
+func TestNomadFIFO_KeepsOutputWithoutLogmon(t *testing.T) {
 	path := nomadFIFO(t)
 	out, err := OpenNomadFIFO(path, os.Getuid(), os.Getgid()) // nobody reads
 	must(t, err)
@@ -169,7 +169,7 @@ func TestNomadsFIFOKeepsOutputWhileNoLogmonLives(t *testing.T) {
 	}
 }
 
-func TestNomadsFIFOBlocksForATaskAndBelongsToIt(t *testing.T) {
+func TestNomadFIFO_BlocksForATaskAndBelongsToIt(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to give a file away")
 	}
@@ -188,7 +188,7 @@ func TestNomadsFIFOBlocksForATaskAndBelongsToIt(t *testing.T) {
 	}
 }
 
-func TestNomadsFIFOIsRefusedIfItIsSomethingElse(t *testing.T) {
+func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 	for name, plant := range map[string]func(path, victim string) error{
 		"nothing":         func(path, victim string) error { return nil },
 		"a file":          func(path, victim string) error { return os.WriteFile(path, nil, 0o666) },
@@ -236,7 +236,7 @@ func TestNomadsFIFOIsRefusedIfItIsSomethingElse(t *testing.T) {
 	}
 }
 
-func TestDisabledLogsGoToNull(t *testing.T) {
+func TestNomadFIFO_IsDevNullForDisabledLogs(t *testing.T) {
 	out, err := OpenNomadFIFO(os.DevNull, 65534, 65534)
 	must(t, err)
 	defer out.Close()

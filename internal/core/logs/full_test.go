@@ -53,7 +53,7 @@ func openStream(t *testing.T, cfg Config) (*os.File, *Stream) {
 	return task, s
 }
 
-func TestOutputWaitsForAFullDisk(t *testing.T) {
+func TestStream_WaitsForAFullDisk(t *testing.T) {
 	for _, splice := range []bool{true, false} {
 		t.Run(fmt.Sprintf("splice %v", splice), func(t *testing.T) {
 			alloc, logs := smallDisk(t, 256<<10)
@@ -97,7 +97,7 @@ func TestOutputWaitsForAFullDisk(t *testing.T) {
 	}
 }
 
-func TestOutputIsDroppedAndCountedAfterTheGrace(t *testing.T) {
+func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
 	task, s := openStream(t, Config{AllocDir: alloc, Grace: 5 * time.Second})
 	free := fill(t, logs, 4<<10)
@@ -141,7 +141,7 @@ func TestOutputIsDroppedAndCountedAfterTheGrace(t *testing.T) {
 	equal(t, all, slices.Concat(data[:4<<10], data[4<<10+dropped:][:40<<10]))
 }
 
-func TestWhatWasDroppedIsToldAtTheEnd(t *testing.T) {
+func TestStream_ReportsDroppedBytesAtTheEnd(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
 	task, s := openStream(t, Config{AllocDir: alloc})
 	fill(t, logs, 0)
@@ -168,7 +168,7 @@ func TestWhatWasDroppedIsToldAtTheEnd(t *testing.T) {
 	t.Errorf("no end: %q", events)
 }
 
-func TestADiskAtItsBrinkDoesNotFloodTheUser(t *testing.T) {
+func TestStream_ReportsShortWaitsRarely(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
 	task, s := openStream(t, Config{AllocDir: alloc})
 	now := time.Now()
@@ -191,7 +191,7 @@ func TestADiskAtItsBrinkDoesNotFloodTheUser(t *testing.T) {
 	}
 }
 
-func TestRotationOnAFullDiskMakesRoom(t *testing.T) {
+func TestStream_RotationMakesRoomOnAFullDisk(t *testing.T) {
 	alloc, logs := smallDisk(t, 64<<10)
 	task, s := openStream(t, Config{AllocDir: alloc, MaxFiles: 2, MaxFileSize: 16 << 10})
 	data := text(1<<20, 100)
@@ -200,7 +200,7 @@ func TestRotationOnAFullDiskMakesRoom(t *testing.T) {
 	equal(t, all, data[len(data)-len(all):])
 }
 
-func TestARealTaskOutlivesAFullDisk(t *testing.T) {
+func TestStream_RealTaskOutlivesAFullDisk(t *testing.T) {
 	alloc, logs := smallDisk(t, 128<<10)
 	path := fifo(t)
 	out, err := OpenTaskEnd(path)

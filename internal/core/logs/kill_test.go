@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestNothingIsLostOrRepeatedWhenThePumpIsKilled(t *testing.T) {
+func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 	const (
 		kills = 20
 		most  = 2_500_000 // lines: all that the files keep, which no test should need

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAQuietWriterIsWaitedForLongerAndABusyOneNot(t *testing.T) {
+func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 	var p pace
 	now := time.Now()
 	// turn is the first bytes, and the end of the wait; it returns how long that was
@@ -41,7 +41,7 @@ func TestAQuietWriterIsWaitedForLongerAndABusyOneNot(t *testing.T) {
 	}
 }
 
-func TestStreamsWakeTheLoopTogether(t *testing.T) {
+func TestPace_WakesStreamsTogether(t *testing.T) {
 	deadlines := map[time.Time]bool{}
 	now := time.Now()
 	for i := range 100 {

@@ -28,7 +28,7 @@ func text(n, longest int) []byte {
 	return b.Bytes()
 }
 
-func TestOutputIsIdenticalThroughRotations(t *testing.T) {
+func TestStream_KeepsOutputThroughRotations(t *testing.T) {
 	for name, c := range map[string]struct {
 		data    []byte
 		size    int64
@@ -75,7 +75,7 @@ func TestOutputIsIdenticalThroughRotations(t *testing.T) {
 	}
 }
 
-func TestBytesComingOneByOneAreCutAtLines(t *testing.T) {
+func TestStream_CutsSingleBytesAtLines(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 1000, MaxFileSize: 50})
 	data := text(2000, 30)
@@ -93,7 +93,7 @@ func TestBytesComingOneByOneAreCutAtLines(t *testing.T) {
 	}
 }
 
-func TestOnlyTheNewestFilesAreKept(t *testing.T) {
+func TestStream_KeepsTheNewestFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 3, MaxFileSize: 1000})
 	// another task's, and another stream's, are none of our business
@@ -115,7 +115,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	}
 }
 
-func TestOpenGoesOnAtTheNewestFile(t *testing.T) {
+func TestOpen_GoesOnAtTheNewestFile(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for i, text := range map[int]string{2: "two\n", 9: "nine\n", 10: "ten\n"} {
 		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte(text), 0o644))
@@ -129,7 +129,7 @@ func TestOpenGoesOnAtTheNewestFile(t *testing.T) {
 	}
 }
 
-func TestOpenRemovesWhatIsTooMuch(t *testing.T) {
+func TestOpen_RemovesSurplusFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for i := range 8 {
 		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte("x"), 0o644))
@@ -141,7 +141,7 @@ func TestOpenRemovesWhatIsTooMuch(t *testing.T) {
 	}
 }
 
-func TestNewFilesHaveTheModeOfLogmons(t *testing.T) {
+func TestOpen_MakesFilesWithLogmonsMode(t *testing.T) {
 	alloc, logs := allocDir(t)
 	stream(t, Config{AllocDir: alloc})
 	fi, err := os.Stat(filepath.Join(logs, "web.stdout.0"))
@@ -153,7 +153,7 @@ func TestNewFilesHaveTheModeOfLogmons(t *testing.T) {
 	}
 }
 
-func TestTruncatedAndRemovedFilesAreNoticed(t *testing.T) {
+func TestStream_NoticesTruncatedAndRemovedFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc})
 	put(t, task, s, []byte("first\n"))
@@ -171,7 +171,7 @@ func TestTruncatedAndRemovedFilesAreNoticed(t *testing.T) {
 	}
 }
 
-func TestOutputGoesOnInADirectoryThatWasRenamed(t *testing.T) {
+func TestStream_GoesOnInARenamedDirectory(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 100})
 	elsewhere := t.TempDir()
@@ -187,7 +187,7 @@ func TestOutputGoesOnInADirectoryThatWasRenamed(t *testing.T) {
 	}
 }
 
-func TestARemovedDirectoryIsSurvived(t *testing.T) {
+func TestStream_SurvivesARemovedDirectory(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000})
 	must(t, os.RemoveAll(logs))
@@ -236,7 +236,7 @@ var planted = map[string]struct {
 	}, true},
 }
 
-func TestNothingPlantedIsWrittenTo(t *testing.T) {
+func TestOpen_WritesToNoPlantedFile(t *testing.T) {
 	for name, c := range planted {
 		for _, when := range []string{"before the start", "before the rotation"} {
 			t.Run(name+" "+when, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestNothingPlantedIsWrittenTo(t *testing.T) {
 	}
 }
 
-func TestManyPlantedDirectoriesAreSkippedFast(t *testing.T) {
+func TestOpen_SkipsManyPlantedDirectories(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 8})
 	for i := 1; i <= 5000; i++ {
@@ -293,7 +293,7 @@ func TestManyPlantedDirectoriesAreSkippedFast(t *testing.T) {
 	}
 }
 
-func TestIndexesThatNoLogReachesAreIgnored(t *testing.T) {
+func TestOpen_IgnoresImpossibleIndexes(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for _, n := range []string{"9223372036854775807", "9999999999999999", "007", "+3", "-1", "x", ""} {
 		must(t, os.WriteFile(filepath.Join(logs, "web.stdout."+n), nil, 0o644))
@@ -304,7 +304,7 @@ func TestIndexesThatNoLogReachesAreIgnored(t *testing.T) {
 	}
 }
 
-func TestALogDirectoryThatIsALinkIsNotFollowed(t *testing.T) {
+func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
 	for _, which := range []string{"alloc", "alloc/logs"} {
 		t.Run(which, func(t *testing.T) {
 			alloc, logs := allocDir(t)
@@ -352,7 +352,7 @@ func TestALogDirectoryThatIsALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestOpen_RefusesBadConfigs(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"a relative directory": {AllocDir: "alloc", Name: "web.stdout"},
 		"a name with a slash":  {AllocDir: "/", Name: "../web.stdout"},
@@ -367,7 +367,7 @@ func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-func TestNoDescriptorIsLeaked(t *testing.T) {
+func TestStream_LeaksNoDescriptor(t *testing.T) {
 	alloc, _ := allocDir(t)
 	path := fifo(t)
 	must(t, peekOnce(t)) // the scratch pipe stays

@@ -34,7 +34,7 @@ func swap(t *testing.T, do func() error) (stop func()) {
 
 // A task may write in the directory of its logs, and so exchange a file between the look
 // at it and its opening. The victim is what the supervisor may write to and the task not.
-func TestAFileThatIsExchangedWhileItIsOpenedIsNotWrittenTo(t *testing.T) {
+func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 	for name, plant := range map[string]func(victim, path string) error{
 		"for a symbolic link": os.Symlink,
 		"for a second name":   os.Link,

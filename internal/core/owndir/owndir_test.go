@@ -55,7 +55,7 @@ func must(t *testing.T, err error) {
 const sticky = fs.ModeSticky | 0o777
 
 // What is refused is neither opened nor made, and the error names what has to be changed.
-func TestADirectoryThatAnotherUserCanReplaceIsRefused(t *testing.T) {
+func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 	for name, row := range map[string]struct {
 		arrange func(place)
 		dir     string
@@ -110,7 +110,7 @@ func TestADirectoryThatAnotherUserCanReplaceIsRefused(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatNobodyElseCanReplaceIsMade(t *testing.T) {
+func TestMake_MakesAPrivateDirectory(t *testing.T) {
 	for name, row := range map[string]struct {
 		arrange  func(place)
 		dir, got string
@@ -166,7 +166,7 @@ func TestADirectoryThatNobodyElseCanReplaceIsMade(t *testing.T) {
 }
 
 // A user who is not root has directories, too, and with a umask of 002 also in a group of their own.
-func TestAUsersOwnDirectoryIsTheirsAlone(t *testing.T) {
+func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become other users")
 	}
@@ -224,7 +224,7 @@ func as(t *testing.T, uid int, f func()) {
 	}
 }
 
-func TestARelativePathIsRefused(t *testing.T) {
+func TestMake_RefusesARelativePath(t *testing.T) {
 	if _, err := Make("a", 0o700); err == nil || !strings.Contains(err.Error(), "not absolute") {
 		t.Errorf("error %v", err)
 	}

@@ -19,7 +19,7 @@ func ended(t *testing.T, o *orphan) time.Duration {
 }
 
 // go-plugin gives up on a start after a minute, which is longer than one grace period.
-func TestAPluginIsNotEndedBeforeASlowAgentHasConnected(t *testing.T) {
+func TestOrphan_WaitsForASlowAgent(t *testing.T) {
 	t.Setenv(graceEnv, "30s")
 	for name, parent := range map[string]int{"whose parent lives": 0, "whose parent is gone, too, for one": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestAPluginIsNotEndedBeforeASlowAgentHasConnected(t *testing.T) {
 	}
 }
 
-func TestAPluginIsNotEndedWhileAnAgentIsConnected(t *testing.T) {
+func TestOrphan_StaysWhileAnAgentIsConnected(t *testing.T) {
 	t.Setenv(graceEnv, "30s")
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrphan(hclog.NewNullLogger())
@@ -54,7 +54,7 @@ func TestAPluginIsNotEndedWhileAnAgentIsConnected(t *testing.T) {
 	})
 }
 
-func TestAPluginThatWasConnectedAndWhoseParentLivesDoesNotEnd(t *testing.T) {
+func TestOrphan_StaysWhileItsParentLives(t *testing.T) {
 	t.Setenv(graceEnv, "30s")
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrphan(hclog.NewNullLogger())

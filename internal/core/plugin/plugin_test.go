@@ -155,7 +155,7 @@ func (h home) wantEmpty(t *testing.T) {
 	}
 }
 
-func TestNomadsLoaderTakesADriver(t *testing.T) {
+func TestServe_LoadsADriver(t *testing.T) {
 	d, ok := dispense(t, "driver", map[string]any{"greeting": "moin"}).Plugin().(drivers.DriverPlugin)
 	if !ok {
 		t.Fatal("not a driver")
@@ -211,7 +211,7 @@ func TestNomadsLoaderTakesADriver(t *testing.T) {
 
 // A job's author says how large the config block is; the plugin serves every task of
 // the node.
-func TestATaskConfigOf50MBIsNeverDecoded(t *testing.T) {
+func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	instance := dispense(t, "driver", nil)
 	d := instance.Plugin().(drivers.DriverPlugin)
 	reattach, _ := instance.ReattachConfig()
@@ -251,7 +251,7 @@ func TestATaskConfigOf50MBIsNeverDecoded(t *testing.T) {
 	t.Logf("at its largest the plugin had %d kB", kB)
 }
 
-func TestNomadsLoaderTakesADevicePlugin(t *testing.T) {
+func TestServe_LoadsADevicePlugin(t *testing.T) {
 	d, ok := dispense(t, "device", nil).Plugin().(device.DevicePlugin)
 	if !ok {
 		t.Fatal("not a device plugin")
@@ -373,7 +373,7 @@ func wantEnd(t *testing.T, pid int) {
 	}
 }
 
-func TestAnOrphanEndsAfterTheGracePeriod(t *testing.T) {
+func TestOrphan_EndsAfterTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	const grace = 3 * time.Second
 	f := startAgent(t, grace)
@@ -382,7 +382,7 @@ func TestAnOrphanEndsAfterTheGracePeriod(t *testing.T) {
 	f.wantCleanEndAfter(grace, f.killAgent())
 }
 
-func TestAnAgentThatLivesMayDisconnect(t *testing.T) {
+func TestOrphan_StaysWhenALivingAgentDisconnects(t *testing.T) {
 	t.Parallel()
 	const grace = 3 * time.Second
 	f := startAgent(t, grace)
@@ -394,7 +394,7 @@ func TestAnAgentThatLivesMayDisconnect(t *testing.T) {
 	f.wantCleanEndAfter(grace, f.killAgent())
 }
 
-func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
+func TestOrphan_StaysWhenAnAgentReattaches(t *testing.T) {
 	t.Parallel()
 	const grace = 10 * time.Second // in which an agent has to connect
 	f := startAgent(t, grace)
@@ -422,7 +422,7 @@ func TestAnAgentThatReattachesKeepsThePluginAlive(t *testing.T) {
 	f.wantCleanEndAfter(grace, begun)
 }
 
-func TestAStartEndsWithTheAgentThatAskedForIt(t *testing.T) {
+func TestServe_EndsAStartWithItsAgent(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t, time.Hour)
 	other, leave := f.attach()
@@ -463,7 +463,7 @@ func TestAStartEndsWithTheAgentThatAskedForIt(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestSignalsAreTheAgentsAffair(t *testing.T) {
+func TestSignals_DoNotEndAConnectedPlugin(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t, time.Hour)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
@@ -477,7 +477,7 @@ func TestSignalsAreTheAgentsAffair(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestSIGTERMEndsAnOrphanAtOnce(t *testing.T) {
+func TestSignals_SIGTERMEndsAnOrphan(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t, time.Hour)
 	f.killAgent()
@@ -489,7 +489,7 @@ func TestSIGTERMEndsAnOrphanAtOnce(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestAPluginToWhichNobodyConnectsEnds(t *testing.T) {
+func TestOrphan_EndsWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -503,7 +503,7 @@ func TestAPluginToWhichNobodyConnectsEnds(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-func TestRunByHand(t *testing.T) {
+func TestCommandLine_AnswersAPerson(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -544,7 +544,7 @@ func TestRunByHand(t *testing.T) {
 	}
 }
 
-func TestAVersionIsOneThatNomadParses(t *testing.T) {
+func TestVersion_IsOneThatNomadParses(t *testing.T) {
 	for given, want := range map[string]string{
 		"":        "0.0.0-dev",
 		"(devel)": "0.0.0-dev",

@@ -27,7 +27,7 @@ func labels(n int) string {
 }
 
 // The bound itself is allowed, and nothing beyond it.
-func TestABoundIsNeitherTakenForTheNextValueNorLeftOut(t *testing.T) {
+func TestBounds_AreInclusive(t *testing.T) {
 	s := Of[bounded]()
 	for config, want := range map[string]string{
 		"number = 2": "", "number = 7": "",
@@ -68,7 +68,7 @@ func TestABoundIsNeitherTakenForTheNextValueNorLeftOut(t *testing.T) {
 }
 
 // A size beyond what an int64 holds would be a negative one.
-func TestASizeThatDoesNotFitIsNotRead(t *testing.T) {
+func TestSize_RefusesOverflow(t *testing.T) {
 	for _, text := range []string{"8388608TiB", "9223372036854775807", "9999999999999999999", "1e400"} {
 		if n, err := ParseSize(text); err == nil {
 			t.Errorf("%s: got %d", text, n)

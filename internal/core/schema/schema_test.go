@@ -128,7 +128,7 @@ func decodeInterface[T any](t *testing.T, s *Schema[T], config any) (T, error) {
 	return task, err
 }
 
-func TestAConfigurationThatSaysLittleHasTheDefaults(t *testing.T) {
+func TestDecode_FillsDefaults(t *testing.T) {
 	want := testConfig{
 		common: common{StateDir: "/var/lib/x"}, Command: "true", KillMode: "process", Wait: "30s", Pid: true, Factor: 1.5,
 		Logs: logs{MaxFiles: 10, MaxFileSize: "10MiB"}, Mounts: []mount{},
@@ -154,7 +154,7 @@ func TestAConfigurationThatSaysLittleHasTheDefaults(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatSaysAll(t *testing.T) {
+func TestDecode_ReadsEveryOption(t *testing.T) {
 	const text = `
 		state_dir = "/s"
 		command = "run"
@@ -208,7 +208,7 @@ func TestAConfigurationThatSaysAll(t *testing.T) {
 	}
 }
 
-func TestAMapIsABlockOrAnAttribute(t *testing.T) {
+func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
 	want := map[string]string{"A": "1", "b.c/d": "2"}
 	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
 		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
@@ -241,7 +241,7 @@ func TestAMapIsABlockOrAnAttribute(t *testing.T) {
 	}
 }
 
-func TestAMistakeIsOneClearSentence(t *testing.T) {
+func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"unknown option":         {`comand = "x"` + "\n" + `command = "y"`, `Invalid label: No argument or block type is named "comand".`},
 		"unknown option, nested": {"command = \"y\"\nlogs { max_file = 1 }", `Invalid label: No argument or block type is named "max_file". Did you mean "max_files"?`},
@@ -280,7 +280,7 @@ func TestAMistakeIsOneClearSentence(t *testing.T) {
 	}
 }
 
-func TestNoPluginConfigIsTheDefaultOne(t *testing.T) {
+func TestDecode_OfNothingIsTheDefault(t *testing.T) {
 	s := Of[common]()
 	got, err := s.Decode(nil)
 	if err != nil || got != s.Default() || got.StateDir != "/var/lib/x" {
@@ -295,7 +295,7 @@ func TestNoPluginConfigIsTheDefaultOne(t *testing.T) {
 	}
 }
 
-func TestTheExampleUncommentedIsTheDefault(t *testing.T) {
+func TestExample_UncommentedIsTheDefault(t *testing.T) {
 	type config struct {
 		common
 		KillMode string `codec:"kill_mode" default:"process" enum:"process,group" doc:"Mode."`
@@ -327,7 +327,7 @@ func TestTheExampleUncommentedIsTheDefault(t *testing.T) {
 	}
 }
 
-func TestADefaultMayHoldAnyCharacter(t *testing.T) {
+func TestDefault_MayHaveAnyCharacter(t *testing.T) {
 	type config struct {
 		Odd string `codec:"odd" default:"a\"b\\${c}%{d}\n\t\u00e9" doc:"Quoting."`
 	}
@@ -337,7 +337,7 @@ func TestADefaultMayHoldAnyCharacter(t *testing.T) {
 	}
 }
 
-func TestAMalformedStructPanics(t *testing.T) {
+func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   func()
 		want string
@@ -429,7 +429,7 @@ func TestAMalformedStructPanics(t *testing.T) {
 	}
 }
 
-func TestAMalformedTagIsAnError(t *testing.T) {
+func TestSplitTag_RefusesAMalformedTag(t *testing.T) {
 	for _, tag := range []string{`codec:"a" doc:A.`, `codec:"a`, `codec`, `codec:"a" codec:"b"`} {
 		if tags, err := splitTag(tag); err == nil {
 			t.Errorf("%s: got %v, want an error", tag, tags)
@@ -437,7 +437,7 @@ func TestAMalformedTagIsAnError(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
+func TestSize_IsParsed(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10, "1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {
 		if got, err := ParseSize(text); err != nil || got != want || Size(text).Bytes() != want {
 			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
@@ -450,7 +450,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestTheDocumentationHasARowForEveryOption(t *testing.T) {
+func TestDoc_HasARowForEveryOption(t *testing.T) {
 	got := testSchema.Markdown()
 	for _, want := range []string{
 		"| `command` | string | required | The program. |\n",

@@ -25,7 +25,7 @@ func (p severalParts) Validate() error {
 }
 
 // Who corrects a configuration wants to do it once.
-func TestAValidatorTellsAllOfItsMistakesWhateverIsWrongBelowIt(t *testing.T) {
+func TestValidate_ReportsAllMistakesOfAValidator(t *testing.T) {
 	s := Of[severalConfig]()
 	c := severalConfig{Size: 1, Parts: map[string]severalParts{"a": {Wrong: 2}, "b": {}, "c": {Wrong: 1}}}
 	want := `part "a": one more; part "a": one more; part "c": one more; the whole is wrong`

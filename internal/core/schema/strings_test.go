@@ -53,7 +53,7 @@ func eachWay(t *testing.T, test func(t *testing.T, decode func(string) (labelled
 	})
 }
 
-func TestStringsAreOneStringOrAList(t *testing.T) {
+func TestStrings_AreOneStringOrAList(t *testing.T) {
 	const text = `
 		only = "x"
 		period = "1m"
@@ -102,7 +102,7 @@ func TestStringsAreOneStringOrAList(t *testing.T) {
 	})
 }
 
-func TestStringsThatAreNotWrittenHaveTheirDefault(t *testing.T) {
+func TestStrings_HaveDefaults(t *testing.T) {
 	want := labelled{Only: Strings{"a", "b"}, Period: "30s"}
 	eachWay(t, func(t *testing.T, decode func(string) (labelled, error)) {
 		got, err := decode("")
@@ -115,7 +115,7 @@ func TestStringsThatAreNotWrittenHaveTheirDefault(t *testing.T) {
 	})
 }
 
-func TestAMistakeInALabelledBlockIsOneClearSentence(t *testing.T) {
+func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"a number":             {"device \"zwave\" {\nid = 1624\n}", `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
 		"a number in a list":   {`device "zwave" { id = ["0658:0200", 1624] }`, `device "zwave": id[1] 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
@@ -153,21 +153,21 @@ func TestAMistakeInALabelledBlockIsOneClearSentence(t *testing.T) {
 	}
 }
 
-func TestAnUnquotedHexNumberIsToldAsItArrives(t *testing.T) {
+func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
 	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
 	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
 
-func TestTextInALabelledBlockIsNoTemplateASecondTime(t *testing.T) {
+func TestLabelledBlock_TextIsExpandedOnce(t *testing.T) {
 	got, err := decodeAgent(t, labelledSchema, `exclude "a" { serial = "$${x}%%{y}" }`)
 	if err != nil || got.Exclude["a"].Serial[0] != "${x}%{y}" {
 		t.Errorf("got %+v, %v", got.Exclude, err)
 	}
 }
 
-func TestLabelledBlocksShareNothing(t *testing.T) {
+func TestLabelledBlock_SharesNothing(t *testing.T) {
 	type shelf struct {
 		Books []string          `codec:"books" doc:"Books."`
 		Notes map[string]string `codec:"notes" doc:"Notes."`
@@ -198,7 +198,7 @@ func TestLabelledBlocksShareNothing(t *testing.T) {
 	}
 }
 
-func TestALabelledBlockWithStringsIsDocumented(t *testing.T) {
+func TestLabelledBlock_IsDocumented(t *testing.T) {
 	got := labelledSchema.Markdown()
 	for _, want := range []string{
 		"| `device` | block, labelled with its type |  | Devices. |\n| `device.id` | string or list of strings |  | Ids. |\n",

@@ -94,7 +94,7 @@ func (h *host) disguised(as, file string) *task.State {
 
 var disguises = []string{"a launcher's arguments", launchersName, noArguments}
 
-func TestTaskThatLooksLikeALauncherIsNoLauncher(t *testing.T) {
+func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		for _, as := range disguises {
 			for _, ends := range []bool{false, true} {
@@ -130,7 +130,7 @@ func TestTaskThatLooksLikeALauncherIsNoLauncher(t *testing.T) {
 }
 
 // A client gives a new supervisor half a minute until it serves.
-func TestTasksWithoutArgumentsDoNotKeepASupervisorFromServing(t *testing.T) {
+func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
 	file := filepath.Join(h.dir, "go")
@@ -165,7 +165,7 @@ func TestTasksWithoutArgumentsDoNotKeepASupervisorFromServing(t *testing.T) {
 }
 
 // What an earlier version left has no record.
-func TestTaskWithoutARecordIsTakenForTheTask(t *testing.T) {
+func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"missing":   os.Remove,
 		"truncated": func(path string) error { return os.Truncate(path, 0) },
@@ -194,7 +194,7 @@ func TestTaskWithoutARecordIsTakenForTheTask(t *testing.T) {
 
 // Killed between any two steps of a start: a task that is said never to have run
 // has done nothing, and of one that ran the exit is the program's.
-func TestLauncherKilledAtAnyMomentIsToldRight(t *testing.T) {
+func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
 	for i := range 24 {
@@ -256,7 +256,7 @@ func TestLauncherKilledAtAnyMomentIsToldRight(t *testing.T) {
 }
 
 // A kernel's count of OOM kills is that of a cgroup, which other runs were in.
-func TestOnlyAFailedRunThatWasShortOfMemoryIsToldAsOOM(t *testing.T) {
+func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after uint64
 		e             task.Exit
@@ -289,7 +289,7 @@ func TestOnlyAFailedRunThatWasShortOfMemoryIsToldAsOOM(t *testing.T) {
 }
 
 // Nomad's cgroup for a task stays for the next run of it, with its count.
-func TestAnEarlierRunsOOMKillIsNotTheNextRuns(t *testing.T) {
+func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	st := h.shell("exec tail /dev/zero", func(st *task.State) { st.Limits.MemoryMax = 32 << 20 })
@@ -313,7 +313,7 @@ func TestAnEarlierRunsOOMKillIsNotTheNextRuns(t *testing.T) {
 }
 
 // One whose adoption takes long holds up nobody but who asks about it.
-func TestARequestWaitsForTheAdoptionOfItsOwnTaskAlone(t *testing.T) {
+func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
 	slow := newAdoption(&task.State{ID: "slow"}).p
 	s.processes["slow"], s.processes["other"] = slow, newProcess("other")

@@ -28,7 +28,7 @@ func reapWhenDead(pid int) {
 	}
 }
 
-func TestExitIsExactThoughTheSupervisorIsKilled(t *testing.T) {
+func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -96,7 +96,7 @@ func (h *host) waitDead(st *task.State) {
 	})
 }
 
-func TestNoLineIsLostThoughSupervisorsAreKilled(t *testing.T) {
+func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	// it writes for as long as supervisors are killed, but not more than is kept of it
@@ -135,7 +135,7 @@ func TestNoLineIsLostThoughSupervisorsAreKilled(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestTaskSurvivesItsPlugin(t *testing.T) {
+func TestTask_SurvivesItsPlugin(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		for name, c := range map[string]struct {
 			both, ends bool
@@ -182,7 +182,7 @@ func TestTaskSurvivesItsPlugin(t *testing.T) {
 	})
 }
 
-func TestExitNobodySawIsLostAndNotInvented(t *testing.T) {
+func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		first := h.plugin()
@@ -217,7 +217,7 @@ func TestExitNobodySawIsLostAndNotInvented(t *testing.T) {
 	})
 }
 
-func TestSupervisorKilledDuringALaunchStartsItOnce(t *testing.T) {
+func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	for i := range 30 {
@@ -253,7 +253,7 @@ func TestSupervisorKilledDuringALaunchStartsItOnce(t *testing.T) {
 	}
 }
 
-func TestReusedPidIsNotTheTask(t *testing.T) {
+func TestAdoption_RefusesAReusedPid(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		for name, change := range map[string]func(*task.Identity){
 			"other start time": func(id *task.Identity) { id.Start -= 100 },
@@ -294,7 +294,7 @@ func TestReusedPidIsNotTheTask(t *testing.T) {
 	})
 }
 
-func TestDamagedStateIsMadeGoodByTheHandle(t *testing.T) {
+func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		for name, damage := range map[string]func(path string) error{
 			"truncated": func(path string) error { return os.Truncate(path, 20) },
@@ -335,7 +335,7 @@ func TestDamagedStateIsMadeGoodByTheHandle(t *testing.T) {
 	})
 }
 
-func TestOutputGoesOnThoughTheStateDirectoryWasRemoved(t *testing.T) {
+func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	file := filepath.Join(h.dir, "go")

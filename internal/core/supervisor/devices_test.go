@@ -14,7 +14,7 @@ import (
 
 // A task with devices is one mount namespace more: who takes the task over must
 // find it, and nothing of it may be left when the task is gone.
-func TestTaskKeepsItsMountsWhateverHappensToTheSupervisor(t *testing.T) {
+func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestOneSupervisorThoughManyClientsStartIt(t *testing.T) {
+func TestSupervisor_IsOneForManyClients(t *testing.T) {
 	h := newHost(t, withCgroup)
 	var all, told sync.WaitGroup
 	pids := make([]int, 20)
@@ -45,7 +45,7 @@ func TestOneSupervisorThoughManyClientsStartIt(t *testing.T) {
 	}
 }
 
-func TestIdleSupervisorIsReplacedWithoutAWord(t *testing.T) {
+func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	h := newHost(t, withCgroup)
 	h.idle = 5 * time.Millisecond // one is always just ending
 	c := h.client()
@@ -66,7 +66,7 @@ func TestIdleSupervisorIsReplacedWithoutAWord(t *testing.T) {
 	}
 }
 
-func TestStoresNeverMeet(t *testing.T) {
+func TestSupervisor_ServesItsOwnStoreOnly(t *testing.T) {
 	a, b := newHost(t, withCgroup), newHost(t, withCgroup)
 	ca, cb := a.client(), b.client()
 	sa, sb := a.launch(ca, a.shell("exec sleep 1000")), b.launch(cb, b.shell("exec sleep 1000"))
@@ -88,7 +88,7 @@ func TestStoresNeverMeet(t *testing.T) {
 	b.destroy(cb, sb.ID)
 }
 
-func TestExitRecordOutlivesTheSupervisor(t *testing.T) {
+func TestExit_RecordOutlivesTheSupervisor(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
 	st := first.launch(h.shell("exit 42"))
@@ -110,7 +110,7 @@ func TestExitRecordOutlivesTheSupervisor(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestSupervisorIgnoresSignalsThatAreNotForIt(t *testing.T) {
+func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
@@ -126,7 +126,7 @@ func TestSupervisorIgnoresSignalsThatAreNotForIt(t *testing.T) {
 }
 
 // 2,000 short tasks, 8 at a time.
-func TestThousandsOfTasksLeaveNothing(t *testing.T) {
+func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 	total := 2000
 	if testing.Short() {
 		total = 200
@@ -201,7 +201,7 @@ func count(t *testing.T, pid int, what string) int {
 }
 
 // The answer to a Kill may not come before the exit that it waits for.
-func TestAnExitIsToldBeforeWhoWaitsForItGoesOn(t *testing.T) {
+func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}}
 	for range 10_000 {
 		s.clients[&client{out: make(chan *reply, 1)}] = true
@@ -223,7 +223,7 @@ func TestAnExitIsToldBeforeWhoWaitsForItGoesOn(t *testing.T) {
 }
 
 // What is left behind may get no processor for a while, to die on.
-func TestWhatATaskLeftIsWaitedFor(t *testing.T) {
+func TestOrphans_AreWaitedFor(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	frozen := fmt.Sprintf("/sys/fs/cgroup/freezer/outrider-test-sup-%d", os.Getpid())
 	if err := os.Mkdir(frozen, 0o755); err != nil {

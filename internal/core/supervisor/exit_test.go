@@ -62,7 +62,7 @@ func never(t *testing.T) func() proof {
 }
 
 // It is right on every kernel: where the child's end is not told as it was, nothing is believed.
-func TestProcIsNotBelievedBeforeItIsProved(t *testing.T) {
+func TestProof_IsNeededToTrustProc(t *testing.T) {
 	id := zombie(t, "sh", "-c", "exit 7")
 	if e, dead := exitInProc(id, always(proof{})); e != nil || !dead {
 		t.Errorf("without a proof: %+v, a zombie: %v", e, dead)
@@ -86,7 +86,7 @@ func TestProcIsNotBelievedBeforeItIsProved(t *testing.T) {
 }
 
 // The child that all depends on ends in two ways: what is proved is that the second one is told.
-func TestWhatIsProvedIsTheProcessesEndAndNotItsFirstThreads(t *testing.T) {
+func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 	if codeFirstThread == codeProcess {
 		t.Error("the two can't be told apart")
 	}
@@ -121,7 +121,7 @@ func TestWhatIsProvedIsTheProcessesEndAndNotItsFirstThreads(t *testing.T) {
 }
 
 // /proc says 0 to who is not permitted to know, and looks as if it meant it.
-func TestAnExitThatMayNotBeReadIsNotTakenForSuccess(t *testing.T) {
+func TestProof_DoesNotTakeAnUnreadableExitForSuccess(t *testing.T) {
 	needsRoot(t)
 	id := zombie(t, "sh", "-c", "exit 7")
 	success := zombie(t, "true")
@@ -141,7 +141,7 @@ func TestAnExitThatMayNotBeReadIsNotTakenForSuccess(t *testing.T) {
 }
 
 // A security module refuses what the capability promises: the kernel's mark tells.
-func TestACapabilityIsNotBelievedWhereTheKernelSaysOtherwise(t *testing.T) {
+func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 	refused := task.Stat{Zombie: true}
 	if (proof{proc: true, marks: true}).believes(refused) {
 		t.Error("an exit code is believed that could not be read")
@@ -152,7 +152,7 @@ func TestACapabilityIsNotBelievedWhereTheKernelSaysOtherwise(t *testing.T) {
 }
 
 // With the user's ids but not their group a process may not be traced.
-func TestAProcessOfAnotherGroupMayNotBeTraced(t *testing.T) {
+func TestProof_RefusesAProcessOfAnotherGroup(t *testing.T) {
 	needsRoot(t)
 	for name, row := range map[string]struct {
 		uid, gid uint32
@@ -184,7 +184,7 @@ func TestAProcessOfAnotherGroupMayNotBeTraced(t *testing.T) {
 }
 
 // Between a look at the pidfd and the news that the process is reaped the exit comes to be known.
-func TestTheLastLookIsAfterTheProcessIsReaped(t *testing.T) {
+func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
 		known int // at which look
 		want  task.Exit
@@ -209,7 +209,7 @@ func TestTheLastLookIsAfterTheProcessIsReaped(t *testing.T) {
 }
 
 // A zombie is not given up before the deadline, and not waited for after it.
-func TestAZombieThatNobodyReapsIsLost(t *testing.T) {
+func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 	asked := 0
 	w := witness{
 		inProc: func() (*task.Exit, bool) { asked++; return nil, true },

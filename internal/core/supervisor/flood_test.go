@@ -39,7 +39,7 @@ const (
 	bombOfSessions = "of many sessions"
 )
 
-func TestAForkBombDoesNotOutrunAKill(t *testing.T) {
+func TestKill_EndsAForkBomb(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give the bomb a user of its own")
 	}
@@ -96,7 +96,7 @@ func TestAForkBombDoesNotOutrunAKill(t *testing.T) {
 	})
 }
 
-func TestNothingIsLeftOfATreeOfAThousand(t *testing.T) {
+func TestKill_EndsATreeOfAThousand(t *testing.T) {
 	const many = 1000
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep MARK & i=$((i+1)); done; echo ready; ", many)
 	eachHolding(t, func(t *testing.T, cgroups bool) {
@@ -134,7 +134,7 @@ func TestNothingIsLeftOfATreeOfAThousand(t *testing.T) {
 	})
 }
 
-func TestASignalToAllHoldsUpNothingElse(t *testing.T) {
+func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	procs := filepath.Join(dir, "cgroup.procs") // as slow to be read as that of thousands
 	must(t, unix.Mkfifo(procs, 0o600))
@@ -164,7 +164,7 @@ func TestASignalToAllHoldsUpNothingElse(t *testing.T) {
 	must(t, <-answered)
 }
 
-func TestASignalAfterTheEndIsRefusedInEveryMode(t *testing.T) {
+func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 	s := &server{processes: map[string]*process{}}
 	for _, mode := range []task.KillMode{"", task.KillProcess, task.KillGroup, task.KillAll} {
 		p := newProcess("id")
@@ -188,7 +188,7 @@ func TestASignalAfterTheEndIsRefusedInEveryMode(t *testing.T) {
 	}
 }
 
-func TestWhatAnAdoptedTaskLeftIsKilledWhateverItsEnvironment(t *testing.T) {
+func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	m, file := mark(), filepath.Join(h.dir, "go")
@@ -220,7 +220,7 @@ func TestWhatAnAdoptedTaskLeftIsKilledWhateverItsEnvironment(t *testing.T) {
 	h.destroy(c, bystander.ID)
 }
 
-func TestAFloodOfSessionsHoldsUpNoOtherTask(t *testing.T) {
+func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	const flood = 1000
 	h := newHost(t, withoutCgroup)
 	c := h.client()

@@ -139,7 +139,7 @@ func (h *host) saidOf(id, text string) bool {
 	return false
 }
 
-func TestFrozenLogDirectoryHoldsUpNoOtherTaskAndLosesNothing(t *testing.T) {
+func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 	for name, fault := range map[string]func(h *host){
 		"nothing else":      func(*host) {},
 		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
@@ -184,7 +184,7 @@ func TestFrozenLogDirectoryHoldsUpNoOtherTaskAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestLogDirectoryThatNobodyServesHoldsUpNoOtherTask(t *testing.T) {
+func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")
@@ -203,7 +203,7 @@ func TestLogDirectoryThatNobodyServesHoldsUpNoOtherTask(t *testing.T) {
 	h.destroy(c, hung.ID)
 }
 
-func TestSupervisorThatDoesNotAnswerIsReplacedAndItsTasksAdopted(t *testing.T) {
+func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client(impatient)
@@ -229,7 +229,7 @@ func mustIdentify(t *testing.T, pid int) task.Identity {
 }
 
 // The exit of a task is told though nobody asks for anything.
-func TestExitIsToldThoughTheSupervisorStands(t *testing.T) {
+func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client(impatient)
 	stop := filepath.Join(h.dir, "stop")
@@ -239,7 +239,7 @@ func TestExitIsToldThoughTheSupervisorStands(t *testing.T) {
 }
 
 // A plugin that comes later has no call under way that could be too late.
-func TestPluginThatComesToASupervisorThatDoesNotAnswerRecoversItsTasks(t *testing.T) {
+func TestClient_RecoversTasksOfAStoppedSupervisor(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
 	stop := filepath.Join(h.dir, "stop")
@@ -255,7 +255,7 @@ func TestPluginThatComesToASupervisorThatDoesNotAnswerRecoversItsTasks(t *testin
 	h.endCounting(c, stop, st)
 }
 
-func TestNothingIsLostOrRepeatedWhenTheCollectorIsKilled(t *testing.T) {
+func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")
@@ -270,7 +270,7 @@ func TestNothingIsLostOrRepeatedWhenTheCollectorIsKilled(t *testing.T) {
 }
 
 // EMFILE once must not be the end of service.
-func TestSupervisorThatRanOutOfDescriptorsServesAgain(t *testing.T) {
+func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))

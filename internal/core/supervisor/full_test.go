@@ -60,7 +60,7 @@ func (h *host) unwatched(first *plugin) {
 	reapOrphans()
 }
 
-func TestFullStateDiskLosesNoExit(t *testing.T) {
+func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 	h := newHost(t, withCgroup)
 	fill := h.smallStateDisk()
 	first := h.plugin()
@@ -91,7 +91,7 @@ func TestFullStateDiskLosesNoExit(t *testing.T) {
 }
 
 // With any space that is left a start is refused, or has all that it will ever need.
-func TestStartOnAFullStateDiskIsRefused(t *testing.T) {
+func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h := newHost(t, withCgroup)
 	fill := h.smallStateDisk()
 	warm := h.client()
@@ -144,7 +144,7 @@ func (h *host) spoil(id string) (heal func()) {
 	}
 }
 
-func TestAnExitThatCantBeSavedIsKept(t *testing.T) {
+func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 	for _, then := range []string{"can be saved later", "the supervisor is killed", "it is destroyed"} {
 		t.Run(then, func(t *testing.T) {
 			eachHolding(t, func(t *testing.T, cgroups bool) {

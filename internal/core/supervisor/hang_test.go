@@ -67,7 +67,7 @@ func (h *host) endHung(st *task.State) {
 	must(h.t, unix.Kill(now.Identity.PID, unix.SIGKILL))
 }
 
-func TestLaunchThatHangsHarmsNobodyElse(t *testing.T) {
+func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		dir := hungMount(t)
@@ -115,7 +115,7 @@ func TestLaunchThatHangsHarmsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestSupervisorKilledWhileALaunchHangsLeavesNoLauncher(t *testing.T) {
+func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		dir := hungMount(t)
@@ -137,7 +137,7 @@ func TestSupervisorKilledWhileALaunchHangsLeavesNoLauncher(t *testing.T) {
 	})
 }
 
-func TestStoppedClientDoesNotHoldTheOthersUp(t *testing.T) {
+func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	h := newHost(t, withCgroup)
 	stopped := h.plugin()
 	st := stopped.launch(h.shell("exec sleep 1000"))
@@ -170,7 +170,7 @@ func TestStoppedClientDoesNotHoldTheOthersUp(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestDebuggedTaskDoesNotHoldTheOthersUp(t *testing.T) {
+func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -222,7 +222,7 @@ func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.Fil
 	return ended, r
 }
 
-func TestSessionsLiveAndDieWithWhatTheyBelongTo(t *testing.T) {
+func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()

@@ -36,7 +36,7 @@ func mountsIn(t testing.TB, pid int) string {
 	return ns
 }
 
-func TestSessionNeverEntersANamespaceThatATaskHasMade(t *testing.T) {
+func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
 	}
@@ -105,7 +105,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 }
 
 // An inode is used again: the owner is asked for all the same.
-func TestNamespaceOfAnotherUserNamespaceIsRefusedWhateverItsName(t *testing.T) {
+func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
 	}
@@ -139,7 +139,7 @@ func TestNamespaceOfAnotherUserNamespaceIsRefusedWhateverItsName(t *testing.T) {
 	}
 }
 
-func TestStateOfAnEarlierVersionHasNoSessionsInUnknownMounts(t *testing.T) {
+func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
 	}

@@ -85,7 +85,7 @@ func needsRoot(t *testing.T) {
 }
 
 // The directory is as it should be, and what listens in it is not.
-func TestNothingIsToldToAStrangersSocket(t *testing.T) {
+func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	needsRoot(t)
 	h := newHost(t, withoutCgroup)
 	must(t, os.MkdirAll(h.store.Dir, 0o700))
@@ -120,7 +120,7 @@ func TestNothingIsToldToAStrangersSocket(t *testing.T) {
 }
 
 // The directory is a stranger's, or below one.
-func TestAStateDirectoryOfAStrangerIsRefused(t *testing.T) {
+func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	needsRoot(t)
 	for name, whose := range map[string]func(store string) string{
 		"itself":   func(store string) string { return store },
@@ -150,7 +150,7 @@ func TestAStateDirectoryOfAStrangerIsRefused(t *testing.T) {
 }
 
 // The directory's mode would keep a stranger out; who gets in all the same is not heard.
-func TestASupervisorTakesNoOrderFromAStranger(t *testing.T) {
+func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	needsRoot(t)
 	h := newHost(t, withoutCgroup)
 	c := h.client()
@@ -179,7 +179,7 @@ func TestASupervisorTakesNoOrderFromAStranger(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestTheSupervisorsLogIsNobodyElsesFile(t *testing.T) {
+func TestSupervisor_RefusesAStrangersLogFile(t *testing.T) {
 	for name, row := range map[string]struct {
 		arrange func(t *testing.T, other, log string)
 		ok      bool

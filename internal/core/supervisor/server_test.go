@@ -7,7 +7,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestASupervisorDoesNotEndWhileItHasATaskOrAClient(t *testing.T) {
+func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 	running, ended, gone := newProcess("running"), newProcess("ended"), newProcess("gone")
 	ended.exit, gone.gone = &task.Exit{}, true
 	for name, row := range map[string]struct {
@@ -48,7 +48,7 @@ func TestASupervisorDoesNotEndWhileItHasATaskOrAClient(t *testing.T) {
 }
 
 // A session is named by its client: of another one with the same name this would be the end.
-func TestASessionsExitIsToldToItsOwnerAlone(t *testing.T) {
+func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 	owner, other := &client{out: make(chan *reply, 2)}, &client{out: make(chan *reply, 2)}
 	s := &server{clients: map[*client]bool{owner: true, other: true}, processes: map[string]*process{}}
 	of := newProcess("task")

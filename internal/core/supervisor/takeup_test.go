@@ -37,7 +37,7 @@ func again(st *task.State, n int) *task.State {
 	return &next
 }
 
-func TestARunThatNoAgentKnowsOfIsNotStartedTwice(t *testing.T) {
+func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 	for name, between := range map[string]func(h *host, st *task.State, end func()){
 		"it runs":                             func(*host, *task.State, func()) {},
 		"it has ended":                        func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },
@@ -87,7 +87,7 @@ func (h *host) recorded(st *task.State) {
 	eventually(h.t, "its exit is recorded", func() bool { return h.store.LoadExit(st.ID) != nil })
 }
 
-func TestARunThatNomadMeansIsANewOne(t *testing.T) {
+func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	for name, change := range map[string]func(h *host, st, next *task.State){
 		"an agent knows of the earlier one": func(h *host, st, _ *task.State) { must(h.t, h.store.Claim(st.ID)) },
 		"another request":                   func(_ *host, _, next *task.State) { next.Request = "another" },
@@ -147,7 +147,7 @@ func slowProgram(t *testing.T, script string) (path string, release func()) {
 	}
 }
 
-func TestAStartUnderWayIsNotMadeASecondTime(t *testing.T) {
+func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		st, begun, end := h.once()
@@ -197,7 +197,7 @@ func TestAStartUnderWayIsNotMadeASecondTime(t *testing.T) {
 	})
 }
 
-func TestARunThatWasTakenUpIsNotThereTwice(t *testing.T) {
+func TestTakeUp_LeavesOneID(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first, second := h.client(), h.client()
 	st, begun, end := h.once()
@@ -225,7 +225,7 @@ func TestARunThatWasTakenUpIsNotThereTwice(t *testing.T) {
 	h.destroy(second, next.ID)
 }
 
-func TestATakingUpThatWasKilledIsFinished(t *testing.T) {
+func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ended: %v", ended), func(t *testing.T) {
 			h := newHost(t, withCgroup)
@@ -268,7 +268,7 @@ func TestATakingUpThatWasKilledIsFinished(t *testing.T) {
 	}
 }
 
-func TestAnEndThatIsBeingNotedGoesWithTheRun(t *testing.T) {
+func TestTakeUp_TakesAnExitThatIsBeingRecorded(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	first, second := h.client(), h.client()
 	for i := range 40 { // it ends about when it is taken up

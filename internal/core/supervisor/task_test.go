@@ -23,7 +23,7 @@ func eachHolding(t *testing.T, test func(t *testing.T, cgroups bool)) {
 	}
 }
 
-func TestExitIsTold(t *testing.T) {
+func TestExit_IsReported(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -46,7 +46,7 @@ func TestExitIsTold(t *testing.T) {
 	})
 }
 
-func TestOutputIsCompleteWhenTheExitIsTold(t *testing.T) {
+func TestOutput_IsCompleteBeforeTheExit(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -64,7 +64,7 @@ func TestOutputIsCompleteWhenTheExitIsTold(t *testing.T) {
 	})
 }
 
-func TestProgramThatCantBeStartedLeavesNothing(t *testing.T) {
+func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -81,7 +81,7 @@ func TestProgramThatCantBeStartedLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestSignalReachesWhomItIsFor(t *testing.T) {
+func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 	// a signal that has come is heard before the file is seen
 	const script = `until="until [ -e FILE ]; do sleep 0.05; done"
 		trap 'echo main' USR1
@@ -134,7 +134,7 @@ var daemons = map[string]string{
 	"away from its directory":  "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
 }
 
-func TestDaemonsAreKilledWithTheTask(t *testing.T) {
+func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -171,7 +171,7 @@ func TestDaemonsAreKilledWithTheTask(t *testing.T) {
 	})
 }
 
-func TestKillEndsATreeThatForksAllTheTime(t *testing.T) {
+func TestKill_EndsATreeThatKeepsForking(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -189,7 +189,7 @@ func TestKillEndsATreeThatForksAllTheTime(t *testing.T) {
 	})
 }
 
-func TestDestroyIsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
+func TestDestroy_IsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		first := h.client()
@@ -211,7 +211,7 @@ func TestDestroyIsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
 	})
 }
 
-func TestWaitersOfADestroyedTaskAreTold(t *testing.T) {
+func TestDestroy_ReleasesWaiters(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
@@ -228,7 +228,7 @@ func TestWaitersOfADestroyedTaskAreTold(t *testing.T) {
 	}
 }
 
-func TestEarlierRunIsClearedBeforeTheNext(t *testing.T) {
+func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	m := mark()
@@ -252,7 +252,7 @@ func TestEarlierRunIsClearedBeforeTheNext(t *testing.T) {
 	h.destroy(c, next.ID)
 }
 
-func TestLaunchedTwiceIsOneTask(t *testing.T) {
+func TestLaunch_TwiceIsOneTask(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	m := mark()

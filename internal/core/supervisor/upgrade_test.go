@@ -86,7 +86,7 @@ func (h *host) old() *Client {
 	return c
 }
 
-func TestUpgradeInPlaceKeepsTheTasks(t *testing.T) {
+func TestUpgrade_KeepsTheTasks(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		h.startOld()
@@ -166,7 +166,7 @@ func (c *Client) buildOf(t *testing.T) string {
 	return r.Hello.Build
 }
 
-func TestExitDuringAnUpgradeIsExact(t *testing.T) {
+func TestUpgrade_KeepsAnExitExact(t *testing.T) {
 	h := newHost(t, withCgroup)
 	for round := range 6 {
 		h.startOld()
@@ -190,7 +190,7 @@ func TestExitDuringAnUpgradeIsExact(t *testing.T) {
 	}
 }
 
-func TestUpgradeWaitsForNoLaunchThatHangs(t *testing.T) {
+func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 	h := newHost(t, withCgroup)
 	dir := hungMount(t)
 	h.startOld()
@@ -217,7 +217,7 @@ func TestUpgradeWaitsForNoLaunchThatHangs(t *testing.T) {
 	h.destroy(second, st.ID)
 }
 
-func TestUpgradeToWhatIsNoProgramChangesNothing(t *testing.T) {
+func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))

@@ -54,7 +54,7 @@ func pair(t *testing.T) (a, b *Transport) {
 	return conns[0], conns[1]
 }
 
-func TestADescriptorGoesWithItsOwnMessage(t *testing.T) {
+func TestTransport_DeliversDescriptorsWithTheirMessage(t *testing.T) {
 	a, b := pair(t)
 	for _, text := range []string{"one", "two", "three"} {
 		r, w, err := os.Pipe()
@@ -82,7 +82,7 @@ func TestADescriptorGoesWithItsOwnMessage(t *testing.T) {
 }
 
 // What can't be received would be made good by the next message's descriptor.
-func TestADescriptorThatCouldNotBeReceivedEndsTheConnection(t *testing.T) {
+func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	a, b := pair(t)
 	must(t, a.Send("first", os.Stdin))
 	must(t, a.Send("second", os.Stdin))
@@ -262,7 +262,7 @@ func dial(t *testing.T, path string) *Transport {
 	}
 }
 
-func TestKillPeerKillsWhoListensThoughItAcceptsNothing(t *testing.T) {
+func TestKillPeer_KillsAListenerThatDoesNotAccept(t *testing.T) {
 	cmd, path := listener(t)
 	c := dial(t, path)
 	must(t, c.OwnPeer())
@@ -278,7 +278,7 @@ func TestKillPeerKillsWhoListensThoughItAcceptsNothing(t *testing.T) {
 	}
 }
 
-func TestLostCallsSayThatTheyAreLost(t *testing.T) {
+func TestCalls_ReturnErrLost(t *testing.T) {
 	var calls Calls[int]
 	sent := make(chan struct{})
 	result := make(chan error, 1)

@@ -13,7 +13,7 @@ type options struct {
 	Price string `codec:"price" default:"$1" doc:"What it costs, such as ${2}."`
 }
 
-func TestAPageHasTheTableInItsPlace(t *testing.T) {
+func TestDocument_FillsTheTable(t *testing.T) {
 	described := schema.Of[options]()
 	for page, want := range map[string]string{
 		"a\n<!-- x -->\n<!-- end -->\nb\n":                             "a\n<!-- x -->\nTABLE<!-- end -->\nb\n",
