@@ -19,7 +19,8 @@ func is(t *testing.T, dir string, id uint32) bool {
 func TestReserved_OverlapsNoOtherRange(t *testing.T) {
 	for name, r := range map[string][2]uint32{
 		"Nomad's dynamic users": {80000, 89999}, "systemd's users": {60001, 60513}, "systemd's dynamic users": {61184, 65519},
-		"nobody": {65534, 65534}, "subordinate ids": {100000, 1<<32 - 2}, "accounts of useradd": {1000, 60000}, "root": {0, 0},
+		"nobody": {65534, 65534}, "subordinate ids": {100000, 1<<32 - 2}, "accounts of useradd": {1000, 60000}, "root": {0,
+			0},
 	} {
 		for _, id := range r {
 			if Reserved(id) {
@@ -70,7 +71,11 @@ func TestIs_RefusesADirectoryThatOthersCanChange(t *testing.T) {
 		"that is another user's link": func(dir string) error {
 			return swap(dir, func() error { return linkOfAnother(filepath.Dir(filepath.Dir(dir)), dir) })
 		},
-		"that is a plain file":      func(dir string) error { return swap(dir, func() error { return os.WriteFile(dir, nil, 0o600) }) },
+		"that is a plain file": func(dir string) error {
+			return swap(dir, func() error {
+				return os.WriteFile(dir, nil, 0o600)
+			})
+		},
 		"below another user's link": func(dir string) error { return moveBehindLink(filepath.Dir(dir)) },
 	} {
 		t.Run(name, func(t *testing.T) {

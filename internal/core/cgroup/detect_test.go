@@ -49,8 +49,10 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 			mode: V2, controllers: "memory cpu cpuset pids"},
 		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": ""},
 			mode: V2, controllers: "memory cpu cpuset pids"},
-		{name: "v2 where the slice hands down less than there is", files: with(v2, "nomad.slice/cgroup.subtree_control", "cpu pids\n"),
-			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 controllers"},
+		{name: "v2 where the slice hands down less than there is", files: with(v2, "nomad.slice/cgroup.subtree_control",
+			"cpu pids\n"),
+			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 " +
+				"controllers"},
 		{name: "v2 delegated, and the agent may move its processes", files: v2, self: "0::/nomad.slice/agent\n", euid: 1000,
 			mode: V2, controllers: "memory cpu cpuset pids"},
 		{name: "v1 with everything", files: v1,
@@ -86,7 +88,8 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 	}
 
 	t.Run("nothing there", func(t *testing.T) {
-		if s := Detect(filepath.Join(t.TempDir(), "cgroup")); s.Mode != None || !strings.Contains(s.Missing, "does not exist") {
+		if s := Detect(filepath.Join(t.TempDir(), "cgroup")); s.Mode != None || !strings.Contains(s.Missing,
+			"does not exist") {
 			t.Errorf("got %+v", s)
 		}
 	})
@@ -127,14 +130,16 @@ func TestDetect_OnThisMachine(t *testing.T) {
 		{"not root", "", 65534, None, "cgroup v1 can be used by root only, and this is user id 65534"},
 		{"read-only", "ro", 0, None, "cgroup v1 cannot be used: the hierarchies in /sys/fs/cgroup are mounted read-only"},
 		{"v2 read-only", "v2,ro", 0, None, "cgroup v2 cannot be used: /sys/fs/cgroup is mounted read-only"},
-		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: not among the cgroup v2 controllers that /sys/fs/cgroup offers"},
+		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: not among the " +
+			"cgroup v2 controllers that /sys/fs/cgroup offers"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = []string{detectEnv + "=" + c.how}
 			cmd.Stderr = os.Stderr
-			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS,
+				Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
 			out, err := cmd.Output()
 			if err != nil {
 				t.Fatal(err)

@@ -45,7 +45,8 @@ func TestV1Kill_EndsATree(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, pid := range pids {
-				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
+				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") &&
+					!strings.Contains(string(b), ") X ") {
 					t.Errorf("still there: %s", b)
 				}
 			}

@@ -20,7 +20,8 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 	v2 := Support{Mode: V2, Root: "/cg", Controllers: []string{"memory", "pids"}}
 	v1Groups := func(parent, cpuset string) map[string]string {
 		return map[string]string{
-			"freezer": "/cg/freezer/" + parent + "/a.web", "memory": "/cg/memory/" + parent + "/a.web", "cpu": "/cg/cpu/" + parent + "/a.web",
+			"freezer": "/cg/freezer/" + parent + "/a.web", "memory": "/cg/memory/" + parent + "/a.web", "cpu": "/cg/cpu/" +
+				parent + "/a.web",
 			"pids": "/cg/pids/" + parent + "/a.web", "cpuacct": "/cg/cpuacct/" + parent + "/a.web", "cpuset": cpuset,
 		}
 	}
@@ -69,13 +70,17 @@ func TestLeaf_IsBesideTheTasks(t *testing.T) {
 		cpuset string
 		want   Group
 	}{
-		{"v2: beside share.slice", Support{Mode: V2, Root: "/cg", Own: "/cg/n.slice/agent"}, "/cg/n.slice/share.slice/a.web.scope",
-			Group{Mode: V2, Leaf: true, Home: "/cg/n.slice/agent", Path: "/cg/n.slice/outrider.scope", Owned: []string{"/cg/n.slice/outrider.scope"}}},
+		{"v2: beside share.slice", Support{Mode: V2, Root: "/cg", Own: "/cg/n.slice/agent"},
+			"/cg/n.slice/share.slice/a.web.scope",
+			Group{Mode: V2, Leaf: true, Home: "/cg/n.slice/agent", Path: "/cg/n.slice/outrider.scope",
+				Owned: []string{"/cg/n.slice/outrider.scope"}}},
 		{"v2: no task known yet", Support{Mode: V2, Root: "/cg"}, "",
-			Group{Mode: V2, Leaf: true, Path: "/cg/nomad.slice/outrider.scope", Owned: []string{"/cg/nomad.slice/outrider.scope"}}},
+			Group{Mode: V2, Leaf: true, Path: "/cg/nomad.slice/outrider.scope",
+				Owned: []string{"/cg/nomad.slice/outrider.scope"}}},
 		{"hybrid: where systemd looks", v1Support("/cg/unified"), "/cg/cpuset/nomad/share",
-			Group{Mode: V1, Leaf: true, V1: map[string]string{"systemd": "/cg/systemd/nomad/outrider"}, Unified: "/cg/unified/nomad/outrider",
-				Owned: []string{"/cg/systemd/nomad/outrider", "/cg/unified/nomad/outrider"}}},
+			Group{Mode: V1, Leaf: true, V1: map[string]string{"systemd": "/cg/systemd/nomad/outrider"},
+				Unified: "/cg/unified/nomad/outrider",
+				Owned:   []string{"/cg/systemd/nomad/outrider", "/cg/unified/nomad/outrider"}}},
 		{"v1 without systemd has no place for it", Support{Mode: V1, Root: "/cg"}, "", Group{Mode: None}},
 		{"no cgroups", Support{Mode: None}, "", Group{Mode: None}},
 	}

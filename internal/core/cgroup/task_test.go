@@ -55,8 +55,10 @@ func init() {
 func v1Task(t testing.TB) Group {
 	t.Helper()
 	s := Detect("")
-	if s.Mode != V1 || s.Mounts["freezer"] == "" || s.Mounts["memory"] == "" || s.Mounts["cpu"] == "" || s.Mounts["cpuset"] == "" {
-		t.Skipf("needs root and the cgroup v1 hierarchies freezer, memory, cpu and cpuset; here the mode is %s. %s", s.Mode, s.Missing)
+	if s.Mode != V1 || s.Mounts["freezer"] == "" || s.Mounts["memory"] == "" || s.Mounts["cpu"] == "" ||
+		s.Mounts["cpuset"] == "" {
+		t.Skipf("needs root and the cgroup v1 hierarchies freezer, memory, cpu and cpuset; here the mode is %s. %s", s.Mode,
+			s.Missing)
 	}
 	parent := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	share := filepath.Join(s.Root, "cpuset", parent, "share")

@@ -38,7 +38,8 @@ func TestV1Stats_CountTheWholeTree(t *testing.T) {
 	})
 	known := func(n uint64) Value { return Value{n, true} }
 	want := Stats{
-		CPUTotal: known(1500), CPUUser: known(1000), CPUSystem: known(500), ThrottledPeriods: known(4), ThrottledTime: known(20),
+		CPUTotal: known(1500), CPUUser: known(1000), CPUSystem: known(500),
+		ThrottledPeriods: known(4), ThrottledTime: known(20),
 		RSS: known(20), Cache: known(10), Swap: known(30), Usage: known(60), UsagePeak: known(70), PIDs: known(5),
 	}
 	if got, err := g.Stats(); err != nil || got != want {

@@ -23,9 +23,11 @@ func TestV1Limits_AreWritten(t *testing.T) {
 		want map[string]string // controller/file -> content
 	}{
 		{"a soft and a hard limit", Limits{MemoryMax: 64 << 20, MemoryLow: 32 << 20, Swappiness: &zero},
-			map[string]string{"memory/memory.limit_in_bytes": "67108864", "memory/memory.soft_limit_in_bytes": "33554432", "memory/memory.swappiness": "0"}},
+			map[string]string{"memory/memory.limit_in_bytes": "67108864", "memory/memory.soft_limit_in_bytes": "33554432",
+				"memory/memory.swappiness": "0"}},
 		{"no hard limit", Limits{MemoryMax: -1}, map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712"}},
-		{"cpu and pids", Limits{CPUShares: 500, PidsMax: 17}, map[string]string{"cpu/cpu.shares": "500", "pids/pids.max": "17"}},
+		{"cpu and pids", Limits{CPUShares: 500, PidsMax: 17}, map[string]string{"cpu/cpu.shares": "500",
+			"pids/pids.max": "17"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -101,7 +103,8 @@ func TestV1Limits_SetReservedCores(t *testing.T) {
 	}
 	cmd := start(t, g, "exec sleep 60")
 	eventually(t, "the task runs on core 0 alone", func() bool {
-		return strings.Contains(string(mustRead(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))), "Cpus_allowed_list:\t0\n")
+		return strings.Contains(string(mustRead(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))),
+			"Cpus_allowed_list:\t0\n")
 	})
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
@@ -123,7 +126,8 @@ func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 			t.Errorf("not in %s:\n%s", controller, self)
 		}
 	}
-	if !strings.Contains(self, "cpuset:/"+filepath.Base(filepath.Dir(filepath.Dir(g.V1["cpuset"])))+"/share\n") && !strings.Contains(self, "/share\n") {
+	if !strings.Contains(self, "cpuset:/"+filepath.Base(filepath.Dir(filepath.Dir(g.V1["cpuset"])))+"/share\n") &&
+		!strings.Contains(self, "/share\n") {
 		t.Errorf("not in the cpuset:\n%s", self)
 	}
 	if g.Unified != "" && !strings.Contains(self, "0::"+strings.TrimPrefix(g.Unified, "/sys/fs/cgroup/unified")+"\n") {
@@ -165,7 +169,8 @@ func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 	}
 	for name, v := range map[string]Value{
 		"cpu total": s.CPUTotal, "cpu user": s.CPUUser, "cpu system": s.CPUSystem, "rss": s.RSS, "cache": s.Cache,
-		"usage": s.Usage, "peak": s.UsagePeak, "pids": s.PIDs, "throttled periods": s.ThrottledPeriods, "throttled time": s.ThrottledTime,
+		"usage": s.Usage, "peak": s.UsagePeak, "pids": s.PIDs, "throttled periods": s.ThrottledPeriods, "throttled " +
+			"time": s.ThrottledTime,
 	} {
 		if !v.Known {
 			t.Errorf("%s is not known", name)

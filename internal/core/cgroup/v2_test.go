@@ -12,9 +12,11 @@ import (
 
 // v2Files are the interface files of a scope as the kernel makes them.
 var v2Files = map[string]string{
-	"cgroup.procs": "", "cgroup.events": "populated 0\nfrozen 0\n", "cgroup.kill": "", "cgroup.freeze": "0\n", "cgroup.subtree_control": "",
+	"cgroup.procs": "", "cgroup.events": "populated 0\nfrozen " +
+		"0\n", "cgroup.kill": "", "cgroup.freeze": "0\n", "cgroup.subtree_control": "",
 	"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "", "pids.max": "",
-	"cpu.stat":            "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled 4\nthrottled_usec 20\n",
+	"cpu.stat": "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled " +
+		"4\nthrottled_usec 20\n",
 	"memory.current":      "8192\n",
 	"memory.peak":         "16384\n",
 	"memory.swap.current": "4096\n",
@@ -44,11 +46,15 @@ func TestV2Limits_AreWritten(t *testing.T) {
 		want map[string]string
 	}{
 		{"a hard limit", Limits{MemoryMax: 256 << 20}, map[string]string{"memory.max": "268435456", "memory.low": ""}},
-		{"a soft and a hard limit", Limits{MemoryMax: 256 << 20, MemoryLow: 64 << 20}, map[string]string{"memory.max": "268435456", "memory.low": "67108864"}},
-		{"a soft limit alone", Limits{MemoryMax: -1, MemoryLow: 64 << 20}, map[string]string{"memory.max": "max", "memory.low": "67108864"}},
-		{"cpu, cores and pids", Limits{CPUShares: 1024, Cpuset: "0-1", PidsMax: 99}, map[string]string{"cpu.weight": "100", "cpuset.cpus": "0-1", "pids.max": "99"}},
+		{"a soft and a hard limit", Limits{MemoryMax: 256 << 20, MemoryLow: 64 << 20},
+			map[string]string{"memory.max": "268435456", "memory.low": "67108864"}},
+		{"a soft limit alone", Limits{MemoryMax: -1, MemoryLow: 64 << 20}, map[string]string{"memory.max": "max",
+			"memory.low": "67108864"}},
+		{"cpu, cores and pids", Limits{CPUShares: 1024, Cpuset: "0-1", PidsMax: 99}, map[string]string{"cpu.weight": "100",
+			"cpuset.cpus": "0-1", "pids.max": "99"}},
 		{"swappiness has no file on v2", Limits{Swappiness: &zero}, map[string]string{"memory.max": ""}},
-		{"nothing", Limits{}, map[string]string{"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "", "pids.max": ""}},
+		{"nothing", Limits{}, map[string]string{"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "",
+			"pids.max": ""}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,7 +98,8 @@ func TestV2Errors_SayWhatIsWrong(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	for name, l := range map[string]Limits{"memory": {MemoryMax: -2}, "reservation": {MemoryLow: -1}, "processes": {PidsMax: -1}} {
+	for name, l := range map[string]Limits{"memory": {MemoryMax: -2}, "reservation": {MemoryLow: -1},
+		"processes": {PidsMax: -1}} {
 		t.Run("a negative limit of "+name, func(t *testing.T) {
 			if err := v2Fixture(t, nil).Create(l); err == nil || !strings.Contains(err.Error(), "negative") {
 				t.Errorf("got %v", err)
@@ -102,7 +109,8 @@ func TestV2Errors_SayWhatIsWrong(t *testing.T) {
 }
 
 func TestV2Create_MakesAUsedScopeUsable(t *testing.T) {
-	g := v2Fixture(t, map[string]string{"cgroup.subtree_control": "cpu memory\n", "cgroup.events": "populated 0\nfrozen 1\n", "inner/deep/": ""})
+	g := v2Fixture(t, map[string]string{"cgroup.subtree_control": "cpu memory\n",
+		"cgroup.events": "populated 0\nfrozen 1\n", "inner/deep/": ""})
 	if err := g.Create(Limits{}); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +171,8 @@ func TestV2Stats_AreRead(t *testing.T) {
 }
 
 func TestV2Procs_AreListed(t *testing.T) {
-	g := v2Fixture(t, map[string]string{"cgroup.procs": "30\n0\n7\n", "sub/cgroup.procs": "7\n8\n", "sub/deep/cgroup.procs": "9\n", "cgroup.events": "populated 1\nfrozen 0\n"})
+	g := v2Fixture(t, map[string]string{"cgroup.procs": "30\n0\n7\n", "sub/cgroup.procs": "7\n8\n",
+		"sub/deep/cgroup.procs": "9\n", "cgroup.events": "populated 1\nfrozen 0\n"})
 	pids, err := g.Procs()
 	if err != nil || len(pids) != 4 || pids[0] != 7 || pids[3] != 30 {
 		t.Errorf("got %v, %v; want 7 8 9 30", pids, err)
@@ -174,7 +183,8 @@ func TestV2Procs_AreListed(t *testing.T) {
 }
 
 func TestV2Kill_IsOneWrite(t *testing.T) {
-	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"}) // more than any pid_max
+	// more than any pid_max
+	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"})
 	if err := g.KillOnce(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +206,8 @@ func TestV2Kill_SparesAnEmptyGroup(t *testing.T) {
 func TestKill_RefusesTheCallersGroup(t *testing.T) {
 	self := strings.TrimSpace(string(mustRead(t, "/proc/self/stat")))
 	self, _, _ = strings.Cut(self, " ")
-	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n", "cgroup.events": "populated 1\n"})
+	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n",
+		"cgroup.events": "populated 1\n"})
 	for name, err := range map[string]error{"kill": g.Kill(), "signal": g.Signal(0)} {
 		if !errors.Is(err, ErrSelf) {
 			t.Errorf("%s: got %v", name, err)
@@ -229,7 +240,8 @@ func TestGroup_OfNoModeDoesNothing(t *testing.T) {
 		if s, err := g.Stats(); err != nil || s != (Stats{}) {
 			t.Errorf("stats: %v, %v", s, err)
 		}
-		for name, err := range map[string]error{"create": g.Create(Limits{MemoryMax: 1}), "kill": g.Kill(), "signal": g.Signal(0), "remove": g.Remove(), "leave": g.Leave()} {
+		for name, err := range map[string]error{"create": g.Create(Limits{MemoryMax: 1}), "kill": g.Kill(),
+			"signal": g.Signal(0), "remove": g.Remove(), "leave": g.Leave()} {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -241,7 +253,8 @@ func TestGroup_OfNoModeDoesNothing(t *testing.T) {
 }
 
 func TestWeight_IsThatOfTheOtherDrivers(t *testing.T) {
-	for shares, want := range map[uint64]uint64{1: 1, 2: 1, 10: 4, 100: 17, 1024: 100, 4000: 297, 262144: 10000, 1 << 40: 10000} {
+	for shares, want := range map[uint64]uint64{1: 1, 2: 1, 10: 4, 100: 17, 1024: 100, 4000: 297, 262144: 10000,
+		1 << 40: 10000} {
 		if got := weight(shares); got != want {
 			t.Errorf("weight(%d) = %d, want %d", shares, got, want)
 		}

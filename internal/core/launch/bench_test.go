@@ -101,7 +101,8 @@ func BenchmarkStart(b *testing.B) {
 	full.Command.Nice = 5
 	full.Command.OOMScoreAdj = 100
 	full.Command.Lookup = []string{dir + "/none", "/tmp"}
-	full.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 4096}, {Resource: unix.RLIMIT_CORE}}
+	full.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1024, Hard: 4096},
+		{Resource: unix.RLIMIT_CORE}}
 	devices := plain
 	devices.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 	readOnly := plain
@@ -126,7 +127,8 @@ func BenchmarkStart(b *testing.B) {
 		start func(w *os.File) (wait func())
 	}{
 		{"fork+exec", func(w *os.File) func() {
-			pid, err := syscall.ForkExec(program, []string{program}, &syscall.ProcAttr{Env: env, Files: []uintptr{devNull.Fd(), w.Fd(), devNull.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}})
+			pid, err := syscall.ForkExec(program, []string{program}, &syscall.ProcAttr{Env: env, Files: []uintptr{devNull.Fd(),
+				w.Fd(), devNull.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}})
 			if err != nil {
 				b.Fatal(err)
 			}

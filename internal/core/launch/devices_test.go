@@ -62,7 +62,8 @@ func TestDevices_NoneLeavesTheHostsMounts(t *testing.T) {
 			t.Errorf("%s: mount namespace is %s, want %s", name, got, host)
 		}
 	}
-	if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", task.Device{HostPath: stick, TaskPath: "/dev/x"})).out); got == host {
+	if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", task.Device{HostPath: stick,
+		TaskPath: "/dev/x"})).out); got == host {
 		t.Error("a device at another path is in the host's mount namespace")
 	}
 }
@@ -132,7 +133,8 @@ func TestDevices_AreAtTheTasksPath(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev)
 			e := mustRun(t, with(`stat -L -c "%t:%T %a %u:%g" "$0"; head -c 1 "$0" | od -An -tx1; ls -C "${0%/*}"`,
-				task.Device{HostPath: stick, TaskPath: row.path}, task.Device{HostPath: "/dev/null", TaskPath: "/dev/other"}).arg0(filepath.Clean(row.path)))
+				task.Device{HostPath: stick, TaskPath: row.path}, task.Device{HostPath: "/dev/null",
+					TaskPath: "/dev/other"}).arg0(filepath.Clean(row.path)))
 			if !strings.HasPrefix(e.out, "1:5 660 0:4242\n 00\n") || !strings.Contains(e.out, row.beside) {
 				t.Errorf("got %s", e.out)
 			}
@@ -243,33 +245,44 @@ func TestMounts_AppearInTheTask(t *testing.T) {
 		{"a file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty"}},
 			"cat " + dir + "/empty", "of the source"},
 		{"a read-only directory", []any{task.Mount{Source: dir + "/source", Target: dir + "/target", ReadOnly: true}},
-			"cd " + dir + "/target || exit; cat file; touch new; echo x > file", "of the sourcetouch: cannot touch 'new': Read-only file system\nsh: 1: cannot create file: Read-only file system\n"},
+			"cd " + dir + "/target || exit; cat file; touch new; echo x > file", "of the sourcetouch: cannot touch 'new': " +
+				"Read-only file system\nsh: 1: cannot create file: Read-only file system\n"},
 		{"a read-only file", []any{task.Mount{Source: dir + "/source/file", Target: dir + "/empty", ReadOnly: true}},
 			"echo x > " + dir + "/empty", "sh: 1: cannot create " + dir + "/empty: Read-only file system\n"},
-		{"read-only, and the file system's own restrictions", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target", ReadOnly: true}},
+		{"read-only, and the file system's own restrictions", []any{task.Mount{Source: dir + "/careful", Target: dir +
+			"/target", ReadOnly: true}},
 			"grep -o ' " + dir + "/target [^ ]*' /proc/self/mountinfo", " " + dir + "/target ro,nosuid,nodev,noexec,noatime\n"},
-		{"read-only leaves the source writable", []any{task.Mount{Source: dir + "/source", Target: dir + "/target", ReadOnly: true}},
+		{"read-only leaves the source writable", []any{task.Mount{Source: dir + "/source", Target: dir + "/target",
+			ReadOnly: true}},
 			"cd " + dir + "/source && touch new && rm new && echo written", "written\n"},
 		{"a target that is a link", []any{task.Mount{Source: dir + "/source", Target: dir + "/link"}},
 			"cat " + dir + "/target/file", "of the source"},
-		{"in /dev a target is made", []any{task.Mount{Source: dir + "/source", Target: "/dev/some/where"}, task.Mount{Source: dir + "/source/file", Target: "/dev/some/file"}},
+		{"in /dev a target is made", []any{task.Mount{Source: dir + "/source", Target: "/dev/some/where"},
+			task.Mount{Source: dir + "/source/file", Target: "/dev/some/file"}},
 			"cat /dev/some/where/file /dev/some/file", "of the sourceof the source"},
-		{"in /dev instead of a directory of the host's", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb", ReadOnly: true}},
-			"ls /dev/bus /dev/bus/usb; touch /dev/bus/usb/x", "/dev/bus:\nusb\n\n/dev/bus/usb:\nfile\nsub\ntouch: cannot touch '/dev/bus/usb/x': Read-only file system\n"},
+		{"in /dev instead of a directory of the host's", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb",
+			ReadOnly: true}},
+			"ls /dev/bus /dev/bus/usb; touch /dev/bus/usb/x", "/dev/bus:\nusb\n\n/dev/bus/usb:\nfile\nsub\ntouch: cannot " +
+				"touch '/dev/bus/usb/x': Read-only file system\n"},
 		{"in /dev instead of a link of the host's", []any{task.Mount{Source: dir + "/source/file", Target: "/dev/fd"}},
 			"cat /dev/fd", "of the source"},
-		{"one inside of the other, in any order", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target/sub"}, task.Mount{Source: dir + "/source", Target: dir + "/target"}},
+		{"one inside of the other, in any order", []any{task.Mount{Source: dir + "/careful", Target: dir + "/target/sub"},
+			task.Mount{Source: dir + "/source", Target: dir + "/target"}},
 			"cd " + dir + "/target && cat file && stat -f -c %T sub", "of the sourcetmpfs\n"},
-		{"a source that another one hides", []any{task.Mount{Source: dir + "/source", Target: dir + "/target"}, task.Mount{Source: dir + "/careful", Target: dir + "/source"}},
+		{"a source that another one hides", []any{task.Mount{Source: dir + "/source", Target: dir + "/target"},
+			task.Mount{Source: dir + "/careful", Target: dir + "/source"}},
 			"cat " + dir + "/target/file", "of the source"},
-		{"a device inside of a mount", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb"}, task.Device{HostPath: stick, TaskPath: "/dev/bus/usb/file"}},
+		{"a device inside of a mount", []any{task.Mount{Source: dir + "/source", Target: "/dev/bus/usb"},
+			task.Device{HostPath: stick, TaskPath: "/dev/bus/usb/file"}},
 			"stat -c %t:%T /dev/bus/usb/file", "1:5\n"},
-		{"a node on a read-only mount can be written", []any{task.Mount{Source: "/dev/nomad-usb/stick", Target: "/dev/bus/usb", ReadOnly: true}},
+		{"a node on a read-only mount can be written", []any{task.Mount{Source: "/dev/nomad-usb/stick",
+			Target: "/dev/bus/usb", ReadOnly: true}},
 			"echo x > /dev/bus/usb/tty && echo written", "written\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) {
-				must(t, unix.Mount("careful", dir+"/careful", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""))
+				must(t, unix.Mount("careful", dir+"/careful", "tmpfs",
+					unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""))
 			})
 			if e := mustRun(t, with(row.script, row.given...)); e.out != row.want {
 				t.Errorf("got %q, want %q", e.out, row.want)
@@ -291,7 +304,8 @@ func TestMounts_MakeADirectoryReadOnlyForTheTaskOnly(t *testing.T) {
 			script := `cd "$0"; id -u; cat file; ./program; exec 2>&1; for f in new sub/new file; do touch $f; done; rm file; mv sub sup; chmod 700 file
 echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinfo`
 			want := "0\ncontentran\n" + strings.Join([]string{
-				"touch: cannot touch 'new'", "touch: cannot touch 'sub/new'", "touch: cannot touch 'file'", "rm: cannot remove 'file'",
+				"touch: cannot touch 'new'", "touch: cannot touch 'sub/new'", "touch: cannot touch 'file'", "rm: cannot remove " +
+					"'file'",
 				"mv: cannot move 'sub' to 'sup'", "chmod: changing permissions of 'file'",
 			}, ": Read-only file system\n") + ": Read-only file system\nbeside\n" +
 				fmt.Sprintln(strings.Count(mountsHere(t), " /dev ")) // no /dev of its own
@@ -340,7 +354,8 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"a mount's source is missing", []any{mnt(dir+"/gone", "/dev/bus/usb")},
 			`a device's "` + dir + `/gone", to be mounted at "/dev/bus/usb", is not there: is it plugged?`, true},
 		{"out of /dev by dots", []any{dev(stick, "/dev/../etc/passwd")},
-			`device "` + stick + `" cannot be at "/dev/../etc/passwd": the path "/dev/../etc/passwd" is not absolute or has ".." in it`, false},
+			`device "` + stick + `" cannot be at "/dev/../etc/passwd": the path "/dev/../etc/passwd" is not absolute or has ` +
+				`".." in it`, false},
 		{"relative", []any{dev(stick, "dev/zigbee")},
 			`device "` + stick + `" cannot be at "dev/zigbee": the path "dev/zigbee" is not absolute or has ".." in it`, false},
 		{"empty", []any{dev("", "/dev/zigbee")},
@@ -352,7 +367,8 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"not in /dev, and not there", []any{dev(stick, dir+"/none")},
 			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and only below /dev it is made`, false},
 		{"a mount's target is missing", []any{mnt(dir+"/sub", dir+"/none")},
-			`mount of "` + dir + `/sub" cannot be at "` + dir + `/none": it does not exist, and only below /dev it is made`, false},
+			`mount of "` + dir + `/sub" cannot be at "` + dir +
+				`/none": it does not exist, and only below /dev it is made`, false},
 		{"a node at a directory", []any{dev(stick, dir+"/sub")},
 			`device "` + stick + `" cannot be at "` + dir + `/sub": that is a directory`, false},
 		{"a directory at a file", []any{mnt(dir+"/sub", dir+"/file")},
@@ -364,11 +380,13 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"each at the other's place", []any{dev("/dev/ttyUSB0", "/dev/zero"), dev("/dev/zero", "/dev/ttyUSB0")},
 			`device "/dev/zero" cannot be at "/dev/ttyUSB0": "/dev/ttyUSB0" is to be at "/dev/zero", which hides it`, false},
 		{"hidden by a mount", []any{dev("/dev/bus/usb/001/004", "/dev/zigbee/usb"), mnt(dir, "/dev/bus")},
-			`device "/dev/bus/usb/001/004" cannot be at "/dev/zigbee/usb": "` + dir + `" is to be at "/dev/bus", which hides it`, false},
+			`device "/dev/bus/usb/001/004" cannot be at "/dev/zigbee/usb": "` + dir +
+				`" is to be at "/dev/bus", which hides it`, false},
 		{"in a file system inside of /dev", []any{dev(stick, "/dev/shm/zigbee")},
 			`no device or mount can be made inside of "/dev/shm", which is a file system of its own`, false},
 		{"in a mount that does not have it", []any{mnt(dir, "/dev/bus/usb"), dev(stick, "/dev/bus/usb/001/004")},
-			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and only below /dev it is made`, false},
+			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and only below /dev it is ` +
+				`made`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) { must(t, os.Symlink("nowhere", "/dev/dangling")) })
@@ -413,7 +431,8 @@ func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
 		{[]uint32{4242}, "written\n"},
 		{nil, "sh: 1: cannot create /dev/zigbee/tty: Permission denied\n"},
 	} {
-		spec := with("echo hello > /dev/zigbee/tty && echo written", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"})
+		spec := with("echo hello > /dev/zigbee/tty && echo written", task.Device{HostPath: stick,
+			TaskPath: "/dev/zigbee/tty"})
 		spec.Command.User = &task.User{UID: 65534, GID: 65534, Groups: row.groups}
 		if e := mustRun(t, spec); e.out != row.want {
 			t.Errorf("groups %v: got %q", row.groups, e.out)
@@ -435,7 +454,8 @@ func TestDevices_TerminalWorksAtItsPath(t *testing.T) {
 	must(t, os.Symlink(pts, link))
 	must(t, os.Chmod(filepath.Dir(link), 0o755))
 	must(t, os.Chmod(filepath.Dir(filepath.Dir(link)), 0o755))
-	spec := with(`exec 3<>/dev/zigbee/tty; stty -F /dev/zigbee/tty raw -echo; echo ready >&3; read -r line <&3; echo "got $line" >&3; sleep 600`,
+	spec := with(`exec 3<>/dev/zigbee/tty; stty -F /dev/zigbee/tty raw -echo; echo ready >&3; read -r line <&3; echo `+
+		`"got $line" >&3; sleep 600`,
 		task.Device{HostPath: link, TaskPath: "/dev/zigbee/tty"})
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
 	running(t, spec)
@@ -461,7 +481,8 @@ func TestSession_SeesTheTasksMounts(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
 	must(t, os.WriteFile(dir+"/target", nil, 0o644))
-	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}, task.Mount{Source: dir + "/source", Target: dir + "/target"}))
+	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"},
+		task.Mount{Source: dir + "/source", Target: dir + "/target"}))
 	spec := shell("readlink /dev/zigbee/tty /proc/self/ns/mnt; pwd; id -u; cat "+dir+"/target").in(t, pid)
 	spec.Command.Dir = "/usr"
 	if e := mustRun(t, spec); e.out != stick+"\n"+namespaceOf(t, pid)+"\n/usr\n0\nmounted\n" {
@@ -480,7 +501,8 @@ func namespaceOf(t *testing.T, pid int) string {
 // it starts a program.
 func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
-	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > /proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
+	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > `+
+		`/proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
 		task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	eventually(t, "the task has mounted", func() bool { return exists(rootOf(pid) + "/dev/ready") })
 	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(t, pid)
@@ -511,7 +533,8 @@ func TestDev_KeepsAnACL(t *testing.T) {
 	must(t, os.Chmod("/dev/ttyUSB0", 0o600))
 	// user::rw- user:65534:rw- group::--- mask::rw- other::---, as posix_acl_xattr.h has it
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, 65534}, {4, 0, ^uint32(0)}, {16, 6, ^uint32(0)}, {32, 0, ^uint32(0)}} {
+	for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, 65534}, {4, 0, ^uint32(0)}, {16, 6, ^uint32(0)},
+		{32, 0, ^uint32(0)}} {
 		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
 		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
 		acl = binary.LittleEndian.AppendUint32(acl, e[2])

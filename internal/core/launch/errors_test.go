@@ -89,39 +89,68 @@ func TestError_IsOneSentence(t *testing.T) {
 		stage Stage
 		errno syscall.Errno
 	}{
-		"no command":                        {cmd(""), `command is empty`, StageSetup, unix.EINVAL},
-		"bare name not found":               {cmd("no-such"), `command "no-such" not found in PATH`, StageProgram, unix.ENOENT},
-		"bare name not found by a task":     {cmd("no-such", lookup), `command "no-such" not found in the task directory or in PATH`, StageProgram, unix.ENOENT},
-		"relative path not found":           {cmd("bin/x", lookup, in("/tmp")), `command "bin/x" not found in the task directory or in "/tmp"`, StageProgram, unix.ENOENT},
-		"absolute path not found":           {cmd("/no/such"), `command "/no/such" not found`, StageExec, unix.ENOENT},
-		"path through a file":               {cmd(plain + "/x"), `command ` + q(plain+"/x") + ` not found`, StageExec, unix.ENOTDIR},
-		"not executable":                    {cmd(noX), `command ` + q(noX) + ` is not executable`, StageExec, unix.EACCES},
-		"not executable by the user":        {cmd(rootOnly, user), `command ` + q(rootOnly) + ` is not executable by user 65534`, StageExec, unix.EACCES},
-		"not reachable by the user":         {cmd(hidden, user), `command ` + q(hidden) + ` cannot be reached by user 65534: permission denied on the way to it`, StageExec, unix.EACCES},
-		"a directory":                       {cmd(dir), q(dir) + ` is a directory`, StageExec, unix.EACCES},
-		"a directory of the task":           {cmd("sub", lookup), q(dir+"/sub") + ` is a directory`, StageProgram, unix.EISDIR},
-		"a device":                          {cmd("/dev/null"), `"/dev/null" is not a regular file`, StageExec, unix.EACCES},
-		"interpreter missing":               {cmd(noInterp), `interpreter "/bin/nope" of ` + q(noInterp) + ` not found`, StageExec, unix.ENOENT},
-		"loader missing":                    {cmd(noLoader), `interpreter "/lib/no-such-loader.so" of ` + q(noLoader) + ` not found`, StageExec, unix.ENOENT},
-		"windows line ends":                 {cmd(windows), `interpreter "/bin/sh\r" of ` + q(windows) + ` not found: the script has Windows line ends`, StageExec, unix.ENOENT},
-		"interpreter not executable":        {cmd(badInterp), `interpreter ` + q(noX) + ` of ` + q(badInterp) + ` is not executable`, StageExec, unix.EACCES},
-		"no program":                        {cmd(plain), q(plain) + ` is not a program: no #! line and no ELF header`, StageExec, unix.ENOEXEC},
-		"empty file":                        {cmd(empty), q(empty) + ` is not a program: no #! line and no ELF header`, StageExec, unix.ENOEXEC},
-		"other machine":                     {cmd(foreign), q(foreign) + ` is a program for another kind of machine`, StageExec, unix.ENOEXEC},
-		"being written":                     {cmd(busy), q(busy) + ` is open for writing: it cannot be executed until it is closed`, StageExec, unix.ETXTBSY},
-		"argument too long":                 {cmd("/bin/true", func(s *Spec) { s.Command.Args = []string{strings.Repeat("x", 200_000)} }), `arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of the stack limit (ulimit stack) together`, StageExec, unix.E2BIG},
-		"NUL in an argument":                {cmd("/bin/true", func(s *Spec) { s.Command.Args = []string{"\x00"} }), `command contains a NUL byte`, StageSetup, 0},
-		"work_dir missing":                  {cmd("/bin/true", in("/no/such")), `work_dir "/no/such" does not exist`, StageWorkDir, unix.ENOENT},
-		"work_dir not a directory":          {cmd("/bin/true", in("/etc/passwd")), `work_dir "/etc/passwd" is not a directory`, StageWorkDir, unix.ENOTDIR},
-		"work_dir relative":                 {cmd("/bin/true", in("tmp")), `work_dir "tmp" is not an absolute path`, StageWorkDir, unix.EINVAL},
-		"work_dir closed to the user":       {cmd("/bin/true", user, in(filepath.Dir(hidden))), `work_dir ` + q(filepath.Dir(hidden)) + ` cannot be entered by user 65534: permission denied`, StageWorkDir, unix.EACCES},
-		"nice out of range":                 {cmd("/bin/true", func(s *Spec) { s.Command.Nice = 20 }), `nice 20 is not between -20 and 19`, StageLimits, unix.EINVAL},
-		"oom_score_adj out of range":        {cmd("/bin/true", func(s *Spec) { s.Command.OOMScoreAdj = 1001 }), `oom_score_adj 1001 is not between -1000 and 1000`, StageLimits, unix.EINVAL},
-		"soft limit above the hard one":     {cmd("/bin/true", limit(task.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: 20, Hard: 10})), `ulimit nofile: the soft limit 20 is above the hard limit 10`, StageLimits, unix.EINVAL},
-		"no such limit":                     {cmd("/bin/true", limit(task.Rlimit{Resource: 99})), `failed to read ulimit 99: invalid argument`, StageLimits, unix.EINVAL},
-		"network namespace missing":         {cmd("/bin/true", func(s *Spec) { s.Command.NetworkNamespace = "/no/ns" }), `failed to open network namespace "/no/ns": no such file or directory`, StageNetwork, unix.ENOENT},
-		"network namespace of another sort": {cmd("/bin/true", func(s *Spec) { s.Command.NetworkNamespace = "/etc/passwd" }), `"/etc/passwd" is not a network namespace`, StageNetwork, unix.EINVAL},
-		"cgroup missing":                    {cmd("/bin/true", func(s *Spec) { s.TasksFiles = []string{"/no/tasks"} }), `failed to join cgroup /no/tasks: no such file or directory`, StageCgroup, unix.ENOENT},
+		"no command":          {cmd(""), `command is empty`, StageSetup, unix.EINVAL},
+		"bare name not found": {cmd("no-such"), `command "no-such" not found in PATH`, StageProgram, unix.ENOENT},
+		"bare name not found by a task": {cmd("no-such", lookup),
+			`command "no-such" not found in the task directory or in PATH`, StageProgram, unix.ENOENT},
+		"relative path not found": {cmd("bin/x", lookup, in("/tmp")),
+			`command "bin/x" not found in the task directory or in "/tmp"`, StageProgram, unix.ENOENT},
+		"absolute path not found": {cmd("/no/such"), `command "/no/such" not found`, StageExec, unix.ENOENT},
+		"path through a file": {cmd(plain + "/x"), `command ` + q(plain+"/x") + ` not found`, StageExec,
+			unix.ENOTDIR},
+		"not executable": {cmd(noX), `command ` + q(noX) + ` is not executable`, StageExec, unix.EACCES},
+		"not executable by the user": {cmd(rootOnly, user), `command ` + q(rootOnly) +
+			` is not executable by user 65534`, StageExec, unix.EACCES},
+		"not reachable by the user": {cmd(hidden, user), `command ` + q(hidden) +
+			` cannot be reached by user 65534: permission denied on the way to it`, StageExec, unix.EACCES},
+		"a directory":             {cmd(dir), q(dir) + ` is a directory`, StageExec, unix.EACCES},
+		"a directory of the task": {cmd("sub", lookup), q(dir+"/sub") + ` is a directory`, StageProgram, unix.EISDIR},
+		"a device":                {cmd("/dev/null"), `"/dev/null" is not a regular file`, StageExec, unix.EACCES},
+		"interpreter missing": {cmd(noInterp), `interpreter "/bin/nope" of ` + q(noInterp) + ` not found`,
+			StageExec, unix.ENOENT},
+		"loader missing": {cmd(noLoader), `interpreter "/lib/no-such-loader.so" of ` + q(noLoader) +
+			` not found`, StageExec, unix.ENOENT},
+		"windows line ends": {cmd(windows), `interpreter "/bin/sh\r" of ` + q(windows) +
+			` not found: the script has Windows line ends`, StageExec, unix.ENOENT},
+		"interpreter not executable": {cmd(badInterp), `interpreter ` + q(noX) + ` of ` + q(badInterp) +
+			` is not executable`, StageExec, unix.EACCES},
+		"no program": {cmd(plain), q(plain) + ` is not a program: no #! line and no ELF header`,
+			StageExec, unix.ENOEXEC},
+		"empty file": {cmd(empty), q(empty) + ` is not a program: no #! line and no ELF header`,
+			StageExec, unix.ENOEXEC},
+		"other machine": {cmd(foreign), q(foreign) + ` is a program for another kind of machine`,
+			StageExec, unix.ENOEXEC},
+		"being written": {cmd(busy), q(busy) +
+			` is open for writing: it cannot be executed until it is closed`, StageExec, unix.ETXTBSY},
+		"argument too long": {cmd("/bin/true", func(s *Spec) {
+			s.Command.Args = []string{strings.Repeat("x", 200_000)}
+		}), `arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of ` +
+			`the stack limit (ulimit stack) together`, StageExec, unix.E2BIG},
+		"NUL in an argument": {cmd("/bin/true", func(s *Spec) { s.Command.Args = []string{"\x00"} }),
+			`command contains a NUL byte`, StageSetup, 0},
+		"work_dir missing": {cmd("/bin/true", in("/no/such")), `work_dir "/no/such" does not exist`,
+			StageWorkDir, unix.ENOENT},
+		"work_dir not a directory": {cmd("/bin/true", in("/etc/passwd")),
+			`work_dir "/etc/passwd" is not a directory`, StageWorkDir, unix.ENOTDIR},
+		"work_dir relative": {cmd("/bin/true", in("tmp")), `work_dir "tmp" is not an absolute path`,
+			StageWorkDir, unix.EINVAL},
+		"work_dir closed to the user": {cmd("/bin/true", user, in(filepath.Dir(hidden))), `work_dir ` +
+			q(filepath.Dir(hidden)) + ` cannot be entered by user 65534: permission denied`, StageWorkDir, unix.EACCES},
+		"nice out of range": {cmd("/bin/true", func(s *Spec) { s.Command.Nice = 20 }),
+			`nice 20 is not between -20 and 19`, StageLimits, unix.EINVAL},
+		"oom_score_adj out of range": {cmd("/bin/true", func(s *Spec) { s.Command.OOMScoreAdj = 1001 }),
+			`oom_score_adj 1001 is not between -1000 and 1000`, StageLimits, unix.EINVAL},
+		"soft limit above the hard one": {cmd("/bin/true", limit(task.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: 20,
+			Hard: 10})), `ulimit nofile: the soft limit 20 is above the hard limit 10`, StageLimits, unix.EINVAL},
+		"no such limit": {cmd("/bin/true", limit(task.Rlimit{Resource: 99})),
+			`failed to read ulimit 99: invalid argument`, StageLimits, unix.EINVAL},
+		"network namespace missing": {cmd("/bin/true", func(s *Spec) { s.Command.NetworkNamespace = "/no/ns" }),
+			`failed to open network namespace "/no/ns": no such file or directory`, StageNetwork, unix.ENOENT},
+		"network namespace of another sort": {cmd("/bin/true",
+			func(s *Spec) { s.Command.NetworkNamespace = "/etc/passwd" }), `"/etc/passwd" is not a network ` +
+			`namespace`, StageNetwork, unix.EINVAL},
+		"cgroup missing": {cmd("/bin/true", func(s *Spec) { s.TasksFiles = []string{"/no/tasks"} }),
+			`failed to join cgroup /no/tasks: no such file or directory`, StageCgroup, unix.ENOENT},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(c.spec, nil)
@@ -158,7 +187,8 @@ func TestError_NamesMissingRights(t *testing.T) {
 		cmd := exec.Command(self, "supervise")
 		cmd.Stdin = specJSON(t, s)
 		cmd.Dir = "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{7, 9}}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{7,
+			9}}}
 		out, _ := cmd.CombinedOutput()
 		return strings.TrimSpace(string(out))
 	}
@@ -171,20 +201,27 @@ func TestError_NamesMissingRights(t *testing.T) {
 		change func(*task.Command)
 		want   string
 	}{
-		"its own user":          {own(9, 7), "65534"},
-		"and its group twice":   {own(7, 65534, 9), "65534"},
-		"a group more":          {own(7, 9, 8), otherGroups},
-		"a group less":          {own(7), otherGroups},
-		"no groups":             {own(), otherGroups},
-		"a foreign group":       {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 8, Groups: []uint32{7, 9}} }, "error: the agent must run as root to run a task with group 8"},
-		"one of its groups":     {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 7, Groups: []uint32{7, 9}} }, "error: the agent must run as root to run a task with group 7"},
-		"another user":          {func(c *task.Command) { c.User = &task.User{UID: 1000, GID: 1000} }, "error: the agent must run as root to run a task as user 1000"},
-		"root":                  {func(c *task.Command) { c.User = &task.User{} }, "error: the agent must run as root to run a task as user 0"},
-		"a higher nice":         {func(c *task.Command) { c.Nice = 3 }, "65534"},
-		"a negative nice":       {func(c *task.Command) { c.Nice = -3 }, "error: nice -3 is lower than the agent may set: it needs CAP_SYS_NICE"},
-		"a higher adjustment":   {func(c *task.Command) { c.OOMScoreAdj = 7 }, "65534"},
-		"a negative adjustment": {func(c *task.Command) { c.OOMScoreAdj = -7 }, "error: oom_score_adj -7 is lower than the agent may set: it needs CAP_SYS_RESOURCE"},
-		"a network namespace":   {func(c *task.Command) { c.NetworkNamespace = "/proc/self/ns/net" }, `error: network namespace "/proc/self/ns/net" cannot be entered: the agent must run as root for it`},
+		"its own user":        {own(9, 7), "65534"},
+		"and its group twice": {own(7, 65534, 9), "65534"},
+		"a group more":        {own(7, 9, 8), otherGroups},
+		"a group less":        {own(7), otherGroups},
+		"no groups":           {own(), otherGroups},
+		"a foreign group": {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 8, Groups: []uint32{7, 9}} },
+			"error: the agent must run as root to run a task with group 8"},
+		"one of its groups": {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 7, Groups: []uint32{7, 9}} },
+			"error: the agent must run as root to run a task with group 7"},
+		"another user": {func(c *task.Command) { c.User = &task.User{UID: 1000, GID: 1000} },
+			"error: the agent must run as root to run a task as user 1000"},
+		"root": {func(c *task.Command) { c.User = &task.User{} },
+			"error: the agent must run as root to run a task as user 0"},
+		"a higher nice": {func(c *task.Command) { c.Nice = 3 }, "65534"},
+		"a negative nice": {func(c *task.Command) { c.Nice = -3 },
+			"error: nice -3 is lower than the agent may set: it needs CAP_SYS_NICE"},
+		"a higher adjustment": {func(c *task.Command) { c.OOMScoreAdj = 7 }, "65534"},
+		"a negative adjustment": {func(c *task.Command) { c.OOMScoreAdj = -7 },
+			"error: oom_score_adj -7 is lower than the agent may set: it needs CAP_SYS_RESOURCE"},
+		"a network namespace": {func(c *task.Command) { c.NetworkNamespace = "/proc/self/ns/net" },
+			`error: network namespace "/proc/self/ns/net" cannot be entered: the agent must run as root for it`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := shell("id -u")
@@ -220,7 +257,8 @@ func TestError_NamesANoexecFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := run(&Spec{Command: task.Command{Path: path, Dir: "/"}}, nil)
-	if want := "command " + quote(path) + " is on a file system that is mounted noexec"; err == nil || err.Error() != want {
+	if want := "command " + quote(path) + " is on a file system that is mounted noexec"; err == nil ||
+		err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -70,7 +70,8 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 			"network namespace " + quote(dir+"/ns") + " does not answer", StageNetwork,
 		},
 		"device": {
-			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", Devices: []task.Device{{HostPath: dir + "/tty", TaskPath: "/dev/tty"}}}},
+			Spec{Command: task.Command{Path: "/bin/true", Dir: "/", Devices: []task.Device{{HostPath: dir + "/tty",
+				TaskPath: "/dev/tty"}}}},
 			`devices of command "/bin/true" do not answer: a file system hangs`, StageDevices,
 		},
 	} {
@@ -186,7 +187,8 @@ func TestLaunch_JoinsCgroupV1(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		spec := &Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"}, TasksFiles: []string{dir + "/tasks"}}
+		spec := &Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"},
+			TasksFiles: []string{dir + "/tasks"}}
 		e := mustRun(t, spec)
 		if !strings.Contains(e.out, "pids:/") || !strings.Contains(e.out, "/"+filepath.Base(dir)+"\n") {
 			t.Fatalf("it is in\n%s", e.out)
@@ -197,7 +199,8 @@ func TestLaunch_JoinsCgroupV1(t *testing.T) {
 func removeCgroup(t *testing.T, dir string) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // the kernel takes a moment to forget a process
+	// the kernel takes a moment to forget a process
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if err = unix.Rmdir(dir); err == nil {
 			return
 		}

@@ -138,7 +138,8 @@ func describe(path string) string {
 		return path + " " + err.Error()
 	}
 	link, _ := os.Readlink(path)
-	return fmt.Sprintf("%s %o %d:%d %d/%d %s", path, st.Mode, st.Uid, st.Gid, unix.Major(st.Rdev), unix.Minor(st.Rdev), link)
+	return fmt.Sprintf("%s %o %d:%d %d/%d %s", path, st.Mode, st.Uid, st.Gid, unix.Major(st.Rdev), unix.Minor(st.Rdev),
+		link)
 }
 
 // top is tree, without what is in the directories.

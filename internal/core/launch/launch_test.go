@@ -123,7 +123,8 @@ func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 	if out, err := exec.Command("env", "--block-signal=USR1", "true").CombinedOutput(); err != nil {
 		t.Skipf("env(1) has no --block-signal: %s", out)
 	}
-	cmd := exec.Command("sh", "-c", "ulimit -Sn 1000; exec env --block-signal=USR1 --ignore-signal=USR2,PIPE,TSTP,CHLD "+self+" supervise")
+	cmd := exec.Command("sh", "-c", "ulimit -Sn 1000; exec env --block-signal=USR1 --ignore-signal=USR2,PIPE,TSTP,CHLD "+
+		""+self+" supervise")
 	cmd.Stdin = specJSON(t, shell(report))
 	out, err := cmd.Output()
 	if err != nil {
@@ -153,7 +154,8 @@ func specJSON(t *testing.T, s *Spec) *strings.Reader {
 }
 
 func TestProgram_GetsExactEnvironmentAndArguments(t *testing.T) {
-	env := []string{"PATH=/usr/bin:/bin", "EMPTY=", "A=1=2", "NL=a\nb", "UTF=ä€", "SPACE= x ", "DUP=1", "DUP=2", "noequals", "", "LONG=" + strings.Repeat("x", 100_000)}
+	env := []string{"PATH=/usr/bin:/bin", "EMPTY=", "A=1=2", "NL=a\nb", "UTF=ä€", "SPACE= x ", "DUP=1", "DUP=2",
+		"noequals", "", "LONG=" + strings.Repeat("x", 100_000)}
 	args := []string{"", "a b", "'\"$x", "", "ü\n", strings.Repeat("y", 100_000)}
 	cat := &Spec{Command: task.Command{Path: "cat", Args: []string{"/proc/self/environ"}, Env: env, Dir: "/"}}
 	if e := mustRun(t, cat); e.out != strings.Join(env, "\x00")+"\x00" {
@@ -267,7 +269,8 @@ func TestProgram_GetsAControllingTerminal(t *testing.T) {
 	}
 
 	spec.TTY = true
-	if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(), "failed to make stdin the controlling terminal") {
+	if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(),
+		"failed to make stdin the controlling terminal") {
 		t.Errorf("with /dev/null for a terminal: %v", err)
 	}
 }
@@ -386,24 +389,27 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 		"a set-user-ID bit does not survive":         {mode: 0o644 | os.ModeSetuid, user: nobody, want: 0o645},
 		"a file in a directory below":                {command: "sub/prog", mode: 0o600, user: nobody, want: 0o605},
 		"an absolute path into the task's directory": {command: local + "/prog", mode: 0o600, user: nobody, want: 0o605},
-		"a file outside is not touched":              {command: outside + "/prog", mode: 0o644, want: 0o644, err: "is not executable"},
-		"a link that leads out is not followed": {mode: 0o644, want: 0o644, err: "is not executable", before: func(t *testing.T, file string) {
-			rename(t, file, outside+"/target")
-			if err := os.Symlink(outside+"/target", file); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		"a file outside is not touched": {command: outside + "/prog", mode: 0o644, want: 0o644,
+			err: "is not executable"},
+		"a link that leads out is not followed": {mode: 0o644, want: 0o644, err: "is not executable",
+			before: func(t *testing.T, file string) {
+				rename(t, file, outside+"/target")
+				if err := os.Symlink(outside+"/target", file); err != nil {
+					t.Fatal(err)
+				}
+			}},
 		"a link inside is followed": {mode: 0o644, want: 0o744, before: func(t *testing.T, file string) {
 			rename(t, file, local+"/sub/target")
 			if err := os.Symlink("sub/target", file); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"a file with a second name is not touched": {mode: 0o644, want: 0o644, err: "is not executable", before: func(t *testing.T, file string) {
-			if err := os.Link(file, outside+"/second"); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		"a file with a second name is not touched": {mode: 0o644, want: 0o644, err: "is not executable",
+			before: func(t *testing.T, file string) {
+				if err := os.Link(file, outside+"/second"); err != nil {
+					t.Fatal(err)
+				}
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.command == "" {
@@ -418,7 +424,8 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 			if c.before != nil {
 				c.before(t, file)
 			}
-			e, err := run(&Spec{Command: task.Command{Path: c.command, Dir: "/", User: c.user, Lookup: []string{local, taskDir}}}, nil)
+			e, err := run(&Spec{Command: task.Command{Path: c.command, Dir: "/", User: c.user, Lookup: []string{local,
+				taskDir}}}, nil)
 			if c.err == "" && (err != nil || e.status.ExitStatus() != 5) {
 				t.Errorf("got code %d, %v %s", e.status.ExitStatus(), err, e.out)
 			} else if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
@@ -484,7 +491,8 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 	write("task", "both")
 	write("path1", "both")
 	write("path2", "path-only")
-	if err := os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644); err != nil { // not executable: passed over
+	// not executable: passed over
+	if err := os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]string{

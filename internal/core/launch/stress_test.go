@@ -24,7 +24,8 @@ func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
 		umask := uint32(i) % 0o100
 		nice := i % 20
 		nofile := 64 + i
-		script := `read -r s < /proc/$$/stat; set -- ${s##*)}; echo $(umask) ${17} $(ulimit -Sn) $(id -u) $(id -g) $(cat /proc/$$/oom_score_adj) $N; exit $N`
+		script := `read -r s < /proc/$$/stat; set -- ${s##*)}; echo $(umask) ${17} $(ulimit -Sn) $(id -u) $(id -g) $(cat ` +
+			`/proc/$$/oom_score_adj) $N; exit $N`
 		spec := shell(script)
 		c := &spec.Command
 		c.Env = append(c.Env, fmt.Sprintf("N=%d", i%200))

@@ -17,7 +17,8 @@ import (
 func smallDisk(t *testing.T, size int) (alloc, logs string) {
 	t.Helper()
 	alloc, logs = allocDir(t)
-	if err := unix.Mount("tmpfs", logs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0777", size)); err != nil {
+	if err := unix.Mount("tmpfs", logs, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d,mode=0777",
+		size)); err != nil {
 		t.Skipf("cannot mount a small file system, which takes CAP_SYS_ADMIN: %v", err)
 	}
 	t.Cleanup(func() {
@@ -66,7 +67,8 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 
 			now := time.Now()
 			r := s.Pump(now)
-			if r.Next != Later || !r.At.Equal(now.Add(time.Second)) || !slices.Equal(r.Events, []string{"stdout waits: no space left on device"}) {
+			if r.Next != Later || !r.At.Equal(now.Add(time.Second)) || !slices.Equal(r.Events,
+				[]string{"stdout waits: no space left on device"}) {
 				t.Fatalf("%+v", r)
 			}
 			if r.N != 16<<10 {
@@ -119,7 +121,8 @@ func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	r := s.Pump(now)
-	if r.Next != Wait || len(r.Events) != 1 || !strings.Contains(r.Events[0], "stdout is dropped from now on: no space left on device") {
+	if r.Next != Wait || len(r.Events) != 1 || !strings.Contains(r.Events[0],
+		"stdout is dropped from now on: no space left on device") {
 		t.Fatalf("%+v", r)
 	}
 	for range 30 { // the task goes on for minutes and does not wait
@@ -221,7 +224,8 @@ func TestStream_RealTaskOutlivesAFullDisk(t *testing.T) {
 		t.Fatal("no event")
 	}
 	var dropped int
-	if _, err := fmt.Sscanf(events[len(events)-1], "stdout ended: dropped %d bytes", &dropped); err != nil || dropped+len(all) != 20000*100 {
+	if _, err := fmt.Sscanf(events[len(events)-1], "stdout ended: dropped %d bytes", &dropped); err != nil ||
+		dropped+len(all) != 20000*100 {
 		t.Errorf("%d bytes in files; %q", len(all), events)
 	}
 }

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 		}
 		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
 		pump(s)
-	case "lines": // count, bytes a line, lines a second, a file that ends it, at the count or before, and gets the count: a task
+	// count, bytes a line, lines a second, and a file that ends it and gets the count: a task
+	case "lines":
 		count, _ := strconv.Atoi(os.Args[1])
 		size, _ := strconv.Atoi(os.Args[2])
 		rate, _ := strconv.Atoi(os.Args[3])

@@ -63,27 +63,54 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 		want    string
 		root    bool // the arrangement needs root
 	}{
-		"a stranger's":                 {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a", "% belongs to user 65534, ", true},
-		"below a stranger's":           {func(p place) { p.mkdir("a/b", 0o700); p.give("a") }, "a/b", "a", "% belongs to user 65534, ", true},
-		"missing, below a stranger's":  {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a/b/c", "a", "% belongs to user 65534, ", true},
-		"a stranger's in a sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp/a") }, "tmp/a/b", "tmp/a", "% belongs to user 65534, ", true},
-		"a stranger's sticky one":      {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp") }, "tmp/a", "tmp", "% belongs to user 65534, ", true},
+		"a stranger's": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a", "a",
+			"% belongs to user 65534, ", true},
+		"below a stranger's": {func(p place) { p.mkdir("a/b", 0o700); p.give("a") }, "a/b", "a",
+			"% belongs to user 65534, ", true},
+		"missing, below a stranger's": {func(p place) { p.mkdir("a", 0o755); p.give("a") }, "a/b/c", "a",
+			"% belongs to user 65534, ", true},
+		"a stranger's in a sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp/a") },
+			"tmp/a/b", "tmp/a", "% belongs to user 65534, ", true},
+		"a stranger's sticky one": {func(p place) { p.mkdir("tmp", sticky); p.mkdir("tmp/a", 0o755); p.give("tmp") },
+			"tmp/a", "tmp", "% belongs to user 65534, ", true},
 		"through a stranger's link": {func(p place) {
 			p.mkdir("tmp", sticky)
 			p.mkdir("a", 0o755)
 			p.link(p.path("a"), "tmp/l")
 			p.give("tmp/l")
 		}, "tmp/l", "tmp/l", "% belongs to user 65534, ", true},
-		"through links, the second's":      {func(p place) { p.mkdir("a", 0o755); p.link("a", "m"); p.give("m"); p.link("m", "l") }, "l/b", "m", "% belongs to user 65534, ", true},
-		"a link into a stranger's":         {func(p place) { p.mkdir("a/b", 0o755); p.give("a"); p.link(p.path("a/b"), "l") }, "l", "a", "% belongs to user 65534, ", true},
-		"a link out of a stranger's":       {func(p place) { p.mkdir("a/b", 0o755); p.mkdir("c", 0o755); p.give("a"); p.link("a/b/../../c", "l") }, "l", "a", "% belongs to user 65534, ", true},
-		"writable by all":                  {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "others may write to %, ", false},
-		"writable by a group":              {func(p place) { p.mkdir("a", 0o775); must(p.t, os.Lchown(p.path("a"), -1, stranger)) }, "a", "a", "others may write to %, ", true},
-		"below one that all may write":     {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ", false},
-		"sticky itself":                    {func(p place) { p.mkdir("a", sticky) }, "a", "a", "others may write to %, ", false},
-		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ", false},
-		"a file":                           {func(p place) { must(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a", "%: not a directory", false},
-		"a link to itself":                 {func(p place) { p.link("a", "a") }, "a", "a", "%: too many levels", false},
+		"through links, the second's": {func(p place) {
+			p.mkdir("a", 0o755)
+			p.link("a", "m")
+			p.give("m")
+			p.link("m",
+				"l")
+		}, "l/b", "m", "% belongs to user 65534, ", true},
+		"a link into a stranger's": {func(p place) {
+			p.mkdir("a/b", 0o755)
+			p.give("a")
+			p.link(p.path("a/b"),
+				"l")
+		}, "l", "a", "% belongs to user 65534, ", true},
+		"a link out of a stranger's": {func(p place) {
+			p.mkdir("a/b", 0o755)
+			p.mkdir("c", 0o755)
+			p.give("a")
+			p.link("a/b/../../c", "l")
+		}, "l", "a", "% belongs to user 65534, ", true},
+		"writable by all": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "others may write to %, ", false},
+		"writable by a group": {func(p place) {
+			p.mkdir("a", 0o775)
+			must(p.t, os.Lchown(p.path("a"), -1, stranger))
+		}, "a", "a", "others may write to %, ", true},
+		"below one that all may write": {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a",
+			"others may write to %, ", false},
+		"sticky itself": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "others may write to %, ", false},
+		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ",
+			false},
+		"a file": {func(p place) { must(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a",
+			"%: not a directory", false},
+		"a link to itself": {func(p place) { p.link("a", "a") }, "a", "a", "%: too many levels", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.root && os.Geteuid() != 0 {
@@ -115,12 +142,22 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		arrange  func(place)
 		dir, got string
 	}{
-		"missing":                          {func(place) {}, "a/b", "a/b"},
-		"there":                            {func(p place) { p.mkdir("a", 0o750) }, "a", "a"},
-		"missing in a sticky one":          {func(p place) { p.mkdir("tmp", sticky) }, "tmp/a/b", "tmp/a/b"},
-		"through a link":                   {func(p place) { p.mkdir("a", 0o755); p.link("a", "l") }, "l/b", "a/b"},
-		"through an absolute link":         {func(p place) { p.mkdir("a", 0o755); p.mkdir("c", 0o755); p.link(p.path("a"), "c/l") }, "c/l/b", "a/b"},
-		"through a link up":                {func(p place) { p.mkdir("a/b", 0o755); p.mkdir("c", 0o755); p.link("../c", "a/l") }, "a/l/./d", "c/d"},
+		"missing":                 {func(place) {}, "a/b", "a/b"},
+		"there":                   {func(p place) { p.mkdir("a", 0o750) }, "a", "a"},
+		"missing in a sticky one": {func(p place) { p.mkdir("tmp", sticky) }, "tmp/a/b", "tmp/a/b"},
+		"through a link":          {func(p place) { p.mkdir("a", 0o755); p.link("a", "l") }, "l/b", "a/b"},
+		"through an absolute link": {func(p place) {
+			p.mkdir("a", 0o755)
+			p.mkdir("c", 0o755)
+			p.link(p.path("a"),
+				"c/l")
+		}, "c/l/b", "a/b"},
+		"through a link up": {func(p place) {
+			p.mkdir("a/b", 0o755)
+			p.mkdir("c", 0o755)
+			p.link("../c",
+				"a/l")
+		}, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
 		"through as many links as the kernel follows": {func(p place) {

@@ -133,7 +133,8 @@ func (h home) command(ctx context.Context, t *testing.T, kind string, grace time
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), "TMPDIR="+h.temp, closedEnv+"="+h.closed, helperEnv+"="+kind, graceEnv+"="+grace.String())
+	cmd.Env = append(os.Environ(), "TMPDIR="+h.temp, closedEnv+"="+h.closed, helperEnv+"="+kind,
+		graceEnv+"="+grace.String())
 	return cmd
 }
 
@@ -177,7 +178,8 @@ func TestServe_LoadsADriver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if caps.MountConfigs != drivers.MountConfigSupportNone || !caps.DisableLogCollection || !caps.SendSignals || !caps.DynamicWorkloadUsers {
+		if caps.MountConfigs != drivers.MountConfigSupportNone || !caps.DisableLogCollection || !caps.SendSignals ||
+			!caps.DynamicWorkloadUsers {
 			t.Errorf("got %+v", caps)
 		}
 	})
@@ -202,7 +204,8 @@ func TestServe_LoadsADriver(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := <-ch
-			if r == nil || r.ExitCode != want.code || (r.Err == nil) != (want.err == "") || r.Err != nil && !strings.Contains(r.Err.Error(), want.err) {
+			if r == nil || r.ExitCode != want.code || (r.Err == nil) != (want.err == "") || r.Err != nil &&
+				!strings.Contains(r.Err.Error(), want.err) {
 				t.Errorf("got %+v, want code %d and error %q", r, want.code, want.err)
 			}
 		})
@@ -232,7 +235,8 @@ func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	}
 	for _, bytes := range []int{maxTaskConfig, 50e6} {
 		err := start(bytes)
-		if want := fmt.Sprintf("of which at most %d are taken: put what is large into a template", maxTaskConfig); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("of which at most %d are taken: put what is large into a template",
+			maxTaskConfig); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d bytes: got %.200v", bytes, err)
 		}
 	}
@@ -516,15 +520,19 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 	}{
 		"without arguments it says what it is": {"driver", nil, 0, []string{
 			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"" + filepath.Dir(exe),
-			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  }\n}", `driver = "stub"`, "list       list what there is"}},
-		"a device plugin says how to get a device": {"device", []string{"help"}, 0, []string{"resources {\n  device \"TYPE\" {}\n}"}},
-		"version":                {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + "\n"}},
-		"--version":              {"driver", []string{"--version"}, 0, []string{Version()}},
-		"options":                {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option", "| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
-		"docs is options":        {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
-		"a command of its own":   {"driver", []string{"list", "a"}, 0, []string{"listed [a]"}},
-		"a command that fails":   {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
-		"an unknown command":     {"driver", []string{"lst"}, 2, []string{`command "lst" is not known: see "nomad-driver-stub help"`}},
+			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  " +
+				"}\n}", `driver = "stub"`, "list       list what there is"}},
+		"a device plugin says how to get a device": {"device", []string{"help"}, 0,
+			[]string{"resources {\n  device \"TYPE\" {}\n}"}},
+		"version":   {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + "\n"}},
+		"--version": {"driver", []string{"--version"}, 0, []string{Version()}},
+		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
+			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
+		"docs is options":      {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
+		"a command of its own": {"driver", []string{"list", "a"}, 0, []string{"listed [a]"}},
+		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
+		"an unknown command": {"driver", []string{"lst"}, 2,
+			[]string{`command "lst" is not known: see "nomad-driver-stub help"`}},
 		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,10 @@ var (
 			return &stub{log: log, calls: map[string]context.Context{}}
 		},
 		Commands: []Command{
-			{Name: "list", Help: "list what there is", Run: func(args []string) error { fmt.Println("listed", args); return nil }},
+			{Name: "list", Help: "list what there is", Run: func(args []string) error {
+				fmt.Println("listed", args)
+				return nil
+			}},
 			{Name: "fail", Help: "fail", Run: func([]string) error { return errors.New("nothing there") }},
 		},
 	}
@@ -113,7 +116,8 @@ func (s *stub) TaskConfigSchema() (*hclspec.Spec, error) {
 
 func (s *stub) Capabilities() (*drivers.Capabilities, error) {
 	return &drivers.Capabilities{
-		SendSignals: true, MountConfigs: drivers.MountConfigSupportNone, DisableLogCollection: true, DynamicWorkloadUsers: true,
+		SendSignals: true, MountConfigs: drivers.MountConfigSupportNone,
+		DisableLogCollection: true, DynamicWorkloadUsers: true,
 	}, nil
 }
 

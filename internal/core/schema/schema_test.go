@@ -81,7 +81,8 @@ var testSchema = Of[testConfig]()
 // specification, msgpack, the struct.
 func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
-	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"x\"\nconfig {\n"+config+"\n}\n}\n}\n}"))
+	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = "+
+		"\"x\"\nconfig {\n"+config+"\n}\n}\n}\n}"))
 	if err != nil {
 		t.Fatalf("jobspec: %v", err)
 	}
@@ -187,9 +188,10 @@ func TestDecode_ReadsEveryOption(t *testing.T) {
 	want := testConfig{
 		common: common{StateDir: "/s"}, Command: "run", Args: []string{"a", "b c"}, KillMode: "all", Nice: -5, Umask: &umask,
 		Wait: "1m", Factor: 2, Env: map[string]string{"A": "1", "B_C": "x=y"},
-		Logs:   logs{MaxFiles: 3, MaxFileSize: "10MiB"},
-		Debug:  &logs{MaxFiles: 10, MaxFileSize: "64k"},
-		Mounts: []mount{{Source: "/a", Options: []string{"ro", "nosuid"}, Depth: 2}, {Source: "/b", Options: []string{"rw"}, Depth: 7}},
+		Logs:  logs{MaxFiles: 3, MaxFileSize: "10MiB"},
+		Debug: &logs{MaxFiles: 10, MaxFileSize: "64k"},
+		Mounts: []mount{{Source: "/a", Options: []string{"ro", "nosuid"}, Depth: 2}, {Source: "/b", Options: []string{"rw"},
+			Depth: 7}},
 		Limits: map[string]limit{"nofile": {Soft: 10, Hard: &hard}, "core": {}},
 		Ports:  []int{1, 2},
 	}
@@ -243,30 +245,45 @@ func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
 
 func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
-		"unknown option":         {`comand = "x"` + "\n" + `command = "y"`, `Invalid label: No argument or block type is named "comand".`},
-		"unknown option, nested": {"command = \"y\"\nlogs { max_file = 1 }", `Invalid label: No argument or block type is named "max_file". Did you mean "max_files"?`},
-		"required, missing":      {`nice = 1`, `Missing required argument: The argument "command" is required, but no definition was found.`},
-		"required, empty":        {`command = ""`, `command is empty: it must be set`},
-		"wrong type":             {"command = \"y\"\nnice = \"low\"", `Incorrect attribute value type: Inappropriate value for attribute "nice": a number is required.`},
-		"enum":                   {"command = \"y\"\nkill_mode = \"tree\"", `kill_mode "tree" is not known: use "process", "group" or "all"`},
-		"enum, empty":            {"command = \"y\"\nkill_mode = \"\"", `kill_mode "" is not known: use "process", "group" or "all"`},
-		"too large":              {"command = \"y\"\nnice = 30", `nice 30 is too large: use -20 to 19`},
-		"too small, nested":      {"command = \"y\"\nlogs { max_files = 0 }", `logs.max_files 0 is too small: use 1 to 100`},
-		"not whole":              {"command = \"y\"\nnice = 1.5", `nice 1.5 is not a whole number`},
-		"not whole, in a list":   {"command = \"y\"\nports = [1, 1.5]", `ports[1] 1.5 is not a whole number`},
-		"not whole, in a block":  {"command = \"y\"\nlogs { max_files = 0.5 }", `logs.max_files 0.5 is not a whole number`},
-		"negative":               {"command = \"y\"\numask = -1", `umask -1 is negative: use 0 or more`},
-		"out of range":           {"command = \"y\"\numask = 4294967296", `umask 4294967296 is too large: use 0 to 4294967295`},
-		"larger than int64":      {"command = \"y\"\nlimit \"core\" { soft = 18446744073709551615 }", `limit "core": soft 18446744073709551616 is too large: use 0 to 9223372036854775807`},
-		"not a size":             {"command = \"y\"\nlogs { max_file_size = \"10 apples\" }", `logs.max_file_size "10 apples" is not a size: use for example "512KiB" or "10MiB"`},
-		"size too small":         {"command = \"y\"\nlogs { max_file_size = 10 }", `logs.max_file_size "10" is too small: use "4KiB" or more`},
-		"not a duration":         {"command = \"y\"\nwait = \"soon\"", `wait "soon" is not a duration: use for example "30s" or "5m"`},
-		"duration too large":     {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
-		"in a repeated block":    {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }", `mount[1].source is empty: it must be set`},
-		"too many blocks":        {"command = \"y\"\n" + strings.Repeat("mount { source = \"/a\" }\n", 4), `mount has 4 elements: use 3 or less`},
-		"a rule of its own":      {`command = "init"`, `pid and command "init" exclude each other`},
-		"a rule of a block":      {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}", `limit "core": hard 1 is below soft 2`},
-		"two at once":            {"command = \"\"\nnice = -21", `command is empty: it must be set; nice -21 is too small: use -20 to 19`},
+		"unknown option": {`comand = "x"` + "\n" + `command = "y"`,
+			`Invalid label: No argument or block type is named "comand".`},
+		"unknown option, nested": {"command = \"y\"\nlogs { max_file = 1 }",
+			`Invalid label: No argument or block type is named "max_file". Did you mean "max_files"?`},
+		"required, missing": {`nice = 1`,
+			`Missing required argument: The argument "command" is required, but no definition was found.`},
+		"required, empty": {`command = ""`, `command is empty: it must be set`},
+		"wrong type": {"command = \"y\"\nnice = \"low\"",
+			`Incorrect attribute value type: Inappropriate value for attribute "nice": a number is required.`},
+		"enum": {"command = \"y\"\nkill_mode = \"tree\"",
+			`kill_mode "tree" is not known: use "process", "group" or "all"`},
+		"enum, empty": {"command = \"y\"\nkill_mode = \"\"",
+			`kill_mode "" is not known: use "process", "group" or "all"`},
+		"too large":             {"command = \"y\"\nnice = 30", `nice 30 is too large: use -20 to 19`},
+		"too small, nested":     {"command = \"y\"\nlogs { max_files = 0 }", `logs.max_files 0 is too small: use 1 to 100`},
+		"not whole":             {"command = \"y\"\nnice = 1.5", `nice 1.5 is not a whole number`},
+		"not whole, in a list":  {"command = \"y\"\nports = [1, 1.5]", `ports[1] 1.5 is not a whole number`},
+		"not whole, in a block": {"command = \"y\"\nlogs { max_files = 0.5 }", `logs.max_files 0.5 is not a whole number`},
+		"negative":              {"command = \"y\"\numask = -1", `umask -1 is negative: use 0 or more`},
+		"out of range": {"command = \"y\"\numask = 4294967296", `umask 4294967296 is too large: use 0 to ` +
+			`4294967295`},
+		"larger than int64": {"command = \"y\"\nlimit \"core\" { soft = 18446744073709551615 }",
+			`limit "core": soft 18446744073709551616 is too large: use 0 to 9223372036854775807`},
+		"not a size": {"command = \"y\"\nlogs { max_file_size = \"10 apples\" }",
+			`logs.max_file_size "10 apples" is not a size: use for example "512KiB" or "10MiB"`},
+		"size too small": {"command = \"y\"\nlogs { max_file_size = 10 }",
+			`logs.max_file_size "10" is too small: use "4KiB" or more`},
+		"not a duration": {"command = \"y\"\nwait = \"soon\"",
+			`wait "soon" is not a duration: use for example "30s" or "5m"`},
+		"duration too large": {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
+		"in a repeated block": {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }",
+			`mount[1].source is empty: it must be set`},
+		"too many blocks": {"command = \"y\"\n" + strings.Repeat("mount { source = \"/a\" }\n", 4),
+			`mount has 4 elements: use 3 or less`},
+		"a rule of its own": {`command = "init"`, `pid and command "init" exclude each other`},
+		"a rule of a block": {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}",
+			`limit "core": hard 1 is below soft 2`},
+		"two at once": {"command = \"\"\nnice = " +
+			"-21", `command is empty: it must be set; nice -21 is too small: use -20 to 19`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decodeJob(t, testSchema, c.config)
@@ -307,7 +324,8 @@ func TestExample_UncommentedIsTheDefault(t *testing.T) {
 	for range 2 { // a block's body is commented out within the block
 		lines := strings.Split(text, "\n")
 		for i, line := range lines {
-			if code := strings.TrimPrefix(strings.TrimSpace(line), "# "); strings.Contains(code, " = ") || strings.HasSuffix(code, "{") || strings.HasSuffix(code, "}") || strings.HasPrefix(code, " ") {
+			if code := strings.TrimPrefix(strings.TrimSpace(line), "# "); strings.Contains(code, " = ") ||
+				strings.HasSuffix(code, "{") || strings.HasSuffix(code, "}") || strings.HasPrefix(code, " ") {
 				lines[i] = code
 			}
 		}
@@ -438,7 +456,8 @@ func TestSplitTag_RefusesAMalformedTag(t *testing.T) {
 }
 
 func TestSize_IsParsed(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10, "1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {
+	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10,
+		"1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {
 		if got, err := ParseSize(text); err != nil || got != want || Size(text).Bytes() != want {
 			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
 		}
@@ -455,7 +474,8 @@ func TestDoc_HasARowForEveryOption(t *testing.T) {
 	for _, want := range []string{
 		"| `command` | string | required | The program. |\n",
 		"| `args` | list of strings |  | Its arguments. |\n",
-		"| `kill_mode` | string | `\"process\"` | Which processes a stop signal goes to. One of \"process\", \"group\" or \"all\". |\n",
+		"| `kill_mode` | string | `\"process\"` | Which processes a stop signal goes to. One of \"process\", \"group\" or " +
+			"\"all\". |\n",
 		"| `nice` | integer |  | Priority. Allowed: -20 to 19. |\n",
 		"| `logs` | block |  | Output. |\n| `logs.max_files` | integer | `10` | Files kept. Allowed: 1 to 100. |\n",
 		"| `mount` | block, repeatable |  | A mount. Elements: 3 or less. |\n",

@@ -80,7 +80,8 @@ func TestStrings_AreOneStringOrAList(t *testing.T) {
 		last { serial = ["2"] }`
 	want := labelled{
 		Devices: map[string]named{
-			"zigbee": {choiceOf: choiceOf{ID: Strings{"10c4:ea60"}, Serial: Strings{"0001", "0002"}}, Kinds: []string{"tty"}, Count: 3, Size: "1k",
+			"zigbee": {choiceOf: choiceOf{ID: Strings{"10c4:ea60"}, Serial: Strings{"0001", "0002"}}, Kinds: []string{"tty"},
+				Count: 3, Size: "1k",
 				Names: map[string]string{"tty": "/dev/ttyACM0"}, Binds: []bind{{"/a", "ro"}, {"/b", "rw"}}},
 			"gps": {choiceOf: choiceOf{ID: Strings{"1546:01a?", "1546:01b?"}}, Count: 1, Size: "1k",
 				Names: map[string]string{"tty-if01": "/dev/gps"}, Binds: []bind{}},
@@ -117,27 +118,41 @@ func TestStrings_HaveDefaults(t *testing.T) {
 
 func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
-		"a number":             {"device \"zwave\" {\nid = 1624\n}", `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		"a number in a list":   {`device "zwave" { id = ["0658:0200", 1624] }`, `device "zwave": id[1] 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		"a number at the top":  {`only = 10`, `only 10 is a number: put it in quotes, without which 0x000a arrives as 10`},
-		"a number in a block":  {`first { serial = 0001 }`, `first.serial 1 is a number: put it in quotes, without which 0x0001 arrives as 1`},
-		"a broken number":      {`only = 1.5`, `only 1.5 is not a string: put it in quotes`},
-		"a bool":               {`device "zwave" { id = true }`, `device "zwave": id true is not a string: put it in quotes`},
-		"a list in a list":     {`only = [["a"]]`, `only[0] is neither a string nor a list of strings`},
-		"a block":              {`only { a = "b" }`, `only[0] is neither a string nor a list of strings`},
-		"an unknown option":    {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
-		"a wrong type":         {`device "zwave" { count = "many" }`, `device "zwave": Incorrect attribute value type: Inappropriate value for attribute "count": a number is required.`},
-		"not whole":            {"device \"zwave\" {\nid = \"a\"\ncount = 1.5\n}", `device "zwave": count 1.5 is not a whole number`},
-		"out of range":         {"device \"zwave\" {\nid = \"a\"\ncount = 10\n}", `device "zwave": count 10 is too large: use 1 to 9`},
-		"not a size":           {"device \"zwave\" {\nid = \"a\"\nsize = \"big\"\n}", `device "zwave": size "big" is not a size: use for example "512KiB" or "10MiB"`},
-		"in a repeated block":  {"device \"zwave\" {\nid = \"a\"\nbind { mode = \"rw\" }\n}", `device "zwave": Missing required argument: The argument "from" is required, but no definition was found.`},
-		"an enum, repeated":    {"device \"zwave\" {\nid = \"a\"\nbind {\nfrom = \"/\"\nmode = \"rx\"\n}\n}", `device "zwave": bind[0].mode "rx" is not known: use "ro" or "rw"`},
-		"a rule of its own":    {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
-		"no label":             {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
-		"no block":             {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
-		"a label twice":        {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }", `device "a" is there twice: give each a type of its own`},
-		"two at once":          {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }", `device "a": id 1 is a number: put it in quotes, without which 0x0001 arrives as 1; device "b": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
-		"an unknown top level": {`devise "a" { id = "1" }`, `Invalid label: No argument or block type is named "devise". Did you mean "device"?`},
+		"a number": {"device \"zwave\" {\nid = 1624\n}",
+			`device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+		"a number in a list": {`device "zwave" { id = ["0658:0200", 1624] }`,
+			`device "zwave": id[1] 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+		"a number at the top": {`only = 10`, `only 10 is a number: put it in quotes, without which 0x000a arrives as 10`},
+		"a number in a block": {`first { serial = 0001 }`,
+			`first.serial 1 is a number: put it in quotes, without which 0x0001 arrives as 1`},
+		"a broken number":  {`only = 1.5`, `only 1.5 is not a string: put it in quotes`},
+		"a bool":           {`device "zwave" { id = true }`, `device "zwave": id true is not a string: put it in quotes`},
+		"a list in a list": {`only = [["a"]]`, `only[0] is neither a string nor a list of strings`},
+		"a block":          {`only { a = "b" }`, `only[0] is neither a string nor a list of strings`},
+		"an unknown option": {`device "zwave" { serail = "1" }`,
+			`device "zwave": Invalid label: No argument or block type is named "serail". Did you mean "serial"?`},
+		"a wrong type": {`device "zwave" { count = "many" }`,
+			`device "zwave": Incorrect attribute value type: Inappropriate value for attribute "count": a number is required.`},
+		"not whole": {"device \"zwave\" {\nid = \"a\"\ncount = 1.5\n}",
+			`device "zwave": count 1.5 is not a whole number`},
+		"out of range": {"device \"zwave\" {\nid = \"a\"\ncount = 10\n}",
+			`device "zwave": count 10 is too large: use 1 to 9`},
+		"not a size": {"device \"zwave\" {\nid = \"a\"\nsize = \"big\"\n}",
+			`device "zwave": size "big" is not a size: use for example "512KiB" or "10MiB"`},
+		"in a repeated block": {"device \"zwave\" {\nid = \"a\"\nbind { mode = \"rw\" }\n}",
+			`device "zwave": Missing required argument: The argument "from" is required, but no definition was found.`},
+		"an enum, repeated": {"device \"zwave\" {\nid = \"a\"\nbind {\nfrom = \"/\"\nmode = \"rx\"\n}\n}",
+			`device "zwave": bind[0].mode "rx" is not known: use "ro" or "rw"`},
+		"a rule of its own": {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
+		"no label":          {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
+		"no block":          {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
+		"a label twice": {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }",
+			`device "a" is there twice: give each a type of its own`},
+		"two at once": {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }",
+			`device "a": id 1 is a number: put it in quotes, without which 0x0001 arrives as 1; device "b": Invalid label: ` +
+				`No argument or block type is named "serail". Did you mean "serial"?`},
+		"an unknown top level": {`devise "a" { id = "1" }`,
+			`Invalid label: No argument or block type is named "devise". Did you mean "device"?`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachWay(t, func(t *testing.T, decode func(string) (labelled, error)) {
@@ -155,7 +170,8 @@ func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
 	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
-	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`; err == nil || err.Error() != want {
+	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as ` +
+		`1624`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
@@ -188,7 +204,8 @@ func TestLabelledBlock_SharesNothing(t *testing.T) {
 		shelf "b" { books = ["3"] }
 		shelf "c" {}
 `
-	want := map[string]shelf{"a": {[]string{"1", "2"}, map[string]string{"x": "y"}, &bind{"/", "ro"}}, "b": {Books: []string{"3"}}, "c": {}}
+	want := map[string]shelf{"a": {[]string{"1", "2"}, map[string]string{"x": "y"}, &bind{"/", "ro"}},
+		"b": {Books: []string{"3"}}, "c": {}}
 	got, err := decodeAgent(t, Of[house](), shelves+"cellar {"+shelves+"}")
 	if err != nil {
 		t.Fatal(err)

@@ -272,7 +272,8 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		"nobody was":                       {0, 0, task.Exit{Signal: 9}, false, 0},
 	} {
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil, "oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
+			"oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
 		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*client]bool{}, processes: map[string]*process{}}
 		p := newAdoption(&task.State{
 			ID: "a/t/1", OOMKills: c.before,
@@ -281,7 +282,8 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		e := c.e
 		s.finish(p, &e)
 		for where, got := range map[string]*task.Exit{"told": p.exit, "on disk": s.store.LoadExit("a/t/1")} {
-			if got == nil || got.OOMKilled != c.oom || got.OOMKills != c.kills || got.Code != c.e.Code || got.Signal != c.e.Signal {
+			if got == nil || got.OOMKilled != c.oom || got.OOMKills != c.kills || got.Code != c.e.Code ||
+				got.Signal != c.e.Signal {
 				t.Errorf("%s, %s: %+v", name, where, got)
 			}
 		}

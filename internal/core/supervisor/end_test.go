@@ -156,7 +156,8 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 						return
 					}
 					e := h.wait(c, one.ID)
-					if bad := e.Code != code || e.Signal != 0; i%5 == 4 && (e.Signal != int(unix.SIGTERM) || e.Code != 0) || i%5 != 4 && bad {
+					if bad := e.Code != code || e.Signal != 0; i%5 == 4 && (e.Signal != int(unix.SIGTERM) || e.Code != 0) ||
+						i%5 != 4 && bad {
 						t.Errorf("task %d: exit %+v", i, e)
 					}
 					if err := c.Destroy(ctx(t), one.ID); err != nil {
@@ -181,12 +182,18 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 			collector := h.collector()
 			held := count(t, collector, "fd")
 			run(n)
-			eventually(t, "the supervisor has no more descriptors than before", func() bool { return count(t, pid, "fd") <= fds })
-			eventually(t, "the collector has no more descriptors than before", func() bool { return count(t, collector, "fd") <= held })
-			if now := count(t, pid, "task"); now > threads+20 { // the runtime's own, for calls that block; a leak would be one a task
+			eventually(t, "the supervisor has no more descriptors than before", func() bool {
+				return count(t, pid, "fd") <= fds
+			})
+			eventually(t, "the collector has no more descriptors than before", func() bool {
+				return count(t, collector, "fd") <= held
+			})
+			// the runtime's own, for calls that block; a leak would be one a task
+			if now := count(t, pid, "task"); now > threads+20 {
 				t.Errorf("%d threads before, %d after", threads, now)
 			}
-			if dirs := tree(filepath.Join(h.store.Dir, "tasks")); len(dirs) != 7 { // itself, the one that runs, and its five files
+			// itself, the one that runs, and its five files
+			if dirs := tree(filepath.Join(h.store.Dir, "tasks")); len(dirs) != 7 {
 				t.Errorf("files: %v", dirs)
 			}
 			h.destroy(c, keep.ID)

@@ -216,7 +216,8 @@ func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 		inInfo: func() (unix.WaitStatus, bool) { return 0, false },
 		reaped: func() bool { t.Error("a zombie is not reaped"); return true },
 	}
-	if e := w.exit(time.Now().Add(20 * time.Millisecond)); !e.Lost || !strings.Contains(e.Reason, "does not reap it") || asked == 0 {
+	if e := w.exit(time.Now().Add(20 * time.Millisecond)); !e.Lost || !strings.Contains(e.Reason, "does not reap it") ||
+		asked == 0 {
 		t.Errorf("it is %+v after %d looks", e, asked)
 	}
 }

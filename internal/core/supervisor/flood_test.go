@@ -194,9 +194,11 @@ func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	m, file := mark(), filepath.Join(h.dir, "go")
 	other := mark()
 	bystander := h.launch(c, h.shell("setsid -f sleep "+other+"; exec sleep 1000"))
-	st := h.launch(c, h.shell("env -i setsid -f sleep "+m+"; setsid -f sleep "+m+"; "+waits(file, "exit 4"), func(st *task.State) {
-		st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_LOCKS, Soft: 5, Hard: 10}} // which has no effect but must not unmark
-	}))
+	st := h.launch(c, h.shell("env -i setsid -f sleep "+m+"; setsid -f sleep "+m+"; "+waits(file, "exit 4"),
+		func(st *task.State) {
+			// which has no effect but must not unmark
+			st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_LOCKS, Soft: 5, Hard: 10}}
+		}))
 	eventually(t, "all run", func() bool { return len(sleepers(m)) == 2 && len(sleepers(other)) == 1 })
 	h.kill(h.supervisor(), unix.SIGKILL)
 	_, err := c.Adopt(ctx(t), st)
@@ -230,7 +232,8 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	must(t, err)
 	defer null.Close()
 	session := func(i int) error {
-		_, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: fmt.Sprintf("%s-%d", m, i), Path: "sleep", Args: []string{m}}, [3]*os.File{null, null, null})
+		_, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: fmt.Sprintf("%s-%d", m, i), Path: "sleep",
+			Args: []string{m}}, [3]*os.File{null, null, null})
 		return err
 	}
 	refused := make(chan error, flood)
@@ -266,7 +269,8 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 			break
 		}
 	}
-	if _, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null, null}); err == nil {
+	if _, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null,
+		null}); err == nil {
 		t.Error("a session of no program was started")
 	}
 	h.destroy(c, victim.ID)
@@ -275,7 +279,8 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	}
 	next := h.launch(c, h.shell("exec sleep 1000"))
 	for i := range maxSessions + 5 { // what does not start takes no place
-		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"}, [3]*os.File{null, null, null})
+		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"},
+			[3]*os.File{null, null, null})
 		if err == nil || !strings.Contains(err.Error(), "/no/such") {
 			t.Fatalf("got %v", err)
 		}

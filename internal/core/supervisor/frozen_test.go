@@ -144,7 +144,10 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 		"nothing else":      func(*host) {},
 		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
 		"collector killed":  func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGKILL)) },
-		"both killed":       func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGKILL)); h.kill(h.supervisor(), unix.SIGKILL) },
+		"both killed": func(h *host) {
+			must(h.t, unix.Kill(h.collector(), unix.SIGKILL))
+			h.kill(h.supervisor(), unix.SIGKILL)
+		},
 		"killed twice": func(h *host) {
 			h.kill(h.supervisor(), unix.SIGKILL)
 			eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
@@ -259,7 +262,8 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")
-	st := h.launch(c, h.shell(fmt.Sprintf(`i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; done; echo $i >&2; exit 5`, stop),
+	st := h.launch(c, h.shell(fmt.Sprintf(`i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; done; echo $i >&2; `+
+		`exit 5`, stop),
 		func(st *task.State) { st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000 }))
 	for range 10 {
 		time.Sleep(20 * time.Millisecond) // of writing

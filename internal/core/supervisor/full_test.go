@@ -82,7 +82,8 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 	c := h.client()
 	for i, st := range tasks {
 		stat, err := c.Adopt(ctx(t), st)
-		if err != nil || stat.Exit == nil || stat.Exit.Lost || stat.Exit.Code != want[i].Code || stat.Exit.Signal != want[i].Signal {
+		if err != nil || stat.Exit == nil || stat.Exit.Lost || stat.Exit.Code != want[i].Code ||
+			stat.Exit.Signal != want[i].Signal {
 			t.Errorf("status %+v, exit %+v, %v", stat, stat.Exit, err)
 		}
 		h.destroy(c, st.ID)
@@ -104,7 +105,8 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 		_, err := warm.Launch(ctx(t), st)
 		if err != nil {
 			refused++
-			if !errors.Is(err, unix.ENOSPC) && !strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, unix.ENOSPC) && !strings.Contains(err.Error(), "no space left on device") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%d pages are left: got %v", left, err)
 			}
 			if _, err := os.Stat(h.store.TaskDir(st.ID)); err == nil {

@@ -217,7 +217,8 @@ func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.Fil
 	h.ids++
 	name := fmt.Sprint("session", h.ids)
 	h.mu.Unlock()
-	ended, err := c.Exec(ctx(h.t), id, &ExecSpec{Session: name, Path: "/bin/sh", Args: []string{"-c", script}}, [3]*os.File{null, w, w})
+	ended, err := c.Exec(ctx(h.t), id, &ExecSpec{Session: name, Path: "/bin/sh", Args: []string{"-c", script}},
+		[3]*os.File{null, w, w})
 	must(h.t, err)
 	return ended, r
 }

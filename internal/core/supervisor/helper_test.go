@@ -415,9 +415,10 @@ func (h *host) nothingLeft() {
 		t.Errorf("files are left: %v", tree(h.store.Dir))
 	})
 	for _, dir := range h.leaf.Owned {
-		h.eventuallyOr("the supervisor's cgroup is removed", func() bool { _, err := os.Stat(dir); return err != nil }, func() {
-			t.Errorf("cgroup %s is left", dir)
-		})
+		h.eventuallyOr("the supervisor's cgroup is removed", func() bool { _, err := os.Stat(dir); return err != nil },
+			func() {
+				t.Errorf("cgroup %s is left", dir)
+			})
 	}
 	if h.share != "" && h.support.Unified != "" {
 		parent := filepath.Join(h.support.Unified, filepath.Base(filepath.Dir(h.share)))

@@ -69,14 +69,17 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	}
 	refused := func(when string) {
 		t.Helper()
-		if _, err := c.Exec(ctx(t), left.ID, &ExecSpec{Session: "s" + when, Path: "/bin/true"}, [3]*os.File{os.Stdin, os.Stdout, os.Stderr}); err == nil || err.Error() != errLeftMounts.Error() {
+		if _, err := c.Exec(ctx(t), left.ID, &ExecSpec{Session: "s" + when, Path: "/bin/true"}, [3]*os.File{os.Stdin,
+			os.Stdout, os.Stderr}); err == nil || err.Error() != errLeftMounts.Error() {
 			t.Errorf("%s: a command in the task: %v, want %v", when, err, errLeftMounts)
 		}
 	}
 	runs("as they are", left)
 	runs("as they are", childLeft)
 	h.kill(h.supervisor(), unix.SIGKILL)
-	eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0 })
+	eventually(t, "another supervisor serves", func() bool {
+		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0
+	})
 	refused("supervisor killed")
 	runs("supervisor killed", childLeft)
 	for _, st := range []*task.State{left, childLeft} {
@@ -162,9 +165,12 @@ func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 		must(t, os.WriteFile(path, b, 0o600))
 	}
 	h.kill(h.supervisor(), unix.SIGKILL)
-	eventually(t, "another supervisor serves", func() bool { return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0 })
+	eventually(t, "another supervisor serves", func() bool {
+		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0
+	})
 	stdio := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
-	if _, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio); err == nil || err.Error() != errUnknownMounts.Error() {
+	if _, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio); err == nil ||
+		err.Error() != errUnknownMounts.Error() {
 		t.Errorf("a command in a task with devices: %v, want %v", err, errUnknownMounts)
 	}
 	ended, out := h.session(c, plain.ID, "echo ran")

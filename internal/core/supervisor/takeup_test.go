@@ -18,7 +18,8 @@ import (
 func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() int, end func()) {
 	h.t.Helper()
 	lines := filepath.Join(h.dir, fmt.Sprint("lines", mark()))
-	script := "echo x >> " + lines + "; echo first; while [ ! -e " + lines + ".go ]; do sleep 0.01; done; echo last; exit 7"
+	script := "echo x >> " + lines + "; echo first; while [ ! -e " + lines +
+		".go ]; do sleep 0.01; done; echo last; exit 7"
 	st = h.shell(script, append(change, func(st *task.State) { st.Request = "the same" })...)
 	return st, func() int {
 			b, _ := os.ReadFile(lines)
@@ -39,10 +40,16 @@ func again(st *task.State, n int) *task.State {
 
 func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 	for name, between := range map[string]func(h *host, st *task.State, end func()){
-		"it runs":                             func(*host, *task.State, func()) {},
-		"it has ended":                        func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },
-		"the supervisor was killed":           func(h *host, _ *task.State, _ func()) { h.kill(h.supervisor(), unix.SIGKILL) },
-		"it ended, the supervisor was killed": func(h *host, st *task.State, end func()) { end(); h.recorded(st); h.kill(h.supervisor(), unix.SIGKILL) },
+		"it runs":      func(*host, *task.State, func()) {},
+		"it has ended": func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },
+		"the supervisor was killed": func(h *host, _ *task.State, _ func()) {
+			h.kill(h.supervisor(), unix.SIGKILL)
+		},
+		"it ended, the supervisor was killed": func(h *host, st *task.State, end func()) {
+			end()
+			h.recorded(st)
+			h.kill(h.supervisor(), unix.SIGKILL)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachHolding(t, func(t *testing.T, cgroups bool) {
@@ -273,7 +280,8 @@ func TestTakeUp_TakesAnExitThatIsBeingRecorded(t *testing.T) {
 	first, second := h.client(), h.client()
 	for i := range 40 { // it ends about when it is taken up
 		lines := filepath.Join(h.dir, "lines")
-		st := h.shell(fmt.Sprintf("echo x >> %s; sleep 0.00%d; exit 7", lines, i%10), func(st *task.State) { st.Request = "the same" })
+		st := h.shell(fmt.Sprintf("echo x >> %s; sleep 0.00%d; exit 7", lines, i%10),
+			func(st *task.State) { st.Request = "the same" })
 		h.launch(first, st)
 		next := again(st, 1)
 		h.launch(second, next)

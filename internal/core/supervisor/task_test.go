@@ -130,8 +130,9 @@ var daemons = map[string]string{
 	"own session, double fork": "(setsid sh -c '(setsid sleep MARK & )' & ) ; ",
 	"no environment, no stdio": "(env -i setsid -f sleep MARK <&- >&- 2>&- & ) ; ",
 	"deaf to signals":          "(trap '' HUP INT TERM; setsid -f sleep MARK) ; ",
-	"stopped":                  "setsid -f sh -c 'sleep MARK & until grep -qx sleep /proc/$!/comm; do sleep 0.01; done; kill -STOP $!; kill -STOP $$'; ",
-	"away from its directory":  "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
+	"stopped": "setsid -f sh -c 'sleep MARK & until grep -qx sleep /proc/$!/comm; do sleep 0.01; " +
+		"done; kill -STOP $!; kill -STOP $$'; ",
+	"away from its directory": "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
 }
 
 func TestKill_EndsDaemonsOfTheTask(t *testing.T) {

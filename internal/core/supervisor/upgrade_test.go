@@ -118,7 +118,8 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 			t.Fatalf("the supervisor's build is %q", got)
 		}
 		h.mu.Lock()
-		if len(said) != 1 || !strings.HasPrefix(said[0], fmt.Sprintf("replaced the supervisor of another version (pid %d, build old)", pid)) {
+		if len(said) != 1 || !strings.HasPrefix(said[0], fmt.Sprintf("replaced the supervisor of another version (pid %d, "+
+			"build old)", pid)) {
 			t.Errorf("the client said %q", said)
 		}
 		h.mu.Unlock()
@@ -227,7 +228,8 @@ func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
 	defer f.Close()
 	l, err := c.connect(ctx(t))
 	must(t, err)
-	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err, wire.ErrLost) {
+	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err,
+		wire.ErrLost) {
 		t.Errorf("got %v", err)
 	}
 	if h.supervisor() != pid || c.Exit(st.ID) != nil {

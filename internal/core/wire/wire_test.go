@@ -291,7 +291,8 @@ func TestCalls_ReturnErrLost(t *testing.T) {
 	if err := <-result; !errors.Is(err, ErrLost) {
 		t.Errorf("the call under way: %v", err)
 	}
-	if _, err := calls.Do(context.Background(), func(uint64) error { t.Error("sent"); return nil }); !errors.Is(err, ErrLost) {
+	if _, err := calls.Do(context.Background(), func(uint64) error { t.Error("sent"); return nil }); !errors.Is(err,
+		ErrLost) {
 		t.Errorf("the next call: %v", err)
 	}
 	if calls.Answer(1, 1) {

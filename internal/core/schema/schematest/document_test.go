@@ -16,18 +16,20 @@ type options struct {
 func TestDocument_FillsTheTable(t *testing.T) {
 	described := schema.Of[options]()
 	for page, want := range map[string]string{
-		"a\n<!-- x -->\n<!-- end -->\nb\n":                             "a\n<!-- x -->\nTABLE<!-- end -->\nb\n",
-		"<!-- x -->\nold\n<!-- end --><!-- y -->\nother\n<!-- end -->": "<!-- x -->\nTABLE<!-- end --><!-- y -->\nother\n<!-- end -->",
-		"<!-- y -->\n<!-- end -->":                                     "has 0 places for the x",
-		"<!-- x -->\n":                                                 "has 0 places for the x",
-		"<!-- x -->\n<!-- end -->\n<!-- x -->\n<!-- end -->":           "has 2 places for the x",
+		"a\n<!-- x -->\n<!-- end -->\nb\n": "a\n<!-- x -->\nTABLE<!-- end -->\nb\n",
+		"<!-- x -->\nold\n<!-- end --><!-- y -->\nother\n<!-- end -->": "<!-- x -->\nTABLE<!-- end --><!-- y " +
+			"-->\nother\n<!-- end -->",
+		"<!-- y -->\n<!-- end -->": "has 0 places for the x",
+		"<!-- x -->\n":             "has 0 places for the x",
+		"<!-- x -->\n<!-- end -->\n<!-- x -->\n<!-- end -->": "has 2 places for the x",
 	} {
 		got, err := fill([]byte(page), map[string]schema.Described{"x": described})
 		text := string(got)
 		if err != nil {
 			text = err.Error()
 		}
-		if want = strings.ReplaceAll(want, "TABLE", described.Markdown()); text != want && (err == nil || !strings.HasPrefix(text, want)) {
+		if want = strings.ReplaceAll(want, "TABLE", described.Markdown()); text != want && (err == nil ||
+			!strings.HasPrefix(text, want)) {
 			t.Errorf("%q: got %q, want %q", page, text, want)
 		}
 		if err != nil {
