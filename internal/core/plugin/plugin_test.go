@@ -400,7 +400,7 @@ func TestOrphan_StaysWhenALivingAgentDisconnects(t *testing.T) {
 
 func TestOrphan_StaysWhenAnAgentReattaches(t *testing.T) {
 	t.Parallel()
-	const grace = 10 * time.Second // in which an agent has to connect
+	const grace = 5 * time.Second // in which an agent has to connect
 	f := startAgent(t, grace)
 	f.killAgent()
 	driver, disconnect := f.attach()
