@@ -386,6 +386,11 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 				A int `codec:"a" doc:"A." default:"x"`
 			}]()
 		}, `invalid syntax`},
+		"default not a bool": {func() {
+			Of[struct {
+				A bool `codec:"a" doc:"A." default:"1"`
+			}]()
+		}, `is not true or false`},
 		"default not a size": {func() {
 			Of[struct {
 				A Size `codec:"a" doc:"A." default:"x"`
@@ -466,6 +471,59 @@ func TestSize_IsParsed(t *testing.T) {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("%q: got %d, want an error", text, got)
 		}
+	}
+}
+
+func TestExample_ShowsASampleOfEachKind(t *testing.T) {
+	type config struct {
+		Text  string            `codec:"text" doc:"T."`
+		Flag  bool              `codec:"flag" doc:"F."`
+		Count *int              `codec:"count" min:"3" doc:"C."`
+		Most  *int              `codec:"most" max:"3" doc:"M."`
+		Size  *Size             `codec:"size" min:"1KiB" doc:"S."`
+		Wait  Duration          `codec:"wait" doc:"W."`
+		Mode  string            `codec:"mode" enum:"a,b" doc:"M."`
+		List  []string          `codec:"list" min:"2" doc:"L."`
+		Ports []int             `codec:"ports" doc:"P."`
+		IDs   Strings           `codec:"ids" doc:"I."`
+		Env   map[string]string `codec:"env" doc:"E."`
+		Name  string            `codec:"name" required:"true" doc:"N."`
+	}
+	var got strings.Builder
+	for line := range strings.Lines(Of[config]().Example("")) {
+		if !strings.HasSuffix(line, ".\n") { // a description
+			got.WriteString(line)
+		}
+	}
+	const want = `# text = ""
+
+# flag = false
+
+# count = 3
+
+# most = 0
+
+# size = "1KiB"
+
+# wait = "30s"
+
+# mode = "a"
+
+# list = [""]
+
+# ports = [0]
+
+# ids = ""
+
+# env = {}
+
+name = ""
+`
+	if got.String() != want {
+		t.Errorf("got %s", got.String())
+	}
+	if row := Of[config]().Doc()[7]; row.Description != "L. Elements: 2 or more." {
+		t.Errorf("the list is %+v", row)
 	}
 }
 
