@@ -33,7 +33,7 @@ func with(script string, given ...any) *Spec {
 }
 
 // running starts a program that waits, and returns its pid. What it sees is below
-// /proc/<pid>/root, for whoever looks there without following links.
+// /proc/<pid>/root, for a reader that follows no links.
 func running(t *testing.T, spec *Spec) int {
 	t.Helper()
 	p, r, err := start(spec, nil)

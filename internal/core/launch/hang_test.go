@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// hungMount is a FUSE file system that nobody serves: whoever touches it waits
-// for ever. The test itself must not.
+// hungMount is a FUSE file system without a server: a process that touches it waits
+// indefinitely. The test itself must not.
 func hungMount(t *testing.T) string {
 	t.Helper()
 	needRoot(t)

@@ -101,8 +101,8 @@ func TestRecord_WorksUnderAFileSizeLimitOfZero(t *testing.T) {
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
-// The supervisor dies when the launcher has been told everything: nobody would
-// know of the program.
+// The supervisor dies when the launcher has the whole spec, so that no
+// supervisor would know of the program.
 func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	nothingLeft(t)
 	file := filepath.Join(t.TempDir(), "ran")

@@ -144,7 +144,7 @@ func nomadFIFO(t *testing.T) string {
 
 func TestNomadFIFO_KeepsOutputWithoutLogmon(t *testing.T) {
 	path := nomadFIFO(t)
-	out, err := OpenNomadFIFO(path, os.Getuid(), os.Getgid()) // nobody reads
+	out, err := OpenNomadFIFO(path, os.Getuid(), os.Getgid()) // without a reader
 	must(t, err)
 	defer out.Close()
 	cmd := exec.Command("/bin/sh", "-c", "echo hello; echo again > /dev/stdout")

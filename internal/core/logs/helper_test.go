@@ -97,7 +97,7 @@ func helper(t testing.TB, mode string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// allocDir makes what Nomad makes: alloc/logs for everybody.
+// allocDir makes what Nomad makes: alloc/logs, writable for all.
 func allocDir(t testing.TB) (alloc, logs string) {
 	t.Helper()
 	alloc = t.TempDir()
@@ -146,7 +146,7 @@ func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	}
 }
 
-// concatenation reads the files as somebody would who knows only their names:
+// concatenation reads the files by their names alone:
 // ls, a numeric sort, cat. It is written without the package's own code.
 func concatenation(t testing.TB, logs string) (all []byte, names []string) {
 	t.Helper()

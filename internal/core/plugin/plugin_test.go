@@ -83,7 +83,7 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	return instance
 }
 
-// ends has an instance end, and says whether it did by itself.
+// ends makes an instance end, and reports whether it did by itself.
 func ends(t *testing.T, instance loader.PluginInstance, log *lockedBuffer) bool {
 	t.Helper()
 	reattach, _ := instance.ReattachConfig()
@@ -407,7 +407,7 @@ func TestOrphan_StaysWhenAnAgentReattaches(t *testing.T) {
 	time.Sleep(grace + grace/4)
 	f.wantAlive("though an agent is connected")
 
-	// stderr is a pipe that nobody reads since the first agent died
+	// stderr is a pipe without a reader since the first agent died
 	if _, err := driver.TaskConfigSchema(); err != nil {
 		t.Errorf("after a write to the closed stderr: %v", err)
 	}

@@ -144,7 +144,7 @@ func (s *stub) StartCall(ctx context.Context, id string) func() {
 	return func() { s.note(id, "done") }
 }
 
-// StartTask waits until nobody waits for it.
+// StartTask returns when no caller waits for it.
 func (s *stub) StartTask(c *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	s.mu.Lock()
 	ctx := s.calls[c.ID]

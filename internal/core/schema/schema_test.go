@@ -297,6 +297,19 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	}
 }
 
+func TestValidate_ChecksEachElementOfAList(t *testing.T) {
+	type config struct {
+		Modes []string `codec:"modes" enum:"a,b" doc:"M."`
+	}
+	if _, err := decodeJob(t, Of[config](), `modes = ["b", "a"]`); err != nil {
+		t.Error(err)
+	}
+	_, err := decodeJob(t, Of[config](), `modes = ["b", "c"]`)
+	if want := `modes[1] "c" is not known: use "a" or "b"`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestDecode_OfNothingIsTheDefault(t *testing.T) {
 	s := Of[common]()
 	got, err := s.Decode(nil)
@@ -430,6 +443,36 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 				} `codec:"a" doc:"A."`
 			}]()
 		}, `use a pointer`},
+		"enum of a number": {func() {
+			Of[struct {
+				A int `codec:"a" doc:"A." enum:"1,2"`
+			}]()
+		}, `only strings have an enum`},
+		"enum of numbers": {func() {
+			Of[struct {
+				A []int `codec:"a" doc:"A." enum:"1,2"`
+			}]()
+		}, `only strings have an enum`},
+		"default of a pointer": {func() {
+			Of[struct {
+				A *int `codec:"a" doc:"A." default:"1"`
+			}]()
+		}, `a pointer has no default`},
+		"default of a map": {func() {
+			Of[struct {
+				A map[string]string `codec:"a" doc:"A." default:"{}"`
+			}]()
+		}, `a map of strings has no default tag`},
+		"label of no block": {func() {
+			Of[struct {
+				A string `codec:"a" doc:"A." label:"b"`
+			}]()
+		}, `only a map of structs has a label`},
+		"bound of a string": {func() {
+			Of[struct {
+				A string `codec:"a" doc:"A." min:"1"`
+			}]()
+		}, `a string has no min`},
 		"type": {func() {
 			Of[struct {
 				A chan int `codec:"a" doc:"A."`

@@ -314,7 +314,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	}
 }
 
-// One whose adoption takes long holds up nobody but who asks about it.
+// A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
 	slow := newAdoption(&task.State{ID: "slow"}).p

@@ -262,7 +262,7 @@ func TestAdoption_RefusesAReusedPid(t *testing.T) {
 			"other boot":       func(id *task.Identity) { id.BootID = "00000000-0000-0000-0000-000000000000" },
 		} {
 			h := newHost(t, cgroups)
-			// somebody else's process, which has the pid that the task had
+			// another process, which has the pid that the task had
 			other := h.plugin()
 			id, err := task.Identify(other.cmd.Process.Pid)
 			must(t, err)
@@ -341,7 +341,7 @@ func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	file := filepath.Join(h.dir, "go")
-	// more than a pipe holds: unless somebody reads, it never ends
+	// more than a pipe holds: without a reader it never ends
 	st := h.launch(c, h.shell(waits(file, "head -c 200000 /dev/zero | tr '\\0' x; exit 7")))
 	h.waitOutput(st, "first")
 	must(t, os.RemoveAll(h.store.Dir))

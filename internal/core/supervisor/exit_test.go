@@ -30,7 +30,7 @@ func zombie(t *testing.T, args ...string) task.Identity {
 	return id
 }
 
-// kernel says whether the kernel is as new as this.
+// kernel reports whether the kernel is at least of this version.
 func kernel(t *testing.T, major, minor int) bool {
 	t.Helper()
 	var u unix.Utsname

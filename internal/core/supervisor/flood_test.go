@@ -173,7 +173,7 @@ func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 		if !errors.Is(err, ErrEnded) {
 			t.Errorf("%q: recorded: got %v", mode, err)
 		}
-		// dead and reaped by somebody else, which is not known yet
+		// dead and reaped by another process, which is not known yet
 		cmd := exec.Command("true")
 		must(t, cmd.Start())
 		p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)

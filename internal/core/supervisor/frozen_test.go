@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// frozen is a disk of the test's own that can be frozen: whoever writes to it then
-// waits for the thaw, and can't be killed.
+// frozen is a disk of the test's own that can be frozen: a process that writes to it
+// then waits for the thaw, and can't be killed.
 type frozen struct {
 	t   *testing.T
 	dir string
@@ -231,7 +231,7 @@ func mustIdentify(t *testing.T, pid int) task.Identity {
 	return id
 }
 
-// The exit of a task is told though nobody asks for anything.
+// The exit of a task is reported without a call under way.
 func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client(impatient)

@@ -117,7 +117,7 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 		}
 		started++
 		free()
-		free = fill(0) // now somebody else took the rest
+		free = fill(0) // now another process took the rest
 		must(t, os.WriteFile(file, nil, 0o600))
 		if e := h.wait(warm, st.ID); e.Code != 7 {
 			t.Errorf("%d pages are left: exit %+v", left, e)
@@ -134,7 +134,7 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h.destroy(warm, keep.ID)
 }
 
-// spoil makes a task's record one that can't be written, by nobody; heal undoes it.
+// spoil makes a task's record unwritable, also for root; heal undoes it.
 func (h *host) spoil(id string) (heal func()) {
 	h.t.Helper()
 	path := h.store.Record(id)

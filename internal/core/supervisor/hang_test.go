@@ -20,7 +20,7 @@ import (
 
 var noLimits cgroup.Limits
 
-// hungMount is a FUSE file system that nobody serves.
+// hungMount is a FUSE file system without a server.
 func hungMount(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -32,7 +32,7 @@ const clientVar = "OUTRIDER_TEST_CLIENT"
 
 // TestMain is also the supervisor, the launcher, and a plugin that can be killed.
 // It is a subreaper, so that what a killed supervisor leaves comes to the test and
-// not to an init of which nobody knows when it reaps.
+// not to an init that reaps at an unknown time.
 func TestMain(m *testing.M) {
 	Main()
 	if with := os.Getenv(clientVar); with != "" {
@@ -375,7 +375,7 @@ func (h *host) kill(pid int, sig unix.Signal) {
 }
 
 // keep has a supervisor stay that would end for want of a client, until the test is
-// over or it is upgraded. It says whether the supervisor was still there.
+// over or it is upgraded. It reports whether the supervisor was still there.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})

@@ -133,7 +133,7 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	}
 }
 
-// slowProgram is a script that nobody can execute until release is called: whoever opens it
+// slowProgram is a script that no process can execute until release is called: one that opens it
 // waits for the lease (fcntl(2), F_SETLEASE), for 45 s at most.
 func slowProgram(t *testing.T, script string) (path string, release func()) {
 	t.Helper()
