@@ -10,6 +10,8 @@ type bounded struct {
 	Number int              `codec:"number" default:"5" min:"2" max:"7" doc:"N."`
 	Below  int              `codec:"below" min:"-3" doc:"B."`
 	Above  int              `codec:"above" max:"3" doc:"A."`
+	Credit int              `codec:"credit" min:"0" doc:"C."` // 0 is unset, and in range
+	Debt   int              `codec:"debt" max:"0" doc:"D."`
 	Factor float64          `codec:"factor" default:"1" min:"0.5" max:"1.5" doc:"F."`
 	Size   Size             `codec:"size" default:"4KiB" min:"4KiB" max:"8KiB" doc:"S."`
 	Wait   Duration         `codec:"wait" default:"1s" min:"1s" max:"1m" doc:"W."`
@@ -39,7 +41,10 @@ func TestBounds_AreInclusive(t *testing.T) {
 		"above = 3":       "",
 		"above = 4":       "above 4 is too large: use 3 or less",
 		"above = -100000": "",
-		"factor = 0.5":    "", "factor = 1.5": "",
+		"credit = 0":      "", "debt = 0": "",
+		"credit = -1":  "credit -1 is too small: use 0 or more",
+		"debt = 1":     "debt 1 is too large: use 0 or less",
+		"factor = 0.5": "", "factor = 1.5": "",
 		"factor = 0.25":      "factor 0.25 is too small: use 0.5 to 1.5",
 		"factor = 1.75":      "factor 1.75 is too large: use 0.5 to 1.5",
 		"size = \"4KiB\"":    "",
