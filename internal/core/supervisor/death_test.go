@@ -43,9 +43,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 			for when, scene := range map[string]func(st *task.State, file string){
 				"it goes on": func(st *task.State, file string) {
 					h.kill(h.supervisor(), unix.SIGKILL)
-					eventually(t, "another supervisor serves", func() bool {
-						return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0
-					})
+					h.isServed(c)
 					must(t, os.WriteFile(file, nil, 0o600))
 				},
 				"it ends meanwhile": func(st *task.State, file string) {

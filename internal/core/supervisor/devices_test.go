@@ -46,9 +46,7 @@ func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 		}
 		look("after an upgrade", second)
 		h.kill(h.supervisor(), unix.SIGKILL)
-		eventually(t, "another supervisor serves", func() bool {
-			return len(h.supervisors()) == 1 && second.SupervisorPID(ctx(t)) != 0
-		})
+		h.isServed(second)
 		look("adopted", second)
 		h.destroy(second, st.ID)
 		b, err := os.ReadFile("/proc/self/mountinfo")

@@ -319,6 +319,14 @@ func (h *host) waitOutput(st *task.State, text string) string {
 	return out
 }
 
+// isServed returns when a client has a supervisor again.
+func (h *host) isServed(c *Client) {
+	h.t.Helper()
+	eventually(h.t, "another supervisor serves", func() bool {
+		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(h.t)) != 0
+	})
+}
+
 // supervisors are the pids of those that serve this host's store.
 func (h *host) supervisors() (pids []int) {
 	pids = find(func(args []string) bool {

@@ -77,9 +77,7 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	runs("as they are", left)
 	runs("as they are", childLeft)
 	h.kill(h.supervisor(), unix.SIGKILL)
-	eventually(t, "another supervisor serves", func() bool {
-		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0
-	})
+	h.isServed(c)
 	refused("supervisor killed")
 	runs("supervisor killed", childLeft)
 	for _, st := range []*task.State{left, childLeft} {
@@ -165,9 +163,7 @@ func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 		must(t, os.WriteFile(path, b, 0o600))
 	}
 	h.kill(h.supervisor(), unix.SIGKILL)
-	eventually(t, "another supervisor serves", func() bool {
-		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(t)) != 0
-	})
+	h.isServed(c)
 	stdio := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 	if _, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio); err == nil ||
 		err.Error() != errUnknownMounts.Error() {
