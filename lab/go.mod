@@ -13,7 +13,6 @@ require (
 	github.com/hashicorp/hcl/v2 v2.20.2-nomad-1
 	github.com/hashicorp/nomad v1.11.3
 	github.com/hashicorp/nomad/api v0.0.0-20260205205048-8315996478d1
-	github.com/hashicorp/yamux v0.1.2
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/client v0.5.0
 	github.com/moby/sys/mountinfo v0.7.2
@@ -22,12 +21,14 @@ require (
 	github.com/testcontainers/testcontainers-go v0.44.0
 	github.com/u-root/u-root v0.16.0
 	github.com/zclconf/go-cty v1.18.0
-	golang.org/x/mod v0.37.0
 	golang.org/x/crypto v0.54.0
+	golang.org/x/mod v0.37.0
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 	gotest.tools/gotestsum v1.13.0
 )
+
+require github.com/hashicorp/yamux v0.1.2 // indirect
 
 require (
 	cyphar.com/go-pathrs v0.2.1 // indirect
@@ -116,7 +117,6 @@ require (
 	github.com/hashicorp/raft-autopilot v0.1.6 // indirect
 	github.com/hashicorp/serf v0.10.2 // indirect
 	github.com/hashicorp/vault/api v1.22.0 // indirect
-	github.com/hashicorp/yamux v0.1.2 // indirect
 	github.com/hpcloud/tail v1.0.1-0.20170814160653-37f427138745 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect
 	github.com/jefferai/isbadcipher v0.0.0-20190226160619-51d2077c035f // indirect
@@ -154,6 +154,7 @@ require (
 	github.com/opencontainers/runc v1.4.0 // indirect
 	github.com/opencontainers/runtime-spec v1.3.0 // indirect
 	github.com/opencontainers/selinux v1.13.0 // indirect
+	github.com/outrider-dev/outrider/internal/core v0.0.0
 	github.com/pierrec/lz4/v4 v4.1.22 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/posener/complete v1.2.3 // indirect
@@ -200,3 +201,5 @@ require (
 	kernel.org/pub/linux/libs/security/libcap/psx v1.2.71 // indirect
 	oss.indeed.com/go/libtime v1.6.0 // indirect
 )
+
+replace github.com/outrider-dev/outrider/internal/core => ../internal/core
