@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -15,13 +18,11 @@ func TestCommand_WrapsErrors(t *testing.T) {
 	l, _ := quiet(t)
 	cause := errors.New(strings.Repeat("many words ", 30) + "end")
 	err := l.Command(t.Context(), func(context.Context) error { return cause })
-	if !errors.Is(err, cause) || strings.Join(strings.Fields(err.Error()), " ") != cause.Error() {
-		t.Errorf("got %v", err)
-	}
+	must.ErrorIs(t, err, cause)
+	test.Eq(t, cause.Error(), strings.Join(strings.Fields(err.Error()), " "))
 	for line := range strings.Lines("Error: " + err.Error()) { // as mage prints it
-		if n := len(strings.TrimRight(line, "\n")); n > term.Width {
-			t.Errorf("%d columns: %s", n, line)
-		}
+		n := len(strings.TrimRight(line, "\n"))
+		test.False(t, n > term.Width, test.Sprintf("%d columns: %s", n, line))
 	}
 }
 
@@ -44,10 +45,9 @@ func TestCommand_ReportsTheLabOnInterrupt(t *testing.T) {
 				return tc.do(ctx)
 			})
 			var interrupted Interrupted
-			if !errors.As(err, &interrupted) || !strings.Contains(err.Error(), tc.want) ||
-				strings.Contains(err.Error(), "half") {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
+			must.True(t, errors.As(err, &interrupted), must.Sprintf("got %v", err))
+			must.StrContains(t, err.Error(), tc.want, must.Sprintf("got %v", err))
+			test.StrNotContains(t, err.Error(), "half", test.Sprintf("got %v", err))
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // parser is an agent that parses a job as Nomad's does (command/agent/job_endpoint.go), and
@@ -17,9 +19,7 @@ import (
 func parser(t *testing.T) *api.Client {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, err)
 		if strings.Contains(string(body), "newer") {
 			http.Error(w, "Failed to parse job: input.hcl:1,2-3: newer; no", http.StatusBadRequest)
 			return
@@ -28,9 +28,7 @@ func parser(t *testing.T) *api.Client {
 	}))
 	t.Cleanup(s.Close)
 	c, err := api.NewClient(&api.Config{Address: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return c
 }
 
@@ -50,21 +48,14 @@ func TestParseJob_ReportsEveryMistakeWithTheFilesName(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mine.nomad.hcl")
-			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile(path, []byte(tc.text), 0o600))
 			_, err := parseJob(c, path)
-			if err == nil {
-				t.Fatal("it is taken")
-			}
+			must.Error(t, err, must.Sprint("it is taken"))
 			for _, want := range tc.want {
-				if !strings.Contains(err.Error(), path+want) {
-					t.Errorf("no %q in:\n%v", path+want, err)
-				}
+				test.StrContains(t, err.Error(), path+want, test.Sprintf("no %q in:\n%v", path+want, err))
 			}
-			if strings.Contains(err.Error(), "input.hcl") || strings.Contains(err.Error(), "response code") {
-				t.Errorf("got %v", err)
-			}
+			must.StrNotContains(t, err.Error(), "input.hcl", must.Sprintf("got %v", err))
+			test.StrNotContains(t, err.Error(), "response code", test.Sprintf("got %v", err))
 		})
 	}
 }

@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
@@ -60,40 +61,36 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 			l.image = func(context.Context, func(string, ...any)) (string, error) { return "img:1", tc.image }
 			got, _, why, err := l.choose(t.Context())
 			if tc.err != "" {
-				if err == nil || err.Error() != tc.err {
-					t.Errorf("error %v, want %q", err, tc.err)
-				}
+				test.EqError(t, err, tc.err, test.Sprint("error"))
 				return
 			}
-			if err != nil || got != tc.want || !strings.Contains(why, tc.why) {
-				t.Errorf("got %s, %q, %v", got, why, err)
-			}
+			must.NoError(t, err)
+			must.Eq(t, tc.want, got)
+			test.StrContains(t, why, tc.why)
 		})
 	}
 }
 
 func TestLab_WithoutALab(t *testing.T) {
 	l, out := quiet(t)
-	if err := l.Down(t.Context()); err != nil || !strings.Contains(out.String(), "nothing to do") {
-		t.Errorf("down: %v, %s", err, out)
-	}
-	if err := l.Status(t.Context()); err != nil || !strings.Contains(out.String(), "mage lab:up") {
-		t.Errorf("status: %v, %s", err, out)
-	}
+	err := l.Down(t.Context())
+	must.NoError(t, err, must.Sprintf("down: %v, %s", err, out))
+	test.StrContains(t, out.String(), "nothing to do", test.Sprintf("down: %v, %s", err, out))
+	err = l.Status(t.Context())
+	must.NoError(t, err, must.Sprintf("status: %v, %s", err, out))
+	test.StrContains(t, out.String(), "mage lab:up", test.Sprintf("status: %v, %s", err, out))
 	for name, f := range map[string]func(context.Context) error{
 		"shell":  l.Shell,
 		"logs":   func(ctx context.Context) error { return l.Logs(ctx, "") },
 		"stop":   func(ctx context.Context) error { return l.Stop(ctx, "x") },
 		"reload": func(ctx context.Context) error { return l.Reload(ctx, "") },
 	} {
-		if err := f(t.Context()); !errors.Is(err, errDown) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.ErrorIs(t, f(t.Context()), errDown, test.Sprint(name))
 	}
-	if err := l.Run(t.Context(), "missing.nomad.hcl"); !errors.Is(err, fs.ErrNotExist) ||
-		strings.Contains(out.String(), "starting") {
-		t.Errorf("run of a file that does not exist: %v\n%s", err, out)
-	}
+	err = l.Run(t.Context(), "missing.nomad.hcl")
+	must.ErrorIs(t, err, fs.ErrNotExist, must.Sprintf("run of a file that does not exist: %v\n%s", err, out))
+	test.StrNotContains(t, out.String(), "starting",
+		test.Sprintf("run of a file that does not exist: %v\n%s", err, out))
 }
 
 func TestRows_ShowEachPluginsHealth(t *testing.T) {
@@ -109,9 +106,7 @@ func TestRows_ShowEachPluginsHealth(t *testing.T) {
 		state = append(state, r[0]+" "+r[1]+" "+r[2])
 	}
 	want := "a 1.0.0 healthy|b  unhealthy|c  undetected|d  missing|raw_exec built in healthy"
-	if s := strings.Join(state, "|"); s != want {
-		t.Errorf("got %s, want %s", s, want)
-	}
+	test.Eq(t, want, strings.Join(state, "|"))
 }
 
 func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
@@ -136,12 +131,10 @@ func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 	for _, r := range table[1:] {
 		verdicts = append(verdicts, r[3])
 	}
-	if want := "lived on|was started again|was started again|ended"; strings.Join(verdicts, "|") != want || lost != 3 {
-		t.Errorf("got %v, %d lost", verdicts, lost)
-	}
-	if table[1][2] != "12345678" {
-		t.Errorf("allocation %q", table[1][2])
-	}
+	must.Eq(t, "lived on|was started again|was started again|ended", strings.Join(verdicts, "|"),
+		must.Sprintf("got %v, %d lost", verdicts, lost))
+	test.Eq(t, 3, lost, test.Sprintf("got %v, %d lost", verdicts, lost))
+	test.Eq(t, "12345678", table[1][2], test.Sprint("allocation"))
 }
 
 func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
@@ -151,17 +144,15 @@ func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none,
 		Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a", usbNone), labPlugin("/b/"+usbPlugin, usbNone)}}
 	first, err := hash(base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, _ := hash(base); again != first {
-		t.Error("the same is not the same")
-	}
+	must.NoError(t, err)
+	again, _ := hash(base)
+	test.Eq(t, first, again, test.Sprint("the same is not the same"))
 	sim := base
 	sim.Plugins = []agent.Plugin{base.Plugins[0], labPlugin("/b/"+usbPlugin, usbSim)}
-	if h, err := hash(sim); err != nil || h != first || configs(sim) == configs(base) {
-		t.Errorf("a stick takes a new agent, or nothing: %v", err)
-	}
+	h, err := hash(sim)
+	must.NoError(t, err, must.Sprint("a stick takes a new agent, or nothing"))
+	must.Eq(t, first, h, must.Sprint("a stick takes a new agent, or nothing"))
+	test.NotEq(t, configs(base), configs(sim), test.Sprint("a stick takes a new agent, or nothing"))
 	info := agent.Info{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []string{"nomad-driver-a", usbPlugin}}
 	for _, tc := range []struct {
 		name string
@@ -180,31 +171,26 @@ func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 			o := base
 			o.Plugins = append([]agent.Plugin(nil), base.Plugins...)
 			tc.f(&o)
-			if h, err := hash(o); err != nil || h == first {
-				t.Errorf("the hash does not change: %v", err)
-			}
-			if got := difference(info, o); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			h, err := hash(o)
+			must.NoError(t, err, must.Sprint("the hash does not change"))
+			test.NotEq(t, first, h, test.Sprint("the hash does not change"))
+			test.Eq(t, tc.want, difference(info, o))
 		})
 	}
 }
 
 func TestUSB_IsAsAskedForOrAsBefore(t *testing.T) {
 	for in, want := range map[string]usb{"": usbAsBefore, "none": usbNone, "sim": usbSim} {
-		if got, err := parseUSB(in); err != nil || got != want {
-			t.Errorf("%q: got %q, %v", in, got, err)
-		}
+		got, err := parseUSB(in)
+		must.NoError(t, err, must.Sprint(in))
+		test.Eq(t, want, got, test.Sprint(in))
 	}
-	if _, err := parseUSB("simulated"); err == nil || !strings.Contains(err.Error(), "want none") {
-		t.Errorf("a wrong one: %v", err)
-	}
-	if got := usbAsBefore.chosen(t.Context(), t.TempDir()); got != usbNone {
-		t.Errorf("a new lab has %q", got)
-	}
-	if c := usbNone.config(); strings.Contains(c, "device") || strings.Contains(c, "match_all") {
-		t.Errorf("without being asked it publishes something: %s", c)
-	}
+	_, err := parseUSB("simulated")
+	test.ErrorContains(t, err, "want none", test.Sprint("a wrong one"))
+	test.Eq(t, usbNone, usbAsBefore.chosen(t.Context(), t.TempDir()), test.Sprint("a new lab has"))
+	c := usbNone.config()
+	must.StrNotContains(t, c, "device", must.Sprint("without being asked it publishes something"))
+	test.StrNotContains(t, c, "match_all", test.Sprint("without being asked it publishes something"))
 }
 
 func TestDeviceRows_HaveUsersAndReasons(t *testing.T) {
@@ -217,9 +203,7 @@ func TestDeviceRows_HaveUsersAndReasons(t *testing.T) {
 		lines = append(lines, strings.Join(r, ";"))
 	}
 	want := "10c4/zigbee/ea60;10c4:ea60:1;healthy;a/t, b/t;|10c4/zigbee/ea60 (unhealthy);10c4:ea60:2;unhealthy;;unplugged"
-	if s := strings.Join(lines, "|"); s != want {
-		t.Errorf("got %s, want %s", s, want)
-	}
+	test.Eq(t, want, strings.Join(lines, "|"))
 }
 
 func TestReasons_OfAnUnplacedJob(t *testing.T) {
@@ -228,10 +212,8 @@ func TestReasons_OfAnUnplacedJob(t *testing.T) {
 			DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
 		"h": {},
 	})
-	if want := "group g: devices: no devices match request (1 node), memory exhausted (1 node), " +
-		"missing drivers (1 node); group h: no node is ready"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	test.Eq(t, "group g: devices: no devices match request (1 node), memory exhausted (1 node), "+
+		"missing drivers (1 node); group h: no node is ready", got)
 }
 
 func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
@@ -246,9 +228,7 @@ func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
 		{nomad.Driver{Name: "python"}, "driver python is missing: the agent did not load its plugin"},
 		{nomad.Driver{Name: "docker"}, "driver docker is not in this lab, which has exec-lite, python and raw_exec"},
 	} {
-		if got := absence(tc.driver, i); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
+		test.Eq(t, tc.want, absence(tc.driver, i))
 	}
 	sim := agent.Info{Labels: map[string]string{usbLabel: "sim"}}
 	for _, tc := range []struct {
@@ -256,9 +236,8 @@ func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
 		plugged bool
 		want    string
 	}{{i, false, "lab:up -usb=sim"}, {sim, false, "lab:up"}, {sim, true, ""}} {
-		if _, got := deviceAdvice(tc.info, tc.plugged); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
+		_, got := deviceAdvice(tc.info, tc.plugged)
+		test.Eq(t, tc.want, got)
 	}
 }
 
@@ -290,21 +269,15 @@ func TestReason_OfAFailedTask(t *testing.T) {
 		{"a template", []*api.TaskEvent{{Type: api.TaskKilling, DisplayMessage: "Template failed: x", FailsTask: true}},
 			"Killing: Template failed: x"},
 	} {
-		if got := reason(tc.events); got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
-		}
+		test.Eq(t, tc.want, reason(tc.events), test.Sprint(tc.name))
 	}
 }
 
 func TestShell_HasTheAgentsAddress(t *testing.T) {
 	a := &described{info: agent.Info{Runtime: agent.Container, Container: "c1"}}
 	got := strings.Join(containerShell(a, false), " ")
-	if want := "exec -i -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := containerShell(a, true); !slices.Contains(got, "-t") {
-		t.Errorf("on a terminal: %q", got)
-	}
+	test.Eq(t, "exec -i -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash", got)
+	test.SliceContainsOp(t, containerShell(a, true), "-t", test.Sprint("on a terminal"))
 }
 
 // described is an agent of which one only asks what it is.
@@ -327,48 +300,33 @@ func TestDown_ListsWhatPurgeRemoves(t *testing.T) {
 	l.removeImage = func(context.Context) error { there = false; return nil }
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	cache := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "outrider")
-	if err := os.MkdirAll(filepath.Join(cache, "vm"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Down(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(filepath.Join(cache, "vm"), 0o755))
+	must.NoError(t, l.Down(t.Context()))
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{"image outrider-lab:bookworm", cache, "mage lab:purge"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in %q", want, text)
-		}
+		test.StrContains(t, text, want, test.Sprintf("no %q in", want))
 	}
 
 	// somebody's Nomad runs from the cache
 	sleep, err := os.ReadFile("/bin/sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	program := filepath.Join(cache, "nomad")
-	if err := os.WriteFile(program, sleep, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(program, sleep, 0o755))
 	user := exec.Command(program, "600")
-	if err := user.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, user.Start())
 	err = l.Purge(t.Context())
 	user.Process.Kill()
 	user.Wait()
-	if err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("a cache that is in use: %v", err)
-	}
-	if err := l.Purge(t.Context()); err != nil || there {
-		t.Errorf("%v; the image is there: %v", err, there)
-	}
-	if _, err := os.Stat(cache); !os.IsNotExist(err) {
-		t.Errorf("the cache is left: %v", err)
-	}
+	test.ErrorContains(t, err, "in use", test.Sprint("a cache that is in use"))
+	err = l.Purge(t.Context())
+	must.NoError(t, err, must.Sprintf("%v; the image is there: %v", err, there))
+	test.False(t, there, test.Sprintf("%v; the image is there: %v", err, there))
+	_, err = os.Stat(cache)
+	test.True(t, os.IsNotExist(err), test.Sprintf("the cache is left: %v", err))
 	out.Reset()
-	if err := l.Down(t.Context()); err != nil || strings.Contains(out.String(), "purge") {
-		t.Errorf("with nothing left: %v, %s", err, out)
-	}
+	err = l.Down(t.Context())
+	must.NoError(t, err, must.Sprintf("with nothing left: %v, %s", err, out))
+	test.StrNotContains(t, out.String(), "purge", test.Sprintf("with nothing left: %v, %s", err, out))
 }
 
 func TestMissing_ShowsADriversOwnMessage(t *testing.T) {
@@ -377,33 +335,24 @@ func TestMissing_ShowsADriversOwnMessage(t *testing.T) {
 	show := Missing(l.steps)
 	show(nomad.ErrNotRegistered)
 	show(&nomad.NotHealthyError{Drivers: []nomad.Driver{{Name: "a"}}}) // as it is at first
-	if out.String() != "" {
-		t.Errorf("at once: %q", out)
-	}
+	test.Eq(t, "", out.String(), test.Sprintf("at once: %q", out))
 	show(&nomad.NotHealthyError{Drivers: []nomad.Driver{{Name: "a", Detected: true, Description: "no cgroup"}}})
-	if want := "       driver a is not healthy: no cgroup\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out, want)
-	}
+	test.Eq(t, "       driver a is not healthy: no cgroup\n", out.String(), test.Sprintf("got %q", out))
 	end(nil, "")
 }
 
 func TestUp_NamesATakenPort(t *testing.T) {
 	l, _ := quiet(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer taken.Close()
 	l.port = taken.Addr().(*net.TCPAddr).Port
-	if err := l.Up(t.Context(), ""); err == nil ||
-		!strings.Contains(err.Error(), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port)) {
-		t.Errorf("asked for: %v", err)
-	}
+	test.ErrorContains(t, l.Up(t.Context(), ""), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port),
+		test.Sprint("asked for"))
 	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}
-	if _, err := l.update(t.Context(), ended, agent.Options{}); err == nil ||
-		!strings.Contains(err.Error(), fmt.Sprintf("another program has its port %d", l.port)) {
-		t.Errorf("the lab's own: %v", err)
-	}
+	_, err = l.update(t.Context(), ended, agent.Options{})
+	test.ErrorContains(t, err, fmt.Sprintf("another program has its port %d", l.port),
+		test.Sprint("the lab's own"))
 }
 
 func TestPending_ReportsATaskThatStartsSlowly(t *testing.T) {
@@ -415,11 +364,9 @@ func TestPending_ReportsATaskThatStartsSlowly(t *testing.T) {
 				DisplayMessage: "Client is downloading artifacts"}},
 		}}}}
 	}
-	if r.pending(alloc("running")) || out.String() != "" {
-		t.Errorf("one that runs: %q", out)
-	}
-	if want := "... t | Downloading Artifacts: Client is downloading artifacts\n"; !r.pending(alloc("pending")) ||
-		out.String() != want {
-		t.Errorf("got %q, want %q", out, want)
-	}
+	must.False(t, r.pending(alloc("running")), must.Sprintf("one that runs: %q", out))
+	test.Eq(t, "", out.String(), test.Sprintf("one that runs: %q", out))
+	must.True(t, r.pending(alloc("pending")), must.Sprintf("got %q", out))
+	test.Eq(t, "... t | Downloading Artifacts: Client is downloading artifacts\n", out.String(),
+		test.Sprintf("got %q", out))
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/image"
@@ -21,9 +24,7 @@ import (
 func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	t.Helper()
 	root, err := build.Root(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ports := 0
 	if free(defaultPort) {
 		// somebody may want the usual port for a lab of his own while tests run
@@ -41,9 +42,7 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 		hasImage: image.Exists, removeImage: image.Remove,
 	}
 	t.Cleanup(func() {
-		if err := l.Down(context.Background()); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, l.Down(context.Background()))
 	})
 	return l, &b
 }
@@ -88,9 +87,7 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
   }
 }
 `
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -113,13 +110,9 @@ func slowScheduler(t *testing.T, a agent.Agent) {
 		_, _, err = a.Client().Operator().SchedulerSetConfiguration(c.SchedulerConfig, nil)
 		return err
 	}
-	if err := brake(true); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, brake(true))
 	time.AfterFunc(time.Second, func() {
-		if err := brake(false); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, brake(false))
 	})
 }
 
@@ -131,12 +124,9 @@ func TestLab_FromUpToDown(t *testing.T) {
 	step := func(name string, want string, f func() error) {
 		t.Helper()
 		out.Reset()
-		if err := f(); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, out)
-		}
-		if !strings.Contains(out.String(), want) {
-			t.Fatalf("%s: no %q in\n%s", name, want, out)
-		}
+		err := f()
+		must.NoError(t, err, must.Sprintf("%s: %v\n%s", name, err, out))
+		must.StrContains(t, out.String(), want, must.Sprintf("%s: no %q in\n%s", name, want, out))
 	}
 
 	step("up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, "") })
@@ -144,18 +134,14 @@ func TestLab_FromUpToDown(t *testing.T) {
 	step("status", "raw_exec", func() error { return l.Status(ctx) })
 
 	a, err := l.open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	drivers := append(a.Info().Drivers(), "raw_exec")
 	for _, d := range drivers {
 		hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")
 		for range 2 { // Nomad alone would not run an unchanged job again
 			step("run "+d, "is complete", func() error { return l.Run(ctx, hello) })
 			for _, want := range []string{"to stdout\n", "to stderr\n", "unended\n"} {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("%s: no %q in\n%s", d, want, out)
-				}
+				test.StrContains(t, out.String(), want, test.Sprintf("%s: no %q in\n%s", d, want, out))
 			}
 		}
 
@@ -168,9 +154,8 @@ func TestLab_FromUpToDown(t *testing.T) {
 		step("service "+d, "lab:logs -job=svc-"+d, func() error {
 			return l.Run(ctx, jobFile(t, "service", "svc-"+d, d, "echo up; exec sleep 1000"))
 		})
-		if !strings.Contains(out.String(), "up\n") {
-			t.Errorf("%s: first lines of a service are missing:\n%s", d, out)
-		}
+		test.StrContains(t, out.String(), "up\n",
+			test.Sprintf("%s: first lines of a service are missing:\n%s", d, out))
 	}
 
 	stopped := make(chan error, 1)
@@ -179,22 +164,18 @@ func TestLab_FromUpToDown(t *testing.T) {
 	if err := <-stopped; err != nil || !strings.Contains(out.String(), "Job svc-raw_exec has ended") {
 		t.Errorf("stop: %v\n%s", err, out)
 	}
-	if err := l.Stop(ctx, "svc-nothing"); err == nil || !strings.Contains(err.Error(), "there are: ") {
-		t.Errorf("stop of a job that is not there: %v", err)
-	}
+	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "there are: ",
+		test.Sprint("stop of a job that is not there"))
 
-	if err := l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")); err == nil ||
-		!strings.Contains(err.Error(), "missing drivers (1 node); driver no_such_driver is not in this lab") {
-		t.Errorf("a job without a place: %v", err)
-	}
+	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")), "missing drivers (1 node); driver no_such_driver is not in this lab",
+		test.Sprint("a job without a place"))
 
 	interrupted, interrupt := context.WithCancel(ctx)
 	time.AfterFunc(3*time.Second, interrupt)
 	err = l.Run(interrupted, jobFile(t, "batch", "endless", "raw_exec", "sleep 1000"))
 	var told Interrupted
-	if !errors.As(err, &told) || !strings.HasSuffix(err.Error(), "mage lab:stop endless") {
-		t.Errorf("interrupted: %v", err)
-	}
+	must.True(t, errors.As(err, &told), must.Sprintf("interrupted: %v", err))
+	test.StrHasSuffix(t, "mage lab:stop endless", err.Error(), test.Sprintf("interrupted: %v", err))
 
 	// a scheduler that is slow to hear of the removal of a job that is run again
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
@@ -203,9 +184,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	step("run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
 
 	pid, err := a.PID(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	step("reload", "running tasks lived on", func() error { return l.Reload(ctx, "") })
 	if b, err := l.open(ctx); err != nil {
 		t.Fatal(err)
@@ -218,20 +197,17 @@ func TestLab_FromUpToDown(t *testing.T) {
 	if err := a.Kill(ctx); err != nil { // a crash
 		t.Fatal(err)
 	}
-	if err := l.Stop(ctx, "x"); !errors.Is(err, errEnded) {
-		t.Errorf("after a crash: %v", err)
-	}
+	test.ErrorIs(t, l.Stop(ctx, "x"), errEnded, test.Sprint("after a crash"))
 	step("run after a crash", "Starting the agent again", func() error {
 		return l.Run(ctx, jobFile(t, "batch", "after", "exec-lite", "echo after a crash"))
 	})
 
 	step("down", "they are gone, with their files", func() error { return l.Down(ctx) })
-	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
-	if _, err := os.Stat(l.dir); !os.IsNotExist(err) {
-		t.Errorf("the directory is left: %v", err)
-	}
+	left, err := a.Leftovers(ctx)
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
+	_, err = os.Stat(l.dir)
+	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
 	step("down again", "nothing to do", func() error { return l.Down(ctx) })
 }
 
@@ -244,15 +220,11 @@ func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 	os.WriteFile(bad, []byte(script), 0o755)
 	t.Setenv("NOMAD_BIN", bad)
 	err := l.Up(t.Context(), "")
-	if err == nil || !strings.Contains(err.Error(), "no luck today") {
-		t.Errorf("error %v", err)
-	}
-	if !strings.Contains(out.String(), "failed Starting the agent") {
-		t.Errorf("the step that failed is not shown:\n%s", out)
-	}
-	if _, err := os.Stat(l.dir); !os.IsNotExist(err) {
-		t.Errorf("the directory is left: %v", err)
-	}
+	test.ErrorContains(t, err, "no luck today", test.Sprint("error"))
+	test.StrContains(t, out.String(), "failed Starting the agent",
+		test.Sprintf("the step that failed is not shown:\n%s", out))
+	_, err = os.Stat(l.dir)
+	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
 }
 
 // TestLab_WithASimulatedStick is what the README shows.
@@ -263,21 +235,18 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	does := func(want string, f func() error) {
 		t.Helper()
 		out.Reset()
-		if err := f(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if !strings.Contains(out.String(), want) {
-			t.Fatalf("no %q in\n%s", want, out)
-		}
+		err := f()
+		must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
+		must.StrContains(t, out.String(), want, must.Sprintf("no %q in\n%s", want, out))
 	}
 	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
 
 	// from no lab, as the README goes
 	hello := filepath.Join(l.root, "plugins", "exec-lite", "example", "hello.nomad.hcl")
 	does("Hello from hello", func() error { return l.Run(ctx, hello) })
-	if !strings.Contains(out.String(), "starting it") || !strings.Contains(out.String(), "/ui") {
-		t.Errorf("it does not report that it starts the lab:\n%s", out)
-	}
+	must.StrContains(t, out.String(), "starting it",
+		must.Sprintf("it does not report that it starts the lab:\n%s", out))
+	test.StrContains(t, out.String(), "/ui", test.Sprintf("it does not report that it starts the lab:\n%s", out))
 	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") ||
 		!strings.Contains(out.String(), "lab:up -usb=sim") {
 		t.Errorf("a job for a stick in a lab without: %v\n%s", err, out)
@@ -287,56 +256,43 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
 	does("All 1 running tasks lived on", func() error { return l.Up(ctx, "sim") })
-	if !strings.Contains(out.String(), "lab:run plugins/usb/example/serial.nomad.hcl") {
-		t.Errorf("it does not say what to do with the stick:\n%s", out)
-	}
+	test.StrContains(t, out.String(), "lab:run plugins/usb/example/serial.nomad.hcl",
+		test.Sprintf("it does not say what to do with the stick:\n%s", out))
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
 	does("is up already", func() error { return l.Up(ctx, "") })
 	does("usb-sim  stick  ", func() error { return l.Reload(ctx, "usb") })
-	if !strings.Contains(out.String(), "lived on") {
-		t.Errorf("the stick was started again:\n%s", out)
-	}
+	test.StrContains(t, out.String(), "lived on", test.Sprintf("the stick was started again:\n%s", out))
 
 	a, err := l.open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	pull := func() {
 		t.Helper()
-		if _, _, err := a.Client().Jobs().Deregister(simJob, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := a.Client().Jobs().Deregister(simJob, false, nil)
+		must.NoError(t, err)
 	}
 	// in again before the server has heard that it was out
 	pull()
 	slowScheduler(t, a)
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
-	if !runs(ctx, a.Client(), simJob) {
-		t.Error("the lab is said to be up before the stick is plugged in")
-	}
+	test.True(t, runs(ctx, a.Client(), simJob),
+		test.Sprint("the lab is said to be up before the stick is plugged in"))
 	pull()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out.Reset()
-		if err := l.Status(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.Status(ctx))
 		if strings.Contains(out.String(), "No devices.") {
 			break
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the stick is still there:\n%s", out)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("the stick is still there:\n%s", out))
 	}
-	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") {
-		t.Errorf("a job for a stick that is pulled out: %v", err)
-	}
+	test.ErrorContains(t, l.Run(ctx, serial), "missing devices",
+		test.Sprint("a job for a stick that is pulled out"))
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
 	does("lived on", func() error { return l.Up(ctx, "none") })
-	if runs(ctx, a.Client(), simJob) || !strings.Contains(out.String(), "No devices.") {
-		t.Errorf("the stick is still there:\n%s", out)
-	}
+	must.False(t, runs(ctx, a.Client(), simJob), must.Sprintf("the stick is still there:\n%s", out))
+	test.StrContains(t, out.String(), "No devices.", test.Sprintf("the stick is still there:\n%s", out))
 	does("they are gone, with their files", func() error { return l.Down(ctx) })
-	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
+	left, err := a.Leftovers(ctx)
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
 }

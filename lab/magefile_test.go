@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/creack/pty"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/term"
@@ -23,9 +25,7 @@ import (
 
 func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 	root, err := build.Root(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	mage := func(args ...string) (string, error) {
 		cmd := exec.Command("go", append([]string{"tool", "mage"}, args...)...)
 		cmd.Dir = root
@@ -38,22 +38,15 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 		t.Errorf("lab:reload python: %v\n%s", err, out)
 	}
 	list, err := mage("-l")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, list)
-	}
+	must.NoError(t, err, must.Sprintf("%v\n%s", err, list))
 	for line := range strings.Lines(list) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > term.Width {
-			t.Errorf("mage -l has %d columns: %s", n, line)
-		}
+		n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
+		test.False(t, n > term.Width, test.Sprintf("mage -l has %d columns: %s", n, line))
 	}
 	readme, err := os.ReadFile(root + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	names := regexp.MustCompile(`(?m)^go tool mage (\S+)`).FindAllStringSubmatch(string(readme), -1)
-	if len(names) < 5 {
-		t.Fatalf("the README has %q", names)
-	}
+	must.False(t, len(names) < 5, must.Sprintf("the README has %q", names))
 	for _, name := range names {
 		if !regexp.MustCompile(`(?m)(^|\s)`+regexp.QuoteMeta(name[1])+`\s`).MatchString(list) && name[1] != "-l" {
 			t.Errorf("the README has %s, mage -l has\n%s", name[1], list)
@@ -63,25 +56,19 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 
 func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	root, err := build.Root(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	dir := t.TempDir()
 	// a nomad that says its version, and then nothing
 	nomad := filepath.Join(dir, "nomad")
 	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
 		"echo half a line of the log >&2\nexec sleep 600\n"
-	if err := os.WriteFile(nomad, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(nomad, []byte(script), 0o755))
 	lab := filepath.Join(dir, "lab")
 	cmd := exec.Command("go", "tool", "mage", "lab:up")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "LAB_DIR="+lab, "NOMAD_BIN="+nomad, "LAB_RUNTIME=host", "TERM=xterm", "NO_COLOR=1")
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer terminal.Close()
 	screen := &screen{}
 	read := make(chan struct{})
@@ -98,9 +85,7 @@ func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	}()
 	for end := time.Now().Add(10 * time.Minute); !strings.Contains(screen.String(),
 		"Starting the agent … ("); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it does not start:\n%s", screen)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("it does not start:\n%s", screen))
 	}
 	if _, err := terminal.Write([]byte{3}); err != nil { // ^C
 		t.Fatal(err)
@@ -108,26 +93,19 @@ func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	err = cmd.Wait()
 	<-read
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() == 0 {
-		t.Errorf("it ended with %v", err)
-	}
+	must.True(t, errors.As(err, &exit), must.Sprintf("it ended with %v", err))
+	test.NotEq(t, 0, exit.ExitCode(), test.Sprintf("it ended with %v", err))
 	text := strings.ReplaceAll(screen.String(), "\r\n", "\n")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last := lines[len(lines)-1]
-	if !strings.HasPrefix(last, "Error: interrupted; nothing is left running. Start again with: LAB_DIR="+lab) {
-		t.Errorf("the last line is %q", last)
-	}
-	if before := lines[len(lines)-2]; !strings.Contains(before, "- Starting the agent: interrupted") {
-		t.Errorf("the line before is %q", before)
-	}
+	test.StrHasPrefix(t, "Error: interrupted; nothing is left running. Start again with: LAB_DIR="+lab, last,
+		test.Sprint("the last line"))
+	test.StrContains(t, lines[len(lines)-2], "- Starting the agent: interrupted", test.Sprint("the line before"))
 	for _, wrong := range []string{"half a line", "cleanup", "cancelling", "context canceled"} {
-		if strings.Contains(text, wrong) {
-			t.Errorf("%q in\n%s", wrong, text)
-		}
+		test.StrNotContains(t, text, wrong, test.Sprintf("%q in", wrong))
 	}
-	if _, err := os.Stat(lab); !os.IsNotExist(err) {
-		t.Errorf("something is left: %v", err)
-	}
+	_, err = os.Stat(lab)
+	test.True(t, os.IsNotExist(err), test.Sprintf("something is left: %v", err))
 }
 
 // screen is what was printed until now.

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -27,9 +30,7 @@ func TestPythons_AreShownWithTheInstaller(t *testing.T) {
 			"Python   3.9.16, 3.11.2; environments are built with uv 0.8.13",
 		},
 	} {
-		if got := pythons(tc.drivers); got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
-		}
+		test.Eq(t, tc.want, pythons(tc.drivers), test.Sprint(tc.name))
 	}
 }
 
@@ -42,9 +43,7 @@ func TestDefaultDir_IsReachedByTasks(t *testing.T) {
 		return
 	}
 	dir, err := os.MkdirTemp("/var/lib", "checkout-") // above which all is open, and root's
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer os.Remove(dir)
 	for _, tc := range []struct {
 		name  string
@@ -57,11 +56,11 @@ func TestDefaultDir_IsReachedByTasks(t *testing.T) {
 		{"somebody's", 0o755, 1000, false},
 		{"a group's", 0o775, 0, false},
 	} {
-		if err := errors.Join(os.Chmod(dir, tc.mode), os.Chown(dir, tc.owner, -1)); err != nil {
-			t.Fatal(err)
-		}
-		if got := defaultDir(dir); (got == filepath.Join(dir, ".lab")) != tc.in || filepath.Dir(got) == "/var/lib" == tc.in {
-			t.Errorf("the lab of a checkout that is %s is in %s", tc.name, got)
-		}
+		must.NoError(t, errors.Join(os.Chmod(dir, tc.mode), os.Chown(dir, tc.owner, -1)))
+		got := defaultDir(dir)
+		must.Eq(t, tc.in, (got == filepath.Join(dir, ".lab")),
+			must.Sprintf("the lab of a checkout that is %s is in %s", tc.name, got))
+		test.NotEq(t, tc.in, filepath.Dir(got) == "/var/lib",
+			test.Sprintf("the lab of a checkout that is %s is in %s", tc.name, got))
 	}
 }

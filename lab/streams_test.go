@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
@@ -19,9 +21,7 @@ import (
 func TestStreams_WaitForTheLastOutput(t *testing.T) {
 	t.Parallel()
 	frame, err := json.Marshal(api.StreamFrame{File: "main.stdout.0", Data: []byte("last words\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	late := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		follow := r.URL.Query().Get("follow") == "true"
@@ -40,9 +40,7 @@ func TestStreams_WaitForTheLastOutput(t *testing.T) {
 	}))
 	defer s.Close()
 	client, err := api.NewClient(&api.Config{Address: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var out bytes.Buffer
 	namespace := "default"
 	ctx, cancel := context.WithCancel(t.Context())
@@ -53,18 +51,14 @@ func TestStreams_WaitForTheLastOutput(t *testing.T) {
 	time.AfterFunc(1500*time.Millisecond, func() { close(late) })
 	streams.drain(ctx)
 	streams.stop()
-	if got := out.String(); got != "last words\n" {
-		t.Errorf("got %q", got)
-	}
+	test.Eq(t, "last words\n", out.String())
 }
 
 // A task of the job may go on when another has failed, and its stream is always behind.
 func TestStreams_DoNotWaitForATaskThatKeepsPrinting(t *testing.T) {
 	t.Parallel()
 	frame, err := json.Marshal(api.StreamFrame{File: "main.stdout.0", Data: []byte("word\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var sent atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("follow") != "true" {
@@ -82,9 +76,7 @@ func TestStreams_DoNotWaitForATaskThatKeepsPrinting(t *testing.T) {
 	}))
 	defer s.Close()
 	client, err := api.NewClient(&api.Config{Address: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	namespace := "default"
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // which ends the streams
@@ -93,8 +85,7 @@ func TestStreams_DoNotWaitForATaskThatKeepsPrinting(t *testing.T) {
 	streams.follow(ctx, &api.Allocation{ID: "a"}, "main", false)
 	begin := time.Now()
 	streams.drain(ctx)
-	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("it took %s", took)
-	}
+	took := time.Since(begin)
+	test.False(t, took > 30*time.Second, test.Sprintf("it took %s", took))
 	streams.stop()
 }

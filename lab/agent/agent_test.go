@@ -2,14 +2,14 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -22,13 +22,9 @@ func run(t *testing.T) agent.Agent {
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Host, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
-		if err := a.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, a.Close(context.Background()))
 	})
 	return a
 }
@@ -48,9 +44,7 @@ func await(t *testing.T, what string, f func() bool) {
 		if f() {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("%s: not within a minute", what))
 	}
 }
 
@@ -76,71 +70,54 @@ func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) {
 	}
 	before := runningAlloc(t, a, "s")
 	pid, err := a.PID(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 
 	for _, end := range []struct {
 		name string
 		f    func(context.Context) error
 	}{{"stop", a.Stop}, {"kill", a.Kill}} {
-		if err := end.f(ctx); err != nil {
-			t.Fatalf("%s: %v", end.name, err)
-		}
-		if a.Alive(ctx) == nil {
-			t.Fatalf("alive after %s", end.name)
-		}
+		must.NoError(t, end.f(ctx), must.Sprint(end.name))
+		must.Error(t, a.Alive(ctx), must.Sprintf("alive after %s", end.name))
 		start := time.Now()
-		if err := a.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := agent.WaitHealthy(ctx, a); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, a.Start(ctx))
+		_, err := agent.WaitHealthy(ctx, a)
+		must.NoError(t, err)
 		t.Logf("healthy %v after start", time.Since(start))
 		after := runningAlloc(t, a, "s")
-		if after.ID != before.ID || !after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt) ||
-			after.TaskStates["sleep"].Restarts != 0 {
-			t.Fatalf("after %s: the task was started again", end.name)
-		}
+		must.Eq(t, before.ID, after.ID, must.Sprintf("after %s: the task was started again", end.name))
+		must.True(t, after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt),
+			must.Sprintf("after %s: the task was started again", end.name))
+		must.Eq(t, 0, after.TaskStates["sleep"].Restarts,
+			must.Sprintf("after %s: the task was started again", end.name))
 	}
-	if now, _ := a.PID(ctx); now == pid {
-		t.Fatal("the agent was not restarted")
-	}
+	now, _ := a.PID(ctx)
+	must.NotEq(t, pid, now, must.Sprint("the agent was not restarted"))
 }
 
 func TestAgent_CloseLeavesNothing(t *testing.T) {
 	a := run(t)
-	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
+	must.NoError(t, err)
 	runningAlloc(t, a, "s")
-	if left, err := a.Leftovers(t.Context()); err != nil || len(left) < 2 {
-		t.Fatalf("a running agent shows %q, %v", left, err)
-	}
+	left, err := a.Leftovers(t.Context())
+	must.NoError(t, err, must.Sprintf("a running agent shows %q", left))
+	must.False(t, len(left) < 2, must.Sprintf("a running agent shows %q", left))
 	if err := a.Kill(t.Context()); err != nil { // the hard case: nobody stops the job
 		t.Fatal(err)
 	}
-	if err := a.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := a.Leftovers(t.Context()); err != nil || len(left) != 0 {
-		t.Fatalf("left: %q, %v", left, err)
-	}
-	if _, err := os.Stat(a.Info().Dir); !os.IsNotExist(err) {
-		t.Fatalf("the directory is left: %v", err)
-	}
-	if err := a.Close(t.Context()); err != nil {
-		t.Fatalf("the second close: %v", err)
-	}
+	must.NoError(t, a.Close(t.Context()))
+	left, err = a.Leftovers(t.Context())
+	must.NoError(t, err, must.Sprint("left"))
+	must.SliceEmpty(t, left, must.Sprint("left"))
+	_, err = os.Stat(a.Info().Dir)
+	must.True(t, os.IsNotExist(err), must.Sprintf("the directory is left: %v", err))
+	must.NoError(t, a.Close(t.Context()), must.Sprint("the second close"))
 }
 
 func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "nomad-driver-broken")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho my reason >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(broken, []byte("#!/bin/sh\necho my reason >&2\nexit 1\n"), 0o755))
 	for _, tc := range []struct {
 		name string
 		o    agent.Options
@@ -161,62 +138,40 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 				a.Close(t.Context())
 				t.Fatal("it started")
 			}
-			if !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want %q in it", err, tc.want)
-			}
-			if _, err := os.Stat(tc.o.Dir); !os.IsNotExist(err) {
-				t.Errorf("the directory is left: %v", err)
-			}
-			if err := agent.Remove(t.Context(), tc.o.Dir); !errors.Is(err, agent.ErrNone) {
-				t.Errorf("something was left to remove: %v", err)
-			}
+			test.StrContains(t, err.Error(), tc.want, test.Sprintf("error %v, want %q in it", err, tc.want))
+			_, err = os.Stat(tc.o.Dir)
+			test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
+			test.ErrorIs(t, agent.Remove(t.Context(), tc.o.Dir), agent.ErrNone,
+				test.Sprint("something was left to remove"))
 		})
 	}
 }
 
 func TestAgent_DoesNotMeetAnother(t *testing.T) {
 	a, b := run(t), run(t)
-	if a.Address() == b.Address() {
-		t.Fatal("one address")
-	}
-	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NotEq(t, b.Address(), a.Address(), must.Sprint("one address"))
+	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
+	must.NoError(t, err)
 	alloc := runningAlloc(t, a, "s")
-	if list, _, err := b.Client().Jobs().List(nil); err != nil || len(list) != 0 {
-		t.Errorf("the other agent has jobs %v, %v", list, err)
-	}
-	if err := b.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if now := runningAlloc(t, a, "s"); now.ID != alloc.ID {
-		t.Error("the task did not outlive the other agent")
-	}
+	list, _, err := b.Client().Jobs().List(nil)
+	must.NoError(t, err, must.Sprint("the other agent has jobs"))
+	test.SliceEmpty(t, list, test.Sprint("the other agent has jobs"))
+	must.NoError(t, b.Close(t.Context()))
+	now := runningAlloc(t, a, "s")
+	test.Eq(t, alloc.ID, now.ID, test.Sprint("the task did not outlive the other agent"))
 }
 
 func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
 	a := run(t)
 	b, err := agent.Open(t.Context(), a.Info().Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Alive(t.Context()); err != nil || b.Address() != a.Address() {
-		t.Errorf("%v, %s", err, b.Address())
-	}
-	if _, err := agent.Run(t.Context(), agent.Options{Runtime: agent.Host, Dir: a.Info().Dir}); err == nil {
-		t.Error("a second agent in the same directory")
-	}
-	if err := a.Alive(t.Context()); err != nil {
-		t.Errorf("the refused second one has hurt the first: %v", err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, b.Alive(t.Context()))
+	test.Eq(t, a.Address(), b.Address())
+	_, err = agent.Run(t.Context(), agent.Options{Runtime: agent.Host, Dir: a.Info().Dir})
+	test.Error(t, err, test.Sprint("a second agent in the same directory"))
+	test.NoError(t, a.Alive(t.Context()), test.Sprint("the refused second one has hurt the first"))
 	// the state file is lost: what runs is still found
-	if err := os.Remove(filepath.Join(a.Info().Dir, "agent.json")); err != nil {
-		t.Fatal(err)
-	}
-	if err := agent.Remove(t.Context(), a.Info().Dir); err != nil {
-		t.Fatal(err)
-	}
-	if a.Alive(t.Context()) == nil {
-		t.Error("it lives on")
-	}
+	must.NoError(t, os.Remove(filepath.Join(a.Info().Dir, "agent.json")))
+	must.NoError(t, agent.Remove(t.Context(), a.Info().Dir))
+	test.Error(t, a.Alive(t.Context()), test.Sprint("it lives on"))
 }

@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
@@ -27,9 +27,7 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 		`heartbeat_grace  = "5m"`, // tasks of a node that misses a heartbeat are lost
 		`"fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean`,
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, got)
-		}
+		test.StrContains(t, got, want, test.Sprintf("no %q in", want))
 	}
 }
 
@@ -37,17 +35,11 @@ func TestPlugin_NamesItsDriver(t *testing.T) {
 	for binary, want := range map[string]string{
 		"/b/nomad-driver-exec-lite": "exec-lite", "nomad-driver-python": "python", "/b/nomad-device-usb": "",
 	} {
-		if got := (Plugin{Binary: binary}).Driver(); got != want {
-			t.Errorf("%s: got %q, want %q", binary, got, want)
-		}
+		test.Eq(t, want, (Plugin{Binary: binary}).Driver(), test.Sprint(binary))
 	}
 	i := Info{Plugins: []string{"nomad-driver-a", "nomad-device-b"}}
-	if got := i.Drivers(); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("drivers %q", got)
-	}
-	if got := i.DevicePlugins(); !slices.Equal(got, []string{"nomad-device-b"}) {
-		t.Errorf("device plugins %q", got)
-	}
+	test.SliceEqOp(t, []string{"a"}, i.Drivers(), test.Sprint("drivers"))
+	test.SliceEqOp(t, []string{"nomad-device-b"}, i.DevicePlugins(), test.Sprint("device plugins"))
 }
 
 func TestPluginPIDs_FindsPluginsAmongProcesses(t *testing.T) {
@@ -57,9 +49,7 @@ func TestPluginPIDs_FindsPluginsAmongProcesses(t *testing.T) {
 		9:  "/p/nomad-device-usb simulate /tmp/x", // a task
 		10: "/other/nomad-device-usb", 11: "/p/deep/nomad-device-usb", 12: "",
 	}, "/p")
-	if want := map[string]int{"nomad-device-usb": 7, "nomad-driver-x": 8}; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	test.MapEqOp(t, map[string]int{"nomad-device-usb": 7, "nomad-driver-x": 8}, got)
 }
 
 func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
@@ -68,9 +58,7 @@ func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
 		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
 	}, "/dir", map[string]string{"LD_PRELOAD": "x.so", "A": "1"})
 	want := []string{"PATH=/bin", "NOMADIC=1", "A=1", "LD_PRELOAD=x.so", "OUTRIDER_LAB_DIR=/dir"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	test.SliceEqOp(t, want, got)
 }
 
 func TestInteresting_KeepsErrorsOfALog(t *testing.T) {
@@ -79,9 +67,7 @@ func TestInteresting_KeepsErrorsOfALog(t *testing.T) {
 	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := interesting("  [INFO] a\n  [INFO] b\n", 1); got != "  [INFO] b" {
-		t.Errorf("without trouble: %q", got)
-	}
+	test.Eq(t, "  [INFO] b", interesting("  [INFO] a\n  [INFO] b\n", 1), test.Sprint("without trouble"))
 }
 
 func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
@@ -91,21 +77,17 @@ func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
 	}
 	in := Info{Runtime: Host, Dir: dir, HTTP: 4646, Plugins: []string{"p"}, Sums: map[string]string{"p": "1"},
 		Process: Process{PID: 7, Start: 8, Boot: "b"}}
-	if err := in.write(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, in.write())
 	out, err := readInfo(dir)
-	if err != nil || out.HTTP != 4646 || out.Process != in.Process || out.Sums["p"] != "1" {
-		t.Errorf("got %+v, %v", out, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", out))
+	must.Eq(t, 4646, out.HTTP, must.Sprintf("got %+v", out))
+	must.EqOp(t, in.Process, out.Process, must.Sprintf("got %+v", out))
+	test.Eq(t, "1", out.Sums["p"], test.Sprintf("got %+v", out))
 	left, _ := os.ReadDir(dir)
-	if len(left) != 1 {
-		t.Errorf("files: %v", left)
-	}
+	test.SliceLen(t, 1, left, test.Sprint("files"))
 	os.WriteFile(infoPath(dir), []byte(`{"runtime":`), 0o644)
-	if _, err := readInfo(dir); err == nil || !strings.Contains(err.Error(), filepath.Base(infoPath(dir))) {
-		t.Errorf("a broken file: %v", err)
-	}
+	_, err = readInfo(dir)
+	test.ErrorContains(t, err, filepath.Base(infoPath(dir)), test.Sprint("a broken file"))
 }
 
 func TestResolve_TakesADirectoryThatDoesNotExist(t *testing.T) {
@@ -113,35 +95,29 @@ func TestResolve_TakesADirectoryThatDoesNotExist(t *testing.T) {
 	os.Mkdir(filepath.Join(dir, "real"), 0o755)
 	os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link"))
 	got, err := resolve(filepath.Join(dir, "link", "new", "deep"))
-	if want := filepath.Join(dir, "real", "new", "deep"); err != nil || got != want {
-		t.Errorf("got %q, %v, want %q", got, err, want)
-	}
+	must.NoError(t, err)
+	test.Eq(t, filepath.Join(dir, "real", "new", "deep"), got)
 }
 
 func TestParseRuntime_KnowsThree(t *testing.T) {
 	for in, want := range map[string]Runtime{"": Auto, "AUTO": Auto, "host": Host, "container": Container} {
-		if got, err := ParseRuntime(in); err != nil || got != want {
-			t.Errorf("%q: got %q, %v", in, got, err)
-		}
+		got, err := ParseRuntime(in)
+		must.NoError(t, err, must.Sprint(in))
+		test.Eq(t, want, got, test.Sprint(in))
 	}
-	if _, err := ParseRuntime("vm"); err == nil {
-		t.Error("vm is taken for a runtime")
-	}
+	_, err := ParseRuntime("vm")
+	test.Error(t, err, test.Sprint("vm is taken for a runtime"))
 }
 
 func TestStateDir_IsInTmpForADeepDirectory(t *testing.T) {
-	if got := stateDir("/srv/lab"); got != "/srv/lab/state" {
-		t.Errorf("a short one: %q", got)
-	}
+	test.Eq(t, "/srv/lab/state", stateDir("/srv/lab"), test.Sprint("a short one"))
 	deep := "/home/somebody/src/github.com/outrider-dev/outrider/.lab"
 	got := stateDir(deep)
-	if len(got) > longestState || !strings.HasPrefix(got, "/tmp/outrider-") || got != stateDir(deep) ||
-		got == stateDir(deep+"2") {
-		t.Errorf("a deep one: %q", got)
-	}
+	must.False(t, len(got) > longestState, must.Sprint("a deep one"))
+	must.StrHasPrefix(t, "/tmp/outrider-", got, must.Sprint("a deep one"))
+	must.Eq(t, stateDir(deep), got, must.Sprint("a deep one"))
+	test.NotEq(t, stateDir(deep+"2"), got, test.Sprint("a deep one"))
 	file := filepath.Join(t.TempDir(), "taken")
 	os.WriteFile(file, nil, 0o644)
-	if err := makeStateDir(file); err == nil || !strings.Contains(err.Error(), "not ours") {
-		t.Errorf("somebody else's: %v", err)
-	}
+	test.ErrorContains(t, makeStateDir(file), "not ours", test.Sprint("somebody else's"))
 }

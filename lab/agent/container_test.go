@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -19,42 +22,31 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	defer cancel()
 	a, err := agent.Run(ctx, agent.Options{Runtime: agent.Container, Dir: filepath.Join(t.TempDir(), "a"),
 		Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer a.Close(context.WithoutCancel(ctx))
 	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
 		t.Fatal(err)
 	}
 	before := runningAlloc(t, a, "s")
 	pid, err := a.PID(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for name, end := range map[string]func(context.Context) error{"stop": a.Stop, "kill": a.Kill} {
-		if err := end(ctx); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if a.Alive(ctx) == nil {
-			t.Fatalf("alive after %s", name)
-		}
-		if err := a.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := agent.WaitHealthy(ctx, a); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, end(ctx), must.Sprint(name))
+		must.Error(t, a.Alive(ctx), must.Sprintf("alive after %s", name))
+		must.NoError(t, a.Start(ctx))
+		_, err := agent.WaitHealthy(ctx, a)
+		must.NoError(t, err)
 		after := runningAlloc(t, a, "s")
-		if after.ID != before.ID || !after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt) {
-			t.Fatalf("after %s: the task was started again", name)
-		}
+		must.Eq(t, before.ID, after.ID, must.Sprintf("after %s: the task was started again", name))
+		must.True(t, after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt),
+			must.Sprintf("after %s: the task was started again", name))
 	}
-	if now, err := a.PID(ctx); err != nil || now == pid {
-		t.Errorf("pid %d as before, %v", now, err)
-	}
-	if out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1"); err != nil || strings.TrimSpace(out) == "nomad" {
-		t.Errorf("pid 1 is %q, %v: want an init", out, err)
-	}
+	now, err := a.PID(ctx)
+	must.NoError(t, err, must.Sprintf("pid %d as before", now))
+	test.NotEq(t, pid, now, test.Sprintf("pid %d as before", now))
+	out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1")
+	must.NoError(t, err, must.Sprintf("pid 1 is %q, %v: want an init", out, err))
+	test.NotEq(t, "nomad", strings.TrimSpace(out), test.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	await(t, "the log tells of three starts", func() bool { // Docker takes it by the way
 		var log bytes.Buffer
 		err := a.Logs(ctx, &log, false)
@@ -63,21 +55,16 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 
 	other := agent.Options{Name: "outrider", Hash: "2",
 		Plugins: []agent.Plugin{{Binary: "nomad-device-x", Config: "root = \"/x\""}}}
-	if err := a.Reconfigure(ctx, other); err != nil || a.Info().Hash != "2" {
-		t.Errorf("reconfigured: %v, hash %q", err, a.Info().Hash)
-	}
-	if out, err := a.Exec(ctx, "grep", "-rhs", `root = "/x"`, "/etc/nomad.d"); err != nil ||
-		strings.Count(out, "root") != 1 {
-		t.Errorf("its configuration has %q, %v", out, err)
-	}
+	err = a.Reconfigure(ctx, other)
+	must.NoError(t, err, must.Sprintf("reconfigured: %v, hash", err))
+	test.Eq(t, "2", a.Info().Hash, test.Sprintf("reconfigured: %v, hash", err))
+	out, err = a.Exec(ctx, "grep", "-rhs", `root = "/x"`, "/etc/nomad.d")
+	must.NoError(t, err, must.Sprintf("its configuration has %q", out))
+	test.Eq(t, 1, strings.Count(out, "root"), test.Sprintf("its configuration has %q", out))
 
-	if err := a.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := a.Leftovers(ctx); err != nil || len(left) != 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
-	if err := a.Close(ctx); err != nil {
-		t.Errorf("the second close: %v", err)
-	}
+	must.NoError(t, a.Close(ctx))
+	left, err := a.Leftovers(ctx)
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
+	test.NoError(t, a.Close(ctx), test.Sprint("the second close"))
 }

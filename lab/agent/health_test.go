@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // fake has the processes of one look after the other.
@@ -91,9 +93,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	}))
 	defer s.Close()
 	client, err := newClient(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	u := &unregistered{client: client}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
@@ -117,9 +117,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	}))
 	defer s.Close()
 	client, err := newClient(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var told []string
@@ -127,13 +125,11 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 		told = append(told, missing.Error())
 		time.AfterFunc(300*time.Millisecond, cancel) // some more looks
 	}
-	if _, err := WaitHealthy(ctx, &ill{unregistered{client: client}}, tell); err == nil ||
-		!strings.Contains(err.Error(), "no cgroup") {
-		t.Errorf("got %v", err)
-	}
-	if want := "driver a is not healthy: no cgroup"; len(told) != 1 || told[0] != want {
-		t.Errorf("told %q, want %q once", told, want)
-	}
+	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, tell)
+	test.ErrorContains(t, err, "no cgroup")
+	want := "driver a is not healthy: no cgroup"
+	must.SliceLen(t, 1, told, must.Sprintf("told %q, want %q once", told, want))
+	test.Eq(t, want, told[0], test.Sprintf("told %q, want %q once", told, want))
 }
 
 // ill is an agent whose driver is not healthy.

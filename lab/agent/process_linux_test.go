@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,29 +21,21 @@ func started(t *testing.T, env []string, argv ...string) Process {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	done := make(chan struct{})
 	go func() { cmd.Wait(); close(done) }()
 	t.Cleanup(func() { cmd.Process.Kill(); <-done })
 	p, err := identify(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return p
 }
 
 func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	program := filepath.Join(dir, "program")
-	if err := install(sleep, program); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, install(sleep, program))
 	marked := started(t, []string{markVar + "=" + dir}, "sleep", "100")
 	below := started(t, nil, program, "100")
 	parent := started(t, []string{markVar + "=" + dir}, "sh", "-c", "env -i "+sleep+" 101 & wait")
@@ -68,24 +61,20 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 			}
 		}
 	}
-	if !child || len(found) != 4 {
-		t.Errorf("found %v, want two sleeps, a shell and its child with an empty environment", found)
-	}
+	must.True(t, child,
+		must.Sprintf("found %v, want two sleeps, a shell and its child with an empty environment", found))
+	test.SliceLen(t, 4, found,
+		test.Sprintf("found %v, want two sleeps, a shell and its child with an empty environment", found))
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := killAll(ctx, dir); err != nil {
-		t.Fatal(err)
-	}
+	_, err = killAll(ctx, dir)
+	must.NoError(t, err)
 	for _, p := range append(found, marked, below, parent) {
-		if p.alive() {
-			t.Errorf("%d is alive", p.PID)
-		}
+		test.False(t, p.alive(), test.Sprintf("%d is alive", p.PID))
 	}
 	for _, s := range strangers {
-		if !s.alive() {
-			t.Errorf("a stranger was killed")
-		}
+		test.True(t, s.alive(), test.Sprint("a stranger was killed"))
 	}
 }
 
@@ -93,33 +82,22 @@ func TestProcess_DoesNotSignalAReusedPid(t *testing.T) {
 	p := started(t, nil, "sleep", "100")
 	other := p
 	other.Start++ // the process that had this pid before
-	if other.alive() {
-		t.Error("another start time is taken for the same process")
-	}
-	if err := other.signal(unix.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	test.False(t, other.alive(), test.Sprint("another start time is taken for the same process"))
+	test.NoError(t, other.signal(unix.SIGKILL))
 	other = p
 	other.Boot = "before the reboot"
-	if err := other.signal(unix.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, other.signal(unix.SIGKILL))
 	time.Sleep(50 * time.Millisecond)
-	if !p.alive() {
-		t.Error("a process that has the pid now was killed")
-	}
+	test.True(t, p.alive(), test.Sprint("a process that has the pid now was killed"))
 }
 
 func TestProcess_ZombieIsNotAlive(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	p, err := identify(cmd.Process.Pid)
-	if err != nil || !p.alive() {
-		t.Fatal(p, err)
-	}
+	must.NoError(t, err, must.Sprint(p, err))
+	must.True(t, p.alive(), must.Sprint(p, err))
 	cmd.Process.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -132,29 +110,23 @@ func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "plugin")
 	sleep, _ := exec.LookPath("sleep")
-	if err := install(sleep, path); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, install(sleep, path))
 	p := started(t, nil, path, "100")
 	next := filepath.Join(dir, "next")
 	os.WriteFile(next, []byte("#!/bin/sh\necho new\n"), 0o644)
 	if err := install(next, path); err != nil {
 		t.Fatal(err) // text file busy
 	}
-	if out, err := exec.Command(path).Output(); err != nil || string(out) != "new\n" {
-		t.Errorf("got %q, %v", out, err)
-	}
-	if !p.alive() {
-		t.Error("the running one was disturbed")
-	}
+	out, err := exec.Command(path).Output()
+	must.NoError(t, err, must.Sprintf("got %q", out))
+	test.Eq(t, "new\n", string(out), test.Sprintf("got %q", out))
+	test.True(t, p.alive(), test.Sprint("the running one was disturbed"))
 }
 
 func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "src")
-	if err := os.WriteFile(src, []byte("#!/bin/sh\n"+strings.Repeat("#\n", 1<<20)), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(src, []byte("#!/bin/sh\n"+strings.Repeat("#\n", 1<<20)), 0o755))
 	done := make(chan struct{})
 	var others sync.WaitGroup
 	for range 4 {
@@ -173,13 +145,9 @@ func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
 	defer close(done)
 	for i := range 100 {
 		path := filepath.Join(dir, fmt.Sprint(i))
-		if err := install(src, path); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, install(src, path))
 		cmd := exec.Command(path)
-		if err := cmd.Start(); err != nil {
-			t.Fatalf("installation %d: %v", i, err)
-		}
+		must.NoError(t, cmd.Start(), must.Sprintf("installation %d", i))
 		cmd.Process.Kill()
 		cmd.Wait()
 		os.Remove(path)
@@ -190,9 +158,7 @@ func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	given := map[int]bool{}
 	for range 200 {
 		ports, err := freePorts(3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, p := range ports {
 			if given[p] {
 				t.Fatalf("port %d is given to two agents", p)
@@ -214,9 +180,8 @@ func TestOfAgent_RecognizesItsProcesses(t *testing.T) {
 		{"/usr/sbin/sshd\x00agent\x00", "X" + markVar + "=1\x00", false},
 		{"", "", false},
 	} {
-		if got := ofAgent(strings.Split(tc.cmdline, "\x00"), strings.Split(tc.environ, "\x00")); got != tc.want {
-			t.Errorf("%q, %q: %v", tc.cmdline, tc.environ, got)
-		}
+		test.Eq(t, tc.want, ofAgent(strings.Split(tc.cmdline, "\x00"), strings.Split(tc.environ, "\x00")),
+			test.Sprintf("%q, %q", tc.cmdline, tc.environ))
 	}
 }
 
@@ -237,10 +202,6 @@ func TestStart_WaitsWhileCgroupsAreRemoved(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-started; !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
+	must.NoError(t, err)
+	test.ErrorIs(t, <-started, os.ErrNotExist)
 }

@@ -7,26 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
 func TestProbe_ReportsItsStart(t *testing.T) {
 	dir := t.TempDir()
 	s, err := newStarter(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer s.times.Close()
 	probe := filepath.Join(dir, "probe")
-	if err := writeProbe(probe); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, writeProbe(probe))
 	for range 3 {
 		before := monotonic()
 		first, _, err := s.fork(exec.Command(probe, s.fifo))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if first <= 0 || first > monotonic()-before {
 			t.Fatalf("the first instruction was %v after the start, in a run of %v", first, monotonic()-before)
 		}
@@ -36,28 +32,21 @@ func TestProbe_ReportsItsStart(t *testing.T) {
 func TestScript_ReportsItsStart(t *testing.T) {
 	dir := t.TempDir()
 	s, err := newStarter(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer s.times.Close()
 	if _, err := os.Stat(interpreted); err != nil {
 		t.Skip("there is no ", interpreted)
 	}
 	file := filepath.Join(dir, "script.py")
-	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(script), 0o644))
 	before := monotonic()
 	first, _, err := s.fork(exec.Command(interpreted, file, s.fifo, "json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if first <= 0 || first > monotonic()-before {
 		t.Errorf("the first line was %v after the start, in a run of %v", first, monotonic()-before)
 	}
-	if _, _, err := s.fork(exec.Command(interpreted, file, s.fifo, "no_such_package")); err == nil {
-		t.Error("a script without its package is taken for one that ran")
-	}
+	_, _, err = s.fork(exec.Command(interpreted, file, s.fifo, "no_such_package"))
+	test.Error(t, err, test.Sprint("a script without its package is taken for one that ran"))
 }
 
 // A wheel is also a place to import from (zipimport).
@@ -66,9 +55,7 @@ func TestWheel_HasItsModules(t *testing.T) {
 		t.Skip("there is no ", interpreted)
 	}
 	dir := t.TempDir()
-	if err := packageOf("package", 5).Write(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, packageOf("package", 5).Write(dir))
 	const check = `import sys, zipfile
 sys.path.insert(0, sys.argv[1])
 from package import module3
@@ -77,9 +64,8 @@ modules = [n for n in zipfile.ZipFile(sys.argv[1]).namelist() if n.endswith(".py
 assert len(modules) == 5, modules
 `
 	wheel := filepath.Join(dir, "package-1.0-py3-none-any.whl")
-	if out, err := exec.Command(interpreted, "-I", "-c", check, wheel).CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := exec.Command(interpreted, "-I", "-c", check, wheel).CombinedOutput()
+	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
 }
 
 func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
@@ -87,28 +73,20 @@ func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
 	task := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
 	helper := exec.Command("/bin/sleep", "1000")
 	for _, c := range []*exec.Cmd{task, helper} {
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Start())
 		defer c.Wait()
 		defer c.Process.Kill()
 	}
 	want := map[int]role{os.Getpid(): isAgent, task.Process.Pid: isTask, helper.Process.Pid: isOther}
 	var child int // of the task: it belongs to it
 	for end := time.Now().Add(time.Minute); child == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the task's own process does not appear")
-		}
+		must.False(t, time.Now().After(end), must.Sprint("the task's own process does not appear"))
 		ps, err := tree(os.Getpid(), t.TempDir(), marker)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, p := range ps {
 			if parent, err := parentOf(p.pid); err == nil && parent == task.Process.Pid {
 				child = p.pid
-				if p.role != isTask {
-					t.Errorf("a process of a task is taken for %s", p.role)
-				}
+				test.Eq(t, isTask, p.role, test.Sprint("a process of a task is taken for"))
 			}
 			if r, ok := want[p.pid]; ok && p.role != r {
 				t.Errorf("process %d is taken for %s, want %s", p.pid, p.role, r)
@@ -135,9 +113,7 @@ func TestRole_FollowsCommandLine(t *testing.T) {
 		for _, a := range c.args {
 			args = append(args, []byte(a))
 		}
-		if got := roleOf(2, 1, args, "MARK"); got != c.want {
-			t.Errorf("%q is taken for %s, want %s", c.args, got, c.want)
-		}
+		test.Eq(t, c.want, roleOf(2, 1, args, "MARK"), test.Sprintf("%q is taken for", c.args))
 	}
 }
 
@@ -153,12 +129,8 @@ func TestVerdict_ComparesWithBar(t *testing.T) {
 		{-3, 5, 300, "~0", "PASS (1/300)"}, // within the noise
 		{3, 5, 0, "1/1.7", ""},
 	} {
-		if got := ratio(c.l, c.r); got != c.ratio {
-			t.Errorf("ratio(%g, %g) is %q, want %q", c.l, c.r, got, c.ratio)
-		}
-		if got := verdict(c.l, c.r, c.bar); got != c.verdict {
-			t.Errorf("verdict(%g, %g, %g) is %q, want %q", c.l, c.r, c.bar, got, c.verdict)
-		}
+		test.Eq(t, c.ratio, ratio(c.l, c.r), test.Sprintf("ratio(%g, %g", c.l, c.r))
+		test.Eq(t, c.verdict, verdict(c.l, c.r, c.bar), test.Sprintf("verdict(%g, %g, %g", c.l, c.r, c.bar))
 	}
 }
 
@@ -167,29 +139,21 @@ func TestPercentile_IsNearestRank(t *testing.T) {
 	for i := range 200 {
 		list = append(list, time.Duration(200-i))
 	}
-	if got := percentile(list, 99); got != 198 {
-		t.Errorf("the 99th percentile of 1 to 200 is %d, want 198", got)
-	}
-	if got := median(list, self); got != 100 {
-		t.Errorf("the median of 1 to 200 is %d, want 100", got)
-	}
-	if got := percentile(list[:1], 99); got != 200 {
-		t.Errorf("the 99th percentile of one value is %d, want that value", got)
-	}
+	got := percentile(list, 99)
+	test.Eq(t, 198, got, test.Sprintf("the 99th percentile of 1 to 200 is %d, want 198", got))
+	got = median(list, self)
+	test.Eq(t, 100, got, test.Sprintf("the median of 1 to 200 is %d, want 100", got))
+	got = percentile(list[:1], 99)
+	test.Eq(t, 200, got, test.Sprintf("the 99th percentile of one value is %d, want that value", got))
 }
 
 func TestMemory_OfEndedProcessIsNoFailure(t *testing.T) {
 	cmd := exec.Command("/bin/true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := memoryOf(cmd.Process.Pid); !ended(err) {
-		t.Errorf("its memory: %v", err)
-	}
-	if _, err := cpuTicks(cmd.Process.Pid); !ended(err) {
-		t.Errorf("its time: %v", err)
-	}
-	if _, err := memoryOf(os.Getpid()); ended(err) {
-		t.Errorf("this process's: %v", err)
-	}
+	must.NoError(t, cmd.Run())
+	_, err := memoryOf(cmd.Process.Pid)
+	test.True(t, ended(err), test.Sprintf("its memory: %v", err))
+	_, err = cpuTicks(cmd.Process.Pid)
+	test.True(t, ended(err), test.Sprintf("its time: %v", err))
+	_, err = memoryOf(os.Getpid())
+	test.False(t, ended(err), test.Sprintf("this process's: %v", err))
 }

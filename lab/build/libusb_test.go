@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestLibusb_IsUsedIfPossible(t *testing.T) {
 	goTool, err := exec.LookPath("go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	for _, tc := range []struct {
 		name  string
@@ -39,13 +40,9 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := t.TempDir()
-			if err := os.Symlink(goTool, filepath.Join(path, "go")); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Symlink(goTool, filepath.Join(path, "go")))
 			for name, script := range tc.tools {
-				if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 			}
 			t.Setenv("PATH", path)
 			t.Setenv("CC", "")
@@ -55,9 +52,7 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 			if err := tc.b.Libusb(t.Context()); err != nil {
 				got = err.Error()
 			}
-			if got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			test.Eq(t, tc.want, got)
 		})
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // tree writes files into a new directory.
@@ -14,9 +17,7 @@ func tree(t *testing.T, files map[string]string) string {
 	for name, text := range files {
 		path := filepath.Join(root, name)
 		os.MkdirAll(filepath.Dir(path), 0o755)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return root
 }
@@ -30,21 +31,20 @@ func TestPlugins_AreTheModules(t *testing.T) {
 		"plugins/planned/README.md": "soon\n",
 	})
 	got, err := Plugins(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	want := []Plugin{
 		{Name: "exec-lite", Dir: filepath.Join(root, "plugins/exec-lite"), Binary: "nomad-driver-exec-lite"},
 		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Device: true, Libusb: true},
 	}
-	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	must.SliceLen(t, 2, got, must.Sprintf("got %+v, want %+v", got, want))
+	must.EqOp(t, want[0], got[0], must.Sprintf("got %+v, want %+v", got, want))
+	test.EqOp(t, want[1], got[1], test.Sprintf("got %+v, want %+v", got, want))
 
 	for _, name := range []string{"usb", "nomad-device-usb"} {
-		if one, err := Select(got, name); err != nil || len(one) != 1 || one[0].Name != "usb" {
-			t.Errorf("%s: %+v, %v", name, one, err)
-		}
+		one, err := Select(got, name)
+		must.NoError(t, err, must.Sprint(name))
+		must.SliceLen(t, 1, one, must.Sprint(name))
+		test.Eq(t, "usb", one[0].Name, test.Sprint(name))
 	}
 	if all, err := Select(got); err != nil || len(all) != 2 {
 		t.Errorf("all: %+v, %v", all, err)
@@ -57,12 +57,11 @@ func TestPlugins_AreTheModules(t *testing.T) {
 
 func TestRoot_IsFoundFromBelow(t *testing.T) {
 	root := tree(t, map[string]string{"go.work": "go 1.26\n", "a/b/c.go": "package b\n"})
-	if got, err := Root(filepath.Join(root, "a", "b")); err != nil || got != root {
-		t.Errorf("got %q, %v", got, err)
-	}
-	if _, err := Root(t.TempDir()); err == nil || !strings.Contains(err.Error(), "go.work") {
-		t.Errorf("outside: %v", err)
-	}
+	got, err := Root(filepath.Join(root, "a", "b"))
+	must.NoError(t, err)
+	test.Eq(t, root, got)
+	_, err = Root(t.TempDir())
+	test.ErrorContains(t, err, "go.work", test.Sprint("outside"))
 }
 
 func TestBuilder_ReportsTheCompilersMessages(t *testing.T) {
@@ -72,9 +71,8 @@ func TestBuilder_ReportsTheCompilersMessages(t *testing.T) {
 	})
 	t.Setenv("GOWORK", "off")
 	plugins, err := Plugins(root)
-	if err != nil || len(plugins) != 1 {
-		t.Fatal(plugins, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 1, plugins)
 	_, err = Builder{Root: root}.Plugin(t.Context(), plugins[0])
 	if err == nil || !strings.Contains(err.Error(), "undefinedThing") || !strings.Contains(err.Error(), "build broken") {
 		t.Errorf("got %v", err)
@@ -89,14 +87,10 @@ func TestBuilder_WritesToBinOfTheRepository(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	t.Chdir(root)
 	plugins, err := Plugins(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	got, err := Builder{Root: "."}.Plugin(t.Context(), plugins[0])
-	if want := filepath.Join(root, "bin", "nomad-driver-tiny"); err != nil || got != want {
-		t.Errorf("got %q, %v, want %q", got, err, want)
-	}
-	if _, err := os.Stat(filepath.Join(root, "bin", "nomad-driver-tiny")); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, err)
+	test.Eq(t, filepath.Join(root, "bin", "nomad-driver-tiny"), got)
+	_, err = os.Stat(filepath.Join(root, "bin", "nomad-driver-tiny"))
+	test.NoError(t, err)
 }

@@ -68,16 +68,13 @@ func TestTiers_HaveEachTestOnce(t *testing.T) {
 					t.Errorf("%s of %s is selected with a test of %s", name, pkg, r.pkg)
 				}
 			}
-			if len(by) > 1 {
-				t.Errorf("%s of %s has %d lines in tiers.txt: %q", name, pkg, len(by), by)
-			}
+			test.False(t, len(by) > 1,
+				test.Sprintf("%s of %s has %d lines in tiers.txt: %q", name, pkg, len(by), by))
 			counts[tier]++
 		}
 	}
 	for i, r := range rules {
-		if !used[i] {
-			t.Errorf("tiers.txt: there is no test %v in %s", r.test, r.pkg)
-		}
+		test.True(t, used[i], test.Sprintf("tiers.txt: there is no test %v in %s", r.test, r.pkg))
 	}
 	t.Logf("tests: %v", counts)
 }

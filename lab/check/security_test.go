@@ -7,19 +7,18 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // The promises of docs/security.md are the rows of tables whose second column is "Held by".
 func TestSecurityPage_NamesExistingTests(t *testing.T) {
 	root := "../.."
 	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	packages, err := testsBelow(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	exist := map[string]bool{}
 	for _, names := range packages {
 		for _, name := range names {
@@ -52,9 +51,8 @@ func TestSecurityPage_PromiseNeedsTest(t *testing.T) {
 			if name == "no promise" {
 				page += "\n" + head + "| x | `TestA` |\n"
 			}
-			if wrong := unheld(page, exist); len(wrong) != row.wrong {
-				t.Errorf("wrong are %q, want %d", wrong, row.wrong)
-			}
+			wrong := unheld(page, exist)
+			test.SliceLen(t, row.wrong, wrong, test.Sprint("wrong are"))
 		})
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // A program that unmaps its arguments needs no right for that.
@@ -31,14 +34,11 @@ func TestSupervisor_ServesDespiteTasksWithoutArguments(t *testing.T) {
 	n.plugin(t).end(t)
 	n.supervisor(t).end(t)
 	resume()
-	if got := n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c", "exit 3"}})).ended(t); got != "exit 3" {
-		t.Errorf("another task: Nomad tells %q", got)
-	}
+	test.Eq(t, "exit 3", n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c", "exit 3"}})).ended(t),
+		test.Sprint("another task: Nomad tells"))
 	touch(t, trigger)
 	list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, stub := range list {
 		a := &alloc{n: n, id: stub.ID, job: *j.ID}
 		// where only its parent can tell how a process ended, that was killed

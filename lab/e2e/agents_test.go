@@ -8,32 +8,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func TestAgents_ShareNothing(t *testing.T) {
 	t.Parallel()
 	state, err := os.MkdirTemp(scratch, "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	// even with the same state_dir, as by default
 	a, b := newNode(t, nodeOptions{state: state}), newNode(t, nodeOptions{state: state})
-	if a.store() == b.store() {
-		t.Fatal("they share a directory")
-	}
+	must.NotEq(t, b.store(), a.store(), must.Sprint("they share a directory"))
 	inA, inB := a.start(t, conf{"command": counter}), b.start(t, conf{"command": counter})
 	superA, superB := a.supervisor(t), b.supervisor(t)
-	if superA.pid == superB.pid {
-		t.Fatal("they share a supervisor")
-	}
+	must.NotEq(t, superB.pid, superA.pid, must.Sprint("they share a supervisor"))
 	if agent.Privileged() && fmt.Sprint(a.leaves()) == fmt.Sprint(b.leaves()) {
 		t.Errorf("they share a cgroup: %q", a.leaves())
 	}
 	for alloc, own := range map[*alloc]proc{inA: superA, inB: superB} {
-		if p := alloc.pid(t); p.parent != own.pid {
-			t.Errorf("task %d is not a child of its agent's supervisor %d", p.pid, own.pid)
-		}
+		p := alloc.pid(t)
+		test.Eq(t, own.pid, p.parent, test.Sprintf("task %d is not a child of its agent's supervisor", p.pid))
 	}
 	procA, procB := inA.pid(t), inB.pid(t)
 	pluginB := b.plugin(t)
@@ -48,9 +44,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 	})
 	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB,
 		"task of the other": procA} {
-		if !p.alive() {
-			t.Errorf("the %s did not survive the other agent's trouble", name)
-		}
+		test.True(t, p.alive(), test.Sprintf("the %s did not survive the other agent's trouble", name))
 	}
 	inA.stop(t)
 	kill(t, a)
@@ -65,9 +59,8 @@ func TestAgents_ShareNothing(t *testing.T) {
 		}
 		return nil
 	})
-	if p := b.supervisor(t); p.pid != superB.pid {
-		t.Error("the other agent has another supervisor")
-	}
+	p := b.supervisor(t)
+	test.Eq(t, superB.pid, p.pid, test.Sprint("the other agent has another supervisor"))
 	a.restart(t)
 }
 
@@ -84,9 +77,8 @@ func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 		}
 		return nil
 	})
-	if !p.alive() || !supervisor.alive() {
-		t.Fatal("the task ended with the plugin")
-	}
+	must.True(t, p.alive(), must.Sprint("the task ended with the plugin"))
+	must.True(t, supervisor.alive(), must.Sprint("the task ended with the plugin"))
 	touch(t, trigger)
 	eventually(t, time.Minute, func() error {
 		if left := n.processes(); len(left) > 0 {
@@ -98,7 +90,7 @@ func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 	if got := a.ended(t); got != "exit 7" {
 		t.Errorf("got %s: %s", got, a.story())
 	}
-	if _, ended, err := numbered(a.output(t, "stdout")); err != nil || !ended {
-		t.Errorf("output: %v, end %v", err, ended)
-	}
+	_, ended, err := numbered(a.output(t, "stdout"))
+	must.NoError(t, err, must.Sprintf("output: %v, end %v", err, ended))
+	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))
 }

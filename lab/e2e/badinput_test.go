@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -57,9 +58,8 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 	for i, r := range rows {
 		a := allocs[i]
 		a.ended(t)
-		if i, _, _ := a.info(); i.ClientStatus != "failed" {
-			t.Errorf("%s: the allocation is %s", r.name, i.ClientStatus)
-		}
+		i, _, _ := a.info()
+		test.Eq(t, "failed", i.ClientStatus, test.Sprintf("%s: the allocation", r.name))
 		var said []string
 		_, st, _ := a.info()
 		for _, e := range st.Events {
@@ -70,9 +70,7 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 		if len(said) != 1 || !strings.Contains(said[0], r.want) || strings.Contains(said[0], "\n") && !r.byNomad {
 			t.Errorf("%s: got %q, want one sentence with %q", r.name, said, r.want)
 		}
-		if dirs := n.tasksOf(a.id); len(dirs) != 0 {
-			t.Errorf("%s: state is left: %q", r.name, dirs)
-		}
+		test.SliceEmpty(t, n.tasksOf(a.id), test.Sprintf("%s: state is left", r.name))
 	}
 }
 
@@ -91,9 +89,8 @@ func TestBadPluginConfig_IsReportedByAgent(t *testing.T) {
 				n.end()
 				t.Fatal("the agent runs")
 			}
-			if !strings.Contains(err.Error(), row.want) {
-				t.Errorf("the agent does not say %q:\n%v", row.want, err)
-			}
+			test.StrContains(t, err.Error(), row.want,
+				test.Sprintf("the agent does not say %q:\n%v", row.want, err))
 		})
 	}
 }

@@ -2,10 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -41,8 +42,9 @@ func TestBuilder_RunsNoTasks(t *testing.T) {
 				said += e.DisplayMessage
 			}
 		}
-		if i.ClientStatus != "failed" || !strings.Contains(said, "builds what tasks of this node use") {
-			t.Errorf("%s: the allocation is %s, and it says %q", name, i.ClientStatus, said)
-		}
+		must.Eq(t, "failed", i.ClientStatus,
+			must.Sprintf("%s: the allocation is %s, and it says", name, i.ClientStatus))
+		test.StrContains(t, said, "builds what tasks of this node use",
+			test.Sprintf("%s: the allocation is %s, and it says", name, i.ClientStatus))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -21,36 +23,28 @@ func TestAgent_RunsInContainer(t *testing.T) {
 	}
 	t.Parallel()
 	dir, err := os.MkdirTemp(scratch, "c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Container, Dir: dir, Binary: nomadBinary, Progress: t.Logf,
 		Plugins: []agent.Plugin{{Binary: execLite, Config: `state_dir = "${state_dir}"`}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	n := &node{Agent: a, driver: "exec-lite", dir: dir}
 	defer func() {
 		if t.Failed() {
 			n.tellLog(t)
 		}
-		if err := a.Close(ctx); err != nil {
-			t.Error(err)
-		}
-		if left, err := a.Leftovers(ctx); err != nil || len(left) > 0 {
-			t.Errorf("left: %q, %v", left, err)
-		}
+		test.NoError(t, a.Close(ctx))
+		left, err := a.Leftovers(ctx)
+		must.NoError(t, err, must.Sprint("left"))
+		test.SliceEmpty(t, left, test.Sprint("left"))
 	}()
 	inside := func(script string) string {
 		t.Helper()
 		out, err := a.Exec(ctx, "sh", "-c", script)
-		if err != nil {
-			t.Fatalf("%s: %v: %s", script, err, out)
-		}
+		must.NoError(t, err, must.Sprintf("%s: %v: %s", script, err, out))
 		return strings.TrimSpace(out)
 	}
 
@@ -83,21 +77,18 @@ func TestAgent_RunsInContainer(t *testing.T) {
 			t.Errorf("%s: the task is %s, %d restarts, %v", fault.name, st.State, st.Restarts, err)
 		}
 	}
-	if code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "echo done; exit 3"); code != 3 ||
-		out != "done\r\n" {
-		t.Errorf("exec: %d, %q", code, out)
-	}
+	code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "echo done; exit 3")
+	must.Eq(t, 3, code, must.Sprint("exec"))
+	test.Eq(t, "done\r\n", out, test.Sprint("exec"))
 	inside("touch " + counting.dir() + "/main/local/go")
 	if got := counting.ended(t); got != "exit 7" {
 		t.Errorf("got %s: %s", got, counting.story())
 	}
-	if _, ended, err := numbered(counting.output(t, "stdout")); err != nil || !ended {
-		t.Errorf("output: %v, end %v", err, ended)
-	}
+	_, ended, err := numbered(counting.output(t, "stdout"))
+	must.NoError(t, err, must.Sprintf("output: %v, end %v", err, ended))
+	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))
 	tree.stop(t)
-	if got := tree.outcome(); got != "signal 9" {
-		t.Errorf("a deaf task: got %s", got)
-	}
+	test.Eq(t, "signal 9", tree.outcome(), test.Sprint("a deaf task"))
 	eventually(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
 		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() +
 			" -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())

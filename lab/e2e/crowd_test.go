@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // small lets many tasks fit on a small node.
@@ -59,9 +61,8 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 		}
 		return nil
 	})
-	if got := threads(supervisor.pid); got > maxThreads {
-		t.Errorf("the supervisor has %d threads for %d tasks", got, crowd)
-	}
+	got := threads(supervisor.pid)
+	test.False(t, got > maxThreads, test.Sprintf("the supervisor has %d threads for %d tasks", got, crowd))
 	n.Client().Jobs().Deregister(*j.ID, false, nil)
 	eventually(t, 2*time.Minute, n.tasksLeft)
 
@@ -86,9 +87,7 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 		return nil
 	})
 	list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, s := range list {
 		var index int
 		fmt.Sscanf(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "%d", &index)
@@ -96,18 +95,14 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 		if got, want := a.outcome(), fmt.Sprintf("exit %d", index%5); got != want {
 			t.Errorf("%s: got %s, want %s: %s", s.Name, got, want, a.story())
 		}
-		if out := a.output(t, "stdout"); out != "said\n" {
-			t.Errorf("%s: output %q", s.Name, out)
-		}
+		test.Eq(t, "said\n", a.output(t, "stdout"), test.Sprintf("%s: output", s.Name))
 	}
 
 	eventually(t, time.Minute, n.tasksLeft)
-	if now := n.supervisor(t); now.pid != supervisor.pid {
-		t.Errorf("the supervisor is %d, it was %d", now.pid, supervisor.pid)
-	}
-	if now := n.plugin(t); now.pid != plugin.pid {
-		t.Errorf("the plugin is %d, it was %d", now.pid, plugin.pid)
-	}
+	now := n.supervisor(t)
+	test.Eq(t, supervisor.pid, now.pid, test.Sprintf("the supervisor is %d, it was", now.pid))
+	now = n.plugin(t)
+	test.Eq(t, plugin.pid, now.pid, test.Sprintf("the plugin is %d, it was", now.pid))
 	for name, pid := range map[string]int{"supervisor": supervisor.pid, "plugin": plugin.pid} {
 		eventually(t, time.Minute, func() error {
 			if now := descriptors(pid); now > before[name] {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -32,9 +34,7 @@ func TestDevice_IsAwaitedByTask(t *testing.T) {
 	a := n.start(t, sh("echo started; exec sleep 600"), withDevice("zigbee"), triedAgain)
 	s.unplug(t)
 	a.restart(t)
-	if err := a.tells("is not there: is it plugged?"); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, a.tells("is not there: is it plugged?"))
 	eventually(t, time.Minute, func() error {
 		if story := a.story(); strings.Count(story, "is it plugged?") < 3 {
 			return fmt.Errorf("it is not tried again: %s", story)
@@ -68,17 +68,15 @@ device "zigbee" {
 	a := n.start(t, sh("exec sleep 600"), withDevice("zigbee"))
 	code, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c",
 		`readlink "$USB_ZIGBEE_TTY"; ls /dev/shared; touch /dev/shared/new`)
-	if want := filepath.Join(n.dir, "usb-nodes") + "/10c4-ea60-0001/tty\nfile\n"; code == 0 || out != want {
-		t.Errorf("it sees %q (exit code %d of a write), want %q", out, code, want)
-	}
-	if _, err := os.Lstat("/dev/zigbee"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the host has it too: %v", err)
-	}
+	must.NotEq(t, 0, code, must.Sprintf("it sees %q (exit code %d of a write)", out, code))
+	test.Eq(t, filepath.Join(n.dir, "usb-nodes")+"/10c4-ea60-0001/tty\nfile\n", out,
+		test.Sprintf("it sees %q (exit code %d of a write)", out, code))
+	_, err := os.Lstat("/dev/zigbee")
+	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprint("the host has it too"))
 	for _, p := range []proc{n.process(t), n.plugin(t), n.supervisor(t)} {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", p.pid))
-		if err != nil || strings.Contains(string(b), " /dev/shared ") {
-			t.Errorf("%q has the task's mounts, too: %v", p.args, err)
-		}
+		must.NoError(t, err, must.Sprintf("%q has the task's mounts, too", p.args))
+		test.StrNotContains(t, string(b), " /dev/shared ", test.Sprintf("%q has the task's mounts, too", p.args))
 	}
 
 	// Its mounts are a copy of what the host had, those of other allocations too.
@@ -115,8 +113,6 @@ func TestDevice_IsAtHostPathWithoutRights(t *testing.T) {
 		t.Errorf("it is at %q, and its argument %q", path, again)
 	}
 	for _, text := range []string{"Devices are at their paths on the host: ", "/dev/zigbee/tty is " + path} {
-		if err := a.tells(text); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, a.tells(text))
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -55,9 +58,7 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 }
 
 // TestDocs_DevelopersCommands runs what the README and its like tell a developer to type, with
@@ -77,9 +78,8 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 			runs := slices.ContainsFunc(blocks, func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
 			if runs {
 				t.Cleanup(func() {
-					if out, err := shell(t, "../..", env, "go tool mage lab:down"); err != nil {
-						t.Errorf("failed to end the lab: %v\n%s", err, out)
-					}
+					out, err := shell(t, "../..", env, "go tool mage lab:down")
+					test.NoError(t, err, test.Sprintf("failed to end the lab: %v\n%s", err, out))
 				})
 			}
 			runFences(t, blocks, "../..", env, nil)
@@ -97,14 +97,11 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 			n := newPlainNode(t)
 			blocks := readFences(t, page)
 			for name, text := range jobFiles(blocks) {
-				if err := os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
 			}
 			runFences(t, blocks, n.work, n.env(), n.places())
-			if out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done"); err != nil {
-				t.Errorf("a job of the page is not valid: %v\n%s", err, out)
-			}
+			out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done")
+			test.NoError(t, err, test.Sprintf("a job of the page is not valid: %v\n%s", err, out))
 			for _, f := range blocks {
 				if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {
 					n.load(t, f)
@@ -121,24 +118,15 @@ func TestDocs_UnconfiguredPluginIsNotLoaded(t *testing.T) {
 	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite "+
 		"/opt/nomad/data/plugins/nomad-driver-exec-lite\n"+
 		"systemctl restart nomad\nnomad node status -self -json"))
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if strings.Contains(out, "driver.exec-lite") {
-		t.Error("the node has the driver")
-	}
+	must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
+	test.StrNotContains(t, out, "driver.exec-lite", test.Sprint("the node has the driver"))
 	page, err := os.ReadFile("../../docs/exec-lite.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var log strings.Builder
-	if err := n.Logs(t.Context(), &log, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Logs(t.Context(), &log, false))
 	const said = "plugin not referenced in the agent configuration file, loading skipped"
-	if !strings.Contains(log.String(), said) || !strings.Contains(string(page), said) {
-		t.Errorf("the page and the log do not both have %q", said)
-	}
+	must.StrContains(t, log.String(), said, must.Sprint("the page and the log do not both have"))
+	test.StrContains(t, string(page), said, test.Sprint("the page and the log do not both have"))
 }
 
 var (
@@ -171,13 +159,9 @@ func runFences(t *testing.T, page []fence, dir string, env []string, places *str
 		start := time.Now()
 		out, err := shell(t, dir, env, text)
 		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), text, out)
-		if (err != nil) != f.fails {
-			t.Fatalf("%v: the commands ended with %v", f, err)
-		}
+		must.Eq(t, f.fails, (err != nil), must.Sprintf("%v: the commands ended with %v", f, err))
 		for _, want := range f.prints {
-			if !strings.Contains(out, want) {
-				t.Fatalf("%v: the output has no %q", f, want)
-			}
+			must.StrContains(t, out, want, must.Sprintf("%v: the output has no", f))
 		}
 	}
 }
@@ -202,17 +186,11 @@ func shell(t *testing.T, dir string, env []string, commands string) (string, err
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, os.RemoveAll(dir))
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -233,23 +211,15 @@ func newPlainNode(t *testing.T) *plainNode {
 		work: filepath.Join(top, "work"), bin: filepath.Join(top, "bin"),
 	}
 	for _, dir := range []string{n.etc, n.work, n.bin} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Mkdir(dir, 0o755))
 	}
 	for _, plugin := range []string{execLite, python, usbPlugin} {
-		if err := share(plugin, filepath.Join(n.work, filepath.Base(plugin))); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, share(plugin, filepath.Join(n.work, filepath.Base(plugin))))
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for name, target := range map[string]string{"nomad": nomadBinary, "systemctl": self} {
-		if err := os.Symlink(target, filepath.Join(n.bin, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Symlink(target, filepath.Join(n.bin, name)))
 	}
 	const sudo = "#!/bin/sh\nexec \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(n.bin, "sudo"), []byte(sudo), 0o755); err != nil { //nolint:gosec // a program
@@ -259,18 +229,12 @@ func newPlainNode(t *testing.T) *plainNode {
 	defer cancel()
 	n.Agent, err = agent.Run(ctx, agent.Options{Runtime: agent.Host, Dir: n.dir, Binary: nomadBinary, Name: "docs",
 		Config: keepAllocations})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { n.end(t) })
 	// the file with more configuration becomes the directory
 	more := filepath.Join(n.Info().Dir, "extra.hcl")
-	if err := os.Rename(more, filepath.Join(n.etc, "nomad.hcl")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(n.etc, more); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Rename(more, filepath.Join(n.etc, "nomad.hcl")))
+	must.NoError(t, os.Symlink(n.etc, more))
 	return n
 }
 
@@ -287,20 +251,13 @@ func (n *plainNode) places() *strings.Replacer {
 func (n *plainNode) load(t *testing.T, f fence) {
 	t.Helper()
 	old, err := filepath.Glob(filepath.Join(n.etc, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, path := range old {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Remove(path))
 	}
-	if err := os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := shell(t, n.work, n.env(), "systemctl restart nomad"); err != nil {
-		t.Fatalf("%v: the agent does not start with this: %v\n%s", f, err, out)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
+	out, err := shell(t, n.work, n.env(), "systemctl restart nomad")
+	must.NoError(t, err, must.Sprintf("%v: the agent does not start with this: %v\n%s", f, err, out))
 }
 
 // loaded waits until the agent has each plugin of ours that a configuration names.
@@ -338,18 +295,14 @@ func (n *plainNode) end(t *testing.T) {
 		err := a.Logs(ctx, &log, false)
 		t.Logf("the agent's log (%v):\n%s", err, log.String())
 	}
-	if err := a.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := poll(time.Minute, func() error {
+	test.NoError(t, a.Close(ctx))
+	test.NoError(t, poll(time.Minute, func() error {
 		left, err := a.Leftovers(ctx)
 		if err != nil {
 			return err
 		}
 		return leftError(left)
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // session runs a command in a task through Nomad's API.
@@ -59,9 +61,9 @@ func TestExec_RunsCommandInTask(t *testing.T) {
 		{name: "a terminal", tty: true, script: "test -t 0 && test -t 1 && test -t 2 && echo yes", stdout: "yes\r\n"},
 	} {
 		code, stdout, stderr := a.session(t, row.tty, strings.NewReader(row.stdin), nil, "/bin/sh", "-c", row.script)
-		if code != row.code || stdout != row.stdout || stderr != row.stderr {
-			t.Errorf("%s: got %d, %q, %q; want %d, %q, %q", row.name, code, stdout, stderr, row.code, row.stdout, row.stderr)
-		}
+		must.Eq(t, row.code, code, must.Sprint(row.name))
+		must.Eq(t, row.stdout, stdout, must.Sprint(row.name))
+		test.Eq(t, row.stderr, stderr, test.Sprint(row.name))
 	}
 }
 
@@ -71,9 +73,7 @@ func TestExec_IsInTasksCgroup(t *testing.T) {
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
 	defer a.stop(t)
 	_, stdout, _ := a.session(t, false, nil, nil, "cat", "/proc/self/cgroup")
-	if !strings.Contains(stdout, a.id+".main") {
-		t.Errorf("the cgroups of the session are\n%s", stdout)
-	}
+	test.StrContains(t, stdout, a.id+".main", test.Sprint("the cgroups of the session are"))
 }
 
 func TestExec_FollowsTerminalSize(t *testing.T) {
@@ -84,9 +84,7 @@ func TestExec_FollowsTerminalSize(t *testing.T) {
 	sizes <- api.TerminalSize{Height: 33, Width: 77}
 	_, out, _ := a.session(t, true, nil, sizes, "/bin/sh", "-c",
 		`for i in $(seq 1 1000); do s=$(stty size); [ "$s" = "33 77" ] && break; sleep 0.05; done; echo size $s`)
-	if !strings.Contains(out, "size 33 77") {
-		t.Errorf("got %q", out)
-	}
+	test.StrContains(t, out, "size 33 77")
 }
 
 func TestExec_ReportsMissingCommand(t *testing.T) {
@@ -163,22 +161,16 @@ func TestExec_EndsWithKilledClient(t *testing.T) {
 	cmd := exec.Command(nomadBinary, append([]string{"alloc", "exec", "-t=false", a.id}, silent("killed")...)...)
 	cmd.Env = []string{"NOMAD_ADDR=" + n.Address(), "PATH=" + os.Getenv("PATH"), "HOME=" + scratch}
 	stdin, err := cmd.StdinPipe() // left open, as a shell's is
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer stdin.Close()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	eventually(t, time.Minute, func() error {
 		if len(n.find(isSilent("killed"))) != 1 {
 			return fmt.Errorf("the command does not run")
 		}
 		return nil
 	})
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // "signal: killed"
 	eventually(t, time.Minute, func() error {
 		if p := n.find(isSilent("killed")); len(p) > 0 {

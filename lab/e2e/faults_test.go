@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,9 +125,7 @@ var stateFaults = []fault{
 				})
 				r.n.supervisor(t).end(t)
 				for _, a := range r.ending() {
-					if err := os.Truncate(filepath.Join(r.dirs[a], "record"), 5); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, os.Truncate(filepath.Join(r.dirs[a], "record"), 5))
 				}
 				resume()
 			}
@@ -153,9 +153,7 @@ func damaged(damage func(t *testing.T, dir string) error) func(*testing.T, *roun
 	return func(t *testing.T, r *round) func() {
 		resume := killPluginAndSupervisor(t, r)
 		for _, dir := range r.dirs {
-			if err := damage(t, dir); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, damage(t, dir))
 		}
 		return resume
 	}
@@ -357,22 +355,15 @@ func (r *round) end(t *testing.T) {
 	if got := r.stop(t); !t.Failed() && got != "signal 2" {
 		t.Errorf("the task that goes on was stopped; Nomad tells %q: %s", got, r.goesOn.story())
 	}
-	if p.alive() {
-		t.Error("the task that goes on lives after its end")
-	}
-	if !r.bystander.alive() {
-		t.Error("a process that is not the task's was killed")
-	}
-	if err := poll(time.Minute, r.n.tasksLeft); err != nil {
-		t.Error(err)
-	}
+	test.False(t, p.alive(), test.Sprint("the task that goes on lives after its end"))
+	test.True(t, r.bystander.alive(), test.Sprint("a process that is not the task's was killed"))
+	test.NoError(t, poll(time.Minute, r.n.tasksLeft))
 }
 
 func (r *round) stop(t *testing.T) string {
 	for _, a := range append(r.ending(), r.goesOn) {
-		if _, _, err := r.n.Client().Jobs().Deregister(a.job, false, nil); err != nil {
-			t.Error(err)
-		}
+		_, _, err := r.n.Client().Jobs().Deregister(a.job, false, nil)
+		test.NoError(t, err)
 	}
 	return r.goesOn.ended(t)
 }
@@ -381,13 +372,9 @@ func (r *round) stop(t *testing.T) string {
 func bystander(t *testing.T) proc {
 	t.Helper()
 	pid, err := startSleep(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p, err := readProc(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return p
 }
 
@@ -395,18 +382,14 @@ func kill(t testing.TB, n *node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := n.Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Kill(ctx))
 }
 
 func stop(t testing.TB, n *node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := n.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Stop(ctx))
 }
 
 // smallDisks puts the allocations and the plugin's state on little file systems.
@@ -428,9 +411,7 @@ func fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer f.Close()
 	for size := 1 << 20; size >= 1; size /= 4 {
 		for err = nil; err == nil; _, err = f.Write(make([]byte, size)) {

@@ -3,10 +3,11 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,9 +16,7 @@ import (
 func hungMount(t *testing.T) (dir string, release func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "fuse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { os.Remove(dir) })
 	return dir, mountHung(t, dir)
 }
@@ -69,9 +68,7 @@ func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
 		if got := a.ended(t); got != "exit 3" {
 			t.Errorf("another task: got %s: %s", got, a.story())
 		}
-		if out := a.output(t, "stdout"); out != "said\n" {
-			t.Errorf("another task: output %q", out)
-		}
+		test.Eq(t, "said\n", a.output(t, "stdout"), test.Sprint("another task: output"))
 	}
 	eventually(t, time.Minute, func() error {
 		now := talker.output(t, "stdout")
@@ -89,11 +86,7 @@ func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
 	release()
 	for _, a := range hung {
 		a.ended(t)
-		if s := a.story(); !strings.Contains(s, dir) {
-			t.Errorf("no event says what failed: %s", s)
-		}
-		if len(n.tasksOf(a.id)) != 0 {
-			t.Errorf("state is left of %s", a.job)
-		}
+		test.StrContains(t, a.story(), dir, test.Sprint("no event says what failed"))
+		test.SliceEmpty(t, n.tasksOf(a.id), test.Sprintf("state is left of %s", a.job))
 	}
 }

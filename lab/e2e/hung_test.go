@@ -6,11 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,12 +32,8 @@ type disk struct {
 func mountDisk(t *testing.T, dir string) *disk {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(image, 64<<20); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(image, nil, 0o600))
+	must.NoError(t, os.Truncate(image, 64<<20))
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v: %s", err, out)
 	}
@@ -53,9 +50,7 @@ func mountDisk(t *testing.T, dir string) *disk {
 	if d.fd, err = os.Open(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.fd.Chmod(0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, d.fd.Chmod(0o777))
 	return d
 }
 
@@ -104,9 +99,7 @@ func twenty(t *testing.T, n *node) time.Duration {
 		if got := a.ended(t); got != "exit 3" {
 			t.Errorf("another task: got %s: %s", got, a.story())
 		}
-		if out := a.output(t, "stdout"); out != "said\n" {
-			t.Errorf("another task: output %q", out)
-		}
+		test.Eq(t, "said\n", a.output(t, "stdout"), test.Sprint("another task: output"))
 	}
 	return time.Since(begin)
 }
@@ -170,16 +163,14 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 			well.Round(time.Millisecond))
 	}
 	never.ended(t)
-	if s := never.story(); !strings.Contains(s, "log directory does not answer") {
-		t.Errorf("no event says what failed below %s: %s", unserved, s)
-	}
+	test.StrContains(t, never.story(), "log directory does not answer",
+		test.Sprintf("no event says what failed below %s", unserved))
 	release()
 	talker.stop(t)
 
 	begin := time.Now()
-	if _, _, err := n.Client().Jobs().Deregister(hung.job, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := n.Client().Jobs().Deregister(hung.job, false, nil)
+	must.NoError(t, err)
 	hung.ended(t)
 	if took := time.Since(begin); took > 20*time.Second+10*time.Second {
 		t.Errorf("job stop of the hung one took %v", took)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
 )
 
 // conf is the config block of a task.
@@ -71,9 +72,8 @@ func (a *alloc) taskName() string { return cmp.Or(a.task, "main") }
 // submit registers a job and returns its allocation.
 func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	t.Helper()
-	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
-		t.Fatalf("failed to register job: %v", err)
-	}
+	_, _, err := n.Client().Jobs().Register(j, nil)
+	must.NoError(t, err, must.Sprint("failed to register job"))
 	a := &alloc{n: n, job: *j.ID}
 	eventually(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
@@ -112,9 +112,7 @@ func (a *alloc) info() (*api.Allocation, *api.TaskState, error) {
 func (a *alloc) stub(t testing.TB) *api.Allocation {
 	t.Helper()
 	i, _, err := a.info()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return i
 }
 
@@ -207,9 +205,8 @@ func (a *alloc) tells(text string) error {
 // stop stops the job and waits until the task is dead.
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
-	if _, _, err := a.n.Client().Jobs().Deregister(a.job, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := a.n.Client().Jobs().Deregister(a.job, false, nil)
+	must.NoError(t, err)
 	a.ended(t)
 }
 
@@ -304,7 +301,5 @@ func numbered(out string) (n int, ended bool, err error) {
 // touch makes the file that a counter waits for.
 func touch(t testing.TB, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, nil, 0o644))
 }

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -139,9 +141,7 @@ func share(from, to string) error {
 // eventually polls until f has no objection, and fails with the last one.
 func eventually(t testing.TB, within time.Duration, f func() error) {
 	t.Helper()
-	if err := poll(within, f); err != nil {
-		t.Fatalf("not within %v: %v", within, err)
-	}
+	must.NoError(t, poll(within, f), must.Sprintf("not within %v", within))
 }
 
 func poll(within time.Duration, f func() error) error {
@@ -172,9 +172,7 @@ func newSharedNode(name string, o nodeOptions) *sharedNode {
 func (s *sharedNode) get(t testing.TB) *node {
 	t.Helper()
 	n, err := s.node()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return n
 }
 

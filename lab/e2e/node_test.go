@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -51,16 +54,12 @@ const keepAllocations = `client { gc_max_allocs = 1000 }`
 func newNode(t *testing.T, o nodeOptions) *node {
 	t.Helper()
 	n, err := startNode(t.Name(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			n.tellLog(t)
 		}
-		if err := n.end(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, n.end())
 	})
 	return n
 }
@@ -263,10 +262,7 @@ func (n *node) restart(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if err := n.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := agent.WaitHealthy(ctx, n.Agent); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Start(ctx))
+	_, err := agent.WaitHealthy(ctx, n.Agent)
+	must.NoError(t, err)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -101,9 +103,7 @@ func TestTask_RunsOnceThroughKills(t *testing.T) {
 		again, gone := onceRound(t, n, i, k)
 		taken += again
 		lost += gone
-		if t.Failed() {
-			t.Fatalf("in round %d of %d: %s", i, kills, k.name)
-		}
+		must.False(t, t.Failed(), must.Sprintf("in round %d of %d: %s", i, kills, k.name))
 	}
 	t.Logf("%d tasks, %d kills: each task ran once; %d were taken up under a new id, %d exits are lost and told so",
 		kills*burst, kills, taken, lost)
@@ -117,17 +117,12 @@ func (k onceKill) refused(s *api.AllocationListStub) bool {
 func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) {
 	t.Helper()
 	dir := filepath.Join(n.dir, fmt.Sprint("once", number))
-	if err := os.Mkdir(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(dir, 0o777))
+	must.NoError(t, os.Chmod(dir, 0o777))
 	begun := func() int { e, _ := os.ReadDir(dir); return len(e) }
 	j := onceJob(t, dir)
-	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := n.Client().Jobs().Register(j, nil)
+	must.NoError(t, err)
 	moment := rand.IntN(burst)
 	eventually(t, 2*time.Minute, func() error {
 		if now := begun(); now < moment {
@@ -163,9 +158,8 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 		index, _ := strconv.Atoi(strings.TrimSuffix(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "]"))
 		b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%s-%d", s.TaskGroup, index)))
 		if k.refused(s) {
-			if len(b) != 0 {
-				t.Errorf("%s at %d of %d: %s was given up, and ran", k.name, moment, burst, s.Name)
-			}
+			test.SliceEmpty(t, b,
+				test.Sprintf("%s at %d of %d: %s was given up, and ran", k.name, moment, burst, s.Name))
 			continue
 		}
 		if string(b) != "x\n" {
@@ -186,9 +180,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 			taken++
 		}
 	}
-	if err := poll(time.Minute, n.tasksLeft); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, poll(time.Minute, n.tasksLeft))
 	return taken, lost
 }
 
@@ -198,12 +190,8 @@ func TestTask_RunsAgainOnRestart(t *testing.T) {
 	// each leaves a line when it begins
 	lines := func(name string) (path string, wait func(want int)) {
 		path = filepath.Join(n.dir, name)
-		if err := os.WriteFile(path, nil, 0o666); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, nil, 0o666))
+		must.NoError(t, os.Chmod(path, 0o666))
 		return path, func(want int) {
 			t.Helper()
 			eventually(t, time.Minute, func() error {
@@ -241,9 +229,7 @@ func TestTask_RunsAgainOnRestart(t *testing.T) {
 	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`),
 		restarts(5*time.Second),
 		func(j *api.Job, _ *api.Task) { j.TaskGroups[0].RestartPolicy.Attempts = new(1) }))
-	if err := b.tells("Exit Code: 3"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, b.tells("Exit Code: 3"))
 	kill(t, n)
 	n.restart(t)
 	if got := b.ended(t); got != "exit 0" {

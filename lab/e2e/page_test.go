@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // fence is a fenced block of a Markdown page. Comments right above it tell the test how it is run:
@@ -79,9 +82,7 @@ func fences(page, text string) (found []fence, wrong []string) {
 func readFences(t *testing.T, page string) []fence {
 	t.Helper()
 	text, err := os.ReadFile("../../" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	found, wrong := fences(page, string(text))
 	for _, w := range wrong {
 		t.Error(w)
@@ -93,13 +94,15 @@ func TestFences_AreReadFromPage(t *testing.T) {
 	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails "+
 		"-->\n```sh\nfalse\n```\n"+
 		"<!-- not run: why -->\n```sh\nreboot\n```\n```hcl\na = 1\n```\n")
-	if len(found) != 4 || wrong != nil {
-		t.Fatalf("found %+v, wrong %q", found, wrong)
-	}
-	if f := found[0]; f.line != 5 || f.text != "ls\n\necho\n" || len(f.prints) != 2 || f.prints[1] != "b" || f.fails ||
-		f.notRun != "" {
-		t.Errorf("the first is %+v", f)
-	}
+	must.SliceLen(t, 4, found, must.Sprintf("found %+v, wrong", found))
+	must.Nil(t, wrong, must.Sprintf("found %+v, wrong", found))
+	f := found[0]
+	must.Eq(t, 5, f.line, must.Sprintf("the first is %+v", f))
+	must.Eq(t, "ls\n\necho\n", f.text, must.Sprintf("the first is %+v", f))
+	must.SliceLen(t, 2, f.prints, must.Sprintf("the first is %+v", f))
+	must.Eq(t, "b", f.prints[1], must.Sprintf("the first is %+v", f))
+	must.False(t, f.fails, must.Sprintf("the first is %+v", f))
+	test.Eq(t, "", f.notRun, test.Sprintf("the first is %+v", f))
 	if !found[1].fails || found[2].notRun != "why" || found[3].lang != "hcl" || found[3].notRun != "" {
 		t.Errorf("the others are %+v", found[1:])
 	}
@@ -109,8 +112,7 @@ func TestFences_AreReadFromPage(t *testing.T) {
 		"comment with no why": "<!-- not run -->\n```sh\nls\n```\n",
 		"no end":              "```sh\nls\n",
 	} {
-		if _, wrong := fences("p.md", text); len(wrong) != 1 {
-			t.Errorf("%s: wrong are %q, want one", name, wrong)
-		}
+		_, wrong := fences("p.md", text)
+		test.SliceLen(t, 1, wrong, test.Sprintf("%s: wrong are %q, want one", name, wrong))
 	}
 }

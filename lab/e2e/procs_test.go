@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,9 +48,7 @@ func (p proc) alive() bool {
 
 func (p proc) kill(t testing.TB, sig syscall.Signal) {
 	t.Helper()
-	if err := unix.Kill(p.pid, sig); err != nil {
-		t.Fatalf("failed to send %v to %q: %v", sig, p.args, err)
-	}
+	must.NoError(t, unix.Kill(p.pid, sig), must.Sprintf("failed to send %v to %q", sig, p.args))
 }
 
 // end kills the process and waits for its end.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 )
 
 // pythonOptions configure the python driver of a node. Its cache is the node's own.
@@ -150,7 +151,5 @@ func (a *alloc) ends(t testing.TB, how, out string) {
 		t.Errorf("%s: got %q, want %q: %s\n%s", a.job, got, how, a.story(), stderr)
 		return
 	}
-	if got := a.output(t, "stdout"); got != out {
-		t.Errorf("%s prints %q, want %q", a.job, got, out)
-	}
+	test.Eq(t, out, a.output(t, "stdout"), test.Sprintf("%s prints", a.job))
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
@@ -31,19 +33,13 @@ func TestPythonEnvironment_IsBuiltOnce(t *testing.T) {
 	go1, go2 := filepath.Join(mkdir(t), "go"), filepath.Join(mkdir(t), "go")
 	a := n.submit(t, py(t, c.until(go1)))
 	for _, text := range []string{"Environment: not in the cache, building it with ", ": built in ", "2 packages"} {
-		if err := a.tells(text); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, a.tells(text))
 	}
 	touch(t, go1)
 	a.ends(t, "exit 0", "once 1.2\nbelow 2.0\n")
 	b := n.submit(t, py(t, c.until(go2)))
-	if err := b.tells(": cache hit"); err != nil {
-		t.Error(err)
-	}
-	if strings.Contains(b.story(), "building") {
-		t.Errorf("it was built again: %s", b.story())
-	}
+	test.NoError(t, b.tells(": cache hit"))
+	test.StrNotContains(t, b.story(), "building", test.Sprint("it was built again"))
 	touch(t, go2)
 	b.ends(t, "exit 0", "once 1.2\nbelow 2.0\n")
 }
@@ -78,9 +74,7 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	for _, a := range all {
 		a.ends(t, "exit 0", "shared_by_all 3\n")
 	}
-	if builds != 1 {
-		t.Errorf("%d builds for %d tasks", builds, count)
-	}
+	test.Eq(t, 1, builds, test.Sprintf("%d builds for %d tasks", builds, count))
 }
 
 func TestPythonTasks_StartTogetherWithDifferentEnvironments(t *testing.T) {
@@ -109,10 +103,8 @@ func TestPythonBuild_FailsWithCause(t *testing.T) {
 	n := pythonNode.get(t)
 	wheels := wheelhouse(t, wheel.Wheel{Name: "hashed", Version: "1"},
 		wheel.Wheel{Name: "picky", Version: "1", Requires: []string{"hashed<1"}})
-	if err := (wheel.Wheel{Name: "sourceonly", Version: "1"}).WriteSource(wheels,
-		"raise SystemExit('it was run')"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, (wheel.Wheel{Name: "sourceonly", Version: "1"}).WriteSource(wheels,
+		"raise SystemExit('it was run')"))
 	closed := closedPort(t)
 	const wrong = "0000000000000000000000000000000000000000000000000000000000000000"
 
@@ -150,20 +142,14 @@ func TestPythonBuild_FailsWithCause(t *testing.T) {
 				return nil
 			})
 			for _, text := range append(row.says, api.TaskDriverFailure) {
-				if err := a.tells(text); err != nil {
-					t.Error(err)
-				}
+				test.NoError(t, a.tells(text))
 			}
 			_, st, err := a.info()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if again := st.Restarts > 0; again != row.later {
 				t.Errorf("it was restarted: %v, want %v: %s", again, row.later, a.story())
 			}
-			if story := a.story(); strings.Contains(story, "\n") {
-				t.Errorf("an event has several lines: %s", story)
-			}
+			test.StrNotContains(t, a.story(), "\n", test.Sprint("an event has several lines"))
 		})
 	}
 }
@@ -173,16 +159,10 @@ func TestPythonBuild_FailsWithCause(t *testing.T) {
 func closedPort(t testing.TB) string {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { unix.Close(socket) })
-	if err := unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	address, err := unix.Getsockname(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", address.(*unix.SockaddrInet4).Port)
 }

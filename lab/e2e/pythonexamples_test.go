@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const pythonExamples = "../../plugins/python/example"
@@ -30,12 +33,8 @@ var pythonExampleJobs = map[string]pythonExample{
 // after it has heard of the end.
 func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
 	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) != len(pythonExampleJobs) {
-		t.Errorf("there are %q, and tests of %d", files, len(pythonExampleJobs))
-	}
+	must.NoError(t, err)
+	test.SliceLen(t, len(pythonExampleJobs), files, test.Sprintf("there are %q, and tests of", files))
 	for name := range pythonExampleJobs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -47,13 +46,9 @@ func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
 func runPythonExample(t *testing.T, n *node, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(pythonExamples, name+".nomad.hcl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	j, err := n.Client().Jobs().ParseHCL(string(text), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
 	a := n.submit(t, j)
 	a.task = j.TaskGroups[0].Tasks[0].Name
@@ -75,9 +70,7 @@ func webExample(t *testing.T, a *alloc) {
 		return err
 	})
 	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page has no %q: %s", want, page)
-		}
+		test.StrContains(t, page, want, test.Sprint("the page has no"))
 	}
 	eventually(t, time.Minute, func() error {
 		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
@@ -116,23 +109,19 @@ func wheelhouseExample(t *testing.T, a *alloc) {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
 	out := a.output(t, "stdout")
-	if strings.Count(out, "\n") != 7 || !strings.HasPrefix(out, "Wed 21 Feb 2024 ") ||
-		!strings.Contains(out, "% lit  full moon\n") {
-		t.Errorf("got %q", out)
-	}
-	if err := a.tells("1 package,"); err != nil {
-		t.Error(err)
-	}
+	must.Eq(t, 7, strings.Count(out, "\n"))
+	must.StrHasPrefix(t, "Wed 21 Feb 2024 ", out)
+	test.StrContains(t, out, "% lit  full moon\n")
+	test.NoError(t, a.tells("1 package,"))
 }
 
 func inlineExample(t *testing.T, a *alloc) {
 	if got := a.ended(t); got != "exit 0" {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
-	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "Today: ") ||
-		!strings.Contains(out, " says so, with "+a.n.cache("envs")+"/") {
-		t.Errorf("got %q", out)
-	}
+	out := a.output(t, "stdout")
+	must.StrHasPrefix(t, "Today: ", out)
+	test.StrContains(t, out, " says so, with "+a.n.cache("envs")+"/")
 }
 
 func crashExample(t *testing.T, a *alloc) {
@@ -140,17 +129,13 @@ func crashExample(t *testing.T, a *alloc) {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
 	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
-	if err := a.tells(want); err != nil {
-		t.Error(err)
-	}
-	if err := poll(time.Minute, func() error {
+	test.NoError(t, a.tells(want))
+	test.NoError(t, poll(time.Minute, func() error {
 		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
 			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
 		}
 		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // cli runs a command of Nomad's own.
@@ -178,9 +163,8 @@ func TestPythonOutput_IsNotBuffered(t *testing.T) {
 	), asDriver("python"), withMemory(48))
 	a.says(t, "stdout", "one\ntwo")
 	a.says(t, "stderr", "three\n")
-	if i := a.stub(t); i.ClientStatus != "running" {
-		t.Errorf("it is %s", i.ClientStatus)
-	}
+	i := a.stub(t)
+	test.Eq(t, "running", i.ClientStatus, test.Sprint("it"))
 	touch(t, trigger)
 	a.ends(t, "exit 0", "one\ntwo\n")
 }
@@ -210,9 +194,7 @@ func TestPythonTask_ReportsHowItEnded(t *testing.T) {
 				t.Errorf("got %s, want %s: %s", got, row.want, a.story())
 			}
 			for _, text := range row.says {
-				if err := a.tells(text); err != nil {
-					t.Error(err)
-				}
+				test.NoError(t, a.tells(text))
 			}
 			if len(row.says) == 0 && strings.Contains(a.story(), "Python: ") {
 				t.Errorf("an exception is told that there was not: %s", a.story())
@@ -227,12 +209,8 @@ func TestPythonTask_IsKilledAtMemoryLimit(t *testing.T) {
 	if got := a.ended(t); got != "oom" {
 		t.Errorf("got %s: %s", got, a.story())
 	}
-	if err := a.tells("OOM: killed at 48 MiB of memory"); err != nil {
-		t.Error(err)
-	}
-	if strings.Contains(a.story(), "Python: ") {
-		t.Errorf("an exception is told that there was not: %s", a.story())
-	}
+	test.NoError(t, a.tells("OOM: killed at 48 MiB of memory"))
+	test.StrNotContains(t, a.story(), "Python: ", test.Sprint("an exception is told that there was not"))
 }
 
 // The same where the agent has no rights: it is the tasks' user, and the builder.

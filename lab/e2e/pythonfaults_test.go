@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
@@ -43,9 +45,8 @@ func TestPythonFaults_LeavePipBuildsWhole(t *testing.T) {
 	t.Parallel()
 	f := newPythonFaults(t, `installer = "pip"`)
 	i, _, err := f.n.Client().Nodes().Info(f.n.id(), nil)
-	if err != nil || i.Attributes["driver.python.installer"] != "pip" {
-		t.Fatalf("the installer is %q, %v", i.Attributes["driver.python.installer"], err)
-	}
+	must.NoError(t, err, must.Sprint("the installer"))
+	must.Eq(t, "pip", i.Attributes["driver.python.installer"], must.Sprint("the installer"))
 	f.run(t, append(f.amidBuilds(), pythonFault{"nothing is kept", f.nothingKept}))
 }
 
@@ -147,9 +148,7 @@ func (f *pythonFaults) amidBuild(t *testing.T, name string) (*alloc, *heldIndex,
 	a := f.n.submit(t, py(t, version(name).with(conf{"requirements": []string{name}, "index_url": index.url})))
 	index.wait(t, a)
 	installers := f.installers()
-	if len(installers) == 0 {
-		t.Fatal("no process of the installer is found")
-	}
+	must.MapNotEmpty(t, installers, must.Sprint("no process of the installer is found"))
 	return a, index, installers
 }
 
@@ -186,9 +185,7 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 		"        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 		"while not os.path.exists(" + quote(trigger) + "): time.sleep(0.05)",
 	}, "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	building := func(a *alloc) (installers map[string]proc) {
 		t.Helper()
 		eventually(t, time.Minute, func() error {
@@ -254,9 +251,7 @@ func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count 
 	for i := range count {
 		path := f.trigger(name) + strconv.Itoa(i)
 		touch(t, path)
-		if err := os.Chmod(path, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Chmod(path, 0o666))
 	}
 	f.n.submit(t, j)
 	s.allocs = f.n.allocs(t, *j.ID, count)
@@ -286,9 +281,7 @@ func (s *starts) await(t *testing.T, what func() bool) {
 func (s *starts) notes(t *testing.T, index int) []string {
 	t.Helper()
 	b, err := os.ReadFile(s.trigger(s.name) + strconv.Itoa(index))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return slices.Collect(strings.Lines(string(b)))
 }
 
@@ -357,9 +350,8 @@ func (f *pythonFaults) amidStarts(t *testing.T, who string, rounds int, strike f
 	f.n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
 	hits, round := 0, 0
 	for ; round < rounds || hits == 0; round++ {
-		if round == rounds+10 {
-			t.Fatalf("the %s was killed %d times, and never amid a start: the test proves nothing", who, round)
-		}
+		must.NotEq(t, rounds+10, round,
+			must.Sprintf("the %s was killed %d times, and never amid a start: the test proves nothing", who, round))
 		plugin := f.n.plugin(t)
 		s := f.starting(t, fmt.Sprintf("starts-%s-%d", who, round), wheels, 3)
 		s.await(t, func() bool { begun, _ := s.progress(t); return begun > 0 })
@@ -425,9 +417,8 @@ func (f *pythonFaults) killedAmidRemovals(t *testing.T) {
 				t.Logf("the %s was killed amid a removal in round %d", fault.who, round)
 				break
 			}
-			if round == 10 {
-				t.Fatalf("the %s was never killed amid a removal, %d times: the test proves nothing", fault.who, round)
-			}
+			must.NotEq(t, 10, round,
+				must.Sprintf("the %s was never killed amid a removal, %d times: the test proves nothing", fault.who, round))
 		}
 		use()
 	}
@@ -444,9 +435,7 @@ func (f *pythonFaults) amidRemoval(t *testing.T) bool {
 		if len(left) == 0 {
 			return false
 		}
-		if time.Now().After(end) {
-			t.Fatalf("nothing is removed: %q", left)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("nothing is removed: %q", left))
 	}
 }
 
@@ -465,19 +454,13 @@ func (f *pythonFaults) truncated(t *testing.T) {
 	if !ok {
 		t.Fatalf("got %q: %s", out, a.story())
 	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(path, 0o644))
+	must.NoError(t, os.Truncate(path, 0))
 	b := f.n.submit(t, py(t, c))
 	if got := b.ended(t); got != "exit 0" || !strings.HasPrefix(b.output(t, "stdout"), "8 ") {
 		t.Errorf("got %s, %q: %s", got, b.output(t, "stdout"), b.story())
 	}
-	if err := b.tells("not in the cache"); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, b.tells("not in the cache"))
 }
 
 // nothingKept asks that the plugin's next start leaves nothing of a cache that no task uses.

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -18,19 +19,14 @@ func TestPythonNode_ReportsInterpreters(t *testing.T) {
 	t.Parallel()
 	n := pythonNode.get(t)
 	i, _, err := n.Client().Nodes().Info(n.id(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	version := i.Attributes["driver.python.default"]
 	parts := strings.Split(version, ".")
-	if len(parts) != 3 {
-		t.Fatalf("driver.python.default is %q: %v", version, i.Attributes)
-	}
+	must.SliceLen(t, 3, parts, must.Sprintf("driver.python.default is %q: %v", version, i.Attributes))
 	versions := strings.Split(i.Attributes["driver.python.versions"], ",")
 	for _, want := range []string{version, parts[0] + "." + parts[1]} {
-		if !slices.Contains(versions, want) {
-			t.Errorf("driver.python.versions is %q, want %s among them", versions, want)
-		}
+		test.SliceContainsOp(t, versions, want,
+			test.Sprintf("driver.python.versions is %q, want %s among them", versions, want))
 	}
 	installer := i.Attributes["driver.python.installer"]
 	if installer != "uv" && installer != "pip" || i.Attributes["driver.python."+installer+".version"] == "" {
@@ -66,18 +62,14 @@ job %q {
     }
   }
 }`, name, constraint, script), true)
-	if err != nil {
-		t.Fatalf("%v: %s", err, constraint)
-	}
+	must.NoError(t, err, must.Sprintf("%v: %s", err, constraint))
 	return j
 }
 
 func constraintOf(t testing.TB, script string) string {
 	t.Helper()
 	out, err := exec.Command(python, "constraint", script).Output()
-	if err != nil {
-		t.Fatalf("constraint %s: %v", script, err)
-	}
+	must.NoError(t, err, must.Sprintf("constraint %s", script))
 	return string(out)
 }
 
@@ -92,9 +84,7 @@ func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
 	fits, never := script("fits.py", ">=3.9"), script("never.py", "==3.9.99")
 
 	c := constraintOf(t, fits)
-	if !strings.Contains(c, "attr.driver.python.versions") {
-		t.Errorf("the constraint is %q", c)
-	}
+	test.StrContains(t, c, "attr.driver.python.versions", test.Sprint("the constraint"))
 	n.submit(t, constrained(t, n, "fits", fits, c)).ends(t, "exit 0", "ran\n")
 
 	// without the constraint it comes to a node that has no such interpreter
@@ -102,22 +92,15 @@ func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
 	a := n.submit(t, constrained(t, n, "never", never, ""))
 	a.ended(t)
 	i, _, err := n.Client().Nodes().Info(n.id(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, want := range []string{"3.9.99", "which has ", i.Attributes["driver.python.default"],
 		"attr.driver.python.versions", `"set_contains"`} {
-		if err := a.tells(want); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, a.tells(want))
 	}
-	if err := agent.Purge(t.Context(), n.Client(), "default", "never"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, agent.Purge(t.Context(), n.Client(), "default", "never"))
 	waits := constrained(t, n, "never", never, c)
-	if why := n.unplaced(t, waits); !strings.Contains(why, "driver.python.versions} set_contains 3.9.99") {
-		t.Errorf("why it waits: %q", why)
-	}
+	test.StrContains(t, n.unplaced(t, waits), "driver.python.versions} set_contains 3.9.99",
+		test.Sprint("why it waits"))
 	eventually(t, time.Minute, func() error {
 		j, _, err := n.Client().Jobs().Info("never", nil)
 		if err == nil && *j.Status != "pending" {
@@ -125,7 +108,6 @@ func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
 		}
 		return err
 	})
-	if _, _, err := n.Client().Jobs().Deregister("never", true, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = n.Client().Jobs().Deregister("never", true, nil)
+	must.NoError(t, err)
 }

@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 func writeFile(t testing.TB, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, content, 0o644))
 }
 
 // wheelhouse is a directory with these wheels, which every user can read.
@@ -26,9 +26,7 @@ func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
 	t.Helper()
 	dir := mkdir(t)
 	for _, w := range wheels {
-		if err := w.Write(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, w.Write(dir))
 	}
 	return dir
 }

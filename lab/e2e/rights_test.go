@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -43,9 +45,7 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	n := newNode(t, o)
 
 	nodes, _, err := n.Client().Nodes().List(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	d := nodes[0].Drivers["exec-lite"]
 	t.Logf("exec-lite: %s", d.HealthDescription)
 	if !d.Healthy || !strings.Contains(d.HealthDescription, missing) {
@@ -74,9 +74,7 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 		a := n.start(t, family("exit 4"))
 		procs := members(t, a)
 		procs["main"].kill(t, 15)
-		if got := a.ended(t); got != "exit 4" {
-			t.Errorf("got %s", got)
-		}
+		test.Eq(t, "exit 4", a.ended(t))
 		gone(t, procs)
 	})
 	t.Run("main process ends without a supervisor", func(t *testing.T) { orphans(t, n) })

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -33,18 +35,14 @@ func TestOutput_IsReadThroughNomad(t *testing.T) {
 		t.Errorf("the last 4 bytes are %v", f)
 	}
 	files, _, err := fs.List(i, "/alloc/logs", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var names []string
 	for _, f := range files {
 		if strings.HasPrefix(f.Name, "main.") {
 			names = append(names, f.Name)
 		}
 	}
-	if fmt.Sprint(names) != "[main.stderr.0 main.stdout.0]" {
-		t.Errorf("alloc/logs has %q", names)
-	}
+	test.Eq(t, "[main.stderr.0 main.stdout.0]", fmt.Sprint(names), test.Sprintf("alloc/logs has %q", names))
 }
 
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
@@ -73,19 +71,16 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 			t.Fatalf("after %d bytes no end of the output: %q", b.Len(), last(b.String(), 100))
 		}
 	}
-	if lines, ended, err := numbered(b.String()); err != nil || !ended || lines != 24000 {
-		t.Errorf("followed %d lines, end %v: %v", lines, ended, err)
-	}
-	if got := a.ended(t); got != "exit 0" {
-		t.Errorf("ended by %s", got)
-	}
+	lines, ended, err := numbered(b.String())
+	must.NoError(t, err, must.Sprintf("followed %d lines, end %v", lines, ended))
+	must.True(t, ended, must.Sprintf("followed %d lines, end %v", lines, ended))
+	test.Eq(t, 24000, lines, test.Sprintf("followed %d lines, end %v", lines, ended))
+	test.Eq(t, "exit 0", a.ended(t), test.Sprint("ended by"))
 	if whole := a.output(t, "stdout"); whole != b.String() {
 		t.Errorf("the files have %d bytes, %d were followed", len(whole), b.Len())
 	}
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
-	if len(files) != 4 {
-		t.Errorf("%d log files, want 4: %q", len(files), files)
-	}
+	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
 
 func TestOutput_OldFilesAreRemoved(t *testing.T) {
@@ -93,13 +88,9 @@ func TestOutput_OldFilesAreRemoved(t *testing.T) {
 	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every",
 		"1ms", "-lines", "40000"},
 		"logs": conf{"max_files": 2, "max_file_size": 1}}))
-	if got := a.ended(t); got != "exit 0" {
-		t.Fatal(got)
-	}
+	must.Eq(t, "exit 0", a.ended(t))
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
-	if len(files) != 2 {
-		t.Errorf("kept %q, want 2 files", files)
-	}
+	test.SliceLen(t, 2, files, test.Sprintf("kept %q, want 2 files", files))
 	if out := a.output(t, "stdout"); !strings.HasSuffix(out, "last 40000\n") {
 		t.Errorf("the newest line is %q", last(out, 40))
 	}
@@ -124,9 +115,7 @@ func TestExit_CodesAndSignalsArrive(t *testing.T) {
 		allocs[name] = n.submit(t, job(t, row.c))
 	}
 	for name, row := range rows {
-		if got := allocs[name].ended(t); got != row.want {
-			t.Errorf("%s: got %s, want %s", name, got, row.want)
-		}
+		test.Eq(t, row.want, allocs[name].ended(t), test.Sprint(name))
 	}
 }
 
@@ -144,9 +133,7 @@ func TestEnvironment_IsTasksOwn(t *testing.T) {
 	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n",
 		"NOMAD_TASK_NAME=main\n",
 		a.dir() + "/main\n", agentUser() + "\n0027\n1024\n5\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		test.StrContains(t, out, want, test.Sprintf("no %q in", want))
 	}
 }
 
@@ -160,12 +147,8 @@ func TestTask_RunsAsItsUser(t *testing.T) {
 	if got := a.ended(t); got != "exit 0" {
 		t.Fatal(got, a.story(), a.output(t, "stderr"))
 	}
-	if out := a.output(t, "stdout"); !strings.HasPrefix(out, "nobody\nnobody nobody /") {
-		t.Errorf("got %q", out)
-	}
-	if a.output(t, "stderr") != "x\n" {
-		t.Error("it could not open its own stderr")
-	}
+	test.StrHasPrefix(t, "nobody\nnobody nobody /", a.output(t, "stdout"))
+	test.Eq(t, "x\n", a.output(t, "stderr"), test.Sprint("it could not open its own stderr"))
 }
 
 func TestTask_ExecutesTemplate(t *testing.T) {
@@ -180,9 +163,7 @@ func TestTask_ExecutesTemplate(t *testing.T) {
 	if got := a.ended(t); got != "exit 3" {
 		t.Errorf("got %s: %s", got, a.story())
 	}
-	if out := a.output(t, "stdout"); out != "hello there from main\n" {
-		t.Errorf("got %q", out)
-	}
+	test.Eq(t, "hello there from main\n", a.output(t, "stdout"))
 }
 
 func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
@@ -191,16 +172,13 @@ func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
 	j := job(t, sh(`exit "$NOMAD_META_code"`), func(j *api.Job, _ *api.Task) {
 		j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"code"}}
 	})
-	if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := n.Client().Jobs().Register(j, nil)
+	must.NoError(t, err)
 	defer n.Client().Jobs().Deregister(*j.ID, false, nil)
 	want := map[string]string{}
 	for _, code := range []string{"0", "1", "42"} {
 		r, _, err := n.Client().Jobs().Dispatch(*j.ID, map[string]string{"code": code}, nil, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		want[r.DispatchedJobID] = "exit " + code
 	}
 	for id, want := range want {
@@ -215,9 +193,7 @@ func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
 			}
 			return err
 		})
-		if got := a.ended(t); got != want {
-			t.Errorf("%s: got %s, want %s", id, got, want)
-		}
+		test.Eq(t, want, a.ended(t), test.Sprint(id))
 	}
 }
 
@@ -253,14 +229,11 @@ func TestSignal_ReachesTask(t *testing.T) {
 	defer a.stop(t)
 	a.says(t, "stdout", "ready")
 	for _, sig := range []string{"SIGHUP", "SIGUSR1"} {
-		if err := n.Client().Allocations().Signal(a.stub(t), nil, "main", sig); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", sig))
 		a.says(t, "stdout", "got "+strings.TrimPrefix(sig, "SIG"))
 	}
-	if err := n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGNONE"); err == nil {
-		t.Error("an unknown signal was accepted")
-	}
+	test.Error(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGNONE"),
+		test.Sprint("an unknown signal was accepted"))
 }
 
 func TestRestart_KeepsLog(t *testing.T) {
@@ -270,13 +243,9 @@ func TestRestart_KeepsLog(t *testing.T) {
 	defer a.stop(t)
 	a.says(t, "stdout", "started")
 	before := a.pid(t)
-	if err := n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
 	a.says(t, "stdout", "started\nstarted\n")
-	if before.alive() {
-		t.Error("the process from before the restart lives")
-	}
+	test.False(t, before.alive(), test.Sprint("the process from before the restart lives"))
 	eventually(t, time.Minute, func() error {
 		if dirs := n.tasksOf(a.id); len(dirs) != 1 {
 			return fmt.Errorf("state of %d runs", len(dirs))
@@ -303,9 +272,7 @@ func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
 	j.TaskGroups[0].Count = new(2) // in place for the first, a new one beside it
 	n.Client().Jobs().Register(j, nil)
 	eventually(t, time.Minute, func() error { return n.countRunning(*j.ID, 2) })
-	if !before.alive() {
-		t.Error("an update in place ended the task")
-	}
+	test.True(t, before.alive(), test.Sprint("an update in place ended the task"))
 
 	j.TaskGroups[0].Count = new(1)
 	j.TaskGroups[0].Tasks[0].Env["GREETING"] = "two" // destructive
@@ -323,17 +290,14 @@ func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
 		}
 		return fmt.Errorf("no allocation says two")
 	})
-	if err := poll(time.Minute, func() error {
+	test.NoError(t, poll(time.Minute, func() error {
 		if before.alive() {
 			return fmt.Errorf("the old task lives")
 		}
 		return n.countRunning(*j.ID, 1)
-	}); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := n.Client().Jobs().Deregister(*j.ID, false, nil); err != nil {
-		t.Error(err)
-	}
+	}))
+	_, _, err := n.Client().Jobs().Deregister(*j.ID, false, nil)
+	test.NoError(t, err)
 }
 
 func (n *node) countRunning(job string, want int) error {
@@ -358,12 +322,9 @@ func TestOutput_IsNotCollectedIfDisabled(t *testing.T) {
 	a := common(t).submit(t, job(t, sh(`echo nobody reads this; exit 4`), func(_ *api.Job, task *api.Task) {
 		task.LogConfig.Disabled = new(true)
 	}))
-	if got := a.ended(t); got != "exit 4" {
-		t.Errorf("got %s", got)
-	}
-	if files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.*"); len(files) != 0 {
-		t.Errorf("there are log files: %q", files)
-	}
+	test.Eq(t, "exit 4", a.ended(t))
+	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.*")
+	test.SliceEmpty(t, files, test.Sprint("there are log files"))
 }
 
 func TestTask_IsKilledAtMemoryLimit(t *testing.T) {
@@ -373,12 +334,10 @@ func TestTask_IsKilledAtMemoryLimit(t *testing.T) {
 	if got := a.ended(t); got != "oom" {
 		t.Errorf("got %s: %s", got, a.story())
 	}
-	if err := a.tells("OOM: killed at 32 MiB of memory"); err != nil {
-		t.Error(err)
-	}
-	if _, ended, err := numbered(a.output(t, "stdout")); err != nil || !ended {
-		t.Errorf("output: %v", err)
-	}
+	test.NoError(t, a.tells("OOM: killed at 32 MiB of memory"))
+	_, ended, err := numbered(a.output(t, "stdout"))
+	must.NoError(t, err, must.Sprint("output"))
+	test.True(t, ended, test.Sprint("output"))
 }
 
 // tasksOf lists the state directories of an allocation's runs.

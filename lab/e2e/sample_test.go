@@ -5,6 +5,9 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // sampleParts is in how many seeds each cell of a fault table runs once.
@@ -19,9 +22,7 @@ func sampled(t *testing.T) {
 		return
 	}
 	seed, err := strconv.ParseUint(value, 10, 32)
-	if err != nil {
-		t.Fatalf("OUTRIDER_SAMPLE: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("OUTRIDER_SAMPLE"))
 	if !inSample(t.Name(), seed) {
 		t.Skipf("not in the sample of seed %d", seed)
 	}
@@ -40,9 +41,7 @@ func TestSample_HasEachCellOnceInConsecutiveSeeds(t *testing.T) {
 					runs++
 				}
 			}
-			if runs != 1 {
-				t.Errorf("%q runs %d times from seed %d on", name, runs, first)
-			}
+			test.Eq(t, 1, runs, test.Sprintf("%q runs %d times from seed %d on", name, runs, first))
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test/must"
 )
 
 func TestSamples_RunAsTheyStand(t *testing.T) {
@@ -17,17 +19,13 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			t.Parallel()
 			b, err := os.ReadFile(filepath.Join("../..", path))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			text := string(b)
 			if filepath.Ext(path) == ".md" {
 				text = jobFiles(readFences(t, path))["web.nomad.hcl"]
 			}
 			j, err := n.Client().Jobs().ParseHCL(text, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			r, _, err := n.Client().Jobs().Validate(j, nil)
 			if err != nil || r.Error != "" || r.Warnings != "" {
 				t.Errorf("Nomad says %v, %q, warns %q", err, r.Error, r.Warnings)

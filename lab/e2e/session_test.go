@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // leftMounts is in what a session in a task is refused with that has left the mount
@@ -54,15 +56,11 @@ func TestExec_RunsNothingPlantedByTask(t *testing.T) {
 		err = errors.Join(os.Chmod(evidence, 0o666), os.Chmod(hostile, 0o755), exec.Command("cp", program, setUID).Run(),
 			os.Chmod(setUID, 0o755|os.ModeSetuid))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	honest := exec.Command(setUID, "-u")
 	honest.SysProcAttr = nobody
 	want, err := honest.Output() // not root's id where /tmp is mounted nosuid
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 
 	root, shared := filepath.Join(dir, "usb"), mkdir(t)
 	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
@@ -109,14 +107,12 @@ device "gps" {
 	await := func(what string, ok func() error) {
 		t.Helper()
 		err := poll(2*time.Minute, func() error {
-			if b, err := os.ReadFile(evidence); err != nil || len(b) > 0 {
-				t.Fatalf("%s: %s%v", what, b, err)
-			}
+			b, err := os.ReadFile(evidence)
+			must.NoError(t, err, must.Sprint(what))
+			must.SliceEmpty(t, b, must.Sprint(what))
 			return ok()
 		})
-		if err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		test.NoError(t, err, test.Sprint(what))
 	}
 	for _, phase := range []struct {
 		name    string
@@ -185,9 +181,9 @@ device "gps" {
 		a.running(t)
 		a.stop(t)
 	}
-	if b, err := os.ReadFile(evidence); err != nil || len(b) > 0 {
-		t.Errorf("at the end: %s%v", b, err)
-	}
+	b, err := os.ReadFile(evidence)
+	must.NoError(t, err, must.Sprint("at the end"))
+	test.SliceEmpty(t, b, test.Sprint("at the end"))
 }
 
 // withSessions has Nomad run a command in the task as a check and when a variable of the
@@ -241,17 +237,11 @@ func (a *alloc) try(t testing.TB, argv ...string) (string, error) {
 func loaderOf(t testing.TB, program string) string {
 	t.Helper()
 	f, err := elf.Open(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer f.Close()
 	section := f.Section(".interp")
-	if section == nil {
-		t.Fatalf("%s has no loader", program)
-	}
+	must.NotNil(t, section, must.Sprintf("%s has no loader", program))
 	b, err := section.Data()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return strings.TrimRight(string(b), "\x00")
 }

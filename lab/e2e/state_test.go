@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test/must"
 )
 
 // state is what the tests need of a supervisor's task.json.
@@ -53,18 +55,12 @@ func editState(t testing.TB, dir string, edit func(map[string]any)) {
 	t.Helper()
 	path := filepath.Join(dir, "task.json")
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	m := map[string]any{}
-	if err := json.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(b, &m))
 	edit(m)
 	if b, err = json.Marshal(m); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, b, 0o600))
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,9 +38,7 @@ func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan stri
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-done)
 	t.Cleanup(func() { l.Close() })
 	said := make(chan string, 1000)
 	go func() {
@@ -62,44 +62,32 @@ func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
 	t.Run("at the agent's start", func(t *testing.T) {
 		t.Parallel()
 		dir, err := os.MkdirTemp(scratch, "s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(dir, strangerID, strangerID); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
+		must.NoError(t, os.Chown(dir, strangerID, strangerID))
 		n, err := startNode(t.Name(), nodeOptions{state: dir})
 		if err == nil {
 			n.end()
 			t.Fatal("the agent runs")
 		}
-		if want := "state_dir can't be used: " + dir + " belongs to user 65534, "; !strings.Contains(err.Error(), want) {
-			t.Errorf("the agent does not say %q:\n%v", want, err)
-		}
+		want := "state_dir can't be used: " + dir + " belongs to user 65534, "
+		test.StrContains(t, err.Error(), want, test.Sprintf("the agent does not say %q:\n%v", want, err))
 	})
 	t.Run("while the agent runs", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t, nodeOptions{})
 		taken := filepath.Dir(n.store())
-		if err := os.MkdirAll(n.store(), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(n.store(), 0o755))
 		for _, dir := range []string{taken, n.store()} {
-			if err := os.Chown(dir, strangerID, strangerID); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chown(dir, strangerID, strangerID))
 		}
 		t.Cleanup(func() {
-			if err := os.RemoveAll(taken); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, os.RemoveAll(taken))
 		})
 		l, said := listenAsStranger(t, filepath.Join(n.store(), "supervisor.sock"))
 
 		j := job(t, sh("echo $SECRET"), func(_ *api.Job, task *api.Task) { task.Env = map[string]string{"SECRET": "stolen"} })
-		if _, _, err := n.Client().Jobs().Register(j, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := n.Client().Jobs().Register(j, nil)
+		must.NoError(t, err)
 		// the task is refused, or is not even placed, as the driver has been found unhealthy
 		want := "state directory can't be used: " + taken + " belongs to user 65534, "
 		unhealthy := "state_dir can't be used: " + taken + " belongs to user 65534, "
@@ -123,14 +111,10 @@ func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
 			}
 			return fmt.Errorf("neither does the driver say %q nor a task's events %q", unhealthy, want)
 		})
-		if refused != nil {
-			t.Error(refused)
-		}
+		test.NoError(t, refused)
 		l.Close()
 		for s := range said {
-			if s != "" {
-				t.Errorf("the stranger was told %q", s)
-			}
+			test.Eq(t, "", s, test.Sprint("the stranger was told"))
 		}
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // family is a shell whose main process starts a child in its process group and a
@@ -72,9 +74,7 @@ func TestStop_SignalsByKillMode(t *testing.T) {
 			})
 			procs := members(t, a)
 			a.stop(t)
-			if got := a.outcome(); got != row.want {
-				t.Errorf("got %s, want %s", got, row.want)
-			}
+			test.Eq(t, row.want, a.outcome())
 			gone(t, procs)
 			out := a.output(t, "stdout")
 			for name := range procs {
@@ -99,19 +99,13 @@ func TestStop_KillsDeafFamilyAtTimeout(t *testing.T) {
 	procs := members(t, a)
 	start := time.Now()
 	a.stop(t)
-	if took := time.Since(start); took < 5*time.Second {
-		t.Errorf("stopped after %v: the timeout was not kept", took)
-	}
-	if got := a.outcome(); got != "signal 9" {
-		t.Errorf("got %s, want signal 9", got)
-	}
-	if err := a.tells("kill_timeout of 5s passed"); err != nil {
-		t.Error(err)
-	}
+	took := time.Since(start)
+	test.False(t, took < 5*time.Second, test.Sprintf("stopped after %v: the timeout was not kept", took))
+	test.Eq(t, "signal 9", a.outcome())
+	test.NoError(t, a.tells("kill_timeout of 5s passed"))
 	gone(t, procs)
-	if out := a.output(t, "stdout"); strings.Count(out, "got TERM") != 3 {
-		t.Errorf("the signal was not told to all: %q", out)
-	}
+	out := a.output(t, "stdout")
+	test.Eq(t, 3, strings.Count(out, "got TERM"), test.Sprintf("the signal was not told to all: %q", out))
 }
 
 func TestPurge_MakesNoWarnings(t *testing.T) {
@@ -123,19 +117,14 @@ func TestPurge_MakesNoWarnings(t *testing.T) {
 	})
 	n.submit(t, j)
 	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
-	if _, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
+	must.NoError(t, err)
 	eventually(t, time.Minute, n.tasksLeft)
 	last := n.submit(t, job(t, sh("kill -HUP $$"))) // events come one by one, in their order
 	last.ended(t)
-	if err := last.tells("Killed by signal 1"); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, last.tells("Killed by signal 1"))
 	for line := range strings.Lines(n.log()) {
-		if strings.Contains(line, "no handler registered") {
-			t.Error(line)
-		}
+		test.StrNotContains(t, line, "no handler registered")
 	}
 }
 
@@ -144,9 +133,7 @@ func TestFamily_EndsWithMainProcess(t *testing.T) {
 	a := common(t).start(t, family("exit 4"))
 	procs := members(t, a)
 	procs["main"].kill(t, 15)
-	if got := a.ended(t); got != "exit 4" {
-		t.Errorf("got %s", got)
-	}
+	test.Eq(t, "exit 4", a.ended(t))
 	gone(t, procs)
 }
 

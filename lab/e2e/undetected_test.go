@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // A node without Python is a node like any other: its agent starts, and Nomad places no
@@ -16,21 +19,15 @@ func TestPythonNode_DetectsPythonOnceInstalled(t *testing.T) {
 	path := filepath.Join(mkdir(t), "python3")
 	n := newNode(t, nodeOptions{python: &pythonOptions{more: fmt.Sprintf("interpreters = [%q]", path)}})
 	node, _, err := n.Client().Nodes().Info(n.id(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	d := node.Drivers["python"]
 	if d == nil || d.Detected || d.Healthy || !strings.HasPrefix(d.HealthDescription, "no Python interpreter") ||
 		node.Attributes["driver.python"] != "" {
 		t.Errorf("the driver is %+v, and its attribute %q", d, node.Attributes["driver.python"])
 	}
 	j := py(t, code("print('here')"))
-	if got := n.unplaced(t, j); got != "missing drivers" {
-		t.Errorf("the job is not placed because of %q", got)
-	}
-	if err := os.Symlink("/usr/bin/python3", path); err != nil {
-		t.Fatal(err)
-	}
+	test.Eq(t, "missing drivers", n.unplaced(t, j), test.Sprint("the job is not placed because of"))
+	must.NoError(t, os.Symlink("/usr/bin/python3", path))
 	a := &alloc{n: n, job: *j.ID}
 	eventually(t, 3*time.Minute, func() error { // at the next fingerprint
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)

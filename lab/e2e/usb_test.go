@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -49,10 +51,11 @@ device "gps" {
 }
 `})
 	all := n.devices(t)
-	if len(all) != 4 || all[0] != "0403:6001:GPS1#1" || all[1] != "0403:6001:GPS1#2" ||
-		!strings.HasPrefix(all[2], "10c4:ea60@") || !strings.HasPrefix(all[3], "10c4:ea60@") {
-		t.Fatalf("the node has %q", all)
-	}
+	must.SliceLen(t, 4, all, must.Sprint("the node has"))
+	must.Eq(t, "0403:6001:GPS1#1", all[0], must.Sprint("the node has"))
+	must.Eq(t, "0403:6001:GPS1#2", all[1], must.Sprint("the node has"))
+	must.StrHasPrefix(t, "10c4:ea60@", all[2], must.Sprint("the node has"))
+	must.StrHasPrefix(t, "10c4:ea60@", all[3], must.Sprint("the node has"))
 	first, second := all[2], all[3]
 
 	t.Run("exec-lite", func(t *testing.T) {
@@ -60,9 +63,9 @@ device "gps" {
 		if got := a.ended(t); got != "exit 0" {
 			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
 		}
-		if got := a.output(t, "stdout"); got != "stick: lite\n" || !strings.Contains(gps.heard(), "lite\n") {
-			t.Errorf("the task got %q; the stick heard %q", got, gps.heard())
-		}
+		got := a.output(t, "stdout")
+		must.Eq(t, "stick: lite\n", got, must.Sprintf("the task got %q; the stick heard", got))
+		test.StrContains(t, gps.heard(), "lite\n", test.Sprintf("the task got %q; the stick heard", got))
 	})
 	t.Run("raw_exec", func(t *testing.T) {
 		a := n.submit(t, job(t, say("USB_GPS_HOST_TTY", "raw"), withDevice("gps"), asDriver("raw_exec")))
@@ -80,9 +83,7 @@ device "gps" {
 		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
 		b := n.start(t, sh("exec sleep 600"), withDevice("gps"))
 		third := job(t, sh("true"), withDevice("gps"))
-		if got := n.unplaced(t, third); got != "devices: no devices match request" {
-			t.Errorf("the third: %q", got)
-		}
+		test.Eq(t, "devices: no devices match request", n.unplaced(t, third), test.Sprint("the third"))
 		a.stop(t)
 		(&alloc{n: n, job: *third.ID, id: n.placed(t, *third.ID)}).ended(t)
 		b.stop(t)
@@ -94,9 +95,7 @@ device "gps" {
 		b.says(t, "stdout", "10c4:ea60@")
 		got := []string{a.output(t, "stdout"), b.output(t, "stdout")}
 		slices.Sort(got)
-		if want := []string{first + "\n", second + "\n"}; !slices.Equal(got, want) {
-			t.Errorf("they have %q, want %q", got, want)
-		}
+		test.SliceEqOp(t, []string{first + "\n", second + "\n"}, got, test.Sprint("they have"))
 		a.stop(t)
 		b.stop(t)
 	})
@@ -121,9 +120,7 @@ device "gps" {
 			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
 		}
 		for _, s := range twins {
-			if !strings.Contains(s.heard(), "both\n") {
-				t.Errorf("one heard %q", s.heard())
-			}
+			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
 	})
 	t.Run("two blocks in one task", func(t *testing.T) {
@@ -138,9 +135,7 @@ device "gps" {
 			"another name": job(t, sh("true"), withDevice("zwave")),
 			"another id":   job(t, sh("true"), withDevice("zigbee", byID("10c4:ea60:nowhere"))),
 		} {
-			if got := n.unplaced(t, j); got != "missing devices" {
-				t.Errorf("%s: %q", name, got)
-			}
+			test.Eq(t, "missing devices", n.unplaced(t, j), test.Sprint(name))
 		}
 	})
 	t.Run("statistics", func(t *testing.T) {
@@ -161,9 +156,8 @@ device "gps" {
 			}
 			return fmt.Errorf("the allocation has no statistics of %s", first)
 		})
-		if sees := n.sees(t); len(sees) != 4 {
-			t.Errorf("the agent has statistics of %v, want 4", sees)
-		}
+		sees := n.sees(t)
+		test.MapLen(t, 4, sees, test.Sprintf("the agent has statistics of %v, want 4", sees))
 		a.stop(t)
 	})
 }
@@ -198,9 +192,7 @@ func (n *node) placed(t testing.TB, job string) (id string) {
 func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
 	t.Helper()
 	reg, _, err := n.Client().Jobs().Register(j, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	e := n.evaluated(t, reg.EvalID)
 	switch {
 	case e.Status != api.EvalStatusComplete:
@@ -215,11 +207,7 @@ func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
 func mkdir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "d")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // talker says "line N -> answer" of its stick for ever, or "line N -> none".
@@ -46,9 +48,7 @@ func (a *alloc) restartSays(t testing.TB, text string) {
 func (a *alloc) restart(t testing.TB) {
 	t.Helper()
 	a.held(t)
-	if err := a.n.Client().Allocations().Restart(a.stub(t), "main", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, a.n.Client().Allocations().Restart(a.stub(t), "main", nil))
 }
 
 // The faults come one after the other to one task, which is never started anew but
@@ -70,22 +70,16 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	s.unplug(t)
 	a.saysNow(t, "-> none")
 	n.offers(t, id+": unplugged")
-	if i := a.stub(t); i.ClientStatus != "running" {
-		t.Errorf("unplugged: the allocation is %s", i.ClientStatus)
-	}
+	i := a.stub(t)
+	test.Eq(t, "running", i.ClientStatus, test.Sprint("unplugged: the allocation"))
 	second := job(t, sh("true"), withDevice("zigbee"))
-	if got := n.unplaced(t, second); got != "missing devices" {
-		t.Errorf("a second job while it is unplugged: %q", got)
-	}
-	if _, _, err := n.Client().Jobs().Deregister(*second.ID, true, nil); err != nil {
-		t.Fatal(err)
-	}
+	test.Eq(t, "missing devices", n.unplaced(t, second), test.Sprint("a second job while it is unplugged"))
+	_, _, err := n.Client().Jobs().Deregister(*second.ID, true, nil)
+	must.NoError(t, err)
 
 	s = plug(t, root, args...)
 	a.saysNow(t, "-> stick: ")
-	if !task.alive() {
-		t.Error("re-plugged: the task was started again")
-	}
+	test.True(t, task.alive(), test.Sprint("re-plugged: the task was started again"))
 
 	old := n.usbPlugin(t)
 	old.end(t)
@@ -96,9 +90,7 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 		return nil
 	})
 	a.saysNow(t, "-> stick: ")
-	if !task.alive() {
-		t.Error("the plugin was killed: the task was started again")
-	}
+	test.True(t, task.alive(), test.Sprint("the plugin was killed: the task was started again"))
 	n.awaitSeen(t, id, true)
 
 	a.restartSays(t, "line 1 -> stick: ") // without a new reservation
@@ -138,28 +130,20 @@ func TestUSB_MissingDeviceIsExplained(t *testing.T) {
 		if a = n.placedAtOnce(t, j); a != nil {
 			break
 		}
-		if tries == 5 {
-			t.Fatal("the server has always heard of it before it has the job: the test proves nothing")
-		}
-		if _, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.NotEq(t, 5, tries,
+			must.Sprint("the server has always heard of it before it has the job: the test proves nothing"))
+		_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
+		must.NoError(t, err)
 		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
 	}
 	a.ended(t)
-	if err := a.tells(`device "10c4:ea60:0001" is not `); err != nil {
-		t.Error(err)
-	}
-	if story := a.story(); strings.Contains(story, "\n") {
-		t.Errorf("more than a sentence: %s", story)
-	}
+	test.NoError(t, a.tells(`device "10c4:ea60:0001" is not `))
+	test.StrNotContains(t, a.story(), "\n", test.Sprint("more than a sentence"))
 
 	// now it has: a job waits, and runs when the stick comes
 	n.offers(t)
 	waiting := job(t, sh("true"), withDevice("zigbee"))
-	if got := n.unplaced(t, waiting); got != "missing devices" {
-		t.Errorf("why it waits: %q", got)
-	}
+	test.Eq(t, "missing devices", n.unplaced(t, waiting), test.Sprint("why it waits"))
 	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
 	b := &alloc{n: n, job: *waiting.ID, id: n.placed(t, *waiting.ID)}
 	if got := b.ended(t); got != "exit 0" {
@@ -186,9 +170,8 @@ func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
 				n.end()
 				t.Fatal("the agent runs")
 			}
-			if !strings.Contains(err.Error(), row.want) {
-				t.Errorf("the agent does not say %q:\n%v", row.want, err)
-			}
+			test.StrContains(t, err.Error(), row.want,
+				test.Sprintf("the agent does not say %q:\n%v", row.want, err))
 		})
 	}
 }
@@ -211,17 +194,12 @@ func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
 	n.offers(t, "10c4:ea60:0001")
 	changes := func() int { return strings.Count(n.log(), "new devices detected") }
 	before, plugin := changes(), n.usbPlugin(t)
-	if before == 0 {
-		t.Fatal("the agent's log does not tell of the stick: the test proves nothing")
-	}
+	must.NotEq(t, 0, before, must.Sprint("the agent's log does not tell of the stick: the test proves nothing"))
 	cpu := cpuTime(t, plugin.pid)
 	time.Sleep(quiet)
-	if now := changes(); now != before {
-		t.Errorf("the node was changed %d times in %v", now-before, quiet)
-	}
-	if !plugin.alive() {
-		t.Error("the plugin is another")
-	}
+	now := changes()
+	test.Eq(t, before, now, test.Sprintf("the node was changed %d times in %v", now-before, quiet))
+	test.True(t, plugin.alive(), test.Sprint("the plugin is another"))
 	usbReport.add(fmt.Sprintf("CPU in %v in which nothing happens", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(),
 		"", "")
 }
@@ -257,9 +235,7 @@ func TestUSB_PluginIsUnchangedAfterManyPlugs(t *testing.T) {
 		}
 		return nil
 	})
-	if !plugin.alive() {
-		t.Error("the plugin is another")
-	}
+	test.True(t, plugin.alive(), test.Sprint("the plugin is another"))
 	usbReport.spread("plugged in, until the agent has it, by a look each 200 ms", in)
 	usbReport.spread("pulled out, until the agent has it, by a look each 200 ms", out)
 }
@@ -285,13 +261,9 @@ func TestUSB_LibusbServesAgent(t *testing.T) {
 	})
 	n.offers(t, "10c4:ea60:0001")
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", n.usbPlugin(t).pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, library := range []string{"libusb-1.0.so", preload} {
-		if !strings.Contains(string(maps), library) {
-			t.Errorf("%s is not in the plugin", library)
-		}
+		test.StrContains(t, string(maps), library, test.Sprintf("%s is not in the plugin", library))
 	}
 	a := n.submit(t, job(t, say("USB_ZIGBEE_TTY", "preloaded"), withDevice("zigbee"), asUser(anybody())))
 	if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != "stick: preloaded\n" {
@@ -303,18 +275,14 @@ func TestUSB_LibusbServesAgent(t *testing.T) {
 		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
 		n.awaitSeen(t, "10c4:ea60:0001", true)
 	}
-	if strings.Contains(n.log(), "libusb is not available") {
-		t.Error("the plugin has given libusb up")
-	}
+	test.StrNotContains(t, n.log(), "libusb is not available", test.Sprint("the plugin has given libusb up"))
 }
 
 // cpuTime is what a process has used.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 	var ticks [2]time.Duration
 	for i := range ticks {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -86,14 +87,10 @@ func (s *stick) heard() string {
 // plug plugs a stick into a simulation; it is out again at the end of the test.
 func plug(t testing.TB, root string, args ...string) *stick {
 	t.Helper()
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(root, 0o755))
 	s := &stick{cmd: exec.Command(usbPlugin, append([]string{"simulate", root}, args...)...)}
 	s.cmd.Stdout, s.cmd.Stderr = s, s
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { s.unplug(t) })
 	eventually(t, time.Minute, func() error {
 		if s.heard() == "" {
@@ -147,9 +144,7 @@ func asService(j *api.Job, _ *api.Task) { j.Type = new("service") }
 func (n *node) devices(t testing.TB) []string {
 	t.Helper()
 	node, _, err := n.Client().Nodes().Info(n.id(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var found []string
 	for _, g := range node.NodeResources.Devices {
 		for _, d := range g.Instances {
@@ -181,9 +176,7 @@ func (n *node) offers(t testing.TB, want ...string) {
 func (n *node) sees(t testing.TB) map[string]bool {
 	t.Helper()
 	stats, err := n.Client().Nodes().Stats(n.id(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	found := map[string]bool{}
 	for _, g := range stats.DeviceStats {
 		for id, d := range g.InstanceStats {
@@ -224,9 +217,7 @@ func (n *node) evaluated(t testing.TB, eval string) *api.Evaluation {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e, err := agent.Evaluated(ctx, n.Client(), "default", eval)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return e
 }
 
@@ -234,9 +225,7 @@ func (n *node) evaluated(t testing.TB, eval string) *api.Evaluation {
 func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	t.Helper()
 	reg, _, err := n.Client().Jobs().Register(j, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	e := n.evaluated(t, reg.EvalID)
 	var why []string
 	for _, m := range e.FailedTGAllocs {
@@ -247,9 +236,7 @@ func (n *node) unplaced(t testing.TB, j *api.Job) string {
 			why = append(why, d)
 		}
 	}
-	if len(why) == 0 {
-		t.Fatalf("evaluation %s has no failed group", e.Status)
-	}
+	must.SliceNotEmpty(t, why, must.Sprintf("evaluation %s has no failed group", e.Status))
 	slices.Sort(why)
 	return strings.Join(why, ", ")
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
 )
 
 func TestEnsure_LooksInOrder(t *testing.T) {
@@ -41,28 +43,19 @@ func TestEnsure_LooksInOrder(t *testing.T) {
 			}
 			got, err := m.ensure(tc.base)
 			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("error %v, want %q", err, tc.wantErr)
-				}
+				test.ErrorContains(t, err, tc.wantErr, test.Sprint("error"))
 			} else if err != nil || got != tc.want {
 				t.Errorf("got %q, %v, want %q", got, err, tc.want)
 			}
-			if c := strings.Join(calls, ", "); c != tc.calls {
-				t.Errorf("calls %q, want %q", c, tc.calls)
-			}
+			test.Eq(t, tc.calls, strings.Join(calls, ", "), test.Sprint("calls"))
 		})
 	}
 }
 
 func TestMessages_ReturnTheDaemonsError(t *testing.T) {
-	if err := messages(strings.NewReader(`{"stream":"Step 1"}{"status":"ok"}`)); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, messages(strings.NewReader(`{"stream":"Step 1"}{"status":"ok"}`)))
 	err := messages(strings.NewReader(`{"stream":"Step 1"}{"error":"apt failed"}{"stream":"x"}`))
-	if err == nil || err.Error() != "apt failed" {
-		t.Errorf("got %v", err)
-	}
-	if err := messages(strings.NewReader(`{"stream":`)); err == nil {
-		t.Error("a stream that breaks off is taken for a good one")
-	}
+	test.EqError(t, err, "apt failed")
+	test.Error(t, messages(strings.NewReader(`{"stream":`)),
+		test.Sprint("a stream that breaks off is taken for a good one"))
 }

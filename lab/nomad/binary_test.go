@@ -10,15 +10,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // fake writes a program that prints what `nomad version` prints.
 func fake(t *testing.T, path, version string) string {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\necho 'Nomad v%s'\necho 'BuildDate 2026-01-01'\n", version)
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(script), 0o755))
 	return path
 }
 
@@ -66,15 +67,10 @@ func TestBinary_LooksInOrder(t *testing.T) {
 			f := finder{cache: filepath.Dir(cached), release: get(tc.release), source: get(tc.source)}
 			var said []string
 			got, err := f.find(t.Context(), func(s string, a ...any) { said = append(said, fmt.Sprintf(s, a...)) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Origin != tc.want || got.Version != tc.version {
-				t.Errorf("got %+v, want %s %s", got, tc.want, tc.version)
-			}
-			if !filepath.IsAbs(got.Path) {
-				t.Errorf("path %q is not absolute", got.Path)
-			}
+			must.NoError(t, err)
+			must.Eq(t, tc.want, got.Origin, must.Sprintf("got %+v", got))
+			test.Eq(t, tc.version, got.Version, test.Sprintf("got %+v", got))
+			test.True(t, filepath.IsAbs(got.Path), test.Sprintf("path %q is not absolute", got.Path))
 			if tc.complain != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, tc.complain) }) {
 				t.Errorf("said %q, want something with %q", said, tc.complain)
 			}

@@ -1,10 +1,10 @@
 package nomad
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 )
 
 func TestDevices_ListTheirUsers(t *testing.T) {
@@ -32,10 +32,6 @@ func TestDevices_ListTheirUsers(t *testing.T) {
 		{Group: "10c4/zigbee/ea60", ID: "10c4:ea60:1", Healthy: true, Users: []string{"a/main", "b/main"}},
 		{Group: "10c4/zigbee/ea60", ID: "10c4:ea60:2", Healthy: true},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got\n%+v, want\n%+v", got, want)
-	}
-	if got := devicesOf(&api.Node{}, nil); got != nil {
-		t.Errorf("a node without resources: %+v", got)
-	}
+	test.Eq(t, want, got, test.Sprintf("got\n%+v", got))
+	test.Nil(t, devicesOf(&api.Node{}, nil), test.Sprint("a node without resources"))
 }

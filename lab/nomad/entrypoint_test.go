@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test/must"
 )
 
 func TestEntrypoint_StartsAnAgentThatIsReleasedAtOnce(t *testing.T) {
@@ -23,19 +25,13 @@ func TestEntrypoint_StartsAnAgentThatIsReleasedAtOnce(t *testing.T) {
 		"bin/rm": fmt.Sprintf("#!/bin/sh\n/bin/rm \"$@\"\ncase \"$*\" in *agent.pid) /bin/rm -f %s;; esac\n",
 			path("nomad-agent.hold")),
 	} {
-		if err := os.MkdirAll(filepath.Dir(path(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path(name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path(name)), 0o755))
+		must.NoError(t, os.WriteFile(path(name), []byte(text), 0o755))
 	}
 	cmd := exec.Command("/bin/sh", path("entrypoint"))
 	cmd.Env = append(os.Environ(), "PATH="+path("bin")+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
@@ -57,11 +53,7 @@ func TestEntrypoint_StartsAnAgentThatIsReleasedAtOnce(t *testing.T) {
 		}
 	}
 	first := started(0)
-	if err := os.WriteFile(path("nomad-agent.hold"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path("nomad-agent.hold"), nil, 0o644))
+	must.NoError(t, syscall.Kill(first, syscall.SIGKILL))
 	started(first)
 }

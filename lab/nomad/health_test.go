@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
@@ -59,9 +60,7 @@ func TestNotHealthyError_ListsDriversAndReasons(t *testing.T) {
 		{"the node", NotHealthyError{Node: "the node is down"}, "the node is down"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.err.Error(); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			test.Eq(t, tc.want, tc.err.Error())
 		})
 	}
 }
@@ -76,9 +75,7 @@ func TestDriver_UndetectedNeedsAttributes(t *testing.T) {
 		{Driver{}, false},
 		{Driver{Version: "0.2.0", Detected: true}, false},
 	} {
-		if got := tc.driver.Undetected(); got != tc.want {
-			t.Errorf("%+v: got %v", tc.driver, got)
-		}
+		test.Eq(t, tc.want, tc.driver.Undetected(), test.Sprintf("%+v", tc.driver))
 	}
 }
 
@@ -91,14 +88,16 @@ func TestDriver_IsReadFromTheNode(t *testing.T) {
 		},
 	}
 	d := driverOf(node, "exec-lite")
-	if !d.Detected || !d.Healthy || d.Version != "0.2.0" || len(d.Attributes) != 2 || d.Attributes["cgroup"] != "v2" {
-		t.Errorf("got %+v", d)
-	}
+	must.True(t, d.Detected, must.Sprintf("got %+v", d))
+	must.True(t, d.Healthy, must.Sprintf("got %+v", d))
+	must.Eq(t, "0.2.0", d.Version, must.Sprintf("got %+v", d))
+	must.MapLen(t, 2, d.Attributes, must.Sprintf("got %+v", d))
+	test.Eq(t, "v2", d.Attributes["cgroup"], test.Sprintf("got %+v", d))
 	node.Drivers["ill"] = &api.DriverInfo{HealthDescription: "failed: rpc error: code = Unknown desc = no cgroup"}
-	if d := driverOf(node, "ill"); d.Description != "failed: no cgroup" {
-		t.Errorf("got %q", d.Description)
-	}
-	if d := driverOf(node, "other"); d.Detected || d.Healthy || d.Description != "" {
-		t.Errorf("a driver that is not there: %+v", d)
-	}
+	d = driverOf(node, "ill")
+	test.Eq(t, "failed: no cgroup", d.Description)
+	d = driverOf(node, "other")
+	must.False(t, d.Detected, must.Sprintf("a driver that is not there: %+v", d))
+	must.False(t, d.Healthy, must.Sprintf("a driver that is not there: %+v", d))
+	test.Eq(t, "", d.Description, test.Sprintf("a driver that is not there: %+v", d))
 }

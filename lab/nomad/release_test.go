@@ -18,6 +18,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp"
 	"github.com/ProtonMail/go-crypto/openpgp/armor"
 	"github.com/hashicorp/hc-install/releases"
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
@@ -108,10 +109,8 @@ func release(t *testing.T, key *openpgp.Entity) map[string][]byte {
 }
 
 func TestSource_PinsTheVersion(t *testing.T) {
-	if !strings.Contains(string(sourceMod), "github.com/hashicorp/nomad v"+Version+"\n") {
-		t.Errorf("source/go.mod.txt does not require nomad v%s", Version)
-	}
-	if !strings.Contains(string(sourceSum), "github.com/hashicorp/nomad v"+Version+" h1:") {
-		t.Errorf("source/go.sum.txt does not pin nomad v%s", Version)
-	}
+	test.StrContains(t, string(sourceMod), "github.com/hashicorp/nomad v"+Version+"\n",
+		test.Sprintf("source/go.mod.txt does not require nomad v%s", Version))
+	test.StrContains(t, string(sourceSum), "github.com/hashicorp/nomad v"+Version+" h1:",
+		test.Sprintf("source/go.sum.txt does not pin nomad v%s", Version))
 }

@@ -3,10 +3,12 @@ package vm
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func tree(t *testing.T, files map[string]string) string {
@@ -14,12 +16,8 @@ func tree(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return root
 }
@@ -31,18 +29,13 @@ func TestDependencies_ComeFirst(t *testing.T) {
 		"lib/modules/6/modules.builtin": "kernel/built-in.ko\n",
 	})}
 	got, err := dependencies(k, []string{"a", "built_in", "d", "b_b"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for i, p := range got {
 		got[i] = filepath.Base(p)
 	}
-	if want := []string{"c.ko", "b-b.ko.xz", "a.ko", "d.ko"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if _, err := dependencies(k, []string{"e"}); err == nil || !strings.Contains(err.Error(), "no module e") {
-		t.Errorf("a module that is not there: %v", err)
-	}
+	test.SliceEqOp(t, []string{"c.ko", "b-b.ko.xz", "a.ko", "d.ko"}, got)
+	_, err = dependencies(k, []string{"e"})
+	test.ErrorContains(t, err, "no module e", test.Sprint("a module that is not there"))
 }
 
 func TestFindKernel_TakesAnUnpackedOne(t *testing.T) {
@@ -52,10 +45,10 @@ func TestFindKernel_TakesAnUnpackedOne(t *testing.T) {
 	t.Setenv(kernelEnv, dir)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	k, err := findKernel(t.Context(), t.Logf)
-	if err != nil || k.release != "6.2" || k.image != filepath.Join(dir, "boot/vmlinuz-6.2") ||
-		k.modules() != filepath.Join(dir, "lib/modules/6.2") {
-		t.Errorf("got %+v, %v", k, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", k))
+	must.Eq(t, "6.2", k.release, must.Sprintf("got %+v", k))
+	must.Eq(t, filepath.Join(dir, "boot/vmlinuz-6.2"), k.image, must.Sprintf("got %+v", k))
+	test.Eq(t, filepath.Join(dir, "lib/modules/6.2"), k.modules(), test.Sprintf("got %+v", k))
 }
 
 func TestFindKernel_WithoutApt(t *testing.T) {
@@ -78,19 +71,13 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 	}
 	t.Setenv(accelEnv, "")
 	if first := accelerators()[0]; first.name == "kvm" {
-		if err := os.MkdirAll(filepath.Dir(verdictPath()), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(verdictPath()), 0o755))
 		first.remember()
 	}
-	if got := names(); !slices.Equal(got, []string{"tcg"}) {
-		t.Errorf("after it did not work: %q", got)
-	}
+	test.SliceEqOp(t, []string{"tcg"}, names(), test.Sprint("after it did not work"))
 	for _, only := range []string{"kvm", "tcg"} { // the user decides
 		t.Setenv(accelEnv, only)
-		if got := names(); !slices.Equal(got, []string{only}) {
-			t.Errorf("%s: %q", only, got)
-		}
+		test.SliceEqOp(t, []string{only}, names(), test.Sprint(only))
 	}
 }
 
@@ -110,30 +97,20 @@ func TestResults_AreReadFromTestEvents(t *testing.T) {
 {"Action":"run","Test":"TestHangs"}
 {"Action":"output","Output":"panic: no time left\n"}
 {"Action":"fail","Elapsed":3}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"TestA", "TestA/b/c", "TestA/b/c/d", "TestHangs"}; !slices.Equal(r.order, want) {
-		t.Errorf("order %q, want %q", r.order, want)
-	}
+	must.NoError(t, err)
+	test.SliceEqOp(t, []string{"TestA", "TestA/b/c", "TestA/b/c/d", "TestHangs"}, r.order, test.Sprint("order"))
 	for name, want := range map[string]string{"TestA": "fail", "TestA/b/c": "pass", "TestA/b/c/d": "skip",
 		"TestHangs": ""} {
-		if got := r.tests[name].action; got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		test.Eq(t, want, r.tests[name].action, test.Sprint(name))
 	}
-	if got := r.tests["TestA/b/c/d"].output.String(); got != "    x_test.go:1: needs a thing\n" {
-		t.Errorf("its output: %q", got)
-	}
-	if got := r.own.String(); !strings.Contains(got, "no time left") {
-		t.Errorf("the package's own output: %q", got)
-	}
-	if !r.nested("TestA", "TestA/b/c/d") || r.nested("TestA", "TestA/b/c") {
-		t.Error("a slash in a name is taken for a subtest, or the other way round")
-	}
-	if err := newResults().read(strings.NewReader("no json")); err == nil {
-		t.Error("what is no event is no error")
-	}
+	test.Eq(t, "    x_test.go:1: needs a thing\n", r.tests["TestA/b/c/d"].output.String(),
+		test.Sprint("its output"))
+	test.StrContains(t, r.own.String(), "no time left", test.Sprint("the package's own output"))
+	must.True(t, r.nested("TestA", "TestA/b/c/d"),
+		must.Sprint("a slash in a name is taken for a subtest, or the other way round"))
+	test.False(t, r.nested("TestA", "TestA/b/c"),
+		test.Sprint("a slash in a name is taken for a subtest, or the other way round"))
+	test.Error(t, newResults().read(strings.NewReader("no json")), test.Sprint("what is no event is no error"))
 }
 
 func TestTail_KeepsTheLast(t *testing.T) {
@@ -149,18 +126,13 @@ func TestTail_KeepsTheLast(t *testing.T) {
 
 func TestVM_IsGivenUpIfItHangs(t *testing.T) {
 	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
-	if err := v.machine.qmp.do("stop", nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, v.machine.qmp.do("stop", nil, nil))
 	begin := time.Now()
 	_, err := v.Output(t.Context(), "sleep", "600")
 	if err == nil || !strings.Contains(err.Error(), "has gone away") && !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("the command ended with %v", err)
 	}
-	if took := time.Since(begin); took > 5*time.Minute {
-		t.Errorf("only after %v", took)
-	}
-	if err := v.Kill(); err != nil {
-		t.Error(err)
-	}
+	took := time.Since(begin)
+	test.False(t, took > 5*time.Minute, test.Sprintf("only after %v", took))
+	test.NoError(t, v.Kill())
 }

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -31,9 +34,7 @@ func TestMain(m *testing.M) {
 func run(t *testing.T, v *vm.VM, line string) string {
 	t.Helper()
 	out, err := v.Output(t.Context(), "sh", "-ec", line)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
 	return strings.TrimSpace(out)
 }
 
@@ -43,14 +44,10 @@ func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
 	begin := time.Now()
 	o.Progress = t.Logf
 	v, err := vm.Start(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Logf("booted Linux %s with %s in %.1f s", v.Kernel(), v.Accelerator(), time.Since(begin).Seconds())
 	t.Cleanup(func() {
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, v.Close())
 	})
 	return v
 }
@@ -79,13 +76,10 @@ func TestVM_Commands(t *testing.T) {
 
 func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("of the host"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if got := run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new",
-		file)); got != "of the hostchanged" {
-		t.Errorf("the VM reads %q", got)
-	}
+	must.NoError(t, os.WriteFile(file, []byte("of the host"), 0o644))
+	test.Eq(t, "of the hostchanged", run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new",
+		file)),
+		test.Sprint("the VM reads"))
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of the host" {
 		t.Errorf("the host reads %q, %v", b, err)
 	}
@@ -93,12 +87,10 @@ func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 		t.Errorf("a file of the VM is on the host: %v", err)
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := v.Output(t.Context(), self, "-test.list", "TestVM_"); err != nil || !strings.Contains(out, "TestVM_") {
-		t.Errorf("this very program says %q, %v", out, err)
-	}
+	must.NoError(t, err)
+	out, err := v.Output(t.Context(), self, "-test.list", "TestVM_")
+	must.NoError(t, err, must.Sprint("this very program says"))
+	test.StrContains(t, out, "TestVM_", test.Sprint("this very program says"))
 }
 
 func isAMachine(t *testing.T, v *vm.VM) {
@@ -123,13 +115,10 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; " +
 			"while test -e /proc/$(cat /run/orphan); do sleep 0.1; done; echo gone": "gone",
 	} {
-		if got := run(t, v, line); got != want {
-			t.Errorf("%s: %q, want %q", line, got, want)
-		}
+		test.Eq(t, want, run(t, v, line), test.Sprint(line))
 	}
-	if got := run(t, v, "cat /proc/self/cgroup"); !strings.HasPrefix(got, "0::/system.slice/run-") {
-		t.Errorf("a command's cgroup is %s", got)
-	}
+	test.StrHasPrefix(t, "0::/system.slice/run-", run(t, v, "cat /proc/self/cgroup"),
+		test.Sprint("a command's cgroup"))
 }
 
 func tellsHowACommandEnded(t *testing.T, v *vm.VM) {
@@ -167,12 +156,8 @@ func tellsHowACommandEnded(t *testing.T, v *vm.VM) {
 func runsLikeTheHost(t *testing.T, v *vm.VM) {
 	t.Setenv("OF_THE_HOST", "yes")
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := run(t, v, "echo $OF_THE_HOST; pwd"); got != "yes\n"+here {
-		t.Errorf("got %q", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, "yes\n"+here, run(t, v, "echo $OF_THE_HOST; pwd"))
 	long := strings.Repeat("a long line\n", 300_000)
 	var out, errOut bytes.Buffer
 	err = v.Run(t.Context(), vm.Cmd{
@@ -183,12 +168,8 @@ func runsLikeTheHost(t *testing.T, v *vm.VM) {
 		t.Errorf("%d bytes of %d, %q, %v", out.Len(), len(long), errOut.String(), err)
 	}
 	// one that reads nothing, and one that nothing is given to
-	if err := v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}); err != nil {
-		t.Error(err)
-	}
-	if err := v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}))
+	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}))
 }
 
 func killsAllOfACommand(t *testing.T, v *vm.VM) {
@@ -201,22 +182,18 @@ func killsAllOfACommand(t *testing.T, v *vm.VM) {
 			Stdout: w,
 		})
 	}()
-	if _, err := said.Read(make([]byte, 100)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := said.Read(make([]byte, 100))
+	must.NoError(t, err)
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("it ended with %v", err)
-	}
+	test.ErrorIs(t, <-done, context.Canceled, test.Sprint("it ended with"))
 	run(t, v, "i=0; while pgrep -f '[s]leep 4711'; do sleep 0.1; i=$((i+1)); test $i -lt 600; done")
 }
 
 func leavesAlone(t *testing.T, v *vm.VM) {
 	begin := time.Now()
 	pid := run(t, v, "sleep 600 & echo $!") // it holds the output open
-	if took := time.Since(begin); took > 5*time.Minute {
-		t.Errorf("it took %v", took)
-	}
+	took := time.Since(begin)
+	test.False(t, took > 5*time.Minute, test.Sprintf("it took %v", took))
 	run(t, v, "kill "+pid)
 }
 
@@ -225,10 +202,9 @@ func runsManyAtOnce(t *testing.T, v *vm.VM) {
 	for i := range 20 {
 		all.Go(func() {
 			want := fmt.Sprint(i)
-			if out, err := v.Output(t.Context(), "sh", "-c", "sleep 0.2; echo "+want); err != nil ||
-				strings.TrimSpace(out) != want {
-				t.Errorf("%s: %q, %v", want, out, err)
-			}
+			out, err := v.Output(t.Context(), "sh", "-c", "sleep 0.2; echo "+want)
+			must.NoError(t, err, must.Sprintf("%s: %q", want, out))
+			test.Eq(t, want, strings.TrimSpace(out), test.Sprintf("%s: %q", want, out))
 		})
 	}
 	all.Wait()
@@ -273,47 +249,35 @@ func forwards(t *testing.T, v *vm.VM) {
 	defer w.Close()
 	go io.Copy(io.Discard, said) // the end of the line may come alone
 	address, err := v.Forward(4700)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for range 3 {
 		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		fmt.Fprintf(c, "GET /vm_test.go HTTP/1.0\r\n\r\n")
 		page, err := io.ReadAll(c)
 		c.Close()
-		if err != nil || !bytes.Contains(page, []byte("package vm_test")) {
-			t.Errorf("got %.100q, %v", page, err)
-		}
+		must.NoError(t, err, must.Sprintf("got %.100q", page))
+		test.True(t, bytes.Contains(page, []byte("package vm_test")), test.Sprintf("got %.100q", page))
 	}
-	if _, err := v.Dial(t.Context(), "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody listens there: %v", err)
-	}
+	_, err = v.Dial(t.Context(), "127.0.0.1:1")
+	test.ErrorContains(t, err, "refused", test.Sprint("nobody listens there"))
 	cancel()
 	<-done
 }
 
 func hasASerialAdapter(t *testing.T, v *vm.VM) {
 	s, err := v.PlugSerial(t.Context(), 1, "FT0001")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	const wait = "i=0; until %s; do sleep 0.1; i=$((i+1)); test $i -lt 900; done; "
 	got := run(t, v, fmt.Sprintf(wait, "test -c /dev/ttyUSB0")+
 		"cat /sys/bus/usb/devices/*-1/serial; stty -F /dev/ttyUSB0 raw -echo; echo from the VM > /dev/ttyUSB0")
-	if got != "FT0001" {
-		t.Errorf("its serial number is %q", got)
-	}
+	test.Eq(t, "FT0001", got, test.Sprint("its serial number"))
 	b := make([]byte, len("from the VM\n"))
 	s.SetReadDeadline(time.Now().Add(time.Minute))
 	if n, err := io.ReadFull(s, b); err != nil || string(b) != "from the VM\n" {
 		t.Errorf("got %q, %v", b[:n], err)
 	}
-	if err := s.Unplug(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.Unplug())
 	run(t, v, fmt.Sprintf(wait, "test ! -e /dev/ttyUSB0"))
 	if again, err := v.PlugSerial(t.Context(), 1, "FT0001"); err != nil {
 		t.Error(err)
@@ -321,25 +285,19 @@ func hasASerialAdapter(t *testing.T, v *vm.VM) {
 		run(t, v, fmt.Sprintf(wait, "test -c /dev/ttyUSB0"))
 		again.Unplug()
 	}
-	if _, err := v.PlugSerial(t.Context(), 77, "X"); err == nil || !strings.Contains(err.Error(), "77") {
-		t.Errorf("a port that is not there: %v", err)
-	}
+	_, err = v.PlugSerial(t.Context(), 77, "X")
+	test.ErrorContains(t, err, "77", test.Sprint("a port that is not there"))
 }
 
 func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
 	files, routines := openFiles(t), runtime.NumGoroutine()
 	v := start(t, t.Context(), vm.Options{Memory: 512, CPUs: 1})
 	_, err := v.Output(t.Context(), "sh", "-c", "echo c > /proc/sysrq-trigger")
-	if err == nil || !strings.Contains(err.Error(), "sysrq triggered crash") {
-		t.Errorf("the command that crashed it: %v", err)
-	}
-	if _, err := v.Output(t.Context(), "true"); err == nil || !strings.Contains(err.Error(), "sysrq triggered crash") {
-		t.Errorf("the next command: %v", err)
-	}
+	test.ErrorContains(t, err, "sysrq triggered crash", test.Sprint("the command that crashed it"))
+	_, err = v.Output(t.Context(), "true")
+	test.ErrorContains(t, err, "sysrq triggered crash", test.Sprint("the next command"))
 	for range 2 { // the second has nothing to do
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, v.Close())
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		f, r := openFiles(t), runtime.NumGoroutine()
@@ -357,9 +315,7 @@ func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return len(list)
 }
 
@@ -374,14 +330,12 @@ func TestDisk_OutlivesTheVM(t *testing.T) {
 	v := start(t, ctx, vm.Options{Memory: 512, Disk: disk})
 	run(t, v, "echo kept > "+vm.DiskMount+"/file; sync; echo lost > /file")
 	cut() // as a power cut
-	if out, err := v.Output(t.Context(), "sleep", "60"); err == nil {
-		t.Errorf("it runs commands after its context has ended: %q", out)
-	}
+	out, err := v.Output(t.Context(), "sleep", "60")
+	test.Error(t, err, test.Sprintf("it runs commands after its context has ended: %q", out))
 	v = start(t, t.Context(), vm.Options{Memory: 512, Disk: disk})
-	if got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true"); !strings.HasPrefix(got, "kept\n") ||
-		!strings.Contains(got, "No such file") {
-		t.Errorf("the next VM finds %q", got)
-	}
+	got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true")
+	must.StrHasPrefix(t, "kept\n", got, must.Sprint("the next VM finds"))
+	test.StrContains(t, got, "No such file", test.Sprint("the next VM finds"))
 }
 
 // victimEnv makes a process of this binary start a VM and wait to be killed.
@@ -402,12 +356,8 @@ func TestVM_EndsWithItsProcess(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"=1", "TMPDIR="+tmp)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	b := make([]byte, 1000)
@@ -415,32 +365,24 @@ func TestVM_EndsWithItsProcess(t *testing.T) {
 		t.Fatalf("it says %q, %v", b[:n], err)
 	}
 	children := strings.Fields(run1(t, "ps", "-o", "pid=", "--ppid", fmt.Sprint(cmd.Process.Pid)))
-	if len(children) != 1 {
-		t.Fatalf("its children: %q", children)
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.SliceLen(t, 1, children, must.Sprint("its children"))
+	must.NoError(t, cmd.Process.Kill())
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		st, err := os.ReadFile("/proc/" + children[0] + "/stat")
 		if err != nil || strings.Contains(string(st), ") Z ") {
 			break
 		}
-		if time.Now().After(end) {
-			t.Fatalf("qemu lives on: %s", st)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("qemu lives on: %s", st))
 	}
-	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
+	left, err := os.ReadDir(tmp)
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
 }
 
 func run1(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(args[0], args[1:]...).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return string(out)
 }
 
@@ -472,9 +414,8 @@ func TestStart_ReportsMistakesInASentence(t *testing.T) {
 				v.Close()
 				t.Fatal("it started")
 			}
-			if !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tc.want)) {
-				t.Errorf("error %v, want %q in it", err, tc.want)
-			}
+			test.StrContains(t, strings.ToLower(err.Error()), strings.ToLower(tc.want),
+				test.Sprintf("error %v, want %q in it", err, tc.want))
 		})
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func (m *machine) list() string {
@@ -40,9 +43,7 @@ func (m *machine) check(config string) (string, error) {
 func wantLines(t *testing.T, got string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
-		if !strings.Contains("\n"+got, "\n"+line+"\n") {
-			t.Errorf("no line %q in\n%s", line, got)
-		}
+		test.StrContains(t, "\n"+got, "\n"+line+"\n", test.Sprintf("no line %q in\n%s", line, got))
 	}
 }
 
@@ -52,13 +53,10 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 		t.Helper()
 		_, block, _ := strings.Cut(got, "    device")
 		block, _, _ = strings.Cut(block, "\n\n")
-		if _, err := m.check("device" + block); err != nil {
-			t.Errorf("what is to be copied is wrong: %v\n%s", err, got)
-		}
+		_, err := m.check("device" + block)
+		test.NoError(t, err, test.Sprintf("what is to be copied is wrong: %v\n%s", err, got))
 	}
-	if got := m.list(); !strings.Contains(got, "this machine has no USB") {
-		t.Errorf("without a bus: %s", got)
-	}
+	test.StrContains(t, m.list(), "this machine has no USB", test.Sprint("without a bus"))
 	toCopy(m.list())
 	first := m.plug("10c4:ea60", "0001", "1-1")
 	got := m.list()
@@ -69,9 +67,7 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
 		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
 	m.must(first.Unplug())
-	if got := m.list(); !strings.HasPrefix(got, "Nothing is plugged in, but for hubs.\n") {
-		t.Errorf("without a stick: %s", got)
-	}
+	test.StrHasPrefix(t, "Nothing is plugged in, but for hubs.\n", m.list(), test.Sprint("without a stick"))
 	toCopy(m.list())
 }
 
@@ -95,9 +91,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 		t.Errorf("%d groups of 6 sticks, of\n%s", len(groups), config.String())
 	}
 	for _, g := range groups {
-		if len(g.Devices) != 1 {
-			t.Errorf("%s has %v", g.Type, g.Devices)
-		}
+		test.SliceLen(t, 1, g.Devices, test.Sprintf("%s has", g.Type))
 	}
 }
 
@@ -116,10 +110,11 @@ func TestList_BlockFitsAnySerial(t *testing.T) {
 			continue
 		}
 		m.must(p.Unplug())
-		if without, _ := m.check("root = \"ROOT\"\ndevice" + block); strings.Contains(got, "nothing that is plugged in") ||
-			!strings.Contains(without, "nothing that is plugged in") {
-			t.Errorf("%q: the block means\n%s\nand without it\n%s", serial, got, without)
-		}
+		without, _ := m.check("root = \"ROOT\"\ndevice" + block)
+		must.StrNotContains(t, got, "nothing that is plugged in",
+			must.Sprintf("%q: the block means\n%s\nand without it", serial, got))
+		test.StrContains(t, without, "nothing that is plugged in",
+			test.Sprintf("%q: the block means\n%s\nand without it", serial, got))
 	}
 }
 
@@ -194,9 +189,7 @@ note: 10c4:ea60:0001 belongs to device "a", the first in the order of names, tho
 note: device "c": 10c4:ea60:0001 would match, but its serial is "0001"
 note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port is "1-2"
 `
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	test.Eq(t, want, got, test.Sprintf("got\n%s\nwant", got))
 }
 
 func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
@@ -240,12 +233,8 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := m.check(c.config)
-			if err == nil {
-				t.Fatalf("accepted: %s", out)
-			}
-			if !strings.HasSuffix(err.Error(), c.want) {
-				t.Errorf("got  %v\nwant %s", err, c.want)
-			}
+			must.Error(t, err, must.Sprintf("accepted: %s", out))
+			test.StrHasSuffix(t, c.want, err.Error(), test.Sprintf("got  %v\nwant", err))
 			if c.printed != "" {
 				wantLines(t, out, c.printed)
 			}
@@ -267,20 +256,14 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 	m := newMachine(t, ``)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/a.hcl", []byte("client { enabled = true }"), 0o644))
-	if err := check(new(bytes.Buffer), dir); err == nil || !strings.Contains(err.Error(), "has no block plugin") {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorContains(t, check(new(bytes.Buffer), dir), "has no block plugin")
 	m.must(os.WriteFile(dir+"/b.json", []byte(`{"plugin": {"nomad-device-usb": {"config": `+
 		`{"root": "`+m.root+`", "shadow_dir": "`+m.nodes+`"}}}}`), 0o644))
 	var out bytes.Buffer
 	m.must(check(&out, dir))
-	if !strings.Contains(out.String(), "note: nothing is published: add device blocks") {
-		t.Errorf("got %s", out.String())
-	}
+	test.StrContains(t, out.String(), "note: nothing is published: add device blocks")
 	for _, path := range []string{t.TempDir(), dir + "/none"} {
-		if err := check(new(bytes.Buffer), path); err == nil {
-			t.Errorf("%s accepted", path)
-		}
+		test.Error(t, check(new(bytes.Buffer), path), test.Sprintf("%s accepted", path))
 	}
 }
 
@@ -290,13 +273,9 @@ func TestCommands_AreComplete(t *testing.T) {
 		names[c.Name] = c.Help != "" && c.Run != nil
 	}
 	for _, name := range []string{"list", "check", "stats", "simulate"} {
-		if !names[name] {
-			t.Errorf("no command %s", name)
-		}
+		test.True(t, names[name], test.Sprintf("no command %s", name))
 	}
 	for _, args := range [][]string{nil, {"a", "b"}, {"-x"}} {
-		if err := checkCommand.Run(args); err == nil || !strings.Contains(err.Error(), "usage") {
-			t.Errorf("check %v: %v", args, err)
-		}
+		test.ErrorContains(t, checkCommand.Run(args), "usage", test.Sprintf("check %v", args))
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
@@ -23,9 +25,8 @@ func TestReserve_TaskTalksToDevice(t *testing.T) {
 	warned := m.serve(stick)
 	m.scan()
 	r := m.reserve("10c4:ea60:0001")
-	if len(r.Devices) == 0 || len(r.Envs) == 0 {
-		t.Fatalf("it is empty: %+v", r)
-	}
+	must.SliceNotEmpty(t, r.Devices, must.Sprintf("it is empty: %+v", r))
+	must.MapNotEmpty(t, r.Envs, must.Sprintf("it is empty: %+v", r))
 	tty, err := os.OpenFile(r.Envs["USB_ZIGBEE_HOST_TTY"], os.O_RDWR, 0)
 	m.must(err)
 	defer tty.Close()
@@ -34,9 +35,8 @@ func TestReserve_TaskTalksToDevice(t *testing.T) {
 	tty.SetReadDeadline(time.Now().Add(soon)) // where it has one
 	got, err := bufio.NewReader(tty).ReadString('\n')
 	m.must(err)
-	if got != "stick: turn the light on\n" || warned.String() != "turn the light on\n" {
-		t.Errorf("the stick heard %q and answered %q", warned, got)
-	}
+	must.Eq(t, "stick: turn the light on\n", got, must.Sprintf("the stick heard %q and answered", warned))
+	test.Eq(t, "turn the light on\n", warned.String(), test.Sprintf("the stick heard %q and answered", warned))
 }
 
 // serve has the stick answer until the test ends.
@@ -61,9 +61,7 @@ func TestReserve_HasEveryNode(t *testing.T) {
 		"/dev/combined/usb": "usb", "/dev/combined/tty-if00": "tty-if00", "/dev/combined/tty-if02": "tty-if02",
 		"/dev/combined/hidraw": "hidraw",
 	} {
-		if got[task] != host+want {
-			t.Errorf("%s is %q, want %q", task, got[task], host+want)
-		}
+		test.Eq(t, host+want, got[task], test.Sprint(task))
 	}
 }
 
@@ -81,9 +79,8 @@ func TestGroups_AreNamedByNumbers(t *testing.T) {
 	}
 	m.wantPublished("0aaa/usb/0001 0aaa:0001:x", "0aaa/usb/0002 0aaa:0002:x")
 	for _, g := range m.scan() {
-		if vendor, _ := g.Attributes["vendor"].GetString(); vendor != "A/B Semiconductors" {
-			t.Errorf("vendor of %s is %q", g.Name, vendor)
-		}
+		vendor, _ := g.Attributes["vendor"].GetString()
+		test.Eq(t, "A/B Semiconductors", vendor, test.Sprintf("vendor of %s", g.Name))
 	}
 }
 
@@ -102,9 +99,9 @@ func TestGroups_HaveAttributes(t *testing.T) {
 		}
 	}
 	for name, a := range g.Attributes {
-		if strings.HasPrefix(name, "unique.") || a.Float != nil {
-			t.Errorf("%s is %v, which the scheduler does not use well", name, a)
-		}
+		must.False(t, strings.HasPrefix(name, "unique."),
+			must.Sprintf("%s is %v, which the scheduler does not use well", name, a))
+		test.Nil(t, a.Float, test.Sprintf("%s is %v, which the scheduler does not use well", name, a))
 	}
 }
 
@@ -112,9 +109,8 @@ func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
-	if !strings.Contains(m.log.String(), "no device is published") {
-		t.Errorf("without a configuration it says %q", m.log)
-	}
+	test.StrContains(t, m.log.String(), "no device is published",
+		test.Sprintf("without a configuration it says %q", m.log))
 	m.start(`
 		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
 		device "b" { id = "0403:*" }`) // several, in hex, as people write it
@@ -134,32 +130,26 @@ func TestInventory_LogsNothingWithoutChange(t *testing.T) {
 	for range 50 {
 		m.scan()
 	}
-	if m.log.String() != first || strings.Count(first, "\n") != 1 {
-		t.Errorf("logged: %s", m.log)
-	}
+	must.Eq(t, first, m.log.String(), must.Sprintf("logged: %s", m.log))
+	test.Eq(t, 1, strings.Count(first, "\n"), test.Sprintf("logged: %s", m.log))
 }
 
 func TestPlugin_NamesAgree(t *testing.T) {
 	module, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(string(module), "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n") ||
-		pluginName != "nomad-device-"+usb.Name {
-		t.Errorf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module)
-	}
-	if replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1); len(replaced) != 1 ||
-		!strings.Contains(replaced[0], "../../internal/core") {
-		t.Errorf("modules are replaced: %q", replaced)
-	}
-	if regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module) {
-		t.Error("it is built against an old Nomad")
-	}
-	if v := plugin.Version(); v == "0.1.0" || v == "" {
-		t.Errorf("version %q is a constant", v)
-	}
+	must.NoError(t, err)
+	must.StrHasPrefix(t, "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n", string(module),
+		must.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module))
+	test.Eq(t, pluginName, "nomad-device-"+usb.Name,
+		test.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module))
+	replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1)
+	must.SliceLen(t, 1, replaced, must.Sprint("modules are replaced"))
+	test.StrContains(t, replaced[0], "../../internal/core", test.Sprint("modules are replaced"))
+	test.False(t, regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module),
+		test.Sprint("it is built against an old Nomad"))
+	v := plugin.Version()
+	must.NotEq(t, "0.1.0", v, must.Sprintf("version %q is a constant", v))
+	test.NotEq(t, "", v, test.Sprintf("version %q is a constant", v))
 	page, err := os.ReadFile("../../docs/usb.md")
-	if err != nil || !strings.Contains(string(page), pluginName) {
-		t.Errorf("it is not documented: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("it is not documented"))
+	test.StrContains(t, string(page), pluginName, test.Sprint("it is not documented"))
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
@@ -20,9 +23,7 @@ func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
 
 func TestDocs_ConfigurationsAreRight(t *testing.T) {
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	m := newMachine(t, ``)
 	n := 0
 	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
@@ -35,24 +36,18 @@ func TestDocs_ConfigurationsAreRight(t *testing.T) {
 			t.Errorf("%v:\n%s", err, block[1])
 		}
 	}
-	if n < 3 {
-		t.Errorf("%d configurations found", n)
-	}
+	test.False(t, n < 3, test.Sprintf("%d configurations found", n))
 }
 
 func TestDocs_NamesAreThoseGiven(t *testing.T) {
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("0403:6001", "A1", "1-2")
 	for _, g := range m.scan() {
 		for name := range g.Attributes {
-			if !strings.Contains(string(text), "`"+name+"`") {
-				t.Errorf("attribute %s is not documented", name)
-			}
+			test.StrContains(t, string(text), "`"+name+"`", test.Sprintf("attribute %s is not documented", name))
 		}
 	}
 	for name := range m.reserve("10c4:ea60:0001").Envs {
@@ -64,18 +59,14 @@ func TestDocs_NamesAreThoseGiven(t *testing.T) {
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"})
 	m.must(err)
 	for name := range stats["10c4:ea60:0001"].Stats.Attributes {
-		if !strings.Contains(string(text), name) {
-			t.Errorf("statistic %s is not documented", name)
-		}
+		test.StrContains(t, string(text), name, test.Sprintf("statistic %s is not documented", name))
 	}
 }
 
 // What somebody searches the page for is what they see.
 func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, troubles, _ := strings.Cut(string(text), "\n## Troubles\n")
 	troubles, _, _ = strings.Cut(troubles, "\n## ")
 	var sources strings.Builder
@@ -83,9 +74,7 @@ func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if !strings.HasSuffix(file, "_test.go") {
 				sources.Write(source)
 			}
@@ -98,9 +87,9 @@ func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",
 		"restart the agent",
 		"is no simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
-		if !strings.Contains(troubles, ours) || !strings.Contains(sources.String(), ours) {
-			t.Errorf("%q is not in both the page and the plugin", ours)
-		}
+		must.StrContains(t, troubles, ours, must.Sprintf("%q is not in both the page and the plugin", ours))
+		test.StrContains(t, sources.String(), ours,
+			test.Sprintf("%q is not in both the page and the plugin", ours))
 	}
 	sections := regexp.MustCompile(`(?m)^###? (.*)$`).FindAllStringSubmatch(string(text), -1)
 	for _, link := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestInventory_PublishesByName(t *testing.T) {
@@ -17,9 +19,7 @@ func TestInventory_PublishesByName(t *testing.T) {
 	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb")
 
 	g := m.scan()[0]
-	if g.Devices[0].PCIBusID != "0000:00:14.0" {
-		t.Errorf("PCI address is %q", g.Devices[0].PCIBusID)
-	}
+	test.Eq(t, "0000:00:14.0", g.Devices[0].PCIBusID, test.Sprint("PCI address"))
 	got := map[string]any{}
 	for name, a := range g.Attributes {
 		if s, ok := a.GetString(); ok {
@@ -37,9 +37,7 @@ func TestInventory_PublishesByName(t *testing.T) {
 		"driver": "cp210x",
 		"serial": "0001", "serials": "0001", "port": "pci-0000:00:14.0-usbv2-0:1", "ports": "pci-0000:00:14.0-usbv2-0:1",
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("attributes are\n%v\nwant\n%v", got, want)
-	}
+	test.MapEqOp(t, want, got, test.Sprintf("attributes are\n%v\nwant", got))
 }
 
 func TestInventory_DistinguishesTwinsByPort(t *testing.T) {
@@ -89,9 +87,8 @@ func TestInventory_MatchAllPublishesRest(t *testing.T) {
 		r.Devices[1].HostPath != host {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
-	if _, set := m.reserve("10c4:ea60:0001").Envs["USB_VISIBLE_DEVICES"]; set {
-		t.Error("a device with a name of its own is in USB_VISIBLE_DEVICES")
-	}
+	_, set := m.reserve("10c4:ea60:0001").Envs["USB_VISIBLE_DEVICES"]
+	test.False(t, set, test.Sprint("a device with a name of its own is in USB_VISIBLE_DEVICES"))
 }
 
 func TestInventory_SharesByCount(t *testing.T) {
@@ -103,10 +100,10 @@ func TestInventory_SharesByCount(t *testing.T) {
 	id := "1546:01a8@pci-0000:00:14.0-usbv2-0:1"
 	m.wantPublished("1546/gps/01a8 "+id+"#1", "1546/gps/01a8#2 "+id+"#2", "1546/gps/01a8#3 "+id+"#3")
 	one, two := m.reserve(id+"#1"), m.reserve(id+"#3")
-	if one.Envs["USB_GPS_HOST_TTY"] != two.Envs["USB_GPS_HOST_TTY"] || one.Envs["USB_GPS_ID"] != id+"#1" ||
-		two.Envs["USB_GPS_TTY"] != "/dev/gps/tty" {
-		t.Errorf("got %v and %v", one.Envs, two.Envs)
-	}
+	must.Eq(t, two.Envs["USB_GPS_HOST_TTY"], one.Envs["USB_GPS_HOST_TTY"],
+		must.Sprintf("got %v and %v", one.Envs, two.Envs))
+	must.Eq(t, id+"#1", one.Envs["USB_GPS_ID"], must.Sprintf("got %v and %v", one.Envs, two.Envs))
+	test.Eq(t, "/dev/gps/tty", two.Envs["USB_GPS_TTY"], test.Sprintf("got %v and %v", one.Envs, two.Envs))
 	if strings.Count(strings.Join(m.entries(), " "), "1546") != 1 {
 		t.Errorf("there are several directories: %v", m.entries())
 	}
@@ -140,19 +137,17 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	for range 3 {
 		m.wantPublished()
 	}
-	if n := strings.Count(m.log.String(), "no device is published: add device blocks"); n != 1 {
-		t.Errorf("said %d times: %s", n, m.log)
-	}
+	n := strings.Count(m.log.String(), "no device is published: add device blocks")
+	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
 	m.start(`
 		device "b" { id = "10c4:*" }
 		device "a" { id = "*:ea60" }`)
 	for range 3 {
 		m.wantPublished("10c4/a/ea60 10c4:ea60:0001")
 	}
-	if n := strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it `+
-		`too`); n != 1 {
-		t.Errorf("said %d times: %s", n, m.log)
-	}
+	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it `+
+		`too`)
+	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
 }
 
 // A job's count = 2 is two devices of one group, whichever Nomad takes.
@@ -164,13 +159,10 @@ func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m.plug("1546:01a8", "A", "1-1")
 	m.plug("1546:01a8", "B", "1-2")
 	m.wantPublished("1546/gps/01a8 1546:01a8:A#1 1546:01a8:B#1", "1546/gps/01a8#2 1546:01a8:A#2 1546:01a8:B#2")
-	if r := m.reserve("1546:01a8:A#2", "1546:01a8:B#2"); r.Envs["USB_GPS_HOST_TTY"] == r.Envs["USB_GPS_2_HOST_TTY"] {
-		t.Errorf("got %v", r.Envs)
-	}
+	r := m.reserve("1546:01a8:A#2", "1546:01a8:B#2")
+	test.NotEq(t, r.Envs["USB_GPS_2_HOST_TTY"], r.Envs["USB_GPS_HOST_TTY"], test.Sprintf("got %v", r.Envs))
 	_, err := m.Reserve(t.Context(), []string{"1546:01a8:A#1", "1546:01a8:A#2"})
-	if err == nil || err.Error() != `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same: a task can have it once` {
-		t.Errorf("got %v", err)
-	}
+	test.EqError(t, err, `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same: a task can have it once`)
 }
 
 func TestInventory_MatchesUdevProperties(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
 )
 
 func TestMetrics_ArePrintedForPrometheus(t *testing.T) {
@@ -54,8 +56,6 @@ usb_device_suspended{id="0403:6001:F",type="b"} 1
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 	for _, args := range [][]string{{"a", "b"}, {"-x"}} {
-		if err := statsCommand.Run(args); err == nil || !strings.Contains(err.Error(), "usage") {
-			t.Errorf("stats %v: %v", args, err)
-		}
+		test.ErrorContains(t, statsCommand.Run(args), "usage", test.Sprintf("stats %v", args))
 	}
 }

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"slices"
 	"testing"
+
+	"github.com/shoenig/test"
 
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -46,9 +47,7 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 			for _, n := range b.choose(webcam) {
 				got = append(got, n.name)
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			test.SliceEqOp(t, c.want, got)
 		})
 	}
 }
@@ -71,9 +70,7 @@ func TestNodes_SoundAndInputKeepKernelNames(t *testing.T) {
 	} {
 		for _, n := range (&block{}).choose(webcam) {
 			if n.Kind == kind {
-				if got := s.furtherPaths(n, 1, nil); !slices.Equal(got, want) {
-					t.Errorf("%s: got %q, want %q", kind, got, want)
-				}
+				test.SliceEqOp(t, want, s.furtherPaths(n, 1, nil), test.Sprint(kind))
 				break
 			}
 		}
@@ -95,8 +92,6 @@ func TestNodes_MissingNodeIsExplained(t *testing.T) {
 		"no tty: it has no interface (it may not be configured, or not authorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {
-		if got := (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).missing(d); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		test.Eq(t, want, (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).missing(d))
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/nomad/structs"
 	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
@@ -71,9 +73,8 @@ func TestNomad_GetsPlugsAndUnplugs(t *testing.T) {
 	}
 	told := a.Updates()
 	time.Sleep(time.Second)
-	if now := a.Updates(); now != told {
-		t.Errorf("the node was updated %d times without a change", now-told)
-	}
+	now := a.Updates()
+	test.Eq(t, told, now, test.Sprintf("the node was updated %d times without a change", now-told))
 }
 
 func TestNomad_GetsEndOfGrace(t *testing.T) {
@@ -119,16 +120,13 @@ func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
 					t.Errorf("%.20q: attribute %s is %.2000q", hostile, name, text)
 				}
 			}
-			if _, err := a.Reserve(d.Vendor+"/"+d.Type+"/"+d.Name, d.Instances[0].ID); err != nil {
-				t.Errorf("%.20q: can't be reserved: %v", hostile, err)
-			}
+			_, err := a.Reserve(d.Vendor+"/"+d.Type+"/"+d.Name, d.Instances[0].ID)
+			test.NoError(t, err, test.Sprintf("%.20q: can't be reserved", hostile))
 		}
 		write(fmt.Sprintf("good%d", i))
 		a.Want(fmt.Sprintf("10c4/usb/ea60: 10c4:ea60:good%d", i), soon)
 	}
-	if a.PID() != pid {
-		t.Error("the plugin was started anew")
-	}
+	test.Eq(t, pid, a.PID(), test.Sprint("the plugin was started anew"))
 }
 
 func TestNomad_ReservationIsSameAfterKill(t *testing.T) {
@@ -154,9 +152,9 @@ func TestNomad_ReservationIsSameAfterKill(t *testing.T) {
 	}
 	m.must(err)
 	wantReservation(t, after, before)
-	if now, err := os.Lstat(node); err != nil || !os.SameFile(open, now) {
-		t.Errorf("the node that tasks have open was made again: %v", err)
-	}
+	now, err := os.Lstat(node)
+	must.NoError(t, err, must.Sprint("the node that tasks have open was made again"))
+	test.True(t, os.SameFile(open, now), test.Sprint("the node that tasks have open was made again"))
 }
 
 func TestNomad_ReserveWaitsForReplug(t *testing.T) {
@@ -177,23 +175,17 @@ func TestNomad_ReserveWaitsForReplug(t *testing.T) {
 	case <-time.After(300 * time.Millisecond):
 	}
 	m.plug("10c4:ea60", "0001", "1-2")
-	if err := <-answered; err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, <-answered)
 }
 
 func TestNomad_RefusesMistakes(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	refusal := conformance.RefuseManager(t, conformance.Binary{
 		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"}, Config: "device \"zwave\" {\nid = 0x0658\n}",
 	})
-	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as ` +
-		`1624`; !strings.Contains(refusal, want) {
-		t.Errorf("got %s", refusal)
-	}
+	test.StrContains(t, refusal, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as `+
+		`1624`)
 }
 
 func TestNomad_ScansLeakNothing(t *testing.T) {
@@ -218,9 +210,11 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 	}
 	now := held()
 	// the runtime wants some threads for calls that take long
-	if now[0] > before[0] || now[2] != before[2] || now[1] > before[1]+20 {
-		t.Errorf("descriptors, threads and nodes are %v, before %v", now, before)
-	}
+	must.False(t, now[0] > before[0],
+		must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
+	must.Eq(t, before[2], now[2], must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
+	test.False(t, now[1] > before[1]+20,
+		test.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
 	if len(m.warned) > 1 { // that it is a simulation
 		t.Errorf("warned of %v", m.warned)
 	}

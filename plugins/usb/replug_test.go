@@ -1,21 +1,20 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
-
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
@@ -38,9 +37,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	m.plug("10c4:ea60", "0001", "1-2")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	again := m.reserve("10c4:ea60:0001")
-	if again.Envs["USB_ZIGBEE_HOST_TTY"] != r.Envs["USB_ZIGBEE_HOST_TTY"] {
-		t.Errorf("the path is now %s", again.Envs["USB_ZIGBEE_HOST_TTY"])
-	}
+	test.Eq(t, r.Envs["USB_ZIGBEE_HOST_TTY"], again.Envs["USB_ZIGBEE_HOST_TTY"], test.Sprint("the path is now"))
 	if second, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
 		t.Error(err)
 	} else if info, err := os.Stat(second); err != nil || info.Mode().Perm() != 0o660 {
@@ -48,9 +45,8 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	}
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001", "1:2"})
 	m.must(err)
-	if n := *stats["10c4:ea60:0001"].Stats.Attributes["Re-plugs"].IntNumeratorVal; n != 1 {
-		t.Errorf("counted %d re-plugs", n)
-	}
+	n := *stats["10c4:ea60:0001"].Stats.Attributes["Re-plugs"].IntNumeratorVal
+	test.Eq(t, 1, n, test.Sprintf("counted %d re-plugs", n))
 	if there := stats["1:2"].Stats.Attributes["Plugged in"].BoolVal; there == nil || *there {
 		t.Error("what is not there is")
 	}
@@ -68,17 +64,16 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 		t.Helper()
 		stats, err := m.Stats(t.Context(), []string{id})
 		m.must(err)
-		if got := *stats[id].Stats.Attributes["Re-plugs"].IntNumeratorVal; got != want {
-			t.Errorf("counted %d re-plugs, want %d", got, want)
-		}
+		got := *stats[id].Stats.Attributes["Re-plugs"].IntNumeratorVal
+		test.Eq(t, want, got, test.Sprintf("counted %d re-plugs", got))
 	}
 	p := m.plug("1a6e:089a", "", "1-1")
 	m.wantPublished(published)
 	r := m.reserve(id)
 	bus := m.nodes + "/" + dir + "/bus/001/00"
-	if r.Envs["USB_TPU_ID"] != id || r.Envs["USB_TPU_PRODUCT_ID"] != "089a" || !exists(bus+"4") {
-		t.Errorf("got %v", r.Envs)
-	}
+	must.Eq(t, id, r.Envs["USB_TPU_ID"], must.Sprintf("got %v", r.Envs))
+	must.Eq(t, "089a", r.Envs["USB_TPU_PRODUCT_ID"], must.Sprintf("got %v", r.Envs))
+	test.True(t, exists(bus+"4"), test.Sprintf("got %v", r.Envs))
 	m.must(p.Unplug()) // as its firmware starts
 	m.wantPublished()
 	p = m.plug("18d1:9302", "7", "1-1")
@@ -87,13 +82,12 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 		t.Errorf("nodes are %q", m.treeOfNodes())
 	}
 	wantReplugs(0)
-	if usb, _ := m.scan()[0].Attributes["usb_id"].GetString(); usb != "1a6e:089a" {
-		t.Errorf("usb_id is %s", usb)
-	}
-	if again := m.reserve(id); again.Envs["USB_TPU_HOST_USB"] != r.Envs["USB_TPU_HOST_USB"] ||
-		again.Envs["USB_TPU_PRODUCT_ID"] != "089a" {
-		t.Errorf("got %v, before %v", again.Envs, r.Envs)
-	}
+	usb, _ := m.scan()[0].Attributes["usb_id"].GetString()
+	test.Eq(t, "1a6e:089a", usb, test.Sprint("usb_id"))
+	again := m.reserve(id)
+	must.Eq(t, r.Envs["USB_TPU_HOST_USB"], again.Envs["USB_TPU_HOST_USB"],
+		must.Sprintf("got %v, before %v", again.Envs, r.Envs))
+	test.Eq(t, "089a", again.Envs["USB_TPU_PRODUCT_ID"], test.Sprintf("got %v, before %v", again.Envs, r.Envs))
 	m.must(p.Unplug())
 	m.plug("1a6e:089a", "", "1-1")
 	m.wantPublished(published)
@@ -114,21 +108,17 @@ func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m.must(p.Unplug())
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	if !isDir(m.nodes + "/10c4-ea60-0001") {
-		t.Error("the directory is gone, which a task may have mounted")
-	}
+	test.True(t, isDir(m.nodes+"/10c4-ea60-0001"),
+		test.Sprint("the directory is gone, which a task may have mounted"))
 	p = m.plug("10c4:ea60", "0001", "1-4")
 	m.scan()
-	if _, err := os.Stat(r.Envs["USB_USB_HOST_TTY"]); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(r.Envs["USB_USB_HOST_TTY"])
+	test.NoError(t, err)
 	m.must(p.Unplug())
 	m.start(`match_all = true`)
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	if isDir(m.nodes + "/10c4-ea60-0001") {
-		t.Error("what a former run left is not removed")
-	}
+	test.False(t, isDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("what a former run left is not removed"))
 }
 
 func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
@@ -149,9 +139,8 @@ func TestReplug_SameAddressIsOtherDevice(t *testing.T) {
 	m.scan()
 	m.must(p.Unplug())
 	m.must(os.Remove(m.root + "/.simulate/bus1")) // the controller is reset
-	if other := m.plug("10c4:ea60", "0002", "1-1"); other.Address != p.Address {
-		t.Fatalf("its address is %d and not %d", other.Address, p.Address)
-	}
+	other := m.plug("10c4:ea60", "0002", "1-1")
+	must.Eq(t, p.Address, other.Address, must.Sprintf("its address is %d and not", other.Address))
 	m.scan()
 	m.wantNodes("10c4-ea60-0002/tty", "10c4-ea60-0002/usb")
 }
@@ -172,9 +161,8 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
 		t.Error("it is unplugged under its old id, and is not")
 	}
-	if _, err := os.Stat(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
-		t.Error(err)
-	}
+	_, err = os.Stat(r.Envs["USB_ZIGBEE_HOST_TTY"])
+	test.NoError(t, err)
 	m.must(twin.Unplug())
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1", was)
 	m.must(first.Unplug())
@@ -280,16 +268,16 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 		t.Fatalf("B is %s and not where A was, %s", second.Nodes[0], a.Nodes[0])
 	}
 	m.wantTrue("before the next look")
-	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
-		t.Errorf("before the next look A is reserved as %v, %v", r, err)
-	}
+	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
+	test.ErrorIs(t, err, device.ErrVanished, test.Sprintf("before the next look A is reserved as %v", r))
 	m.tellAdded(first, second)
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
 	m.wantTrue("after it")
-	if !strings.Contains(m.log.String(), "must be restarted") || !strings.Contains(m.log.String(), "device=10c4:ea60:A") {
-		t.Errorf("of the copies that tasks may have it says %q", m.log)
-	}
+	must.StrContains(t, m.log.String(), "must be restarted",
+		must.Sprintf("of the copies that tasks may have it says %q", m.log))
+	test.StrContains(t, m.log.String(), "device=10c4:ea60:A",
+		test.Sprintf("of the copies that tasks may have it says %q", m.log))
 }
 
 // The look at the sticks and the making of nodes are not one moment.
@@ -314,9 +302,11 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 			}
 			m.must(os.Remove(m.root + "/.simulate/bus1"))
 			again := []*simulate.Plugged{m.plug("10c4:ea60", "B", "1-1"), m.plug("10c4:ea60", "A", "1-2")}
-			if left := m.shadow(sticks, devices); len(sticks) != 2 || len(left) > 0 {
-				t.Errorf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left))
-			}
+			left := m.shadow(sticks, devices)
+			must.SliceLen(t, 2, sticks,
+				must.Sprintf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left)))
+			test.SliceEmpty(t, left,
+				test.Sprintf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left)))
 			m.wantNodes()
 			m.tellAdded(again...)
 			m.wantPublished("10c4/zigbee/ea60 10c4:ea60:B 10c4:ea60:A")
@@ -351,14 +341,11 @@ func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
 	m.scan()
 	m.wantNodes()
 	const left = "device 10c4:ea60:A at port 1-1 is not published: the kernel still lists it"
-	if log := m.log.String(); strings.Contains(log, left) {
-		t.Errorf("after one scan it says %s", log)
-	}
+	test.StrNotContains(t, m.log.String(), left, test.Sprint("after one scan it says"))
 	m.scan()
 	m.scan()
-	if n := strings.Count(m.log.String(), left); n != 1 {
-		t.Errorf("said %d times that it is left out: %s", n, m.log)
-	}
+	n := strings.Count(m.log.String(), left)
+	test.Eq(t, 1, n, test.Sprintf("said %d times that it is left out: %s", n, m.log))
 	m.must(a.Unplug())
 	m.missed() // whatever came since
 	m.plug("10c4:ea60", "A", "1-1")
@@ -376,16 +363,15 @@ func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
 	tty := m.numbers(a)[1]
 	m.removed(tty)
 	m.wantNodes("10c4-ea60-A/usb")
-	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
-		t.Errorf("without its tty it is reserved as %v, %v", r, err)
-	}
+	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
+	test.ErrorIs(t, err, device.ErrVanished, test.Sprintf("without its tty it is reserved as %v", r))
 	m.wantPublished()
 	m.added(tty)
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:A")
 	m.reserve("10c4:ea60:A")
-	if n := m.plugs["10c4:ea60:A"].again; n != 0 || m.log.String() != "" {
-		t.Errorf("counted %d re-plugs, logged %s", n, m.log)
-	}
+	n := m.plugs["10c4:ea60:A"].again
+	must.Eq(t, 0, n, must.Sprintf("counted %d re-plugs, logged %s", n, m.log))
+	test.Eq(t, "", m.log.String(), test.Sprintf("counted %d re-plugs, logged %s", n, m.log))
 }
 
 // recorder is a tree that remembers the names of the files that were opened in it.
@@ -410,18 +396,15 @@ func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	m.inventory.open = func() (fs.FS, func(), error) { return r, func() {}, nil }
 	m.missed()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
-	if !slices.Contains(r.opened, "devnum") || slices.Contains(r.opened, "serial") {
-		t.Errorf("for what was missed it reads %q", r.opened)
-	}
+	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("for what was missed it reads"))
+	test.SliceNotContains(t, r.opened, "serial", test.Sprint("for what was missed it reads"))
 	m.must(a.Unplug())
 	m.plug("10c4:ea60", "A", "1-1")
 	r.opened = nil
-	if _, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"}); !errors.Is(err, device.ErrVanished) {
-		t.Errorf("got %v", err)
-	}
-	if !slices.Contains(r.opened, "devnum") || slices.Contains(r.opened, "serial") {
-		t.Errorf("to see that it was plugged in again it reads %q", r.opened)
-	}
+	_, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
+	test.ErrorIs(t, err, device.ErrVanished)
+	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("to see that it was plugged in again it reads"))
+	test.SliceNotContains(t, r.opened, "serial", test.Sprint("to see that it was plugged in again it reads"))
 }
 
 // Nobody tells of removals here.
@@ -448,9 +431,7 @@ func TestReplug_FailureLeavesNoNode(t *testing.T) {
 	m.wantNodes("10c4-ea60-0001/tty-if00", "10c4-ea60-0001/tty-if01", "10c4-ea60-0001/usb")
 	m.must(os.Remove(filepath.Join(m.root, p.Nodes[1])))
 	m.must(os.Mkdir(filepath.Join(m.root, p.Nodes[1]), 0o755))
-	if problem := m.scan()[0].Devices[0].Problem; !strings.Contains(problem, "its device nodes can't be made: ") {
-		t.Errorf("it is %q", problem)
-	}
+	test.StrContains(t, m.scan()[0].Devices[0].Problem, "its device nodes can't be made: ", test.Sprint("it"))
 	m.wantNodes()
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"testing"
 
 	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
@@ -77,20 +78,15 @@ func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 		m.scan()
 		for id, want := range map[string]string{"10c4:ea60:0001": want, "1a86:7523:7": "wm"} {
 			devices := m.reserve(id).Devices
-			if len(devices) < 3 {
-				t.Errorf("%s: got %d devices", id, len(devices))
-			}
+			test.False(t, len(devices) < 3, test.Sprintf("%s: got %d devices", id, len(devices)))
 			for _, d := range devices {
-				if d.CgroupPerms != want {
-					t.Errorf("%q: %s is given with %q, want %q", config, d.TaskPath, d.CgroupPerms, want)
-				}
+				test.Eq(t, want, d.CgroupPerms, test.Sprintf("%q: %s is given with", config, d.TaskPath))
 			}
 		}
 	}
 	for _, wrong := range []string{"", "rwx", "mw", "x"} {
-		if _, err := decode(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\ncgroup_permissions = \""+wrong+"\"\n}"); err == nil {
-			t.Errorf("cgroup_permissions %q was taken", wrong)
-		}
+		_, err := decode(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\ncgroup_permissions = \""+wrong+"\"\n}")
+		test.Error(t, err, test.Sprintf("cgroup_permissions %q was taken", wrong))
 	}
 }
 
@@ -102,18 +98,16 @@ func TestReserve_IncludesLateUdevNames(t *testing.T) {
 	m.scan()
 	m.must(os.Rename(m.root+"/later", m.root+byID))
 	r := m.reserve("10c4:ea60:0001")
-	if last := r.Devices[len(r.Devices)-1]; last.TaskPath != byID || last.HostPath != r.Envs["USB_ZIGBEE_HOST_TTY"] {
-		t.Errorf("the last device is %+v", last)
-	}
+	last := r.Devices[len(r.Devices)-1]
+	must.Eq(t, byID, last.TaskPath, must.Sprintf("the last device is %+v", last))
+	test.Eq(t, r.Envs["USB_ZIGBEE_HOST_TTY"], last.HostPath, test.Sprintf("the last device is %+v", last))
 }
 
 func wantReservation(t *testing.T, got, want *nomad.ContainerReservation) {
 	t.Helper()
 	g, _ := json.MarshalIndent(got, "", " ")
 	w, _ := json.MarshalIndent(want, "", " ")
-	if !bytes.Equal(g, w) {
-		t.Errorf("got  %s\nwant %s", g, w)
-	}
+	test.SliceEqOp(t, w, g)
 }
 
 func TestReserve_SeveralDevicesDoNotConflict(t *testing.T) {
@@ -149,13 +143,9 @@ func TestReserve_SeveralDevicesDoNotConflict(t *testing.T) {
 		"USB_ZIGBEE_ID": "10c4:ea60:0001", "USB_ZIGBEE_2_ID": "10c4:ea60:0002",
 		"USB_ZIGBEE_2_HOST_TTY": m.nodes + "/10c4-ea60-0002/tty",
 	} {
-		if one.Envs[name] != want {
-			t.Errorf("%s is %q, want %q", name, one.Envs[name], want)
-		}
+		test.Eq(t, want, one.Envs[name], test.Sprint(name))
 	}
-	if two.Envs["USB_ZWAVE_TTY"] != "/dev/zwave/tty" {
-		t.Errorf("got %v", two.Envs)
-	}
+	test.Eq(t, "/dev/zwave/tty", two.Envs["USB_ZWAVE_TTY"], test.Sprintf("got %v", two.Envs))
 }
 
 func TestReserve_MountsForLibusb(t *testing.T) {
@@ -188,15 +178,14 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 				sys = mount
 			}
 		}
-		if (bus != nil) != want || (sys != nil) != (want && isDir("/sys/bus/usb/devices")) {
-			t.Errorf("%s: mounts are %+v, %+v", id, bus, sys)
-		}
+		must.Eq(t, want, (bus != nil), must.Sprintf("%s: mounts are %+v, %+v", id, bus, sys))
+		test.Eq(t, (want && isDir("/sys/bus/usb/devices")), (sys != nil),
+			test.Sprintf("%s: mounts are %+v, %+v", id, bus, sys))
 		if want && (bus.HostPath != dir+"/bus" || !bus.ReadOnly || !isDir(dir+"/bus")) {
 			t.Errorf("%s: mount is %+v", id, bus)
 		}
-		if nodes, _ := filepath.Glob(dir + "/bus/*/*"); want != (len(nodes) == 1) {
-			t.Errorf("%s: nodes are %v", id, nodes)
-		}
+		nodes, _ := filepath.Glob(dir + "/bus/*/*")
+		test.Eq(t, want, (len(nodes) == 1), test.Sprintf("%s: nodes are %v", id, nodes))
 		if links, _ := os.ReadDir(dir + "/sys"); want && (len(links) != 1 || !strings.HasPrefix(mustReadlink(t,
 			dir+"/sys/"+links[0].Name()), "../../../devices/")) {
 			t.Errorf("%s: links are %v", id, links)
@@ -206,9 +195,7 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 
 func mustReadlink(t *testing.T, path string) string {
 	target, err := os.Readlink(path)
-	if err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, err)
 	return target
 }
 
@@ -261,15 +248,12 @@ func TestReserve_FallsBackToKernelNodes(t *testing.T) {
 		}
 		done <- problem
 	}()
-	if problem := <-done; problem != "" {
-		t.Fatalf("the device is not usable: %s", problem)
-	}
+	must.Eq(t, "", <-done, must.Sprint("the device is not usable"))
 	r := m.reserve("10c4:ea60:0001")
 	if tty := m.root + "/dev/ttyUSB0"; r.Envs["USB_ZIGBEE_HOST_TTY"] != tty || r.Devices[1].HostPath != tty ||
 		r.Devices[1].TaskPath != "/dev/zigbee/tty" {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
-	if n := strings.Count(m.log.String(), "no device nodes can be made for tasks"); n != 1 {
-		t.Errorf("said %d times: %s", n, m.log)
-	}
+	n := strings.Count(m.log.String(), "no device nodes can be made for tasks")
+	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
 }

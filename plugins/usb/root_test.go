@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -16,14 +19,10 @@ import (
 func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	for _, option := range []string{"root", "shadow_dir"} {
 		above := filepath.Join(t.TempDir(), "above")
-		if err := errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, 0o777)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, 0o777)))
 		for _, path := range []string{above, above + "/missing"} {
 			_, err := decode(t, option+` = "`+path+`"`)
-			if want := option + ": others may write to " + above; err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %s", err, want)
-			}
+			test.ErrorContains(t, err, option+": others may write to "+above)
 		}
 	}
 }
@@ -37,15 +36,12 @@ func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	m.must(os.Chmod(m.root, 0o777))
 	defer os.Chmod(m.root, 0o755)
 	want := "root: others may write to " + m.root
-	if groups, err := m.List(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Scan: got %v, %v", groups, err)
-	}
-	if r, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Reserve: got %v, %v", r, err)
-	}
-	if s, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Stats: got %v, %v", s, err)
-	}
+	groups, err := m.List(t.Context())
+	test.ErrorContains(t, err, want, test.Sprintf("Scan: got %v", groups))
+	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"})
+	test.ErrorContains(t, err, want, test.Sprintf("Reserve: got %v", r))
+	s, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"})
+	test.ErrorContains(t, err, want, test.Sprintf("Stats: got %v", s))
 }
 
 func TestRoot_FollowsNoLinkOut(t *testing.T) {
@@ -73,17 +69,14 @@ func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.must(os.Remove(filepath.Join(m.root, p.Nodes[0])))
 	events, err := filepath.Glob(m.root + "/sys/devices/*/*/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0/uevent")
-	if err != nil || len(events) != 1 {
-		t.Fatalf("got %v, %v", events, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 1, events)
 	for _, number := range []string{"MAJOR=8\nMINOR=0\n", "MAJOR=4104\nMINOR=0\n"} {
 		m.must(os.WriteFile(events[0], []byte(number+"DEVNAME=ttyUSB0\n"), 0o600))
-		if problem := m.scan()[0].Devices[0].Problem; !strings.Contains(problem, "its device nodes can't be made: ") {
-			t.Errorf("with %q it is %q", number, problem)
-		}
-		if _, err := os.Lstat(m.nodes + "/10c4-ea60-0001/tty"); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("with %q there is a node: %v", number, err)
-		}
+		test.StrContains(t, m.scan()[0].Devices[0].Problem, "its device nodes can't be made: ",
+			test.Sprintf("with %q it", number))
+		_, err := os.Lstat(m.nodes + "/10c4-ea60-0001/tty")
+		test.ErrorIs(t, err, os.ErrNotExist, test.Sprintf("with %q there is a node", number))
 	}
 }
 
@@ -95,9 +88,8 @@ func TestRoot_RefusesBadNumbers(t *testing.T) {
 		m.must(os.WriteFile(events[0], []byte("MAJOR="+number+"\nMINOR=0\nDEVNAME=ttyUSB0\n"), 0o600))
 		devices, err := sysfs.Scan(os.DirFS(m.root))
 		m.must(err)
-		if n := devices[0].Nodes[1]; n.Major == 8 {
-			t.Errorf("%q was read as %d", number, n.Major)
-		}
+		n := devices[0].Nodes[1]
+		test.NotEq(t, 8, n.Major, test.Sprintf("%q was read as", number))
 	}
 }
 
@@ -105,25 +97,21 @@ func TestRoot_RefusesBadNumbers(t *testing.T) {
 // when the agent starts, and not nodes of tasks.
 func TestRoot_MustBeSimulation(t *testing.T) {
 	other := t.TempDir()
-	if err := os.MkdirAll(other+"/sys/bus/usb/devices", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(other+"/sys/bus/usb/devices", 0o755))
 	nodes := fmt.Sprintf("\nshadow_dir = %q", filepath.Join(t.TempDir(), "nodes"))
 	for config, want := range map[string]string{
 		fmt.Sprintf("root = %q", t.TempDir()):    "whose nodes can't be in /dev/nomad-usb",
 		fmt.Sprintf("root = %q", other) + nodes:  "is no simulation: ",
 		fmt.Sprintf("root = %q", "/dev") + nodes: "is no simulation: ",
 	} {
-		if _, err := decode(t, config); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", config, err, want)
-		}
+		_, err := decode(t, config)
+		test.ErrorContains(t, err, want, test.Sprint(config))
 	}
 
 	m := newMachine(t, zigbeeBlock) // made by somebody else after the agent has started
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
-	if groups, err := m.List(t.Context()); err == nil || !strings.Contains(err.Error(), "is no simulation: ") {
-		t.Errorf("got %v, %v", groups, err)
-	}
+	groups, err := m.List(t.Context())
+	test.ErrorContains(t, err, "is no simulation: ", test.Sprintf("got %v", groups))
 }
 
 // Without events and sticks nothing else would say why a node has no devices.
@@ -135,16 +123,13 @@ func TestRoot_WarnsOfSimulation(t *testing.T) {
 		m.scan()
 		m.scan()
 	}
-	if n := strings.Count(m.log.String(), want); n != 2 {
-		t.Errorf("in two starts it says so %d times: %s", n, m.log)
-	}
+	n := strings.Count(m.log.String(), want)
+	test.Eq(t, 2, n, test.Sprintf("in two starts it says so %d times: %s", n, m.log))
 	m = newMachine(t, "")
 	m.real(zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
-	if m.log.String() != "" {
-		t.Errorf("of a machine it says %s", m.log)
-	}
+	test.Eq(t, "", m.log.String(), test.Sprintf("of a machine it says %s", m.log))
 }
 
 // The kernel gives a terminal's number to whoever opens the next, such as root who logs
@@ -160,9 +145,7 @@ func TestRoot_IgnoresReusedTerminal(t *testing.T) {
 	defer os.WriteFile(m.root+"/.simulate/1-2", nil, 0o600)
 	groups := m.scan()
 	for _, d := range groups[0].Devices {
-		if ours := d.ID == p.ID.String()+":0001"; ours != (d.Problem == "") {
-			t.Errorf("%s: %q", d.ID, d.Problem)
-		}
+		test.Eq(t, (d.Problem == ""), d.ID == p.ID.String()+":0001", test.Sprintf("%s: %q", d.ID, d.Problem))
 	}
 	if info, err := os.Stat(terminal); err != nil || info.Mode().Perm() != 0o620 {
 		t.Errorf("the terminal is %v now, %v", info.Mode(), err)

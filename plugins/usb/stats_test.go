@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestStats_AgreeWithKernel(t *testing.T) {
@@ -25,9 +27,7 @@ func TestStats_AgreeWithKernel(t *testing.T) {
 	s := stats["10c4:ea60:0001"]
 	got := map[string]string{}
 	for name, v := range s.Stats.Attributes {
-		if v.Desc == "" {
-			t.Errorf("%s is not described", name)
-		}
+		test.NotEq(t, "", v.Desc, test.Sprintf("%s is not described", name))
 		switch {
 		case v.IntNumeratorVal != nil:
 			got[name] = strings.TrimSpace(fmt.Sprint(*v.IntNumeratorVal, " ", v.Unit))
@@ -43,12 +43,9 @@ func TestStats_AgreeWithKernel(t *testing.T) {
 		"Transfers": "42 URBs", "Power state": "suspended", "Time active": "7 ms", "Plugged in": "true", "Re-plugs": "0",
 		"Maximum power": "100 mA", "Speed": "12 Mbit/s",
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
-	if s.Summary != s.Stats.Attributes["Transfers"] || s.Timestamp.IsZero() {
-		t.Errorf("summary is %+v", s.Summary)
-	}
+	test.MapEqOp(t, want, got)
+	must.EqOp(t, s.Stats.Attributes["Transfers"], s.Summary, must.Sprint("summary"))
+	test.False(t, s.Timestamp.IsZero(), test.Sprint("summary"))
 	m.must(p.Unplug())
 	m.idle = 0
 	stats, err = m.Stats(t.Context(), []string{"10c4:ea60:0001"})
@@ -111,8 +108,7 @@ func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 		{"and is no longer", func() {}, each},
 	} {
 		c.do()
-		if got := read(); got != c.want {
-			t.Errorf("%s %d files are read, want %d", c.when, got, c.want)
-		}
+		got := read()
+		test.Eq(t, c.want, got, test.Sprintf("%s %d files are read", c.when, got))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
 )
 
 func TestUnit_TaskGetsAllDevices(t *testing.T) {
@@ -23,18 +25,15 @@ func TestUnit_TaskGetsAllDevices(t *testing.T) {
 	for range 3 {
 		m.wantPublished("0658/zwave/0200 0658:0200:Z", "10c4/radios/ea60 unit:radios")
 	}
-	if serials, _ := m.scan()[1].Attributes["serials"].GetString(); serials != "A,B" {
-		t.Errorf("serials are %q", serials)
-	}
+	serials, _ := m.scan()[1].Attributes["serials"].GetString()
+	test.Eq(t, "A,B", serials, test.Sprint("serials are"))
 	r := m.reserve("unit:radios")
 	host := m.nodes + "/10c4-ea60-"
 	for name, want := range map[string]string{
 		"USB_RADIOS_TTY": "/dev/radios/tty", "USB_RADIOS_ID": "10c4:ea60:A", "USB_RADIOS_HOST_TTY": host + "A/tty",
 		"USB_RADIOS_2_TTY": "/dev/radios-2/tty", "USB_RADIOS_2_ID": "10c4:ea60:B", "USB_RADIOS_2_HOST_TTY": host + "B/tty",
 	} {
-		if r.Envs[name] != want {
-			t.Errorf("%s is %q, want %q", name, r.Envs[name], want)
-		}
+		test.Eq(t, want, r.Envs[name], test.Sprint(name))
 	}
 	got := map[string]string{}
 	for _, d := range r.Devices {
@@ -42,19 +41,16 @@ func TestUnit_TaskGetsAllDevices(t *testing.T) {
 			got[d.TaskPath] = d.HostPath
 		}
 	}
-	if want := map[string]string{"/dev/radios/tty": host + "A/tty", "/dev/ttyACM0": host + "A/tty",
-		"/dev/radios-2/tty": host + "B/tty"}; !maps.Equal(got, want) {
-		t.Errorf("devices are %v", got)
-	}
+	test.MapEqOp(t, map[string]string{"/dev/radios/tty": host + "A/tty", "/dev/ttyACM0": host + "A/tty",
+		"/dev/radios-2/tty": host + "B/tty"}, got,
+		test.Sprint("devices are"))
 	stats, err := m.Stats(t.Context(), []string{"unit:radios"})
 	m.must(err)
-	if nested := slices.Sorted(maps.Keys(stats["unit:radios"].Stats.Nested)); !slices.Equal(nested, []string{"10c4:ea60:A",
-		"10c4:ea60:B"}) {
-		t.Errorf("statistics are of %q", nested)
-	}
-	if n := *stats["unit:radios"].Stats.Nested["10c4:ea60:A"].Attributes["Re-plugs"].IntNumeratorVal; n != 0 {
-		t.Errorf("counted %d re-plugs", n)
-	}
+	test.SliceEqOp(t, []string{"10c4:ea60:A",
+		"10c4:ea60:B"}, slices.Sorted(maps.Keys(stats["unit:radios"].Stats.Nested)),
+		test.Sprint("statistics are of"))
+	n := *stats["unit:radios"].Stats.Nested["10c4:ea60:A"].Attributes["Re-plugs"].IntNumeratorVal
+	test.Eq(t, 0, n, test.Sprintf("counted %d re-plugs", n))
 }
 
 func TestCheck_ReportsIncompleteUnit(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
@@ -13,9 +15,7 @@ import (
 func decode(t *testing.T, text string) (Config, error) {
 	t.Helper()
 	var body map[string]any
-	if err := hcl.Decode(&body, text); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, hcl.Decode(&body, text))
 	return schema.Of[Config]().DecodeAgent(body)
 }
 
@@ -135,12 +135,8 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decode(t, c.config)
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			if err.Error() != c.want {
-				t.Errorf("got  %s\nwant %s", err, c.want)
-			}
+			must.Error(t, err, must.Sprint("accepted"))
+			test.Eq(t, c.want, err.Error(), test.Sprintf("got  %s\nwant", err))
 		})
 	}
 }
@@ -193,37 +189,37 @@ func TestConfig_AcceptsValid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := decode(t, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := newPlan(c); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
+			_, err = newPlan(c)
+			must.NoError(t, err)
 		})
 	}
 }
 
 func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	c, err := decode(t, `device "zigbee" { id = "10c4:ea60" }`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p, err := newPlan(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	b := p.blocks["zigbee"]
-	if b.path != "/dev/zigbee" || b.mode != 0o660 || b.uid != -1 || b.gid != -1 || b.Permissions != "rw" || !b.ByID ||
-		b.Count != 1 || b.Libusb != nil {
-		t.Errorf("got %+v", b)
-	}
-	if b.wants("storage") || !b.wants("tty") || !b.wants("usb") || len(b.needs()) > 0 {
-		t.Error("the nodes that are given by default are others")
-	}
-	if !c.Enabled || c.MatchAll || c.Rescan != "30s" || c.Grace != "10s" || c.ShadowDir != "/dev/nomad-usb" ||
-		c.Root != "/" {
-		t.Errorf("got %+v", c)
-	}
+	must.Eq(t, "/dev/zigbee", b.path, must.Sprintf("got %+v", b))
+	must.Eq(t, 0o660, b.mode, must.Sprintf("got %+v", b))
+	must.Eq(t, -1, b.uid, must.Sprintf("got %+v", b))
+	must.Eq(t, -1, b.gid, must.Sprintf("got %+v", b))
+	must.Eq(t, "rw", b.Permissions, must.Sprintf("got %+v", b))
+	must.True(t, b.ByID, must.Sprintf("got %+v", b))
+	must.Eq(t, 1, b.Count, must.Sprintf("got %+v", b))
+	test.Nil(t, b.Libusb, test.Sprintf("got %+v", b))
+	must.False(t, b.wants("storage"), must.Sprint("the nodes that are given by default are others"))
+	must.True(t, b.wants("tty"), must.Sprint("the nodes that are given by default are others"))
+	must.True(t, b.wants("usb"), must.Sprint("the nodes that are given by default are others"))
+	test.SliceEmpty(t, b.needs(), test.Sprint("the nodes that are given by default are others"))
+	must.True(t, c.Enabled, must.Sprintf("got %+v", c))
+	must.False(t, c.MatchAll, must.Sprintf("got %+v", c))
+	must.Eq(t, "30s", c.Rescan, must.Sprintf("got %+v", c))
+	must.Eq(t, "10s", c.Grace, must.Sprintf("got %+v", c))
+	must.Eq(t, "/dev/nomad-usb", c.ShadowDir, must.Sprintf("got %+v", c))
+	test.Eq(t, "/", c.Root, test.Sprintf("got %+v", c))
 }
 
 func TestConfig_IsReadWithoutMachine(t *testing.T) {
@@ -231,12 +227,9 @@ func TestConfig_IsReadWithoutMachine(t *testing.T) {
 		root       = "/nonexistent/machine"
 		shadow_dir = "/nonexistent/shadow"
 		match_all  = true`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := newInstance(c, nil); err != nil {
-		t.Errorf("got %v", err)
-	}
+	must.NoError(t, err)
+	_, err = newInstance(c, nil)
+	test.NoError(t, err)
 }
 
 func TestConfig_SuggestsNearWords(t *testing.T) {

@@ -5,14 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func is(t *testing.T, dir string, id uint32) bool {
 	t.Helper()
 	yes, err := Is(dir, id)
-	if err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, err)
 	return yes
 }
 
@@ -23,15 +24,12 @@ func TestReserved_OverlapsNoOtherRange(t *testing.T) {
 			0},
 	} {
 		for _, id := range r {
-			if Reserved(id) {
-				t.Errorf("%s: %d", name, id)
-			}
+			test.False(t, Reserved(id), test.Sprintf("%s: %d", name, id))
 		}
 	}
 	for id, want := range map[uint32]bool{79899: false, 79900: true, 79950: true, 79999: true, 80000: false} {
-		if Reserved(id) != want || is(t, filepath.Join(t.TempDir(), "none"), id) != want {
-			t.Errorf("%d", id)
-		}
+		must.Eq(t, want, Reserved(id), must.Sprintf("%d", id))
+		test.Eq(t, want, is(t, filepath.Join(t.TempDir(), "none"), id), test.Sprintf("%d", id))
 	}
 }
 
@@ -40,22 +38,16 @@ func TestDeclare_ReservesForEveryDriver(t *testing.T) {
 		t.Skip("needs root: the directory of builders is root's")
 	}
 	dir := filepath.Join(t.TempDir(), "outrider", "builders")
-	if is(t, dir, 1234) {
-		t.Error("it is one before it was declared")
-	}
+	test.False(t, is(t, dir, 1234), test.Sprint("it is one before it was declared"))
 	for range 2 { // as each start of the plugin does it
-		if err := Declare(dir, 1234, 1235, First); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, Declare(dir, 1234, 1235, First))
 	}
 	for id, want := range map[uint32]bool{1234: true, 1235: true, 1236: false, First: true} {
-		if is(t, dir, id) != want {
-			t.Errorf("%d", id)
-		}
+		test.Eq(t, want, is(t, dir, id), test.Sprintf("%d", id))
 	}
-	if names, err := os.ReadDir(dir); err != nil || len(names) != 2 {
-		t.Errorf("noted are %v, %v", names, err)
-	}
+	names, err := os.ReadDir(dir)
+	must.NoError(t, err, must.Sprint("noted are"))
+	test.SliceLen(t, 2, names, test.Sprint("noted are"))
 }
 
 func TestIs_RefusesADirectoryThatOthersCanChange(t *testing.T) {
@@ -80,18 +72,12 @@ func TestIs_RefusesADirectoryThatOthersCanChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "outrider", "builders")
-			if err := Declare(dir, 1234); err != nil {
-				t.Fatal(err)
-			}
-			if err := spoil(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, Declare(dir, 1234))
+			must.NoError(t, spoil(dir))
 			if _, err := Is(dir, 4321); err == nil || strings.Contains(err.Error(), "\n") {
 				t.Errorf("the error is %v", err)
 			}
-			if err := Declare(dir, 4321); err == nil {
-				t.Error("it is used")
-			}
+			test.Error(t, Declare(dir, 4321), test.Sprint("it is used"))
 		})
 	}
 }

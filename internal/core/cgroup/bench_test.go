@@ -4,6 +4,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // BenchmarkCreate is what StartTask waits for before it can start a process.
@@ -13,13 +16,9 @@ func BenchmarkCreate(b *testing.B) {
 	zero := uint64(0)
 	l := Limits{MemoryMax: 64 << 20, CPUShares: 100, PidsMax: 100, Swappiness: &zero}
 	for b.Loop() {
-		if err := g.Create(l); err != nil {
-			b.Fatal(err)
-		}
+		must.NoError(b, g.Create(l))
 		b.StopTimer()
-		if err := g.Remove(); err != nil {
-			b.Fatal(err)
-		}
+		must.NoError(b, g.Remove())
 		b.StartTimer()
 	}
 }
@@ -30,13 +29,9 @@ func keepParents(b *testing.B, g Group) {
 	for _, dir := range g.Owned {
 		other.Owned = append(other.Owned, dir+"2")
 	}
-	if err := other.Create(Limits{}); err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, other.Create(Limits{}))
 	b.Cleanup(func() {
-		if err := other.Remove(); err != nil {
-			b.Error(err)
-		}
+		test.NoError(b, other.Remove())
 	})
 }
 
@@ -46,13 +41,9 @@ func BenchmarkRemove(b *testing.B) {
 	keepParents(b, g)
 	for b.Loop() {
 		b.StopTimer()
-		if err := g.Create(Limits{}); err != nil {
-			b.Fatal(err)
-		}
+		must.NoError(b, g.Create(Limits{}))
 		b.StartTimer()
-		if err := g.Remove(); err != nil {
-			b.Fatal(err)
-		}
+		must.NoError(b, g.Remove())
 	}
 }
 
@@ -60,9 +51,7 @@ func BenchmarkRemove(b *testing.B) {
 // Each round also moves it back, outside of the measurement.
 func BenchmarkJoin(b *testing.B) {
 	g := v1Task(b)
-	if err := g.Create(Limits{}); err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, g.Create(Limits{}))
 	for controller, dir := range g.V1 {
 		b.Run(controller, func(b *testing.B) { benchmarkJoin(b, []string{filepath.Join(dir, "tasks")}) })
 	}
@@ -95,33 +84,26 @@ func benchmarkJoin(b *testing.B, files []string) {
 		}
 		done <- nil
 	}()
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, <-done)
 }
 
 // BenchmarkEmpty is asked at every exit of a task.
 func BenchmarkEmpty(b *testing.B) {
 	g := v1Task(b)
-	if err := g.Create(Limits{}); err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, g.Create(Limits{}))
 	for b.Loop() {
-		if empty, err := g.Empty(); err != nil || !empty {
-			b.Fatal(empty, err)
-		}
+		empty, err := g.Empty()
+		must.NoError(b, err, must.Sprint(empty, err))
+		must.True(b, empty, must.Sprint(empty, err))
 	}
 }
 
 // BenchmarkStats is one sample.
 func BenchmarkStats(b *testing.B) {
 	g := v1Task(b)
-	if err := g.Create(Limits{}); err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, g.Create(Limits{}))
 	for b.Loop() {
-		if _, err := g.Stats(); err != nil {
-			b.Fatal(err)
-		}
+		_, err := g.Stats()
+		must.NoError(b, err)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestDetect_ReportsWhatIsUsable(t *testing.T) {
@@ -75,42 +77,34 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 				c.self = "0::/\n"
 			}
 			s := detect(root, []byte(c.self), c.euid)
-			if s.Mode != c.mode || strings.Join(s.Controllers, " ") != c.controllers {
-				t.Errorf("got mode %s, controllers %v, missing %q", s.Mode, s.Controllers, s.Missing)
-			}
-			if (c.missing == "") != (s.Missing == "") || !strings.Contains(s.Missing, c.missing) {
-				t.Errorf("missing: got %q, want %q", s.Missing, c.missing)
-			}
-			if strings.Contains(s.Missing, "\n") {
-				t.Errorf("more than a sentence: %q", s.Missing)
-			}
+			must.Eq(t, c.mode, s.Mode,
+				must.Sprintf("got mode %s, controllers %v, missing %q", s.Mode, s.Controllers, s.Missing))
+			test.Eq(t, c.controllers, strings.Join(s.Controllers, " "),
+				test.Sprintf("got mode %s, controllers %v, missing %q", s.Mode, s.Controllers, s.Missing))
+			must.Eq(t, (s.Missing == ""), (c.missing == ""), must.Sprint("missing"))
+			test.StrContains(t, s.Missing, c.missing, test.Sprint("missing"))
+			test.StrNotContains(t, s.Missing, "\n", test.Sprint("more than a sentence"))
 		})
 	}
 
 	t.Run("nothing there", func(t *testing.T) {
-		if s := Detect(filepath.Join(t.TempDir(), "cgroup")); s.Mode != None || !strings.Contains(s.Missing,
-			"does not exist") {
-			t.Errorf("got %+v", s)
-		}
+		s := Detect(filepath.Join(t.TempDir(), "cgroup"))
+		must.Eq(t, None, s.Mode, must.Sprintf("got %+v", s))
+		test.StrContains(t, s.Missing, "does not exist", test.Sprintf("got %+v", s))
 	})
 	t.Run("controllers mounted together have one directory", func(t *testing.T) {
 		root := fixture(t, map[string]string{"cpu,cpuacct/cgroup.procs": "", "freezer/cgroup.procs": ""})
 		for _, name := range []string{"cpu", "cpuacct"} {
-			if err := os.Symlink("cpu,cpuacct", filepath.Join(root, name)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Symlink("cpu,cpuacct", filepath.Join(root, name)))
 		}
 		s := detect(root, nil, 0)
-		if s.Mounts["cpu"] == "" || s.Mounts["cpu"] != s.Mounts["cpuacct"] {
-			t.Fatalf("got %v", s.Mounts)
-		}
+		must.NotEq(t, "", s.Mounts["cpu"], must.Sprintf("got %v", s.Mounts))
+		must.Eq(t, s.Mounts["cpuacct"], s.Mounts["cpu"], must.Sprintf("got %v", s.Mounts))
 		g := Plan(s, filepath.Join(root, "cpuset/nomad/share"), "alloc", "web")
-		if slices.Contains(g.Owned, g.V1["cpu"]) {
-			t.Errorf("Nomad's cpu group is to be removed by us: %v", g.Owned)
-		}
-		if files := g.TasksFiles(); len(files) != 2 {
-			t.Errorf("joined %v, want the freezer and the common directory once", files)
-		}
+		test.SliceNotContains(t, g.Owned, g.V1["cpu"], test.Sprint("Nomad's cpu group is to be removed by us"))
+		files := g.TasksFiles()
+		test.SliceLen(t, 2, files,
+			test.Sprintf("joined %v, want the freezer and the common directory once", files))
 	})
 }
 
@@ -141,16 +135,11 @@ func TestDetect_OnThisMachine(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS,
 				Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
 			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			var s Support
-			if err := json.Unmarshal(out, &s); err != nil {
-				t.Fatal(err)
-			}
-			if s.Mode != c.mode || s.Missing != c.missing {
-				t.Errorf("got mode %s, missing %q", s.Mode, s.Missing)
-			}
+			must.NoError(t, json.Unmarshal(out, &s))
+			must.Eq(t, c.mode, s.Mode)
+			test.Eq(t, c.missing, s.Missing)
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test/must"
 )
 
 // fixture writes files below a temporary directory that stands for
@@ -18,15 +20,11 @@ func fixture(t *testing.T, files map[string]string) string {
 		if strings.HasSuffix(name, "/") {
 			dir = path
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(dir, 0o755))
 		if dir == path {
 			continue
 		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	return root
 }
@@ -37,9 +35,7 @@ func content(t *testing.T, dir string, names ...string) map[string]string {
 	out := make(map[string]string)
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		out[name] = string(b)
 	}
 	return out

@@ -5,6 +5,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // tree of a task that does all it can to get away: own sessions, double forks.
@@ -30,20 +33,14 @@ func TestV1Kill_EndsATree(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := v1Task(t)
 			c.prepare(t, &g)
-			if err := g.Create(Limits{}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, g.Create(Limits{}))
 			cmd := start(t, g, daemons)
 			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			pids, _ := g.Procs()
 			if strings.HasPrefix(c.name, "frozen") {
-				if err := writeFile(g.V1["freezer"]+"/freezer.state", "FROZEN"); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, writeFile(g.V1["freezer"]+"/freezer.state", "FROZEN"))
 			}
-			if err := g.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, g.Kill())
 			for _, pid := range pids {
 				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") &&
 					!strings.Contains(string(b), ") X ") {
@@ -51,9 +48,7 @@ func TestV1Kill_EndsATree(t *testing.T) {
 				}
 			}
 			// not even the zombie of the main process is reaped yet
-			if err := g.Remove(); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, g.Remove())
 			cmd.Wait()
 		})
 	}
@@ -61,15 +56,10 @@ func TestV1Kill_EndsATree(t *testing.T) {
 
 func TestV1Kill_EndsAForkBomb(t *testing.T) {
 	g := withoutUnified(v1Task(t))
-	if err := g.Create(Limits{PidsMax: 40}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{PidsMax: 40}))
 	start(t, g, `exec 2>/dev/null; f() { (sleep 0.01; f) & (sleep 0.01; f) & wait; }; while :; do f; done`)
 	eventually(t, "it multiplies", func() bool { return countProcs(t, g) > 10 })
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if n := countProcs(t, g); n != 0 {
-		t.Errorf("%d processes are left", n)
-	}
+	must.NoError(t, g.Kill())
+	n := countProcs(t, g)
+	test.Eq(t, 0, n, test.Sprintf("%d processes are left", n))
 }

@@ -2,7 +2,6 @@ package cgroup
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // leaveEnv makes the test binary give up root, join the leaf that it names as
@@ -52,35 +54,24 @@ func TestLeaf_OfADelegatedAgentIsLeftAndRemoved(t *testing.T) {
 	parent := filepath.Join(root, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
 	own := filepath.Join(parent, "agent.scope")
 	for _, dir := range []string{parent, own} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Mkdir(dir, 0o755))
 		defer removeTree(dir)
 		for _, path := range []string{dir, dir + "/cgroup.procs"} {
-			if err := os.Chown(path, 65534, -1); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chown(path, 65534, -1))
 		}
 	}
 	g := Leaf(Support{Mode: V2, Root: root, Own: own}, filepath.Join(parent, "share.slice", "x.scope"), "leaf")
 	text, err := json.Marshal(g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	dir, err := Group{Mode: V2, Path: own}.OpenDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer dir.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), leaveEnv+"="+string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-	if exists(g.Path) {
-		t.Errorf("left behind: %s", g.Path)
-	}
+	out, err := cmd.CombinedOutput()
+	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
+	test.False(t, exists(g.Path), test.Sprintf("left behind: %s", g.Path))
 }
 
 func TestLeaf_IsJoinedLeftAndRemoved(t *testing.T) {
@@ -90,32 +81,20 @@ func TestLeaf_IsJoinedLeftAndRemoved(t *testing.T) {
 	if s.Mode != V1 || g.Mode == None {
 		t.Skipf("needs root and a cgroup v1 hierarchy name=systemd or cgroup2; here the mode is %s. %s", s.Mode, s.Missing)
 	}
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	defer func() { g.Leave(); g.Remove() }()
 	home := string(mustRead(t, "/proc/self/cgroup"))
-	if err := g.Join(0); err != nil {
-		t.Fatal(err)
-	}
-	if got := string(mustRead(t, "/proc/self/cgroup")); strings.Count(got, name+"/"+name) != len(g.Owned) {
-		t.Errorf("in these groups:\n%s", got)
-	}
+	must.NoError(t, g.Join(0))
+	got := string(mustRead(t, "/proc/self/cgroup"))
+	test.Eq(t, len(g.Owned), strings.Count(got, name+"/"+name), test.Sprintf("in these groups:\n%s", got))
 	if err := g.Create(Limits{}); err != nil { // the supervisor, upgraded in place
 		t.Errorf("again: %v", err)
 	}
-	if err := g.Kill(); !errors.Is(err, ErrSelf) {
-		t.Errorf("kill: %v", err)
-	}
-	if err := g.Leave(); err != nil {
-		t.Fatal(err)
-	}
-	if got := string(mustRead(t, "/proc/self/cgroup")); strings.Contains(got, name) {
-		t.Errorf("not left; before:\n%safter:\n%s", home, got)
-	}
-	if err := g.Remove(); err != nil {
-		t.Fatal(err)
-	}
+	test.ErrorIs(t, g.Kill(), ErrSelf, test.Sprint("kill"))
+	must.NoError(t, g.Leave())
+	test.StrNotContains(t, string(mustRead(t, "/proc/self/cgroup")), name,
+		test.Sprintf("not left; before:\n%safter", home))
+	must.NoError(t, g.Remove())
 	for _, dir := range g.Owned {
 		if exists(filepath.Dir(dir)) {
 			t.Errorf("left behind: %s", filepath.Dir(dir))
@@ -130,28 +109,17 @@ func TestLeaf_OfAKilledSupervisorIsReplaced(t *testing.T) {
 	if g.cgroup2() == "" {
 		t.Skipf("needs a writable cgroup2 hierarchy; here the mode is %s. %s", s.Mode, s.Missing)
 	}
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	defer g.Remove()
 	cmd := start(t, Group{Mode: V2, Path: g.cgroup2()}, "exec sleep 60")
 	running(t, cmd, "sleep")
-	if err := g.Create(Limits{}); err != nil || countProcs(t, g) != 1 {
-		t.Errorf("a process in the leaf was not spared: %v", err)
-	}
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}), must.Sprint("a process in the leaf was not spared"))
+	test.Eq(t, 1, countProcs(t, g), test.Sprint("a process in the leaf was not spared"))
+	must.NoError(t, g.Kill())
 	cmd.Wait()
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	// would be dead at once in the old directory: see renew
 	running(t, start(t, Group{Mode: V2, Path: g.cgroup2()}, "exec sleep 60"), "sleep")
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Remove(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, g.Kill())
+	test.NoError(t, g.Remove())
 }

@@ -3,9 +3,10 @@ package cgroup
 import (
 	"encoding/json"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func v1Support(unified string) Support {
@@ -48,19 +49,16 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got := Plan(c.s, c.cpuset, "a", "web")
-			if !reflect.DeepEqual(got, c.want) {
-				t.Errorf("got  %+v\nwant %+v", got, c.want)
-			}
+			test.Eq(t, c.want, got)
 			b, err := json.Marshal(got)
 			var back Group
-			if err != nil || json.Unmarshal(b, &back) != nil || !reflect.DeepEqual(back, got) {
-				t.Errorf("saved and read: %+v, %v", back, err)
-			}
+			must.NoError(t, err, must.Sprint("saved and read"))
+			must.NoError(t, json.Unmarshal(b, &back), must.Sprint("saved and read"))
+			test.Eq(t, got, back, test.Sprint("saved and read"))
 		})
 	}
-	if g := Plan(v1Support(""), "/cg/cpuset/nomad/share", "a", "../web"); g.Mode != None {
-		t.Errorf("a name that leads elsewhere is planned: %+v", g)
-	}
+	g := Plan(v1Support(""), "/cg/cpuset/nomad/share", "a", "../web")
+	test.Eq(t, None, g.Mode, test.Sprintf("a name that leads elsewhere is planned: %+v", g))
 }
 
 func TestLeaf_IsBesideTheTasks(t *testing.T) {
@@ -86,9 +84,7 @@ func TestLeaf_IsBesideTheTasks(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Leaf(c.s, c.cpuset, "outrider"); !reflect.DeepEqual(got, c.want) {
-				t.Errorf("got  %+v\nwant %+v", got, c.want)
-			}
+			test.Eq(t, c.want, Leaf(c.s, c.cpuset, "outrider"))
 		})
 	}
 }
@@ -101,7 +97,5 @@ func TestPlan_TakesTheScopesControllers(t *testing.T) {
 	})
 	s := detect(root, []byte("0::/\n"), 0)
 	g := Plan(s, filepath.Join(root, "other.slice/share.slice/a.web.scope"), "a", "web")
-	if want := []string{"memory", "pids"}; !slices.Equal(g.Controllers, want) {
-		t.Errorf("got %v, want %v", g.Controllers, want)
-	}
+	test.SliceEqOp(t, []string{"memory", "pids"}, g.Controllers)
 }

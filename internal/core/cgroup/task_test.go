@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,31 +77,20 @@ func v1Task(t testing.TB) Group {
 		if strings.HasPrefix(dir, filepath.Dir(share)) {
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				b, err := readFile(filepath.Join(s.Root, "cpuset", file))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := writeFile(filepath.Join(dir, file), strings.TrimSpace(string(b))); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
+				must.NoError(t, writeFile(filepath.Join(dir, file), strings.TrimSpace(string(b))))
 			}
 		}
 	}
 	t.Cleanup(func() {
-		if err := g.Kill(); err != nil {
-			t.Error(err)
-		}
-		if err := g.Remove(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Kill())
+		test.NoError(t, g.Remove())
 		for _, dir := range g.Owned {
-			if exists(dir) || exists(filepath.Dir(dir)) {
-				t.Errorf("left behind: %s or its parent", dir)
-			}
+			must.False(t, exists(dir), must.Sprintf("left behind: %s or its parent", dir))
+			test.False(t, exists(filepath.Dir(dir)), test.Sprintf("left behind: %s or its parent", dir))
 		}
 		for _, dir := range slices.Backward(made) {
-			if err := removeTree(dir); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, removeTree(dir))
 		}
 	})
 	return g
@@ -109,9 +100,7 @@ func v1Task(t testing.TB) Group {
 func start(t testing.TB, g Group, script string) *exec.Cmd {
 	t.Helper()
 	dir, err := g.OpenDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := exec.Command("/proc/self/exe", "/bin/sh", "-c", script)
 	cmd.Env = append(os.Environ(), joinEnv+"="+strings.Join(g.TasksFiles(), ":"))
 	cmd.Stderr = os.Stderr
@@ -120,9 +109,7 @@ func start(t testing.TB, g Group, script string) *exec.Cmd {
 		defer dir.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return cmd
 }
@@ -131,17 +118,13 @@ func start(t testing.TB, g Group, script string) *exec.Cmd {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
+		must.False(t, time.Now().After(deadline), must.Sprintf("never happened: %s", what))
 	}
 }
 
 func countProcs(t testing.TB, g Group) int {
 	pids, err := g.Procs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return len(pids)
 }
 
@@ -149,9 +132,7 @@ func countProcs(t testing.TB, g Group) int {
 // in between come and go.
 func countSleeps(t testing.TB, g Group) (n int) {
 	pids, err := g.Procs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, pid := range pids {
 		if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(comm) == "sleep\n" {
 			n++

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,9 +44,9 @@ func TestV1Stats_CountTheWholeTree(t *testing.T) {
 		ThrottledPeriods: known(4), ThrottledTime: known(20),
 		RSS: known(20), Cache: known(10), Swap: known(30), Usage: known(60), UsagePeak: known(70), PIDs: known(5),
 	}
-	if got, err := g.Stats(); err != nil || got != want {
-		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
-	}
+	got, err := g.Stats()
+	must.NoError(t, err)
+	test.EqOp(t, want, got)
 }
 
 func TestV1OOMKills_CountSubgroups(t *testing.T) {
@@ -54,15 +56,12 @@ func TestV1OOMKills_CountSubgroups(t *testing.T) {
 		"memory/x/a/deep/memory.oom_control": "oom_kill 4\n",
 		"memory/x/gone/":                     "", // its files went while it was looked at
 	})
-	if n, err := g.OOMKills(); err != nil || n != 9 {
-		t.Errorf("got %d, %v", n, err)
-	}
-	if err := os.Remove(filepath.Join(g.V1["memory"], "memory.oom_control")); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := g.OOMKills(); err == nil {
-		t.Errorf("of a group that is gone: %d", n)
-	}
+	n, err := g.OOMKills()
+	must.NoError(t, err)
+	test.Eq(t, 9, n)
+	must.NoError(t, os.Remove(filepath.Join(g.V1["memory"], "memory.oom_control")))
+	n, err = g.OOMKills()
+	test.Error(t, err, test.Sprintf("of a group that is gone: %d", n))
 }
 
 func TestV1Kill_ThawsAfterAnError(t *testing.T) {
@@ -84,29 +83,19 @@ func TestV1Kill_ThawsAfterAnError(t *testing.T) {
 	g := v1Fixture(t, map[string]string{
 		"pids/x/cgroup.procs": strconv.Itoa(id) + "\n", "freezer/x/freezer.state": "THAWED",
 	})
-	if err := g.KillOnce(); err == nil {
-		t.Fatal("no error")
-	}
-	if state := content(t, g.V1["freezer"], "freezer.state")["freezer.state"]; state != "THAWED" {
-		t.Errorf("the group is %s", state)
-	}
+	must.Error(t, g.KillOnce(), must.Sprint("no error"))
+	test.Eq(t, "THAWED", content(t, g.V1["freezer"], "freezer.state")["freezer.state"], test.Sprint("the group"))
 }
 
 func TestV1Kill_FreezesFirst(t *testing.T) {
 	cmd := sleeper(t)
 	g := v1Fixture(t, map[string]string{"pids/x/cgroup.procs": strconv.Itoa(cmd.Process.Pid) + "\n"})
 	state := filepath.Join(g.V1["freezer"], "freezer.state")
-	if err := unix.Mkfifo(state, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Mkfifo(state, 0o600))
 	f, err := os.OpenFile(state, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer f.Close()
-	if err := g.KillOnce(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.KillOnce())
 	written := make([]byte, 100)
 	if n, err := f.Read(written); err != nil || string(written[:n]) != "FROZENTHAWED" {
 		t.Errorf("freezer.state was written %q, %v", written[:n], err)
@@ -120,9 +109,7 @@ func TestV1Kill_FreezesFirst(t *testing.T) {
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -138,32 +125,20 @@ func TestSignal_SparesProcessesOutsideOfTheGroup(t *testing.T) {
 	} {
 		g := v1Fixture(t, map[string]string{"freezer/x/freezer.state": ""})
 		procs := filepath.Join(g.V1["pids"], "cgroup.procs")
-		if err := unix.Mkfifo(procs, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, unix.Mkfifo(procs, 0o600))
 		done := make(chan error, 1)
 		go func() { done <- send(g) }()
 		w, err := os.OpenFile(procs, os.O_WRONLY, 0) // when it reads who is in the group
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		// this one was, and has left it when it is looked at again
-		if err := os.WriteFile(procs+".new", nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(procs+".new", procs); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.WriteString(strconv.Itoa(cmd.Process.Pid) + "\n"); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(procs+".new", nil, 0o600))
+		must.NoError(t, os.Rename(procs+".new", procs))
+		_, err = w.WriteString(strconv.Itoa(cmd.Process.Pid) + "\n")
+		must.NoError(t, err)
 		w.Close()
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := cmd.Process.Signal(unix.Signal(0)); err != nil || zombie(t, cmd.Process.Pid) {
-			t.Errorf("%s: it was hit: %v", name, err)
-		}
+		test.NoError(t, <-done, test.Sprint(name))
+		must.NoError(t, cmd.Process.Signal(unix.Signal(0)), must.Sprintf("%s: it was hit", name))
+		test.False(t, zombie(t, cmd.Process.Pid), test.Sprintf("%s: it was hit", name))
 	}
 }
 
@@ -171,29 +146,18 @@ func TestV1Kill_EndsWhatIsForkedBeforeTheFreeze(t *testing.T) {
 	first, late := sleeper(t), sleeper(t)
 	g := v1Fixture(t, map[string]string{"freezer/x/freezer.state": ""})
 	procs := filepath.Join(g.V1["pids"], "cgroup.procs")
-	if err := unix.Mkfifo(procs, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Mkfifo(procs, 0o600))
 	done := make(chan error, 1)
 	go func() { done <- g.KillOnce() }()
 	w, err := os.OpenFile(procs, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	both := strconv.Itoa(first.Process.Pid) + "\n" + strconv.Itoa(late.Process.Pid) + "\n"
-	if err := os.WriteFile(procs+".new", []byte(both), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(procs+".new", procs); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.WriteString(strconv.Itoa(first.Process.Pid) + "\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(procs+".new", []byte(both), 0o600))
+	must.NoError(t, os.Rename(procs+".new", procs))
+	_, err = w.WriteString(strconv.Itoa(first.Process.Pid) + "\n")
+	must.NoError(t, err)
 	w.Close()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-done)
 	for _, cmd := range []*exec.Cmd{first, late} {
 		eventually(t, "it is dead", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
@@ -209,9 +173,7 @@ func TestSignal_ReachesEveryProcessOfALargeGroup(t *testing.T) {
 		files["pids/x/cgroup.procs"] += strconv.Itoa(cmd.Process.Pid) + "\n"
 	}
 	g := v1Fixture(t, files)
-	if err := g.Signal(unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Signal(unix.SIGKILL))
 	for _, cmd := range all {
 		eventually(t, "it ends", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
@@ -236,8 +198,8 @@ func TestV1Empty_LooksAtEveryHierarchy(t *testing.T) {
 	} {
 		g := v1Fixture(t, map[string]string{"unified/x/cgroup.events": c.events, "pids/x/cgroup.procs": c.procs})
 		g.Unified = filepath.Join(filepath.Dir(filepath.Dir(g.V1["pids"])), "unified", "x")
-		if empty, err := g.Empty(); err != nil || empty != c.empty {
-			t.Errorf("%s: empty is %v, %v", name, empty, err)
-		}
+		empty, err := g.Empty()
+		must.NoError(t, err, must.Sprintf("%s: empty", name))
+		test.Eq(t, c.empty, empty, test.Sprintf("%s: empty", name))
 	}
 }

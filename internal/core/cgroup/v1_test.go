@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,14 +33,11 @@ func TestV1Limits_AreWritten(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			g := v1Task(t)
-			if err := g.Create(c.l); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, g.Create(c.l))
 			for name, want := range c.want {
 				controller, file, _ := strings.Cut(name, "/")
-				if got := strings.TrimSpace(string(mustRead(t, filepath.Join(g.V1[controller], file)))); got != want {
-					t.Errorf("%s: got %s, want %s", name, got, want)
-				}
+				test.Eq(t, want, strings.TrimSpace(string(mustRead(t, filepath.Join(g.V1[controller], file)))),
+					test.Sprint(name))
 			}
 		})
 	}
@@ -62,20 +60,17 @@ func TestV1Create_LeavesNothingAfterAnError(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			for _, dir := range g.Owned {
-				if exists(dir) || exists(filepath.Dir(dir)) {
-					t.Errorf("left behind: %s or its parent", dir)
-				}
+				must.False(t, exists(dir), must.Sprintf("left behind: %s or its parent", dir))
+				test.False(t, exists(filepath.Dir(dir)), test.Sprintf("left behind: %s or its parent", dir))
 			}
 		})
 	}
 	t.Run("a group that Nomad could not make", func(t *testing.T) {
 		g := v1Task(t)
-		if err := os.Remove(g.V1["memory"]); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Create(Limits{}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), g.V1["memory"]) {
-			t.Errorf("got %v", err)
-		}
+		must.NoError(t, os.Remove(g.V1["memory"]))
+		err := g.Create(Limits{})
+		must.ErrorIs(t, err, ErrUnavailable)
+		test.StrContains(t, err.Error(), g.V1["memory"])
 	})
 }
 
@@ -85,46 +80,33 @@ func TestV1Limits_SetReservedCores(t *testing.T) {
 	reserve := filepath.Join(filepath.Dir(share), "reserve")
 	g.V1["cpuset"] = filepath.Join(reserve, filepath.Base(g.V1["cpu"]))
 	for _, dir := range []string{reserve, g.V1["cpuset"]} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Mkdir(dir, 0o755))
 		defer removeTree(dir)
-		if err := writeFile(filepath.Join(dir, "cpuset.mems"), "0"); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, writeFile(filepath.Join(dir, "cpuset.mems"), "0"))
 		if dir == reserve {
-			if err := writeFile(filepath.Join(dir, "cpuset.cpus"), "0"); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, writeFile(filepath.Join(dir, "cpuset.cpus"), "0"))
 		}
 	}
-	if err := g.Create(Limits{Cpuset: "0"}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{Cpuset: "0"}))
 	cmd := start(t, g, "exec sleep 60")
 	eventually(t, "the task runs on core 0 alone", func() bool {
 		return strings.Contains(string(mustRead(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))),
 			"Cpus_allowed_list:\t0\n")
 	})
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Kill())
 }
 
 func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 	g := v1Task(t)
-	if err := g.Create(Limits{MemoryMax: 64 << 20}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{MemoryMax: 64 << 20}))
 	cmd := start(t, g, "exec sleep 60")
 	pid := cmd.Process.Pid
 	running(t, cmd, "sleep")
 	self := string(mustRead(t, fmt.Sprintf("/proc/%d/cgroup", pid)))
 	name := filepath.Base(g.V1["cpu"])
 	for _, controller := range []string{"freezer", "memory", "cpu", "cpuacct", "pids"} {
-		if !strings.Contains(self, controller+":") || strings.Count(self, name) < 5 {
-			t.Errorf("not in %s:\n%s", controller, self)
-		}
+		must.StrContains(t, self, controller+":", must.Sprintf("not in %s", controller))
+		test.False(t, strings.Count(self, name) < 5, test.Sprintf("not in %s", controller))
 	}
 	if !strings.Contains(self, "cpuset:/"+filepath.Base(filepath.Dir(filepath.Dir(g.V1["cpuset"])))+"/share\n") &&
 		!strings.Contains(self, "/share\n") {
@@ -133,75 +115,56 @@ func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 	if g.Unified != "" && !strings.Contains(self, "0::"+strings.TrimPrefix(g.Unified, "/sys/fs/cgroup/unified")+"\n") {
 		t.Errorf("not in the cgroup2 hierarchy:\n%s", self)
 	}
-	if pids, err := g.Procs(); err != nil || !slices.Equal(pids, []int{pid}) {
-		t.Errorf("processes: %v, %v; want %d", pids, err, pid)
-	}
-	if empty, err := g.Empty(); err != nil || empty {
-		t.Errorf("empty: %v, %v", empty, err)
-	}
-	if err := g.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	pids, err := g.Procs()
+	must.NoError(t, err, must.Sprintf("processes: %v, %v; want %d", pids, err, pid))
+	test.SliceEqOp(t, []int{pid}, pids, test.Sprintf("processes: %v, %v; want %d", pids, err, pid))
+	empty, err := g.Empty()
+	must.NoError(t, err, must.Sprintf("empty: %v", empty))
+	test.False(t, empty, test.Sprintf("empty: %v", empty))
+	must.NoError(t, g.Signal(unix.SIGTERM))
 	cmd.Wait()
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGTERM {
-		t.Errorf("ended by %v", ws)
-	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	test.Eq(t, syscall.SIGTERM, ws.Signal(), test.Sprintf("ended by %v", ws))
 	eventually(t, "the group is empty", func() bool { empty, _ := g.Empty(); return empty })
 }
 
 func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 	g := v1Task(t)
-	if err := g.Create(Limits{MemoryMax: 24 << 20}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{MemoryMax: 24 << 20}))
 	before, err := g.OOMKills()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := start(t, g, "tail /dev/zero") // keeps all of a line that never ends
 	cmd.Wait()
 	if n, err := g.OOMKills(); err != nil || n != before+1 {
 		t.Errorf("OOM kills: %d, then %d, %v", before, n, err)
 	}
 	s, err := g.Stats()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for name, v := range map[string]Value{
 		"cpu total": s.CPUTotal, "cpu user": s.CPUUser, "cpu system": s.CPUSystem, "rss": s.RSS, "cache": s.Cache,
 		"usage": s.Usage, "peak": s.UsagePeak, "pids": s.PIDs, "throttled periods": s.ThrottledPeriods, "throttled " +
 			"time": s.ThrottledTime,
 	} {
-		if !v.Known {
-			t.Errorf("%s is not known", name)
-		}
+		test.True(t, v.Known, test.Sprintf("%s is not known", name))
 	}
-	if s.CPUTotal.N == 0 || s.CPUTotal.N > uint64(time.Minute) || s.UsagePeak.N < 20<<20 || s.UsagePeak.N > 24<<20 {
-		t.Errorf("got %+v", s)
-	}
+	must.NotEq(t, 0, s.CPUTotal.N, must.Sprintf("got %+v", s))
+	must.False(t, s.CPUTotal.N > uint64(time.Minute), must.Sprintf("got %+v", s))
+	must.False(t, s.UsagePeak.N < 20<<20, must.Sprintf("got %+v", s))
+	test.False(t, s.UsagePeak.N > 24<<20, test.Sprintf("got %+v", s))
 }
 
 func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	g := v1Task(t)
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	// a task that may do so makes groups of its own
 	inner := filepath.Join(g.V1["memory"], "inner")
-	if err := os.Mkdir(inner, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
 	eventually(t, "the earlier run is there", func() bool { return countProcs(t, g) == 2 })
-	if err := writeFile(inner+"/cgroup.procs", strconv.Itoa(old.Process.Pid)); err != nil {
-		t.Fatal(err)
-	}
-	if n := countProcs(t, g); n != 2 {
-		t.Errorf("%d processes, want 2: one is in a group below", n)
-	}
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, writeFile(inner+"/cgroup.procs", strconv.Itoa(old.Process.Pid)))
+	n := countProcs(t, g)
+	test.Eq(t, 2, n, test.Sprintf("%d processes, want 2: one is in a group below", n))
+	must.NoError(t, g.Create(Limits{}))
 	if n := countProcs(t, g); n != 0 || exists(inner) {
 		t.Errorf("%d processes, and the inner group is there: %v", n, exists(inner))
 	}
@@ -210,31 +173,18 @@ func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 
 func TestV1Remove_IsIdempotentAndSparesTheLiving(t *testing.T) {
 	g := v1Task(t)
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	running(t, start(t, g, "exec sleep 60"), "sleep")
-	if err := g.Remove(); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("removed under a living process: %v", err)
-	}
-	if n := countProcs(t, g); n != 1 {
-		t.Errorf("%d processes", n)
-	}
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	test.ErrorIs(t, g.Remove(), unix.EBUSY, test.Sprint("removed under a living process"))
+	n := countProcs(t, g)
+	test.Eq(t, 1, n, test.Sprintf("%d processes", n))
+	must.NoError(t, g.Kill())
 	for range 2 {
-		if err := g.Remove(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Remove())
 	}
-	if err := g.Kill(); err != nil {
-		t.Errorf("killing what is gone: %v", err)
-	}
+	test.NoError(t, g.Kill(), test.Sprint("killing what is gone"))
 	for _, controller := range []string{"freezer", "memory", "cpu", "cpuset"} {
-		if !exists(g.V1[controller]) {
-			t.Errorf("Nomad's %s group was removed", controller)
-		}
+		test.True(t, exists(g.V1[controller]), test.Sprintf("Nomad's %s group was removed", controller))
 	}
 }
 
@@ -255,29 +205,17 @@ func TestV1Create_AndRemoveConcurrently(t *testing.T) {
 		}()
 	}
 	for range 8 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, <-done)
 	}
 }
 
 func TestRemove_LeavesAnOperatorsParent(t *testing.T) {
 	g := v1Task(t)
 	parent := filepath.Dir(g.V1["pids"])
-	if err := os.Mkdir(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(parent, 0o755))
 	defer os.Remove(parent)
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Remove(); err != nil {
-		t.Fatal(err)
-	}
-	if !exists(parent) {
-		t.Error("removed a directory that we did not make")
-	}
-	if err := os.Remove(parent); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
+	must.NoError(t, g.Remove())
+	test.True(t, exists(parent), test.Sprint("removed a directory that we did not make"))
+	must.NoError(t, os.Remove(parent))
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,16 +27,10 @@ func v2Task(t *testing.T) Group {
 		t.Skipf("needs a writable cgroup2 hierarchy; here the mode is %s. %s", s.Mode, s.Missing)
 	}
 	g := Group{Mode: V2, Path: filepath.Join(root, fmt.Sprintf("outrider-test-%d.scope", os.Getpid()))}
-	if err := os.Mkdir(g.Path, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(g.Path, 0o755))
 	t.Cleanup(func() {
-		if err := g.Kill(); err != nil {
-			t.Error(err)
-		}
-		if err := g.Remove(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Kill())
+		test.NoError(t, g.Remove())
 		if err := unix.Rmdir(g.Path); err != nil { // as Nomad does, so nothing may be below
 			t.Errorf("failed to remove the scope: %v", err)
 		}
@@ -44,59 +40,43 @@ func v2Task(t *testing.T) Group {
 
 func TestV2OpenDir_ClonesATaskIntoItsScope(t *testing.T) {
 	g := v2Task(t)
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Create(Limits{}))
 	cmd := start(t, g, "exec sleep 60")
 	if pids, err := g.Procs(); err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
 		t.Errorf("processes: %v, %v; want %d", pids, err, cmd.Process.Pid)
 	}
-	if s, err := g.Stats(); err != nil || !s.CPUTotal.Known || s.Usage.Known {
-		t.Errorf("stats: %+v, %v", s, err)
-	}
+	s, err := g.Stats()
+	must.NoError(t, err, must.Sprintf("stats: %+v", s))
+	must.True(t, s.CPUTotal.Known, must.Sprintf("stats: %+v", s))
+	test.False(t, s.Usage.Known, test.Sprintf("stats: %+v", s))
 	running(t, cmd, "sleep")
-	if err := g.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Signal(unix.SIGTERM))
 	cmd.Wait()
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGTERM {
-		t.Errorf("ended by %v", ws)
-	}
-	if empty, err := g.Empty(); err != nil || !empty {
-		t.Errorf("empty: %v, %v", empty, err)
-	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	test.Eq(t, syscall.SIGTERM, ws.Signal(), test.Sprintf("ended by %v", ws))
+	empty, err := g.Empty()
+	must.NoError(t, err, must.Sprintf("empty: %v", empty))
+	test.True(t, empty, test.Sprintf("empty: %v", empty))
 }
 
 func TestV2Kill_EndsATree(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("frozen=%v", frozen), func(t *testing.T) {
 			g := v2Task(t)
-			if err := g.Create(Limits{}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, g.Create(Limits{}))
 			cmd := start(t, g, daemons)
 			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			inner := filepath.Join(g.Path, "inner")
-			if err := os.Mkdir(inner, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := writeFile(inner+"/cgroup.procs", fmt.Sprint(cmd.Process.Pid)); err != nil {
-				t.Fatal(err)
-			}
-			if n := countProcs(t, g); n != 5 {
-				t.Errorf("%d processes, one of them in a group below; want 5", n)
-			}
+			must.NoError(t, os.Mkdir(inner, 0o755))
+			must.NoError(t, writeFile(inner+"/cgroup.procs", fmt.Sprint(cmd.Process.Pid)))
+			n := countProcs(t, g)
+			test.Eq(t, 5, n, test.Sprintf("%d processes, one of them in a group below; want 5", n))
 			if frozen {
-				if err := writeFile(g.Path+"/cgroup.freeze", "1"); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, writeFile(g.Path+"/cgroup.freeze", "1"))
 			}
-			if err := g.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if n := countProcs(t, g); n != 0 {
-				t.Errorf("%d processes are left", n)
-			}
+			must.NoError(t, g.Kill())
+			n = countProcs(t, g)
+			test.Eq(t, 0, n, test.Sprintf("%d processes are left", n))
 			if err := g.Create(Limits{}); err != nil { // the next run
 				t.Fatal(err)
 			}

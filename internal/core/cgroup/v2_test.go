@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // v2Files are the interface files of a scope as the kernel makes them.
@@ -59,17 +62,12 @@ func TestV2Limits_AreWritten(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			g := v2Fixture(t, nil)
-			if err := g.Create(c.l); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, g.Create(c.l))
 			for name, want := range c.want {
-				if got := content(t, g.Path, name)[name]; got != want {
-					t.Errorf("%s: got %q, want %q", name, got, want)
-				}
+				test.Eq(t, want, content(t, g.Path, name)[name], test.Sprint(name))
 			}
-			if err := g.Remove(); err != nil || !exists(g.Path) {
-				t.Errorf("Nomad's scope was touched: %v", err)
-			}
+			must.NoError(t, g.Remove(), must.Sprint("Nomad's scope was touched"))
+			test.True(t, exists(g.Path), test.Sprint("Nomad's scope was touched"))
 		})
 	}
 }
@@ -81,29 +79,24 @@ func TestV2Errors_SayWhatIsWrong(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), g.Path+"/memory.max") || !strings.Contains(err.Error(), `"4096"`) {
 			t.Errorf("got %v", err)
 		}
-		if errors.Is(err, ErrUnavailable) {
-			t.Errorf("a failed limit is taken for no cgroup at all: %v", err)
-		}
+		test.False(t, errors.Is(err, ErrUnavailable),
+			test.Sprintf("a failed limit is taken for no cgroup at all: %v", err))
 	})
 	t.Run("a controller that the machine lacks is no error", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.max": "-"})
 		g.Controllers = []string{"pids"}
-		if err := g.Create(Limits{MemoryMax: 4096, PidsMax: 3}); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Create(Limits{MemoryMax: 4096, PidsMax: 3}))
 	})
 	t.Run("a scope that Nomad could not make", func(t *testing.T) {
 		g := Group{Mode: V2, Path: filepath.Join(t.TempDir(), "a.web.scope")}
-		if err := g.Create(Limits{}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), g.Path) {
-			t.Errorf("got %v", err)
-		}
+		err := g.Create(Limits{})
+		must.ErrorIs(t, err, ErrUnavailable)
+		test.StrContains(t, err.Error(), g.Path)
 	})
 	for name, l := range map[string]Limits{"memory": {MemoryMax: -2}, "reservation": {MemoryLow: -1},
 		"processes": {PidsMax: -1}} {
 		t.Run("a negative limit of "+name, func(t *testing.T) {
-			if err := v2Fixture(t, nil).Create(l); err == nil || !strings.Contains(err.Error(), "negative") {
-				t.Errorf("got %v", err)
-			}
+			test.ErrorContains(t, v2Fixture(t, nil).Create(l), "negative")
 		})
 	}
 }
@@ -111,18 +104,11 @@ func TestV2Errors_SayWhatIsWrong(t *testing.T) {
 func TestV2Create_MakesAUsedScopeUsable(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.subtree_control": "cpu memory\n",
 		"cgroup.events": "populated 0\nfrozen 1\n", "inner/deep/": ""})
-	if err := g.Create(Limits{}); err != nil {
-		t.Fatal(err)
-	}
-	if got := content(t, g.Path, "cgroup.subtree_control")["cgroup.subtree_control"]; got != "-cpu -memory" {
-		t.Errorf("subtree_control: wrote %q", got)
-	}
-	if got := content(t, g.Path, "cgroup.freeze")["cgroup.freeze"]; !strings.HasPrefix(got, "0") {
-		t.Errorf("freeze: %q", got)
-	}
-	if exists(filepath.Join(g.Path, "inner")) {
-		t.Error("the task's sub-cgroups are still there")
-	}
+	must.NoError(t, g.Create(Limits{}))
+	test.Eq(t, "-cpu -memory", content(t, g.Path, "cgroup.subtree_control")["cgroup.subtree_control"],
+		test.Sprint("subtree_control: wrote"))
+	test.StrHasPrefix(t, "0", content(t, g.Path, "cgroup.freeze")["cgroup.freeze"], test.Sprint("freeze"))
+	test.False(t, exists(filepath.Join(g.Path, "inner")), test.Sprint("the task's sub-cgroups are still there"))
 }
 
 func TestV2Stats_AreRead(t *testing.T) {
@@ -133,40 +119,41 @@ func TestV2Stats_AreRead(t *testing.T) {
 		RSS: known(1024), Cache: known(2048), Swap: known(4096), Usage: known(8192), UsagePeak: known(16384), PIDs: known(5),
 	}
 	t.Run("everything", func(t *testing.T) {
-		if got, err := v2Fixture(t, nil).Stats(); err != nil || got != full {
-			t.Errorf("got %+v, %v", got, err)
-		}
+		got, err := v2Fixture(t, nil).Stats()
+		must.NoError(t, err)
+		test.EqOp(t, full, got)
 	})
 	t.Run("a kernel without peak and swap", func(t *testing.T) {
 		want := full
 		want.UsagePeak, want.Swap = Value{}, Value{}
 		g := v2Fixture(t, map[string]string{"memory.peak": "-", "memory.swap.current": "-"})
-		if got, err := g.Stats(); err != nil || got != want {
-			t.Errorf("got %+v, %v", got, err)
-		}
+		got, err := g.Stats()
+		must.NoError(t, err)
+		test.EqOp(t, want, got)
 	})
 	t.Run("no memory controller", func(t *testing.T) {
 		g := v2Fixture(t, nil)
 		g.Controllers = []string{"pids"}
-		if got, err := g.Stats(); err != nil || got.Usage.Known || got.RSS.Known || !got.CPUTotal.Known || !got.PIDs.Known {
-			t.Errorf("got %+v, %v", got, err)
-		}
+		got, err := g.Stats()
+		must.NoError(t, err, must.Sprintf("got %+v", got))
+		must.False(t, got.Usage.Known, must.Sprintf("got %+v", got))
+		must.False(t, got.RSS.Known, must.Sprintf("got %+v", got))
+		must.True(t, got.CPUTotal.Known, must.Sprintf("got %+v", got))
+		test.True(t, got.PIDs.Known, test.Sprintf("got %+v", got))
 	})
 	t.Run("a group that is gone", func(t *testing.T) {
-		if _, err := (Group{Mode: V2, Path: filepath.Join(t.TempDir(), "x")}).Stats(); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("got %v", err)
-		}
+		_, err := (Group{Mode: V2, Path: filepath.Join(t.TempDir(), "x")}).Stats()
+		test.ErrorIs(t, err, fs.ErrNotExist)
 	})
 	t.Run("a file that makes no sense", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.current": "max\n"})
-		if _, err := g.Stats(); err == nil || !strings.Contains(err.Error(), "memory.current") {
-			t.Errorf("got %v", err)
-		}
+		_, err := g.Stats()
+		test.ErrorContains(t, err, "memory.current")
 	})
 	t.Run("OOM kills", func(t *testing.T) {
-		if n, err := v2Fixture(t, nil).OOMKills(); err != nil || n != 3 {
-			t.Errorf("got %d, %v", n, err)
-		}
+		n, err := v2Fixture(t, nil).OOMKills()
+		must.NoError(t, err)
+		test.Eq(t, 3, n)
 	})
 }
 
@@ -174,33 +161,26 @@ func TestV2Procs_AreListed(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "30\n0\n7\n", "sub/cgroup.procs": "7\n8\n",
 		"sub/deep/cgroup.procs": "9\n", "cgroup.events": "populated 1\nfrozen 0\n"})
 	pids, err := g.Procs()
-	if err != nil || len(pids) != 4 || pids[0] != 7 || pids[3] != 30 {
-		t.Errorf("got %v, %v; want 7 8 9 30", pids, err)
-	}
-	if empty, err := g.Empty(); err != nil || empty {
-		t.Errorf("empty: %v, %v", empty, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 4, pids)
+	must.Eq(t, 7, pids[0])
+	test.Eq(t, 30, pids[3])
+	empty, err := g.Empty()
+	must.NoError(t, err, must.Sprintf("empty: %v", empty))
+	test.False(t, empty, test.Sprintf("empty: %v", empty))
 }
 
 func TestV2Kill_IsOneWrite(t *testing.T) {
 	// more than any pid_max
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"})
-	if err := g.KillOnce(); err != nil {
-		t.Fatal(err)
-	}
-	if got := content(t, g.Path, "cgroup.kill")["cgroup.kill"]; got != "1" {
-		t.Errorf("cgroup.kill: %q", got)
-	}
+	must.NoError(t, g.KillOnce())
+	test.Eq(t, "1", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill"))
 }
 
 func TestV2Kill_SparesAnEmptyGroup(t *testing.T) {
 	g := v2Fixture(t, nil)
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if got := content(t, g.Path, "cgroup.kill")["cgroup.kill"]; got != "" {
-		t.Errorf("cgroup.kill was written: %q", got)
-	}
+	must.NoError(t, g.Kill())
+	test.Eq(t, "", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill was written"))
 }
 
 func TestKill_RefusesTheCallersGroup(t *testing.T) {
@@ -209,54 +189,41 @@ func TestKill_RefusesTheCallersGroup(t *testing.T) {
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "below/cgroup.procs": self + "\n",
 		"cgroup.events": "populated 1\n"})
 	for name, err := range map[string]error{"kill": g.Kill(), "signal": g.Signal(0)} {
-		if !errors.Is(err, ErrSelf) {
-			t.Errorf("%s: got %v", name, err)
-		}
+		test.ErrorIs(t, err, ErrSelf, test.Sprint(name))
 	}
-	if got := content(t, g.Path, "cgroup.kill")["cgroup.kill"]; got != "" {
-		t.Errorf("cgroup.kill was written: %q", got)
-	}
+	test.Eq(t, "", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill was written"))
 }
 
 func mustRead(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return b
 }
 
 func TestGroup_OfNoModeDoesNothing(t *testing.T) {
 	for _, g := range []Group{{}, {Mode: None}} {
 		empty, err := g.Empty()
-		if err != nil || !empty {
-			t.Errorf("empty: %v, %v", empty, err)
-		}
+		must.NoError(t, err, must.Sprintf("empty: %v", empty))
+		test.True(t, empty, test.Sprintf("empty: %v", empty))
 		f, err := g.OpenDir()
-		if f != nil || err != nil {
-			t.Errorf("open: %v, %v", f, err)
-		}
-		if s, err := g.Stats(); err != nil || s != (Stats{}) {
-			t.Errorf("stats: %v, %v", s, err)
-		}
+		must.Nil(t, f, must.Sprint("open"))
+		test.NoError(t, err, test.Sprint("open"))
+		s, err := g.Stats()
+		must.NoError(t, err, must.Sprint("stats"))
+		test.EqOp(t, (Stats{}), s, test.Sprint("stats"))
 		for name, err := range map[string]error{"create": g.Create(Limits{MemoryMax: 1}), "kill": g.Kill(),
 			"signal": g.Signal(0), "remove": g.Remove(), "leave": g.Leave()} {
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			test.NoError(t, err, test.Sprint(name))
 		}
-		if n := len(g.TasksFiles()); n != 0 {
-			t.Errorf("%d files to join", n)
-		}
+		n := len(g.TasksFiles())
+		test.Eq(t, 0, n, test.Sprintf("%d files to join", n))
 	}
 }
 
 func TestWeight_IsThatOfTheOtherDrivers(t *testing.T) {
 	for shares, want := range map[uint64]uint64{1: 1, 2: 1, 10: 4, 100: 17, 1024: 100, 4000: 297, 262144: 10000,
 		1 << 40: 10000} {
-		if got := weight(shares); got != want {
-			t.Errorf("weight(%d) = %d, want %d", shares, got, want)
-		}
+		test.Eq(t, want, weight(shares), test.Sprintf("weight(%d", shares))
 	}
 }

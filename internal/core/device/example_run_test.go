@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
@@ -25,15 +27,11 @@ func init() {
 func host(t *testing.T) (config string, unplug, plug func()) {
 	dir := t.TempDir()
 	for _, name := range []string{"ttyS0", "ttyS1"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	move := func(from, to string) func() {
 		return func() {
-			if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)))
 		}
 	}
 	return `nodes = "` + dir + `/ttyS*"`, move("ttyS1", "away"), move("away", "ttyS1")
@@ -45,9 +43,9 @@ func TestExample_IsWholePlugin(t *testing.T) {
 	const soon = 30 * time.Second // on a busy machine
 	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 	r, err := m.Reserve("host/serial/port", "ttyS1")
-	if err != nil || r.Envs["SERIAL_PORTS"] != "ttyS1" || r.Devices[0].TaskPath != "/dev/ttyS1" {
-		t.Errorf("got %+v, %v", r, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", r))
+	must.Eq(t, "ttyS1", r.Envs["SERIAL_PORTS"], must.Sprintf("got %+v", r))
+	test.Eq(t, "/dev/ttyS1", r.Devices[0].TaskPath, test.Sprintf("got %+v", r))
 	unplug()
 	m.Want("host/serial/port: ttyS0 ttyS1(unplugged)", soon)
 	plug()

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
@@ -26,9 +28,8 @@ func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
 		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // another order, other pointers
 		time.Sleep(10 * time.Minute)
 		silent(t, ch)
-		if n := w.scanned(); n < 10 {
-			t.Errorf("%d scans in ten minutes", n)
-		}
+		n := w.scanned()
+		test.False(t, n < 10, test.Sprintf("%d scans in ten minutes", n))
 
 		changed := sticks("ea61", "c:1")
 		changed.Attributes["speed"] = structs.NewIntAttribute(12, "")
@@ -58,15 +59,12 @@ func TestFingerprint_FailedFirstScanSendsEmptyList(t *testing.T) {
 		want(t, next(t, ch), "")
 		time.Sleep(time.Hour)
 		silent(t, ch)
-		if n := log.count("the last list stays valid: no such file"); n != 1 {
-			t.Errorf("%d lines in\n%s", n, log)
-		}
+		n := log.count("the last list stays valid: no such file")
+		test.Eq(t, 1, n, test.Sprintf("%d lines in\n%s", n, log))
 		w.set(func(w *world) { w.err, w.groups = nil, []Group{sticks("ea60", "a:1")} })
 		time.Sleep(time.Minute)
 		want(t, next(t, ch), "ea60[a:1]=a:1")
-		if log.count("scanning for devices works again") != 1 {
-			t.Errorf("got\n%s", log)
-		}
+		test.Eq(t, 1, log.count("scanning for devices works again"), test.Sprintf("got\n%s", log))
 	})
 }
 
@@ -79,9 +77,7 @@ func TestFingerprint_HangingFirstScanSendsEmptyListSoon(t *testing.T) {
 		silent(t, ch)
 		time.Sleep(firstWait)
 		want(t, next(t, ch), "")
-		if log.count("the first scan takes long") != 1 {
-			t.Errorf("got\n%s", log)
-		}
+		test.Eq(t, 1, log.count("the first scan takes long"), test.Sprintf("got\n%s", log))
 		time.Sleep(time.Minute)
 		silent(t, ch)
 		close(w.hang)
@@ -116,13 +112,12 @@ func TestFingerprint_FailedScanKeepsList(t *testing.T) {
 			w.set(broken)
 			time.Sleep(time.Hour)
 			silent(t, ch)
-			if _, err := p.Reserve([]string{"a:1"}); err != nil {
-				t.Errorf("what is listed can't be reserved: %v", err)
-			}
+			_, err := p.Reserve([]string{"a:1"})
+			test.NoError(t, err, test.Sprint("what is listed can't be reserved"))
 		}
-		if log.count("code -4") != 1 || log.count("panic: libusb") != 1 || log.count("stack=") != 1 {
-			t.Errorf("got\n%s", log)
-		}
+		must.Eq(t, 1, log.count("code -4"), must.Sprintf("got\n%s", log))
+		must.Eq(t, 1, log.count("panic: libusb"), must.Sprintf("got\n%s", log))
+		test.Eq(t, 1, log.count("stack="), test.Sprintf("got\n%s", log))
 	})
 }
 
@@ -136,9 +131,8 @@ func TestFingerprint_PanicsBackOff(t *testing.T) {
 			p.kick.Kick()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := w.scanned(); n > 10 {
-			t.Errorf("%d scans that panic in a minute", n)
-		}
+		n := w.scanned()
+		test.False(t, n > 10, test.Sprintf("%d scans that panic in a minute", n))
 	})
 }
 
@@ -285,9 +279,8 @@ func TestFingerprint_DisabledNeverScans(t *testing.T) {
 		want(t, next(t, ch), "")
 		time.Sleep(time.Hour)
 		silent(t, ch)
-		if n := w.scanned(); n != 0 {
-			t.Errorf("%d scans", n)
-		}
+		n := w.scanned()
+		test.Eq(t, 0, n, test.Sprintf("%d scans", n))
 		_, err := p.Reserve([]string{"a:1"})
 		wantError(t, err, "the plugin is disabled in the agent's configuration")
 	})
@@ -306,18 +299,15 @@ func TestFingerprint_EndsWithContextOnly(t *testing.T) {
 					p, _ := start(t, supply(w))
 					ctx, cancel := context.WithCancel(t.Context())
 					ch, err := p.Fingerprint(ctx)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, err)
 					if take {
 						next(t, ch)
 					}
 					time.Sleep(time.Hour)
 					cancel()
 					synctest.Wait()
-					if r, open := <-ch; open {
-						t.Errorf("got %+v from an ended stream", r)
-					}
+					r, open := <-ch
+					test.False(t, open, test.Sprintf("got %+v from an ended stream", r))
 				})
 			})
 		}
@@ -330,14 +320,11 @@ func TestFingerprint_EndsThoughScanHangs(t *testing.T) {
 		p, _ := start(t, supplied(w))
 		ctx, cancel := context.WithCancel(t.Context())
 		ch, err := p.Fingerprint(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		cancel()
 		synctest.Wait()
-		if _, open := <-ch; open {
-			t.Error("got a list")
-		}
+		_, open := <-ch
+		test.False(t, open, test.Sprint("got a list"))
 		close(w.hang)
 	})
 }
@@ -369,9 +356,8 @@ func TestFingerprint_ScansNeverOverlap(t *testing.T) {
 		synctest.Wait()
 		second := stream(t, p)
 		time.Sleep(time.Minute)
-		if n := w.scanned(); n != 1 {
-			t.Errorf("%d scans at a time", n)
-		}
+		n := w.scanned()
+		test.Eq(t, 1, n, test.Sprintf("%d scans at a time", n))
 		want(t, next(t, second), "")
 		close(w.hang)
 		want(t, next(t, second), "ea60[a:1]=a:1")
@@ -429,18 +415,14 @@ func TestEvents_KickAndRestartAfterError(t *testing.T) {
 		next(t, ch)
 		time.Sleep(2500 * time.Millisecond) // 1 s, then 2 s
 		synctest.Wait()
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d calls after 2.5 s", n)
-		}
+		n := calls.Load()
+		test.Eq(t, 2, n, test.Sprintf("%d calls after 2.5 s", n))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := calls.Load(); n != 5 {
-			t.Errorf("%d calls", n)
-		}
+		n = calls.Load()
+		test.Eq(t, 5, n, test.Sprintf("%d calls", n))
 		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "it ended": 1} {
-			if log.count(text) != n {
-				t.Errorf("%q is not there %d times in\n%s", text, n, log)
-			}
+			test.Eq(t, n, log.count(text), test.Sprintf("%q is not there %d times in\n%s", text, n, log))
 		}
 		w.plug(sticks("ea60", "a:1"))
 		for range 3 {
@@ -481,9 +463,7 @@ func TestSetConfig_HasNoEffectAndRepeats(t *testing.T) {
 			return s, nil
 		}
 		for range 3 {
-			if err := p.SetConfig(&base.Config{PluginConfig: []byte{0x80}}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, p.SetConfig(&base.Config{PluginConfig: []byte{0x80}}))
 		}
 		time.Sleep(time.Hour)
 		if configured != 1 || w.scanned() != 0 {

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // world is an instance that a test changes.
@@ -119,9 +121,7 @@ func start(t *testing.T, i *instance) (*Server, *log) {
 	l := &log{}
 	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Trace}), Plugin[noConfig]{Name: "test"})
 	p.configure = func([]byte) (*instance, error) { return i, nil }
-	if err := p.SetConfig(&base.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.SetConfig(&base.Config{}))
 	return p, l
 }
 
@@ -129,9 +129,7 @@ func start(t *testing.T, i *instance) (*Server, *log) {
 func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	t.Helper()
 	ch, err := p.Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return ch
 }
 
@@ -146,13 +144,10 @@ func nextGroups(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.D
 	synctest.Wait()
 	select {
 	case r, open := <-ch:
-		if !open || r.Error != nil {
-			t.Fatalf("the stream ended: %+v", r)
-		}
+		must.True(t, open, must.Sprintf("the stream ended: %+v", r))
+		must.NoError(t, r.Error, must.Sprintf("the stream ended: %+v", r))
 		for _, g := range r.Devices {
-			if err := g.Validate(); err != nil {
-				t.Errorf("Nomad would drop the plugin: %v", err)
-			}
+			test.NoError(t, g.Validate(), test.Sprint("Nomad would drop the plugin"))
 		}
 		return r.Devices
 	default:
@@ -167,9 +162,7 @@ func silent(t *testing.T, ch <-chan *device.FingerprintResponse) {
 	synctest.Wait()
 	select {
 	case r, open := <-ch:
-		if !open {
-			t.Fatal("the stream ended")
-		}
+		must.True(t, open, must.Sprint("the stream ended"))
 		t.Fatalf("got %s", listing(r.Devices))
 	default:
 	}
@@ -197,16 +190,12 @@ func listing(groups []*device.DeviceGroup) string {
 
 func want(t *testing.T, got, want string) {
 	t.Helper()
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	test.Eq(t, want, got)
 }
 
 func wantError(t *testing.T, err error, text string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("got error %v, want %q", err, text)
-	}
+	test.ErrorContains(t, err, text, test.Sprint("got error"))
 }
 
 func toConfig(d *device.DeviceSpec) *drivers.DeviceConfig {

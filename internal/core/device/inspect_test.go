@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/nomad/helper/pointer"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func named(vendor, kind, name string, ids ...string) Group {
@@ -93,9 +95,9 @@ func TestInspect_LeavesOutWhatNomadRefuses(t *testing.T) {
 func TestInspect_RepairsShownText(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("Caf\xe9")), "bad\xff")})
 	d := s.devices["a:1"]
-	if len(left) > 0 || d.Problem != "bad\uFFFD" || *s.attributes[d.group]["product"].String != "Caf\uFFFD" {
-		t.Errorf("got %+v, %v", s, left)
-	}
+	must.SliceEmpty(t, left, must.Sprintf("got %+v", s))
+	must.Eq(t, "bad\uFFFD", d.Problem, must.Sprintf("got %+v", s))
+	test.Eq(t, "Caf\uFFFD", *s.attributes[d.group]["product"].String, test.Sprintf("got %+v", s))
 }
 
 // A terminal that shows the node must not be steered, nor a line of a log be forged.
@@ -103,10 +105,9 @@ func TestInspect_ReplacesUnprintableText(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 "+
 		"\u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
 	d := s.devices["a:1"]
-	if len(left) > 0 || d.Problem != "bad [ERROR] agent: stop " ||
-		*s.attributes[d.group]["product"].String != " ]0;root   txt.exe" {
-		t.Errorf("got %q, %q, %v", d.Problem, *s.attributes[d.group]["product"].String, left)
-	}
+	must.SliceEmpty(t, left)
+	must.Eq(t, "bad [ERROR] agent: stop ", d.Problem)
+	test.Eq(t, " ]0;root   txt.exe", *s.attributes[d.group]["product"].String)
 }
 
 // Nomad compares the list with the last: an order that is another each time is an update
@@ -122,9 +123,7 @@ func TestInspect_SortsGroups(t *testing.T) {
 		for _, g := range now.groups {
 			got = append(got, g.Devices[0].ID)
 		}
-		if want := []string{"1:x", "2:x", "3:x", "4:x", "5:x"}; !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		test.SliceEqOp(t, []string{"1:x", "2:x", "3:x", "4:x", "5:x"}, got)
 	}
 }
 
@@ -135,9 +134,7 @@ func TestInspect_KeepsPluginsAttributes(t *testing.T) {
 		w.plug(g)
 		p, _ := start(t, supplied(w))
 		next(t, stream(t, p))
-		if len(g.Attributes) != 1 {
-			t.Errorf("got %v", g.Attributes)
-		}
+		test.MapLen(t, 1, g.Attributes)
 	})
 }
 
@@ -149,10 +146,9 @@ func TestInspect_MergesGroupsOfOneName(t *testing.T) {
 		l := ledger{}
 		now, _ := l.enter(s, 0, time.Now())
 		want(t, listing(now.groups), "x[a:1 b:1 c:1]=a:1,b:1,c:1")
-		if len(left) != 1 || left[0] != `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ `+
-			`in it` {
-			t.Errorf("got %q", left)
-		}
+		must.SliceLen(t, 1, left)
+		test.Eq(t, `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ `+
+			`in it`, left[0])
 		if at := now.groups[0].Attributes; at["port"] != nil || at["usb_id"] == nil {
 			t.Errorf("got %v", at)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/helper/pointer"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -136,9 +137,7 @@ type rig struct {
 func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return conformance.Binary{Name: "nomad-device-" + role, Exe: exe, Env: map[string]string{roleVar: role},
 		Config: config}
 }

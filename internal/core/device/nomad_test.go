@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
@@ -27,9 +30,8 @@ func one() fileWorld { return fileWorld{Groups: []Group{sticks("ea60", "a:1")}} 
 func TestNomad_GetsChangesOnly(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
-	if n := r.Updates(); n != 1 {
-		t.Errorf("%d updates for the first list", n)
-	}
+	n := r.Updates()
+	test.Eq(t, 1, n, test.Sprintf("%d updates for the first list", n))
 	r.quiet()
 	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1", "a:1")}})
 	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
@@ -38,13 +40,11 @@ func TestNomad_GetsChangesOnly(t *testing.T) {
 	if a := r.Resources()[0].Attributes["ids"]; a == nil || *a.String != "b:1" {
 		t.Errorf("got attribute %v", a)
 	}
-	if n := r.Updates(); n != 3 {
-		t.Errorf("%d updates for a list and two changes", n)
-	}
+	n = r.Updates()
+	test.Eq(t, 3, n, test.Sprintf("%d updates for a list and two changes", n))
 	r.quiet()
-	if n := r.processes(); n != 1 {
-		t.Errorf("%d processes have scanned: only the one that serves may", n)
-	}
+	n = r.processes()
+	test.Eq(t, 1, n, test.Sprintf("%d processes have scanned: only the one that serves may", n))
 }
 
 func TestNomad_GetsEndOfGrace(t *testing.T) {
@@ -78,9 +78,7 @@ func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	die := filepath.Join(r.dir, "die")
-	if err := os.WriteFile(die, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(die, nil, 0o600))
 	r.KillPlugin()
 	for end := time.Now().Add(soon); !strings.Contains(r.Log(), "dispensing plugin failed"); {
 		if time.Sleep(10 * time.Millisecond); time.Now().After(end) {
@@ -91,34 +89,27 @@ func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	// until it is not started any more
 	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
 		info, err := os.Stat(die)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if info.Size() != deaths || deaths == 0 && time.Since(last) < soon {
 			deaths, last = info.Size(), time.Now()
 		}
 	}
-	if err := os.Remove(die); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(die))
 	sockets, _ := filepath.Glob(os.TempDir() + "/plugin*") // of those that died
 	for _, s := range sockets {
 		os.Remove(s)
 	}
-	if got := r.Devices(); got != a1 {
-		t.Fatalf("Nomad has %s: the test tests nothing", got)
-	}
+	got := r.Devices()
+	must.Eq(t, a1, got, must.Sprintf("Nomad has %s: the test tests nothing", got))
 	if got, err := r.Reserve("10c4/zigbee/ea60", "a:1"); err != nil || got.Envs["IDS"] != "a:1" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
 	r.scanned(2)
-	if got := r.Devices(); got != a1 {
-		t.Errorf("Nomad hears of changes, %s: it has not given the plugin up", got)
-	}
-	if _, err := r.Reserve("10c4/zigbee/ea60", "z:1"); err == nil {
-		t.Error("what is not there was reserved")
-	}
+	got = r.Devices()
+	test.Eq(t, a1, got, test.Sprintf("Nomad hears of changes, %s: it has not given the plugin up", got))
+	_, err := r.Reserve("10c4/zigbee/ea60", "z:1")
+	test.Error(t, err, test.Sprint("what is not there was reserved"))
 }
 
 func TestNomad_NoScanEndsPlugin(t *testing.T) {
@@ -152,9 +143,8 @@ func TestNomad_FailedFirstScanDoesNotDelayAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, w)
 			r.Want("", soon) // Nomad would wait for 50 s
-			if n := r.Updates(); n != 1 {
-				t.Errorf("%d updates", n)
-			}
+			n := r.Updates()
+			test.Eq(t, 1, n, test.Sprintf("%d updates", n))
 			r.quiet()
 			r.set(one())
 			r.Want(a1, soon)
@@ -168,13 +158,12 @@ func TestNomad_Reserves(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1 b:1\n10c4/zigbee/ea60 (unhealthy): c:1(there is no tty)", soon)
 
 	got, err := r.Reserve("10c4/zigbee/ea60", "b:1", "a:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	devices, _, err := reservation.Recall(got.Envs)
-	if err != nil || len(devices) != 1 || *devices[0] != *toConfig(got.Devices[0]) || got.Envs["IDS"] != "a:1,b:1" {
-		t.Errorf("got %+v, recalled %v, %v", got, devices, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v, recalled", got))
+	must.SliceLen(t, 1, devices, must.Sprintf("got %+v, recalled", got))
+	must.EqOp(t, *toConfig(got.Devices[0]), *devices[0], must.Sprintf("got %+v, recalled", got))
+	test.Eq(t, "a:1,b:1", got.Envs["IDS"], test.Sprintf("got %+v, recalled", got))
 	for _, c := range []struct {
 		group, id, want string
 	}{
@@ -197,9 +186,8 @@ func TestNomad_ReserveWaitsForReplug(t *testing.T) {
 	r.set(fileWorld{})
 	r.Want(a1+"(unplugged)", soon)
 	time.AfterFunc(300*time.Millisecond, func() { r.set(one()) })
-	if _, err := r.Reserve("10c4/zigbee/ea60", "a:1"); err != nil {
-		t.Error(err)
-	}
+	_, err := r.Reserve("10c4/zigbee/ea60", "a:1")
+	test.NoError(t, err)
 }
 
 func TestNomad_GetsStats(t *testing.T) {
@@ -225,9 +213,7 @@ func TestNomad_RefusesWrongConfiguration(t *testing.T) {
 		``:                              `dir`,
 		"dir = \"/x\"\nperiod = \"0s\"": "the time between scans is 0s: use 50ms or more",
 	} {
-		if got := conformance.RefuseManager(t, PluginBinary(t, "plugin", config)); !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		test.StrContains(t, conformance.RefuseManager(t, PluginBinary(t, "plugin", config)), want)
 	}
 }
 
@@ -258,9 +244,7 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 	for end := time.Now().Add(soon); n > before && time.Now().Before(end); n = fds() { // a scan has a file open
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n > before {
-		t.Errorf("%d file descriptors, %d before", n, before)
-	}
+	test.False(t, n > before, test.Sprintf("%d file descriptors, %d before", n, before))
 }
 
 // agentMain is an agent with the plugin until it is killed. It tells the plugin's
@@ -280,19 +264,13 @@ func TestNomad_PluginEndsWithAgent(t *testing.T) {
 	r := &rig{t: t, dir: t.TempDir()}
 	r.set(one())
 	temp, err := os.MkdirTemp("", "oa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer os.RemoveAll(temp)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNomad_PluginEndsWithAgent$")
 	cmd.Env = append(os.Environ(), roleVar+"=agent", worldVar+"="+r.dir, "TMPDIR="+temp, "OUTRIDER_ORPHAN_GRACE=3s")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	pid := 0
 	for lines := bufio.NewScanner(out); pid == 0 && lines.Scan(); {
 		fmt.Sscanf(lines.Text(), "plugin %d", &pid)
@@ -300,12 +278,9 @@ func TestNomad_PluginEndsWithAgent(t *testing.T) {
 	if pid == 0 {
 		t.Fatalf("no plugin was started: %v", cmd.Wait())
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // "signal: killed"
 	conformance.WantEnd(t, pid, soon)
-	if sockets, _ := filepath.Glob(filepath.Join(temp, "*", "plugin*")); len(sockets) > 0 {
-		t.Errorf("left: %v", sockets)
-	}
+	sockets, _ := filepath.Glob(filepath.Join(temp, "*", "plugin*"))
+	test.SliceEmpty(t, sockets, test.Sprint("left"))
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
@@ -23,13 +25,13 @@ func TestReserve_GivesAndRemembers(t *testing.T) {
 		p, _ := start(t, supplied(w))
 		next(t, stream(t, p))
 		r, err := p.Reserve([]string{"b:1", "a:1"})
-		if err != nil || r.Envs["IDS"] != "a:1,b:1" || len(r.Devices) != 2 {
-			t.Fatalf("got %+v, %v", r, err)
-		}
+		must.NoError(t, err, must.Sprintf("got %+v", r))
+		must.Eq(t, "a:1,b:1", r.Envs["IDS"], must.Sprintf("got %+v", r))
+		must.SliceLen(t, 2, r.Devices, must.Sprintf("got %+v", r))
 		devices, _, err := reservation.Recall(r.Envs)
-		if err != nil || len(devices) != 2 || *devices[1] != *toConfig(r.Devices[1]) {
-			t.Errorf("recalled %+v, %v", devices, err)
-		}
+		must.NoError(t, err, must.Sprint("recalled"))
+		must.SliceLen(t, 2, devices, must.Sprint("recalled"))
+		test.EqOp(t, *toConfig(r.Devices[1]), *devices[1], test.Sprint("recalled"))
 	})
 }
 
@@ -95,13 +97,9 @@ func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 	} {
 		err := s.refusal(c.ids)
 		wantError(t, err, c.want)
-		if errors.As(err, new(passing)) != c.passing {
-			t.Errorf("%v: got %T", c.ids, err)
-		}
+		test.Eq(t, c.passing, errors.As(err, new(passing)), test.Sprintf("%v: got %T", c.ids, err))
 	}
-	if err := s.refusal([]string{"c:1"}); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, s.refusal([]string{"c:1"}))
 	for _, failure := range []error{nil, errors.New("no such bus")} {
 		unscanned := newSnapshot()
 		if unscanned.failure = failure; !errors.As(unscanned.refusal([]string{"a:1"}), new(passing)) {
@@ -128,9 +126,7 @@ func TestReserve_HangingInstanceTimesOut(t *testing.T) {
 		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
 		wantError(t, err, "context deadline exceeded")
-		if took := time.Since(before); took != grantTime {
-			t.Errorf("it took %s", took)
-		}
+		test.Eq(t, grantTime, time.Since(before), test.Sprint("it took"))
 	})
 }
 
@@ -156,12 +152,11 @@ func TestReserve_WaitsForReplug(t *testing.T) {
 		}()
 		before := time.Now()
 		r, err := p.Reserve([]string{"a:1"})
-		if err != nil || r.Envs["IDS"] != "a:1" {
-			t.Fatalf("got %+v, %v", r, err)
-		}
-		if took := time.Since(before); took < 5*time.Second || took > 6500*time.Millisecond {
-			t.Errorf("it took %s", took)
-		}
+		must.NoError(t, err, must.Sprintf("got %+v", r))
+		must.Eq(t, "a:1", r.Envs["IDS"], must.Sprintf("got %+v", r))
+		took := time.Since(before)
+		must.False(t, took < 5*time.Second, must.Sprintf("it took %s", took))
+		test.False(t, took > 6500*time.Millisecond, test.Sprintf("it took %s", took))
 	})
 }
 
@@ -216,9 +211,9 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 			next(t, stream(t, p))
 			_, err := p.Reserve([]string{"a:1"})
 			wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 10s)`)
-			if n := w.reserved(); n < 9 || n > 12 {
-				t.Errorf("asked %d times in 10s", n)
-			}
+			n := w.reserved()
+			must.False(t, n < 9, must.Sprintf("asked %d times in 10s", n))
+			test.False(t, n > 12, test.Sprintf("asked %d times in 10s", n))
 		})
 	}
 }
@@ -235,9 +230,8 @@ func TestReserve_WithoutGraceFailsAtOnce(t *testing.T) {
 		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
 		wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 0s)`)
-		if took := time.Since(before); took > 0 {
-			t.Errorf("it took %s", took)
-		}
+		took := time.Since(before)
+		test.False(t, took > 0, test.Sprintf("it took %s", took))
 	})
 }
 
@@ -267,9 +261,9 @@ func TestReserve_WaitIsBounded(t *testing.T) {
 				before := time.Now()
 				_, err := p.Reserve([]string{"a:1"})
 				wantError(t, err, c.want)
-				if took := time.Since(before); took < c.wait-time.Second || took > c.wait+time.Second {
-					t.Errorf("it took %s, want %s", took, c.wait)
-				}
+				took := time.Since(before)
+				must.False(t, took < c.wait-time.Second, must.Sprintf("it took %s, want %s", took, c.wait))
+				test.False(t, took > c.wait+time.Second, test.Sprintf("it took %s, want %s", took, c.wait))
 			})
 		})
 	}
@@ -284,9 +278,8 @@ func TestReserve_WaitsForFirstScan(t *testing.T) {
 		p, _ := start(t, s)
 		stream(t, p)
 		go func() { time.Sleep(5 * time.Second); close(w.hang) }()
-		if _, err := p.Reserve([]string{"a:1"}); err != nil {
-			t.Error(err)
-		}
+		_, err := p.Reserve([]string{"a:1"})
+		test.NoError(t, err)
 	})
 }
 
@@ -298,9 +291,9 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1", "b:1"))
 		p, l := start(t, supplied(w))
 		for range 2 {
-			if r, err := p.Reserve([]string{"a:1"}); err != nil || r.Envs["IDS"] != "a:1" {
-				t.Fatalf("got %+v, %v", r, err)
-			}
+			r, err := p.Reserve([]string{"a:1"})
+			must.NoError(t, err, must.Sprintf("got %+v", r))
+			must.Eq(t, "a:1", r.Envs["IDS"], must.Sprintf("got %+v", r))
 		}
 		if w.scanned() != 1 {
 			t.Errorf("it scanned %d times", w.scanned())
@@ -311,16 +304,14 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		wantError(t, err, `device "b:1" is not there, or no longer there (there is a:1) (Nomad does not ask for the list of `+
 			`devices: it has given up this plugin, `+
 			`and misses every change since: restart the agent)`)
-		if n := l.count("restart the agent"); n != 1 {
-			t.Errorf("the log says so %d times", n)
-		}
+		n := l.count("restart the agent")
+		test.Eq(t, 1, n, test.Sprintf("the log says so %d times", n))
 
 		next(t, stream(t, p)) // of the agent that was restarted
 		scans := w.scanned()
 		time.Sleep(3*time.Minute + time.Second)
-		if n := w.scanned() - scans; n != 3 {
-			t.Errorf("%d scans in three periods: two loops run", n)
-		}
+		n = w.scanned() - scans
+		test.Eq(t, 3, n, test.Sprintf("%d scans in three periods: two loops run", n))
 		if _, err := p.Reserve([]string{"b:1"}); err == nil || strings.Contains(err.Error(), "restart") {
 			t.Errorf("got %v", err)
 		}
@@ -333,14 +324,11 @@ func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
 		p, l := start(t, supplied(w))
-		if _, err := p.Reserve([]string{"a:1"}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.Reserve([]string{"a:1"})
+		must.NoError(t, err)
 		want(t, next(t, stream(t, p)), "ea60[a:1]=a:1")
 		time.Sleep(time.Minute)
-		if l.count("restart the agent") > 0 {
-			t.Errorf("it logs %s", l)
-		}
+		test.False(t, l.count("restart the agent") > 0, test.Sprintf("it logs %s", l))
 	})
 }
 
@@ -359,9 +347,7 @@ func TestReserve_ErrorAfterStreamAsksForNoRestart(t *testing.T) {
 		close(w.hang)
 		err := <-failed
 		wantError(t, err, `device "z:1" is not there`)
-		if strings.Contains(err.Error(), "restart") {
-			t.Errorf("got %v", err)
-		}
+		test.StrNotContains(t, err.Error(), "restart", test.Sprintf("got %v", err))
 	})
 }
 
@@ -383,9 +369,7 @@ func TestReserve_SaysWhyThereIsNoList(t *testing.T) {
 		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
 		wantError(t, err, "devices have not been listed yet: no such file (after a wait of 10s)")
-		if took := time.Since(before); took != scanWait {
-			t.Errorf("it took %s", took)
-		}
+		test.Eq(t, scanWait, time.Since(before), test.Sprint("it took"))
 	})
 }
 
@@ -405,12 +389,11 @@ func TestReserve_ScansEachSecondWhileWaiting(t *testing.T) {
 				p.kick.Kick()
 				synctest.Wait()
 				before := w.scanned()
-				if _, err := p.Reserve([]string{"a:1"}); err == nil {
-					t.Error("it was given")
-				}
-				if n := w.scanned() - before; n < 2 || n > 13 {
-					t.Errorf("%d scans in 10 s", n)
-				}
+				_, err := p.Reserve([]string{"a:1"})
+				test.Error(t, err, test.Sprint("it was given"))
+				n := w.scanned() - before
+				must.False(t, n < 2, must.Sprintf("%d scans in 10 s", n))
+				test.False(t, n > 13, test.Sprintf("%d scans in 10 s", n))
 			})
 		})
 	}
@@ -425,9 +408,7 @@ func TestReserve_EndsWithPlugin(t *testing.T) {
 			error) {
 			return w, nil
 		}})
-		if err := p.SetConfig(&base.Config{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, p.SetConfig(&base.Config{}))
 		time.AfterFunc(time.Second, cancel)
 		_, err := p.Reserve([]string{"a:1"})
 		wantError(t, err, "devices have not been listed yet (and the plugin ends)")
@@ -463,9 +444,7 @@ func TestReserve_BadAnswerHarmsOnlyItsTask(t *testing.T) {
 				next(t, ch)
 				r, err := p.Reserve([]string{"a:1"})
 				wantError(t, err, c.want)
-				if r != nil {
-					t.Errorf("got %+v", r)
-				}
+				test.Nil(t, r)
 				time.Sleep(time.Minute)
 				silent(t, ch)
 			})

@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // These tests cover mistakes of the device plugin that Nomad's documentation shows as an
@@ -21,14 +23,10 @@ func TestFingerprint_SurvivesTransientError(t *testing.T) {
 	pid := r.PID()
 	r.set(fileWorld{Err: "libusb: no device [code -4]"})
 	r.scanned(3)
-	if got := r.Devices(); got != a1 {
-		t.Errorf("the node has %q", got)
-	}
+	test.Eq(t, a1, r.Devices(), test.Sprint("the node has"))
 	r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
 	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
-	if r.PID() != pid {
-		t.Error("it was started anew")
-	}
+	test.Eq(t, pid, r.PID(), test.Sprint("it was started anew"))
 }
 
 func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
@@ -52,9 +50,8 @@ func TestFingerprint_PanicIsNoCrashLoop(t *testing.T) {
 	r := startRig(t, fileWorld{Panic: "libusb: unknown error [code -99]"})
 	r.Want("", soon)
 	time.Sleep(time.Second)
-	if n := r.processes(); n != 1 {
-		t.Errorf("%d processes in a second", n)
-	}
+	n := r.processes()
+	test.Eq(t, 1, n, test.Sprintf("%d processes in a second", n))
 	r.set(one())
 	r.Want(a1, soon)
 }
@@ -135,12 +132,10 @@ func TestReserve_IsSafeDuringScans(t *testing.T) {
 		all.Go(func() {
 			for range 200 {
 				p.kick.Kick()
-				if _, err := p.Reserve([]string{"a:1"}); err != nil {
-					t.Error(err)
-				}
-				if r, err := p.Reserve(nil); err == nil {
-					t.Errorf("nothing was reserved with success: %+v", r)
-				}
+				_, err := p.Reserve([]string{"a:1"})
+				test.NoError(t, err)
+				r, err := p.Reserve(nil)
+				test.Error(t, err, test.Sprintf("nothing was reserved with success: %+v", r))
 			}
 		})
 	}
@@ -154,9 +149,7 @@ func TestFingerprint_StopsAfterEnd(t *testing.T) {
 		p, _ := start(t, supplied(w))
 		ctx, cancel := context.WithCancel(t.Context())
 		ch, err := p.Fingerprint(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		synctest.Wait() // into the first scan
 		cancel()
 		close(w.hang)
@@ -164,9 +157,8 @@ func TestFingerprint_StopsAfterEnd(t *testing.T) {
 			t.Errorf("got %s", listing(r.Devices))
 		}
 		time.Sleep(time.Hour)
-		if n := w.scanned(); n != 1 {
-			t.Errorf("%d scans", n)
-		}
+		n := w.scanned()
+		test.Eq(t, 1, n, test.Sprintf("%d scans", n))
 	})
 }
 
@@ -180,8 +172,7 @@ func TestFingerprint_LogsNothingWithoutChange(t *testing.T) {
 		want(t, log.String(), "")
 		w.set(func(w *world) { w.err = errors.New("no such file") })
 		time.Sleep(24 * time.Hour)
-		if n := log.count("\n"); n != 1 {
-			t.Errorf("%d lines in\n%s", n, log)
-		}
+		n := log.count("\n")
+		test.Eq(t, 1, n, test.Sprintf("%d lines in\n%s", n, log))
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/nomad/helper/pointer"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 type meter func(ids []string) (map[string]*device.DeviceStats, error)
@@ -26,9 +28,7 @@ func measured(t *testing.T, w *world, m StatsReporter) (*Server, *log, <-chan *d
 	p, log := start(t, s)
 	next(t, stream(t, p))
 	ch, err := p.Stats(t.Context(), 5*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return p, log, ch
 }
 
@@ -37,9 +37,8 @@ func nextStats(t *testing.T, ch <-chan *device.StatsResponse) []*device.DeviceGr
 	synctest.Wait()
 	select {
 	case r, open := <-ch:
-		if !open || r.Error != nil {
-			t.Fatalf("the stream ended: %+v", r)
-		}
+		must.True(t, open, must.Sprintf("the stream ended: %+v", r))
+		must.NoError(t, r.Error, must.Sprintf("the stream ended: %+v", r))
 		return r.Groups
 	default:
 		t.Fatal("nothing was sent")
@@ -71,16 +70,17 @@ func TestStats_UseNamesOfFingerprint(t *testing.T) {
 			return all, nil
 		}))
 		groups := nextStats(t, ch)
-		if len(groups) != 2 || groups[0].Name != "ea60" || groups[1].Name != "ea60 (unhealthy)" ||
-			groups[0].Vendor != "10c4" || groups[0].Type != "zigbee" {
-			t.Fatalf("got %+v", groups)
-		}
+		must.SliceLen(t, 2, groups)
+		must.Eq(t, "ea60", groups[0].Name)
+		must.Eq(t, "ea60 (unhealthy)", groups[1].Name)
+		must.Eq(t, "10c4", groups[0].Vendor)
+		must.Eq(t, "zigbee", groups[0].Type)
 		if i := groups[0].InstanceStats; len(i) != 1 || i["a:1"] == nil {
 			t.Errorf("got %v", i)
 		}
-		if i := groups[1].InstanceStats; len(i) != 1 || *i["c:1"].Summary.StringVal != "there is no tty" {
-			t.Errorf("got %v", i)
-		}
+		i := groups[1].InstanceStats
+		must.MapLen(t, 1, i)
+		test.Eq(t, "there is no tty", *i["c:1"].Summary.StringVal)
 	})
 }
 
@@ -131,9 +131,7 @@ func TestStats_AreCompleteAndEncodable(t *testing.T) {
 			b.Stats.Nested["power"].Attributes["mA"] == nil {
 			t.Errorf("got %+v", b.Stats)
 		}
-		if len(sick.Attributes) != 4 {
-			t.Error("the plugin's own object was changed")
-		}
+		test.MapLen(t, 4, sick.Attributes, test.Sprint("the plugin's own object was changed"))
 	})
 }
 
@@ -155,15 +153,11 @@ func TestStats_FailureSkipsPeriod(t *testing.T) {
 		noStats(t, ch)
 		for _, line := range []string{"failed to measure devices: no such attribute",
 			"failed to measure devices: panic: index out of range"} {
-			if log.count(line) != 1 {
-				t.Errorf("no single %q in\n%s", line, log)
-			}
+			test.Eq(t, 1, log.count(line), test.Sprintf("no single %q in\n%s", line, log))
 		}
 		time.Sleep(5 * time.Second)
 		nextStats(t, ch)
-		if log.count("measuring devices works again") != 1 {
-			t.Errorf("got\n%s", log)
-		}
+		test.Eq(t, 1, log.count("measuring devices works again"), test.Sprintf("got\n%s", log))
 	})
 }
 
@@ -180,9 +174,7 @@ func TestStats_NoneWithoutDevicesOrReporter(t *testing.T) {
 		p, _ := start(t, supplied(w))
 		next(t, stream(t, p))
 		ch, err := p.Stats(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		time.Sleep(time.Minute)
 		noStats(t, ch)
 	})
@@ -201,9 +193,7 @@ func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 			p, _ := start(t, s)
 			next(t, stream(t, p))
 			ch, err := p.Stats(t.Context(), interval)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			nextStats(t, ch)
 			noStats(t, ch)
 			time.Sleep(time.Second)
@@ -226,18 +216,15 @@ func TestStats_EndWithContextOnly(t *testing.T) {
 				next(t, stream(t, p))
 				ctx, cancel := context.WithCancel(t.Context())
 				ch, err := p.Stats(ctx, -time.Second)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				if take {
 					nextStats(t, ch)
 				}
 				time.Sleep(time.Hour)
 				cancel()
 				synctest.Wait()
-				if r, open := <-ch; open {
-					t.Errorf("got %+v from an ended stream", r)
-				}
+				r, open := <-ch
+				test.False(t, open, test.Sprintf("got %+v from an ended stream", r))
 			})
 		})
 	}

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -27,9 +28,9 @@ type onceTask struct {
 
 func (a *agent) onceTask(change ...func(*drivers.TaskConfig)) *onceTask {
 	lines := filepath.Join(a.state, "lines"+mark())
-	must(a.t, os.Chmod(a.state, 0o755))
-	must(a.t, os.WriteFile(lines, nil, 0o666))
-	must(a.t, os.Chmod(lines, 0o666))
+	must.NoError(a.t, os.Chmod(a.state, 0o755))
+	must.NoError(a.t, os.WriteFile(lines, nil, 0o666))
+	must.NoError(a.t, os.Chmod(lines, 0o666))
 	script := "echo x >> " + lines + "; echo first; echo first >&2; while [ ! -e " + lines + ".go ]; do sleep 0.01; done; echo last; exit 7"
 	return &onceTask{a: a, lines: lines, script: script, cfg: a.shell(script, "", change...)}
 }
@@ -53,7 +54,7 @@ func (o *onceTask) running() {
 	eventually(o.a.t, "it runs", func() bool { return strings.Contains(o.a.output(o.cfg), "first") })
 }
 
-func (o *onceTask) end() { must(o.a.t, os.WriteFile(o.lines+".go", nil, 0o600)) }
+func (o *onceTask) end() { must.NoError(o.a.t, os.WriteFile(o.lines+".go", nil, 0o600)) }
 
 // known are the ids of the tasks that the driver has.
 func (a *agent) known() (ids []string) {
@@ -92,22 +93,18 @@ func TestStartTask_ReturnsTheRunThatNoAgentKnows(t *testing.T) {
 				}
 				next := o.again("")
 				a.run(next)
-				if got := a.pid(next.ID); got != pid {
-					t.Errorf("its process is %d, it was %d", got, pid)
-				}
-				if known := a.known(); len(known) != 1 || known[0] != next.ID {
-					t.Errorf("the driver knows %q", known)
-				}
+				got := a.pid(next.ID)
+				test.Eq(t, pid, got, test.Sprintf("its process is %d, it was", got))
+				known := a.known()
+				must.SliceLen(t, 1, known, must.Sprint("the driver knows"))
+				test.Eq(t, next.ID, known[0], test.Sprint("the driver knows"))
 				o.end()
-				if r := a.wait(next.ID); r.ExitCode != 7 || r.Err != nil {
-					t.Errorf("got %+v", r)
-				}
-				if n := o.begun(); n != 1 {
-					t.Errorf("it was started %d times", n)
-				}
-				if out := a.output(o.cfg); out != "first\nlast\n" {
-					t.Errorf("output %q", out)
-				}
+				r := a.wait(next.ID)
+				must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
+				test.NoError(t, r.Err, test.Sprintf("got %+v", r))
+				n := o.begun()
+				test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
+				test.Eq(t, "first\nlast\n", a.output(o.cfg), test.Sprint("output"))
 				mu.Lock()
 				if e := said[next.ID]; e.Exit == nil || e.StderrFrom != (task.LogPlace{}) {
 					t.Errorf("its end is explained by %+v", e)
@@ -133,16 +130,16 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 	}{
 		"it was waited for": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
-			must(t, err)
+			must.NoError(t, err)
 		}, same},
 		"it was waited for, another plugin": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
-			must(t, err)
+			must.NoError(t, err)
 			a.restart()
 		}, same},
-		"it was recovered":                   {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must(t, a.RecoverTask(th)) }, same},
-		"it was recovered by another plugin": {func(t *testing.T, a *agent, th *drivers.TaskHandle) { a.restart(); must(t, a.RecoverTask(th)) }, same},
-		"it was stopped":                     {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must(t, a.StopTask(th.Config.ID, 0, "")) }, same},
+		"it was recovered":                   {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must.NoError(t, a.RecoverTask(th)) }, same},
+		"it was recovered by another plugin": {func(t *testing.T, a *agent, th *drivers.TaskHandle) { a.restart(); must.NoError(t, a.RecoverTask(th)) }, same},
+		"it was stopped":                     {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must.NoError(t, a.StopTask(th.Config.ID, 0, "")) }, same},
 		"the configuration changed":          {nil, config(`kill_mode = "all"`)},
 		"a limit changed": {nil, with(func(c *drivers.TaskConfig) {
 			c.Resources.NomadResources.Memory.MemoryMB = 64
@@ -167,19 +164,16 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 			}
 			next := c.next(o)
 			a.run(next)
-			if a.pid(next.ID) == pid {
-				t.Error("it is the process from before")
-			}
+			test.NotEq(t, pid, a.pid(next.ID), test.Sprint("it is the process from before"))
 			o.end()
-			if r := a.wait(next.ID); r.ExitCode != 7 || r.Err != nil {
-				t.Errorf("got %+v", r)
-			}
-			if n := o.begun(); n != 2 {
-				t.Errorf("it was started %d times", n)
-			}
-			if known := a.known(); len(known) != 1 || known[0] != next.ID {
-				t.Errorf("the driver knows %q", known)
-			}
+			r := a.wait(next.ID)
+			must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
+			test.NoError(t, r.Err, test.Sprintf("got %+v", r))
+			n := o.begun()
+			test.Eq(t, 2, n, test.Sprintf("it was started %d times", n))
+			known := a.known()
+			must.SliceLen(t, 1, known, must.Sprint("the driver knows"))
+			test.Eq(t, next.ID, known[0], test.Sprint("the driver knows"))
 			a.destroy(next.ID)
 		})
 	}
@@ -190,18 +184,16 @@ func TestRequestOf_CoversTheFIFOsOfLogmon(t *testing.T) {
 		cfg := &drivers.TaskConfig{StdoutPath: "/alloc/out", StderrPath: "/alloc/err"}
 		request := func() string {
 			out, err := outputOf(cfg, nil, task.CollectorNomad)
-			must(t, err)
+			must.NoError(t, err)
 			r, err := requestOf(nil, task.State{Output: out})
-			must(t, err)
+			must.NoError(t, err)
 			return r
 		}
 		before := request()
 		if !same {
 			cfg.StderrPath = "/alloc/elsewhere"
 		}
-		if got := request() == before; got != same {
-			t.Errorf("the same FIFOs: %v, the same request: %v", same, got)
-		}
+		test.Eq(t, same, request() == before, test.Sprintf("the same FIFOs: %v, the same request", same))
 	}
 }
 
@@ -216,11 +208,10 @@ func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
 		return c
 	}
 	first, err := requestOf(config(), task.State{ID: "a"})
-	must(t, err)
+	must.NoError(t, err)
 	for range 20 {
-		if got, err := requestOf(config(), task.State{ID: "b", Command: task.Command{Env: []string{"A=b"}}}); got != first {
-			t.Fatalf("got %s, %v, want %s", got, err, first)
-		}
+		got, err := requestOf(config(), task.State{ID: "b", Command: task.Command{Env: []string{"A=b"}}})
+		must.Eq(t, first, got, must.Sprintf("got %s, %v", got, err))
 	}
 }
 
@@ -246,11 +237,10 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			a := start(t, nil)
 			cfg := a.shell("exit 7", "")
 			th := wire(t, a.run(cfg))
-			if r := a.wait(cfg.ID); r.ExitCode != 7 {
-				t.Fatalf("got %+v", r)
-			}
+			r := a.wait(cfg.ID)
+			must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
 			h, err := a.driver.handle(cfg.ID)
-			must(t, err)
+			must.NoError(t, err)
 			slow := slowDestroy{h.task, make(chan struct{}), make(chan struct{})}
 			h.task = slow
 			over := make(chan error, 1)
@@ -277,25 +267,23 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 				destroy()
 				recover()
 			}
-			must(t, await(t, "DestroyTask", over))
-			must(t, await(t, "RecoverTask", recovered))
+			must.NoError(t, await(t, "DestroyTask", over))
+			must.NoError(t, await(t, "RecoverTask", recovered))
 			if under == "before DestroyTask" { // that was its own wish
-				if _, err := a.driver.WaitTask(t.Context(), cfg.ID); !errors.Is(err, drivers.ErrTaskNotFound) {
-					t.Errorf("got %v", err)
-				}
+				_, err := a.driver.WaitTask(t.Context(), cfg.ID)
+				test.ErrorIs(t, err, drivers.ErrTaskNotFound)
 				return
 			}
-			if r := a.wait(cfg.ID); r.ExitCode != 7 || r.Err != nil {
-				t.Errorf("got %+v", r)
-			}
-			if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateExited || s.ExitResult.ExitCode != 7 {
-				t.Errorf("it is %+v, %v", s, err)
-			}
-			must(t, a.StopTask(cfg.ID, 0, ""))
+			r = a.wait(cfg.ID)
+			must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
+			test.NoError(t, r.Err, test.Sprintf("got %+v", r))
+			s, err := a.InspectTask(cfg.ID)
+			must.NoError(t, err, must.Sprintf("it is %+v", s))
+			must.Eq(t, drivers.TaskStateExited, s.State, must.Sprintf("it is %+v", s))
+			test.Eq(t, 7, s.ExitResult.ExitCode, test.Sprintf("it is %+v", s))
+			must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 			a.destroy(cfg.ID)
-			if known := a.known(); len(known) != 0 {
-				t.Errorf("the driver knows %q", known)
-			}
+			test.SliceEmpty(t, a.known(), test.Sprint("the driver knows"))
 		})
 	}
 }
@@ -308,24 +296,21 @@ func TestRetire_BoundsTheExitsOfDestroyedTasks(t *testing.T) {
 		d.handles[h.config.ID] = h
 		d.retire(h)
 	}
-	if len(d.destroyed) != maxDestroyed || len(d.handles) != 0 {
-		t.Errorf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles))
-	}
-	if newest := fmt.Sprint(maxDestroyed + 4); !d.restore(newest) || d.handles[newest].task.Exit().Code != maxDestroyed+4 {
-		t.Error("the newest is gone")
-	}
-	if d.restore("4") {
-		t.Error("the oldest is kept")
-	}
+	must.SliceLen(t, maxDestroyed, d.destroyed,
+		must.Sprintf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles)))
+	test.MapEmpty(t, d.handles, test.Sprintf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles)))
+	newest := fmt.Sprint(maxDestroyed + 4)
+	must.True(t, d.restore(newest), must.Sprint("the newest is gone"))
+	test.Eq(t, maxDestroyed+4, d.handles[newest].task.Exit().Code, test.Sprint("the newest is gone"))
+	test.False(t, d.restore("4"), test.Sprint("the oldest is kept"))
 }
 
 func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
-	must(t, err)
-	if _, err := d.onlyStart(t.Context(), "another"); err != nil {
-		t.Errorf("another task's start: %v", err)
-	}
+	must.NoError(t, err)
+	_, err = d.onlyStart(t.Context(), "another")
+	test.NoError(t, err, test.Sprint("another task's start"))
 	gone, kill := context.WithCancel(t.Context())
 	told := make(chan error, 1)
 	go func() {
@@ -333,9 +318,7 @@ func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 		told <- err
 	}()
 	kill()
-	if err := await(t, "its answer", told); !errors.Is(err, context.Canceled) {
-		t.Errorf("while it waits: %v", err)
-	}
+	test.ErrorIs(t, await(t, "its answer", told), context.Canceled, test.Sprint("while it waits"))
 	next := make(chan error, 1)
 	go func() {
 		_, err := d.onlyStart(t.Context(), "run")
@@ -347,8 +330,7 @@ func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	over()
-	must(t, await(t, "the next start", next))
-	if _, err := d.onlyStart(gone, "free"); !errors.Is(err, context.Canceled) {
-		t.Errorf("of an agent that is gone: %v", err)
-	}
+	must.NoError(t, await(t, "the next start", next))
+	_, err = d.onlyStart(gone, "free")
+	test.ErrorIs(t, err, context.Canceled, test.Sprint("of an agent that is gone"))
 }

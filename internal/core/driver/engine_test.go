@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -133,52 +135,35 @@ func TestEngine_UsesOptionalMethods(t *testing.T) {
 	a := startInstance(t, testInstance{engine: e}, nil)
 	cfg := a.program("deaf", "0")
 	th, network, err := a.driver.StartTask(cfg)
-	must(t, err)
-	if got := network.IP; got != "192.0.2.1" {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, "192.0.2.1", network.IP)
 	capabilities, err := a.Capabilities()
-	must(t, err)
-	if got := capabilities.FSIsolation; got != fsisolation.Image {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, fsisolation.Image, capabilities.FSIsolation)
 
 	a.restart()
-	must(t, a.RecoverTask(wire(t, th)))
-	if got := e.saved; got != `{"a":1}` {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, a.RecoverTask(wire(t, th)))
+	test.Eq(t, `{"a":1}`, e.saved)
 	status, err := a.InspectTask(cfg.ID)
-	must(t, err)
-	if got := status.DriverAttributes["host"]; got != "far" {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, "far", status.DriverAttributes["host"])
 	usages, err := a.TaskStats(t.Context(), cfg.ID, time.Minute)
-	must(t, err)
-	if got := (<-usages).ResourceUsage.MemoryStats.RSS; got != 5 {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, 5, (<-usages).ResourceUsage.MemoryStats.RSS)
 	r, err := a.ExecTask(cfg.ID, []string{"hello"}, time.Minute)
-	must(t, err)
-	if got := string(r.Stdout); got != "hello" {
-		t.Errorf("got %v", got)
-	}
-	if got := r.ExitResult.ExitCode; got != 4 {
-		t.Errorf("got %v", got)
-	}
+	must.NoError(t, err)
+	test.Eq(t, "hello", string(r.Stdout))
+	test.Eq(t, 4, r.ExitResult.ExitCode)
 
 	e.node = Node{
 		Attributes: map[string]*structs.Attribute{"hosts": structs.NewIntAttribute(2, "")},
 		Missing:    []string{"one host is down"}, Removed: []string{cfg.ID},
 	}
 	print, err := a.driver.probe(t.Context())
-	must(t, err)
+	must.NoError(t, err)
 	reported := print.Attributes["driver.test-driver.hosts"] != nil
-	if !reported || !strings.HasSuffix(print.HealthDescription, "; one host is down") {
-		t.Errorf("got %+v", print)
-	}
-	if known := a.known(); len(known) > 0 {
-		t.Errorf("the driver knows %q", known)
-	}
+	must.True(t, reported, must.Sprintf("got %+v", print))
+	test.StrHasSuffix(t, "; one host is down", print.HealthDescription, test.Sprintf("got %+v", print))
+	test.SliceEmpty(t, a.known(), test.Sprint("the driver knows"))
 	a.destroy(cfg.ID)
 }

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"os"
 	"sync/atomic"
@@ -10,15 +9,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
 	r, w, err := os.Pipe()
-	must(t, err)
+	must.NoError(t, err)
 	defer w.Close() // as by what the command left in the background
 	want := bytes.Repeat([]byte("x"), 60_000)
 	_, err = w.Write(want)
-	must(t, err)
+	must.NoError(t, err)
 	var got bytes.Buffer
 	read := make(chan struct{})
 	go func() {
@@ -60,10 +61,9 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which holds the pipe
 		u := &slowUser{wait: 3 * time.Second}
 		// less than a pipe holds: the command ends before
-		must(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
-		if n := u.got.Load(); n != 60_000 {
-			t.Errorf("after %q: %d bytes of 60000", background, n)
-		}
+		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
+		n := u.got.Load()
+		test.Eq(t, 60_000, n, test.Sprintf("after %q: %d bytes of 60000", background, n))
 	}
 }
 
@@ -96,9 +96,8 @@ func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 		go func() { ended <- a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"sleep", m}, tty, u) }()
 		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
 		close(u.hungUp)
-		if err := await(t, "the end of the command", ended); !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("terminal %v: got %v", tty, err)
-		}
+		test.ErrorIs(t, await(t, "the end of the command", ended), io.ErrClosedPipe,
+			test.Sprintf("terminal %v", tty))
 		eventually(t, "its process has ended", func() bool { return len(sleepers(m)) == 0 })
 	}
 }

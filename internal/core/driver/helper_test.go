@@ -22,6 +22,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -205,7 +207,7 @@ func detect() cgroup.Support {
 func startInstance(t *testing.T, w testInstance, options map[string]any) *agent {
 	t.Helper()
 	state, err := os.MkdirTemp("", "d")
-	must(t, err)
+	must.NoError(t, err)
 	a := &agent{t: t, state: state, node: NewNode(), cgroup: detect(), instance: w}
 	if a.cgroup.Mode == cgroup.V1 && a.cgroup.Mounts["cpuset"] != "" {
 		a.makeShare()
@@ -245,8 +247,8 @@ func (a *agent) startDriver(options map[string]any) {
 func configure(t *testing.T, d drivers.DriverPlugin, o PluginOptions) {
 	t.Helper()
 	var packed []byte
-	must(t, base.MsgPackEncode(&packed, &testConfig{o}))
-	must(t, d.SetConfig(&base.Config{
+	must.NoError(t, base.MsgPackEncode(&packed, &testConfig{o}))
+	must.NoError(t, d.SetConfig(&base.Config{
 		PluginConfig: packed,
 		AgentConfig:  &base.AgentConfig{Driver: &base.ClientDriverConfig{Topology: topology}},
 	}))
@@ -273,8 +275,8 @@ func (a *agent) makeShare() {
 		a.mkdir(dir)
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			b, err := os.ReadFile(filepath.Join(a.cgroup.Root, "cpuset", file))
-			must(a.t, err)
-			must(a.t, os.WriteFile(filepath.Join(dir, file), b, 0))
+			must.NoError(a.t, err)
+			must.NoError(a.t, os.WriteFile(filepath.Join(dir, file), b, 0))
 		}
 	}
 }
@@ -283,7 +285,7 @@ func (a *agent) makeShare() {
 func (a *agent) makeSlice() {
 	const all = "+cpuset +cpu +memory +pids"
 	given, err := os.ReadFile(filepath.Join(a.cgroup.Root, "cgroup.subtree_control"))
-	must(a.t, err)
+	must.NoError(a.t, err)
 	for _, controller := range strings.Fields(all) {
 		if !slices.Contains(strings.Fields(string(given)), controller[1:]) {
 			return // tasks get no cgroup: what the root hands down is not a test's to change
@@ -292,7 +294,7 @@ func (a *agent) makeSlice() {
 	a.share = filepath.Join(a.cgroup.Root, "nomad-outrider-test-"+uuid.Short()+".slice", "share.slice")
 	for _, dir := range []string{filepath.Dir(a.share), a.share} {
 		a.mkdir(dir)
-		must(a.t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(all), 0))
+		must.NoError(a.t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(all), 0))
 	}
 }
 
@@ -323,10 +325,10 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 		f(cfg)
 	}
 	spec, err := a.TaskConfigSchema()
-	must(a.t, err)
+	must.NoError(a.t, err)
 	var decoded map[string]any
 	hclutils.NewConfigParser(spec).ParseHCL(a.t, "config {\n"+config+"\n}", &decoded)
-	must(a.t, cfg.EncodeConcreteDriverConfig(decoded))
+	must.NoError(a.t, cfg.EncodeConcreteDriverConfig(decoded))
 	if a.share != "" && a.cgroup.Mode == cgroup.V2 {
 		scope := filepath.Join(a.share, cfg.AllocID+"."+cfg.Name+".scope")
 		a.mkdir(scope)
@@ -346,7 +348,7 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 			cfg.StderrPath = filepath.Join(cfg.AllocDir, "alloc/logs/.web.stderr.fifo")
 		}
 		for dir := cfg.AllocDir; strings.Contains(dir, "nomad_driver_harness"); dir = filepath.Dir(dir) {
-			must(a.t, os.Chmod(dir, 0o755))
+			must.NoError(a.t, os.Chmod(dir, 0o755))
 		}
 	}
 	return cfg
@@ -361,7 +363,7 @@ func (a *agent) shell(script, more string, change ...func(*drivers.TaskConfig)) 
 func (a *agent) run(cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	a.t.Helper()
 	th, _, err := a.StartTask(cfg)
-	must(a.t, err)
+	must.NoError(a.t, err)
 	return th
 }
 
@@ -370,7 +372,7 @@ func (a *agent) wait(id string) *drivers.ExitResult {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ch, err := a.WaitTask(ctx, id)
-	must(a.t, err)
+	must.NoError(a.t, err)
 	r, ok := <-ch
 	if !ok || r == nil {
 		a.t.Fatal("WaitTask brought nothing")
@@ -382,9 +384,9 @@ func (a *agent) wait(id string) *drivers.ExitResult {
 func (a *agent) pid(id string) int {
 	a.t.Helper()
 	st, err := a.InspectTask(id)
-	must(a.t, err)
+	must.NoError(a.t, err)
 	pid, err := strconv.Atoi(st.DriverAttributes["pid"])
-	must(a.t, err)
+	must.NoError(a.t, err)
 	return pid
 }
 
@@ -431,9 +433,7 @@ func (a *agent) nothingLeft() {
 				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 				return strings.HasPrefix(string(line), "outrider-supervisor\x00collect\x00")
 			})
-			if len(left) > 0 {
-				t.Errorf("%d processes of tasks are left", len(left))
-			}
+			test.SliceEmpty(t, left, test.Sprintf("%d processes of tasks are left", len(left)))
 			for _, pid := range all { // or they would slow down all that comes after a failed test
 				unix.Kill(pid, unix.SIGKILL)
 			}
@@ -454,9 +454,7 @@ func (a *agent) nothingLeft() {
 		for ; err == unix.EBUSY && time.Now().Before(end); err = unix.Rmdir(dir) {
 			time.Sleep(5 * time.Millisecond)
 		}
-		if err != nil {
-			t.Errorf("cgroup %s can't be removed: %v", dir, err)
-		}
+		test.NoError(t, err, test.Sprintf("cgroup %s can't be removed", dir))
 	}
 }
 
@@ -497,19 +495,10 @@ func sleepers(mark string) []int {
 
 func mark() string { return fmt.Sprintf("8%d.%d", os.Getpid(), time.Now().UnixNano()%1e9) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
 	}
 }
 
@@ -517,9 +506,9 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
 	t.Helper()
 	b, err := json.Marshal(th)
-	must(t, err)
+	must.NoError(t, err)
 	var back drivers.TaskHandle
-	must(t, json.Unmarshal(b, &back))
+	must.NoError(t, json.Unmarshal(b, &back))
 	return &back
 }
 
@@ -540,13 +529,13 @@ func withoutRoot(t *testing.T, groups ...string) bool {
 		t.Skip("the parent part needs root to become another user")
 	}
 	dir, err := os.MkdirTemp("", "n") // short, for a socket
-	must(t, err)
+	must.NoError(t, err)
 	defer os.RemoveAll(dir)
-	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	must.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	b, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
+	must.NoError(t, err)
 	binary := filepath.Join(dir, "driver.test")
-	must(t, os.WriteFile(binary, b, 0o755))
+	must.NoError(t, os.WriteFile(binary, b, 0o755))
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
 		t.Skip("needs setpriv(1)")
@@ -560,9 +549,8 @@ func withoutRoot(t *testing.T, groups ...string) bool {
 	cmd.Dir = dir
 	cmd.Env = []string{nonRootVar + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS") {
-		t.Errorf("as user 65534: %v\n%s", err, out)
-	}
+	must.NoError(t, err, must.Sprintf("as user 65534: %v\n%s", err, out))
+	test.StrContains(t, string(out), "--- PASS", test.Sprintf("as user 65534: %v\n%s", err, out))
 	return false
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -54,7 +56,7 @@ func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 		return nil
 	}), nil)
 	events, err := a.TaskEvents(t.Context())
-	must(t, err)
+	must.NoError(t, err)
 	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	cfg := a.shell("exit 0", "")
 	began := time.Now()
@@ -64,16 +66,18 @@ func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 		started <- err
 	}()
 	e := await(t, "the event", events)
-	if e.Message != "Building 3 packages" || e.TaskID != cfg.ID || e.TaskName != "web" || e.AllocID != cfg.AllocID || e.Timestamp.Before(began) {
-		t.Errorf("got %+v", e)
-	}
+	must.Eq(t, "Building 3 packages", e.Message, must.Sprintf("got %+v", e))
+	must.Eq(t, cfg.ID, e.TaskID, must.Sprintf("got %+v", e))
+	must.Eq(t, "web", e.TaskName, must.Sprintf("got %+v", e))
+	must.Eq(t, cfg.AllocID, e.AllocID, must.Sprintf("got %+v", e))
+	test.False(t, e.Timestamp.Before(began), test.Sprintf("got %+v", e))
 	select {
 	case err := <-started:
 		t.Errorf("the start had ended: %v", err)
 	default:
 	}
 	close(proceed)
-	must(t, await(t, "the end of the start", started))
+	must.NoError(t, await(t, "the end of the start", started))
 	a.wait(cfg.ID)
 	a.destroy(cfg.ID)
 }
@@ -88,10 +92,10 @@ func TestRequestEvent_IsPendingUntilNomadListens(t *testing.T) {
 		t.Fatal("it started")
 	}
 	events, err := a.TaskEvents(t.Context())
-	must(t, err)
-	if e := await(t, "the event", events); e.Message != "Building" || e.TaskID != cfg.ID {
-		t.Errorf("got %+v", e)
-	}
+	must.NoError(t, err)
+	e := await(t, "the event", events)
+	must.Eq(t, "Building", e.Message, must.Sprintf("got %+v", e))
+	test.Eq(t, cfg.ID, e.TaskID, test.Sprintf("got %+v", e))
 }
 
 func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
@@ -123,19 +127,16 @@ func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
 			a := startInstance(t, w, nil)
 			cfg := a.shell("", "")
 			_, _, err := a.StartTask(cfg)
-			if (err == nil) != c.state {
-				t.Errorf("the start: %v", err)
-			}
-			if !slices.Equal(calls, []string{"second", "first"}) || !slices.Equal(state, []bool{c.state, c.state}) {
-				t.Errorf("called %v, with the state there %v", calls, state)
-			}
+			test.Eq(t, c.state, (err == nil), test.Sprintf("the start: %v", err))
+			must.SliceEqOp(t, []string{"second", "first"}, calls,
+				must.Sprintf("called %v, with the state there", calls))
+			test.SliceEqOp(t, []bool{c.state, c.state}, state,
+				test.Sprintf("called %v, with the state there", calls))
 			if err == nil {
 				a.wait(cfg.ID)
 				a.destroy(cfg.ID)
 			}
-			if len(calls) != 2 {
-				t.Errorf("called %v in all", calls)
-			}
+			test.SliceLen(t, 2, calls, test.Sprintf("called %v in all", calls))
 		})
 	}
 }
@@ -150,33 +151,25 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 	go1 := filepath.Join(t.TempDir(), "go")
 	cfg := a.shell("while [ ! -e "+go1+" ]; do sleep 0.01; done; exit 4", "")
 	th := wire(t, a.run(cfg))
-	if early || !filepath.IsAbs(dir) {
-		t.Errorf("%q was there before the task: %v", dir, early)
-	}
+	must.False(t, early, must.Sprintf("%q was there before the task: %v", dir, early))
+	test.True(t, filepath.IsAbs(dir), test.Sprintf("%q was there before the task: %v", dir, early))
 	for _, when := range []string{"while it runs", "after a restart of the plugin", "after its end", "after its end and a restart"} {
 		if strings.Contains(when, "restart") {
 			a.restart()
-			if !isThere(dir) {
-				t.Errorf("it is gone between two plugins, %s", when)
-			}
-			must(t, a.RecoverTask(th))
+			test.True(t, isThere(dir), test.Sprintf("it is gone between two plugins, %s", when))
+			must.NoError(t, a.RecoverTask(th))
 		}
 		if when == "after its end" {
-			must(t, os.WriteFile(go1, nil, 0o600))
+			must.NoError(t, os.WriteFile(go1, nil, 0o600))
 		}
 		if strings.Contains(when, "end") {
-			if r := a.wait(cfg.ID); r.ExitCode != 4 {
-				t.Errorf("%s: got %+v", when, r)
-			}
+			r := a.wait(cfg.ID)
+			test.Eq(t, 4, r.ExitCode, test.Sprintf("%s: got %+v", when, r))
 		}
-		if !isThere(dir) {
-			t.Errorf("it is gone %s", when)
-		}
+		test.True(t, isThere(dir), test.Sprintf("it is gone %s", when))
 	}
 	a.destroy(cfg.ID)
-	if isThere(dir) {
-		t.Error("it is there after DestroyTask")
-	}
+	test.False(t, isThere(dir), test.Sprint("it is there after DestroyTask"))
 	bad := a.task(`command = "/no/such/program"`)
 	if _, _, err := a.StartTask(bad); err == nil || isThere(dir) {
 		t.Errorf("of a start that failed (%v) it is there: %v", err, isThere(dir))
@@ -206,18 +199,17 @@ func TestDefaultUser_RunsTasksWithoutAUser(t *testing.T) {
 	} {
 		w.defaultUser = user
 		a := startInstance(t, w, map[string]any{"denied_host_uids": "1"})
-		if _, _, err := a.StartTask(a.shell("exit 0", "")); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("default %q: got %v", user, err)
-		}
+		_, _, err := a.StartTask(a.shell("exit 0", ""))
+		test.ErrorContains(t, err, want, test.Sprintf("default %q", user))
 	}
 	told = &task.User{}
 	a = startInstance(t, before(func(_ context.Context, r testRequest) error {
 		told = r.User()
 		return nil
 	}), nil)
-	if out, _ := a.result(a.shell("id -u", "")); out != "0\n" || told != nil {
-		t.Errorf("without a default: got %q, and Request.User is %+v", out, told)
-	}
+	out, _ := a.result(a.shell("id -u", ""))
+	must.Eq(t, "0\n", out, must.Sprintf("without a default: got %q, and Request.User", out))
+	test.Nil(t, told, test.Sprintf("without a default: got %q, and Request.User", out))
 }
 
 func TestDefaultUser_IsIgnoredWithoutRoot(t *testing.T) {
@@ -227,9 +219,8 @@ func TestDefaultUser_IsIgnoredWithoutRoot(t *testing.T) {
 	w := testInstance{}
 	w.defaultUser = "root"
 	a := startInstance(t, w, nil)
-	if out, _ := a.result(a.shell("id -u", "")); out != fmt.Sprintln(os.Geteuid()) {
-		t.Errorf("got %q", out)
-	}
+	out, _ := a.result(a.shell("id -u", ""))
+	test.Eq(t, fmt.Sprintln(os.Geteuid()), out)
 }
 
 // listener keeps the events that a driver tells.
@@ -241,7 +232,7 @@ type listener struct {
 func listen(t *testing.T, a *agent) *listener {
 	t.Helper()
 	events, err := a.TaskEvents(t.Context())
-	must(t, err)
+	must.NoError(t, err)
 	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	l := &listener{}
 	go func() {
@@ -303,11 +294,11 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 			if recovered {
 				a.restart()
 				l = listen(t, a)
-				must(t, a.RecoverTask(th))
+				must.NoError(t, a.RecoverTask(th))
 			}
 			waits, err := a.WaitTask(t.Context(), cfg.ID)
-			must(t, err)
-			must(t, os.WriteFile(file, nil, 0o600))
+			must.NoError(t, err)
+			must.NoError(t, os.WriteFile(file, nil, 0o600))
 			await(t, "the exit", waits)
 			sentence := fmt.Sprintf("It said %d/%d", want.Code, want.Signal)
 			if want != (task.Exit{}) {
@@ -317,14 +308,26 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 				t.Errorf("%s: its sentence was heard %d times", name, n)
 			}
 			e := await(t, "the call", calls)
-			if e.ID != cfg.ID || e.Task != "web" || e.AllocDir != cfg.AllocDir || e.Command.Path != "/bin/sh" ||
-				!strings.HasSuffix(e.Command.Args[1], script) || e.Exit.Code != want.Code || e.Exit.Signal != want.Signal || e.Exit.Lost || e.Exit.OOMKilled {
-				t.Errorf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit)
-			}
+			must.Eq(t, cfg.ID, e.ID,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.Eq(t, "web", e.Task,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.Eq(t, cfg.AllocDir, e.AllocDir,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.Eq(t, "/bin/sh", e.Command.Path,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.StrHasSuffix(t, script, e.Command.Args[1],
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.Eq(t, want.Code, e.Exit.Code,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.Eq(t, want.Signal, e.Exit.Signal,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			must.False(t, e.Exit.Lost,
+				must.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
+			test.False(t, e.Exit.OOMKilled,
+				test.Sprintf("%s: got %+v, command %+v, exit %+v", name, e, e.Command, e.Exit))
 			a.destroy(cfg.ID)
-			if len(calls) > 0 {
-				t.Errorf("%s: asked again", name)
-			}
+			test.False(t, len(calls) > 0, test.Sprintf("%s: asked again", name))
 		}
 	}
 }
@@ -340,9 +343,8 @@ func TestReportExit_SeesOOMKills(t *testing.T) {
 	})
 	a.run(cfg)
 	a.wait(cfg.ID)
-	if e := await(t, "the call", calls); !e.Exit.OOMKilled {
-		t.Errorf("got %+v", e.Exit)
-	}
+	e := await(t, "the call", calls)
+	test.True(t, e.Exit.OOMKilled, test.Sprintf("got %+v", e.Exit))
 	a.destroy(cfg.ID)
 }
 
@@ -361,9 +363,9 @@ func TestReportExit_KnowsTheAllocationDirectory(t *testing.T) {
 		a.run(cfg)
 		a.wait(cfg.ID)
 		a.destroy(cfg.ID)
-		if e := await(t, "the call", calls); e.AllocDir != cfg.AllocDir || e.Task != "web" {
-			t.Errorf("%s: got %q, want %q", name, e.AllocDir, cfg.AllocDir)
-		}
+		e := await(t, "the call", calls)
+		must.Eq(t, cfg.AllocDir, e.AllocDir, must.Sprint(name))
+		test.Eq(t, "web", e.Task, test.Sprint(name))
 	}
 }
 
@@ -373,16 +375,15 @@ func TestReportExit_KnowsWhereTheRunsOutputBegins(t *testing.T) {
 	cfg := a.shell("echo one >&2", "")
 	for _, want := range []task.LogPlace{{}, {Offset: 4}, {Offset: 8}, {File: 7, Offset: 3}} {
 		if want.File > 0 { // as if it had been rotated
-			must(t, os.WriteFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.7"), []byte("new"), 0o600))
+			must.NoError(t, os.WriteFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.7"), []byte("new"), 0o600))
 		}
 		run := *cfg
 		run.ID += fmt.Sprint(want.Offset)
 		a.run(&run)
 		a.wait(run.ID)
 		a.destroy(run.ID)
-		if e := await(t, "the call", calls); e.StderrFrom != want {
-			t.Errorf("got %+v, want %+v", e.StderrFrom, want)
-		}
+		e := await(t, "the call", calls)
+		test.EqOp(t, want, e.StderrFrom)
 	}
 }
 
@@ -416,13 +417,9 @@ func TestReportExit_ComesAfterTheLastLine(t *testing.T) {
 	}
 	all.Wait()
 	for id, text := range found {
-		if !strings.HasSuffix(text, "\nthe last\n") {
-			t.Errorf("%s: got %q", id, text)
-		}
+		test.StrHasSuffix(t, "\nthe last\n", text, test.Sprint(id))
 	}
-	if len(found) != tasks {
-		t.Errorf("asked about %d tasks", len(found))
-	}
+	test.MapLen(t, tasks, found, test.Sprintf("asked about %d tasks", len(found)))
 }
 
 func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
@@ -440,21 +437,19 @@ func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
 	slow, quick := a.shell("exit 1", ""), a.shell("exit 2", "")
 	a.run(slow)
 	waits, err := a.driver.WaitTask(t.Context(), slow.ID)
-	must(t, err)
+	must.NoError(t, err)
 	await(t, "the slow one", asked)
 	a.run(quick)
-	if r := a.wait(quick.ID); r.ExitCode != 2 {
-		t.Errorf("got %+v", r)
-	}
+	r := a.wait(quick.ID)
+	test.Eq(t, 2, r.ExitCode, test.Sprintf("got %+v", r))
 	select {
 	case r := <-waits:
 		t.Errorf("told before the driver had its word: %+v", r)
 	default:
 	}
 	close(answer)
-	if r := await(t, "the exit", waits); r.ExitCode != 1 {
-		t.Errorf("got %+v", r)
-	}
+	r = await(t, "the exit", waits)
+	test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
 	eventually(t, "its sentence is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
 	a.destroy(slow.ID)
 	a.destroy(quick.ID)
@@ -485,9 +480,7 @@ func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
 			}()
 			await(t, "the command", begun)
 			gone()
-			if err := await(t, "the end of the start", started); !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
-			}
+			test.ErrorIs(t, await(t, "the end of the start", started), context.Canceled)
 			done()
 			if len(sleepers(m)) > 0 || isThere(dir) || len(a.driver.handles) > 0 || len(a.driver.calls) > 0 {
 				t.Errorf("processes %v, state %v, handles %v, calls %v", sleepers(m), isThere(dir), a.driver.handles, a.driver.calls)
@@ -502,12 +495,10 @@ func TestStartCall_EndsOnlyItsOwnStart(t *testing.T) {
 	cancel()
 	mine, other := a.shell("exit 0", ""), a.shell("exit 0", "")
 	done := a.driver.StartCall(gone, other.ID)
-	if _, r := a.result(mine); r.ExitCode != 0 {
-		t.Errorf("got %+v", r)
-	}
-	if _, _, err := a.driver.StartTask(other); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, r := a.result(mine)
+	test.Eq(t, 0, r.ExitCode, test.Sprintf("got %+v", r))
+	_, _, err := a.driver.StartTask(other)
+	test.ErrorIs(t, err, context.Canceled)
 	done()
 	a.result(other) // asked for again
 }
@@ -533,7 +524,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 	w.ended = func(Ended) string { return "The reason" }
 	a := startInstance(t, w, nil)
 	events, err := a.TaskEvents(t.Context())
-	must(t, err)
+	must.NoError(t, err)
 	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	const tasks = 20
 	var mu sync.Mutex
@@ -579,14 +570,13 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 	defer mu.Unlock()
 	var reasons, exits []time.Time
 	for id, times := range told {
-		if waited := exited[id].Sub(times[1]); waited < deliveryTime {
-			t.Errorf("an exit came %v after its event", waited)
-		}
+		waited := exited[id].Sub(times[1])
+		test.False(t, waited < deliveryTime, test.Sprintf("an exit came %v after its event", waited))
 		reasons, exits = append(reasons, times[1]), append(exits, exited[id])
 	}
 	// no more than a bound below: a busy machine is later
 	first, last := slices.MinFunc(reasons, time.Time.Compare), slices.MaxFunc(exits, time.Time.Compare)
-	if waited := last.Sub(first); waited < deliveryTime+(tasks-1)*queuedTime {
-		t.Errorf("the last exit came %v after the first event of an end", waited)
-	}
+	waited := last.Sub(first)
+	test.False(t, waited < deliveryTime+(tasks-1)*queuedTime,
+		test.Sprintf("the last exit came %v after the first event of an end", waited))
 }

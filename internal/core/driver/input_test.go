@@ -9,14 +9,16 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "plain")
-	must(t, os.WriteFile(file, []byte("text"), 0o644))
+	must.NoError(t, os.WriteFile(file, []byte("text"), 0o644))
 	locked := filepath.Join(t.TempDir(), "locked")
-	must(t, os.Mkdir(locked, 0)) // its own owner may not enter either
+	must.NoError(t, os.Mkdir(locked, 0)) // its own owner may not enter either
 	user := func(name string) func(*drivers.TaskConfig) { return func(c *drivers.TaskConfig) { c.User = name } }
 	for name, c := range map[string]struct {
 		config string
@@ -68,20 +70,17 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 			continue
 		}
 		text := strings.TrimPrefix(err.Error(), "rpc error: code = Unknown desc = ")
-		if !strings.Contains(text, c.want) || strings.Contains(text, "\n") || len(text) > 300 {
-			t.Errorf("%s: got %q, want %q in it", name, text, c.want)
-		}
-		if _, err := a.InspectTask(cfg.ID); err == nil {
-			t.Errorf("%s: the task is known", name)
-		}
+		must.StrContains(t, text, c.want, must.Sprintf("%s: got %q, want %q in it", name, text, c.want))
+		must.StrNotContains(t, text, "\n", must.Sprintf("%s: got %q, want %q in it", name, text, c.want))
+		test.False(t, len(text) > 300, test.Sprintf("%s: got %q, want %q in it", name, text, c.want))
+		_, err = a.InspectTask(cfg.ID)
+		test.Error(t, err, test.Sprintf("%s: the task is known", name))
 		if _, err := os.Stat(filepath.Join(a.cgroup.Unified, filepath.Base(filepath.Dir(a.share)), cfg.AllocID+".web")); err == nil && a.cgroup.Unified != "" {
 			t.Errorf("%s: its cgroup is left", name)
 		}
 	}
 	left, _ := filepath.Glob(filepath.Join(a.state, "*/*/tasks/*"))
-	if len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	test.SliceEmpty(t, left, test.Sprint("left behind"))
 }
 
 func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
@@ -98,7 +97,7 @@ func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
 		o := defaultPluginOptions()
 		c.change(&o)
 		var packed []byte
-		must(t, base.MsgPackEncode(&packed, &testConfig{o}))
+		must.NoError(t, base.MsgPackEncode(&packed, &testConfig{o}))
 		err := New(t.Context(), nullLogger, testPlugin(testInstance{})).SetConfig(&base.Config{PluginConfig: packed})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v", name, err)
@@ -123,11 +122,9 @@ func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
 		})
 		_, _, err := a.StartTask(cfg)
 		if want == "" {
-			must(t, err)
+			must.NoError(t, err)
 			a.wait(cfg.ID)
-			if out := a.output(cfg); out != ",,x,x\n" {
-				t.Errorf("variables: %q", out)
-			}
+			test.Eq(t, ",,x,x\n", a.output(cfg), test.Sprint("variables"))
 			a.destroy(cfg.ID)
 		} else if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("user %q: got %v, want %q", user, err, want)
@@ -163,17 +160,13 @@ func TestUser_HasItsEnvironment(t *testing.T) {
 	out, _ := a.result(a.shell("echo $HOME", "", func(cfg *drivers.TaskConfig) {
 		cfg.User, cfg.Env["HOME"] = "nobody", "/what/the/job/says"
 	}))
-	if out != "/what/the/job/says\n" {
-		t.Errorf("HOME of the job: %q", out)
-	}
+	test.Eq(t, "/what/the/job/says\n", out, test.Sprint("HOME of the job"))
 	out, _ = a.result(a.shell("echo $HOME $USER $LOGNAME", "", func(cfg *drivers.TaskConfig) {
 		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // an agent of which its service manager told nothing
 			delete(cfg.Env, name)
 		}
 	}))
-	if out != "/root root root\n" {
-		t.Errorf("without a user: %q", out)
-	}
+	test.Eq(t, "/root root root\n", out, test.Sprint("without a user"))
 }
 
 func TestOptions_ReachTheProcess(t *testing.T) {
@@ -185,30 +178,28 @@ func TestOptions_ReachTheProcess(t *testing.T) {
 		oom_score_adj = 300
 		ulimit { nofile = "100:200" }`))
 	lines := strings.Fields(out)
-	if r.ExitCode != 0 || len(lines) != 6 || !strings.HasSuffix(lines[0], "/web/local") || strings.Join(lines[1:], " ") != "0027 100 200 5 300" {
-		t.Errorf("got %q, %+v", lines, r)
-	}
+	must.Eq(t, 0, r.ExitCode, must.Sprintf("got %q, %+v", lines, r))
+	must.SliceLen(t, 6, lines, must.Sprintf("got %q, %+v", lines, r))
+	must.StrHasSuffix(t, "/web/local", lines[0], must.Sprintf("got %q, %+v", lines, r))
+	test.Eq(t, "0027 100 200 5 300", strings.Join(lines[1:], " "), test.Sprintf("got %q, %+v", lines, r))
 }
 
 func TestOutput_GoesThroughLogmon(t *testing.T) {
 	a := start(t, map[string]any{"log_collection": "nomad"})
 	cfg := a.shell("seq 1 5000; echo last >&2; exit 3", "", func(c *drivers.TaskConfig) { c.StdoutPath = "logmon" })
 	a.run(cfg)
-	if r := a.wait(cfg.ID); r.ExitCode != 3 {
-		t.Errorf("got %+v", r)
-	}
+	r := a.wait(cfg.ID)
+	test.Eq(t, 3, r.ExitCode, test.Sprintf("got %+v", r))
 	eventually(t, "all lines are in the file", func() bool { return strings.HasSuffix(a.output(cfg), "\n5000\n") })
-	if n := strings.Count(a.output(cfg), "\n"); n != 5000 {
-		t.Errorf("%d lines", n)
-	}
+	n := strings.Count(a.output(cfg), "\n")
+	test.Eq(t, 5000, n, test.Sprintf("%d lines", n))
 	eventually(t, "stderr is in its file", func() bool {
 		b, _ := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.0"))
 		return string(b) == "last\n"
 	})
 	a.destroy(cfg.ID)
-	if _, _, err := a.StartTask(a.shell("exit 0", "logs { max_files = 3 }")); err == nil || !strings.Contains(err.Error(), "logs") {
-		t.Errorf("logs in config: got %v", err)
-	}
+	_, _, err := a.StartTask(a.shell("exit 0", "logs { max_files = 3 }"))
+	test.ErrorContains(t, err, "logs", test.Sprint("logs in config"))
 }
 
 func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
@@ -220,12 +211,10 @@ func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
 		})
 		cfg2 := *cfg
 		a.run(&cfg2)
-		if r := a.wait(cfg.ID); r.ExitCode != 4 {
-			t.Errorf("%s: got %+v", collection, r)
-		}
-		if logs, _ := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs/*")); len(logs) > 0 {
-			t.Errorf("%s: %v", collection, logs)
-		}
+		r := a.wait(cfg.ID)
+		test.Eq(t, 4, r.ExitCode, test.Sprintf("%s: got %+v", collection, r))
+		logs, _ := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs/*"))
+		test.SliceEmpty(t, logs, test.Sprint(collection))
 		a.destroy(cfg.ID)
 	}
 }
@@ -235,23 +224,18 @@ func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
 		return
 	}
 	a := start(t, nil)
-	if _, _, err := a.StartTask(a.shell("exit 0", "pids_limit = 5")); err == nil || !strings.Contains(err.Error(), "pids_limit") {
-		t.Errorf("pids_limit: got %v", err)
-	}
-	if _, _, err := a.StartTask(a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.User = "root" })); err == nil {
-		t.Error("a task runs as root")
-	}
+	_, _, err := a.StartTask(a.shell("exit 0", "pids_limit = 5"))
+	test.ErrorContains(t, err, "pids_limit", test.Sprint("pids_limit"))
+	_, _, err = a.StartTask(a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.User = "root" }))
+	test.Error(t, err, test.Sprint("a task runs as root"))
 	out, r := a.result(a.shell("echo hello; exit 3", ""))
-	if out != "hello\n" || r.ExitCode != 3 {
-		t.Errorf("got %q, %+v", out, r)
-	}
+	must.Eq(t, "hello\n", out, must.Sprintf("got %q, %+v", out, r))
+	test.Eq(t, 3, r.ExitCode, test.Sprintf("got %q, %+v", out, r))
 	m := mark()
 	cfg := a.shell("setsid -f sleep "+m+"; (env -i setsid -f sleep "+m+" <&- >&- 2>&- &); exec sleep "+m, "")
 	a.run(cfg)
 	eventually(t, "all three run", func() bool { return len(sleepers(m)) == 3 })
-	must(t, a.StopTask(cfg.ID, 0, ""))
-	if left := sleepers(m); len(left) > 0 {
-		t.Errorf("left behind %v", left)
-	}
+	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
+	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
 	a.destroy(cfg.ID)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -23,9 +25,8 @@ func TestLifecycle_ReportsExitCodes(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for _, code := range []int{0, 7} {
 			cfg := a.program("exit", strconv.Itoa(code))
-			if _, r := a.result(cfg); *r != (drivers.ExitResult{ExitCode: code}) {
-				t.Errorf("%d: got %+v", code, r)
-			}
+			_, r := a.result(cfg)
+			test.EqOp(t, (drivers.ExitResult{ExitCode: code}), *r, test.Sprintf("%d: got %+v", code, r))
 		}
 	})
 }
@@ -37,9 +38,7 @@ func TestWaitTask_ReportsSignals(t *testing.T) {
 		"kill -KILL $$": {ExitCode: 137, Signal: 9},
 	} {
 		_, r := a.result(a.shell(script, ""))
-		if *r != want {
-			t.Errorf("%s: got %+v", script, r)
-		}
+		test.EqOp(t, want, *r, test.Sprintf("%s: got %+v", script, r))
 	}
 }
 
@@ -52,15 +51,15 @@ func TestLifecycle_GivesEveryWaiterTheExit(t *testing.T) {
 			var all sync.WaitGroup
 			for range 20 {
 				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over the wire nothing tells that it has been asked
-				must(t, err)
+				must.NoError(t, err)
 				all.Go(func() {
-					if r := await(t, "the exit", ch); r.ExitCode != 5 || r.Err != nil {
-						t.Errorf("got %+v", r)
-					}
+					r := await(t, "the exit", ch)
+					must.Eq(t, 5, r.ExitCode, must.Sprintf("got %+v", r))
+					test.NoError(t, r.Err, test.Sprintf("got %+v", r))
 					_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
 				})
 			}
-			must(t, os.WriteFile(file, nil, 0o600))
+			must.NoError(t, os.WriteFile(file, nil, 0o600))
 			all.Wait()
 			a.destroy(cfg.ID)
 		}
@@ -73,7 +72,7 @@ func TestLifecycle_EndsAWaitWithItsContext(t *testing.T) {
 		a.run(cfg)
 		ctx, cancel := context.WithCancel(context.Background())
 		ch, err := a.driver.WaitTask(ctx, cfg.ID)
-		must(t, err)
+		must.NoError(t, err)
 		cancel()
 		select {
 		case r := <-ch:
@@ -83,9 +82,9 @@ func TestLifecycle_EndsAWaitWithItsContext(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Error("still waiting")
 		}
-		if s, err := a.InspectTask(cfg.ID); err != nil || s.State != drivers.TaskStateRunning {
-			t.Errorf("the task: %+v, %v", s, err)
-		}
+		s, err := a.InspectTask(cfg.ID)
+		must.NoError(t, err, must.Sprintf("the task: %+v", s))
+		test.Eq(t, drivers.TaskStateRunning, s.State, test.Sprintf("the task: %+v", s))
 		a.destroy(cfg.ID)
 	})
 }
@@ -101,17 +100,11 @@ func TestLifecycle_DoesNotKnowOtherTasks(t *testing.T) {
 			"exec":    func() error { _, err := a.driver.ExecTask("x", []string{"true"}, time.Second); return err },
 			"stream":  func() error { return a.driver.ExecTaskStreamingRaw(ctx, "x", []string{"true"}, false, nil) },
 		} {
-			if err := call(); !errors.Is(err, drivers.ErrTaskNotFound) {
-				t.Errorf("%s: got %v", name, err)
-			}
+			test.ErrorIs(t, call(), drivers.ErrTaskNotFound, test.Sprint(name))
 		}
 		// an error would make Nomad ask again for minutes
-		if err := a.StopTask("x", time.Second, "SIGTERM"); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-		if err := a.DestroyTask("x", true); err != nil {
-			t.Errorf("destroy: %v", err)
-		}
+		test.NoError(t, a.StopTask("x", time.Second, "SIGTERM"), test.Sprint("stop"))
+		test.NoError(t, a.DestroyTask("x", true), test.Sprint("destroy"))
 	})
 }
 
@@ -140,19 +133,14 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 			eventually(t, "it is stopped", func() bool { return a.stopped(cfg.ID) })
 		}
 		began := time.Now()
-		must(t, a.StopTask(cfg.ID, c.timeout, c.signal))
-		if took := time.Since(began); took < c.least || took > soon {
-			t.Errorf("%s: took %v", name, took)
-		}
-		if r := a.wait(cfg.ID); r.ExitCode != c.code {
-			t.Errorf("%s: got %+v", name, r)
-		}
-		if left := sleepers(m); len(left) > 0 {
-			t.Errorf("%s: left behind %v", name, left)
-		}
-		if err := a.StopTask(cfg.ID, time.Second, ""); err != nil {
-			t.Errorf("%s: again: %v", name, err)
-		}
+		must.NoError(t, a.StopTask(cfg.ID, c.timeout, c.signal))
+		took := time.Since(began)
+		must.False(t, took < c.least, must.Sprintf("%s: took %v", name, took))
+		test.False(t, took > soon, test.Sprintf("%s: took %v", name, took))
+		r := a.wait(cfg.ID)
+		test.Eq(t, c.code, r.ExitCode, test.Sprintf("%s: got %+v", name, r))
+		test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", name))
+		test.NoError(t, a.StopTask(cfg.ID, time.Second, ""), test.Sprintf("%s: again", name))
 		a.destroy(cfg.ID)
 	}
 }
@@ -161,13 +149,10 @@ func TestLifecycle_DestroysARunningTaskOnlyByForce(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("deaf", "0")
 		a.run(cfg)
-		if err := a.DestroyTask(cfg.ID, false); err == nil || !strings.Contains(err.Error(), "still runs") {
-			t.Errorf("got %v", err)
-		}
+		test.ErrorContains(t, a.DestroyTask(cfg.ID, false), "still runs")
 		a.destroy(cfg.ID)
-		if _, err := a.InspectTask(cfg.ID); err == nil {
-			t.Error("it is known after destroy")
-		}
+		_, err := a.InspectTask(cfg.ID)
+		test.Error(t, err, test.Sprint("it is known after destroy"))
 	})
 }
 
@@ -177,19 +162,21 @@ func TestLifecycle_RecoversTheSameTask(t *testing.T) {
 		cfg := a.program("until", file, "9")
 		th := wire(t, a.run(cfg))
 		before, err := a.InspectTask(cfg.ID)
-		must(t, err)
+		must.NoError(t, err)
 		a.restart()
-		must(t, a.RecoverTask(th))
-		must(t, a.RecoverTask(th)) // known already
+		must.NoError(t, a.RecoverTask(th))
+		must.NoError(t, a.RecoverTask(th)) // known already
 		after, err := a.InspectTask(cfg.ID)
-		must(t, err)
-		if after.State != before.State || !after.StartedAt.Equal(before.StartedAt) || after.DriverAttributes["pid"] != before.DriverAttributes["pid"] {
-			t.Errorf("before %+v, after %+v", before, after)
-		}
-		must(t, os.WriteFile(file, nil, 0o600))
-		if r := a.wait(cfg.ID); r.ExitCode != 9 || r.Err != nil {
-			t.Errorf("got %+v", r)
-		}
+		must.NoError(t, err)
+		must.Eq(t, before.State, after.State, must.Sprintf("before %+v, after %+v", before, after))
+		must.True(t, after.StartedAt.Equal(before.StartedAt),
+			must.Sprintf("before %+v, after %+v", before, after))
+		test.Eq(t, before.DriverAttributes["pid"], after.DriverAttributes["pid"],
+			test.Sprintf("before %+v, after %+v", before, after))
+		must.NoError(t, os.WriteFile(file, nil, 0o600))
+		r := a.wait(cfg.ID)
+		must.Eq(t, 9, r.ExitCode, must.Sprintf("got %+v", r))
+		test.NoError(t, r.Err, test.Sprintf("got %+v", r))
 		a.destroy(cfg.ID)
 	})
 }
@@ -201,16 +188,16 @@ func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 	th := wire(t, a.run(cfg))
 	pid := a.pid(cfg.ID)
 	a.stopDriver()
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	eventually(t, "it has ended", func() bool {
 		st, err := task.ReadStat(pid)
 		return err != nil || st.Zombie
 	})
 	a.startDriver(nil)
-	must(t, a.RecoverTask(th))
-	if r := a.wait(cfg.ID); r.Signal != int(unix.SIGUSR1) || r.Err != nil {
-		t.Errorf("got %+v", r)
-	}
+	must.NoError(t, a.RecoverTask(th))
+	r := a.wait(cfg.ID)
+	must.Eq(t, int(unix.SIGUSR1), r.Signal, must.Sprintf("got %+v", r))
+	test.NoError(t, r.Err, test.Sprintf("got %+v", r))
 	a.destroy(cfg.ID)
 }
 
@@ -222,9 +209,7 @@ func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
 	a.restart()
 	a.destroy(cfg.ID)
-	if left := sleepers(m); len(left) > 0 {
-		t.Errorf("left behind %v", left)
-	}
+	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
 	a.destroy(cfg.ID)
 }
 
@@ -245,7 +230,7 @@ func TestRecoverTask_RefusesABadHandle(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	must(t, a.RecoverTask(good))
+	must.NoError(t, a.RecoverTask(good))
 	a.destroy(cfg.ID)
 }
 
@@ -254,15 +239,12 @@ func TestSignalTask_SignalsTheMainProcess(t *testing.T) {
 	cfg := a.shell("trap 'echo hup' HUP; trap 'exit 2' TERM; echo r; while :; do sleep 0.02; done", "")
 	a.run(cfg)
 	eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
-	must(t, a.SignalTask(cfg.ID, "SIGHUP"))
+	must.NoError(t, a.SignalTask(cfg.ID, "SIGHUP"))
 	eventually(t, "it got the signal", func() bool { return strings.Contains(a.output(cfg), "hup") })
-	if err := a.SignalTask(cfg.ID, "SIGNONSENSE"); err == nil || !strings.Contains(err.Error(), "SIGNONSENSE") {
-		t.Errorf("got %v", err)
-	}
-	must(t, a.SignalTask(cfg.ID, "term"))
-	if r := a.wait(cfg.ID); r.ExitCode != 2 {
-		t.Errorf("got %+v", r)
-	}
+	test.ErrorContains(t, a.SignalTask(cfg.ID, "SIGNONSENSE"), "SIGNONSENSE")
+	must.NoError(t, a.SignalTask(cfg.ID, "term"))
+	r := a.wait(cfg.ID)
+	test.Eq(t, 2, r.ExitCode, test.Sprintf("got %+v", r))
 	a.destroy(cfg.ID)
 }
 
@@ -274,9 +256,9 @@ func TestExecTask_RunsACommand(t *testing.T) {
 	testutils.ExecTaskStreamingConformanceTests(t, a.DriverHarness, cfg.ID)
 
 	r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo out $COLOUR; echo err >&2; exit 3"}, time.Minute)
-	if err != nil || string(r.Stdout) != "out blue\nerr\n" || r.ExitResult.ExitCode != 3 {
-		t.Errorf("got %+v, %v", r, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", r))
+	must.Eq(t, "out blue\nerr\n", string(r.Stdout), must.Sprintf("got %+v", r))
+	test.Eq(t, 3, r.ExitResult.ExitCode, test.Sprintf("got %+v", r))
 	r, err = a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "seq 1 20000"}, time.Minute)
 	if err != nil || len(r.Stdout) != drivers.CheckBufSize || !strings.HasSuffix(string(r.Stdout), "\n20000\n") {
 		t.Errorf("of much output: %d bytes, %v", len(r.Stdout), err)
@@ -291,9 +273,7 @@ func TestExecTask_RunsACommand(t *testing.T) {
 			t.Errorf("%q: got %v", cmd, err)
 		}
 	}
-	if r := a.driver.handles[cfg.ID].task.Exit(); r != nil {
-		t.Errorf("the task ended: %+v", r)
-	}
+	test.Nil(t, a.driver.handles[cfg.ID].task.Exit(), test.Sprint("the task ended"))
 }
 
 func TestLifecycle_StopsAtTheTimeout(t *testing.T) {
@@ -312,13 +292,12 @@ func TestLifecycle_StopsAtTheTimeout(t *testing.T) {
 			a.run(cfg)
 			a.ready(cfg)
 			began := time.Now()
-			must(t, a.StopTask(cfg.ID, c.timeout, c.signal))
+			must.NoError(t, a.StopTask(cfg.ID, c.timeout, c.signal))
 			if took := time.Since(began); c.code == 137 && took < c.timeout || took > 30*time.Second {
 				t.Errorf("%s: took %v", c.program, took)
 			}
-			if r := a.wait(cfg.ID); r.ExitCode != c.code {
-				t.Errorf("%s: got %+v", c.program, r)
-			}
+			r := a.wait(cfg.ID)
+			test.Eq(t, c.code, r.ExitCode, test.Sprintf("%s: got %+v", c.program, r))
 			a.destroy(cfg.ID)
 		}
 	})
@@ -329,10 +308,9 @@ func TestLifecycle_PassesOnSignals(t *testing.T) {
 		cfg := a.program("trap", "HUP", "2")
 		a.run(cfg)
 		a.ready(cfg)
-		must(t, a.SignalTask(cfg.ID, "SIGHUP"))
-		if r := a.wait(cfg.ID); r.ExitCode != 2 {
-			t.Errorf("got %+v", r)
-		}
+		must.NoError(t, a.SignalTask(cfg.ID, "SIGHUP"))
+		r := a.wait(cfg.ID)
+		test.Eq(t, 2, r.ExitCode, test.Sprintf("got %+v", r))
 		a.destroy(cfg.ID)
 	})
 }
@@ -343,11 +321,11 @@ func TestLifecycle_EndsStatisticsWithTheTask(t *testing.T) {
 		cfg := a.program("sleep", "0")
 		a.run(cfg)
 		usages, err := a.driver.TaskStats(t.Context(), cfg.ID, 10*time.Millisecond)
-		must(t, err)
+		must.NoError(t, err)
 		if _, err = a.driver.ExecTask(cfg.ID, []string{"true"}, time.Minute); (err == nil) != (a.instance.engine == nil) {
 			t.Errorf("exec: got %v", err)
 		}
-		must(t, a.StopTask(cfg.ID, 0, ""))
+		must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 		samples := 0
 		for range usages {
 			samples++
@@ -376,7 +354,7 @@ func TestTaskStats_AreComplete(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ch, err := a.TaskStats(ctx, cfg.ID, 100*time.Millisecond)
-	must(t, err)
+	must.NoError(t, err)
 	// a machine that is busy with something else may leave a reading without any use
 	var cpu *drivers.CpuStats
 	var mem *drivers.MemoryStats
@@ -389,7 +367,7 @@ func TestTaskStats_AreComplete(t *testing.T) {
 			t.Fatalf("cpu %+v, memory %+v, %d processes", cpu, mem, pids)
 		}
 	}
-	must(t, a.StopTask(cfg.ID, 0, ""))
+	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	eventually(t, "the channel is closed", func() bool {
 		select {
 		case _, ok := <-ch:
@@ -409,15 +387,15 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		events, err := a.TaskEvents(ctx)
-		must(t, err)
-		must(t, a.RecoverTask(th))
+		must.NoError(t, err)
+		must.NoError(t, a.RecoverTask(th))
 		select {
 		case e := <-events:
 			t.Fatalf("told before WaitTask: %+v", e)
 		case <-time.After(100 * time.Millisecond):
 		}
 		_, err = a.WaitTask(ctx, cfg.ID)
-		must(t, err)
+		must.NoError(t, err)
 		next := func() *drivers.TaskEvent {
 			select {
 			case e := <-events:
@@ -427,9 +405,12 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 				return nil
 			}
 		}
-		if e := next(); !strings.HasPrefix(e.Message, "Re-attached") || e.TaskID != cfg.ID || e.AllocID != cfg.AllocID || e.TaskName != "web" || e.Timestamp.IsZero() {
-			t.Errorf("got %+v", e)
-		}
+		e := next()
+		must.StrHasPrefix(t, "Re-attached", e.Message, must.Sprintf("got %+v", e))
+		must.Eq(t, cfg.ID, e.TaskID, must.Sprintf("got %+v", e))
+		must.Eq(t, cfg.AllocID, e.AllocID, must.Sprintf("got %+v", e))
+		must.Eq(t, "web", e.TaskName, must.Sprintf("got %+v", e))
+		test.False(t, e.Timestamp.IsZero(), test.Sprintf("got %+v", e))
 		a.destroy(cfg.ID)
 	})
 }
@@ -440,15 +421,14 @@ func TestOOM_IsReportedWithTheLimit(t *testing.T) {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
 	}
 	events, err := a.TaskEvents(context.Background())
-	must(t, err)
+	must.NoError(t, err)
 	cfg := a.shell("head -c 200M /dev/zero | tail", "", func(c *drivers.TaskConfig) {
 		c.Resources.NomadResources.Memory.MemoryMB = 30
 	})
 	a.run(cfg)
 	r := a.wait(cfg.ID)
-	if !r.OOMKilled || r.ExitCode == 0 {
-		t.Errorf("got %+v", r)
-	}
+	must.True(t, r.OOMKilled, must.Sprintf("got %+v", r))
+	test.NotEq(t, 0, r.ExitCode, test.Sprintf("got %+v", r))
 	var told string
 	for end := time.After(time.Minute); !strings.Contains(told, "30 MiB"); {
 		select {
@@ -485,7 +465,7 @@ func TestLimits_ReachTheMemoryCgroup(t *testing.T) {
 				file = map[string]string{"memory.limit_in_bytes": "memory.max", "memory.soft_limit_in_bytes": "memory.low"}[file]
 			}
 			b, err := os.ReadFile(filepath.Join(dir, file))
-			must(t, err)
+			must.NoError(t, err)
 			return strings.TrimSpace(string(b))
 		}
 		if got := read("memory.limit_in_bytes"); got != c.hard && !(got == "max" && c.max == -1) {

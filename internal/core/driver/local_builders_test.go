@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -41,9 +43,8 @@ func TestStartTask_RefusesBuildersIDs(t *testing.T) {
 		}
 	}
 	for _, user := range []string{"79899", "80000", "nobody:79899"} {
-		if _, r := a.result(a.shell("exit 0", "", func(cfg *drivers.TaskConfig) { cfg.User = user })); r.ExitCode != 0 {
-			t.Errorf("user %s: %+v", user, r)
-		}
+		_, r := a.result(a.shell("exit 0", "", func(cfg *drivers.TaskConfig) { cfg.User = user }))
+		test.Eq(t, 0, r.ExitCode, test.Sprintf("user %s: %+v", user, r))
 	}
 }
 
@@ -54,25 +55,18 @@ func TestRefuseBuilders_RefusesDeclaredIDs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "builders")
 	other := uint32(os.Getegid())
 	for _, u := range []*task.User{{UID: 1234}, {GID: 1234}, {UID: 1, GID: 1, Groups: []uint32{2, 1234}}, nil} {
-		must(t, os.RemoveAll(dir))
-		if err := refuseBuilders(dir, u); err != nil {
-			t.Errorf("%+v, before it is declared: %v", u, err)
-		}
-		must(t, builders.Declare(dir, 4321))
-		if err := refuseBuilders(dir, u); err != nil {
-			t.Errorf("%+v, where another is: %v", u, err)
-		}
+		must.NoError(t, os.RemoveAll(dir))
+		test.NoError(t, refuseBuilders(dir, u), test.Sprintf("%+v, before it is declared", u))
+		must.NoError(t, builders.Declare(dir, 4321))
+		test.NoError(t, refuseBuilders(dir, u), test.Sprintf("%+v, where another", u))
 		id := uint32(1234)
 		if u == nil {
 			id = other // the agent's own
 		}
-		must(t, builders.Declare(dir, id))
-		if err := refuseBuilders(dir, u); err == nil || !strings.Contains(err.Error(), fmt.Sprint("id ", id, " builds")) {
-			t.Errorf("%+v: got %v", u, err)
-		}
-		must(t, os.Chmod(dir, 0o777))
-		if err := refuseBuilders(dir, &task.User{UID: 7, GID: 7}); err == nil || !strings.Contains(err.Error(), "others may write") {
-			t.Errorf("where any user can write who builds: got %v", err)
-		}
+		must.NoError(t, builders.Declare(dir, id))
+		test.ErrorContains(t, refuseBuilders(dir, u), fmt.Sprint("id ", id, " builds"), test.Sprintf("%+v", u))
+		must.NoError(t, os.Chmod(dir, 0o777))
+		test.ErrorContains(t, refuseBuilders(dir, &task.User{UID: 7, GID: 7}), "others may write",
+			test.Sprint("where any user can write who builds"))
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -60,13 +62,14 @@ func TestCheckCommand_KeepsAFloodFromTheSupervisor(t *testing.T) {
 			a.destroy(cfg.ID)
 			continue
 		}
-		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 300 {
-			t.Errorf("%s: got %.400q, want %q in it", name, err, c.want)
-		}
+		must.StrContains(t, err.Error(), c.want,
+			must.Sprintf("%s: got %.400q, want %q in it", name, err, c.want))
+		must.StrNotContains(t, err.Error(), "\n",
+			must.Sprintf("%s: got %.400q, want %q in it", name, err, c.want))
+		test.False(t, len(err.Error()) > 300, test.Sprintf("%s: got %.400q, want %q in it", name, err, c.want))
 	}
-	if left, _ := filepath.Glob(filepath.Join(a.state, "*/*/tasks/*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	left, _ := filepath.Glob(filepath.Join(a.state, "*/*/tasks/*"))
+	test.SliceEmpty(t, left, test.Sprint("left behind"))
 }
 
 func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
@@ -78,18 +81,17 @@ func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
 		}
 	})
 	th := wire(t, a.run(cfg))
-	if n := len(th.DriverState); n > 2<<20 {
-		t.Errorf("the handle's state is %d KiB", n>>10)
-	}
+	n := len(th.DriverState)
+	test.False(t, n > 2<<20, test.Sprintf("the handle's state is %d KiB", n>>10))
 	stores, _ := filepath.Glob(filepath.Join(a.state, "*", "*", "tasks", "*", "task.json"))
 	a.stopDriver()
 	for _, file := range stores {
-		must(t, os.Remove(file)) // so that the handle is all there is
+		must.NoError(t, os.Remove(file)) // so that the handle is all there is
 	}
 	a.startDriver(nil)
-	must(t, a.RecoverTask(th))
-	if st, err := a.InspectTask(cfg.ID); err != nil || st.State != drivers.TaskStateRunning {
-		t.Errorf("got %+v, %v", st, err)
-	}
+	must.NoError(t, a.RecoverTask(th))
+	st, err := a.InspectTask(cfg.ID)
+	must.NoError(t, err, must.Sprintf("got %+v", st))
+	test.Eq(t, drivers.TaskStateRunning, st.State, test.Sprintf("got %+v", st))
 	a.destroy(cfg.ID)
 }

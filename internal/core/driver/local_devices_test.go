@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/reservation"
@@ -22,13 +24,13 @@ import (
 func stick(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev", "outrider-test-") // where nodes work
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(dir, 0o755))
 	path := filepath.Join(dir, "tty")
-	must(t, unix.Mknod(path, unix.S_IFCHR|0o660, int(unix.Mkdev(1, 5))))
-	must(t, os.Chmod(path, 0o660))
-	must(t, os.Chown(path, 0, 4242))
+	must.NoError(t, unix.Mknod(path, unix.S_IFCHR|0o660, int(unix.Mkdev(1, 5))))
+	must.NoError(t, os.Chmod(path, 0o660))
+	must.NoError(t, os.Chown(path, 0, 4242))
 	return path
 }
 
@@ -36,11 +38,9 @@ func stick(t *testing.T) string {
 func mountsUnchanged(t *testing.T, of ...string) {
 	t.Cleanup(func() {
 		b, err := os.ReadFile("/proc/self/mountinfo")
-		must(t, err)
+		must.NoError(t, err)
 		for _, path := range of {
-			if strings.Contains(string(b), path) {
-				t.Errorf("mounts of %s are left:\n%s", path, b)
-			}
+			test.StrNotContains(t, string(b), path, test.Sprintf("mounts of %s are left:\n%s", path, b))
 		}
 	})
 }
@@ -60,7 +60,7 @@ func TestDevices_AreInTheTask(t *testing.T) {
 	needRoot(t)
 	host, dir := stick(t), t.TempDir()
 	mountsUnchanged(t, dir, "zigbee")
-	must(t, os.WriteFile(dir+"/file", []byte("mounted"), 0o644))
+	must.NoError(t, os.WriteFile(dir+"/file", []byte("mounted"), 0o644))
 	a := start(t, nil)
 	devices := []*drivers.DeviceConfig{
 		{HostPath: host, TaskPath: "/dev/zigbee/tty", Permissions: "rw"},
@@ -73,24 +73,20 @@ func TestDevices_AreInTheTask(t *testing.T) {
 	want := cfg.TaskDir().Dir + "\n1:5\n1:5\nmounted1\nwritten\n"
 	th := a.run(cfg)
 	eventually(t, "the task has said all", func() bool { return strings.HasSuffix(a.output(cfg), "written\n") })
-	if got := a.output(cfg); got != want {
-		t.Errorf("the task: got %q, want %q", got, want)
-	}
+	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
 	for _, again := range []bool{false, true} {
 		if again {
 			a.restart()
-			must(t, a.RecoverTask(wire(t, th)))
+			must.NoError(t, a.RecoverTask(wire(t, th)))
 		}
 		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
-		must(t, err)
-		if string(r.Stdout) != want {
-			t.Errorf("a command in it, plugin restarted %v: got %q, want %q", again, r.Stdout, want)
-		}
+		must.NoError(t, err)
+		test.Eq(t, want, string(r.Stdout),
+			test.Sprintf("a command in it, plugin restarted %v: got %q", again, r.Stdout))
 	}
-	if _, err := os.Lstat("/dev/zigbee"); err == nil {
-		t.Error("the host has it too")
-	}
-	must(t, a.StopTask(cfg.ID, 0, ""))
+	_, err := os.Lstat("/dev/zigbee")
+	test.Error(t, err, test.Sprint("the host has it too"))
+	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
 }
 
@@ -110,29 +106,26 @@ func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 	cfg := a.shell(script+"; exec sleep 1000", "")
 	th := a.run(cfg)
 	eventually(t, "the task has tried", func() bool { return strings.HasSuffix(a.output(cfg), "\n") })
-	if got := a.output(cfg); got != want {
-		t.Errorf("the task: got %q", got)
-	}
+	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
 	for _, again := range []bool{false, true} {
 		if again {
 			a.restart()
-			must(t, a.RecoverTask(wire(t, th)))
+			must.NoError(t, a.RecoverTask(wire(t, th)))
 		}
 		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
-		must(t, err)
-		if string(r.Stdout) != want {
-			t.Errorf("a command in it, plugin restarted %v: got %q", again, r.Stdout)
-		}
+		must.NoError(t, err)
+		test.Eq(t, want, string(r.Stdout),
+			test.Sprintf("a command in it, plugin restarted %v: got %q", again, r.Stdout))
 	}
-	must(t, os.WriteFile(dir+"/new", nil, 0o644))
-	must(t, a.StopTask(cfg.ID, 0, ""))
+	must.NoError(t, os.WriteFile(dir+"/new", nil, 0o644))
+	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
 }
 
 func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 	needRoot(t)
 	host, dir := stick(t), t.TempDir()
-	must(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
+	must.NoError(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
 	a := start(t, nil)
 	one := &device.ContainerReservation{
 		Devices: []*device.DeviceSpec{{HostPath: host, TaskPath: "/dev/zigbee/tty", CgroupPerms: "rw"}},
@@ -144,7 +137,7 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 	}
 	env := map[string]string{}
 	for _, r := range []*device.ContainerReservation{one, two} {
-		must(t, reservation.Remember(r))
+		must.NoError(t, reservation.Remember(r))
 		for name, value := range r.Envs {
 			env[name] = value
 		}
@@ -164,14 +157,13 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 			}
 		}, "0\n"},
 	} {
-		if out, _ := a.result(a.shell(script, "", c.change)); out != c.want {
-			t.Errorf("%s: got %q, want %q", name, out, c.want)
-		}
+		out, _ := a.result(a.shell(script, "", c.change))
+		test.Eq(t, c.want, out, test.Sprint(name))
 	}
 	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DeviceEnv = map[string]string{reservation.Prefix + "00000000": "{"} })
-	if _, _, err := a.StartTask(cfg); err == nil || !strings.Contains(err.Error(), reservation.Prefix+"00000000 is not a reservation") {
-		t.Errorf("one that can't be read: %v", err)
-	}
+	_, _, err := a.StartTask(cfg)
+	test.ErrorContains(t, err, reservation.Prefix+"00000000 is not a reservation",
+		test.Sprint("one that can't be read"))
 }
 
 func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
@@ -193,9 +185,8 @@ func TestDevices_MissingIsRecoverable(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" is not there: is it plugged?`) || !structs.IsRecoverable(err) {
 			t.Errorf("at %s: got %v", path, err)
 		}
-		if _, err := a.InspectTask(cfg.ID); err == nil {
-			t.Error("the task is known")
-		}
+		_, err = a.InspectTask(cfg.ID)
+		test.Error(t, err, test.Sprint("the task is known"))
 	}
 	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/null", TaskPath: "/dev/../etc/passwd"}}, nil))
 	if _, _, err := a.StartTask(cfg); err == nil || structs.IsRecoverable(err) || !strings.Contains(err.Error(), `has ".." in it`) {
@@ -211,7 +202,7 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	events, err := a.TaskEvents(ctx)
-	must(t, err)
+	must.NoError(t, err)
 	cfg := a.task("command = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 $USB_ZIGBEE_TTY $USB_BUS $OTHER; head -c 2 $0; exec sleep 1000\", \"/dev/zigbee/tty\"]",
 		reserve([]*drivers.DeviceConfig{{HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/null", TaskPath: "/dev/null"}},
 			[]*drivers.MountConfig{{HostPath: "/dev/nomad-usb/1/bus", TaskPath: "/dev/bus/usb"}}),
@@ -220,7 +211,7 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 		})
 	a.run(cfg)
 	_, err = a.WaitTask(ctx, cfg.ID)
-	must(t, err)
+	must.NoError(t, err)
 	want := "Devices are at their paths on the host: /dev/zigbee/tty is /dev/zero, /dev/bus/usb is /dev/nomad-usb/1/bus"
 	for told := false; !told; {
 		select {
@@ -231,10 +222,8 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 		}
 	}
 	eventually(t, "the task has read its device", func() bool { return strings.HasSuffix(a.output(cfg), "\x00\x00") })
-	if got := a.output(cfg); got != "/dev/zero /dev/zero /dev/nomad-usb/1/bus /dev/zigbee/tty0\n\x00\x00" {
-		t.Errorf("got %q", got)
-	}
-	must(t, a.StopTask(cfg.ID, 0, ""))
+	test.Eq(t, "/dev/zero /dev/zero /dev/nomad-usb/1/bus /dev/zigbee/tty0\n\x00\x00", a.output(cfg))
+	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
 
 	cfg = a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: "/dev/zigbee/tty"}}, nil))

@@ -2,10 +2,11 @@ package driver
 
 import (
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
@@ -15,7 +16,7 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 	all := cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "cpuset", "memory", "pids"}}
 	limits := cgroup.Limits{MemoryMax: 1 << 20, CPUShares: 100, Cpuset: "0"}
 	deny, err := newDenied(PluginOptions{DeniedEnvvars: []string{"NOMAD_*", "SECRET*", "AGENTS_OWN"}})
-	must(t, err)
+	must.NoError(t, err)
 	for name, row := range map[string]struct {
 		cfg    drivers.TaskConfig
 		group  cgroup.Group
@@ -50,9 +51,8 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 			want:  []string{`env { AGENTS_OWN, SECRET_A, SECRET_B } has no effect: the operator denies it to tasks of this node (denied_envvars)`},
 		},
 	} {
-		if got := ignored(&row.cfg, row.group, row.limits, deny.filter(maps.Clone(row.cfg.Env))); !slices.Equal(got, row.want) {
-			t.Errorf("%s: got %q, want %q", name, got, row.want)
-		}
+		test.SliceEqOp(t, row.want, ignored(&row.cfg, row.group, row.limits, deny.filter(maps.Clone(row.cfg.Env))),
+			test.Sprint(name))
 	}
 }
 

@@ -2,9 +2,11 @@ package driver
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestStartTask_ReportsMissingCgroups(t *testing.T) {
@@ -12,17 +14,17 @@ func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	events, err := a.TaskEvents(ctx)
-	must(t, err)
+	must.NoError(t, err)
 	cfg := a.shell("exec sleep 1000", "")
 	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as of an agent that is not root
 	a.run(cfg)
 	_, err = a.WaitTask(ctx, cfg.ID)
-	must(t, err)
+	must.NoError(t, err)
 	select {
 	case e := <-events:
-		if e.TaskID != cfg.ID || !strings.HasPrefix(e.Message, "Limits are not enforced: ") || len(e.Message) < 40 {
-			t.Errorf("got %+v", e)
-		}
+		must.Eq(t, cfg.ID, e.TaskID, must.Sprintf("got %+v", e))
+		must.StrHasPrefix(t, "Limits are not enforced: ", e.Message, must.Sprintf("got %+v", e))
+		test.False(t, len(e.Message) < 40, test.Sprintf("got %+v", e))
 	case <-time.After(time.Minute):
 		t.Error("no event")
 	}

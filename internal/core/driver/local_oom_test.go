@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -25,17 +27,17 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	})
 	again := *cfg
 	a.run(cfg)
-	if r := a.wait(cfg.ID); r.OOMKilled || r.ExitCode != 0 {
-		t.Errorf("exit 0: got %+v", r)
-	}
+	r := a.wait(cfg.ID)
+	must.False(t, r.OOMKilled, must.Sprintf("exit 0: got %+v", r))
+	test.Eq(t, 0, r.ExitCode, test.Sprintf("exit 0: got %+v", r))
 	eventually(t, "the kill is told", func() bool { return events.heard(cfg.ID, child) > 0 })
 	a.destroy(cfg.ID)
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	again.ID = again.AllocID + "/web/" + uuid.Short()
 	a.run(&again)
-	if r := a.wait(again.ID); r.OOMKilled || r.ExitCode != 1 {
-		t.Errorf("after an earlier run's kill: got %+v", r)
-	}
+	r = a.wait(again.ID)
+	must.False(t, r.OOMKilled, must.Sprintf("after an earlier run's kill: got %+v", r))
+	test.Eq(t, 1, r.ExitCode, test.Sprintf("after an earlier run's kill: got %+v", r))
 	a.destroy(again.ID)
 	// what is told comes in order
 	last := a.shell("kill -HUP $$", "")
@@ -43,9 +45,8 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	a.wait(last.ID)
 	eventually(t, "a later event is heard", func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
 	a.destroy(last.ID)
-	if n := events.heard(cfg.ID, child); n != 1 {
-		t.Errorf("one kill is told %d times", n)
-	}
+	n := events.heard(cfg.ID, child)
+	test.Eq(t, 1, n, test.Sprintf("one kill is told %d times", n))
 	for _, id := range []string{cfg.ID, again.ID} {
 		if events.heard(id, main) > 0 || id == again.ID && events.heard(id, child) > 0 {
 			t.Errorf("told as OOM: %s", id)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cpustats"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -20,13 +22,13 @@ import (
 func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-	must(t, cmd.Start())
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	dir = t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
 	return cmd.Process.Pid, cgroup.Group{Mode: cgroup.V2, Path: dir}, dir
 }
 
@@ -40,17 +42,16 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	// percentages are of the time between two samples, which is any on a busy machine
 	eventually(t, "both have been measured", func() bool {
 		usec += 9_000_000
-		must(t, os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
 		u, err := s.sample(group, task.Identity{})
-		must(t, err)
+		must.NoError(t, err)
 		own := u.Pids[strconv.Itoa(pid)]
 		if own == nil {
 			t.Fatalf("its process is not among %v", u.Pids)
 		}
 		all := u.ResourceUsage.CpuStats
-		if all.UserMode < all.SystemMode || all.Percent < nearly*all.UserMode {
-			t.Fatalf("of the group: %+v", all)
-		}
+		must.False(t, all.UserMode < all.SystemMode, must.Sprintf("of the group: %+v", all))
+		must.False(t, all.Percent < nearly*all.UserMode, must.Sprintf("of the group: %+v", all))
 		if all.UserMode == 0 || own.CpuStats.UserMode < 5 { // some ticks more than any system time of its start
 			time.Sleep(10 * time.Millisecond)
 			return false
@@ -69,14 +70,11 @@ func TestSampler_StartsAnewForAReusedPID(t *testing.T) {
 	s.pids[pid], s.pids[999_999_999] = former, former
 	s.perPID(group, task.Identity{})
 	st, err := task.ReadStat(pid)
-	must(t, err)
+	must.NoError(t, err)
 	now := s.pids[pid]
-	if now == former || now.start != st.Start {
-		t.Errorf("got %+v", now)
-	}
-	if s.pids[999_999_999] != nil {
-		t.Error("a process that has ended is kept")
-	}
+	must.NotEqOp(t, former, now)
+	test.Eq(t, st.Start, now.start)
+	test.Nil(t, s.pids[999_999_999], test.Sprint("a process that has ended is kept"))
 	if s.perPID(group, task.Identity{}); s.pids[pid] != now {
 		t.Error("the same process is measured anew")
 	}
@@ -85,11 +83,11 @@ func TestSampler_StartsAnewForAReusedPID(t *testing.T) {
 func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	pid, _, _ := busy(t)
 	id, err := task.Identify(pid)
-	must(t, err)
+	must.NoError(t, err)
 	s := sampling()
 	eventually(t, "its use is seen", func() bool {
 		u, err := s.sample(cgroup.Group{}, id)
-		must(t, err)
+		must.NoError(t, err)
 		cpu, mem := u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats
 		time.Sleep(10 * time.Millisecond)
 		return len(u.Pids) == 1 && cpu.UserMode > cpu.SystemMode && cpu.Percent > 0 && mem.RSS > 0

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -20,7 +23,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	a.wait(known.ID)
 	a.run(running)
 	_, err := a.driver.WaitTask(t.Context(), running.ID)
-	must(t, err)
+	must.NoError(t, err)
 	a.run(unclaimed) // the agent was killed, and its job was stopped
 	kept := func(id string) bool {
 		return isThere(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
@@ -28,26 +31,21 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	sweep := func() {
 		a.driver.local.swept = time.Time{}
 		_, err := a.driver.probe(t.Context())
-		must(t, err)
+		must.NoError(t, err)
 	}
 	sweep()
-	if !kept(given.ID) || !kept(unclaimed.ID) {
-		t.Error("one went while its allocation was there")
-	}
+	must.True(t, kept(given.ID), must.Sprint("one went while its allocation was there"))
+	test.True(t, kept(unclaimed.ID), test.Sprint("one went while its allocation was there"))
 	for _, dir := range []string{given.AllocDir, known.AllocDir, running.AllocDir, unclaimed.AllocDir} {
-		must(t, os.Rename(dir, dir+".gone"))
+		must.NoError(t, os.Rename(dir, dir+".gone"))
 		defer os.Rename(dir+".gone", dir)
 	}
 	sweep()
-	if kept(given.ID) || kept(unclaimed.ID) {
-		t.Error("one stays without its allocation")
-	}
-	if !kept(known.ID) || !kept(running.ID) {
-		t.Error("a task that is known went")
-	}
-	if got := a.known(); len(got) != 2 {
-		t.Errorf("the driver knows %q", got)
-	}
+	must.False(t, kept(given.ID), must.Sprint("one stays without its allocation"))
+	test.False(t, kept(unclaimed.ID), test.Sprint("one stays without its allocation"))
+	must.True(t, kept(known.ID), must.Sprint("a task that is known went"))
+	test.True(t, kept(running.ID), test.Sprint("a task that is known went"))
+	test.SliceLen(t, 2, a.known(), test.Sprint("the driver knows"))
 	a.destroy(known.ID)
 	a.destroy(running.ID)
 }

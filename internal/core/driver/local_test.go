@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -19,45 +21,40 @@ func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
 		t.Skip("needs root to give directories to another user")
 	}
 	short, err := os.MkdirTemp("", "s") // for a socket
-	must(t, err)
+	must.NoError(t, err)
 	defer os.RemoveAll(short)
 	root := filepath.Join(short, "a[b]*") // no pattern
 	for _, name := range []string{"ours", "theirs", "writable"} {
-		must(t, os.MkdirAll(filepath.Join(root, name), 0o700))
+		must.NoError(t, os.MkdirAll(filepath.Join(root, name), 0o700))
 	}
-	must(t, os.Chown(filepath.Join(root, "theirs"), strangerID, strangerID))
-	must(t, os.Chmod(filepath.Join(root, "writable"), 0o777))
-	must(t, os.Symlink("theirs", filepath.Join(root, "link")))
-	must(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o600))
+	must.NoError(t, os.Chown(filepath.Join(root, "theirs"), strangerID, strangerID))
+	must.NoError(t, os.Chmod(filepath.Join(root, "writable"), 0o777))
+	must.NoError(t, os.Symlink("theirs", filepath.Join(root, "link")))
+	must.NoError(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o600))
 
 	dirs, err := stores(root)
-	must(t, err)
-	if want := []string{filepath.Join(root, "ours")}; !slices.Equal(dirs, want) {
-		t.Errorf("read are %q, want %q", dirs, want)
-	}
-	if dirs, err := stores(filepath.Join(root, "missing")); len(dirs) > 0 || err != nil {
-		t.Errorf("below what is missing there are %q, %v", dirs, err)
-	}
-	if dirs, err := stores(""); len(dirs) > 0 || err != nil {
-		t.Errorf("before SetConfig there are %q, %v", dirs, err)
-	}
-	must(t, os.Chown(root, strangerID, strangerID))
+	must.NoError(t, err)
+	test.SliceEqOp(t, []string{filepath.Join(root, "ours")}, dirs, test.Sprint("read are"))
+	dirs, err = stores(filepath.Join(root, "missing"))
+	must.SliceEmpty(t, dirs, must.Sprint("below what is missing there are"))
+	test.NoError(t, err, test.Sprint("below what is missing there are"))
+	dirs, err = stores("")
+	must.SliceEmpty(t, dirs, must.Sprint("before SetConfig there are"))
+	test.NoError(t, err, test.Sprint("before SetConfig there are"))
+	must.NoError(t, os.Chown(root, strangerID, strangerID))
 	want := "state_dir can't be used: " + root + " belongs to user 65534, "
 	if dirs, err := stores(root); len(dirs) > 0 || err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("below a stranger's there are %q, %v", dirs, err)
 	}
-	if _, err := stateRoot(filepath.Dir(root), filepath.Base(root)); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("the configuration is taken: %v", err)
-	}
+	_, err = stateRoot(filepath.Dir(root), filepath.Base(root))
+	test.ErrorContains(t, err, want, test.Sprint("the configuration is taken"))
 	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
 	d.local.root = root
-	if _, err := d.probe(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("the driver is healthy: %v", err)
-	}
-	if err := d.DestroyTask("a/b/c", true); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("a task is destroyed by what is there: %v", err)
-	}
+	_, err = d.probe(t.Context())
+	test.ErrorContains(t, err, want, test.Sprint("the driver is healthy"))
+	test.ErrorContains(t, d.DestroyTask("a/b/c", true), want,
+		test.Sprint("a task is destroyed by what is there"))
 }
 
 // What is recovered is what Nomad and this driver remember, and not what a stranger wrote there.
@@ -66,15 +63,14 @@ func TestLoad_RefusesAStoreThatAnotherUserCanReplace(t *testing.T) {
 		t.Skip("needs root to give directories to another user")
 	}
 	store := task.Store{Dir: filepath.Join(t.TempDir(), "store")}
-	must(t, store.Save(&task.State{ID: "a/b/c", Task: "the stranger's"}))
+	must.NoError(t, store.Save(&task.State{ID: "a/b/c", Task: "the stranger's"}))
 	saved, err := json.Marshal(savedTask{StoreDir: store.Dir, State: &task.State{ID: "a/b/c", Task: "ours"}})
-	must(t, err)
+	must.NoError(t, err)
 	l := newLocal(t.Context(), nullLogger, "test-driver")
 	defer l.Close()
 	_, err = l.load("a/b/c", saved)
-	must(t, err)
-	must(t, os.Chown(store.Dir, strangerID, strangerID))
-	if got, err := l.load("a/b/c", saved); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
-		t.Errorf("recovered is %+v, %v", got, err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, os.Chown(store.Dir, strangerID, strangerID))
+	got, err := l.load("a/b/c", saved)
+	test.ErrorContains(t, err, "belongs to user 65534", test.Sprintf("recovered is %+v", got))
 }

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -29,16 +30,17 @@ func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
 			}
 		}
 	}
-	if a, err := resolveUser("4294967294:4294967294", nil); err != nil || a.UID != 4294967294 || a.GID != 4294967294 {
-		t.Errorf("the last id: %+v, %v", a, err)
-	}
+	a, err := resolveUser("4294967294:4294967294", nil)
+	must.NoError(t, err, must.Sprintf("the last id: %+v", a))
+	must.Eq(t, 4294967294, a.UID, must.Sprintf("the last id: %+v", a))
+	test.Eq(t, 4294967294, a.GID, test.Sprintf("the last id: %+v", a))
 }
 
 // nameService has getent(1) answer with what a script prints.
 func nameService(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "getent"), []byte("#!/bin/sh\n"+script), 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "getent"), []byte("#!/bin/sh\n"+script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
@@ -58,10 +60,11 @@ esac`)
 		t.Errorf("extra group: got %+v", a)
 	}
 	a, err := resolveUser("3111222333", nil)
-	must(t, err)
-	if a.UID != 3111222333 || a.GID != 3111222333 || a.name != "" || len(a.Groups) > 0 {
-		t.Errorf("an id: got %+v", a)
-	}
+	must.NoError(t, err)
+	must.Eq(t, 3111222333, a.UID, must.Sprintf("an id: got %+v", a))
+	must.Eq(t, 3111222333, a.GID, must.Sprintf("an id: got %+v", a))
+	must.Eq(t, "", a.name, must.Sprintf("an id: got %+v", a))
+	test.SliceEmpty(t, a.Groups, test.Sprintf("an id: got %+v", a))
 }
 
 func TestResolveUser_TakesOnlyTheUsersGroups(t *testing.T) {
@@ -78,10 +81,11 @@ passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;;
 initgroups) echo '`+answer+`' ;;
 esac`)
 		a, err := resolveUser("ann", nil)
-		must(t, err)
-		if a.UID != 5000 || a.GID != 5000 || a.home != "/home/ann" || !slices.Equal(a.Groups, want) {
-			t.Errorf("%q: got %+v, want groups %v", answer, a, want)
-		}
+		must.NoError(t, err)
+		must.Eq(t, 5000, a.UID, must.Sprintf("%q: got %+v, want groups", answer, a))
+		must.Eq(t, 5000, a.GID, must.Sprintf("%q: got %+v, want groups", answer, a))
+		must.Eq(t, "/home/ann", a.home, must.Sprintf("%q: got %+v, want groups", answer, a))
+		test.SliceEqOp(t, want, a.Groups, test.Sprintf("%q: got %+v, want groups", answer, a))
 	}
 }
 
@@ -94,16 +98,14 @@ func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 			"group":    `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; group) echo 'staff2:x:` + id + `:' ;; esac`,
 		} {
 			nameService(t, script)
-			if a, err := resolveUser("ann:staff2", nil); err == nil || !strings.Contains(err.Error(), "is not a user or group id") {
-				t.Errorf("%s %q: got %+v, %v", what, id, a, err)
-			}
+			a, err := resolveUser("ann:staff2", nil)
+			test.ErrorContains(t, err, "is not a user or group id", test.Sprintf("%s %q: got %+v", what, id, a))
 		}
 	}
 	for _, id := range []string{"+0", "00", "4294967296"} {
 		nameService(t, `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; initgroups) echo 'ann `+id+`' ;; esac`)
-		if a, err := resolveUser("ann", nil); err == nil {
-			t.Errorf("a supplementary group %q: got %+v", id, a)
-		}
+		a, err := resolveUser("ann", nil)
+		test.Error(t, err, test.Sprintf("a supplementary group %q: got %+v", id, a))
 	}
 }
 
@@ -116,7 +118,7 @@ func needGroups(t *testing.T) {
 
 func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
 	d, err := newDenied(PluginOptions{DeniedHostUIDs: "5,100-199, 4294967290-4294967295", DeniedHostGIDs: "7, 20-29"})
-	must(t, err)
+	must.NoError(t, err)
 	user := func(uid, gid uint32, groups ...uint32) *task.User {
 		return &task.User{UID: uid, GID: gid, Groups: groups}
 	}
@@ -124,42 +126,31 @@ func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
 		user(5, 1), user(100, 1), user(150, 1), user(199, 1), user(4294967290, 1), user(4294967294, 1),
 		user(1, 7), user(1, 20), user(1, 29), user(1, 1, 7), user(1, 1, 1, 29), user(1, 1, 20, 1), user(5, 7, 7),
 	} {
-		if err := d.check(u); err == nil || !strings.Contains(err.Error(), "is not allowed on this node") {
-			t.Errorf("%+v: got %v", u, err)
-		}
+		test.ErrorContains(t, d.check(u), "is not allowed on this node", test.Sprintf("%+v", u))
 	}
 	for _, u := range []*task.User{
 		user(4, 6), user(6, 8), user(99, 19), user(200, 30), user(4294967289, 5), user(7, 5, 100, 199), user(0, 0, 0),
 	} {
-		if err := d.check(u); err != nil {
-			t.Errorf("%+v: got %v", u, err)
-		}
+		test.NoError(t, d.check(u), test.Sprintf("%+v", u))
 	}
 	for _, only := range []denied{{uids: d.uids}, {gids: d.gids}} { // each list by itself
-		if err := only.check(user(5, 7)); err == nil {
-			t.Errorf("%+v passes", only)
-		}
+		test.Error(t, only.check(user(5, 7)), test.Sprintf("%+v passes", only))
 	}
-	if err := (denied{}).check(nil); err != nil {
-		t.Errorf("nothing is denied: %v", err)
-	}
+	test.NoError(t, (denied{}).check(nil), test.Sprint("nothing is denied"))
 }
 
 func TestDenied_ReadsRangesStrictly(t *testing.T) {
 	for _, list := range []string{
 		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6", "root", "0--1",
 	} {
-		if d, err := newDenied(PluginOptions{DeniedHostUIDs: list}); err == nil || !strings.Contains(err.Error(), "denied_host_uids has ") {
-			t.Errorf("user ids %q: got %+v, %v", list, d, err)
-		}
-		if d, err := newDenied(PluginOptions{DeniedHostGIDs: list}); err == nil || !strings.Contains(err.Error(), "denied_host_gids has ") {
-			t.Errorf("group ids %q: got %+v, %v", list, d, err)
-		}
+		d, err := newDenied(PluginOptions{DeniedHostUIDs: list})
+		test.ErrorContains(t, err, "denied_host_uids has ", test.Sprintf("user ids %q: got %+v", list, d))
+		d, err = newDenied(PluginOptions{DeniedHostGIDs: list})
+		test.ErrorContains(t, err, "denied_host_gids has ", test.Sprintf("group ids %q: got %+v", list, d))
 	}
 	for _, list := range []string{"", " ", ",", "1,", " 1 , 2 - 3 ,"} {
-		if _, err := newDenied(PluginOptions{DeniedHostUIDs: list}); err != nil {
-			t.Errorf("%q: got %v", list, err)
-		}
+		_, err := newDenied(PluginOptions{DeniedHostUIDs: list})
+		test.NoError(t, err, test.Sprint(list))
 	}
 }
 
@@ -173,23 +164,20 @@ func TestNonRoot_HasNoDeniedGroupOfTheAgent(t *testing.T) {
 	}{{"", nil}, {"65534", nil}, {"nobody", nil}, {"", []string{"9"}}} {
 		for gid, allowed := range map[string]bool{"7": false, "9": false, "65534": false, "8": true} {
 			d, err := newDenied(PluginOptions{DeniedHostGIDs: gid})
-			must(t, err)
+			must.NoError(t, err)
 			who, err := resolveUser(job.user, job.extra)
-			must(t, err)
+			must.NoError(t, err)
 			var u *task.User
 			if who != nil {
 				u = &who.User
 			}
-			if err := d.check(u); (err == nil) != allowed {
-				t.Errorf("%+v, denied %s: got %v", job, gid, err)
-			}
+			err = d.check(u)
+			test.Eq(t, allowed, (err == nil), test.Sprintf("%+v, denied %s: got %v", job, gid, err))
 		}
 	}
 	d, err := newDenied(PluginOptions{DeniedHostUIDs: "65534"})
-	must(t, err)
-	if d.check(nil) == nil {
-		t.Error("the agent's own user passes")
-	}
+	must.NoError(t, err)
+	test.Error(t, d.check(nil), test.Sprint("the agent's own user passes"))
 }
 
 func TestNonRoot_HasTheCheckedGroups(t *testing.T) {
@@ -201,16 +189,15 @@ func TestNonRoot_HasTheCheckedGroups(t *testing.T) {
 		{"", ""}, {"65534", ""}, {"nobody", ""}, {"", `groups = ["9"]`}, {"nobody:65534", `groups = ["7", "65534"]`},
 	} {
 		out, r := a.result(a.shell("id -u; id -G", c.options, func(cfg *drivers.TaskConfig) { cfg.User = c.user }))
-		if r.ExitCode != 0 || out != "65534\n65534 7 9\n" {
-			t.Errorf("user %q, %s: got %q, %+v", c.user, c.options, out, r)
-		}
+		must.Eq(t, 0, r.ExitCode, must.Sprintf("user %q, %s: got %q, %+v", c.user, c.options, out, r))
+		test.Eq(t, "65534\n65534 7 9\n", out,
+			test.Sprintf("user %q, %s: got %q, %+v", c.user, c.options, out, r))
 	}
 	for options, want := range map[string]string{
 		`groups = ["8"]`:      `group "8" can't be given to the task`,
 		`groups = ["daemon"]`: `group "daemon" can't be given to the task`,
 	} {
-		if _, _, err := a.StartTask(a.shell("exit 0", options)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v", options, err)
-		}
+		_, _, err := a.StartTask(a.shell("exit 0", options))
+		test.ErrorContains(t, err, want, test.Sprint(options))
 	}
 }

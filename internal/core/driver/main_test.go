@@ -5,11 +5,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestMain_HasTheCommandsAndRolesOfThePlugin(t *testing.T) {
 	exe, err := os.Executable()
-	must(t, err)
+	must.NoError(t, err)
 	for args, want := range map[string]string{
 		"say a b": "said [a b]\n",
 		"help":    "say        say it back\n",
@@ -18,8 +21,7 @@ func TestMain_HasTheCommandsAndRolesOfThePlugin(t *testing.T) {
 		cmd := exec.Command(exe, strings.Fields(args)...)
 		cmd.Env = append(os.Environ(), binaryVar+"=1")
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("%s: got %q, %v", args, out, err)
-		}
+		must.NoError(t, err, must.Sprintf("%s: got %q", args, out))
+		test.StrContains(t, string(out), want, test.Sprintf("%s: got %q", args, out))
 	}
 }

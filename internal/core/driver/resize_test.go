@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
 // 65537 rows would be one, and -1 would be 65535.
 func TestStreams_BoundsTheWindowSize(t *testing.T) {
 	term, err := openStreams(&drivers.ExecOptions{Tty: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer term.close()
 	for _, c := range []struct {
 		height, width int
@@ -24,8 +24,8 @@ func TestStreams_BoundsTheWindowSize(t *testing.T) {
 	} {
 		term.resize(drivers.TerminalSize{Height: c.height, Width: c.width})
 		got, err := unix.IoctlGetWinsize(int(term.theirs[0].Fd()), unix.TIOCGWINSZ)
-		if err != nil || got.Row != c.rows || got.Col != c.columns {
-			t.Errorf("%d x %d: got %+v, %v", c.height, c.width, got, err)
-		}
+		must.NoError(t, err, must.Sprintf("%d x %d: got %+v", c.height, c.width, got))
+		must.Eq(t, c.rows, got.Row, must.Sprintf("%d x %d: got %+v", c.height, c.width, got))
+		test.Eq(t, c.columns, got.Col, test.Sprintf("%d x %d: got %+v", c.height, c.width, got))
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
@@ -18,15 +21,13 @@ func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 		cfg := a.shell(session+` -c "`+rest+`" & trap 'exit 6' TERM; while :; do sleep 0.02; done`, `kill_mode = "`+mode+`"`)
 		a.run(cfg)
 		eventually(t, "both are ready", func() bool { return strings.Contains(a.output(cfg), "r\n") })
-		must(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))
+		must.NoError(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))
 		if _, err := os.Stat(file); err != nil {
-			if a.share != "" || mode != "all" {
-				t.Errorf("%s: it was killed amid its end: %v", mode, err)
-			}
+			must.Eq(t, "", a.share, must.Sprintf("%s: it was killed amid its end: %v", mode, err))
+			test.Eq(t, "all", mode, test.Sprintf("%s: it was killed amid its end: %v", mode, err))
 		}
-		if r := a.wait(cfg.ID); r.ExitCode != 6 {
-			t.Errorf("%s: got %+v", mode, r)
-		}
+		r := a.wait(cfg.ID)
+		test.Eq(t, 6, r.ExitCode, test.Sprintf("%s: got %+v", mode, r))
 		a.destroy(cfg.ID)
 	}
 }
@@ -39,13 +40,10 @@ func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 		a.run(cfg)
 		eventually(t, "both are ready", func() bool { return a.output(cfg) == "r\n" && len(sleepers(m)) == 1 })
 		began := time.Now()
-		must(t, a.StopTask(cfg.ID, 10*time.Minute, "SIGTERM"))
-		if took := time.Since(began); took > 5*time.Minute {
-			t.Errorf("%s: took %v", mode, took)
-		}
-		if left := sleepers(m); len(left) > 0 {
-			t.Errorf("%s: left behind %v", mode, left)
-		}
+		must.NoError(t, a.StopTask(cfg.ID, 10*time.Minute, "SIGTERM"))
+		took := time.Since(began)
+		test.False(t, took > 5*time.Minute, test.Sprintf("%s: took %v", mode, took))
+		test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", mode))
 		a.destroy(cfg.ID)
 	}
 }
@@ -73,36 +71,33 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		cfg := a.shell(row.script, row.options)
 		a.run(cfg)
 		waits, err := a.WaitTask(t.Context(), cfg.ID)
-		must(t, err)
+		must.NoError(t, err)
 		eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
-		must(t, err)
+		must.NoError(t, err)
 		h.delivered(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
-		must(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
+		must.NoError(t, a.StopTask(cfg.ID, row.timeout, "SIGINT"))
 		r := await(t, name+": the exit, which nothing holds back", waits)
 		var messages []string
 		if r.Err != nil {
 			messages = strings.Split(r.Err.Error(), "; ")
 			slices.Sort(messages)
 		}
-		if r.ExitCode != row.code || strings.Join(messages, "; ") != row.message {
-			t.Errorf("%s: got %d, %q", name, r.ExitCode, messages)
-		}
+		must.Eq(t, row.code, r.ExitCode, must.Sprintf("%s: got %d, %q", name, r.ExitCode, messages))
+		test.Eq(t, row.message, strings.Join(messages, "; "),
+			test.Sprintf("%s: got %d, %q", name, r.ExitCode, messages))
 		a.destroy(cfg.ID)
 	}
 	last := a.shell("exit 5", "") // the eventer keeps their order
 	a.result(last)
 	eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
-	if n := l.count(); n != 1 {
-		t.Errorf("besides the exits there were events: %q", l.messages)
-	}
+	test.Eq(t, 1, l.count(), test.Sprintf("besides the exits there were events: %q", l.messages))
 }
 
 func TestParseSignal_TakesOnlyNames(t *testing.T) {
 	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0, "SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
 		sig, err := parseSignal(name)
-		if int(sig) != want || (err == nil) != (want != 0) {
-			t.Errorf("%q: got %d, %v", name, sig, err)
-		}
+		must.Eq(t, want, int(sig), must.Sprintf("%q: got %d, %v", name, sig, err))
+		test.Eq(t, (want != 0), (err == nil), test.Sprintf("%q: got %d, %v", name, sig, err))
 	}
 }

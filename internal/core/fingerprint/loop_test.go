@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // box is a piece of the world that a test changes while a probe may look at it.
@@ -26,9 +29,7 @@ func next[T any](t *testing.T, values <-chan T) T {
 	synctest.Wait()
 	select {
 	case v, open := <-values:
-		if !open {
-			t.Fatal("the channel is closed")
-		}
+		must.True(t, open, must.Sprint("the channel is closed"))
 		return v
 	default:
 		t.Fatal("nothing was told")
@@ -56,19 +57,16 @@ func TestLoop_ProbesPeriodicallyAndSendsChanges(t *testing.T) {
 			return map[string][]string{"a": world.get()}, nil
 		}}.Run(t.Context())
 
-		if v := next(t, values); len(v["a"]) != 2 {
-			t.Errorf("got %v", v)
-		}
+		v := next(t, values)
+		test.SliceLen(t, 2, v["a"], test.Sprintf("got %v", v))
 		time.Sleep(10*time.Minute + time.Second)
 		nothing(t, values)
-		if n := probes.Load(); n != 11 {
-			t.Errorf("%d probes in ten periods", n)
-		}
+		n := probes.Load()
+		test.Eq(t, 11, n, test.Sprintf("%d probes in ten periods", n))
 		world.set([]string{"2", "1"}) // a change deep down, of order only
 		time.Sleep(time.Minute)
-		if v := next(t, values); v["a"][0] != "2" {
-			t.Errorf("got %v", v)
-		}
+		v = next(t, values)
+		test.Eq(t, "2", v["a"][0], test.Sprintf("got %v", v))
 	})
 }
 
@@ -82,9 +80,7 @@ func TestLoop_KickProbesNow(t *testing.T) {
 		}}.Run(t.Context())
 		next(t, values)
 		kicker.Kick()
-		if v := next(t, values); v != 2 {
-			t.Errorf("got %d", v)
-		}
+		test.Eq(t, 2, next(t, values))
 		nothing(t, values)
 	})
 }
@@ -107,18 +103,14 @@ func TestLoop_KicksSettleToOneProbe(t *testing.T) {
 		}
 		nothing(t, values)
 		time.Sleep(20 * time.Millisecond)
-		if v := next(t, values); v != 2 {
-			t.Errorf("got %d", v)
-		}
+		test.Eq(t, 2, next(t, values))
 		time.Sleep(time.Second)
 		nothing(t, values)
 
 		kickWhile.Store(true) // what changes during a probe may not have been seen by it
 		kicker.Kick()
 		time.Sleep(time.Second)
-		if v := next(t, values); v != 4 {
-			t.Errorf("a kick during the probe was lost: got %d", v)
-		}
+		test.Eq(t, 4, next(t, values), test.Sprint("a kick during the probe was lost"))
 	})
 }
 
@@ -134,9 +126,7 @@ func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
 			world.Store(int64(i + 1))
 			time.Sleep(2 * time.Second)
 		}
-		if v := next(t, values); v != 5 {
-			t.Errorf("got the stale %d", v)
-		}
+		test.Eq(t, 5, next(t, values), test.Sprint("got the stale"))
 		world.Store(9)
 		time.Sleep(2 * time.Second)
 		world.Store(5) // back to what was told
@@ -153,19 +143,13 @@ func TestLoop_SendsFailureAndRetriesSooner(t *testing.T) {
 		l := Loop[string]{Period: time.Minute, Probe: func(context.Context) (string, error) { return "good", world.get() },
 			Failed: func(last string, known bool, err error) string { return fmt.Sprintf("%s %t %v", last, known, err) }}
 		values := l.Run(t.Context())
-		if v := next(t, values); v != " false no such device" {
-			t.Errorf("got %q", v)
-		}
+		test.Eq(t, " false no such device", next(t, values))
 		world.set(nil)
 		time.Sleep(1100 * time.Millisecond)
-		if v := next(t, values); v != "good" {
-			t.Errorf("got %q", v)
-		}
+		test.Eq(t, "good", next(t, values))
 		world.set(fail)
 		time.Sleep(time.Minute)
-		if v := next(t, values); v != "good true no such device" {
-			t.Errorf("got %q", v)
-		}
+		test.Eq(t, "good true no such device", next(t, values))
 	})
 }
 
@@ -192,9 +176,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 			Probe:  func(context.Context) (string, error) { probes.Add(1); panic("bad firmware") },
 			Failed: func(_ string, _ bool, err error) string { failure.set(err); return err.Error() },
 		}.Run(t.Context())
-		if v := next(t, values); v != "panic while fingerprinting: bad firmware" {
-			t.Errorf("got %q", v)
-		}
+		test.Eq(t, "panic while fingerprinting: bad firmware", next(t, values))
 		var p *PanicError
 		if !errors.As(failure.get(), &p) || len(p.Stack) == 0 {
 			t.Errorf("got %v without a stack", failure.get())
@@ -203,13 +185,12 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 			kicker.Kick()
 			time.Sleep(5 * time.Millisecond)
 		}
-		if n := probes.Load(); n != 1 {
-			t.Errorf("kicks made %d probes of one that panics", n)
-		}
+		n := probes.Load()
+		test.Eq(t, 1, n, test.Sprintf("kicks made %d probes of one that panics", n))
 		time.Sleep(time.Hour)
-		if n := probes.Load(); n < 60 || n > 70 {
-			t.Errorf("%d probes in an hour of panics, period a minute", n)
-		}
+		n = probes.Load()
+		must.False(t, n < 60, must.Sprintf("%d probes in an hour of panics, period a minute", n))
+		test.False(t, n > 70, test.Sprintf("%d probes in an hour of panics, period a minute", n))
 	})
 }
 
@@ -225,9 +206,8 @@ func TestLoop_ClosesWithContextOnly(t *testing.T) {
 				synctest.Wait()
 				cancel()
 				synctest.Wait()
-				if v, open := <-values; open {
-					t.Errorf("got %d from an ended loop", v)
-				}
+				v, open := <-values
+				test.False(t, open, test.Sprintf("got %d from an ended loop", v))
 			})
 		})
 	}
@@ -243,9 +223,8 @@ func TestLoop_ContextEndsProbe(t *testing.T) {
 		nothing(t, values)
 		cancel()
 		synctest.Wait()
-		if v, open := <-values; open {
-			t.Errorf("got %q from an ended loop", v)
-		}
+		v, open := <-values
+		test.False(t, open, test.Sprintf("got %q from an ended loop", v))
 	})
 }
 
@@ -258,9 +237,8 @@ func TestLoop_SendsNothingAfterEnd(t *testing.T) {
 				return 7,
 					nil
 			}}.Run(ctx)
-			if v, open := <-values; open {
-				t.Errorf("told of %d", v)
-			}
+			v, open := <-values
+			test.False(t, open, test.Sprintf("told of %d", v))
 		})
 	}
 }
@@ -283,9 +261,8 @@ func TestLoop_SuccessResetsBackoff(t *testing.T) {
 		// in seconds; it fails three times, and again after its success
 		want := []time.Duration{0, 1, 3, 7, 67, 68, 70, 74, 82}
 		for i, w := range want {
-			if i >= len(at) || at[i] != w*time.Second {
-				t.Fatalf("probes are at %v, want %v s", at, want)
-			}
+			must.False(t, i >= len(at), must.Sprintf("probes are at %v, want %v s", at, want))
+			must.Eq(t, w*time.Second, at[i], must.Sprintf("probes are at %v, want %v s", at, want))
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/shoenig/test"
 )
 
 func TestLoop_HasNoTimeoutUnlessOneIsSet(t *testing.T) {
@@ -15,8 +17,6 @@ func TestLoop_HasNoTimeoutUnlessOneIsSet(t *testing.T) {
 			}
 			return "in time", nil
 		}}.Run(t.Context())
-		if v := next(t, values); v != "in time" {
-			t.Errorf("the probe is %s", v)
-		}
+		test.Eq(t, "in time", next(t, values), test.Sprint("the probe"))
 	})
 }

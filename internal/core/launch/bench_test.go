@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -57,9 +58,7 @@ func tiny(b *testing.B, dir string) string {
 		elf = le.AppendUint64(elf, v)
 	}
 	path := filepath.Join(dir, "tiny")
-	if err := os.WriteFile(path, append(elf, code...), 0o755); err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, os.WriteFile(path, append(elf, code...), 0o755))
 	return path
 }
 
@@ -84,9 +83,7 @@ func BenchmarkStart(b *testing.B) {
 	program := tiny(b, dir)
 	launcher := small(b, dir)
 	devNull, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, err)
 	defer devNull.Close()
 	env := os.Environ()
 	for i := range 40 {
@@ -110,12 +107,8 @@ func BenchmarkStart(b *testing.B) {
 	byLauncher := func(spec *Spec, l Launcher) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			p, err := l.Start(spec, [3]*os.File{devNull, w, devNull}, nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := p.Started(context.Background()); err != nil {
-				b.Fatal(err)
-			}
+			must.NoError(b, err)
+			must.NoError(b, p.Started(context.Background()))
 			return func() {
 				_, _ = unix.Wait4(p.PID, nil, 0, nil)
 				unix.Close(p.TakePidFD())
@@ -129,17 +122,13 @@ func BenchmarkStart(b *testing.B) {
 		{"fork+exec", func(w *os.File) func() {
 			pid, err := syscall.ForkExec(program, []string{program}, &syscall.ProcAttr{Env: env, Files: []uintptr{devNull.Fd(),
 				w.Fd(), devNull.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true}})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.NoError(b, err)
 			return func() { _, _ = unix.Wait4(pid, nil, 0, nil) }
 		}},
 		{"os/exec", func(w *os.File) func() {
 			cmd := exec.Command(program)
 			cmd.Env, cmd.Stdout = env, w
-			if err := cmd.Start(); err != nil {
-				b.Fatal(err)
-			}
+			must.NoError(b, cmd.Start())
 			return func() { _ = cmd.Wait() }
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
@@ -161,9 +150,7 @@ func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		for i, v := range variants {
 			r, w, err := os.Pipe()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.NoError(b, err)
 			rfd := int(r.Fd())
 			w.Fd()
 			begin := time.Now()

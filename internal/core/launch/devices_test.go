@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -37,9 +39,9 @@ func with(script string, given ...any) *Spec {
 func running(t *testing.T, spec *Spec) int {
 	t.Helper()
 	p, r, err := start(spec, nil)
-	must(t, err)
+	must.NoError(t, err)
 	r.Close()
-	must(t, p.Started(t.Context()))
+	must.NoError(t, p.Started(t.Context()))
 	t.Cleanup(func() {
 		_ = unix.Kill(-p.PID, unix.SIGKILL) // its session's, with what it started
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
@@ -53,19 +55,17 @@ func rootOf(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
 func TestDevices_NoneLeavesTheHostsMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	host, err := os.Readlink("/proc/thread-self/ns/mnt")
-	must(t, err)
+	must.NoError(t, err)
 	for name, given := range map[string][]any{
 		"none":                             nil,
 		"a device at its path on the host": {task.Device{HostPath: stick, TaskPath: stick}},
 	} {
-		if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", given...)).out); got != host {
-			t.Errorf("%s: mount namespace is %s, want %s", name, got, host)
-		}
+		test.Eq(t, host, strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", given...)).out),
+			test.Sprintf("%s: mount namespace", name))
 	}
-	if got := strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", task.Device{HostPath: stick,
-		TaskPath: "/dev/x"})).out); got == host {
-		t.Error("a device at another path is in the host's mount namespace")
-	}
+	test.NotEq(t, host, strings.TrimSpace(mustRun(t, with("readlink /proc/self/ns/mnt", task.Device{HostPath: stick,
+		TaskPath: "/dev/x"})).out),
+		test.Sprint("a device at another path is in the host's mount namespace"))
 }
 
 func TestDev_HasTheHostsEntries(t *testing.T) {
@@ -86,8 +86,8 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 
 func TestDev_Works(t *testing.T) {
 	ownHost(t, smallDev)
-	must(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
-	must(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
+	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
+	must.NoError(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
 	e := mustRun(t, with(`
 set -e
 head -c 3 /dev/zero | od -An -tx1
@@ -101,19 +101,16 @@ stat -f -c %T /dev/pts
 [ -x /usr/bin/script ] && script -qc tty /dev/null | grep -c /dev/pts/ || echo 1 # a terminal of its own
 touch /dev/mine && mknod /dev/node c 1 3 && echo > /dev/node && echo free`, task.Device{HostPath: stick, TaskPath: "/dev/x"}))
 	want := " 00 00 00\ncontentthrough\ninside\nfifo\ndevpts\n1\nfree\n"
-	if e.out != want {
-		t.Errorf("got %q, want %q", e.out, want)
-	}
-	if _, err := os.Stat("/dev/shm/made-by-the-task"); err != nil {
-		t.Errorf("a directory is not the host's: %v", err)
-	}
-	must(t, os.Remove("/dev/shm/made-by-the-task"))
-	must(t, unix.Unmount("/dev/bus/usb", 0))
+	test.Eq(t, want, e.out)
+	_, err := os.Stat("/dev/shm/made-by-the-task")
+	test.NoError(t, err, test.Sprint("a directory is not the host's"))
+	must.NoError(t, os.Remove("/dev/shm/made-by-the-task"))
+	must.NoError(t, unix.Unmount("/dev/bus/usb", 0))
 }
 
 func TestDevices_AreAtTheTasksPath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(file, nil, 0o644))
+	must.NoError(t, os.WriteFile(file, nil, 0o644))
 	for _, row := range []struct{ name, path, beside string }{
 		{"new directory", "/dev/zigbee/tty", ""},
 		{"deep", "/dev/a/b/c/d", ""},
@@ -135,9 +132,8 @@ func TestDevices_AreAtTheTasksPath(t *testing.T) {
 			e := mustRun(t, with(`stat -L -c "%t:%T %a %u:%g" "$0"; head -c 1 "$0" | od -An -tx1; ls -C "${0%/*}"`,
 				task.Device{HostPath: stick, TaskPath: row.path}, task.Device{HostPath: "/dev/null",
 					TaskPath: "/dev/other"}).arg0(filepath.Clean(row.path)))
-			if !strings.HasPrefix(e.out, "1:5 660 0:4242\n 00\n") || !strings.Contains(e.out, row.beside) {
-				t.Errorf("got %s", e.out)
-			}
+			must.StrHasPrefix(t, "1:5 660 0:4242\n 00\n", e.out)
+			test.StrContains(t, e.out, row.beside)
 		})
 	}
 }
@@ -155,27 +151,21 @@ func TestDevices_AreSeenAfterAReplug(t *testing.T) {
 		e := mustRun(t, with(`stat -L -c %t:%T /dev/zigbee/tty 2>&1`).in(t, pid))
 		return strings.TrimSpace(e.out)
 	}
-	if got := look(); got != "1:5" {
-		t.Errorf("at first it is %s", got)
-	}
-	must(t, os.Remove(stick))
-	if got := look(); !strings.Contains(got, "No such file") {
-		t.Errorf("unplugged, it is %s", got)
-	}
+	test.Eq(t, "1:5", look(), test.Sprint("at first it"))
+	must.NoError(t, os.Remove(stick))
+	test.StrContains(t, look(), "No such file", test.Sprint("unplugged, it"))
 	node(t, stick, 0o660, 1, 9)
-	if got := look(); got != "1:9" {
-		t.Errorf("plugged in again it is %s", got)
-	}
-	must(t, os.Remove(stick))
+	test.Eq(t, "1:9", look(), test.Sprint("plugged in again it"))
+	must.NoError(t, os.Remove(stick))
 	node(t, stick, 0o660, 1, 5)
-	must(t, os.Lchown(stick, 0, 4242))
+	must.NoError(t, os.Lchown(stick, 0, 4242))
 }
 
 // in makes a Spec one more process of a program that runs.
 func (s *Spec) in(t *testing.T, pid int) *Spec {
 	t.Helper()
 	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { unix.Close(ns) })
 	s.MountNamespace = ns
 	return s
@@ -185,31 +175,26 @@ func TestMounts_PropagateOneWay(t *testing.T) {
 	dir := t.TempDir()
 	ownHost(t, smallDev)
 	for _, sub := range []string{"/source", "/target", "/later", "/theirs"} {
-		must(t, os.Mkdir(dir+sub, 0o755))
+		must.NoError(t, os.Mkdir(dir+sub, 0o755))
 	}
-	must(t, os.WriteFile(dir+"/source/file", nil, 0o644))
+	must.NoError(t, os.WriteFile(dir+"/source/file", nil, 0o644))
 	pid := running(t, with("mount -t tmpfs theirs "+dir+"/theirs && touch "+dir+"/theirs/ready && sleep 600",
 		task.Mount{Source: dir + "/source", Target: dir + "/target"}))
 	root := rootOf(pid)
 	eventually(t, "the program has mounted", func() bool { return exists(root + dir + "/theirs/ready") })
-	if !exists(root + dir + "/target/file") {
-		t.Error("its mount is not there")
-	}
-	if exists(dir+"/target/file") || exists(dir+"/theirs/ready") {
-		t.Error("the host sees the program's mounts")
-	}
-	must(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
-	must(t, os.WriteFile(dir+"/later/file", nil, 0o644))
-	must(t, unix.Mount("later", "/dev/bus/usb", "tmpfs", 0, ""))
-	must(t, os.WriteFile("/dev/bus/usb/file", nil, 0o644))
-	if !exists(root+dir+"/later/file") || !exists(root+"/dev/bus/usb/file") {
-		t.Error("what the host mounts later is not seen")
-	}
-	must(t, unix.Unmount("/dev/bus/usb", 0))
-	must(t, unix.Unmount(dir+"/later", 0))
-	if exists(root+dir+"/later/file") || exists(root+"/dev/bus/usb/file") {
-		t.Error("what the host unmounts is still there")
-	}
+	test.True(t, exists(root+dir+"/target/file"), test.Sprint("its mount is not there"))
+	must.False(t, exists(dir+"/target/file"), must.Sprint("the host sees the program's mounts"))
+	test.False(t, exists(dir+"/theirs/ready"), test.Sprint("the host sees the program's mounts"))
+	must.NoError(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
+	must.NoError(t, os.WriteFile(dir+"/later/file", nil, 0o644))
+	must.NoError(t, unix.Mount("later", "/dev/bus/usb", "tmpfs", 0, ""))
+	must.NoError(t, os.WriteFile("/dev/bus/usb/file", nil, 0o644))
+	must.True(t, exists(root+dir+"/later/file"), must.Sprint("what the host mounts later is not seen"))
+	test.True(t, exists(root+"/dev/bus/usb/file"), test.Sprint("what the host mounts later is not seen"))
+	must.NoError(t, unix.Unmount("/dev/bus/usb", 0))
+	must.NoError(t, unix.Unmount(dir+"/later", 0))
+	must.False(t, exists(root+dir+"/later/file"), must.Sprint("what the host unmounts is still there"))
+	test.False(t, exists(root+"/dev/bus/usb/file"), test.Sprint("what the host unmounts is still there"))
 }
 
 func exists(path string) bool {
@@ -220,20 +205,18 @@ func exists(path string) bool {
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
 	}
 }
 
 func TestMounts_AppearInTheTask(t *testing.T) {
 	dir := t.TempDir()
 	for _, sub := range []string{"/source/sub", "/target", "/careful"} {
-		must(t, os.MkdirAll(dir+sub, 0o755))
+		must.NoError(t, os.MkdirAll(dir+sub, 0o755))
 	}
-	must(t, os.WriteFile(dir+"/source/file", []byte("of the source"), 0o644))
-	must(t, os.WriteFile(dir+"/empty", nil, 0o644))
-	must(t, os.Symlink(dir+"/target", dir+"/link"))
+	must.NoError(t, os.WriteFile(dir+"/source/file", []byte("of the source"), 0o644))
+	must.NoError(t, os.WriteFile(dir+"/empty", nil, 0o644))
+	must.NoError(t, os.Symlink(dir+"/target", dir+"/link"))
 	for _, row := range []struct {
 		name   string
 		given  []any
@@ -281,22 +264,21 @@ func TestMounts_AppearInTheTask(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) {
-				must(t, unix.Mount("careful", dir+"/careful", "tmpfs",
+				must.NoError(t, unix.Mount("careful", dir+"/careful", "tmpfs",
 					unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""))
 			})
-			if e := mustRun(t, with(row.script, row.given...)); e.out != row.want {
-				t.Errorf("got %q, want %q", e.out, row.want)
-			}
+			e := mustRun(t, with(row.script, row.given...))
+			test.Eq(t, row.want, e.out)
 		})
 	}
 }
 
 func TestMounts_MakeADirectoryReadOnlyForTheTaskOnly(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.MkdirAll(dir+"/lib/sub", 0o777))
-	must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666))
-	must(t, os.WriteFile(dir+"/lib/program", []byte("#!/bin/sh\necho ran\n"), 0o777))
-	must(t, os.Symlink("lib", dir+"/link"))
+	must.NoError(t, os.MkdirAll(dir+"/lib/sub", 0o777))
+	must.NoError(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666))
+	must.NoError(t, os.WriteFile(dir+"/lib/program", []byte("#!/bin/sh\necho ran\n"), 0o777))
+	must.NoError(t, os.Symlink("lib", dir+"/link"))
 	for _, path := range []string{dir + "/lib", dir + "/link"} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			ownHost(t, smallDev)
@@ -309,32 +291,29 @@ echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinf
 				"mv: cannot move 'sub' to 'sup'", "chmod: changing permissions of 'file'",
 			}, ": Read-only file system\n") + ": Read-only file system\nbeside\n" +
 				fmt.Sprintln(strings.Count(mountsHere(t), " /dev ")) // no /dev of its own
-			if e := mustRun(t, with(script, given).arg0(path)); e.out != want {
-				t.Errorf("got\n%s\nwant\n%s", e.out, want)
-			}
+			e := mustRun(t, with(script, given).arg0(path))
+			test.Eq(t, want, e.out, test.Sprintf("got\n%s\nwant", e.out))
 			pid := running(t, with("sleep 600", given))
-			if e := mustRun(t, shell(script).in(t, pid).arg0(path)); e.out != want {
-				t.Errorf("one more process got\n%s\nwant\n%s", e.out, want)
-			}
-			must(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
-			must(t, os.WriteFile(dir+"/lib/"+filepath.Base(path), nil, 0o666))
-			if !exists(rootOf(pid) + dir + "/lib/" + filepath.Base(path)) {
-				t.Error("what the host writes there is not seen")
-			}
+			e = mustRun(t, shell(script).in(t, pid).arg0(path))
+			test.Eq(t, want, e.out, test.Sprintf("one more process got\n%s\nwant", e.out))
+			must.NoError(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
+			must.NoError(t, os.WriteFile(dir+"/lib/"+filepath.Base(path), nil, 0o666))
+			test.True(t, exists(rootOf(pid)+dir+"/lib/"+filepath.Base(path)),
+				test.Sprint("what the host writes there is not seen"))
 		})
 	}
 	_, err := run(with("true", task.Mount{Source: dir + "/gone", Target: dir + "/gone", ReadOnly: true}), nil)
 	want := `"` + dir + `/gone", to be mounted in its own place, is not there`
 	var e *Error
-	if !errors.As(err, &e) || e.Message != want || !e.Temporary {
-		t.Errorf("one that is not there: %+v", err)
-	}
+	must.True(t, errors.As(err, &e), must.Sprintf("one that is not there: %+v", err))
+	must.Eq(t, want, e.Message, must.Sprintf("one that is not there: %+v", err))
+	test.True(t, e.Temporary, test.Sprintf("one that is not there: %+v", err))
 }
 
 func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.MkdirAll(dir+"/sub", 0o755))
-	must(t, os.WriteFile(dir+"/file", nil, 0o644))
+	must.NoError(t, os.MkdirAll(dir+"/sub", 0o755))
+	must.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
 	dev := func(host, task_ string) any { return task.Device{HostPath: host, TaskPath: task_} }
 	mnt := func(source, target string) any { return task.Mount{Source: source, Target: target} }
 	for _, row := range []struct {
@@ -389,16 +368,15 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 				`made`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			ownHost(t, smallDev, func(t *testing.T) { must(t, os.Symlink("nowhere", "/dev/dangling")) })
+			ownHost(t, smallDev, func(t *testing.T) { must.NoError(t, os.Symlink("nowhere", "/dev/dangling")) })
 			before := tree(t, dir)
 			_, err := run(with("echo ran", row.given...), nil)
 			var e *Error
-			if !errors.As(err, &e) || e.Message != row.want || e.Temporary != row.temporary || e.Stage != StageDevices {
-				t.Errorf("got %+v\nwant %s", err, row.want)
-			}
-			if after := tree(t, dir); after != before {
-				t.Errorf("files were\n%s\nand are\n%s", before, after)
-			}
+			must.True(t, errors.As(err, &e), must.Sprintf("got %+v\nwant", err))
+			must.Eq(t, row.want, e.Message, must.Sprintf("got %+v\nwant", err))
+			must.Eq(t, row.temporary, e.Temporary, must.Sprintf("got %+v\nwant", err))
+			test.Eq(t, StageDevices, e.Stage, test.Sprintf("got %+v\nwant", err))
+			test.Eq(t, before, tree(t, dir), test.Sprintf("files were\n%s\nand are", before))
 		})
 	}
 }
@@ -407,19 +385,16 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 // mounts.
 func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Mkdir(dir+"/source", 0o755))
-	must(t, os.Mkdir(dir+"/precious", 0o755))
-	must(t, os.WriteFile(dir+"/precious/file", []byte("precious"), 0o644))
-	must(t, os.Symlink(dir+"/precious", dir+"/way"))
-	ownHost(t, smallDev, func(t *testing.T) { must(t, os.Symlink(dir+"/precious", "/dev/way")) })
+	must.NoError(t, os.Mkdir(dir+"/source", 0o755))
+	must.NoError(t, os.Mkdir(dir+"/precious", 0o755))
+	must.NoError(t, os.WriteFile(dir+"/precious/file", []byte("precious"), 0o644))
+	must.NoError(t, os.Symlink(dir+"/precious", dir+"/way"))
+	ownHost(t, smallDev, func(t *testing.T) { must.NoError(t, os.Symlink(dir+"/precious", "/dev/way")) })
 	mustRun(t, with("echo changed > "+dir+"/way/file; ls "+dir+"/precious",
 		task.Mount{Source: dir + "/source", Target: dir + "/way"}, task.Device{HostPath: stick, TaskPath: "/dev/way/file"}))
-	if b, _ := os.ReadFile(dir + "/precious/file"); string(b) != "precious" {
-		t.Errorf("it is %q", b)
-	}
-	if !exists(dir + "/source/file") {
-		t.Error("the task wrote somewhere else")
-	}
+	b, _ := os.ReadFile(dir + "/precious/file")
+	test.Eq(t, "precious", string(b), test.Sprintf("it is %q", b))
+	test.True(t, exists(dir+"/source/file"), test.Sprint("the task wrote somewhere else"))
 }
 
 func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
@@ -434,26 +409,25 @@ func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
 		spec := with("echo hello > /dev/zigbee/tty && echo written", task.Device{HostPath: stick,
 			TaskPath: "/dev/zigbee/tty"})
 		spec.Command.User = &task.User{UID: 65534, GID: 65534, Groups: row.groups}
-		if e := mustRun(t, spec); e.out != row.want {
-			t.Errorf("groups %v: got %q", row.groups, e.out)
-		}
+		e := mustRun(t, spec)
+		test.Eq(t, row.want, e.out, test.Sprintf("groups %v", row.groups))
 	}
 }
 
 func TestDevices_TerminalWorksAtItsPath(t *testing.T) {
 	ownHost(t)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	must.NoError(t, err)
 	defer master.Close()
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	must.NoError(t, err)
+	must.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	pts := fmt.Sprintf("/dev/pts/%d", n)
-	must(t, os.Chown(pts, 65534, 65534))
+	must.NoError(t, os.Chown(pts, 65534, 65534))
 	link := filepath.Join(t.TempDir(), "tty")
-	must(t, os.Symlink(pts, link))
-	must(t, os.Chmod(filepath.Dir(link), 0o755))
-	must(t, os.Chmod(filepath.Dir(filepath.Dir(link)), 0o755))
+	must.NoError(t, os.Symlink(pts, link))
+	must.NoError(t, os.Chmod(filepath.Dir(link), 0o755))
+	must.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(link)), 0o755))
 	spec := with(`exec 3<>/dev/zigbee/tty; stty -F /dev/zigbee/tty raw -echo; echo ready >&3; read -r line <&3; echo `+
 		`"got $line" >&3; sleep 600`,
 		task.Device{HostPath: link, TaskPath: "/dev/zigbee/tty"})
@@ -464,36 +438,33 @@ func TestDevices_TerminalWorksAtItsPath(t *testing.T) {
 		b := make([]byte, 0, 100)
 		for !strings.Contains(string(b), want) {
 			n, err := master.Read(b[len(b):cap(b)])
-			if err != nil {
-				t.Fatalf("read %q, %v; want %q", b, err, want)
-			}
+			must.NoError(t, err, must.Sprintf("read %q, %v; want %q", b, err, want))
 			b = b[:len(b)+n]
 		}
 	}
 	expect("ready\n")
 	_, err = master.WriteString("hello\n")
-	must(t, err)
+	must.NoError(t, err)
 	expect("got hello\n")
 }
 
 func TestSession_SeesTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	dir := t.TempDir()
-	must(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
-	must(t, os.WriteFile(dir+"/target", nil, 0o644))
+	must.NoError(t, os.WriteFile(dir+"/source", []byte("mounted\n"), 0o644))
+	must.NoError(t, os.WriteFile(dir+"/target", nil, 0o644))
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"},
 		task.Mount{Source: dir + "/source", Target: dir + "/target"}))
 	spec := shell("readlink /dev/zigbee/tty /proc/self/ns/mnt; pwd; id -u; cat "+dir+"/target").in(t, pid)
 	spec.Command.Dir = "/usr"
-	if e := mustRun(t, spec); e.out != stick+"\n"+namespaceOf(t, pid)+"\n/usr\n0\nmounted\n" {
-		t.Errorf("got %q", e.out)
-	}
+	e := mustRun(t, spec)
+	test.Eq(t, stick+"\n"+namespaceOf(t, pid)+"\n/usr\n0\nmounted\n", e.out)
 }
 
 func namespaceOf(t *testing.T, pid int) string {
 	t.Helper()
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	must(t, err)
+	must.NoError(t, err)
 	return ns
 }
 
@@ -512,16 +483,14 @@ func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 		Default, l = l, Default
 		e := mustRun(t, spec)
 		Default = l
-		if e.out != "untouched\nuntouched\n" {
-			t.Errorf("got %q", e.out)
-		}
+		test.Eq(t, "untouched\nuntouched\n", e.out)
 	}
 }
 
 func TestDev_BindsNodesItCannotMake(t *testing.T) {
 	ownHost(t, smallDev)
 	const capMknod = 27
-	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // of this thread, which ends with the test
+	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // of this thread, which ends with the test
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	if host, its := top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host != its {
 		t.Errorf("the host has\n%s\nand the task\n%s", host, its)
@@ -530,7 +499,7 @@ func TestDev_BindsNodesItCannotMake(t *testing.T) {
 
 func TestDev_KeepsAnACL(t *testing.T) {
 	ownHost(t, smallDev)
-	must(t, os.Chmod("/dev/ttyUSB0", 0o600))
+	must.NoError(t, os.Chmod("/dev/ttyUSB0", 0o600))
 	// user::rw- user:65534:rw- group::--- mask::rw- other::---, as posix_acl_xattr.h has it
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, 65534}, {4, 0, ^uint32(0)}, {16, 6, ^uint32(0)},
@@ -539,29 +508,27 @@ func TestDev_KeepsAnACL(t *testing.T) {
 		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
 		acl = binary.LittleEndian.AppendUint32(acl, e[2])
 	}
-	must(t, unix.Setxattr("/dev/ttyUSB0", "system.posix_acl_access", acl, 0))
+	must.NoError(t, unix.Setxattr("/dev/ttyUSB0", "system.posix_acl_access", acl, 0))
 	spec := with("echo x > /dev/ttyUSB0 && echo written", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"})
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
-	if e := mustRun(t, spec); e.out != "written\n" {
-		t.Errorf("got %q", e.out)
-	}
-	must(t, os.Remove("/dev/ttyUSB0"))
+	e := mustRun(t, spec)
+	test.Eq(t, "written\n", e.out)
+	must.NoError(t, os.Remove("/dev/ttyUSB0"))
 	node(t, "/dev/ttyUSB0", 0o660, 1, 3)
-	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
+	must.NoError(t, os.Lchown("/dev/ttyUSB0", 0, 20))
 }
 
 func TestDevices_NeedTheRightToMount(t *testing.T) {
 	ownHost(t, smallDev)
 	const capSysAdmin = 21
-	must(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
+	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
 	_, err := run(with("true", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
 	want := "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v", err)
 	}
-	if e := mustRun(t, with("echo ran", task.Device{HostPath: stick, TaskPath: stick})); e.out != "ran\n" {
-		t.Errorf("at its path on the host: %q", e.out)
-	}
+	e := mustRun(t, with("echo ran", task.Device{HostPath: stick, TaskPath: stick}))
+	test.Eq(t, "ran\n", e.out, test.Sprint("at its path on the host"))
 }
 
 // The supervisor saves which namespace it is: afterwards only the program could say.
@@ -570,23 +537,23 @@ func TestLaunch_WaitsUntilTheMountNamespaceIsKept(t *testing.T) {
 	nothingLeft(t)
 	ran := filepath.Join(t.TempDir(), "ran")
 	p, out, err := start(with("touch "+ran, task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
-	must(t, err)
+	must.NoError(t, err)
 	defer out.Close()
 	var its string
 	p.KeepMounts = func(ns *os.File) error {
 		defer ns.Close()
 		its = namespaceOf(t, p.PID)
 		got, err := os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", ns.Fd()))
-		must(t, err)
-		if got != its || its == namespaceOf(t, os.Getpid()) {
-			t.Errorf("got %s of a launcher in %s", got, its)
-		}
+		must.NoError(t, err)
+		must.Eq(t, its, got)
+		test.NotEq(t, namespaceOf(t, os.Getpid()), its)
 		return errors.New("no room to save it")
 	}
 	var e *Error
-	if err := p.Started(t.Context()); !errors.As(err, &e) || e.Stage != StageDevices || e.Message != "no room to save it" {
-		t.Errorf("got %+v", err)
-	}
+	err = p.Started(t.Context())
+	must.True(t, errors.As(err, &e), must.Sprintf("got %+v", err))
+	must.Eq(t, StageDevices, e.Stage, must.Sprintf("got %+v", err))
+	test.Eq(t, "no room to save it", e.Message, test.Sprintf("got %+v", err))
 	if its == "" || exists(ran) {
 		t.Errorf("the namespace is %q; ran: %v", its, exists(ran))
 	}

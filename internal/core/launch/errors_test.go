@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -19,48 +21,32 @@ func TestError_IsOneSentence(t *testing.T) {
 	nothingLeft(t)
 	// not t.TempDir: other users could not get in
 	dir, err := os.MkdirTemp("", "outrider-launch-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file := func(name, content string, mode os.FileMode) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		must.NoError(t, os.Chmod(path, mode))
 		return path
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir, 0o755))
 	plain := file("plain", "text\n", 0o755)
 	noX := file("no-x", "#!/bin/sh\n", 0o644)
 	rootOnly := file("root-only", "#!/bin/sh\n", 0o700)
 	hidden := file("private/prog", "#!/bin/sh\n", 0o755)
-	if err := os.Chmod(filepath.Dir(hidden), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(filepath.Dir(hidden), 0o700))
 	noInterp := file("no-interp", "#! /bin/nope -x\n", 0o755)
 	windows := file("windows", "#!/bin/sh\r\nexit 0\r\n", 0o755)
 	badInterp := file("bad-interp", "#!"+noX+"\n", 0o755)
 	empty := file("empty", "", 0o755)
 	elf := "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\xf3\x10" + strings.Repeat("\x00", 60)
 	foreign := file("foreign", elf, 0o755)
-	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
 	busy := file("busy", "", 0o755)
 	writer, err := os.OpenFile(busy, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer writer.Close()
 	noLoader := file("no-loader", withLoader(t, "/lib/no-such-loader.so"), 0o755)
 
@@ -80,9 +66,7 @@ func TestError_IsOneSentence(t *testing.T) {
 		return func(s *Spec) { s.Command.Rlimits = []task.Rlimit{l} }
 	}
 	var nofile unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &nofile); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &nofile))
 	for name, c := range map[string]struct {
 		spec  *Spec
 		want  string
@@ -155,12 +139,10 @@ func TestError_IsOneSentence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(c.spec, nil)
 			var e *Error
-			if !errors.As(err, &e) {
-				t.Fatalf("got %v, want an *Error", err)
-			}
-			if e.Message != c.want || e.Stage != c.stage || e.Errno != c.errno {
-				t.Errorf("got  %s: %s (%v)\nwant %s: %s (%v)", e.Stage, e.Message, e.Errno, c.stage, c.want, c.errno)
-			}
+			must.True(t, errors.As(err, &e), must.Sprintf("got %v, want an *Error", err))
+			must.Eq(t, c.want, e.Message)
+			must.Eq(t, c.stage, e.Stage)
+			test.Eq(t, c.errno, e.Errno)
 		})
 	}
 }
@@ -169,13 +151,11 @@ func TestError_IsOneSentence(t *testing.T) {
 func withLoader(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile("/bin/true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	old := interpreter("/bin/true")
-	if old == "" || len(path) > len(old) {
-		t.Fatalf("/bin/true has the loader %q, which can't be replaced by %q", old, path)
-	}
+	must.NotEq(t, "", old, must.Sprintf("/bin/true has the loader %q, which can't be replaced by %q", old, path))
+	must.False(t, len(path) > len(old),
+		must.Sprintf("/bin/true has the loader %q, which can't be replaced by %q", old, path))
 	return strings.Replace(string(b), old+"\x00", path+strings.Repeat("\x00", len(old)-len(path)+1), 1)
 }
 
@@ -226,9 +206,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := shell("id -u")
 			c.change(&spec.Command)
-			if got := as(t, spec); got != c.want {
-				t.Errorf("got  %s\nwant %s", got, c.want)
-			}
+			test.Eq(t, c.want, as(t, spec))
 		})
 	}
 	t.Run("a hard limit above the agent's", func(t *testing.T) {
@@ -239,9 +217,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, _ := cmd.CombinedOutput()
 		want := "error: ulimit nofile: the hard limit 30 is above the agent's 20 and the agent may not raise it\n"
-		if string(out) != want {
-			t.Errorf("got  %s\nwant %s", out, want)
-		}
+		test.Eq(t, want, string(out), test.Sprintf("got  %s\nwant", out))
 	})
 }
 
@@ -253,12 +229,7 @@ func TestError_NamesANoexecFileSystem(t *testing.T) {
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	path := filepath.Join(dir, "prog")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 	_, err := run(&Spec{Command: task.Command{Path: path, Dir: "/"}}, nil)
-	if want := "command " + quote(path) + " is on a file system that is mounted noexec"; err == nil ||
-		err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	test.EqError(t, err, "command "+quote(path)+" is on a file system that is mounted noexec")
 }

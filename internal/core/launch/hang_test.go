@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -34,9 +36,7 @@ func hungMount(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		fuse.Close() // ends all that still waits
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("failed to unmount: %v", err)
-		}
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH), test.Sprint("failed to unmount"))
 	})
 	return dir
 }
@@ -78,9 +78,7 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nothingLeft(t)
 			p, r, err := start(&c.spec, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			defer r.Close()
 			ctx, giveUp := context.WithCancel(context.Background())
 			defer giveUp()
@@ -90,9 +88,9 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 
 			runtime.GC() // would never return if the fork were still under way
 			for range 20 {
-				if e, err := run(shell("exit 4"), nil); err != nil || e.status.ExitStatus() != 4 {
-					t.Errorf("another start: code %d, %v", e.status.ExitStatus(), err)
-				}
+				e, err := run(shell("exit 4"), nil)
+				must.NoError(t, err, must.Sprint("another start: code"))
+				test.Eq(t, 4, e.status.ExitStatus(), test.Sprint("another start: code"))
 			}
 			select {
 			case err := <-result:
@@ -102,9 +100,10 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 			giveUp()
 			err = <-result
 			var e *Error
-			if !errors.As(err, &e) || e.Message != c.want || e.Stage != c.stage || e.Errno != unix.ECANCELED {
-				t.Errorf("got %+v, want %s: %s", err, c.stage, c.want)
-			}
+			must.True(t, errors.As(err, &e), must.Sprintf("got %+v", err))
+			must.Eq(t, c.want, e.Message, must.Sprintf("got %+v", err))
+			must.Eq(t, c.stage, e.Stage, must.Sprintf("got %+v", err))
+			test.Eq(t, unix.ECANCELED, e.Errno, test.Sprintf("got %+v", err))
 			if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
 				t.Errorf("its process is still there: %v", err)
 			}
@@ -115,15 +114,11 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 func TestLaunch_KillsAStartThatTakesTooLong(t *testing.T) {
 	nothingLeft(t)
 	p, r, err := start(&Spec{Command: task.Command{Path: hungMount(t) + "/prog", Dir: "/"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	if err := p.Started(ctx); !errors.Is(err, unix.ETIMEDOUT) {
-		t.Errorf("got %v, want a timeout", err)
-	}
+	test.ErrorIs(t, p.Started(ctx), unix.ETIMEDOUT)
 	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
 		t.Errorf("its process is still there: %v", err)
 	}
@@ -154,23 +149,17 @@ func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 	dir := hungMount(t)
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		p, r, err := start(&Spec{Command: task.Command{Path: dir + "/prog", Dir: "/"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		result := make(chan error, 1)
 		go func() { result <- p.Started(context.Background()) }()
 		waitForStage(t, p.PID, StageExec)
-		if err := unix.Kill(p.PID, sig); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, unix.Kill(p.PID, sig))
 		if sig != unix.SIGKILL { // caught by the launcher's runtime, which can't act in execve
 			waitForStage(t, p.PID, StageExec)
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 		want := "was killed (SIGKILL) before it ran"
-		if err := <-result; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: got %v, want %q", sig, err, want)
-		}
+		test.ErrorContains(t, <-result, want, test.Sprint(sig))
 		r.Close()
 	}
 }
@@ -183,16 +172,13 @@ func TestLaunch_JoinsCgroupV1(t *testing.T) {
 		t.Skipf("no cgroup v1 pids controller: %v", err)
 	}
 	defer removeCgroup(t, dir)
-	if err := os.WriteFile(dir+"/pids.max", []byte("1"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(dir+"/pids.max", []byte("1"), 0))
 	for range 100 {
 		spec := &Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"},
 			TasksFiles: []string{dir + "/tasks"}}
 		e := mustRun(t, spec)
-		if !strings.Contains(e.out, "pids:/") || !strings.Contains(e.out, "/"+filepath.Base(dir)+"\n") {
-			t.Fatalf("it is in\n%s", e.out)
-		}
+		must.StrContains(t, e.out, "pids:/", must.Sprint("it is in"))
+		must.StrContains(t, e.out, "/"+filepath.Base(dir)+"\n", must.Sprint("it is in"))
 	}
 }
 
@@ -222,9 +208,7 @@ func cgroup2(t *testing.T) *os.File {
 		}
 		t.Cleanup(func() { removeCgroup(t, dir) })
 		f, err := os.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -236,12 +220,9 @@ func TestLaunch_StartsInCgroupV2(t *testing.T) {
 	nothingLeft(t)
 	group := cgroup2(t)
 	e, err := run(&Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"}}, group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(e.out, "0::") || !strings.Contains(e.out, "/"+filepath.Base(group.Name())+"\n") {
-		t.Errorf("it is in\n%s", e.out)
-	}
+	must.NoError(t, err)
+	must.StrContains(t, e.out, "0::", must.Sprint("it is in"))
+	test.StrContains(t, e.out, "/"+filepath.Base(group.Name())+"\n", test.Sprint("it is in"))
 }
 
 func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
@@ -252,15 +233,10 @@ func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 		t.Skipf("cgroups can't be frozen here: %v", err)
 	}
 	_, err := run(shell("exit 0"), group)
-	if want := "cgroup " + group.Name() + " is frozen"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if err := os.WriteFile(freeze, []byte("0"), 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := run(shell("exit 0"), group); err != nil {
-		t.Errorf("after the thaw: %v", err)
-	}
+	test.EqError(t, err, "cgroup "+group.Name()+" is frozen")
+	must.NoError(t, os.WriteFile(freeze, []byte("0"), 0))
+	_, err = run(shell("exit 0"), group)
+	test.NoError(t, err, test.Sprint("after the thaw"))
 }
 
 func TestLauncher_ExplainsItselfByHand(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,9 +28,9 @@ func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	needRoot(t)
 	nothingLeft(t)
 	runtime.LockOSThread() // and never unlocked
-	must(t, unix.Unshare(unix.CLONE_NEWNS))
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
+	must.NoError(t, unix.Unshare(unix.CLONE_NEWNS))
+	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
 	for _, f := range change {
 		f(t)
 	}
@@ -41,9 +43,7 @@ func ownHost(t *testing.T, change ...func(t *testing.T)) {
 		if dev == "" {
 			return
 		}
-		if now := tree(t, "/dev"); now != dev {
-			t.Errorf("the host's /dev was\n%s\nand is\n%s", dev, now)
-		}
+		test.Eq(t, dev, tree(t, "/dev"), test.Sprintf("the host's /dev was\n%s\nand", dev))
 	})
 }
 
@@ -52,47 +52,47 @@ func ownHost(t *testing.T, change ...func(t *testing.T)) {
 func smallDev(t *testing.T) {
 	t.Helper()
 	pts, err := unix.Open("/dev/pts", unix.O_PATH|unix.O_CLOEXEC, 0)
-	must(t, err)
+	must.NoError(t, err)
 	defer unix.Close(pts)
-	must(t, unix.Mount("dev", "/dev", "tmpfs", 0, "mode=0755"))
+	must.NoError(t, unix.Mount("dev", "/dev", "tmpfs", 0, "mode=0755"))
 	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/bus/usb/001", "/dev/serial/by-id", "/dev/nomad-usb/stick"} {
-		must(t, os.MkdirAll(dir, 0o755))
+		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	must(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", pts), "/dev/pts", "", unix.MS_BIND, ""))
-	must(t, unix.Mount("shm", "/dev/shm", "tmpfs", 0, ""))
+	must.NoError(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", pts), "/dev/pts", "", unix.MS_BIND, ""))
+	must.NoError(t, unix.Mount("shm", "/dev/shm", "tmpfs", 0, ""))
 	node(t, "/dev/null", 0o666, 1, 3)
 	node(t, "/dev/zero", 0o666, 1, 5)
 	node(t, "/dev/tty", 0o666, 5, 0)
 	node(t, "/dev/ptmx", 0o666, 5, 2)
 	node(t, "/dev/ttyUSB0", 0o660, 1, 3)
-	must(t, os.Lchown("/dev/ttyUSB0", 0, 20))
-	must(t, unix.Mknod("/dev/loop0", unix.S_IFBLK|0o660, int(unix.Mkdev(7, 300))))
-	must(t, os.Chmod("/dev/loop0", 0o660))
+	must.NoError(t, os.Lchown("/dev/ttyUSB0", 0, 20))
+	must.NoError(t, unix.Mknod("/dev/loop0", unix.S_IFBLK|0o660, int(unix.Mkdev(7, 300))))
+	must.NoError(t, os.Chmod("/dev/loop0", 0o660))
 	node(t, "/dev/bus/usb/001/004", 0o664, 1, 3)
 	node(t, "/dev/nomad-usb/stick/tty", 0o660, 1, 5)
-	must(t, os.Lchown("/dev/nomad-usb/stick/tty", 0, 4242))
-	must(t, os.Symlink("/proc/self/fd", "/dev/fd"))
-	must(t, os.Symlink("ttyUSB0", "/dev/radio"))
-	must(t, os.Symlink("../../ttyUSB0", "/dev/serial/by-id/usb-radio-if00"))
-	must(t, os.WriteFile("/dev/file", []byte("content"), 0o640))
-	must(t, unix.Mkfifo("/dev/initctl", 0o600))
+	must.NoError(t, os.Lchown("/dev/nomad-usb/stick/tty", 0, 4242))
+	must.NoError(t, os.Symlink("/proc/self/fd", "/dev/fd"))
+	must.NoError(t, os.Symlink("ttyUSB0", "/dev/radio"))
+	must.NoError(t, os.Symlink("../../ttyUSB0", "/dev/serial/by-id/usb-radio-if00"))
+	must.NoError(t, os.WriteFile("/dev/file", []byte("content"), 0o640))
+	must.NoError(t, unix.Mkfifo("/dev/initctl", 0o600))
 	// something else mounted over a node
-	must(t, os.WriteFile("/dev/console", nil, 0o600))
+	must.NoError(t, os.WriteFile("/dev/console", nil, 0o600))
 	node(t, "/dev/shm/console", 0o620, 5, 1)
-	must(t, unix.Mount("/dev/shm/console", "/dev/console", "", unix.MS_BIND, ""))
+	must.NoError(t, unix.Mount("/dev/shm/console", "/dev/console", "", unix.MS_BIND, ""))
 }
 
 func node(t *testing.T, path string, mode uint32, major, minor uint32) {
 	t.Helper()
-	must(t, unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(major, minor))))
-	must(t, os.Chmod(path, os.FileMode(mode)))
+	must.NoError(t, unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(major, minor))))
+	must.NoError(t, os.Chmod(path, os.FileMode(mode)))
 }
 
 // mountsHere is the mount table of this thread.
 func mountsHere(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/mountinfo")
-	must(t, err)
+	must.NoError(t, err)
 	return string(b)
 }
 
@@ -102,9 +102,7 @@ func wantMounts(t *testing.T, before string) {
 	t.Helper()
 	now := mountsHere(t)
 	for line := range strings.Lines(now) {
-		if !strings.Contains(before, line) {
-			t.Errorf("the host has a mount more: %s", line)
-		}
+		test.StrContains(t, before, line, test.Sprint("the host has a mount more"))
 	}
 	for line := range strings.Lines(before) {
 		if at := strings.Fields(line)[4]; !strings.Contains(now, line) && exists(at) { // proc_pid_mountinfo(5)
@@ -118,7 +116,7 @@ func wantMounts(t *testing.T, before string) {
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var lines []string
-	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	must.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // gone
 		}
@@ -146,7 +144,7 @@ func describe(path string) string {
 func top(t *testing.T, dir string, without ...string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	must.NoError(t, err)
 	var lines []string
 	for _, e := range entries {
 		if !slices.Contains(without, e.Name()) {
@@ -154,11 +152,4 @@ func top(t *testing.T, dir string, without ...string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -8,11 +8,12 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -39,9 +40,7 @@ func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir, 0o755))
 	spec := shell(report)
 	c := &spec.Command
 	c.Dir = "/usr"
@@ -78,9 +77,7 @@ func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
 		"pid":                strconv.Itoa(e.pid),
 		"session":            strconv.Itoa(e.pid),
 	} {
-		if got := field(t, e.out, name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		test.Eq(t, want, field(t, e.out, name), test.Sprint(name))
 	}
 }
 
@@ -93,15 +90,11 @@ func TestProgram_InheritsNothingOfTheSupervisor(t *testing.T) {
 	var fds []int
 	for range 3 {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // without O_CLOEXEC
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
-	if err := unix.Dup3(fds[0], 251, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Dup3(fds[0], 251, 0))
 	defer unix.Close(251)
 
 	e := mustRun(t, shell(report))
@@ -113,9 +106,7 @@ func TestProgram_InheritsNothingOfTheSupervisor(t *testing.T) {
 		"fds":    "0, 1, 2",
 		"nice":   "0",
 	} {
-		if got := field(t, e.out, name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		test.Eq(t, want, field(t, e.out, name), test.Sprint(name))
 	}
 }
 
@@ -127,9 +118,7 @@ func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 		""+self+" supervise")
 	cmd.Stdin = specJSON(t, shell(report))
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.NoError(t, err, must.Sprintf("%v: %s", err, out))
 	text := string(out)
 	hard := strings.Fields(field(t, text, "Max open files"))[1]
 	for name, want := range map[string]string{
@@ -138,18 +127,14 @@ func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 		// Go raises its own soft limit, in the supervisor and again in the launcher
 		"Max open files": "1000 " + hard + " files",
 	} {
-		if got := field(t, text, name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		test.Eq(t, want, field(t, text, name), test.Sprint(name))
 	}
 }
 
 func specJSON(t *testing.T, s *Spec) *strings.Reader {
 	t.Helper()
 	b, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return strings.NewReader(string(b))
 }
 
@@ -164,51 +149,38 @@ func TestProgram_GetsExactEnvironmentAndArguments(t *testing.T) {
 	cat.Command.Args = append([]string{"--", "/proc/self/cmdline"}, args...)
 	e := mustRun(t, cat) // and then cat complains about files
 	want := "cat\x00--\x00/proc/self/cmdline\x00" + strings.Join(args, "\x00") + "\x00"
-	if !strings.HasPrefix(e.out, want) {
-		t.Errorf("arguments are %.300q", e.out)
-	}
+	test.StrHasPrefix(t, want, e.out, test.Sprintf("arguments are %.300q", e.out))
 	none := shell(`tr '\0' '\n' < /proc/$$/environ`)
 	none.Command.Env = nil
 	none.Command.Path, none.Command.Args[1] = "sh", "/bin/cat /proc/$$/environ"
-	if e := mustRun(t, none); e.out != "" {
-		t.Errorf("environment is %q, want none", e.out)
-	}
+	e = mustRun(t, none)
+	test.Eq(t, "", e.out, test.Sprintf("environment is %q, want none", e.out))
 }
 
 func TestProgram_HasBlockingStdioOrDevNull(t *testing.T) {
 	nothingLeft(t)
 	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	r, w := os.NewFile(uintptr(pipe[0]), "r"), os.NewFile(uintptr(pipe[1]), "w")
 	defer r.Close()
 	spec := shell(`grep flags /proc/$$/fdinfo/1; readlink /proc/$$/fd/0 /proc/$$/fd/2`)
 	p, err := Start(spec, [3]*os.File{1: w}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	w.Close()
-	if err := p.Started(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.Started(t.Context()))
 	defer unix.Close(p.TakePidFD())
 	if _, err := unix.Wait4(p.PID, nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 512)
 	n, err := r.Read(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	lines := strings.Fields(string(b[:n]))
 	flags, err := strconv.ParseInt(lines[1], 8, 64)
 	if err != nil || flags&unix.O_NONBLOCK != 0 {
 		t.Errorf("flags of stdout are %s, %v", lines[1], err)
 	}
-	if !slices.Equal(lines[2:], []string{"/dev/null", "/dev/null"}) {
-		t.Errorf("stdin and stderr are %q", lines[2:])
-	}
+	test.SliceEqOp(t, []string{"/dev/null", "/dev/null"}, lines[2:], test.Sprint("stdin and stderr are"))
 }
 
 func TestProgram_KeepsOrphansAsSubreaper(t *testing.T) {
@@ -237,26 +209,16 @@ func TestProgram_GetsAControllingTerminal(t *testing.T) {
 	}
 	defer ptmx.Close()
 	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0))
 	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	spec := shell(`echo "to the terminal" > /dev/tty && exit 9`)
 	spec.TTY = true
 	p, err := Start(spec, [3]*os.File{tty, tty, tty}, nil)
 	tty.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Started(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, p.Started(t.Context()))
 	defer unix.Close(p.TakePidFD())
 	const want = "to the terminal\r\n"
 	b := make([]byte, len(want))
@@ -264,24 +226,21 @@ func TestProgram_GetsAControllingTerminal(t *testing.T) {
 		t.Errorf("read %q, %v from the terminal", b[:got], err)
 	}
 	var ws unix.WaitStatus
-	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 9 {
-		t.Errorf("exit code %d, %v", ws.ExitStatus(), err)
-	}
+	_, err = unix.Wait4(p.PID, &ws, 0, nil)
+	must.NoError(t, err, must.Sprint("exit code"))
+	test.Eq(t, 9, ws.ExitStatus(), test.Sprint("exit code"))
 
 	spec.TTY = true
-	if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(),
-		"failed to make stdin the controlling terminal") {
-		t.Errorf("with /dev/null for a terminal: %v", err)
-	}
+	_, err = run(spec, nil)
+	test.ErrorContains(t, err, "failed to make stdin the controlling terminal",
+		test.Sprint("with /dev/null for a terminal"))
 }
 
 func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 	needRoot(t)
 	holder := exec.Command("unshare", "-n", "sh", "-c", "echo ready; exec sleep 60")
 	out, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if err := holder.Start(); err != nil {
 		t.Skipf("no unshare(1): %v", err)
 	}
@@ -291,22 +250,16 @@ func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 	}
 	ns := fmt.Sprintf("/proc/%d/ns/net", holder.Process.Pid)
 	want, err := os.Readlink(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	spec := shell(report)
 	spec.Command.NetworkNamespace = ns
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
-	if got := field(t, mustRun(t, spec).out, "net"); got != want {
-		t.Errorf("network namespace is %s, want %s", got, want)
-	}
+	test.Eq(t, want, field(t, mustRun(t, spec).out, "net"), test.Sprint("network namespace"))
 	host, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := field(t, mustRun(t, shell(report)).out, "net"); got != host || got == want {
-		t.Errorf("without one it is %s, want the host's %s", got, host)
-	}
+	must.NoError(t, err)
+	got := field(t, mustRun(t, shell(report)).out, "net")
+	must.Eq(t, host, got, must.Sprintf("without one it is %s, want the host's", got))
+	test.NotEq(t, want, got, test.Sprintf("without one it is %s, want the host's", got))
 }
 
 func TestLauncher_WorksOnAnyThread(t *testing.T) {
@@ -317,26 +270,18 @@ func TestLauncher_WorksOnAnyThread(t *testing.T) {
 	spec := shell("exit 3")
 	for range 50 {
 		p, err := l.Start(spec, [3]*os.File{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Started(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
+		must.NoError(t, p.Started(t.Context()))
 		var ws unix.WaitStatus
-		if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 3 {
-			t.Errorf("exit code %d, %v", ws.ExitStatus(), err)
-		}
+		_, err = unix.Wait4(p.PID, &ws, 0, nil)
+		must.NoError(t, err, must.Sprint("exit code"))
+		test.Eq(t, 3, ws.ExitStatus(), test.Sprint("exit code"))
 		unix.Close(p.TakePidFD())
 	}
 	spec.Command.Path = "/does/not/exist"
 	p, err := l.Start(spec, [3]*os.File{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Started(t.Context()); err == nil {
-		t.Error("a program that does not exist was started")
-	}
+	must.NoError(t, err)
+	test.Error(t, p.Started(t.Context()), test.Sprint("a program that does not exist was started"))
 }
 
 func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
@@ -346,28 +291,18 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 	local := filepath.Join(taskDir, "local")
 	outside := filepath.Join(dir, "outside")
 	for _, d := range []string{local, outside, filepath.Join(local, "sub")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(d, 0o755))
 	}
 	for d := dir; d != "/"; d = filepath.Dir(d) { // TempDir's parents are 0700 or so
 		if st, err := os.Stat(d); err == nil && st.Mode().Perm()&0o011 != 0o011 && strings.Contains(d, "Test") {
-			if err := os.Chmod(d, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chmod(d, 0o755))
 		}
 	}
 	script := func(path string, mode os.FileMode, uid, gid int) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 5\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(path, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 5\n"), 0o600))
+		must.NoError(t, os.Chown(path, uid, gid))
+		must.NoError(t, os.Chmod(path, mode))
 	}
 	nobody := &task.User{UID: 65534, GID: 65534, Groups: []uint32{777}}
 	for name, c := range map[string]struct {
@@ -394,21 +329,15 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 		"a link that leads out is not followed": {mode: 0o644, want: 0o644, err: "is not executable",
 			before: func(t *testing.T, file string) {
 				rename(t, file, outside+"/target")
-				if err := os.Symlink(outside+"/target", file); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.Symlink(outside+"/target", file))
 			}},
 		"a link inside is followed": {mode: 0o644, want: 0o744, before: func(t *testing.T, file string) {
 			rename(t, file, local+"/sub/target")
-			if err := os.Symlink("sub/target", file); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Symlink("sub/target", file))
 		}},
 		"a file with a second name is not touched": {mode: 0o644, want: 0o644, err: "is not executable",
 			before: func(t *testing.T, file string) {
-				if err := os.Link(file, outside+"/second"); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.Link(file, outside+"/second"))
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,55 +361,39 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, c.err)
 			}
 			st, err := os.Stat(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if st.Mode() != c.want {
-				t.Errorf("mode is %v, want %v", st.Mode(), c.want)
-			}
+			must.NoError(t, err)
+			test.Eq(t, c.want, st.Mode(), test.Sprint("mode"))
 		})
 	}
 	t.Run("a link in place of the task's own directory is not followed", func(t *testing.T) {
 		script(outside+"/prog", 0o644, 0, 0)
 		link := filepath.Join(dir, "swapped")
-		if err := os.Symlink(outside, link); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Symlink(outside, link))
 		_, err := run(&Spec{Command: task.Command{Path: "prog", Dir: "/", Lookup: []string{link}}}, nil)
-		if err == nil || !strings.Contains(err.Error(), "is not executable") {
-			t.Errorf("got %v", err)
-		}
-		if st, err := os.Stat(outside + "/prog"); err != nil || st.Mode() != 0o644 {
-			t.Errorf("mode is %v, %v", st.Mode(), err)
-		}
+		test.ErrorContains(t, err, "is not executable")
+		st, err := os.Stat(outside + "/prog")
+		must.NoError(t, err, must.Sprint("mode"))
+		test.Eq(t, 0o644, st.Mode(), test.Sprint("mode"))
 	})
 }
 
 func rename(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Rename(from, to))
 }
 
 func TestLauncher_LooksUpInOrder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(place string) string {
 		d := filepath.Join(dir, place)
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(d, 0o755))
 		return d
 	}
 	write := func(place, name string) {
 		t.Helper()
 		path := filepath.Join(at(place), name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho "+place+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho "+place+"\n"), 0o755))
 	}
 	for _, place := range []string{"local", "task", "work", "path1", "path2"} {
 		at(place)
@@ -492,9 +405,7 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 	write("path1", "both")
 	write("path2", "path-only")
 	// not executable: passed over
-	if err := os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644))
 	for command, want := range map[string]string{
 		"everywhere":         "local",
 		"in-task":            "task",
@@ -515,9 +426,9 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 				Lookup: []string{at("local"), at("task")},
 				Env:    []string{"PATH=" + at("path1") + ":/nowhere:" + at("path2")},
 			}}, nil)
-			if got := strings.TrimSpace(e.out); got != want || (want == "") != (err != nil) {
-				t.Errorf("ran %q (%v), want %q", got, err, want)
-			}
+			got := strings.TrimSpace(e.out)
+			must.Eq(t, want, got, must.Sprintf("ran %q (%v)", got, err))
+			test.Eq(t, (err != nil), (want == ""), test.Sprintf("ran %q (%v)", got, err))
 		})
 	}
 }
@@ -526,46 +437,39 @@ func TestLauncher_StartsNothingWithoutSupervisor(t *testing.T) {
 	nothingLeft(t)
 	marker := filepath.Join(t.TempDir(), "ran")
 	p, r, err := start(shell("touch "+marker), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
 	p.status.Close() // what the kernel does when a supervisor dies before Started
 	var ws unix.WaitStatus
-	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 2 {
-		t.Errorf("launcher ended with %d, %v", ws.ExitStatus(), err)
-	}
+	_, err = unix.Wait4(p.PID, &ws, 0, nil)
+	must.NoError(t, err, must.Sprint("launcher ended with"))
+	test.Eq(t, 2, ws.ExitStatus(), test.Sprint("launcher ended with"))
 	unix.Close(p.TakePidFD())
-	if _, err := os.Stat(marker); err == nil {
-		t.Error("the program ran")
-	}
+	_, err = os.Stat(marker)
+	test.Error(t, err, test.Sprint("the program ran"))
 }
 
 func TestLauncher_EndsByKill(t *testing.T) {
 	nothingLeft(t)
 	marker := filepath.Join(t.TempDir(), "ran")
 	p, r, err := start(shell("touch "+marker), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
 	waitForStage(t, p.PID, StageSetup)
 	p.Kill()
 	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
 		t.Errorf("process is still there: %v", err)
 	}
-	if _, err := os.Stat(marker); err == nil {
-		t.Error("the program ran")
-	}
+	_, err = os.Stat(marker)
+	test.Error(t, err, test.Sprint("the program ran"))
 }
 
 func TestLaunch_ReportsAProgramThatEndsAtOnce(t *testing.T) {
 	nothingLeft(t)
 	for i := range 300 {
 		e, err := run(&Spec{Command: task.Command{Path: "/bin/false", Dir: "/"}}, nil)
-		if err != nil || e.status.ExitStatus() != 1 {
-			t.Fatalf("start %d: code %d, %v", i, e.status.ExitStatus(), err)
-		}
+		must.NoError(t, err, must.Sprintf("start %d: code", i))
+		must.Eq(t, 1, e.status.ExitStatus(), must.Sprintf("start %d: code", i))
 	}
 }
 
@@ -587,14 +491,13 @@ func TestLauncher_IsNotBoundByTheProgramsLimits(t *testing.T) {
 					Rlimits: []task.Rlimit{limit},
 				}}
 				e, err := run(spec, nil)
-				if err != nil || e.out != "ok\n" || e.status.ExitStatus() != 0 {
-					t.Fatalf("got %q, status %v, %v", e.out, e.status, err)
-				}
+				must.NoError(t, err, must.Sprintf("got %q, status %v", e.out, e.status))
+				must.Eq(t, "ok\n", e.out, must.Sprintf("got %q, status %v", e.out, e.status))
+				must.Eq(t, 0, e.status.ExitStatus(), must.Sprintf("got %q, status %v", e.out, e.status))
 				// and a reason can still be given
 				spec.Command.Path = "/etc/passwd"
-				if _, err := run(spec, nil); err == nil || !strings.Contains(err.Error(), "is not executable") {
-					t.Fatalf("got error %v", err)
-				}
+				_, err = run(spec, nil)
+				must.ErrorContains(t, err, "is not executable", must.Sprint("got error"))
 			}
 		})
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -123,9 +125,7 @@ func run(spec *Spec, cgroup *os.File) (ended, error) {
 func mustRun(t *testing.T, spec *Spec) ended {
 	t.Helper()
 	e, err := run(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return e
 }
 
@@ -168,15 +168,11 @@ func resources(t *testing.T) (fds, threads int, children string) {
 	t.Helper()
 	count := func(dir string) int {
 		e, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return len(e)
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, e := range tasks {
 		b, _ := os.ReadFile("/proc/self/task/" + e.Name() + "/children")
 		children += string(b)
@@ -191,11 +187,7 @@ func nothingLeft(t *testing.T) {
 	before, _, childrenBefore := resources(t)
 	t.Cleanup(func() {
 		after, _, children := resources(t)
-		if after > before {
-			t.Errorf("%d file descriptors before, %d after", before, after)
-		}
-		if children != childrenBefore {
-			t.Errorf("children left: %q, before %q", children, childrenBefore)
-		}
+		test.False(t, after > before, test.Sprintf("%d file descriptors before, %d after", before, after))
+		test.Eq(t, childrenBefore, children, test.Sprintf("children left: %q, before", children))
 	})
 }

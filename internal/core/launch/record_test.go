@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -19,28 +21,22 @@ func recorded(t *testing.T, spec *Spec) *Spec {
 
 func wantProgress(t *testing.T, spec *Spec, want task.Progress) {
 	t.Helper()
-	if got := task.ReadProgress(spec.Record); got != want {
-		t.Errorf("progress %d, want %d", got, want)
-	}
+	test.Eq(t, want, task.ReadProgress(spec.Record), test.Sprint("progress"))
 }
 
 func TestRecord_SaysThatTheProgramWasExecuted(t *testing.T) {
 	nothingLeft(t)
 	spec := recorded(t, shell("exit 3"))
 	p, r, err := start(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
 	wantProgress(t, spec, task.ProgressLaunching)
-	if err := p.Started(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.Started(context.Background()))
 	wantProgress(t, spec, task.ProgressExecuted)
 	var ws unix.WaitStatus
-	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil || ws.ExitStatus() != 3 {
-		t.Errorf("status %v, %v", ws, err)
-	}
+	_, err = unix.Wait4(p.PID, &ws, 0, nil)
+	must.NoError(t, err, must.Sprintf("status %v", ws))
+	test.Eq(t, 3, ws.ExitStatus(), test.Sprintf("status %v", ws))
 	unix.Close(p.TakePidFD())
 	wantProgress(t, spec, task.ProgressExecuted)
 }
@@ -48,13 +44,9 @@ func TestRecord_SaysThatTheProgramWasExecuted(t *testing.T) {
 func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	spec := recorded(t, shell("ls /proc/self/fd | wc -l; kill -STOP $$"))
 	p, r, err := start(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
-	if err := p.Started(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.Started(context.Background()))
 	wantProgress(t, spec, task.ProgressExecuted) // while it lives
 	b := make([]byte, 10)
 	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // and that of the directory
@@ -78,13 +70,9 @@ func TestRecord_NeverSaysThatAFailedStartRan(t *testing.T) {
 			spec := recorded(t, shell("exit 0"))
 			change(spec)
 			p, r, err := start(spec, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			defer r.Close()
-			if err := p.Started(context.Background()); err == nil {
-				t.Error("it started")
-			}
+			test.Error(t, p.Started(context.Background()), test.Sprint("it started"))
 			wantProgress(t, spec, task.ProgressNever)
 		})
 	}
@@ -95,9 +83,8 @@ var noFiles = []task.Rlimit{{Resource: unix.RLIMIT_FSIZE}}
 func TestRecord_WorksUnderAFileSizeLimitOfZero(t *testing.T) {
 	spec := recorded(t, shell("ulimit -f"))
 	spec.Command.Rlimits = noFiles
-	if e := mustRun(t, spec); e.out != "0\n" {
-		t.Errorf("limit %q", e.out)
-	}
+	e := mustRun(t, spec)
+	test.Eq(t, "0\n", e.out, test.Sprint("limit"))
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
@@ -108,18 +95,14 @@ func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ran")
 	spec := recorded(t, shell("touch "+file))
 	p, r, err := start(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
-	if _, err := p.status.Write(p.spec); err != nil {
-		t.Fatal(err)
-	}
+	_, err = p.status.Write(p.spec)
+	must.NoError(t, err)
 	p.status.Close()
 	var ws unix.WaitStatus
-	if _, err := unix.Wait4(p.PID, &ws, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = unix.Wait4(p.PID, &ws, 0, nil)
+	must.NoError(t, err)
 	unix.Close(p.TakePidFD())
 	if _, err := os.Stat(file); err == nil || ws.ExitStatus() != 2 {
 		t.Errorf("it ran: status %v, %v", ws, err)
@@ -130,9 +113,7 @@ func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 func TestRecord_SaysThatALauncherWasKilled(t *testing.T) {
 	spec := recorded(t, shell("exit 0"))
 	p, r, err := start(spec, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer r.Close()
 	p.Kill()
 	wantProgress(t, spec, task.ProgressNever)
@@ -142,15 +123,12 @@ func TestRecord_SaysThatALauncherWasKilled(t *testing.T) {
 func TestLaunch_AcceptsAProgramWithALaunchersName(t *testing.T) {
 	nothingLeft(t)
 	path := filepath.Join(t.TempDir(), processName(StageExec))
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 3\n"), 0o755))
 	for range 20 {
 		spec := recorded(t, shell(""))
 		spec.Command.Path, spec.Command.Args = path, nil
-		if e := mustRun(t, spec); e.status.ExitStatus() != 3 {
-			t.Errorf("status %v", e.status)
-		}
+		e := mustRun(t, spec)
+		test.Eq(t, 3, e.status.ExitStatus(), test.Sprintf("status %v", e.status))
 	}
 }
 

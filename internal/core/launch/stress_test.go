@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -53,9 +55,7 @@ func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
 		for range atOnce {
 			wg.Go(func() {
 				for i := range next {
-					if err := one(i); err != nil {
-						t.Errorf("start %d: %v", i, err)
-					}
+					test.NoError(t, one(i), test.Sprintf("start %d", i))
 				}
 			})
 		}
@@ -69,17 +69,11 @@ func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
 	fds, threads, children := resources(t)
 	batch(50, starts)
 	fdsAfter, threadsAfter, childrenAfter := resources(t)
-	if fdsAfter > fds {
-		t.Errorf("%d file descriptors before, %d after", fds, fdsAfter)
-	}
+	test.False(t, fdsAfter > fds, test.Sprintf("%d file descriptors before, %d after", fds, fdsAfter))
 	// a thread more for a wait4 that happened to coincide is no thread per start
-	if threadsAfter > threads+atOnce {
-		t.Errorf("%d threads before, %d after", threads, threadsAfter)
-	}
-	if childrenAfter != children {
-		t.Errorf("children left: %q, before %q", childrenAfter, children)
-	}
-	if unix.Umask(0o022) != 0o022 || os.Geteuid() != 0 {
-		t.Error("a start changed the supervisor")
-	}
+	test.False(t, threadsAfter > threads+atOnce,
+		test.Sprintf("%d threads before, %d after", threads, threadsAfter))
+	test.Eq(t, children, childrenAfter, test.Sprintf("children left: %q, before", childrenAfter))
+	must.Eq(t, 0o022, unix.Umask(0o022), must.Sprint("a start changed the supervisor"))
+	test.Eq(t, 0, os.Geteuid(), test.Sprint("a start changed the supervisor"))
 }

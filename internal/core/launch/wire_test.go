@@ -1,11 +1,13 @@
 package launch
 
 import (
-	"errors"
 	"io/fs"
 	"reflect"
 	"syscall"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -51,36 +53,28 @@ func TestWire_CarriesEveryField(t *testing.T) {
 		"empty args": {Command: task.Command{Args: []string{"", ""}}},
 	} {
 		b, err := encodeSpec(&want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		var got Spec
-		if !decodeSpec(b[headerSize:], &got) || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %+v, want %+v", name, got, want)
-		}
+		must.True(t, decodeSpec(b[headerSize:], &got), must.Sprint(name))
+		test.Eq(t, want, got, test.Sprint(name))
 		for cut := headerSize; cut < len(b); cut++ {
-			if decodeSpec(b[headerSize:cut], new(Spec)) {
-				t.Fatalf("%s: %d of %d bytes were taken for the whole", name, cut, len(b))
-			}
+			must.False(t, decodeSpec(b[headerSize:cut], new(Spec)),
+				must.Sprintf("%s: %d of %d bytes were taken for the whole", name, cut, len(b)))
 		}
 	}
 }
 
 func TestWire_RefusesNUL(t *testing.T) {
-	if _, err := encodeSpec(&Spec{Command: task.Command{Args: []string{"a\x00b"}}}); !errors.Is(err, errNUL) {
-		t.Errorf("got %v", err)
-	}
+	_, err := encodeSpec(&Spec{Command: task.Command{Args: []string{"a\x00b"}}})
+	test.ErrorIs(t, err, errNUL)
 }
 
 func TestWire_CarriesErrors(t *testing.T) {
 	want := &Error{Stage: StageExec, Message: "no \"such\" thing", Errno: syscall.ENOENT, Temporary: true}
 	got := decodeError(encodeError(want))
-	if !reflect.DeepEqual(got, want) || !errors.Is(got, fs.ErrNotExist) {
-		t.Errorf("got %+v", got)
-	}
+	must.Eq(t, want, got)
+	test.ErrorIs(t, got, fs.ErrNotExist)
 	for _, b := range []string{"", "x", "E", "E\x01"} {
-		if got := decodeError([]byte(b)); got != nil {
-			t.Errorf("%q became %+v", b, got)
-		}
+		test.Nil(t, decodeError([]byte(b)), test.Sprintf("%q became", b))
 	}
 }

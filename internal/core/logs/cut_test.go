@@ -3,6 +3,9 @@ package logs
 import (
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestCut_EndsAtLines(t *testing.T) {
@@ -30,9 +33,8 @@ func TestCut_EndsAtLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			take, rotate := cut([]byte(c.queued), c.size, c.limit, c.midLine)
-			if take != c.take || rotate != c.rotate {
-				t.Errorf("take %d, rotate %v; want %d, %v", take, rotate, c.take, c.rotate)
-			}
+			must.Eq(t, c.take, take, must.Sprintf("take %d, rotate", take))
+			test.Eq(t, c.rotate, rotate, test.Sprintf("take %d, rotate", take))
 		})
 	}
 }

@@ -4,18 +4,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
 func TestMakeFIFO_ReplacesAnOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stdout")
 	victim := filepath.Join(t.TempDir(), "victim")
-	must(t, os.WriteFile(victim, nil, 0o644))
+	must.NoError(t, os.WriteFile(victim, nil, 0o644))
 	for _, leave := range []func() error{
 		func() error { return nil },
 		func() error { return os.WriteFile(path, []byte("old"), 0o666) },
@@ -23,20 +24,15 @@ func TestMakeFIFO_ReplacesAnOldFile(t *testing.T) {
 		func() error { return unix.Mkfifo(path, 0o666) },
 	} {
 		os.Remove(path)
-		must(t, leave())
-		must(t, MakeFIFO(path, os.Getuid(), os.Getgid()))
+		must.NoError(t, leave())
+		must.NoError(t, MakeFIFO(path, os.Getuid(), os.Getgid()))
 		fi, err := os.Lstat(path)
-		must(t, err)
-		if fi.Mode() != os.ModeNamedPipe|0o600 {
-			t.Errorf("mode %v", fi.Mode())
-		}
+		must.NoError(t, err)
+		test.Eq(t, os.ModeNamedPipe|0o600, fi.Mode(), test.Sprint("mode"))
 	}
-	if _, err := os.Lstat(victim); err != nil {
-		t.Error(err)
-	}
-	if err := MakeFIFO(filepath.Dir(path), -1, -1); err == nil {
-		t.Error("a directory was replaced")
-	}
+	_, err := os.Lstat(victim)
+	test.NoError(t, err)
+	test.Error(t, MakeFIFO(filepath.Dir(path), -1, -1), test.Sprint("a directory was replaced"))
 }
 
 func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
@@ -46,20 +42,20 @@ func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 	alloc, logs := allocDir(t)
 	_, s := stream(t, Config{AllocDir: alloc})
 	path := fifo(t) // the directory is 0700, as the supervisor's is
-	must(t, MakeFIFO(path, 65534, 65534))
-	must(t, os.Chmod(filepath.Dir(path), 0o700))
+	must.NoError(t, MakeFIFO(path, 65534, 65534))
+	must.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
 	out, err := OpenTaskEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	defer out.Close()
 	fd, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	unix.Close(s.fifo)
 	s.fifo = fd
 	cmd := exec.Command("/bin/sh", "-c", "echo one; echo two > /dev/stdout; echo three >> /proc/self/fd/1")
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	must(t, cmd.Run())
+	must.NoError(t, cmd.Run())
 	s.Drain(time.Now())
 	all, _ := concatenation(t, logs)
 	equal(t, all, []byte("one\ntwo\nthree\n"))
@@ -68,22 +64,18 @@ func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 func TestFIFO_BlocksAtTheTasksEndOnly(t *testing.T) {
 	path := fifo(t)
 	task, err := OpenTaskEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	defer task.Close()
 	read, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	defer unix.Close(read)
 	for fd, want := range map[int]bool{int(task.Fd()): false, read: true} {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-		must(t, err)
-		if got := flags&unix.O_NONBLOCK != 0; got != want {
-			t.Errorf("non-blocking %v, want %v", got, want)
-		}
+		must.NoError(t, err)
+		test.Eq(t, want, flags&unix.O_NONBLOCK != 0, test.Sprint("non-blocking"))
 		flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		must(t, err)
-		if flags&unix.FD_CLOEXEC == 0 {
-			t.Error("inherited by every process that is started")
-		}
+		must.NoError(t, err)
+		test.NotEq(t, 0, flags&unix.FD_CLOEXEC, test.Sprint("inherited by every process that is started"))
 	}
 }
 
@@ -91,29 +83,25 @@ func TestStream_EndsWithItsLastWriter(t *testing.T) {
 	alloc, logs := allocDir(t)
 	path := fifo(t)
 	fd, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
-	must(t, err)
+	must.NoError(t, err)
 	defer s.Close()
-	if r := s.Pump(time.Now()); r.Next != Wait {
-		t.Errorf("before the first writer: %+v", r)
-	}
+	r := s.Pump(time.Now())
+	test.Eq(t, Wait, r.Next, test.Sprintf("before the first writer: %+v", r))
 	task, err := OpenTaskEnd(path)
-	must(t, err)
-	if r := s.Pump(time.Now()); r.Next != Wait {
-		t.Errorf("with a silent writer: %+v", r)
-	}
+	must.NoError(t, err)
+	r = s.Pump(time.Now())
+	test.Eq(t, Wait, r.Next, test.Sprintf("with a silent writer: %+v", r))
 	task.WriteString("last words")
 	task.Close()
-	if r := s.Pump(time.Now()); r.Next != Later {
-		t.Errorf("with output: %+v", r)
-	}
-	if r := s.Pump(time.Now().Add(time.Second)); r.Next != Wait || r.N != 10 {
-		t.Errorf("after the wait: %+v", r)
-	}
-	if r := s.Pump(time.Now()); r.Next != Ended {
-		t.Errorf("at the end: %+v", r)
-	}
+	r = s.Pump(time.Now())
+	test.Eq(t, Later, r.Next, test.Sprintf("with output: %+v", r))
+	r = s.Pump(time.Now().Add(time.Second))
+	must.Eq(t, Wait, r.Next, must.Sprintf("after the wait: %+v", r))
+	test.Eq(t, 10, r.N, test.Sprintf("after the wait: %+v", r))
+	r = s.Pump(time.Now())
+	test.Eq(t, Ended, r.Next, test.Sprintf("at the end: %+v", r))
 	all, _ := concatenation(t, logs)
 	equal(t, all, []byte("last words"))
 }
@@ -126,10 +114,10 @@ func TestDrain_EmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
 	}
 	data := text(900<<10, 100)
 	_, err := task.Write(data)
-	must(t, err)
-	if r := s.Drain(time.Now()); r.Next != Ended || r.N != int64(len(data)) {
-		t.Errorf("%+v", r)
-	}
+	must.NoError(t, err)
+	r := s.Drain(time.Now())
+	must.Eq(t, Ended, r.Next, must.Sprintf("%+v", r))
+	test.Eq(t, int64(len(data)), r.N, test.Sprintf("%+v", r))
 	all, _ := concatenation(t, logs)
 	equal(t, all, data)
 }
@@ -138,31 +126,31 @@ func TestDrain_EmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
 func nomadFIFO(t *testing.T) string {
 	_, logs := allocDir(t)
 	path := filepath.Join(logs, ".web.stdout.fifo")
-	must(t, unix.Mkfifo(path, 0o600))
+	must.NoError(t, unix.Mkfifo(path, 0o600))
 	return path
 }
 
 func TestNomadFIFO_KeepsOutputWithoutLogmon(t *testing.T) {
 	path := nomadFIFO(t)
 	out, err := OpenNomadFIFO(path, os.Getuid(), os.Getgid()) // without a reader
-	must(t, err)
+	must.NoError(t, err)
 	defer out.Close()
 	cmd := exec.Command("/bin/sh", "-c", "echo hello; echo again > /dev/stdout")
 	cmd.Stdout = out
-	must(t, cmd.Run())
+	must.NoError(t, cmd.Run())
 	if n, err := Queued(int(out.Fd())); err != nil || n != 12 {
 		t.Errorf("%d queued, %v", n, err)
 	}
 	logmon, err := os.Open(path)
-	must(t, err)
+	must.NoError(t, err)
 	defer logmon.Close()
 	b := make([]byte, 100)
 	n, err := logmon.Read(b)
-	must(t, err)
+	must.NoError(t, err)
 	equal(t, b[:n], []byte("hello\nagain\n"))
-	if n, err := Queued(int(out.Fd())); err != nil || n != 0 {
-		t.Errorf("%d queued, %v", n, err)
-	}
+	n, err = Queued(int(out.Fd()))
+	must.NoError(t, err, must.Sprintf("%d queued", n))
+	test.Eq(t, 0, n, test.Sprintf("%d queued", n))
 	out.Close()
 	if n, err := logmon.Read(b); n != 0 || err == nil {
 		t.Errorf("logmon sees no end: %d, %v", n, err)
@@ -176,14 +164,14 @@ func TestNomadFIFO_BlocksForATaskAndBelongsToIt(t *testing.T) {
 	path := nomadFIFO(t)
 	for range 2 { // a task that is restarted finds a FIFO that is its own already
 		out, err := OpenNomadFIFO(path, 65534, 65533)
-		must(t, err)
+		must.NoError(t, err)
 		var st unix.Stat_t
-		must(t, unix.Fstat(int(out.Fd()), &st))
+		must.NoError(t, unix.Fstat(int(out.Fd()), &st))
 		flags, err := unix.FcntlInt(out.Fd(), unix.F_GETFL, 0)
-		must(t, err)
-		if st.Uid != 65534 || st.Gid != 65533 || flags&unix.O_NONBLOCK != 0 {
-			t.Errorf("uid %d, gid %d, flags %o", st.Uid, st.Gid, flags)
-		}
+		must.NoError(t, err)
+		must.Eq(t, 65534, st.Uid, must.Sprintf("uid %d, gid %d, flags %o", st.Uid, st.Gid, flags))
+		must.Eq(t, 65533, st.Gid, must.Sprintf("uid %d, gid %d, flags %o", st.Uid, st.Gid, flags))
+		test.Eq(t, 0, flags&unix.O_NONBLOCK, test.Sprintf("uid %d, gid %d, flags %o", st.Uid, st.Gid, flags))
 		out.Close()
 	}
 }
@@ -217,36 +205,31 @@ func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 				t.Skip("needs root to give a file away")
 			}
 			path := nomadFIFO(t)
-			must(t, os.Remove(path))
+			must.NoError(t, os.Remove(path))
 			victim := fifo(t)
-			must(t, plant(path, victim))
+			must.NoError(t, plant(path, victim))
 			before := descriptors(t)
 			out, err := OpenNomadFIFO(path, 65534, 65534)
 			if err == nil {
 				out.Close()
 				t.Fatal("it was opened")
 			}
-			if !strings.HasPrefix(err.Error(), "failed to open ") {
-				t.Error(err)
-			}
-			if after := descriptors(t); after != before {
-				t.Errorf("%d descriptors, were %d", after, before)
-			}
+			test.StrHasPrefix(t, "failed to open ", err.Error(), test.Sprint(err))
+			after := descriptors(t)
+			test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
 		})
 	}
 }
 
 func TestNomadFIFO_IsDevNullForDisabledLogs(t *testing.T) {
 	out, err := OpenNomadFIFO(os.DevNull, 65534, 65534)
-	must(t, err)
+	must.NoError(t, err)
 	defer out.Close()
-	if _, err := out.WriteString("x"); err != nil {
-		t.Error(err)
-	}
+	_, err = out.WriteString("x")
+	test.NoError(t, err)
 	var st, null unix.Stat_t
-	must(t, unix.Fstat(int(out.Fd()), &st))
-	must(t, unix.Stat(os.DevNull, &null))
-	if st.Rdev != null.Rdev || null.Uid != 0 {
-		t.Errorf("device %x, of uid %d", st.Rdev, null.Uid)
-	}
+	must.NoError(t, unix.Fstat(int(out.Fd()), &st))
+	must.NoError(t, unix.Stat(os.DevNull, &null))
+	must.Eq(t, null.Rdev, st.Rdev, must.Sprintf("device %x, of uid", st.Rdev))
+	test.Eq(t, 0, null.Uid, test.Sprintf("device %x, of uid", st.Rdev))
 }

@@ -6,10 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,9 +35,9 @@ func fill(t *testing.T, logs string, leave int) (free func()) {
 	t.Helper()
 	path := filepath.Join(logs, "filler")
 	var st unix.Statfs_t
-	must(t, unix.Statfs(logs, &st))
-	must(t, os.WriteFile(path, make([]byte, int(st.Bfree)*int(st.Bsize)-leave), 0o644))
-	return func() { must(t, os.Remove(path)) }
+	must.NoError(t, unix.Statfs(logs, &st))
+	must.NoError(t, os.WriteFile(path, make([]byte, int(st.Bfree)*int(st.Bsize)-leave), 0o644))
+	return func() { must.NoError(t, os.Remove(path)) }
 }
 
 // openStream is stream, closed before the file system goes.
@@ -44,12 +45,12 @@ func openStream(t *testing.T, cfg Config) (*os.File, *Stream) {
 	t.Helper()
 	path := fifo(t)
 	task, err := OpenTaskEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	fd, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	cfg.Name = "web.stdout"
 	s, err := Open(fd, cfg)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { task.Close(); s.Close() })
 	return task, s
 }
@@ -63,25 +64,23 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 			free := fill(t, logs, 16<<10)
 			data := text(50<<10, 100)
 			_, err := task.Write(data)
-			must(t, err)
+			must.NoError(t, err)
 
 			now := time.Now()
 			r := s.Pump(now)
-			if r.Next != Later || !r.At.Equal(now.Add(time.Second)) || !slices.Equal(r.Events,
-				[]string{"stdout waits: no space left on device"}) {
-				t.Fatalf("%+v", r)
-			}
-			if r.N != 16<<10 {
-				t.Errorf("%d bytes written, there was space for 16384", r.N)
-			}
-			if n, _ := Queued(s.FD()); n != len(data)-16<<10 {
-				t.Errorf("%d bytes queued", n)
-			}
+			must.Eq(t, Later, r.Next, must.Sprintf("%+v", r))
+			must.True(t, r.At.Equal(now.Add(time.Second)), must.Sprintf("%+v", r))
+			must.SliceEqOp(t, []string{"stdout waits: no space left on device"}, r.Events,
+				must.Sprintf("%+v", r))
+			test.Eq(t, 16<<10, r.N, test.Sprintf("%d bytes written, there was space for 16384", r.N))
+			n, _ := Queued(s.FD())
+			test.Eq(t, len(data)-16<<10, n, test.Sprintf("%d bytes queued", n))
 			for i := range 9 { // no more words about it
 				now = now.Add(time.Second)
-				if r := s.Pump(now); r.Next != Later || len(r.Events) > 0 || r.N > 0 {
-					t.Fatalf("after %d s: %+v", i+1, r)
-				}
+				r := s.Pump(now)
+				must.Eq(t, Later, r.Next, must.Sprintf("after %d s: %+v", i+1, r))
+				must.SliceEmpty(t, r.Events, must.Sprintf("after %d s: %+v", i+1, r))
+				must.False(t, r.N > 0, must.Sprintf("after %d s: %+v", i+1, r))
 			}
 			free()
 			now = now.Add(time.Second / 2)
@@ -90,9 +89,8 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 			}
 			now = now.Add(time.Second / 2)
 			r = s.Pump(now)
-			if r.Next != Wait || !slices.Equal(r.Events, []string{"stdout goes on"}) {
-				t.Errorf("%+v", r)
-			}
+			must.Eq(t, Wait, r.Next, must.Sprintf("%+v", r))
+			test.SliceEqOp(t, []string{"stdout goes on"}, r.Events, test.Sprintf("%+v", r))
 			all, _ := concatenation(t, logs)
 			equal(t, all, data)
 		})
@@ -107,7 +105,7 @@ func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	left := data
 	write := func(n int) {
 		_, err := task.Write(left[:n])
-		must(t, err)
+		must.NoError(t, err)
 		left = left[n:]
 	}
 	now := time.Now()
@@ -115,31 +113,30 @@ func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	s.Pump(now)
 	for range 4 {
 		now = now.Add(time.Second)
-		if r := s.Pump(now); r.Next != Later || len(r.Events) > 0 {
-			t.Fatalf("%+v", r)
-		}
+		r := s.Pump(now)
+		must.Eq(t, Later, r.Next, must.Sprintf("%+v", r))
+		must.SliceEmpty(t, r.Events, must.Sprintf("%+v", r))
 	}
 	now = now.Add(time.Second)
 	r := s.Pump(now)
-	if r.Next != Wait || len(r.Events) != 1 || !strings.Contains(r.Events[0],
-		"stdout is dropped from now on: no space left on device") {
-		t.Fatalf("%+v", r)
-	}
+	must.Eq(t, Wait, r.Next, must.Sprintf("%+v", r))
+	must.SliceLen(t, 1, r.Events, must.Sprintf("%+v", r))
+	must.StrContains(t, r.Events[0], "stdout is dropped from now on: no space left on device",
+		must.Sprintf("%+v", r))
 	for range 30 { // the task goes on for minutes and does not wait
 		now = now.Add(10 * time.Second)
 		write(60 << 10)
-		if r := s.Pump(now); r.Next != Wait || len(r.Events) > 0 {
-			t.Fatalf("%+v", r)
-		}
+		r := s.Pump(now)
+		must.Eq(t, Wait, r.Next, must.Sprintf("%+v", r))
+		must.SliceEmpty(t, r.Events, must.Sprintf("%+v", r))
 	}
 	free()
 	write(40 << 10)
 	now = now.Add(time.Second)
 	r = s.Pump(now)
 	dropped := 31*(60<<10) - 4<<10
-	if want := fmt.Sprintf("stdout goes on: dropped %d bytes", dropped); !slices.Equal(r.Events, []string{want}) {
-		t.Errorf("%q, want %q", r.Events, want)
-	}
+	want := fmt.Sprintf("stdout goes on: dropped %d bytes", dropped)
+	test.SliceEqOp(t, []string{want}, r.Events, test.Sprintf("%q, want %q", r.Events, want))
 	all, _ := concatenation(t, logs)
 	equal(t, all, slices.Concat(data[:4<<10], data[4<<10+dropped:][:40<<10]))
 }
@@ -149,7 +146,7 @@ func TestStream_ReportsDroppedBytesAtTheEnd(t *testing.T) {
 	task, s := openStream(t, Config{AllocDir: alloc})
 	fill(t, logs, 0)
 	_, err := task.Write(make([]byte, 5000))
-	must(t, err)
+	must.NoError(t, err)
 	now := time.Now()
 	var events []string
 	for range 20 {
@@ -161,9 +158,7 @@ func TestStream_ReportsDroppedBytesAtTheEnd(t *testing.T) {
 				"stdout is dropped from now on: no space left on device for 10s",
 				"stdout ended: dropped 5000 bytes",
 			}
-			if !slices.Equal(events, want) {
-				t.Errorf("%q", events)
-			}
+			test.SliceEqOp(t, want, events)
 			return
 		}
 		now = r.At
@@ -179,19 +174,15 @@ func TestStream_ReportsShortWaitsRarely(t *testing.T) {
 	for range 20 {
 		free := fill(t, logs, 0)
 		_, err := task.Write(bytes.Repeat([]byte("x"), 5000))
-		must(t, err)
+		must.NoError(t, err)
 		events = append(events, s.Drain(now).Events...)
 		free()
 		now = now.Add(time.Second)
 		events = append(events, s.Drain(now).Events...)
 	}
-	if want := []string{"stdout waits: no space left on device", "stdout goes on"}; !slices.Equal(events, want) {
-		t.Errorf("%q", events)
-	}
+	test.SliceEqOp(t, []string{"stdout waits: no space left on device", "stdout goes on"}, events)
 	all, _ := concatenation(t, logs)
-	if len(all) != 20*5000 {
-		t.Errorf("%d bytes", len(all))
-	}
+	test.SliceLen(t, 20*5000, all, test.Sprintf("%d bytes", len(all)))
 }
 
 func TestStream_RotationMakesRoomOnAFullDisk(t *testing.T) {
@@ -207,25 +198,22 @@ func TestStream_RealTaskOutlivesAFullDisk(t *testing.T) {
 	alloc, logs := smallDisk(t, 128<<10)
 	path := fifo(t)
 	out, err := OpenTaskEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	fd, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", Grace: 300 * time.Millisecond})
-	must(t, err)
+	must.NoError(t, err)
 	defer s.Close()
 	task := helper(t, "lines", "20000", "100", "0") // 2 MB
 	task.Stdout = out
-	must(t, task.Start())
+	must.NoError(t, task.Start())
 	out.Close()
 	events := append(pump(s), s.Drain(time.Now()).Events...)
-	must(t, task.Wait())
+	must.NoError(t, task.Wait())
 	all, _ := concatenation(t, logs)
-	if len(events) == 0 {
-		t.Fatal("no event")
-	}
+	must.SliceNotEmpty(t, events, must.Sprint("no event"))
 	var dropped int
-	if _, err := fmt.Sscanf(events[len(events)-1], "stdout ended: dropped %d bytes", &dropped); err != nil ||
-		dropped+len(all) != 20000*100 {
-		t.Errorf("%d bytes in files; %q", len(all), events)
-	}
+	_, err = fmt.Sscanf(events[len(events)-1], "stdout ended: dropped %d bytes", &dropped)
+	must.NoError(t, err, must.Sprintf("%d bytes in files; %q", len(all), events))
+	test.Eq(t, 20000*100, dropped+len(all), test.Sprintf("%d bytes in files; %q", len(all), events))
 }

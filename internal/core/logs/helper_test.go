@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,15 +103,15 @@ func allocDir(t testing.TB) (alloc, logs string) {
 	t.Helper()
 	alloc = t.TempDir()
 	logs = filepath.Join(alloc, "alloc", "logs")
-	must(t, os.MkdirAll(logs, 0o777))
-	must(t, os.Chmod(logs, 0o777))
+	must.NoError(t, os.MkdirAll(logs, 0o777))
+	must.NoError(t, os.Chmod(logs, 0o777))
 	return alloc, logs
 }
 
 func fifo(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "stdout")
-	must(t, MakeFIFO(path, -1, -1))
+	must.NoError(t, MakeFIFO(path, -1, -1))
 	return path
 }
 
@@ -119,15 +120,15 @@ func stream(t testing.TB, cfg Config) (task *os.File, s *Stream) {
 	t.Helper()
 	path := fifo(t)
 	task, err := OpenTaskEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { task.Close() })
 	fd, err := OpenReadEnd(path)
-	must(t, err)
+	must.NoError(t, err)
 	if cfg.Name == "" {
 		cfg.Name = "web.stdout"
 	}
 	s, err = Open(fd, cfg)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return task, s
 }
@@ -138,11 +139,11 @@ func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	for len(p) > 0 {
 		n := min(len(p), 60<<10)
 		_, err := task.Write(p[:n])
-		must(t, err)
+		must.NoError(t, err)
 		p = p[n:]
-		if r := s.Drain(time.Now()); r.Next != Ended || len(r.Events) > 0 {
-			t.Fatalf("drain: %+v", r)
-		}
+		r := s.Drain(time.Now())
+		must.Eq(t, Ended, r.Next, must.Sprintf("drain: %+v", r))
+		must.SliceEmpty(t, r.Events, must.Sprintf("drain: %+v", r))
 	}
 }
 
@@ -151,16 +152,16 @@ func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 func concatenation(t testing.TB, logs string) (all []byte, names []string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(logs, "web.stdout.*"))
-	must(t, err)
+	must.NoError(t, err)
 	index := func(s string) int {
 		n, err := strconv.Atoi(s[strings.LastIndex(s, ".")+1:])
-		must(t, err)
+		must.NoError(t, err)
 		return n
 	}
 	sort.Slice(names, func(i, j int) bool { return index(names[i]) < index(names[j]) })
 	for _, n := range names {
 		b, err := os.ReadFile(n)
-		must(t, err)
+		must.NoError(t, err)
 		all = append(all, b...)
 	}
 	return all, names
@@ -188,21 +189,12 @@ func numbered(t testing.TB, all []byte, n int) {
 			t.Fatalf("line %d is %q", i, sc.Text())
 		}
 	}
-	if i != n {
-		t.Fatalf("%d lines, want %d", i, n)
-	}
+	must.Eq(t, n, i, must.Sprintf("%d lines", i))
 }
 
 func descriptors(t testing.TB) int {
 	t.Helper()
 	e, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	must.NoError(t, err)
 	return len(e)
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test/must"
 )
 
 func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
@@ -28,39 +30,39 @@ func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 			alloc, logs := allocDir(t)
 			path := fifo(t)
 			held, err := OpenTaskEnd(path) // as the plugin does, so that the FIFO keeps its bytes
-			must(t, err)
+			must.NoError(t, err)
 			enough := filepath.Join(t.TempDir(), "enough")
 			task := helper(t, "lines", fmt.Sprint(most), fmt.Sprint(c.bytes), fmt.Sprint(c.rate), enough)
 			task.Stdout = held
-			must(t, task.Start())
+			must.NoError(t, task.Start())
 			defer task.Process.Kill() // if the test fails
 			ended := make(chan error, 1)
 			go func() { ended <- task.Wait() }()
 
 			for range kills {
 				p := helper(t, "pump", path, alloc, c.size)
-				must(t, p.Start())
+				must.NoError(t, p.Start())
 				time.Sleep(5*time.Millisecond + rand.N(60*time.Millisecond))
-				must(t, p.Process.Kill())
+				must.NoError(t, p.Process.Kill())
 				p.Wait()
 			}
-			must(t, os.WriteFile(enough, nil, 0o600)) // the writer has written all the time
-			fd, err := OpenReadEnd(path)              // before the last writer goes
-			must(t, err)
+			must.NoError(t, os.WriteFile(enough, nil, 0o600)) // the writer has written all the time
+			fd, err := OpenReadEnd(path)                      // before the last writer goes
+			must.NoError(t, err)
 			held.Close()
 			size, err := strconv.ParseInt(c.size, 10, 64)
-			must(t, err)
+			must.NoError(t, err)
 			last, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", MaxFiles: 100000, MaxFileSize: size})
-			must(t, err)
+			must.NoError(t, err)
 			defer last.Close()
 			pump(last)
 			if err := <-ended; err != nil {
 				t.Error("the writer: ", err)
 			}
 			b, err := os.ReadFile(enough)
-			must(t, err)
+			must.NoError(t, err)
 			count, err := strconv.Atoi(string(b))
-			must(t, err)
+			must.NoError(t, err)
 			all, names := concatenation(t, logs)
 			numbered(t, all, count)
 			for _, n := range names {

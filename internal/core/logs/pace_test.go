@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,31 +16,26 @@ func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 	// turn is the first bytes, and the end of the wait; it returns how long that was
 	turn := func(queued int) time.Duration {
 		at, later := p.later(now, 100)
-		if !later {
-			t.Fatal("does not wait")
-		}
-		if again, later := p.later(at.Add(-1), 200); !later || again != at {
-			t.Errorf("asked early: %v, %v", again, later)
-		}
+		must.True(t, later, must.Sprint("does not wait"))
+		again, later := p.later(at.Add(-1), 200)
+		must.True(t, later, must.Sprintf("asked early: %v, %v", again, later))
+		test.EqOp(t, at, again, test.Sprintf("asked early: %v, %v", again, later))
 		waited := at.Sub(now)
 		now = at
-		if _, later := p.later(now, queued); later {
-			t.Fatal("waits again")
-		}
+		_, later = p.later(now, queued)
+		must.False(t, later, must.Sprint("waits again"))
 		return waited
 	}
 	for range 10 {
 		turn(200)
 	}
-	if d := turn(enoughQueued); d < longestWait/2 || d > 2*longestWait {
-		t.Errorf("a quiet writer is waited for %v", d)
-	}
-	if d := turn(enoughQueued); d > 2*shortestWait {
-		t.Errorf("a busy writer is waited for %v", d)
-	}
-	if _, later := p.later(now, enoughQueued); later {
-		t.Error("waits with enough queued")
-	}
+	d := turn(enoughQueued)
+	must.False(t, d < longestWait/2, must.Sprintf("a quiet writer is waited for %v", d))
+	test.False(t, d > 2*longestWait, test.Sprintf("a quiet writer is waited for %v", d))
+	d = turn(enoughQueued)
+	test.False(t, d > 2*shortestWait, test.Sprintf("a busy writer is waited for %v", d))
+	_, later := p.later(now, enoughQueued)
+	test.False(t, later, test.Sprint("waits with enough queued"))
 }
 
 func TestPace_WakesStreamsTogether(t *testing.T) {
@@ -49,9 +46,7 @@ func TestPace_WakesStreamsTogether(t *testing.T) {
 		at, _ := p.later(now.Add(time.Duration(i)*longestWait/100), 1)
 		deadlines[at] = true
 	}
-	if len(deadlines) > 2 {
-		t.Errorf("%d deadlines", len(deadlines))
-	}
+	test.False(t, len(deadlines) > 2, test.Sprintf("%d deadlines", len(deadlines)))
 }
 
 // BenchmarkPump reports what moving output costs this process (the writer is
@@ -72,15 +67,15 @@ func BenchmarkPump(b *testing.B) {
 					alloc, _ := allocDir(b)
 					path := fifo(b)
 					out, err := OpenTaskEnd(path)
-					must(b, err)
+					must.NoError(b, err)
 					fd, err := OpenReadEnd(path)
-					must(b, err)
+					must.NoError(b, err)
 					s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
-					must(b, err)
+					must.NoError(b, err)
 					s.eager = mode == "at once"
 					task := helper(b, "lines", fmt.Sprint(w.count), fmt.Sprint(w.bytes), fmt.Sprint(w.lines))
 					task.Stdout = out
-					must(b, task.Start())
+					must.NoError(b, task.Start())
 					out.Close()
 					before, start := cpu(b), time.Now()
 					pumps := loop(b, s, mode == "fixed wait")
@@ -88,7 +83,7 @@ func BenchmarkPump(b *testing.B) {
 					b.ReportMetric(float64(cpu(b)-before)/1e6/mb, "cpu-ms/MB")
 					b.ReportMetric(mb/time.Since(start).Seconds(), "MB/s")
 					b.ReportMetric(float64(pumps)/mb, "pumps/MB")
-					must(b, task.Wait())
+					must.NoError(b, task.Wait())
 					s.Close()
 				}
 				b.ReportMetric(0, "ns/op")
@@ -100,7 +95,7 @@ func BenchmarkPump(b *testing.B) {
 // loop is the supervisor's: one epoll, armed once for each Wait.
 func loop(b *testing.B, s *Stream, fixed bool) (pumps int) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	must(b, err)
+	must.NoError(b, err)
 	defer unix.Close(ep)
 	op := unix.EPOLL_CTL_ADD
 	events := make([]unix.EpollEvent, 1)
@@ -121,16 +116,16 @@ func loop(b *testing.B, s *Stream, fixed bool) (pumps int) {
 				unix.Nanosleep(&ts, nil)
 			}
 		case Wait:
-			must(b, unix.EpollCtl(ep, op, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.FD())}))
+			must.NoError(b, unix.EpollCtl(ep, op, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.FD())}))
 			op = unix.EPOLL_CTL_MOD
 			_, err := retry(func() (int, error) { return unix.EpollWait(ep, events, -1) })
-			must(b, err)
+			must.NoError(b, err)
 		}
 	}
 }
 
 func cpu(b *testing.B) time.Duration {
 	var u unix.Rusage
-	must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	must.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,18 +54,15 @@ func TestStream_KeepsOutputThroughRotations(t *testing.T) {
 				put(t, task, s, c.data)
 				all, names := concatenation(t, logs)
 				equal(t, all, c.data)
-				if want := len(c.data) / int(c.largest); len(names) < want {
-					t.Errorf("%d files, want at least %d", len(names), want)
-				}
+				want := len(c.data) / int(c.largest)
+				test.False(t, len(names) < want, test.Sprintf("%d files, want at least %d", len(names), want))
 				for i, n := range names {
 					b, err := os.ReadFile(n)
-					must(t, err)
-					if filepath.Base(n) != "web.stdout."+strconv.Itoa(i) {
-						t.Errorf("file %d is %s", i, n)
-					}
-					if int64(len(b)) > c.largest {
-						t.Errorf("%s has %d bytes, limit %d", n, len(b), c.largest)
-					}
+					must.NoError(t, err)
+					test.Eq(t, "web.stdout."+strconv.Itoa(i), filepath.Base(n),
+						test.Sprintf("file %d is %s", i, n))
+					test.False(t, int64(len(b)) > c.largest,
+						test.Sprintf("%s has %d bytes, limit %d", n, len(b), c.largest))
 					if c.atLines && len(b) > 0 && b[len(b)-1] != '\n' {
 						t.Errorf("%s ends within a line", n)
 					}
@@ -86,10 +83,9 @@ func TestStream_CutsSingleBytesAtLines(t *testing.T) {
 	equal(t, all, data)
 	for _, n := range names[:len(names)-1] {
 		b, err := os.ReadFile(n)
-		must(t, err)
-		if b[len(b)-1] != '\n' || len(b) > 50+30 {
-			t.Errorf("%s has %d bytes and ends with %q", n, len(b), b[len(b)-1])
-		}
+		must.NoError(t, err)
+		must.Eq(t, '\n', b[len(b)-1], must.Sprintf("%s has %d bytes and ends with", n, len(b)))
+		test.False(t, len(b) > 50+30, test.Sprintf("%s has %d bytes and ends with", n, len(b)))
 	}
 }
 
@@ -98,71 +94,63 @@ func TestStream_KeepsTheNewestFiles(t *testing.T) {
 	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 3, MaxFileSize: 1000})
 	// another task's, and another stream's, are none of our business
 	for _, n := range []string{"web.stderr.0", "web2.stdout.0", "web.stdout.old.0", ".web.stdout.fifo"} {
-		must(t, os.WriteFile(filepath.Join(logs, n), nil, 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(logs, n), nil, 0o644))
 	}
 	data := text(20<<10, 80)
 	put(t, task, s, data)
 	entries, err := os.ReadDir(logs)
-	must(t, err)
-	if len(entries) != 4+3 {
-		t.Errorf("%d files, want 7: %v", len(entries), entries)
-	}
-	must(t, os.Remove(filepath.Join(logs, "web.stdout.old.0")))
+	must.NoError(t, err)
+	test.SliceLen(t, 4+3, entries, test.Sprintf("%d files, want 7", len(entries)))
+	must.NoError(t, os.Remove(filepath.Join(logs, "web.stdout.old.0")))
 	all, names := concatenation(t, logs)
 	equal(t, all, data[len(data)-len(all):])
-	if len(names) != 3 || len(all) < 2000 {
-		t.Errorf("%d bytes in %v", len(all), names)
-	}
+	must.SliceLen(t, 3, names, must.Sprintf("%d bytes in", len(all)))
+	test.False(t, len(all) < 2000, test.Sprintf("%d bytes in", len(all)))
 }
 
 func TestOpen_GoesOnAtTheNewestFile(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for i, text := range map[int]string{2: "two\n", 9: "nine\n", 10: "ten\n"} {
-		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte(text), 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte(text), 0o644))
 	}
 	task, s := stream(t, Config{AllocDir: alloc})
 	put(t, task, s, []byte("more\n"))
 	all, names := concatenation(t, logs)
 	equal(t, all, []byte("two\nnine\nten\nmore\n"))
-	if len(names) != 3 {
-		t.Error(names)
-	}
+	test.SliceLen(t, 3, names)
 }
 
 func TestOpen_RemovesSurplusFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for i := range 8 {
-		must(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte("x"), 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte("x"), 0o644))
 	}
 	stream(t, Config{AllocDir: alloc, MaxFiles: 2})
 	_, names := concatenation(t, logs)
-	if len(names) != 2 || filepath.Base(names[1]) != "web.stdout.7" {
-		t.Error(names)
-	}
+	must.SliceLen(t, 2, names)
+	test.Eq(t, "web.stdout.7", filepath.Base(names[1]))
 }
 
 func TestOpen_MakesFilesWithLogmonsMode(t *testing.T) {
 	alloc, logs := allocDir(t)
 	stream(t, Config{AllocDir: alloc})
 	fi, err := os.Stat(filepath.Join(logs, "web.stdout.0"))
-	must(t, err)
+	must.NoError(t, err)
 	old := unix.Umask(0)
 	unix.Umask(old)
-	if want := 0o644 &^ os.FileMode(old); fi.Mode() != want {
-		t.Errorf("mode %v, want %v", fi.Mode(), want)
-	}
+	test.Eq(t, 0o644&^os.FileMode(old), fi.Mode(), test.Sprint("mode"))
 }
 
 func TestStream_NoticesTruncatedAndRemovedFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc})
 	put(t, task, s, []byte("first\n"))
-	must(t, os.Truncate(filepath.Join(logs, "web.stdout.0"), 0))
+	must.NoError(t, os.Truncate(filepath.Join(logs, "web.stdout.0"), 0))
 	put(t, task, s, []byte("second\n"))
 	all, _ := concatenation(t, logs)
 	equal(t, all, []byte("second\n")) // and no hole before it
 
-	must(t, os.Remove(filepath.Join(logs, "web.stdout.0")))
+	must.NoError(t, os.Remove(filepath.Join(logs, "web.stdout.0")))
 	put(t, task, s, []byte("third\n"))
 	all, names := concatenation(t, logs)
 	equal(t, all, []byte("third\n"))
@@ -177,38 +165,34 @@ func TestStream_GoesOnInARenamedDirectory(t *testing.T) {
 	elsewhere := t.TempDir()
 	data := text(5<<10, 80)
 	put(t, task, s, data[:2<<10])
-	must(t, os.Rename(logs, logs+".away"))
-	must(t, os.Symlink(elsewhere, logs))
+	must.NoError(t, os.Rename(logs, logs+".away"))
+	must.NoError(t, os.Symlink(elsewhere, logs))
 	put(t, task, s, data[2<<10:])
 	all, _ := concatenation(t, logs+".away")
 	equal(t, all, data)
-	if e, _ := os.ReadDir(elsewhere); len(e) > 0 {
-		t.Errorf("written through the symbolic link: %v", e)
-	}
+	e, _ := os.ReadDir(elsewhere)
+	test.SliceEmpty(t, e, test.Sprint("written through the symbolic link"))
 }
 
 func TestStream_SurvivesARemovedDirectory(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000})
-	must(t, os.RemoveAll(logs))
+	must.NoError(t, os.RemoveAll(logs))
 	now := time.Now()
 	for i := range 300 {
 		_, err := task.Write(text(500, 80))
-		must(t, err)
+		must.NoError(t, err)
 		r := s.Drain(now.Add(time.Duration(i) * 10 * time.Millisecond))
-		if r.Next != Ended || (len(r.Events) > 0) != (i == 0) {
-			t.Fatalf("write %d: %+v", i, r)
-		}
+		must.Eq(t, Ended, r.Next, must.Sprintf("write %d: %+v", i, r))
+		must.Eq(t, (i == 0), (len(r.Events) > 0), must.Sprintf("write %d: %+v", i, r))
 	}
 	var st unix.Stat_t
-	must(t, unix.Fstat(s.files.file, &st))
-	if st.Size > 2000 {
-		t.Errorf("the removed file takes %d bytes", st.Size)
-	}
+	must.NoError(t, unix.Fstat(s.files.file, &st))
+	test.False(t, st.Size > 2000, test.Sprintf("the removed file takes %d bytes", st.Size))
 
-	must(t, os.MkdirAll(logs, 0o777)) // it is found again
+	must.NoError(t, os.MkdirAll(logs, 0o777)) // it is found again
 	_, err := task.WriteString("back\n")
-	must(t, err)
+	must.NoError(t, err)
 	s.Drain(now.Add(time.Hour))
 	all, _ := concatenation(t, logs)
 	equal(t, all, []byte("back\n"))
@@ -219,17 +203,17 @@ var planted = map[string]struct {
 	plant func(t *testing.T, path, victim string)
 	stays bool // and the next index is taken
 }{
-	"a symbolic link":          {func(t *testing.T, p, v string) { must(t, os.Symlink(v, p)) }, false},
-	"a dangling symbolic link": {func(t *testing.T, p, v string) { must(t, os.Symlink(v+".new", p)) }, false},
-	"a fifo":                   {func(t *testing.T, p, v string) { must(t, unix.Mkfifo(p, 0o666)) }, false},
-	"a socket":                 {func(t *testing.T, p, v string) { must(t, unix.Mknod(p, unix.S_IFSOCK|0o666, 0)) }, false},
-	"a hard link":              {func(t *testing.T, p, v string) { must(t, os.Link(v, p)) }, true},
-	"a directory":              {func(t *testing.T, p, v string) { must(t, os.Mkdir(p, 0o755)) }, true},
+	"a symbolic link":          {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v, p)) }, false},
+	"a dangling symbolic link": {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v+".new", p)) }, false},
+	"a fifo":                   {func(t *testing.T, p, v string) { must.NoError(t, unix.Mkfifo(p, 0o666)) }, false},
+	"a socket":                 {func(t *testing.T, p, v string) { must.NoError(t, unix.Mknod(p, unix.S_IFSOCK|0o666, 0)) }, false},
+	"a hard link":              {func(t *testing.T, p, v string) { must.NoError(t, os.Link(v, p)) }, true},
+	"a directory":              {func(t *testing.T, p, v string) { must.NoError(t, os.Mkdir(p, 0o755)) }, true},
 	"a directory with files": {func(t *testing.T, p, v string) {
-		must(t, os.MkdirAll(filepath.Join(p, "sub"), 0o755))
+		must.NoError(t, os.MkdirAll(filepath.Join(p, "sub"), 0o755))
 	}, true},
 	"another user's file": {func(t *testing.T, p, v string) {
-		must(t, os.WriteFile(p, []byte("theirs"), 0o666))
+		must.NoError(t, os.WriteFile(p, []byte("theirs"), 0o666))
 		if err := os.Chown(p, 1, 1); err != nil {
 			t.Skipf("cannot give a file away: %v", err)
 		}
@@ -242,7 +226,7 @@ func TestOpen_WritesToNoPlantedFile(t *testing.T) {
 			t.Run(name+" "+when, func(t *testing.T) {
 				alloc, logs := allocDir(t)
 				victim := filepath.Join(alloc, "victim")
-				must(t, os.WriteFile(victim, []byte("precious"), 0o600))
+				must.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
 				index := 0
 				if when == "before the rotation" {
 					index = 1
@@ -263,9 +247,8 @@ func TestOpen_WritesToNoPlantedFile(t *testing.T) {
 					t.Error("a file was made through the link")
 				}
 				if c.stays {
-					if _, err := os.Lstat(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", index))); err != nil {
-						t.Error(err)
-					}
+					_, err := os.Lstat(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", index)))
+					test.NoError(t, err)
 					index++
 				}
 				path := filepath.Join(logs, fmt.Sprintf("web.stdout.%d", index))
@@ -273,7 +256,7 @@ func TestOpen_WritesToNoPlantedFile(t *testing.T) {
 					t.Fatalf("%v, %v", fi, err)
 				}
 				b, err := os.ReadFile(path)
-				must(t, err)
+				must.NoError(t, err)
 				equal(t, b, []byte("log line\n"))
 			})
 		}
@@ -284,7 +267,7 @@ func TestOpen_SkipsManyPlantedDirectories(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 8})
 	for i := 1; i <= 5000; i++ {
-		must(t, os.Mkdir(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), 0o755))
+		must.NoError(t, os.Mkdir(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), 0o755))
 	}
 	put(t, task, s, []byte("before\n"))
 	put(t, task, s, []byte("log line\n"))
@@ -296,12 +279,10 @@ func TestOpen_SkipsManyPlantedDirectories(t *testing.T) {
 func TestOpen_IgnoresImpossibleIndexes(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for _, n := range []string{"9223372036854775807", "9999999999999999", "007", "+3", "-1", "x", ""} {
-		must(t, os.WriteFile(filepath.Join(logs, "web.stdout."+n), nil, 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(logs, "web.stdout."+n), nil, 0o644))
 	}
 	_, s := stream(t, Config{AllocDir: alloc})
-	if s.files.index != 0 {
-		t.Errorf("index %d", s.files.index)
-	}
+	test.Eq(t, 0, s.files.index, test.Sprint("index"))
 }
 
 func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
@@ -309,20 +290,20 @@ func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
 		t.Run(which, func(t *testing.T) {
 			alloc, logs := allocDir(t)
 			elsewhere := filepath.Join(t.TempDir(), "logs")
-			must(t, os.Mkdir(elsewhere, 0o777))
-			must(t, os.RemoveAll(filepath.Join(alloc, which)))
+			must.NoError(t, os.Mkdir(elsewhere, 0o777))
+			must.NoError(t, os.RemoveAll(filepath.Join(alloc, which)))
 			target := elsewhere
 			if which == "alloc" {
 				target = filepath.Dir(elsewhere)
 			}
-			must(t, os.Symlink(target, filepath.Join(alloc, which)))
+			must.NoError(t, os.Symlink(target, filepath.Join(alloc, which)))
 
 			path := fifo(t)
 			task, err := OpenTaskEnd(path)
-			must(t, err)
+			must.NoError(t, err)
 			defer task.Close()
 			fd, err := OpenReadEnd(path)
-			must(t, err)
+			must.NoError(t, err)
 			s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
 			if err == nil || s == nil {
 				t.Fatalf("%v, %v: want both a stream and an error", s, err)
@@ -331,21 +312,19 @@ func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
 
 			// it is told, tried again, and goes on when the directory is right
 			_, err = task.WriteString("line\n")
-			must(t, err)
+			must.NoError(t, err)
 			now := time.Now()
 			r := s.Drain(now)
-			if r.Next != Later || len(r.Events) != 1 || !strings.HasPrefix(r.Events[0], "stdout waits: ") {
-				t.Fatalf("%+v", r)
-			}
-			if e, _ := os.ReadDir(elsewhere); len(e) > 0 {
-				t.Errorf("written through the symbolic link: %v", e)
-			}
-			must(t, os.Remove(filepath.Join(alloc, which)))
-			must(t, os.MkdirAll(logs, 0o777))
+			must.Eq(t, Later, r.Next, must.Sprintf("%+v", r))
+			must.SliceLen(t, 1, r.Events, must.Sprintf("%+v", r))
+			must.StrHasPrefix(t, "stdout waits: ", r.Events[0], must.Sprintf("%+v", r))
+			e, _ := os.ReadDir(elsewhere)
+			test.SliceEmpty(t, e, test.Sprint("written through the symbolic link"))
+			must.NoError(t, os.Remove(filepath.Join(alloc, which)))
+			must.NoError(t, os.MkdirAll(logs, 0o777))
 			r = s.Drain(now.Add(time.Second))
-			if r.Next != Ended || !slices.Equal(r.Events, []string{"stdout goes on"}) {
-				t.Fatalf("%+v", r)
-			}
+			must.Eq(t, Ended, r.Next, must.Sprintf("%+v", r))
+			must.SliceEqOp(t, []string{"stdout goes on"}, r.Events, must.Sprintf("%+v", r))
 			all, _ := concatenation(t, logs)
 			equal(t, all, []byte("line\n"))
 		})
@@ -370,31 +349,30 @@ func TestOpen_RefusesBadConfigs(t *testing.T) {
 func TestStream_LeaksNoDescriptor(t *testing.T) {
 	alloc, _ := allocDir(t)
 	path := fifo(t)
-	must(t, peekOnce(t)) // the scratch pipe stays
+	must.NoError(t, peekOnce(t)) // the scratch pipe stays
 	before := descriptors(t)
 	for range 20 {
 		task, err := OpenTaskEnd(path)
-		must(t, err)
+		must.NoError(t, err)
 		fd, err := OpenReadEnd(path)
-		must(t, err)
+		must.NoError(t, err)
 		s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout", MaxFileSize: 100, MaxFiles: 3})
-		must(t, err)
+		must.NoError(t, err)
 		put(t, task, s, text(2000, 50))
-		must(t, os.RemoveAll(filepath.Join(alloc, "alloc", "logs")))
+		must.NoError(t, os.RemoveAll(filepath.Join(alloc, "alloc", "logs")))
 		task.WriteString("lost\n")
 		s.Drain(time.Now())
-		must(t, os.Mkdir(filepath.Join(alloc, "alloc", "logs"), 0o777))
+		must.NoError(t, os.Mkdir(filepath.Join(alloc, "alloc", "logs"), 0o777))
 		s.Close()
 		task.Close()
 	}
-	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors, were %d", after, before)
-	}
+	after := descriptors(t)
+	test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
 }
 
 func peekOnce(t *testing.T) error {
 	f, err := OpenTaskEnd(fifo(t))
-	must(t, err)
+	must.NoError(t, err)
 	defer f.Close()
 	f.WriteString("x")
 	return peek(int(f.Fd()), 1, func([]byte) {})

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,13 +52,13 @@ func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 			t.Run(what+" "+name, func(t *testing.T) {
 				dir := t.TempDir()
 				victim, path, other := filepath.Join(dir, "victim"), filepath.Join(dir, "web.stdout.0"), filepath.Join(dir, "other")
-				must(t, os.WriteFile(victim, nil, 0o600))
-				must(t, os.WriteFile(path, nil, 0o600))
-				must(t, plant(victim, other))
+				must.NoError(t, os.WriteFile(victim, nil, 0o600))
+				must.NoError(t, os.WriteFile(path, nil, 0o600))
+				must.NoError(t, plant(victim, other))
 				var theirs unix.Stat_t
-				must(t, unix.Stat(victim, &theirs))
+				must.NoError(t, unix.Stat(victim, &theirs))
 				at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-				must(t, err)
+				must.NoError(t, err)
 				defer unix.Close(at)
 				stop := swap(t, func() error { return do(path, other) })
 				defer stop()
@@ -71,9 +72,8 @@ func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 					var st unix.Stat_t
 					err = unix.Fstat(fd, &st)
 					unix.Close(fd)
-					if err != nil || st.Ino == theirs.Ino {
-						t.Fatalf("the victim was opened, %v", err)
-					}
+					must.NoError(t, err, must.Sprint("the victim was opened"))
+					must.NotEq(t, theirs.Ino, st.Ino, must.Sprint("the victim was opened"))
 				}
 				t.Logf("%d times there was a file of ours", opened)
 			})

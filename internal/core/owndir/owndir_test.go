@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +25,7 @@ type place struct {
 
 func newPlace(t *testing.T) place {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	must(t, err)
+	must.NoError(t, err)
 	return place{t, dir}
 }
 
@@ -31,25 +33,18 @@ func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
 func (p place) mkdir(name string, mode fs.FileMode) {
 	p.t.Helper()
-	must(p.t, os.MkdirAll(p.path(name), 0o755))
-	must(p.t, os.Chmod(p.path(name), mode))
+	must.NoError(p.t, os.MkdirAll(p.path(name), 0o755))
+	must.NoError(p.t, os.Chmod(p.path(name), mode))
 }
 
 func (p place) link(target, name string) {
 	p.t.Helper()
-	must(p.t, os.Symlink(target, p.path(name)))
+	must.NoError(p.t, os.Symlink(target, p.path(name)))
 }
 
 func (p place) give(name string) {
 	p.t.Helper()
-	must(p.t, os.Lchown(p.path(name), stranger, stranger))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(p.t, os.Lchown(p.path(name), stranger, stranger))
 }
 
 const sticky = fs.ModeSticky | 0o777
@@ -101,14 +96,14 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 		"writable by all": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "others may write to %, ", false},
 		"writable by a group": {func(p place) {
 			p.mkdir("a", 0o775)
-			must(p.t, os.Lchown(p.path("a"), -1, stranger))
+			must.NoError(p.t, os.Lchown(p.path("a"), -1, stranger))
 		}, "a", "a", "others may write to %, ", true},
 		"below one that all may write": {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a",
 			"others may write to %, ", false},
 		"sticky itself": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "others may write to %, ", false},
 		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a", "others may write to %, ",
 			false},
-		"a file": {func(p place) { must(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a",
+		"a file": {func(p place) { must.NoError(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a",
 			"%: not a directory", false},
 		"a link to itself": {func(p place) { p.link("a", "a") }, "a", "a", "%: too many levels", false},
 	} {
@@ -126,13 +121,9 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 			}
 			want := strings.Replace(row.want, "%", p.path(row.blamed), 1)
 			for call, err := range map[string]error{"Make": err, "Check": Check(p.path(row.dir))} {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: error %v does not say %q", call, err, want)
-				}
+				test.ErrorContains(t, err, want, test.Sprintf("%s: error %v does not say", call, err))
 			}
-			if after := tree(t, p.dir); after != before {
-				t.Errorf("there was %s and is %s", before, after)
-			}
+			test.Eq(t, before, tree(t, p.dir), test.Sprintf("there was %s and", before))
 		})
 	}
 }
@@ -171,7 +162,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			row.arrange(p)
-			must(t, Check(p.path(row.dir)))
+			must.NoError(t, Check(p.path(row.dir)))
 			_, err := os.Stat(p.path(row.dir))
 			there := err == nil
 			if f, err := Open(p.path(row.dir)); errors.Is(err, fs.ErrNotExist) == there {
@@ -182,22 +173,18 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 			old := unix.Umask(0o277)
 			f, err := Make(p.path(row.dir), 0o700)
 			unix.Umask(old)
-			must(t, err)
+			must.NoError(t, err)
 			defer f.Close()
-			if f.Name() != p.path(row.got) {
-				t.Errorf("it is %s, want %s", f.Name(), p.path(row.got))
-			}
+			test.Eq(t, p.path(row.got), f.Name(), test.Sprint("it"))
 			opened, err := f.Stat()
-			must(t, err)
+			must.NoError(t, err)
 			named, err := os.Stat(p.path(row.dir))
-			must(t, err)
-			if !os.SameFile(opened, named) {
-				t.Error("another directory was opened")
-			}
+			must.NoError(t, err)
+			test.True(t, os.SameFile(opened, named), test.Sprint("another directory was opened"))
 			if !there && opened.Mode() != fs.ModeDir|0o700 {
 				t.Errorf("its mode is %v", opened.Mode())
 			}
-			must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+			must.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 		})
 	}
 }
@@ -209,12 +196,12 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	}
 	p := newPlace(t)
 	for dir := p.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o755))
+		must.NoError(t, os.Chmod(dir, 0o755))
 	}
 	p.mkdir("home", 0o775)
 	p.give("home")
 	p.mkdir("group", 0o775)
-	must(t, os.Lchown(p.path("group"), stranger, stranger-1))
+	must.NoError(t, os.Lchown(p.path("group"), stranger, stranger-1))
 	p.mkdir("tmp", sticky)
 	for _, row := range []struct {
 		uid         int
@@ -256,22 +243,19 @@ func as(t *testing.T, uid int, f func()) {
 		}
 		done <- errno
 	}()
-	if errno := <-done; errno != 0 {
-		t.Fatal(errno)
-	}
+	must.Eq(t, 0, <-done)
 }
 
 func TestMake_RefusesARelativePath(t *testing.T) {
-	if _, err := Make("a", 0o700); err == nil || !strings.Contains(err.Error(), "not absolute") {
-		t.Errorf("error %v", err)
-	}
+	_, err := Make("a", 0o700)
+	test.ErrorContains(t, err, "not absolute", test.Sprint("error"))
 }
 
 // tree is what is in a directory, in one line.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string
-	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	must.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

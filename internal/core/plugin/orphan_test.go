@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test"
 	"google.golang.org/grpc/stats"
 )
 
@@ -29,9 +30,7 @@ func TestOrphan_WaitsForASlowAgent(t *testing.T) {
 				if parent != 0 {
 					o.parent, want = parent, o.grace+o.grace/6 // it is seen at the first look
 				}
-				if took := ended(t, o); took != want {
-					t.Errorf("it ended after %v, want %v", took, want)
-				}
+				test.Eq(t, want, ended(t, o), test.Sprint("it ended after"))
 			})
 		})
 	}
@@ -48,9 +47,7 @@ func TestOrphan_StaysWhileAnAgentIsConnected(t *testing.T) {
 			time.Sleep(time.Hour)
 			o.HandleConn(t.Context(), &stats.ConnEnd{})
 		}()
-		if took := ended(t, o); took != time.Hour {
-			t.Errorf("it ended after %v", took)
-		}
+		test.Eq(t, time.Hour, ended(t, o), test.Sprint("it ended after"))
 	})
 }
 
@@ -64,8 +61,6 @@ func TestOrphan_StaysWhileItsParentLives(t *testing.T) {
 			time.Sleep(time.Hour)
 			o.end()
 		}()
-		if took := ended(t, o); took != time.Hour {
-			t.Errorf("it ended after %v", took)
-		}
+		test.Eq(t, time.Hour, ended(t, o), test.Sprint("it ended after"))
 	})
 }

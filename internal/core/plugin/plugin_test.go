@@ -23,6 +23,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -37,27 +39,19 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	t.Setenv(helperEnv, kind)
 	name := "nomad-" + kind + "-stub"
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s'\n", exe)
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	l, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: hclog.NewNullLogger(), PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
 		Configs: []*config.PluginConfig{{Name: name, Config: configs}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var log *lockedBuffer
 	dispensed := func() loader.PluginInstance {
 		log = &lockedBuffer{}
 		instance, err := l.Dispense("stub", kind, nil, hclog.New(&hclog.LoggerOptions{Output: log}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return instance
 	}
 	instance := dispensed()
@@ -65,14 +59,10 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 		// go-plugin kills one that has not ended after 2 s (client.go, Kill), which a busy machine may be late for
 		ended := instance
 		for try := 1; !ends(t, ended, log); try++ {
-			if try == 5 {
-				t.Fatal("it does not end when it is asked to")
-			}
+			must.NotEq(t, 5, try, must.Sprint("it does not end when it is asked to"))
 			os.Remove(h.closed)
 			os.RemoveAll(h.temp)
-			if err := os.Mkdir(h.temp, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Mkdir(h.temp, 0o700))
 			ended = dispensed()
 		}
 		if kind == "driver" {
@@ -118,9 +108,7 @@ type home struct {
 func newHome(t *testing.T) home {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "op") // short: a socket's path may have 107 bytes (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return home{temp: dir, closed: filepath.Join(t.TempDir(), "closed")}
 }
@@ -129,9 +117,7 @@ func newHome(t *testing.T) home {
 func (h home) command(ctx context.Context, t *testing.T, kind string, grace time.Duration) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Env = append(os.Environ(), "TMPDIR="+h.temp, closedEnv+"="+h.closed, helperEnv+"="+kind,
 		graceEnv+"="+grace.String())
@@ -140,17 +126,14 @@ func (h home) command(ctx context.Context, t *testing.T, kind string, grace time
 
 func (h home) wantClosed(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat(h.closed); err != nil {
-		t.Errorf("the driver was not closed: %v", err)
-	}
+	_, err := os.Stat(h.closed)
+	test.NoError(t, err, test.Sprint("the driver was not closed"))
 }
 
 func (h home) wantEmpty(t *testing.T) {
 	t.Helper()
 	entries, err := os.ReadDir(h.temp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, e := range entries {
 		t.Errorf("left behind: %s", e.Name())
 	}
@@ -158,36 +141,31 @@ func (h home) wantEmpty(t *testing.T) {
 
 func TestServe_LoadsADriver(t *testing.T) {
 	d, ok := dispense(t, "driver", map[string]any{"greeting": "moin"}).Plugin().(drivers.DriverPlugin)
-	if !ok {
-		t.Fatal("not a driver")
-	}
+	must.True(t, ok, must.Sprint("not a driver"))
 	t.Run("its name and version", func(t *testing.T) {
 		info, err := d.PluginInfo()
-		if err != nil || info.Name != "stub" || info.PluginVersion != Version() || info.Type != base.PluginTypeDriver {
-			t.Errorf("got %+v, %v", info, err)
-		}
+		must.NoError(t, err, must.Sprintf("got %+v", info))
+		must.Eq(t, "stub", info.Name, must.Sprintf("got %+v", info))
+		must.Eq(t, Version(), info.PluginVersion, must.Sprintf("got %+v", info))
+		test.Eq(t, base.PluginTypeDriver, info.Type, test.Sprintf("got %+v", info))
 	})
 	t.Run("its configuration", func(t *testing.T) {
 		st, err := d.InspectTask("x")
-		if err != nil || st.Name != "moin" {
-			t.Errorf("got %+v, %v", st, err)
-		}
+		must.NoError(t, err, must.Sprintf("got %+v", st))
+		test.Eq(t, "moin", st.Name, test.Sprintf("got %+v", st))
 	})
 	t.Run("every capability crosses the wire", func(t *testing.T) {
 		caps, err := d.Capabilities()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if caps.MountConfigs != drivers.MountConfigSupportNone || !caps.DisableLogCollection || !caps.SendSignals ||
-			!caps.DynamicWorkloadUsers {
-			t.Errorf("got %+v", caps)
-		}
+		must.NoError(t, err)
+		must.Eq(t, drivers.MountConfigSupportNone, caps.MountConfigs, must.Sprintf("got %+v", caps))
+		must.True(t, caps.DisableLogCollection, must.Sprintf("got %+v", caps))
+		must.True(t, caps.SendSignals, must.Sprintf("got %+v", caps))
+		test.True(t, caps.DynamicWorkloadUsers, test.Sprintf("got %+v", caps))
 	})
 	t.Run("a task of more than 4 MiB crosses the wire", func(t *testing.T) {
 		large := &drivers.TaskConfig{ID: "quick", Env: map[string]string{"BIG": strings.Repeat("x", 10<<20)}}
-		if _, _, err := d.StartTask(large); err != nil {
-			t.Errorf("got %.300v", err)
-		}
+		_, _, err := d.StartTask(large)
+		test.NoError(t, err)
 	})
 	for id, want := range map[string]struct {
 		code int
@@ -200,9 +178,7 @@ func TestServe_LoadsADriver(t *testing.T) {
 	} {
 		t.Run("the exit of a task that is "+id, func(t *testing.T) {
 			ch, err := d.WaitTask(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			r := <-ch
 			if r == nil || r.ExitCode != want.code || (r.Err == nil) != (want.err == "") || r.Err != nil &&
 				!strings.Contains(r.Err.Error(), want.err) {
@@ -220,50 +196,38 @@ func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	reattach, _ := instance.ReattachConfig()
 	start := func(bytes int) error {
 		c := &drivers.TaskConfig{ID: "quick"}
-		if err := c.EncodeConcreteDriverConfig(map[string]any{"command": strings.Repeat("x", bytes)}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.EncodeConcreteDriverConfig(map[string]any{"command": strings.Repeat("x", bytes)}))
 		_, _, err := d.StartTask(c)
 		return err
 	}
-	if err := start(maxTaskConfig - 1000); err != nil {
-		t.Errorf("one that is not too large: %v", err)
-	}
+	test.NoError(t, start(maxTaskConfig-1000), test.Sprint("one that is not too large"))
 	begun := os.Getenv(closedEnv) + "-quick" // the stub's notes
-	if err := os.Remove(begun); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(begun))
 	for _, bytes := range []int{maxTaskConfig, 50e6} {
 		err := start(bytes)
-		if want := fmt.Sprintf("of which at most %d are taken: put what is large into a template",
-			maxTaskConfig); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d bytes: got %.200v", bytes, err)
-		}
+		test.ErrorContains(t, err, fmt.Sprintf("of which at most %d are taken: put what is large into a template",
+			maxTaskConfig),
+			test.Sprintf("%d bytes: got %.200v", bytes, err))
 	}
 	if b, err := os.ReadFile(begun); err == nil {
 		t.Errorf("the driver was asked: %s", b)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", reattach.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
 	var kB int
-	if _, err := fmt.Sscan(peak, &kB); err != nil || kB > 512<<10 {
-		t.Errorf("the plugin took %d kB for it, %v", kB, err)
-	}
+	_, err = fmt.Sscan(peak, &kB)
+	must.NoError(t, err, must.Sprintf("the plugin took %d kB for it", kB))
+	test.False(t, kB > 512<<10, test.Sprintf("the plugin took %d kB for it", kB))
 	t.Logf("at its largest the plugin had %d kB", kB)
 }
 
 func TestServe_LoadsADevicePlugin(t *testing.T) {
 	d, ok := dispense(t, "device", nil).Plugin().(device.DevicePlugin)
-	if !ok {
-		t.Fatal("not a device plugin")
-	}
+	must.True(t, ok, must.Sprint("not a device plugin"))
 	r, err := d.Reserve([]string{"a", "b"})
-	if err != nil || r.Envs["IDS"] != "a,b" {
-		t.Errorf("got %+v, %v", r, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", r))
+	test.Eq(t, "a,b", r.Envs["IDS"], test.Sprintf("got %+v", r))
 }
 
 // fleet is an agent, the plugin it started, and how to meet the plugin again.
@@ -280,12 +244,8 @@ func startAgent(t *testing.T, grace time.Duration) *fleet {
 	f.agent = f.command(context.Background(), t, "agent", grace)
 	f.agent.Stderr = os.Stderr
 	out, err := f.agent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.agent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, f.agent.Start())
 	t.Cleanup(func() {
 		f.killAgent()
 		if f.plugin.PID != 0 && alive(f.plugin.PID) {
@@ -294,12 +254,8 @@ func startAgent(t *testing.T, grace time.Duration) *fleet {
 		}
 	})
 	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(line, &f.plugin); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, json.Unmarshal(line, &f.plugin))
 	return f
 }
 
@@ -371,9 +327,7 @@ const soon = time.Minute
 func wantEnd(t *testing.T, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(soon); alive(pid); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("plugin %d is still there after %v", pid, soon)
-		}
+		must.False(t, time.Now().After(deadline), must.Sprintf("plugin %d is still there after %v", pid, soon))
 	}
 }
 
@@ -390,9 +344,7 @@ func TestOrphan_StaysWhenALivingAgentDisconnects(t *testing.T) {
 	t.Parallel()
 	const grace = 3 * time.Second
 	f := startAgent(t, grace)
-	if err := f.agent.Process.Signal(syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.agent.Process.Signal(syscall.SIGUSR1))
 	time.Sleep(3 * grace)
 	f.wantAlive("though the agent that started it is alive")
 	f.wantCleanEndAfter(grace, f.killAgent())
@@ -408,12 +360,11 @@ func TestOrphan_StaysWhenAnAgentReattaches(t *testing.T) {
 	f.wantAlive("though an agent is connected")
 
 	// stderr is a pipe without a reader since the first agent died
-	if _, err := driver.TaskConfigSchema(); err != nil {
-		t.Errorf("after a write to the closed stderr: %v", err)
-	}
-	if caps, err := driver.Capabilities(); err != nil || !caps.DisableLogCollection {
-		t.Errorf("got %+v, %v", caps, err)
-	}
+	_, err := driver.TaskConfigSchema()
+	test.NoError(t, err, test.Sprint("after a write to the closed stderr"))
+	caps, err := driver.Capabilities()
+	must.NoError(t, err, must.Sprintf("got %+v", caps))
+	test.True(t, caps.DisableLogCollection, test.Sprintf("got %+v", caps))
 	f.wantAlive("after writing to a closed stderr")
 
 	disconnect()
@@ -435,15 +386,12 @@ func TestServe_EndsAStartWithItsAgent(t *testing.T) {
 		t.Helper()
 		var got []byte
 		for end := time.Now().Add(soon); string(got) != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("task %s: noted %q, want %q", id, got, want)
-			}
+			must.False(t, time.Now().After(end), must.Sprintf("task %s: noted %q, want %q", id, got, want))
 			got, _ = os.ReadFile(f.closed + "-" + id)
 		}
 	}
-	if _, _, err := driver.StartTask(&drivers.TaskConfig{ID: "quick"}); err != nil {
-		t.Error(err)
-	}
+	_, _, err := driver.StartTask(&drivers.TaskConfig{ID: "quick"})
+	test.NoError(t, err)
 	noted("quick", "begun\ndone\n")
 	var calls sync.WaitGroup
 	for id, d := range map[string]drivers.DriverPlugin{"a": driver, "b": driver, "c": other} {
@@ -461,9 +409,7 @@ func TestServe_EndsAStartWithItsAgent(t *testing.T) {
 	noted("c", "begun\ncontext canceled\ndone\n")
 	calls.Wait()
 	f.killAgent()
-	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, syscall.Kill(f.plugin.PID, syscall.SIGTERM))
 	f.wantCleanEnd()
 }
 
@@ -471,9 +417,7 @@ func TestSignals_DoNotEndAConnectedPlugin(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t, time.Hour)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGTERM} {
-		if err := syscall.Kill(f.plugin.PID, sig); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, syscall.Kill(f.plugin.PID, sig))
 		time.Sleep(200 * time.Millisecond)
 		f.wantAlive("after " + sig.String() + " with an agent connected")
 	}
@@ -487,9 +431,7 @@ func TestSignals_SIGTERMEndsAnOrphan(t *testing.T) {
 	f.killAgent()
 	time.Sleep(300 * time.Millisecond)
 	f.wantAlive("before SIGTERM")
-	if err := syscall.Kill(f.plugin.PID, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, syscall.Kill(f.plugin.PID, syscall.SIGTERM))
 	f.wantCleanEnd()
 }
 
@@ -501,17 +443,14 @@ func TestOrphan_EndsWithoutAConnection(t *testing.T) {
 	cmd := h.command(ctx, t, "driver", 100*time.Millisecond)
 	cmd.Env = append(cmd.Env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue)
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "no agent ever connected") {
-		t.Errorf("got %v\n%s", err, out)
-	}
+	must.NoError(t, err, must.Sprintf("got %v\n%s", err, out))
+	test.StrContains(t, string(out), "no agent ever connected", test.Sprintf("got %v\n%s", err, out))
 	h.wantEmpty(t)
 }
 
 func TestCommandLine_AnswersAPerson(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for name, c := range map[string]struct {
 		helper string
 		args   []string
@@ -540,13 +479,10 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 			cmd.Args = append([]string{"/some/where/nomad-driver-stub"}, c.args...)
 			cmd.Env = append(os.Environ(), helperEnv+"="+c.helper)
 			out, _ := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != c.code {
-				t.Errorf("exit code %d, want %d", code, c.code)
-			}
+			code := cmd.ProcessState.ExitCode()
+			test.Eq(t, c.code, code, test.Sprint("exit code"))
 			for _, want := range c.want {
-				if !strings.Contains(string(out), want) {
-					t.Errorf("no %q in\n%s", want, out)
-				}
+				test.StrContains(t, string(out), want, test.Sprintf("no %q in\n%s", want, out))
 			}
 		})
 	}
@@ -561,8 +497,6 @@ func TestVersion_IsOneThatNomadParses(t *testing.T) {
 		"v0.2.1-0.20261121030303-0123456789ab+dirty": "0.2.1-0.20261121030303-0123456789ab+dirty",
 		"next": "0.0.0-dev",
 	} {
-		if got := normal(given); got != want {
-			t.Errorf("%q: got %q, want %q", given, got, want)
-		}
+		test.Eq(t, want, normal(given), test.Sprint(given))
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func stick(name string) *device.ContainerReservation {
@@ -25,41 +27,29 @@ func stick(name string) *device.ContainerReservation {
 func TestRecall_RestoresWhatIsRemembered(t *testing.T) {
 	a, b := stick("zigbee"), stick("ups")
 	for _, r := range []*device.ContainerReservation{a, b} {
-		if err := Remember(r); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, Remember(r))
 	}
 	env := map[string]string{"PATH": "/bin"}
 	maps.Copy(env, a.Envs)
 	maps.Copy(env, b.Envs) // as Nomad merges them, the last of a name wins
-	if len(env) != 5 {
-		t.Fatalf("got %v", env)
-	}
+	must.MapLen(t, 5, env)
 	devices, mounts, err := Recall(env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, name := range []string{"zigbee", "ups"} {
 		want := &drivers.DeviceConfig{HostPath: "/dev/nomad-usb/" + name, TaskPath: "/dev/" + name, Permissions: "rw"}
-		if !containsDeep(devices, want) {
-			t.Errorf("no %+v in %+v", want, devices)
-		}
+		test.True(t, containsDeep(devices, want), test.Sprintf("no %+v in %+v", want, devices))
 		for _, want := range []*drivers.MountConfig{
 			{HostPath: "/dev/nomad-usb/bus", TaskPath: "/dev/bus/usb", Readonly: true}, {HostPath: "/srv/" + name,
 				TaskPath: "/data"},
 		} {
-			if !containsDeep(mounts, want) {
-				t.Errorf("no %+v in %+v", want, mounts)
-			}
+			test.True(t, containsDeep(mounts, want), test.Sprintf("no %+v in %+v", want, mounts))
 		}
 	}
-	if len(devices) != 2 || len(mounts) != 4 {
-		t.Errorf("got %d devices and %d mounts", len(devices), len(mounts))
-	}
+	must.SliceLen(t, 2, devices)
+	test.SliceLen(t, 4, mounts)
 	for range 20 {
-		if again, _, _ := Recall(env); !reflect.DeepEqual(devices, again) {
-			t.Fatal("another order the second time")
-		}
+		again, _, _ := Recall(env)
+		must.Eq(t, again, devices, must.Sprint("another order the second time"))
 	}
 }
 
@@ -75,67 +65,53 @@ func containsDeep[T any](all []T, want T) bool {
 func TestRemember_NamesVariableByContent(t *testing.T) {
 	a, same, other := stick("a"), stick("a"), stick("b")
 	for _, r := range []*device.ContainerReservation{a, same, other} {
-		if err := Remember(r); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, Remember(r))
 	}
-	if !maps.Equal(a.Envs, same.Envs) {
-		t.Errorf("%v and %v differ", a.Envs, same.Envs)
-	}
+	test.MapEqOp(t, same.Envs, a.Envs, test.Sprintf("%v and %v differ", a.Envs, same.Envs))
 	names := map[string]bool{}
 	for _, r := range []*device.ContainerReservation{a, other} {
 		for name := range r.Envs {
 			if strings.HasPrefix(name, Prefix) {
 				names[name] = true
-				if !regexp.MustCompile(`^OUTRIDER_RESERVATION_[0-9a-f]{8}$`).MatchString(name) {
-					t.Errorf("got %s", name)
-				}
+				test.True(t, regexp.MustCompile(`^OUTRIDER_RESERVATION_[0-9a-f]{8}$`).MatchString(name),
+					test.Sprintf("got %s", name))
 			}
 		}
 	}
-	if len(names) != 2 {
-		t.Errorf("got %v", names)
-	}
+	test.MapLen(t, 2, names)
 }
 
 func TestRemember_KeepsPluginsMap(t *testing.T) {
 	r := stick("a")
 	own := r.Envs
-	if err := Remember(r); err != nil {
-		t.Fatal(err)
-	}
-	if len(own) != 1 || len(r.Envs) != 2 {
-		t.Errorf("got %v and %v", own, r.Envs)
-	}
+	must.NoError(t, Remember(r))
+	must.MapLen(t, 1, own)
+	test.MapLen(t, 2, r.Envs)
 }
 
 func TestRemember_NothingAddsNothing(t *testing.T) {
 	r := &device.ContainerReservation{Envs: map[string]string{"A": "b"}}
-	if err := Remember(r); err != nil || len(r.Envs) != 1 {
-		t.Errorf("got %v, %v", r.Envs, err)
-	}
+	must.NoError(t, Remember(r))
+	test.MapLen(t, 1, r.Envs)
 	devices, mounts, err := Recall(r.Envs)
-	if err != nil || devices != nil || mounts != nil {
-		t.Errorf("got %v, %v, %v", devices, mounts, err)
-	}
+	must.NoError(t, err)
+	must.Nil(t, devices)
+	test.Nil(t, mounts)
 }
 
 // Nomad replaces ${...} in what a device plugin says by the task's variables,
 // which are the job author's.
 func TestRemember_NothingIsInterpolated(t *testing.T) {
 	r := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/srv/${EVIL}", TaskPath: "/$a"}}}
-	if err := Remember(r); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, Remember(r))
 	for _, value := range r.Envs {
-		if strings.Contains(value, "$") {
-			t.Errorf("got %s", value)
-		}
+		test.StrNotContains(t, value, "$")
 	}
 	_, mounts, err := Recall(r.Envs)
-	if err != nil || len(mounts) != 1 || mounts[0].HostPath != "/srv/${EVIL}" || mounts[0].TaskPath != "/$a" {
-		t.Errorf("got %+v, %v", mounts, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 1, mounts)
+	must.Eq(t, "/srv/${EVIL}", mounts[0].HostPath)
+	test.Eq(t, "/$a", mounts[0].TaskPath)
 }
 
 func TestReservation_RefusesWhatNoPluginWrites(t *testing.T) {
@@ -187,9 +163,7 @@ func TestReservation_RefusesWhatNoPluginWrites(t *testing.T) {
 
 func TestRecall_ErrorNamesVariable(t *testing.T) {
 	good := stick("a")
-	if err := Remember(good); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, Remember(good))
 	for _, value := range []string{"", "x", "[]", `{"devices":`, `{} {}`, `{"devices":[{"host":1}]}`} {
 		env := maps.Clone(good.Envs)
 		env[Prefix+"deadbeef"] = value

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 type bounded struct {
@@ -75,11 +78,10 @@ func TestBounds_AreInclusive(t *testing.T) {
 // A size beyond what an int64 holds would be a negative one.
 func TestSize_RefusesOverflow(t *testing.T) {
 	for _, text := range []string{"8388608TiB", "9223372036854775807", "9999999999999999999", "1e400"} {
-		if n, err := ParseSize(text); err == nil {
-			t.Errorf("%s: got %d", text, n)
-		}
+		n, err := ParseSize(text)
+		test.Error(t, err, test.Sprintf("%s: got %d", text, n))
 	}
-	if n, err := ParseSize("8388607TiB"); err != nil || n != 8388607<<40 {
-		t.Errorf("got %d, %v", n, err)
-	}
+	n, err := ParseSize("8388607TiB")
+	must.NoError(t, err)
+	test.Eq(t, 8388607<<40, n)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/jobspec2"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
@@ -83,9 +85,7 @@ func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
 	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = "+
 		"\"x\"\nconfig {\n"+config+"\n}\n}\n}\n}"))
-	if err != nil {
-		t.Fatalf("jobspec: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("jobspec"))
 	return decodeInterface(t, s, job.TaskGroups[0].Tasks[0].Config)
 }
 
@@ -95,9 +95,10 @@ func decodeAgent[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	written := hclutils.HclConfigToInterface(t, "config { "+config+" }")
 	got, err := decodeInterface(t, s, written)
 	again, againErr := s.DecodeAgent(written)
-	if !reflect.DeepEqual(got, again) || fmt.Sprint(err) != fmt.Sprint(againErr) {
-		t.Fatalf("DecodeAgent differs from what an agent does: %+v, %v and %+v, %v", again, againErr, got, err)
-	}
+	must.True(t, reflect.DeepEqual(got, again),
+		must.Sprintf("DecodeAgent differs from what an agent does: %+v, %v and %+v, %v", again, againErr, got, err))
+	must.Eq(t, fmt.Sprint(againErr), fmt.Sprint(err),
+		must.Sprintf("DecodeAgent differs from what an agent does: %+v, %v and %+v, %v", again, againErr, got, err))
 	return got, err
 }
 
@@ -105,27 +106,22 @@ func decodeInterface[T any](t *testing.T, s *Schema[T], config any) (T, error) {
 	t.Helper()
 	var zero T
 	spec, diags := hclspecutils.Convert(s.Spec())
-	if diags.HasErrors() {
-		t.Fatalf("spec: %v", diags)
-	}
+	must.False(t, diags.HasErrors(), must.Sprintf("spec: %v", diags))
 	value, _, errs := hclutils.ParseHclInterface(config, spec, nil)
 	if len(errs) > 0 {
 		return zero, Problems(errs)
 	}
 	var dtc drivers.TaskConfig
-	if err := dtc.EncodeDriverConfig(value); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, dtc.EncodeDriverConfig(value))
 	task, err := s.DecodeTask(&dtc)
 
 	data, merr := msgpack.Marshal(value, value.Type())
-	if merr != nil {
-		t.Fatal(merr)
-	}
+	must.NoError(t, merr)
 	plugin, perr := s.Decode(data)
-	if !reflect.DeepEqual(task, plugin) || (err == nil) != (perr == nil) {
-		t.Fatalf("task and plugin configuration decode differently: %+v, %+v", task, plugin)
-	}
+	must.True(t, reflect.DeepEqual(task, plugin),
+		must.Sprintf("task and plugin configuration decode differently: %+v, %+v", task, plugin))
+	must.Eq(t, (perr == nil), (err == nil),
+		must.Sprintf("task and plugin configuration decode differently: %+v, %+v", task, plugin))
 	return task, err
 }
 
@@ -139,18 +135,12 @@ func TestDecode_FillsDefaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := decode(t, testSchema, `command = "true"`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			got.Limits = nil // an empty map, which is as good
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("got  %+v\nwant %+v", got, want)
-			}
+			test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v", got, want))
 			def := testSchema.Default()
 			def.Command, def.Mounts = "true", []mount{}
-			if !reflect.DeepEqual(def, want) {
-				t.Errorf("Default: got %+v\nwant %+v", def, want)
-			}
+			test.True(t, reflect.DeepEqual(def, want), test.Sprintf("Default: got %+v\nwant %+v", def, want))
 		})
 	}
 }
@@ -200,12 +190,8 @@ func TestDecode_ReadsEveryOption(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := decode(t, testSchema, text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("got  %+v\nwant %+v", got, want)
-			}
+			must.NoError(t, err)
+			test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v", got, want))
 		})
 	}
 }
@@ -232,12 +218,8 @@ func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
 			}
 			t.Run(name+" "+form, func(t *testing.T) {
 				got, err := decode(t, testSchema, "command = \"x\"\n"+text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !reflect.DeepEqual(got.Env, want) {
-					t.Errorf("got %v, want %v", got.Env, want)
-				}
+				must.NoError(t, err)
+				test.Eq(t, want, got.Env)
 			})
 		}
 	}
@@ -287,12 +269,8 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := decodeJob(t, testSchema, c.config)
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			if err.Error() != c.want {
-				t.Errorf("got  %s\nwant %s", err, c.want)
-			}
+			must.Error(t, err, must.Sprint("accepted"))
+			test.Eq(t, c.want, err.Error(), test.Sprintf("got  %s\nwant", err))
 		})
 	}
 }
@@ -305,21 +283,17 @@ func TestValidate_ChecksEachElementOfAList(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := decodeJob(t, Of[config](), `modes = ["b", "c"]`)
-	if want := `modes[1] "c" is not known: use "a" or "b"`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	test.EqError(t, err, `modes[1] "c" is not known: use "a" or "b"`)
 }
 
 func TestDecode_OfNothingIsTheDefault(t *testing.T) {
 	s := Of[common]()
 	got, err := s.Decode(nil)
-	if err != nil || got != s.Default() || got.StateDir != "/var/lib/x" {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	must.NoError(t, err)
+	must.EqOp(t, s.Default(), got)
+	test.Eq(t, "/var/lib/x", got.StateDir)
 	var data []byte
-	if err := base.MsgPackEncode(&data, common{StateDir: "/y"}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, base.MsgPackEncode(&data, common{StateDir: "/y"}))
 	if got, err = s.Decode(data); err != nil || got.StateDir != "/y" {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -345,17 +319,13 @@ func TestExample_UncommentedIsTheDefault(t *testing.T) {
 		text = strings.Join(lines, "\n")
 	}
 	got, err := decodeJob(t, s, "\n"+text)
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
+	must.NoError(t, err, must.Sprintf("%v in\n%s", err, text))
 	want := s.Default()
 	want.Debug = &logs{MaxFiles: 10, MaxFileSize: "10MiB"}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v\nfrom\n%s", got, want, text)
-	}
-	if got, err := decodeJob(t, s, "\n"+s.Example("")); err != nil || !reflect.DeepEqual(got, s.Default()) {
-		t.Errorf("commented out: got %+v, %v", got, err)
-	}
+	test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v\nfrom\n%s", got, want, text))
+	got, err = decodeJob(t, s, "\n"+s.Example(""))
+	must.NoError(t, err, must.Sprintf("commented out: got %+v", got))
+	test.True(t, reflect.DeepEqual(got, s.Default()), test.Sprintf("commented out: got %+v", got))
 }
 
 func TestDefault_MayHaveAnyCharacter(t *testing.T) {
@@ -363,9 +333,8 @@ func TestDefault_MayHaveAnyCharacter(t *testing.T) {
 		Odd string `codec:"odd" default:"a\"b\\${c}%{d}\n\t\u00e9" doc:"Quoting."`
 	}
 	got, err := decodeJob(t, Of[config](), "")
-	if want := "a\"b\\${c}%{d}\n\té"; err != nil || got.Odd != want {
-		t.Errorf("got %q, %v, want %q", got.Odd, err, want)
-	}
+	must.NoError(t, err)
+	test.Eq(t, "a\"b\\${c}%{d}\n\té", got.Odd)
 }
 
 func TestOf_PanicsForAMalformedStruct(t *testing.T) {
@@ -486,9 +455,8 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				if r, _ := recover().(string); !strings.Contains(r, c.want) {
-					t.Errorf("got panic %q, want %q", r, c.want)
-				}
+				r, _ := recover().(string)
+				test.StrContains(t, r, c.want, test.Sprint("got panic"))
 			}()
 			c.of()
 		})
@@ -497,23 +465,22 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 
 func TestSplitTag_RefusesAMalformedTag(t *testing.T) {
 	for _, tag := range []string{`codec:"a" doc:A.`, `codec:"a`, `codec`, `codec:"a" codec:"b"`} {
-		if tags, err := splitTag(tag); err == nil {
-			t.Errorf("%s: got %v, want an error", tag, tags)
-		}
+		tags, err := splitTag(tag)
+		test.Error(t, err, test.Sprintf("%s: got %v, want an error", tag, tags))
 	}
 }
 
 func TestSize_IsParsed(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10,
 		"1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {
-		if got, err := ParseSize(text); err != nil || got != want || Size(text).Bytes() != want {
-			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
-		}
+		got, err := ParseSize(text)
+		must.NoError(t, err, must.Sprint(text))
+		must.Eq(t, want, got, must.Sprint(text))
+		test.Eq(t, want, Size(text).Bytes(), test.Sprint(text))
 	}
 	for _, text := range []string{"", "-1", "MiB", "1.2.3k", "1e3", "9999999T", "10 Mbit", "0x10", "NaN", "inf"} {
-		if got, err := ParseSize(text); err == nil {
-			t.Errorf("%q: got %d, want an error", text, got)
-		}
+		got, err := ParseSize(text)
+		test.Error(t, err, test.Sprintf("%q: got %d, want an error", text, got))
 	}
 }
 
@@ -562,12 +529,9 @@ func TestExample_ShowsASampleOfEachKind(t *testing.T) {
 
 name = ""
 `
-	if got.String() != want {
-		t.Errorf("got %s", got.String())
-	}
-	if row := Of[config]().Doc()[7]; row.Description != "L. Elements: 2 or more." {
-		t.Errorf("the list is %+v", row)
-	}
+	test.Eq(t, want, got.String())
+	row := Of[config]().Doc()[7]
+	test.Eq(t, "L. Elements: 2 or more.", row.Description, test.Sprintf("the list is %+v", row))
 }
 
 func TestDoc_HasARowForEveryOption(t *testing.T) {
@@ -582,11 +546,7 @@ func TestDoc_HasARowForEveryOption(t *testing.T) {
 		"| `mount` | block, repeatable |  | A mount. Elements: 3 or less. |\n",
 		"| `limit` | block, labelled with its resource |  | A limit. |\n",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in\n%s", want, got)
-		}
+		test.StrContains(t, got, want, test.Sprintf("no %s in", want))
 	}
-	if rows := len(testSchema.Doc()); rows != 1+14+2+2+3+2 {
-		t.Errorf("got %d rows", rows)
-	}
+	test.Eq(t, 1+14+2+2+3+2, len(testSchema.Doc()))
 }

@@ -3,6 +3,8 @@ package schema
 import (
 	"errors"
 	"testing"
+
+	"github.com/shoenig/test"
 )
 
 type severalConfig struct {
@@ -29,12 +31,8 @@ func TestValidate_ReportsAllMistakesOfAValidator(t *testing.T) {
 	s := Of[severalConfig]()
 	c := severalConfig{Size: 1, Parts: map[string]severalParts{"a": {Wrong: 2}, "b": {}, "c": {Wrong: 1}}}
 	want := `part "a": one more; part "a": one more; part "c": one more; the whole is wrong`
-	if err := s.Validate(&c); err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
+	test.EqError(t, s.Validate(&c), want)
 	c.Size = 0 // its own rule would only repeat this
 	want = `size 0 is too small: use 1 or more; part "a": one more; part "a": one more; part "c": one more`
-	if err := s.Validate(&c); err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
+	test.EqError(t, s.Validate(&c), want)
 }

@@ -2,8 +2,10 @@ package schema
 
 import (
 	"reflect"
-	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 type choiceOf struct {
@@ -94,12 +96,8 @@ func TestStrings_AreOneStringOrAList(t *testing.T) {
 	}
 	eachWay(t, func(t *testing.T, decode func(string) (labelled, error)) {
 		got, err := decode(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got  %+v\nwant %+v", got, want)
-		}
+		must.NoError(t, err)
+		test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v", got, want))
 	})
 }
 
@@ -107,9 +105,7 @@ func TestStrings_HaveDefaults(t *testing.T) {
 	want := labelled{Only: Strings{"a", "b"}, Period: "30s"}
 	eachWay(t, func(t *testing.T, decode func(string) (labelled, error)) {
 		got, err := decode("")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(labelledSchema.Default(), want) {
 			t.Errorf("got     %+v\nDefault %+v\nwant    %+v", got, labelledSchema.Default(), want)
 		}
@@ -170,17 +166,14 @@ func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
 	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
-	if want := `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as ` +
-		`1624`; err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
+	test.EqError(t, err, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as `+
+		`1624`)
 }
 
 func TestLabelledBlock_TextIsExpandedOnce(t *testing.T) {
 	got, err := decodeAgent(t, labelledSchema, `exclude "a" { serial = "$${x}%%{y}" }`)
-	if err != nil || got.Exclude["a"].Serial[0] != "${x}%{y}" {
-		t.Errorf("got %+v, %v", got.Exclude, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", got.Exclude))
+	test.Eq(t, "${x}%{y}", got.Exclude["a"].Serial[0], test.Sprintf("got %+v", got.Exclude))
 }
 
 func TestLabelledBlock_SharesNothing(t *testing.T) {
@@ -207,12 +200,9 @@ func TestLabelledBlock_SharesNothing(t *testing.T) {
 	want := map[string]shelf{"a": {[]string{"1", "2"}, map[string]string{"x": "y"}, &bind{"/", "ro"}},
 		"b": {Books: []string{"3"}}, "c": {}}
 	got, err := decodeAgent(t, Of[house](), shelves+"cellar {"+shelves+"}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(got.Shelves, want) || !reflect.DeepEqual(got.Cellar.Shelves, want) {
-		t.Errorf("got  %+v\nwant %+v, in both places", got, want)
-	}
+	must.NoError(t, err)
+	must.Eq(t, want, got.Shelves, must.Sprintf("got  %+v\nwant %+v, in both places", got, want))
+	test.Eq(t, want, got.Cellar.Shelves, test.Sprintf("got  %+v\nwant %+v, in both places", got, want))
 }
 
 func TestLabelledBlock_IsDocumented(t *testing.T) {
@@ -223,14 +213,10 @@ func TestLabelledBlock_IsDocumented(t *testing.T) {
 		"| `device.bind.from` | string | required | On the host. |\n",
 		"| `only` | string or list of strings | `[\"a\", \"b\"]` | Only these. |\n",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in\n%s", want, got)
-		}
+		test.StrContains(t, got, want, test.Sprintf("no %s in", want))
 	}
 	example := labelledSchema.Example("")
 	for _, want := range []string{"# device \"TYPE\" {\n#   # Ids.\n#   # id = \"\"\n", "# only = [\"a\", \"b\"]\n"} {
-		if !strings.Contains(example, want) {
-			t.Errorf("no %s in\n%s", want, example)
-		}
+		test.StrContains(t, example, want, test.Sprintf("no %s in", want))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -77,14 +79,14 @@ func (h *host) disguised(as, file string) *task.State {
 	return h.shell("", func(st *task.State) {
 		if as == "a launcher's arguments" {
 			b, err := os.ReadFile("/bin/sh")
-			must(h.t, err)
-			must(h.t, os.WriteFile(filepath.Join(h.dir, argv0), b, 0o755))
+			must.NoError(h.t, err)
+			must.NoError(h.t, os.WriteFile(filepath.Join(h.dir, argv0), b, 0o755))
 			st.Command.Path, st.Command.Env = argv0, []string{"PATH=" + h.dir + ":/usr/bin:/bin"}
 			st.Command.Args = []string{"-c", waits(file, "exit 7")}
 			return
 		}
 		self, err := os.Executable()
-		must(h.t, err)
+		must.NoError(h.t, err)
 		st.Command.Path, st.Command.Args = self, []string{file}
 		// so many that the arguments have no page in common with the stack
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
@@ -107,21 +109,20 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 				first.kill() // before: it would start another supervisor
 				h.kill(pid, unix.SIGKILL)
 				if ends {
-					must(t, os.WriteFile(file, nil, 0o600))
+					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 				}
 				c := h.client()
 				stat, err := c.Adopt(ctx(t), st)
-				if err != nil {
-					t.Fatalf("%s, it ends meanwhile: %v: %v", as, ends, err)
-				}
+				must.NoError(t, err, must.Sprintf("%s, it ends meanwhile: %v", as, ends))
 				if !ends && !stat.Running {
 					t.Errorf("%s: status %+v", as, stat)
 				}
-				must(t, os.WriteFile(file, nil, 0o600))
-				if e := h.wait(c, st.ID); e.Code != 7 || e.Signal != 0 || e.Lost {
-					t.Errorf("%s, it ends meanwhile: %v: exit %+v", as, ends, e)
-				}
+				must.NoError(t, os.WriteFile(file, nil, 0o600))
+				e := h.wait(c, st.ID)
+				must.Eq(t, 7, e.Code, must.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
+				must.Eq(t, 0, e.Signal, must.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
+				test.False(t, e.Lost, test.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
 				h.destroy(c, st.ID)
 				reapOrphans()
 			}
@@ -145,20 +146,18 @@ func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	h.kill(pid, unix.SIGKILL)
 	c := h.client()
 	other := h.launch(c, h.shell("exit 3"))
-	if e := h.wait(c, other.ID); e.Code != 3 {
-		t.Errorf("another task: exit %+v", e)
-	}
+	e := h.wait(c, other.ID)
+	test.Eq(t, 3, e.Code, test.Sprintf("another task: exit %+v", e))
 	h.destroy(c, other.ID)
 	for _, st := range tasks {
-		if stat, err := c.Adopt(ctx(t), st); err != nil || !stat.Running {
-			t.Errorf("status %+v, %v", stat, err)
-		}
+		stat, err := c.Adopt(ctx(t), st)
+		must.NoError(t, err, must.Sprintf("status %+v", stat))
+		test.True(t, stat.Running, test.Sprintf("status %+v", stat))
 	}
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, st := range tasks {
-		if e := h.wait(c, st.ID); e.Code != 7 {
-			t.Errorf("exit %+v", e)
-		}
+		e := h.wait(c, st.ID)
+		test.Eq(t, 7, e.Code, test.Sprintf("exit %+v", e))
 		h.destroy(c, st.ID)
 	}
 	reapOrphans()
@@ -178,15 +177,14 @@ func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
 		pid := h.supervisor()
 		first.kill()
 		h.kill(pid, unix.SIGKILL)
-		must(t, damage(h.store.Record(st.ID)))
+		must.NoError(t, damage(h.store.Record(st.ID)))
 		c := h.client()
-		if stat, err := c.Adopt(ctx(t), st); err != nil || !stat.Running {
-			t.Errorf("%s: status %+v, %v", name, stat, err)
-		}
-		must(t, os.WriteFile(file, nil, 0o600))
-		if e := h.wait(c, st.ID); e.Code != 7 {
-			t.Errorf("%s: exit %+v", name, e)
-		}
+		stat, err := c.Adopt(ctx(t), st)
+		must.NoError(t, err, must.Sprintf("%s: status %+v", name, stat))
+		test.True(t, stat.Running, test.Sprintf("%s: status %+v", name, stat))
+		must.NoError(t, os.WriteFile(file, nil, 0o600))
+		e := h.wait(c, st.ID)
+		test.Eq(t, 7, e.Code, test.Sprintf("%s: exit %+v", name, e))
 		h.destroy(c, st.ID)
 		reapOrphans()
 	}
@@ -202,7 +200,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		warm := first.launch(h.shell("exit 0")) // and a supervisor serves
 		ran := filepath.Join(h.dir, fmt.Sprint("ran", i))
 		st := h.shell("echo > " + ran + "; exec sleep 1000")
-		must(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
+		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
 		sup := h.supervisor()
 		var now *task.State
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // a sleep is longer than a launch
@@ -213,12 +211,12 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must(t, unix.Kill(sup, unix.SIGKILL))
+		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
 		}
-		must(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another
 		h.waitDead(&task.State{Identity: task.Identity{PID: sup}})
 		if killed {
 			h.waitDead(now)
@@ -230,21 +228,18 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		switch {
 		case errors.Is(err, ErrUnknownTask):
 			outcomes["never"]++
-			if _, err := os.Stat(ran); err == nil {
-				t.Errorf("kill %d: it ran, and is said not to have", i)
-			}
+			_, err := os.Stat(ran)
+			test.Error(t, err, test.Sprintf("kill %d: it ran, and is said not to have", i))
 		case err != nil:
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
 			outcomes["killed"]++
-			if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) || e.Lost {
-				t.Errorf("kill %d: exit %+v", i, e)
-			}
+			e := h.wait(c, st.ID)
+			must.Eq(t, int(unix.SIGKILL), e.Signal, must.Sprintf("kill %d: exit %+v", i, e))
+			test.False(t, e.Lost, test.Sprintf("kill %d: exit %+v", i, e))
 		default:
 			outcomes["runs"]++
-			if !stat.Running {
-				t.Errorf("kill %d: status %+v", i, stat)
-			}
+			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))
 			eventually(t, "it runs", func() bool { _, err := os.Stat(ran); return err == nil })
 		}
 		h.destroy(c, st.ID)
@@ -272,7 +267,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		"nobody was":                       {0, 0, task.Exit{Signal: 9}, false, 0},
 	} {
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
 			"oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
 		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*client]bool{}, processes: map[string]*process{}}
 		p := newAdoption(&task.State{
@@ -299,17 +294,17 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 		t.Skip("no memory cgroup")
 	}
 	h.launch(c, st)
-	if e := h.wait(c, st.ID); !e.OOMKilled || e.Signal != int(unix.SIGKILL) {
-		t.Fatalf("the first run: exit %+v", e)
-	}
+	e := h.wait(c, st.ID)
+	must.True(t, e.OOMKilled, must.Sprintf("the first run: exit %+v", e))
+	must.Eq(t, int(unix.SIGKILL), e.Signal, must.Sprintf("the first run: exit %+v", e))
 	for i, then := range []string{"exit 1", "kill -KILL $$"} {
 		next := *st
 		next.ID += fmt.Sprint("-", i)
 		next.Command.Args = []string{"-c", then}
 		h.launch(c, &next)
-		if e := h.wait(c, next.ID); e.OOMKilled || e.OOMKills != 0 {
-			t.Errorf("%s: exit %+v", then, e)
-		}
+		e := h.wait(c, next.ID)
+		must.False(t, e.OOMKilled, must.Sprintf("%s: exit %+v", then, e))
+		test.Eq(t, 0, e.OOMKills, test.Sprintf("%s: exit %+v", then, e))
 		h.destroy(c, next.ID)
 	}
 }
@@ -319,13 +314,11 @@ func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
 	slow := newAdoption(&task.State{ID: "slow"}).p
 	s.processes["slow"], s.processes["other"] = slow, newProcess("other")
-	if p, err := s.find("other"); err != nil || p.id != "other" {
-		t.Fatalf("got %+v, %v", p, err)
-	}
+	p, err := s.find("other")
+	must.NoError(t, err, must.Sprintf("got %+v", p))
+	must.Eq(t, "other", p.id, must.Sprintf("got %+v", p))
 	s.processes["other"].exit = &task.Exit{}
-	if s.mayEnd() {
-		t.Error("it may end before all are adopted")
-	}
+	test.False(t, s.mayEnd(), test.Sprint("it may end before all are adopted"))
 	type answer struct {
 		what string
 		p    *process
@@ -349,8 +342,7 @@ func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s.mu.Unlock()
 	close(slow.begun)
 	for range 2 {
-		if a := <-answers; a.p != slow {
-			t.Errorf("%s: %+v", a.what, a.p)
-		}
+		a := <-answers
+		test.EqOp(t, slow, a.p, test.Sprint(a.what))
 	}
 }

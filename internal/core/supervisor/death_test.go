@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -44,20 +46,20 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				"it goes on": func(st *task.State, file string) {
 					h.kill(h.supervisor(), unix.SIGKILL)
 					h.isServed(c)
-					must(t, os.WriteFile(file, nil, 0o600))
+					must.NoError(t, os.WriteFile(file, nil, 0o600))
 				},
 				"it ends meanwhile": func(st *task.State, file string) {
 					pid := h.supervisor()
-					must(t, unix.Kill(pid, unix.SIGSTOP)) // it sees nothing from here on
-					must(t, os.WriteFile(file, nil, 0o600))
+					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // it sees nothing from here on
+					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
 				},
 				"it ends meanwhile, and is reaped": func(st *task.State, file string) {
 					go reapWhenDead(st.Identity.PID)
 					pid := h.supervisor()
-					must(t, unix.Kill(pid, unix.SIGSTOP))
-					must(t, os.WriteFile(file, nil, 0o600))
+					must.NoError(t, unix.Kill(pid, unix.SIGSTOP))
+					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
 				},
@@ -70,15 +72,12 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				h.waitOutput(st, "first")
 				scene(st, file)
 				got := h.wait(c, st.ID)
-				if got.Code != want.exit.Code || got.Signal != want.exit.Signal || got.Lost {
-					t.Errorf("%s, %s: got %+v", name, when, got)
-				}
-				if out := h.output(st, "stdout"); out != "first\nlast\n" {
-					t.Errorf("%s, %s: output is %q", name, when, out)
-				}
-				if n := len(h.told(st.ID)); n != 1 {
-					t.Errorf("%s, %s: its exit was told %d times", name, when, n)
-				}
+				must.Eq(t, want.exit.Code, got.Code, must.Sprintf("%s, %s: got %+v", name, when, got))
+				must.Eq(t, want.exit.Signal, got.Signal, must.Sprintf("%s, %s: got %+v", name, when, got))
+				test.False(t, got.Lost, test.Sprintf("%s, %s: got %+v", name, when, got))
+				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("%s, %s: output", name, when))
+				n := len(h.told(st.ID))
+				test.Eq(t, 1, n, test.Sprintf("%s, %s: its exit was told %d times", name, when, n))
 				h.destroy(c, st.ID)
 				reapOrphans()
 				os.Remove(file)
@@ -119,12 +118,12 @@ func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 		h.kill(h.supervisor(), unix.SIGKILL)
 		time.Sleep(5 * time.Millisecond)
 	}
-	must(t, os.WriteFile(enough, nil, 0o600))
-	if got := h.wait(c, st.ID); got.Code != 5 || got.Lost {
-		t.Errorf("exit is %+v", got)
-	}
+	must.NoError(t, os.WriteFile(enough, nil, 0o600))
+	got := h.wait(c, st.ID)
+	must.Eq(t, 5, got.Code, must.Sprintf("exit is %+v", got))
+	test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
 	lines, err := strconv.Atoi(strings.TrimSpace(h.output(st, "stderr")))
-	must(t, err)
+	must.NoError(t, err)
 	var want strings.Builder
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
@@ -153,29 +152,27 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				pid := h.supervisor()
 				first.kill() // before: it would start another supervisor
 				if c.both {
-					must(t, unix.Kill(pid, unix.SIGKILL))
+					must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
 				}
 				if c.ends {
-					must(t, os.WriteFile(file, nil, 0o600))
+					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 				}
 				second := h.client()
 				stat, err := second.Adopt(ctx(t), st)
-				must(t, err)
+				must.NoError(t, err)
 				if !c.ends && !stat.Running {
 					t.Errorf("status is %+v", stat)
 				}
 				if !c.both && !c.ends && h.supervisor() != pid { // without a task it may end, being idle
 					t.Error("the supervisor was replaced")
 				}
-				must(t, os.WriteFile(file, nil, 0o600))
-				if got := h.wait(second, st.ID); got.Code != 7 || got.Lost {
-					t.Errorf("exit is %+v", got)
-				}
-				if out := h.output(st, "stdout"); out != "first\nlast\n" {
-					t.Errorf("output is %q", out)
-				}
+				must.NoError(t, os.WriteFile(file, nil, 0o600))
+				got := h.wait(second, st.ID)
+				must.Eq(t, 7, got.Code, must.Sprintf("exit is %+v", got))
+				test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
+				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprint("output"))
 				h.destroy(second, st.ID)
 			})
 		}
@@ -192,21 +189,20 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		h.waitOutput(st, "first")
 		pid := h.supervisor()
 		first.kill() // before: it would start another, which would see the exit
-		must(t, unix.Kill(pid, unix.SIGKILL))
+		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
-		must(t, os.WriteFile(file, nil, 0o600))
+		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.waitDead(st)
 		reapOrphans()
 		eventually(t, "it is gone", func() bool { reapOrphans(); return !st.Identity.Alive() })
 		c := h.client()
 		stat, err := c.Adopt(ctx(t), st)
-		must(t, err)
+		must.NoError(t, err)
 		if stat.Running || stat.Exit == nil || !stat.Exit.Lost || stat.Exit.Reason == "" {
 			t.Errorf("status is %+v", stat)
 		}
-		if got := h.wait(c, st.ID); !got.Lost {
-			t.Errorf("exit is %+v", got)
-		}
+		got := h.wait(c, st.ID)
+		test.True(t, got.Lost, test.Sprintf("exit is %+v", got))
 		h.destroy(c, st.ID)
 		if left := sleepers(m); len(left) > 0 {
 			t.Errorf("left behind %v", left)
@@ -240,16 +236,14 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 		reapOrphans()
 		if n := len(sleepers(m)); n != 1 {
 			// the launch may have been told as done, and its process be lost with the supervisor
-			if e := h.wait(c, st.ID); !e.Lost {
-				t.Errorf("kill after %d: %d run, exit %+v", i, n, e)
-			}
+			e := h.wait(c, st.ID)
+			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
 		} else if !got.Identity.Alive() {
 			t.Errorf("kill after %d: identity %+v is not alive", i, got.Identity)
 		}
 		h.destroy(c, st.ID)
-		if n := len(sleepers(m)); n != 0 {
-			t.Errorf("kill after %d: %d are left", i, n)
-		}
+		n := len(sleepers(m))
+		test.Eq(t, 0, n, test.Sprintf("kill after %d: %d are left", i, n))
 	}
 }
 
@@ -263,32 +257,30 @@ func TestAdoption_RefusesAReusedPid(t *testing.T) {
 			// another process, which has the pid that the task had
 			other := h.plugin()
 			id, err := task.Identify(other.cmd.Process.Pid)
-			must(t, err)
+			must.NoError(t, err)
 			change(&id)
 			st := h.shell("exit 0")
 			st.Identity = id
 			for _, on := range []string{"handle", "disk"} {
 				if on == "disk" {
-					must(t, h.store.Save(st))
+					must.NoError(t, h.store.Save(st))
 				}
 				c := h.client()
 				stat, err := c.Adopt(ctx(t), st)
-				must(t, err)
+				must.NoError(t, err)
 				if stat.Running || stat.Exit == nil || !stat.Exit.Lost {
 					t.Errorf("%s, from %s: status %+v", name, on, stat)
 				}
 				for _, mode := range []task.KillMode{task.KillProcess, task.KillGroup, task.KillAll} {
-					if err := c.Signal(ctx(t), st.ID, unix.SIGKILL, mode); err == nil {
-						t.Errorf("%s, from %s: signalled", name, on)
-					}
+					test.Error(t, c.Signal(ctx(t), st.ID, unix.SIGKILL, mode),
+						test.Sprintf("%s, from %s: signalled", name, on))
 				}
 				_ = c.Kill(ctx(t), st.ID)
 				h.destroy(c, st.ID)
 				c.Close()
 			}
-			if a := other.do(pluginOrder{Wait: "nothing"}); a.Error == "" {
-				t.Errorf("%s: the other process answers %+v", name, a)
-			}
+			a := other.do(pluginOrder{Wait: "nothing"})
+			test.NotEq(t, "", a.Error, test.Sprintf("%s: the other process answers %+v", name, a))
 			other.kill()
 		}
 	})
@@ -316,20 +308,17 @@ func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 				if dead {
 					h.kill(pid, unix.SIGKILL)
 				}
-				must(t, damage(filepath.Join(h.store.TaskDir(st.ID), "task.json")))
+				must.NoError(t, damage(filepath.Join(h.store.TaskDir(st.ID), "task.json")))
 				c := h.client()
 				stat, err := c.Adopt(ctx(t), st)
-				if err != nil || !stat.Running {
-					t.Fatalf("%s, supervisor dead: %v: status %+v, %v", name, dead, stat, err)
-				}
-				must(t, c.Signal(ctx(t), st.ID, unix.SIGTERM, task.KillAll))
-				if got := h.wait(c, st.ID); got.Signal != int(unix.SIGTERM) {
-					t.Errorf("%s, supervisor dead: %v: exit %+v", name, dead, got)
-				}
+				must.NoError(t, err, must.Sprintf("%s, supervisor dead: %v: status %+v", name, dead, stat))
+				must.True(t, stat.Running, must.Sprintf("%s, supervisor dead: %v: status %+v", name, dead, stat))
+				must.NoError(t, c.Signal(ctx(t), st.ID, unix.SIGTERM, task.KillAll))
+				got := h.wait(c, st.ID)
+				test.Eq(t, int(unix.SIGTERM), got.Signal,
+					test.Sprintf("%s, supervisor dead: %v: exit %+v", name, dead, got))
 				h.destroy(c, st.ID)
-				if left := sleepers(m); len(left) > 0 {
-					t.Errorf("%s: left behind %v", name, left)
-				}
+				test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", name))
 			}
 		}
 	})
@@ -342,15 +331,14 @@ func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	// more than a pipe holds: without a reader it never ends
 	st := h.launch(c, h.shell(waits(file, "head -c 200000 /dev/zero | tr '\\0' x; exit 7")))
 	h.waitOutput(st, "first")
-	must(t, os.RemoveAll(h.store.Dir))
+	must.NoError(t, os.RemoveAll(h.store.Dir))
 	h.kill(h.supervisor(), unix.SIGKILL)
-	must(t, os.WriteFile(file, nil, 0o600))
-	if got := h.wait(c, st.ID); got.Code != 7 || got.Lost {
-		t.Errorf("exit is %+v", got)
-	}
-	if out := h.output(st, "stdout"); out != "first\nlast\n"+strings.Repeat("x", 200000) {
-		t.Errorf("output has %d bytes", len(out))
-	}
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
+	got := h.wait(c, st.ID)
+	must.Eq(t, 7, got.Code, must.Sprintf("exit is %+v", got))
+	test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
+	out := h.output(st, "stdout")
+	test.Eq(t, "first\nlast\n"+strings.Repeat("x", 200000), out, test.Sprintf("output has %d bytes", len(out)))
 	h.destroy(c, st.ID)
 	reapOrphans()
 }

@@ -4,9 +4,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -22,7 +23,7 @@ func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 		h := newHost(t, cgroups)
 		h.startOld()
 		c := h.old()
-		must(t, os.WriteFile(filepath.Join(h.dir, "file"), []byte("mounted\n"), 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(h.dir, "file"), []byte("mounted\n"), 0o644))
 		st := h.launch(c, h.shell("readlink /dev/zigbee/tty; exec sleep 600", func(st *task.State) {
 			st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 			st.Command.Mounts = []task.Mount{{Source: h.dir, Target: "/dev/bus/usb", ReadOnly: true}}
@@ -33,7 +34,7 @@ func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 			ended, out := h.session(c, st.ID, "readlink /dev/zigbee/tty; cat /dev/bus/usb/file")
 			defer out.Close()
 			b, err := io.ReadAll(out)
-			must(t, err)
+			must.NoError(t, err)
 			if e := <-ended; e == nil || e.Code != 0 || string(b) != "/dev/null\nmounted\n" {
 				t.Errorf("%s: a command in the task says %q, %+v", when, b, e)
 			}
@@ -50,9 +51,8 @@ func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 		look("adopted", second)
 		h.destroy(second, st.ID)
 		b, err := os.ReadFile("/proc/self/mountinfo")
-		must(t, err)
-		if strings.Contains(string(b), h.dir) || strings.Contains(string(b), "zigbee") {
-			t.Errorf("mounts are left:\n%s", b)
-		}
+		must.NoError(t, err)
+		must.StrNotContains(t, string(b), h.dir, must.Sprintf("mounts are left:\n%s", b))
+		test.StrNotContains(t, string(b), "zigbee", test.Sprintf("mounts are left:\n%s", b))
 	})
 }

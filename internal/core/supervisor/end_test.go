@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -31,17 +33,15 @@ func TestSupervisor_IsOneForManyClients(t *testing.T) {
 				t.Errorf("client %d: %v", i, err)
 				return
 			}
-			if e := h.wait(c, st.ID); e.Code != i {
-				t.Errorf("client %d: exit %+v", i, e)
-			}
+			e := h.wait(c, st.ID)
+			test.Eq(t, i, e.Code, test.Sprintf("client %d: exit %+v", i, e))
 			pids[i] = c.SupervisorPID(ctx(t))
 		})
 	}
 	all.Wait()
 	for i, pid := range pids {
-		if pid != pids[0] || pid == 0 {
-			t.Errorf("client %d talks to supervisor %d, the first to %d", i, pid, pids[0])
-		}
+		must.Eq(t, pids[0], pid, must.Sprintf("client %d talks to supervisor %d, the first to", i, pid))
+		test.NotEq(t, 0, pid, test.Sprintf("client %d talks to supervisor %d, the first to", i, pid))
 	}
 }
 
@@ -54,37 +54,27 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	for i := 0; i < 60 || len(seen) < 3 && time.Now().Before(end); i++ {
 		st := h.shell("exit 3")
 		h.launch(c, st)
-		if e := h.wait(c, st.ID); e.Code != 3 {
-			t.Errorf("exit is %+v", e)
-		}
+		e := h.wait(c, st.ID)
+		test.Eq(t, 3, e.Code, test.Sprintf("exit is %+v", e))
 		seen[c.SupervisorPID(ctx(t))] = true
 		h.destroy(c, st.ID)
 		time.Sleep(time.Duration(i%12) * 2 * time.Millisecond)
 	}
-	if len(seen) < 3 {
-		t.Errorf("only %d supervisors: the test proves nothing", len(seen))
-	}
+	test.False(t, len(seen) < 3, test.Sprintf("only %d supervisors: the test proves nothing", len(seen)))
 }
 
 func TestSupervisor_ServesItsOwnStoreOnly(t *testing.T) {
 	a, b := newHost(t, withCgroup), newHost(t, withCgroup)
 	ca, cb := a.client(), b.client()
 	sa, sb := a.launch(ca, a.shell("exec sleep 1000")), b.launch(cb, b.shell("exec sleep 1000"))
-	if a.supervisor() == b.supervisor() {
-		t.Fatal("one supervisor serves both")
-	}
+	must.NotEq(t, b.supervisor(), a.supervisor(), must.Sprint("one supervisor serves both"))
 	b.destroy(cb, sa.ID+"x")
-	if err := cb.Signal(ctx(t), "no such task", unix.SIGTERM, ""); err == nil {
-		t.Error("a task of nobody was signalled")
-	}
+	test.Error(t, cb.Signal(ctx(t), "no such task", unix.SIGTERM, ""),
+		test.Sprint("a task of nobody was signalled"))
 	a.kill(a.supervisor(), unix.SIGKILL)
-	if e := cb.Exit(sb.ID); e != nil {
-		t.Errorf("the other's task ended: %+v", e)
-	}
+	test.Nil(t, cb.Exit(sb.ID), test.Sprint("the other's task ended"))
 	a.destroy(ca, sa.ID)
-	if !sb.Identity.Alive() {
-		t.Error("the other's task is gone")
-	}
+	test.True(t, sb.Identity.Alive(), test.Sprint("the other's task is gone"))
 	b.destroy(cb, sb.ID)
 }
 
@@ -100,13 +90,12 @@ func TestExit_RecordOutlivesTheSupervisor(t *testing.T) {
 	reapOrphans()
 	c := h.client()
 	stat, err := c.Adopt(ctx(t), st)
-	must(t, err)
+	must.NoError(t, err)
 	if stat.Exit == nil || stat.Exit.Code != 42 {
 		t.Errorf("status is %+v", stat)
 	}
-	if e := h.wait(c, st.ID); e.Code != 42 {
-		t.Errorf("exit is %+v", e)
-	}
+	e := h.wait(c, st.ID)
+	test.Eq(t, 42, e.Code, test.Sprintf("exit is %+v", e))
 	h.destroy(c, st.ID)
 }
 
@@ -116,12 +105,12 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	pid := h.supervisor()
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE} {
-		must(t, unix.Kill(pid, sig))
+		must.NoError(t, unix.Kill(pid, sig))
 	}
 	// it answers, which it would not with any of them
-	if c.SupervisorPID(ctx(t)) != pid || h.supervisor() != pid || c.Exit(st.ID) != nil {
-		t.Error("it or its task ended")
-	}
+	must.Eq(t, pid, c.SupervisorPID(ctx(t)), must.Sprint("it or its task ended"))
+	must.Eq(t, pid, h.supervisor(), must.Sprint("it or its task ended"))
+	test.Nil(t, c.Exit(st.ID), test.Sprint("it or its task ended"))
 	h.destroy(c, st.ID)
 }
 
@@ -160,14 +149,11 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 						i%5 != 4 && bad {
 						t.Errorf("task %d: exit %+v", i, e)
 					}
-					if err := c.Destroy(ctx(t), one.ID); err != nil {
-						t.Errorf("destroy %d: %v", i, err)
-					}
+					test.NoError(t, c.Destroy(ctx(t), one.ID), test.Sprintf("destroy %d", i))
 				}
 				lines := strings.Count(h.output(st, "stdout"), "\n")
-				if want := (to - from) - (to-from)/5; lines != want {
-					t.Errorf("worker %d: %d lines of output, want %d", worker, lines, want)
-				}
+				test.Eq(t, (to-from)-(to-from)/5, lines,
+					test.Sprintf("worker %d: %d lines of output", worker, lines))
 			}
 			run := func(n int) {
 				var all sync.WaitGroup
@@ -189,13 +175,10 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 				return count(t, collector, "fd") <= held
 			})
 			// the runtime's own, for calls that block; a leak would be one a task
-			if now := count(t, pid, "task"); now > threads+20 {
-				t.Errorf("%d threads before, %d after", threads, now)
-			}
+			now := count(t, pid, "task")
+			test.False(t, now > threads+20, test.Sprintf("%d threads before, %d after", threads, now))
 			// itself, the one that runs, and its five files
-			if dirs := tree(filepath.Join(h.store.Dir, "tasks")); len(dirs) != 7 {
-				t.Errorf("files: %v", dirs)
-			}
+			test.SliceLen(t, 7, tree(filepath.Join(h.store.Dir, "tasks")), test.Sprint("files"))
 			h.destroy(c, keep.ID)
 		})
 	}
@@ -203,7 +186,7 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 
 func count(t *testing.T, pid int, what string) int {
 	e, err := os.ReadDir(fmt.Sprintf("/proc/%d/%s", pid, what))
-	must(t, err)
+	must.NoError(t, err)
 	return len(e)
 }
 
@@ -224,9 +207,8 @@ func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 		told <- n
 	}()
 	s.publish(p, &task.Exit{})
-	if n := <-told; n != len(s.clients) {
-		t.Errorf("%d of %d clients had been told", n, len(s.clients))
-	}
+	n := <-told
+	test.Eq(t, len(s.clients), n, test.Sprintf("%d of %d clients had been told", n, len(s.clients)))
 }
 
 // What is left behind may get no processor for a while, to die on.
@@ -236,7 +218,7 @@ func TestOrphans_AreWaitedFor(t *testing.T) {
 	if err := os.Mkdir(frozen, 0o755); err != nil {
 		t.Skipf("no cgroup v1 freezer: %v", err)
 	}
-	freeze := func(state string) { must(t, os.WriteFile(frozen+"/freezer.state", []byte(state), 0)) }
+	freeze := func(state string) { must.NoError(t, os.WriteFile(frozen+"/freezer.state", []byte(state), 0)) }
 	t.Cleanup(func() {
 		freeze("THAWED")
 		eventually(t, "the freezer is empty", func() bool { return os.Remove(frozen) == nil })
@@ -245,21 +227,16 @@ func TestOrphans_AreWaitedFor(t *testing.T) {
 	m, file := mark(), filepath.Join(h.dir, "go")
 	st := h.launch(c, h.shell("setsid -f sleep "+m+"; "+waits(file, "exit 4")))
 	eventually(t, "what it leaves runs", func() bool { return len(sleepers(m)) == 1 })
-	must(t, os.WriteFile(frozen+"/cgroup.procs", []byte(strconv.Itoa(sleepers(m)[0])), 0))
+	must.NoError(t, os.WriteFile(frozen+"/cgroup.procs", []byte(strconv.Itoa(sleepers(m)[0])), 0))
 	freeze("FROZEN")
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	time.Sleep(3 * time.Second)
 	freeze("THAWED")
-	if e := h.wait(c, st.ID); e.Code != 4 {
-		t.Errorf("exit %+v", e)
-	}
-	if left := sleepers(m); len(left) > 0 {
-		t.Errorf("left behind %v", left)
-	}
+	e := h.wait(c, st.ID)
+	test.Eq(t, 4, e.Code, test.Sprintf("exit %+v", e))
+	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
 	h.destroy(c, st.ID)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.events) > 0 {
-		t.Errorf("events %+v", h.events)
-	}
+	test.SliceEmpty(t, h.events, test.Sprint("events"))
 }

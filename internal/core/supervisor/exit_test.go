@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -18,10 +20,10 @@ import (
 func zombie(t *testing.T, args ...string) task.Identity {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
-	must(t, cmd.Start())
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Wait() })
 	id, err := task.Identify(cmd.Process.Pid)
-	must(t, err)
+	must.NoError(t, err)
 	// dead, and off its processor: the mark is there
 	eventually(t, "it is a zombie", func() bool {
 		st, err := task.ReadStat(id.PID)
@@ -34,11 +36,10 @@ func zombie(t *testing.T, args ...string) task.Identity {
 func kernel(t *testing.T, major, minor int) bool {
 	t.Helper()
 	var u unix.Utsname
-	must(t, unix.Uname(&u))
+	must.NoError(t, unix.Uname(&u))
 	var a, b int
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
-		t.Fatal(err)
-	}
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b)
+	must.NoError(t, err)
 	return a > major || a == major && b >= minor
 }
 
@@ -48,7 +49,7 @@ func tracesAll(t *testing.T) bool {
 	t.Helper()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
-	must(t, unix.Capget(&hdr, &caps[0]))
+	must.NoError(t, unix.Capget(&hdr, &caps[0]))
 	return caps[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
 }
 
@@ -64,48 +65,44 @@ func never(t *testing.T) func() proof {
 // It is right on every kernel: where the child's end is not told as it was, nothing is believed.
 func TestProof_IsNeededToTrustProc(t *testing.T) {
 	id := zombie(t, "sh", "-c", "exit 7")
-	if e, dead := exitInProc(id, always(proof{})); e != nil || !dead {
-		t.Errorf("without a proof: %+v, a zombie: %v", e, dead)
-	}
-	if e, dead := exitInProc(id, always(proof{pidfd: true, marks: true})); e != nil || !dead {
-		t.Errorf("with a proof of something else: %+v, a zombie: %v", e, dead)
-	}
+	e, dead := exitInProc(id, always(proof{}))
+	must.Nil(t, e, must.Sprintf("without a proof: %+v, a zombie: %v", e, dead))
+	test.True(t, dead, test.Sprintf("without a proof: %+v, a zombie: %v", e, dead))
+	e, dead = exitInProc(id, always(proof{pidfd: true, marks: true}))
+	must.Nil(t, e, must.Sprintf("with a proof of something else: %+v, a zombie: %v", e, dead))
+	test.True(t, dead, test.Sprintf("with a proof of something else: %+v, a zombie: %v", e, dead))
 	if e, dead := exitInProc(id, always(proof{proc: true, marks: marks(t)})); e == nil || e.Code != 7 || !dead {
 		t.Errorf("with a proof: %+v, a zombie: %v", e, dead)
 	}
 	other := id
 	other.Start++
-	if e, dead := exitInProc(other, never(t)); e != nil || dead {
-		t.Errorf("another process of that pid: %+v, a zombie: %v", e, dead)
-	}
+	e, dead = exitInProc(other, never(t))
+	must.Nil(t, e, must.Sprintf("another process of that pid: %+v, a zombie: %v", e, dead))
+	test.False(t, dead, test.Sprintf("another process of that pid: %+v, a zombie: %v", e, dead))
 	self, err := task.Identify(os.Getpid())
-	must(t, err)
-	if e, dead := exitInProc(self, never(t)); e != nil || dead {
-		t.Errorf("one that runs: %+v, a zombie: %v", e, dead)
-	}
+	must.NoError(t, err)
+	e, dead = exitInProc(self, never(t))
+	must.Nil(t, e, must.Sprintf("one that runs: %+v, a zombie: %v", e, dead))
+	test.False(t, dead, test.Sprintf("one that runs: %+v, a zombie: %v", e, dead))
 }
 
 // The child that all depends on ends in two ways: what is proved is that the second one is told.
 func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
-	if codeFirstThread == codeProcess {
-		t.Error("the two can't be told apart")
-	}
+	test.NotEq(t, codeProcess, codeFirstThread, test.Sprint("the two can't be told apart"))
 	may := os.Geteuid() != 0 || tracesAll(t) // a container may have taken that from root
 	want := proof{done: true, proc: may, marks: may, pidfd: kernel(t, 6, 15)}
 	eventually(t, fmt.Sprintf("%+v is proved", want), func() bool { // a child that got no processor proves less
 		pid, pidfd, err := startProver()
-		must(t, err)
+		must.NoError(t, err)
 		p := finishProof(pid, pidfd)
-		if peek(pid) != nil {
-			t.Error("the child is not reaped")
-		}
+		test.Nil(t, peek(pid), test.Sprint("the child is not reaped"))
 		return p == want || !kernel(t, 5, 17)
 	})
 
 	// how it ends, seen by its parent: a thread of it after the first one
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{argv0, roleProve}
-	must(t, cmd.Start())
+	must.NoError(t, cmd.Start())
 	both := false
 	eventually(t, "it is dead", func() bool {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
@@ -114,9 +111,7 @@ func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 		return peek(cmd.Process.Pid) != nil
 	})
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != codeProcess {
-		t.Errorf("it ended with %d", code)
-	}
+	test.Eq(t, codeProcess, cmd.ProcessState.ExitCode(), test.Sprint("it ended with"))
 	t.Logf("seen with its first thread dead and another running: %v", both) // a matter of luck
 }
 
@@ -131,9 +126,9 @@ func TestProof_DoesNotTakeAnUnreadableExitForSuccess(t *testing.T) {
 		}
 		asStranger(t, func() error {
 			for _, id := range []task.Identity{id, success} {
-				if e, dead := exitInProc(id, always(p)); e != nil || !dead {
-					t.Errorf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead)
-				}
+				e, dead := exitInProc(id, always(p))
+				must.Nil(t, e, must.Sprintf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead))
+				test.True(t, dead, test.Sprintf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead))
 			}
 			return nil
 		})
@@ -143,12 +138,10 @@ func TestProof_DoesNotTakeAnUnreadableExitForSuccess(t *testing.T) {
 // A security module refuses what the capability promises: the kernel's mark tells.
 func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 	refused := task.Stat{Zombie: true}
-	if (proof{proc: true, marks: true}).believes(refused) {
-		t.Error("an exit code is believed that could not be read")
-	}
-	if !(proof{proc: true}).believes(refused) {
-		t.Error("on a kernel without the mark nothing is believed")
-	}
+	test.False(t, (proof{proc: true, marks: true}).believes(refused),
+		test.Sprint("an exit code is believed that could not be read"))
+	test.True(t, (proof{proc: true}).believes(refused),
+		test.Sprint("on a kernel without the mark nothing is believed"))
 }
 
 // With the user's ids but not their group a process may not be traced.
@@ -165,18 +158,14 @@ func TestProof_RefusesAProcessOfAnotherGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command("sleep", "1000")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: row.uid, Gid: row.gid}}
-			must(t, cmd.Start())
+			must.NoError(t, cmd.Start())
 			defer func() {
 				cmd.Process.Kill()
 				cmd.Wait()
 			}()
-			if got := mayTrace(cmd.Process.Pid); got != tracesAll(t) {
-				t.Errorf("root may: %v", got)
-			}
+			test.Eq(t, tracesAll(t), mayTrace(cmd.Process.Pid), test.Sprint("root may"))
 			asStranger(t, func() error {
-				if got := mayTrace(cmd.Process.Pid); got != row.may {
-					t.Errorf("a user of the same name may: %v", got)
-				}
+				test.Eq(t, row.may, mayTrace(cmd.Process.Pid), test.Sprint("a user of the same name may"))
 				return nil
 			})
 		})
@@ -201,9 +190,8 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 				inInfo: func() (unix.WaitStatus, bool) { looks++; return 7 << 8, looks >= row.known },
 				reaped: func() bool { return looks > 0 },
 			}.exit(time.Now().Add(time.Minute))
-			if e.Code != row.want.Code || e.Lost != row.want.Lost {
-				t.Errorf("it is %+v, want %+v", e, row.want)
-			}
+			must.Eq(t, row.want.Code, e.Code, must.Sprintf("it is %+v, want %+v", e, row.want))
+			test.Eq(t, row.want.Lost, e.Lost, test.Sprintf("it is %+v, want %+v", e, row.want))
 		})
 	}
 }
@@ -216,8 +204,8 @@ func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 		inInfo: func() (unix.WaitStatus, bool) { return 0, false },
 		reaped: func() bool { t.Error("a zombie is not reaped"); return true },
 	}
-	if e := w.exit(time.Now().Add(20 * time.Millisecond)); !e.Lost || !strings.Contains(e.Reason, "does not reap it") ||
-		asked == 0 {
-		t.Errorf("it is %+v after %d looks", e, asked)
-	}
+	e := w.exit(time.Now().Add(20 * time.Millisecond))
+	must.True(t, e.Lost, must.Sprintf("it is %+v after %d looks", e, asked))
+	must.StrContains(t, e.Reason, "does not reap it", must.Sprintf("it is %+v after %d looks", e, asked))
+	test.NotEq(t, 0, asked, test.Sprintf("it is %+v after %d looks", e, asked))
 }

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -49,8 +50,8 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 		c := h.client()
 		binary := filepath.Join(h.dir, "bomb") // which its user can reach
 		b, err := os.ReadFile("/proc/self/exe")
-		must(t, err)
-		must(t, os.WriteFile(binary, b, 0o755))
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(binary, b, 0o755))
 		for _, of := range []struct{ name, how string }{
 			{bombOfOneGroup, "kill"}, {bombOfOneGroup, "death of the main process"},
 			{bombOfSessions, "kill"}, {bombOfSessions, "death of the main process"},
@@ -72,27 +73,23 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 			eventually(t, name+" fills its limit", func() bool { return bomb() > most/2 })
 			begin := time.Now()
 			if of.how == "kill" {
-				must(t, c.Kill(ctx(t), st.ID))
+				must.NoError(t, c.Kill(ctx(t), st.ID))
 			} else {
-				must(t, unix.Kill(st.Identity.PID, unix.SIGKILL))
+				must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL))
 			}
-			if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) {
-				t.Errorf("%v: exit %+v", of, e)
-			}
+			e := h.wait(c, st.ID)
+			test.Eq(t, int(unix.SIGKILL), e.Signal, test.Sprintf("%v: exit %+v", of, e))
 			t.Logf("%v: gone in %v", of, time.Since(begin))
 			if cgroups {
 				h.destroy(c, st.ID)
 			}
-			if left := bomb(); left > 0 {
-				t.Errorf("%v: %d processes are left", of, left)
-			}
+			left := bomb()
+			test.False(t, left > 0, test.Sprintf("%v: %d processes are left", of, left))
 			h.destroy(c, st.ID)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if len(h.events) > 0 {
-			t.Errorf("events %+v", h.events)
-		}
+		test.SliceEmpty(t, h.events, test.Sprint("events"))
 	})
 }
 
@@ -104,31 +101,27 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 			h := newHost(t, cgroups)
 			c := h.client()
 			m, fifo := mark(), filepath.Join(h.dir, "go")
-			must(t, unix.Mkfifo(fifo, 0o600))
+			must.NoError(t, unix.Mkfifo(fifo, 0o600))
 			st := h.launch(c, h.shell(strings.NewReplacer("MARK", m, "FIFO", fifo).Replace(script+then)))
 			h.waitOutput(st, "ready")
 			begin := time.Now()
-			must(t, c.Signal(ctx(t), st.ID, 0, task.KillAll))
+			must.NoError(t, c.Signal(ctx(t), st.ID, 0, task.KillAll))
 			signalled := time.Since(begin)
 			begin = time.Now()
 			if how == "kill" {
-				must(t, c.Kill(ctx(t), st.ID))
+				must.NoError(t, c.Kill(ctx(t), st.ID))
 			} else {
-				must(t, os.WriteFile(fifo, []byte("\n"), 0))
-				if e := h.wait(c, st.ID); e.Code != 4 {
-					t.Errorf("exit %+v", e)
-				}
+				must.NoError(t, os.WriteFile(fifo, []byte("\n"), 0))
+				e := h.wait(c, st.ID)
+				test.Eq(t, 4, e.Code, test.Sprintf("exit %+v", e))
 				h.destroy(c, st.ID)
 			}
 			t.Logf("%s: signalled in %v, gone in %v", how, signalled, time.Since(begin))
-			if left := sleepers(m); len(left) > 0 {
-				t.Errorf("%s: %d are left", how, len(left))
-			}
+			left := sleepers(m)
+			test.SliceEmpty(t, left, test.Sprintf("%s: %d are left", how, len(left)))
 			h.destroy(c, st.ID)
 			h.mu.Lock()
-			if len(h.events) > 0 {
-				t.Errorf("%s: events %+v", how, h.events)
-			}
+			test.SliceEmpty(t, h.events, test.Sprintf("%s: events", how))
 			h.mu.Unlock()
 		}
 	})
@@ -137,12 +130,12 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	procs := filepath.Join(dir, "cgroup.procs") // as slow to be read as that of thousands
-	must(t, unix.Mkfifo(procs, 0o600))
+	must.NoError(t, unix.Mkfifo(procs, 0o600))
 	s := &server{processes: map[string]*process{}}
 	p := newProcess("id")
 	p.group = cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"pids": dir}}
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
-	must(t, err)
+	must.NoError(t, err)
 	defer unix.Close(fd)
 	p.pidfd, p.identity.PID = fd, os.Getpid()
 	s.processes["id"] = p
@@ -158,10 +151,10 @@ func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	} else {
 		t.Error("all else waits meanwhile")
 	}
-	must(t, os.WriteFile(procs+".new", nil, 0o600))
-	must(t, os.Rename(procs+".new", procs))
+	must.NoError(t, os.WriteFile(procs+".new", nil, 0o600))
+	must.NoError(t, os.Rename(procs+".new", procs))
 	unix.Close(w)
-	must(t, <-answered)
+	must.NoError(t, <-answered)
 }
 
 func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
@@ -170,20 +163,16 @@ func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 		p := newProcess("id")
 		s.processes["id"] = p
 		err := s.signal("id", 0, mode)
-		if !errors.Is(err, ErrEnded) {
-			t.Errorf("%q: recorded: got %v", mode, err)
-		}
+		test.ErrorIs(t, err, ErrEnded, test.Sprintf("%q: recorded", mode))
 		// dead and reaped by another process, which is not known yet
 		cmd := exec.Command("true")
-		must(t, cmd.Start())
+		must.NoError(t, cmd.Start())
 		p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)
-		must(t, err)
+		must.NoError(t, err)
 		p.identity, err = task.Identify(cmd.Process.Pid)
-		must(t, err)
-		must(t, cmd.Wait())
-		if err := s.signal("id", 0, mode); !errors.Is(err, ErrEnded) {
-			t.Errorf("%q: reaped: got %v", mode, err)
-		}
+		must.NoError(t, err)
+		must.NoError(t, cmd.Wait())
+		test.ErrorIs(t, s.signal("id", 0, mode), ErrEnded, test.Sprintf("%q: reaped", mode))
 		unix.Close(p.pidfd)
 	}
 }
@@ -202,10 +191,10 @@ func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	eventually(t, "all run", func() bool { return len(sleepers(m)) == 2 && len(sleepers(other)) == 1 })
 	h.kill(h.supervisor(), unix.SIGKILL)
 	_, err := c.Adopt(ctx(t), st)
-	must(t, err)
+	must.NoError(t, err)
 	_, err = c.Adopt(ctx(t), bystander)
-	must(t, err)
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	if e := h.wait(c, st.ID); e.Code != 4 && !e.Lost {
 		t.Errorf("exit %+v", e)
 	}
@@ -215,9 +204,7 @@ func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 			unix.Kill(pid, unix.SIGKILL)
 		}
 	}
-	if len(sleepers(other)) != 1 {
-		t.Error("another task's process was killed")
-	}
+	test.SliceLen(t, 1, sleepers(other), test.Sprint("another task's process was killed"))
 	h.destroy(c, st.ID)
 	h.destroy(c, bystander.ID)
 }
@@ -229,7 +216,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	m := mark()
 	victim := h.launch(c, h.shell("exec sleep 1000"))
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	must(t, err)
+	must.NoError(t, err)
 	defer null.Close()
 	session := func(i int) error {
 		_, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: fmt.Sprintf("%s-%d", m, i), Path: "sleep",
@@ -247,43 +234,36 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	}
 	for range 5 {
 		st := h.launch(c, h.shell("exit 4"))
-		if e := h.wait(c, st.ID); e.Code != 4 {
-			t.Errorf("another task: exit %+v", e)
-		}
+		e := h.wait(c, st.ID)
+		test.Eq(t, 4, e.Code, test.Sprintf("another task: exit %+v", e))
 		h.destroy(c, st.ID)
 	}
 	all.Wait()
 	close(refused)
 	for err := range refused {
-		if !strings.Contains(err.Error(), "the task has 128 exec sessions, which is the most that it may have at once") {
-			t.Fatal(err)
-		}
+		must.StrContains(t, err.Error(), "the task has 128 exec sessions, which is the most that it may have at once",
+			must.Sprint(err))
 	}
-	if n := len(sleepers(m)); n != maxSessions {
-		t.Errorf("%d sessions run", n)
-	}
+	n := len(sleepers(m))
+	test.Eq(t, maxSessions, n, test.Sprintf("%d sessions run", n))
 	for i, pid := range sleepers(m) { // each that ends, or does not start, makes place for another
-		must(t, unix.Kill(pid, unix.SIGKILL))
+		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		eventually(t, "another can be started", func() bool { return session(flood+i) == nil })
 		if i == 3 {
 			break
 		}
 	}
-	if _, err := c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null,
-		null}); err == nil {
-		t.Error("a session of no program was started")
-	}
+	_, err = c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null,
+		null})
+	test.Error(t, err, test.Sprint("a session of no program was started"))
 	h.destroy(c, victim.ID)
-	if left := sleepers(m); len(left) > 0 {
-		t.Errorf("%d are left", len(left))
-	}
+	left := sleepers(m)
+	test.SliceEmpty(t, left, test.Sprintf("%d are left", len(left)))
 	next := h.launch(c, h.shell("exec sleep 1000"))
 	for i := range maxSessions + 5 { // what does not start takes no place
 		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"},
 			[3]*os.File{null, null, null})
-		if err == nil || !strings.Contains(err.Error(), "/no/such") {
-			t.Fatalf("got %v", err)
-		}
+		must.ErrorContains(t, err, "/no/such")
 	}
 	h.destroy(c, next.ID)
 }

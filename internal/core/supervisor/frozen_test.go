@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -37,13 +39,13 @@ func newFrozen(t *testing.T) *frozen {
 	}
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
-	must(t, os.WriteFile(image, nil, 0o600))
-	must(t, os.Truncate(image, 64<<20))
+	must.NoError(t, os.WriteFile(image, nil, 0o600))
+	must.NoError(t, os.Truncate(image, 64<<20))
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
 	}
 	f := &frozen{t: t, dir: filepath.Join(dir, "mnt")}
-	must(t, os.Mkdir(f.dir, 0o755))
+	must.NoError(t, os.Mkdir(f.dir, 0o755))
 	if out, err := exec.Command("mount", "-o", "loop", image, f.dir).CombinedOutput(); err != nil {
 		t.Skipf("no loop device here: %v: %s", err, out)
 	}
@@ -54,14 +56,14 @@ func newFrozen(t *testing.T) *frozen {
 	})
 	var err error
 	f.fd, err = os.Open(f.dir)
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Join(f.dir, "alloc", "logs"), 0o777))
+	must.NoError(t, err)
+	must.NoError(t, os.MkdirAll(filepath.Join(f.dir, "alloc", "logs"), 0o777))
 	return f
 }
 
 func (f *frozen) freeze() {
 	f.t.Helper()
-	must(f.t, unix.IoctlSetInt(int(f.fd.Fd()), fiFreeze, 0))
+	must.NoError(f.t, unix.IoctlSetInt(int(f.fd.Fd()), fiFreeze, 0))
 }
 
 func (f *frozen) thaw() {
@@ -85,7 +87,7 @@ func (h *host) counted(st *task.State) {
 		return count != ""
 	})
 	lines, err := strconv.Atoi(count)
-	must(h.t, err)
+	must.NoError(h.t, err)
 	var want strings.Builder
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
@@ -102,7 +104,7 @@ func (h *host) counted(st *task.State) {
 // endCounting ends tasks that count, and checks exits and output.
 func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	h.t.Helper()
-	must(h.t, os.WriteFile(stop, nil, 0o600))
+	must.NoError(h.t, os.WriteFile(stop, nil, 0o600))
 	for _, st := range counting {
 		if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
 			h.t.Errorf("exit %+v", e)
@@ -143,9 +145,9 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 	for name, fault := range map[string]func(h *host){
 		"nothing else":      func(*host) {},
 		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
-		"collector killed":  func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGKILL)) },
+		"collector killed":  func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGKILL)) },
 		"both killed": func(h *host) {
-			must(h.t, unix.Kill(h.collector(), unix.SIGKILL))
+			must.NoError(h.t, unix.Kill(h.collector(), unix.SIGKILL))
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
 		"killed twice": func(h *host) {
@@ -153,7 +155,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
-		"the collector stands": func(h *host) { must(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
+		"the collector stands": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := newFrozen(t)
@@ -170,11 +172,11 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			eventually(t, "the user of the task is told", func() bool { return h.saidOf(hung.ID, "does not answer") })
 			fault(h)
 			h.others(c, running)
-			must(t, os.WriteFile(stop, nil, 0o600))
+			must.NoError(t, os.WriteFile(stop, nil, 0o600))
 			for _, st := range append(running, hung) { // the hung one's pipe is not full
-				if e := h.wait(c, st.ID); e.Code != 5 || e.Lost {
-					t.Errorf("exit %+v", e)
-				}
+				e := h.wait(c, st.ID)
+				must.Eq(t, 5, e.Code, must.Sprintf("exit %+v", e))
+				test.False(t, e.Lost, test.Sprintf("exit %+v", e))
 			}
 			for _, st := range running {
 				h.counted(st)
@@ -199,9 +201,8 @@ func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
 		failed <- err
 	}()
 	h.others(c, running)
-	if err := <-failed; err == nil || !strings.Contains(err.Error(), "log directory does not answer") {
-		t.Errorf("the task whose log directory hangs: %v", err)
-	}
+	test.ErrorContains(t, <-failed, "log directory does not answer",
+		test.Sprint("the task whose log directory hangs"))
 	h.endCounting(c, stop, running...)
 	h.destroy(c, hung.ID)
 }
@@ -213,7 +214,7 @@ func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
 		stop := filepath.Join(h.dir, "stop")
 		running := []*task.State{h.launch(c, h.counts(stop)), h.launch(c, h.counts(stop))}
 		stopped := h.supervisor()
-		must(t, unix.Kill(stopped, unix.SIGSTOP))
+		must.NoError(t, unix.Kill(stopped, unix.SIGSTOP))
 		h.others(c, running)
 		if unix.Kill(stopped, 0) == nil && runs(mustIdentify(t, stopped)) {
 			t.Error("the supervisor that does not answer is still there")
@@ -227,7 +228,7 @@ func impatient(cfg *Config) { cfg.helloTime = 2 * time.Second }
 
 func mustIdentify(t *testing.T, pid int) task.Identity {
 	id, err := task.Identify(pid)
-	must(t, err)
+	must.NoError(t, err)
 	return id
 }
 
@@ -237,7 +238,7 @@ func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	c := h.client(impatient)
 	stop := filepath.Join(h.dir, "stop")
 	st := h.launch(c, h.counts(stop))
-	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
+	must.NoError(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
 	h.endCounting(c, stop, st)
 }
 
@@ -247,14 +248,12 @@ func TestClient_RecoversTasksOfAStoppedSupervisor(t *testing.T) {
 	first := h.plugin()
 	stop := filepath.Join(h.dir, "stop")
 	st := first.launch(h.counts(stop))
-	must(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
+	must.NoError(t, unix.Kill(h.supervisor(), unix.SIGSTOP))
 	first.kill()
 	c := h.client(impatient)
 	status, err := c.Adopt(ctx(t), st)
-	must(t, err)
-	if !status.Running {
-		t.Errorf("status %+v", status)
-	}
+	must.NoError(t, err)
+	test.True(t, status.Running, test.Sprintf("status %+v", status))
 	h.endCounting(c, stop, st)
 }
 
@@ -280,8 +279,8 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	pid := h.supervisor()
 	var before unix.Rlimit
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before))
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}, nil)) // no new descriptor
+	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before))
+	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}, nil)) // no new descriptor
 	late := h.client()
 	adopted := make(chan error, 1)
 	go func() {
@@ -289,12 +288,8 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 		adopted <- err
 	}()
 	time.Sleep(300 * time.Millisecond) // of failing accepts
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
-	if err := <-adopted; err != nil {
-		t.Errorf("a client that came when no descriptor was left: %v", err)
-	}
-	if now := h.supervisor(); now != pid {
-		t.Errorf("the supervisor was replaced")
-	}
+	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
+	test.NoError(t, <-adopted, test.Sprint("a client that came when no descriptor was left"))
+	test.Eq(t, pid, h.supervisor(), test.Sprint("the supervisor was replaced"))
 	h.destroy(c, st.ID)
 }

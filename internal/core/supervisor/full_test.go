@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -25,9 +27,9 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 		t.Skip("needs root to mount")
 	}
 	dir := filepath.Dir(h.store.Dir)
-	must(t, os.MkdirAll(dir, 0o700))
+	must.NoError(t, os.MkdirAll(dir, 0o700))
 	page := os.Getpagesize()
-	must(t, unix.Mount("outrider-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", 64*page)))
+	must.NoError(t, unix.Mount("outrider-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", 64*page)))
 	t.Cleanup(func() {
 		for _, c := range h.clients {
 			c.Close()
@@ -37,7 +39,7 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	return func(left int) func() {
 		path := filepath.Join(dir, "filler")
 		f, err := os.Create(path)
-		must(t, err)
+		must.NoError(t, err)
 		defer f.Close()
 		size := 0
 		for {
@@ -46,8 +48,8 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 				break
 			}
 		}
-		must(t, f.Truncate(int64(size-left*page)))
-		return func() { must(t, os.Remove(path)) }
+		must.NoError(t, f.Truncate(int64(size-left*page)))
+		return func() { must.NoError(t, os.Remove(path)) }
 	}
 }
 
@@ -73,7 +75,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 		tasks = append(tasks, st)
 	}
 	free := fill(0)
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, st := range tasks {
 		first.do(pluginOrder{Wait: st.ID})
 		eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
@@ -118,19 +120,19 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 		started++
 		free()
 		free = fill(0) // now another process took the rest
-		must(t, os.WriteFile(file, nil, 0o600))
-		if e := h.wait(warm, st.ID); e.Code != 7 {
-			t.Errorf("%d pages are left: exit %+v", left, e)
-		}
+		must.NoError(t, os.WriteFile(file, nil, 0o600))
+		e := h.wait(warm, st.ID)
+		test.Eq(t, 7, e.Code, test.Sprintf("%d pages are left: exit %+v", left, e))
 		if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
 			t.Errorf("%d pages are left: on disk is %+v", left, e)
 		}
 		h.destroy(warm, st.ID)
 		free()
 	}
-	if refused == 0 || started == 0 {
-		t.Errorf("%d starts were refused, %d were not: the test proves nothing", refused, started)
-	}
+	must.NotEq(t, 0, refused,
+		must.Sprintf("%d starts were refused, %d were not: the test proves nothing", refused, started))
+	test.NotEq(t, 0, started,
+		test.Sprintf("%d starts were refused, %d were not: the test proves nothing", refused, started))
 	h.destroy(warm, keep.ID)
 }
 
@@ -138,11 +140,11 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 func (h *host) spoil(id string) (heal func()) {
 	h.t.Helper()
 	path := h.store.Record(id)
-	must(h.t, os.Rename(path, path+".kept"))
-	must(h.t, os.Mkdir(path, 0o700))
+	must.NoError(h.t, os.Rename(path, path+".kept"))
+	must.NoError(h.t, os.Mkdir(path, 0o700))
 	return func() {
-		must(h.t, os.Remove(path))
-		must(h.t, os.Rename(path+".kept", path))
+		must.NoError(h.t, os.Remove(path))
+		must.NoError(h.t, os.Rename(path+".kept", path))
 	}
 }
 
@@ -157,18 +159,16 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
 				heal := h.spoil(st.ID)
-				must(t, os.WriteFile(file, nil, 0o600))
-				if e := h.wait(first, st.ID); e.Code != 7 || e.Lost {
-					t.Fatalf("exit %+v", e)
-				}
+				must.NoError(t, os.WriteFile(file, nil, 0o600))
+				e := h.wait(first, st.ID)
+				must.Eq(t, 7, e.Code, must.Sprintf("exit %+v", e))
+				must.False(t, e.Lost, must.Sprintf("exit %+v", e))
 				zombie := func() bool { now, err := task.ReadStat(st.Identity.PID); return err == nil && now.Zombie }
-				if !zombie() {
-					t.Error("the kernel does not know its exit any more")
-				}
+				test.True(t, zombie(), test.Sprint("the kernel does not know its exit any more"))
 				l, err := first.connect(ctx(t))
-				must(t, err)
+				must.NoError(t, err)
 				binary, err := openBinary()
-				must(t, err)
+				must.NoError(t, err)
 				defer binary.Close()
 				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, binary)
 				if err == nil || errors.Is(err, wire.ErrLost) {
@@ -198,20 +198,17 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 					heal()
 				case "it is destroyed":
 					h.destroy(first, st.ID)
-					if st.Identity.Alive() {
-						t.Error("its process is still there")
-					}
-					if _, err := os.Stat(h.store.TaskDir(st.ID)); err == nil {
-						t.Error("its directory is still there")
-					}
+					test.False(t, st.Identity.Alive(), test.Sprint("its process is still there"))
+					_, err := os.Stat(h.store.TaskDir(st.ID))
+					test.Error(t, err, test.Sprint("its directory is still there"))
 					return
 				}
 				second := h.client()
 				stat, err := second.Adopt(ctx(t), st)
-				must(t, err)
-				if e := h.wait(second, st.ID); e.Code != 7 || e.Lost {
-					t.Errorf("status %+v, exit %+v", stat, e)
-				}
+				must.NoError(t, err)
+				e = h.wait(second, st.ID)
+				must.Eq(t, 7, e.Code, must.Sprintf("status %+v, exit %+v", stat, e))
+				test.False(t, e.Lost, test.Sprintf("status %+v, exit %+v", stat, e))
 				h.destroy(second, st.ID)
 				reapOrphans()
 			})

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -38,9 +39,7 @@ func hungMount(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		fuse.Close() // ends all that still waits
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("failed to unmount: %v", err)
-		}
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH), test.Sprint("failed to unmount"))
 	})
 	return dir
 }
@@ -63,8 +62,8 @@ func (h *host) waitLauncher(step string) (pid int) {
 // endHung ends a launch that hangs, as the timeout would.
 func (h *host) endHung(st *task.State) {
 	now, err := h.store.Load(st.ID)
-	must(h.t, err)
-	must(h.t, unix.Kill(now.Identity.PID, unix.SIGKILL))
+	must.NoError(h.t, err)
+	must.NoError(h.t, unix.Kill(now.Identity.PID, unix.SIGKILL))
 }
 
 func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
@@ -93,9 +92,10 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 			}
 			for i := range 20 {
 				st := h.launch(c, h.shell(fmt.Sprint("echo hello; exit ", i)))
-				if e := h.wait(c, st.ID); e.Code != i || h.output(st, "stdout") != "hello\n" {
-					t.Errorf("%s: another task: exit %+v", step, e)
-				}
+				e := h.wait(c, st.ID)
+				must.Eq(t, i, e.Code, must.Sprintf("%s: another task: exit %+v", step, e))
+				test.Eq(t, "hello\n", h.output(st, "stdout"),
+					test.Sprintf("%s: another task: exit %+v", step, e))
 				h.destroy(c, st.ID)
 			}
 			select {
@@ -104,9 +104,7 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 			default:
 			}
 			h.endHung(hung)
-			if err := <-failed; err == nil {
-				t.Errorf("%s: it started", step)
-			}
+			test.Error(t, <-failed, test.Sprintf("%s: it started", step))
 			h.destroy(c, hung.ID)
 		}
 		for _, st := range talkers {
@@ -121,18 +119,17 @@ func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 		dir := hungMount(t)
 		first := h.plugin()
 		hung := h.shell("", func(st *task.State) { st.Command.Path = dir + "/prog" })
-		must(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: hung}))
+		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: hung}))
 		eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
-		must(t, unix.Kill(sup, unix.SIGKILL))
+		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		first.kill()
 		c := h.client()
 		h.destroy(c, "anything") // starts a supervisor, which clears up
 		eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
-		if _, err := c.Adopt(ctx(t), &task.State{ID: hung.ID}); !errors.Is(err, ErrUnknownTask) {
-			t.Errorf("adopt: got %v", err)
-		}
+		_, err := c.Adopt(ctx(t), &task.State{ID: hung.ID})
+		test.ErrorIs(t, err, ErrUnknownTask, test.Sprint("adopt"))
 		h.destroy(c, hung.ID)
 	})
 }
@@ -141,13 +138,13 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	h := newHost(t, withCgroup)
 	stopped := h.plugin()
 	st := stopped.launch(h.shell("exec sleep 1000"))
-	must(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGSTOP))
+	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGSTOP))
 	// and one that asks and asks and never reads an answer
 	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
-	must(t, err)
+	must.NoError(t, err)
 	defer deaf.Close()
 	ask, err := json.Marshal(&request{Op: opHello})
-	must(t, err)
+	must.NoError(t, err)
 	for range 100 {
 		if _, err := deaf.Write(bytes.Repeat(ask, 100)); err != nil {
 			break // it was hung up on
@@ -156,14 +153,14 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	c := h.client()
 	for i := range 20 {
 		next := h.launch(c, h.shell(fmt.Sprint("exit ", i)))
-		if e := h.wait(c, next.ID); e.Code != i || e.Lost {
-			t.Fatalf("exit %+v", e)
-		}
+		e := h.wait(c, next.ID)
+		must.Eq(t, i, e.Code, must.Sprintf("exit %+v", e))
+		must.False(t, e.Lost, must.Sprintf("exit %+v", e))
 		h.destroy(c, next.ID)
 	}
-	must(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
+	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
 	// it missed nothing that concerns it
-	must(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
+	must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
 	if a := stopped.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Signal != int(unix.SIGTERM) {
 		t.Errorf("told %+v", a)
 	}
@@ -189,14 +186,12 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 			close(release)
 			t.Skipf("no process can be traced here: %v", err)
 		}
-		must(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // now wait4 tells the tracer first
+		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // now wait4 tells the tracer first
 		other := h.launch(c, h.shell("exit 3"))
-		if e := h.wait(c, other.ID); e.Code != 3 {
-			t.Errorf("exit %+v", e)
-		}
-		if e := h.wait(c, st.ID); e.Signal != int(unix.SIGKILL) {
-			t.Errorf("exit %+v", e)
-		}
+		e := h.wait(c, other.ID)
+		test.Eq(t, 3, e.Code, test.Sprintf("exit %+v", e))
+		e = h.wait(c, st.ID)
+		test.Eq(t, int(unix.SIGKILL), e.Signal, test.Sprintf("exit %+v", e))
 		close(release)
 		<-attached
 		h.destroy(c, other.ID)
@@ -208,10 +203,10 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.File) {
 	h.t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	must(h.t, err)
+	must.NoError(h.t, err)
 	defer null.Close()
 	r, w, err := os.Pipe()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	defer w.Close()
 	h.mu.Lock()
 	h.ids++
@@ -219,7 +214,7 @@ func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.Fil
 	h.mu.Unlock()
 	ended, err := c.Exec(ctx(h.t), id, &ExecSpec{Session: name, Path: "/bin/sh", Args: []string{"-c", script}},
 		[3]*os.File{null, w, w})
-	must(h.t, err)
+	must.NoError(h.t, err)
 	return ended, r
 }
 
@@ -232,15 +227,14 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		if e := <-ended; e == nil || e.Code != 6 {
 			t.Errorf("exit %+v", e)
 		}
-		if b, _ := io.ReadAll(out); string(b) != "hi\n" {
-			t.Errorf("output %q", b)
-		}
+		b, _ := io.ReadAll(out)
+		test.Eq(t, "hi\n", string(b), test.Sprintf("output %q", b))
 		out.Close()
 
 		m := mark()
 		_, out = h.session(c, st.ID, "setsid -f sleep "+m+"; exec sleep "+m)
 		eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
-		must(t, c.Kill(ctx(t), st.ID))
+		must.NoError(t, c.Kill(ctx(t), st.ID))
 		eventually(t, "they end with the task", func() bool { return len(sleepers(m)) == 0 })
 		out.Close()
 		h.destroy(c, st.ID)
@@ -251,9 +245,8 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
 		other.Close()
 		eventually(t, "it ends with its connection", func() bool { return len(sleepers(m)) == 0 })
-		if e, ok := <-ended; ok {
-			t.Errorf("told %+v", e)
-		}
+		e, ok := <-ended
+		test.False(t, ok, test.Sprintf("told %+v", e))
 		out.Close()
 
 		ended, out = h.session(c, st.ID, "exec sleep "+m)
@@ -261,8 +254,6 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		h.destroy(c, st.ID)
 		<-ended
 		out.Close()
-		if left := sleepers(m); len(left) > 0 {
-			t.Errorf("left behind %v", left)
-		}
+		test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
@@ -87,13 +88,13 @@ func newHost(t testing.TB, cgroups bool) *host {
 	t.Helper()
 	fds := openFDs(t)
 	dir, err := os.MkdirTemp("", "ots")
-	must(t, err)
+	must.NoError(t, err)
 	h := &host{
 		t: t, dir: dir, store: task.Store{Dir: filepath.Join(dir, "state", "node")}, leaf: cgroup.Group{Mode: cgroup.None},
 		idle: 150 * time.Millisecond, exits: map[string][]*task.Exit{},
 	}
-	must(t, os.Chmod(dir, 0o755))
-	must(t, os.MkdirAll(filepath.Join(dir, "alloc", "alloc", "logs"), 0o777))
+	must.NoError(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.MkdirAll(filepath.Join(dir, "alloc", "alloc", "logs"), 0o777))
 	if cgroups {
 		h.planCgroups()
 	}
@@ -115,7 +116,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 			c.Close()
 		}
 		h.nothingLeft()
-		must(t, os.RemoveAll(dir))
+		must.NoError(t, os.RemoveAll(dir))
 		eventually(t, "all descriptors of the test are closed", func() bool {
 			if openFDs(t) <= fds {
 				return true
@@ -139,8 +140,8 @@ func (h *host) planCgroups() {
 			h.mkdir(dir)
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				b, err := os.ReadFile(filepath.Join(h.support.Root, "cpuset", file))
-				must(t, err)
-				must(t, os.WriteFile(filepath.Join(dir, file), b, 0))
+				must.NoError(t, err)
+				must.NoError(t, os.WriteFile(filepath.Join(dir, file), b, 0))
 			}
 		}
 		h.leaf = cgroup.Leaf(h.support, h.share, "supervisor")
@@ -370,9 +371,9 @@ func (h *host) collector() (pid int) {
 func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
-	must(h.t, err)
+	must.NoError(h.t, err)
 	defer unix.Close(fd)
-	must(h.t, unix.Kill(pid, sig))
+	must.NoError(h.t, unix.Kill(pid, sig))
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if n, _ := unix.Poll(p, 1000); n == 1 {
@@ -391,9 +392,9 @@ func (h *host) keep() bool {
 		return false
 	}
 	h.t.Cleanup(func() { c.Close() })
-	must(h.t, c.SetDeadline(time.Now().Add(time.Minute)))
+	must.NoError(h.t, c.SetDeadline(time.Now().Add(time.Minute)))
 	ask, err := json.Marshal(&request{Op: opHello})
-	must(h.t, err)
+	must.NoError(h.t, err)
 	if _, err := c.Write(ask); err != nil {
 		return false
 	}
@@ -477,16 +478,16 @@ type pluginConfig struct {
 func (h *host) plugin() *plugin {
 	h.t.Helper()
 	with, err := json.Marshal(pluginConfig{h.store, h.leaf, h.idle})
-	must(h.t, err)
+	must.NoError(h.t, err)
 	p := &plugin{h: h, cmd: exec.Command("/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), clientVar+"="+string(with))
 	p.cmd.Stderr = os.Stderr
 	p.stdin, err = p.cmd.StdinPipe()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	out, err := p.cmd.StdoutPipe()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	p.out = json.NewDecoder(out)
-	must(h.t, p.cmd.Start())
+	must.NoError(h.t, p.cmd.Start())
 	h.t.Cleanup(p.kill)
 	return p
 }
@@ -499,9 +500,9 @@ func (p *plugin) kill() {
 
 func (p *plugin) do(o pluginOrder) pluginAnswer {
 	p.h.t.Helper()
-	must(p.h.t, json.NewEncoder(p.stdin).Encode(o))
+	must.NoError(p.h.t, json.NewEncoder(p.stdin).Encode(o))
 	var a pluginAnswer
-	must(p.h.t, p.out.Decode(&a))
+	must.NoError(p.h.t, p.out.Decode(&a))
 	return a
 }
 
@@ -549,13 +550,6 @@ func pluginMain(with string) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func ctx(t testing.TB) context.Context {
 	c, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -565,9 +559,7 @@ func ctx(t testing.TB) context.Context {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(3 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
 	}
 }
 
@@ -623,7 +615,7 @@ func reapOrphans() {
 func openFDs(t testing.TB) int {
 	t.Helper()
 	e, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	must.NoError(t, err)
 	return len(e)
 }
 

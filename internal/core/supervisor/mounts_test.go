@@ -3,7 +3,6 @@ package supervisor
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -32,7 +33,7 @@ func leaver(how string) string {
 func mountsIn(t testing.TB, pid int) string {
 	t.Helper()
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	must(t, err)
+	must.NoError(t, err)
 	return ns
 }
 
@@ -51,9 +52,10 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 		t.Fatal("it is not saved which mount namespaces were made")
 	}
 	made := fmt.Sprintf("mnt:[%d]", left.Mounts.Inode)
-	if made == host || made == its {
-		t.Fatalf("%s is taken for the namespace that was made; the host's is %s, the task's own %s", made, host, its)
-	}
+	must.NotEq(t, host, made,
+		must.Sprintf("%s is taken for the namespace that was made; the host's is %s, the task's own", made, host))
+	must.NotEq(t, its, made,
+		must.Sprintf("%s is taken for the namespace that was made; the host's is %s, the task's own", made, host))
 	const look = "readlink /proc/self/ns/mnt /dev/zigbee/tty; readlink /proc/self/fd/* | grep -c mnt:"
 	// runs has a session in the namespace that was made, without a descriptor of it
 	runs := func(when string, st *task.State) {
@@ -61,18 +63,17 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 		ended, out := h.session(c, st.ID, look)
 		defer out.Close()
 		b, err := io.ReadAll(out)
-		must(t, err)
+		must.NoError(t, err)
 		<-ended
-		if want := fmt.Sprintf("mnt:[%d]\n/dev/null\n0\n", st.Mounts.Inode); string(b) != want {
-			t.Errorf("%s: a command in the task says %q, want %q", when, b, want)
-		}
+		test.Eq(t, fmt.Sprintf("mnt:[%d]\n/dev/null\n0\n", st.Mounts.Inode), string(b),
+			test.Sprintf("%s: a command in the task says %q", when, b))
 	}
 	refused := func(when string) {
 		t.Helper()
-		if _, err := c.Exec(ctx(t), left.ID, &ExecSpec{Session: "s" + when, Path: "/bin/true"}, [3]*os.File{os.Stdin,
-			os.Stdout, os.Stderr}); err == nil || err.Error() != errLeftMounts.Error() {
-			t.Errorf("%s: a command in the task: %v, want %v", when, err, errLeftMounts)
-		}
+		_, err := c.Exec(ctx(t), left.ID, &ExecSpec{Session: "s" + when, Path: "/bin/true"}, [3]*os.File{os.Stdin,
+			os.Stdout, os.Stderr})
+		test.EqError(t, err, errLeftMounts.Error(),
+			test.Sprintf("%s: a command in the task: %v, want %v", when, err, errLeftMounts))
 	}
 	runs("as they are", left)
 	runs("as they are", childLeft)
@@ -81,12 +82,11 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	refused("supervisor killed")
 	runs("supervisor killed", childLeft)
 	for _, st := range []*task.State{left, childLeft} {
-		must(t, c.Kill(ctx(t), st.ID))
+		must.NoError(t, c.Kill(ctx(t), st.ID))
 		h.wait(c, st.ID)
 	}
-	if held := namespacesOf(t, h.supervisor()); len(held) > 0 {
-		t.Errorf("the supervisor holds %v of tasks that have ended", held)
-	}
+	held := namespacesOf(t, h.supervisor())
+	test.SliceEmpty(t, held, test.Sprintf("the supervisor holds %v of tasks that have ended", held))
 	h.destroy(c, left.ID)
 	h.destroy(c, childLeft.ID)
 }
@@ -96,7 +96,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	must.NoError(t, err)
 	for _, e := range entries {
 		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.HasPrefix(to, "mnt:") {
 			held = append(held, to)
@@ -116,19 +116,17 @@ func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 	}{{"-m", nil}, {"-Urm", errLeftMounts}} {
 		cmd := exec.Command("unshare", row.flags, "sh", "-c", "echo there; exec cat")
 		in, err := cmd.StdinPipe()
-		must(t, err)
+		must.NoError(t, err)
 		out, err := cmd.StdoutPipe()
-		must(t, err)
-		must(t, cmd.Start())
+		must.NoError(t, err)
+		must.NoError(t, cmd.Start())
 		_, err = io.ReadFull(out, make([]byte, len("there\n")))
-		must(t, err)
+		must.NoError(t, err)
 		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
-		must(t, err)
+		must.NoError(t, err)
 		name, err := identifyMounts(ns)
-		must(t, err)
-		if err := checkMounts(ns, name); !errors.Is(err, row.want) {
-			t.Errorf("unshare %s: got %v, want %v", row.flags, err, row.want)
-		}
+		must.NoError(t, err)
+		test.ErrorIs(t, checkMounts(ns, name), row.want, test.Sprintf("unshare %s", row.flags))
 		other := name
 		other.ID++
 		if err := checkMounts(ns, other); err != errLeftMounts {
@@ -136,7 +134,7 @@ func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 		}
 		ns.Close()
 		in.Close()
-		must(t, cmd.Wait())
+		must.NoError(t, cmd.Wait())
 	}
 }
 
@@ -151,29 +149,26 @@ func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 	for _, id := range []string{st.ID, plain.ID} { // as the earlier version has left them
 		path := filepath.Join(h.store.TaskDir(id), "task.json")
 		b, err := os.ReadFile(path)
-		must(t, err)
+		must.NoError(t, err)
 		var fields map[string]json.RawMessage
-		must(t, json.Unmarshal(b, &fields))
+		must.NoError(t, json.Unmarshal(b, &fields))
 		delete(fields, "mounts")
 		b, err = json.Marshal(fields)
-		must(t, err)
-		if bytes.Contains(b, []byte(`"inode"`)) {
-			t.Fatalf("the namespace is still in %s", b)
-		}
-		must(t, os.WriteFile(path, b, 0o600))
+		must.NoError(t, err)
+		must.False(t, bytes.Contains(b, []byte(`"inode"`)), must.Sprintf("the namespace is still in %s", b))
+		must.NoError(t, os.WriteFile(path, b, 0o600))
 	}
 	h.kill(h.supervisor(), unix.SIGKILL)
 	h.isServed(c)
 	stdio := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
-	if _, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio); err == nil ||
-		err.Error() != errUnknownMounts.Error() {
-		t.Errorf("a command in a task with devices: %v, want %v", err, errUnknownMounts)
-	}
+	_, err := c.Exec(ctx(t), st.ID, &ExecSpec{Session: "one", Path: "/bin/true"}, stdio)
+	test.EqError(t, err, errUnknownMounts.Error(),
+		test.Sprintf("a command in a task with devices: %v, want %v", err, errUnknownMounts))
 	ended, out := h.session(c, plain.ID, "echo ran")
 	defer out.Close()
-	if b, err := io.ReadAll(out); err != nil || string(b) != "ran\n" {
-		t.Errorf("a command in a task without: %q, %v", b, err)
-	}
+	b, err := io.ReadAll(out)
+	must.NoError(t, err, must.Sprintf("a command in a task without: %q", b))
+	test.Eq(t, "ran\n", string(b), test.Sprintf("a command in a task without: %q", b))
 	<-ended
 	h.destroy(c, st.ID)
 	h.destroy(c, plain.ID)

@@ -8,10 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -34,7 +35,7 @@ func asStranger(t *testing.T, f func() error) {
 		}
 		done <- f()
 	}()
-	must(t, <-done)
+	must.NoError(t, <-done)
 }
 
 // stranger listens where the supervisor would, and remembers what it is told.
@@ -88,35 +89,29 @@ func needsRoot(t *testing.T) {
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	needsRoot(t)
 	h := newHost(t, withoutCgroup)
-	must(t, os.MkdirAll(h.store.Dir, 0o700))
+	must.NoError(t, os.MkdirAll(h.store.Dir, 0o700))
 	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o777))
+		must.NoError(t, os.Chmod(dir, 0o777))
 	}
 	s := listenAsStranger(t, h.store.Socket())
 	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o755))
+		must.NoError(t, os.Chmod(dir, 0o755))
 	}
 	nc, err := dialOwn(h.store)
 	if err == nil {
 		nc.Close()
 		t.Fatal("the connection was taken for the supervisor's")
 	}
-	if want := "the other end is user 65534's"; !strings.Contains(err.Error(), want) {
-		t.Errorf("error %q does not say %q", err, want)
-	}
-	if b := <-s.told; len(b) > 0 {
-		t.Errorf("told %q", b)
-	}
+	test.StrContains(t, err.Error(), "the other end is user 65534's", test.Sprintf("error %q does not say", err))
+	test.SliceEmpty(t, <-s.told, test.Sprint("told"))
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
 	h.launch(c, st) // by a supervisor of our own, which takes the place
-	if e := h.wait(c, st.ID); e.Code != 3 {
-		t.Errorf("exit %+v", e)
-	}
+	e := h.wait(c, st.ID)
+	test.Eq(t, 3, e.Code, test.Sprintf("exit %+v", e))
 	h.destroy(c, st.ID)
-	if _, all := s.heard(); all != "" {
-		t.Errorf("told %q", all)
-	}
+	_, all := s.heard()
+	test.Eq(t, "", all, test.Sprint("told"))
 }
 
 // The directory is a stranger's, or below one.
@@ -128,23 +123,19 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, withoutCgroup)
-			must(t, os.MkdirAll(h.store.Dir, 0o755))
-			must(t, os.Chmod(h.store.Dir, 0o777))
+			must.NoError(t, os.MkdirAll(h.store.Dir, 0o755))
+			must.NoError(t, os.Chmod(h.store.Dir, 0o777))
 			s := listenAsStranger(t, h.store.Socket())
-			must(t, os.Chmod(h.store.Dir, 0o755))
-			must(t, os.Lchown(whose(h.store.Dir), strangerUID, strangerUID))
+			must.NoError(t, os.Chmod(h.store.Dir, 0o755))
+			must.NoError(t, os.Lchown(whose(h.store.Dir), strangerUID, strangerUID))
 			_, err := h.client().Launch(ctx(t), h.shell("exit 3"))
 			want := "state directory can't be used: " + whose(h.store.Dir) + " belongs to user 65534, "
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("error %v, want %q", err, want)
-			}
-			if n, all := s.heard(); n != 0 {
-				t.Errorf("%d connections, told %q", n, all)
-			}
-			if _, err := lockDir(h.store.Dir); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("the supervisor's error is %v, want %q", err, want)
-			}
-			must(t, os.RemoveAll(filepath.Dir(h.store.Dir)))
+			test.ErrorContains(t, err, want, test.Sprint("error"))
+			n, all := s.heard()
+			test.Eq(t, 0, n, test.Sprintf("%d connections, told %q", n, all))
+			_, err = lockDir(h.store.Dir)
+			test.ErrorContains(t, err, want, test.Sprint("the supervisor's error"))
+			must.NoError(t, os.RemoveAll(filepath.Dir(h.store.Dir)))
 		})
 	}
 }
@@ -156,26 +147,25 @@ func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o755))
+		must.NoError(t, os.Chmod(dir, 0o755))
 	}
-	must(t, os.Chmod(h.store.Socket(), 0o777))
+	must.NoError(t, os.Chmod(h.store.Socket(), 0o777))
 	var nc *net.UnixConn
 	asStranger(t, func() (err error) {
 		nc, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 		return err
 	})
 	defer nc.Close()
-	must(t, nc.SetDeadline(time.Now().Add(time.Minute)))
+	must.NoError(t, nc.SetDeadline(time.Now().Add(time.Minute)))
 	order, err := json.Marshal(&request{Op: opKill, ID: st.ID})
-	must(t, err)
+	must.NoError(t, err)
 	_, _ = nc.Write(order) // the other end may be closed already
 	b, err := io.ReadAll(nc)
 	if len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("answered %q, %v", b, err)
 	}
-	if e := c.Exit(st.ID); e != nil || !st.Identity.Alive() {
-		t.Errorf("the task has ended: %+v", e)
-	}
+	must.Nil(t, c.Exit(st.ID), must.Sprint("the task has ended"))
+	test.True(t, st.Identity.Alive(), test.Sprint("the task has ended"))
 	h.destroy(c, st.ID)
 }
 
@@ -185,33 +175,31 @@ func TestSupervisor_RefusesAStrangersLogFile(t *testing.T) {
 		ok      bool
 	}{
 		"none":        {func(*testing.T, string, string) {}, true},
-		"ours":        {func(t *testing.T, _, log string) { must(t, os.WriteFile(log, nil, 0o600)) }, true},
-		"a link":      {func(t *testing.T, other, log string) { must(t, os.Symlink(other, log)) }, false},
-		"a hard link": {func(t *testing.T, other, log string) { must(t, os.Link(other, log)) }, false},
-		"a FIFO":      {func(t *testing.T, _, log string) { must(t, unix.Mkfifo(log, 0o600)) }, false},
-		"a directory": {func(t *testing.T, _, log string) { must(t, os.Mkdir(log, 0o700)) }, false},
+		"ours":        {func(t *testing.T, _, log string) { must.NoError(t, os.WriteFile(log, nil, 0o600)) }, true},
+		"a link":      {func(t *testing.T, other, log string) { must.NoError(t, os.Symlink(other, log)) }, false},
+		"a hard link": {func(t *testing.T, other, log string) { must.NoError(t, os.Link(other, log)) }, false},
+		"a FIFO":      {func(t *testing.T, _, log string) { must.NoError(t, unix.Mkfifo(log, 0o600)) }, false},
+		"a directory": {func(t *testing.T, _, log string) { must.NoError(t, os.Mkdir(log, 0o700)) }, false},
 		"a stranger's": {func(t *testing.T, _, log string) {
 			needsRoot(t)
-			must(t, os.WriteFile(log, nil, 0o666))
-			must(t, os.Chown(log, strangerUID, strangerUID))
+			must.NoError(t, os.WriteFile(log, nil, 0o666))
+			must.NoError(t, os.Chown(log, strangerUID, strangerUID))
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := task.Store{Dir: t.TempDir()}
 			other := filepath.Join(t.TempDir(), "other")
-			must(t, os.WriteFile(other, nil, 0o600))
+			must.NoError(t, os.WriteFile(other, nil, 0o600))
 			row.arrange(t, other, store.Log())
 			f, err := openLog(store)
 			if err == nil {
 				_, err = f.WriteString("x")
 				f.Close()
 			}
-			if (err == nil) != row.ok {
-				t.Errorf("error %v", err)
-			}
-			if b, err := os.ReadFile(other); err != nil || len(b) > 0 {
-				t.Errorf("the other file has %q, %v", b, err)
-			}
+			test.Eq(t, row.ok, (err == nil), test.Sprintf("error %v", err))
+			b, err := os.ReadFile(other)
+			must.NoError(t, err, must.Sprint("the other file has"))
+			test.SliceEmpty(t, b, test.Sprint("the other file has"))
 		})
 	}
 }

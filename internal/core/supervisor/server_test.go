@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -32,17 +35,11 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 			for range row.clients {
 				s.clients[&client{}] = true
 			}
-			if got := s.mayEnd(); got != row.mayEnd {
-				t.Errorf("it may end: %v", got)
-			}
-			if s.ending != row.mayEnd {
-				t.Errorf("it takes no clients any more: %v", s.ending)
-			}
+			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("it may end"))
+			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it takes no clients any more"))
 			// from now on it is idle
 			s.processes, s.clients = nil, nil
-			if got := s.mayEnd(); got != row.mayEnd {
-				t.Errorf("it may end at once when it has nothing any more: %v", got)
-			}
+			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("it may end at once when it has nothing any more"))
 		})
 	}
 }
@@ -57,15 +54,17 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 	s.processes["task"], s.processes["session"] = of, session
 
 	s.publish(session, &task.Exit{Code: 3})
-	if len(owner.out) != 1 || len(other.out) != 0 {
-		t.Errorf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out))
-	}
-	if s.processes["session"] != nil {
-		t.Error("the session is not forgotten")
-	}
+	must.Eq(t, 1, len(owner.out),
+		must.Sprintf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out)))
+	test.Eq(t, 0, len(other.out),
+		test.Sprintf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out)))
+	test.Nil(t, s.processes["session"], test.Sprint("the session is not forgotten"))
 	s.publish(of, &task.Exit{Code: 4})
 	s.publish(of, &task.Exit{Code: 5})
-	if len(owner.out) != 2 || len(other.out) != 1 || of.exit.Code != 4 {
-		t.Errorf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out))
-	}
+	must.Eq(t, 2, len(owner.out),
+		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
+	must.Eq(t, 1, len(other.out),
+		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
+	test.Eq(t, 4, of.exit.Code,
+		test.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -25,7 +27,7 @@ func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() i
 			b, _ := os.ReadFile(lines)
 			return strings.Count(string(b), "x")
 		}, func() {
-			must(h.t, os.WriteFile(lines+".go", nil, 0o600))
+			must.NoError(h.t, os.WriteFile(lines+".go", nil, 0o600))
 		}
 }
 
@@ -62,27 +64,21 @@ func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 				second := h.client()
 				next := again(st, 1)
 				taken := h.launch(second, next)
-				if taken.ID != next.ID || taken.Identity != ran.Identity {
-					t.Errorf("got %s with %+v, want %s with %+v", taken.ID, taken.Identity, next.ID, ran.Identity)
-				}
+				must.Eq(t, next.ID, taken.ID)
+				test.EqOp(t, ran.Identity, taken.Identity)
 				first.Forget(st.ID)
 				end()
-				if e := h.wait(second, next.ID); e.Code != 7 || e.Lost {
-					t.Errorf("it ended by %+v", e)
-				}
-				if n := begun(); n != 1 {
-					t.Errorf("it was started %d times", n)
-				}
-				if out := h.output(st, "stdout"); out != "first\nlast\n" {
-					t.Errorf("output %q", out)
-				}
-				if _, err := second.Adopt(ctx(t), taken); err != nil {
-					t.Errorf("it can't be adopted by its new id: %v", err)
-				}
+				e := h.wait(second, next.ID)
+				must.Eq(t, 7, e.Code, must.Sprintf("it ended by %+v", e))
+				test.False(t, e.Lost, test.Sprintf("it ended by %+v", e))
+				n := begun()
+				test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
+				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprint("output"))
+				_, err := second.Adopt(ctx(t), taken)
+				test.NoError(t, err, test.Sprint("it can't be adopted by its new id"))
 				h.destroy(second, next.ID)
-				if left := tree(filepath.Join(h.store.Dir, "tasks")); len(left) > 1 {
-					t.Errorf("left behind: %v", left)
-				}
+				left := tree(filepath.Join(h.store.Dir, "tasks"))
+				test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
 			})
 		})
 	}
@@ -96,11 +92,11 @@ func (h *host) recorded(st *task.State) {
 
 func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	for name, change := range map[string]func(h *host, st, next *task.State){
-		"an agent knows of the earlier one": func(h *host, st, _ *task.State) { must(h.t, h.store.Claim(st.ID)) },
+		"an agent knows of the earlier one": func(h *host, st, _ *task.State) { must.NoError(h.t, h.store.Claim(st.ID)) },
 		"another request":                   func(_ *host, _, next *task.State) { next.Request = "another" },
 		"of an older driver":                func(_ *host, _, next *task.State) { next.Request = "" },
 		"the earlier state is damaged": func(h *host, st, _ *task.State) {
-			must(h.t, os.WriteFile(filepath.Join(h.store.TaskDir(st.ID), "task.json"), nil, 0o600))
+			must.NoError(h.t, os.WriteFile(filepath.Join(h.store.TaskDir(st.ID), "task.json"), nil, 0o600))
 		},
 	} {
 		for _, ended := range []bool{false, true} {
@@ -117,16 +113,14 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 				next := again(st, 1)
 				change(h, st, next)
 				second := h.launch(c, next)
-				if second.Identity == first.Identity || first.Identity.Alive() {
-					t.Error("it is the run from before, or that goes on")
-				}
+				must.NotEqOp(t, first.Identity, second.Identity,
+					must.Sprint("it is the run from before, or that goes on"))
+				test.False(t, first.Identity.Alive(), test.Sprint("it is the run from before, or that goes on"))
 				end()
-				if e := h.wait(c, next.ID); e.Code != 7 {
-					t.Errorf("it ended by %+v", e)
-				}
-				if n := begun(); n != 2 {
-					t.Errorf("it was started %d times", n)
-				}
+				e := h.wait(c, next.ID)
+				test.Eq(t, 7, e.Code, test.Sprintf("it ended by %+v", e))
+				n := begun()
+				test.Eq(t, 2, n, test.Sprintf("it was started %d times", n))
 				h.destroy(c, next.ID)
 			})
 		}
@@ -138,19 +132,19 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 func slowProgram(t *testing.T, script string) (path string, release func()) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("slow", unix.MFD_CLOEXEC)
-	must(t, err)
+	must.NoError(t, err)
 	w := os.NewFile(uintptr(fd), "slow")
 	_, err = w.WriteString("#!/bin/sh\n" + script)
-	must(t, err)
+	must.NoError(t, err)
 	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) // who has it open for writing keeps it from being executed
-	must(t, err)
-	must(t, w.Close())
+	must.NoError(t, err)
+	must.NoError(t, w.Close())
 	t.Cleanup(func() { f.Close() })
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
-	must(t, err)
+	must.NoError(t, err)
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), func() {
 		_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
-		must(t, err)
+		must.NoError(t, err)
 	}
 }
 
@@ -187,19 +181,16 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 		}
 		release()
 		was, is := <-first, <-second
-		must(t, was.err)
-		must(t, is.err)
-		if is.st.ID != next.ID || is.st.Identity != was.st.Identity {
-			t.Errorf("got %s with %+v, want %s with %+v", is.st.ID, is.st.Identity, next.ID, was.st.Identity)
-		}
+		must.NoError(t, was.err)
+		must.NoError(t, is.err)
+		must.Eq(t, next.ID, is.st.ID)
+		test.EqOp(t, was.st.Identity, is.st.Identity)
 		clients[0].Forget(st.ID)
 		end()
-		if e := h.wait(clients[1], next.ID); e.Code != 7 {
-			t.Errorf("it ended by %+v", e)
-		}
-		if n := begun(); n != 1 {
-			t.Errorf("it was started %d times", n)
-		}
+		e := h.wait(clients[1], next.ID)
+		test.Eq(t, 7, e.Code, test.Sprintf("it ended by %+v", e))
+		n := begun()
+		test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
 		h.destroy(clients[1], next.ID)
 	})
 }
@@ -218,17 +209,17 @@ func TestTakeUp_LeavesOneID(t *testing.T) {
 			t.Fatalf("by its earlier id: %v", err)
 		}
 		states, unreadable, err := h.store.List()
-		if err != nil || len(unreadable) != 0 || len(states) != 1 || states[0].ID != next.ID {
-			t.Fatalf("on disk are %v, %v, %v", states, unreadable, err)
-		}
+		must.NoError(t, err, must.Sprint("on disk are"))
+		must.SliceEmpty(t, unreadable, must.Sprint("on disk are"))
+		must.SliceLen(t, 1, states, must.Sprint("on disk are"))
+		must.Eq(t, next.ID, states[0].ID, must.Sprint("on disk are"))
 	}
 	end()
-	if e := h.wait(second, next.ID); e.Code != 7 || e.Lost {
-		t.Errorf("it ended by %+v", e)
-	}
-	if n := begun(); n != 1 {
-		t.Errorf("it was started %d times", n)
-	}
+	e := h.wait(second, next.ID)
+	must.Eq(t, 7, e.Code, must.Sprintf("it ended by %+v", e))
+	test.False(t, e.Lost, test.Sprintf("it ended by %+v", e))
+	n := begun()
+	test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
 	h.destroy(second, next.ID)
 }
 
@@ -254,22 +245,19 @@ func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 			// the state has its new id, its directory has not
 			next := again(st, 1)
 			from := h.store.TaskDir(st.ID)
-			must(t, h.store.Rename(ran, next.ID))
-			must(t, os.Rename(h.store.TaskDir(next.ID), from))
+			must.NoError(t, h.store.Rename(ran, next.ID))
+			must.NoError(t, os.Rename(h.store.TaskDir(next.ID), from))
 			second := h.client()
-			if got := h.launch(second, again(st, 1)); got.ID != next.ID || got.Identity != ran.Identity {
-				t.Errorf("got %+v", got)
-			}
+			got := h.launch(second, again(st, 1))
+			must.Eq(t, next.ID, got.ID, must.Sprintf("got %+v", got))
+			test.EqOp(t, ran.Identity, got.Identity, test.Sprintf("got %+v", got))
 			end()
 			if e := h.wait(second, next.ID); e.Code != 7 || e.Lost && !ended {
 				t.Errorf("it ended by %+v", e)
 			}
-			if n := begun(); n != 1 {
-				t.Errorf("it was started %d times", n)
-			}
-			if out := h.output(st, "stdout"); out != "first\nlast\n" {
-				t.Errorf("output %q", out)
-			}
+			n := begun()
+			test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
+			test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprint("output"))
 			h.destroy(second, next.ID)
 		})
 	}
@@ -285,19 +273,17 @@ func TestTakeUp_TakesAnExitThatIsBeingRecorded(t *testing.T) {
 		h.launch(first, st)
 		next := again(st, 1)
 		h.launch(second, next)
-		if e := h.wait(second, next.ID); e.Code != 7 || e.Lost {
-			t.Errorf("it ended by %+v", e)
-		}
+		e := h.wait(second, next.ID)
+		must.Eq(t, 7, e.Code, must.Sprintf("it ended by %+v", e))
+		test.False(t, e.Lost, test.Sprintf("it ended by %+v", e))
 		if e := h.store.LoadExit(next.ID); e == nil || e.Code != 7 {
 			t.Errorf("on disk it ended by %+v", e)
 		}
 		first.Forget(st.ID)
 		h.destroy(second, next.ID)
-		if b, _ := os.ReadFile(lines); len(b) != 2*(i+1) {
-			t.Fatalf("after %d tasks %q", i+1, b)
-		}
+		b, _ := os.ReadFile(lines)
+		must.SliceLen(t, 2*(i+1), b, must.Sprintf("after %d tasks", i+1))
 	}
-	if left := tree(filepath.Join(h.store.Dir, "tasks")); len(left) > 1 {
-		t.Errorf("left behind: %v", left)
-	}
+	left := tree(filepath.Join(h.store.Dir, "tasks"))
+	test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/launch"
@@ -38,9 +40,11 @@ func TestExit_IsReported(t *testing.T) {
 		} {
 			st := h.launch(c, h.shell(script))
 			got := h.wait(c, st.ID)
-			if got.Code != want.Code || got.Signal != want.Signal || got.Lost || got.OOMKilled || got.At.IsZero() {
-				t.Errorf("%s: got %+v, want %+v", script, got, want)
-			}
+			must.Eq(t, want.Code, got.Code, must.Sprintf("%s: got %+v, want %+v", script, got, want))
+			must.Eq(t, want.Signal, got.Signal, must.Sprintf("%s: got %+v, want %+v", script, got, want))
+			must.False(t, got.Lost, must.Sprintf("%s: got %+v, want %+v", script, got, want))
+			must.False(t, got.OOMKilled, must.Sprintf("%s: got %+v, want %+v", script, got, want))
+			test.False(t, got.At.IsZero(), test.Sprintf("%s: got %+v, want %+v", script, got, want))
 			h.destroy(c, st.ID)
 		}
 	})
@@ -53,12 +57,10 @@ func TestOutput_IsCompleteBeforeTheExit(t *testing.T) {
 		for range 20 {
 			st := h.launch(c, h.shell("seq 1 3000; echo last >&2"))
 			h.wait(c, st.ID)
-			if lines := strings.Split(h.output(st, "stdout"), "\n"); len(lines) != 3001 || lines[2999] != "3000" {
-				t.Errorf("%d lines in stdout", len(lines)-1)
-			}
-			if got := h.output(st, "stderr"); got != "last\n" {
-				t.Errorf("stderr is %q", got)
-			}
+			lines := strings.Split(h.output(st, "stdout"), "\n")
+			must.SliceLen(t, 3001, lines, must.Sprintf("%d lines in stdout", len(lines)-1))
+			test.Eq(t, "3000", lines[2999], test.Sprintf("%d lines in stdout", len(lines)-1))
+			test.Eq(t, "last\n", h.output(st, "stderr"), test.Sprint("stderr"))
 			h.destroy(c, st.ID)
 		}
 	})
@@ -71,13 +73,12 @@ func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
 		for _, path := range []string{"/nowhere/prog", "/etc/passwd", "no-such-program", ""} {
 			_, err := c.Launch(ctx(t), h.shell("", func(st *task.State) { st.Command.Path = path }))
 			var e *launch.Error
-			if !errors.As(err, &e) || e.Message == "" || strings.Contains(e.Message, "\n") {
-				t.Errorf("%q: got %v, want a sentence", path, err)
-			}
+			must.True(t, errors.As(err, &e), must.Sprintf("%q: got %v, want a sentence", path, err))
+			must.NotEq(t, "", e.Message, must.Sprintf("%q: got %v, want a sentence", path, err))
+			test.StrNotContains(t, e.Message, "\n", test.Sprintf("%q: got %v, want a sentence", path, err))
 		}
-		if left := tree(h.store.Dir + "/tasks"); len(left) > 1 {
-			t.Errorf("left behind: %v", left)
-		}
+		left := tree(h.store.Dir + "/tasks")
+		test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
 	})
 }
 
@@ -98,8 +99,8 @@ func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 			file := filepath.Join(h.dir, "go")
 			st := h.launch(c, h.shell(strings.ReplaceAll(script, "FILE", file)))
 			eventually(t, "all three run", func() bool { return strings.Count(h.output(st, "stdout"), "ready") == 2 })
-			must(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode))
-			must(t, os.WriteFile(file, nil, 0o600))
+			must.NoError(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode))
+			must.NoError(t, os.WriteFile(file, nil, 0o600))
 			h.wait(c, st.ID)
 			var got []string
 			for _, who := range []string{"child", "daemon", "main"} {
@@ -107,16 +108,12 @@ func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 					got = append(got, who)
 				}
 			}
-			if strings.Join(got, " ") != want {
-				t.Errorf("kill mode %q reached %v, want %s", mode, got, want)
-			}
-			if err := c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode); !errors.Is(err, ErrEnded) {
-				t.Errorf("signal after the end: got %v", err)
-			}
+			test.Eq(t, want, strings.Join(got, " "), test.Sprintf("kill mode %q reached %v", mode, got))
+			test.ErrorIs(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode), ErrEnded,
+				test.Sprint("signal after the end"))
 			h.destroy(c, st.ID)
-			if err := c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode); !errors.Is(err, ErrUnknownTask) {
-				t.Errorf("signal after destroy: got %v", err)
-			}
+			test.ErrorIs(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode), ErrUnknownTask,
+				test.Sprint("signal after destroy"))
 		}
 	})
 }
@@ -150,14 +147,13 @@ func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
 				eventually(t, name+" runs", func() bool { return len(sleepers(m)) == 1 })
 				switch how {
 				case "kill":
-					must(t, c.Kill(ctx(t), st.ID))
+					must.NoError(t, c.Kill(ctx(t), st.ID))
 				case "destroy":
 					h.destroy(c, st.ID)
 				default:
-					must(t, os.WriteFile(h.dir+"/"+m, nil, 0o600))
-					if e := h.wait(c, st.ID); e.Code != 4 {
-						t.Errorf("%s: exit %+v", name, e)
-					}
+					must.NoError(t, os.WriteFile(h.dir+"/"+m, nil, 0o600))
+					e := h.wait(c, st.ID)
+					test.Eq(t, 4, e.Code, test.Sprintf("%s: exit %+v", name, e))
 					h.destroy(c, st.ID)
 				}
 				if left := sleepers(m); len(left) > 0 {
@@ -179,10 +175,9 @@ func TestKill_EndsATreeThatKeepsForking(t *testing.T) {
 		m := mark()
 		st := h.launch(c, h.shell("while :; do setsid -f sleep "+m+"; sleep 0.005; done"))
 		eventually(t, "some run", func() bool { return len(sleepers(m)) > 5 })
-		must(t, c.Kill(ctx(t), st.ID))
-		if left := sleepers(m); len(left) > 0 {
-			t.Errorf("%d are left", len(left))
-		}
+		must.NoError(t, c.Kill(ctx(t), st.ID))
+		left := sleepers(m)
+		test.SliceEmpty(t, left, test.Sprintf("%d are left", len(left)))
 		if e := c.Exit(st.ID); e == nil || e.Signal != int(unix.SIGKILL) {
 			t.Errorf("exit is %+v", e)
 		}
@@ -201,12 +196,9 @@ func TestDestroy_IsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
 
 		stranger := h.client()
 		h.destroy(stranger, st.ID)
-		if left := sleepers(m); len(left) > 0 {
-			t.Errorf("left behind %v", left)
-		}
-		if _, err := os.Stat(h.store.TaskDir(st.ID)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("its directory: %v", err)
-		}
+		test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+		_, err := os.Stat(h.store.TaskDir(st.ID))
+		test.ErrorIs(t, err, fs.ErrNotExist, test.Sprint("its directory"))
 		h.destroy(stranger, st.ID)
 		h.destroy(stranger, "never/heard/of")
 	})
@@ -217,16 +209,16 @@ func TestDestroy_ReleasesWaiters(t *testing.T) {
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	ended, err := c.Exited(st.ID)
-	must(t, err)
+	must.NoError(t, err)
 	h.destroy(c, st.ID)
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
 		t.Error("still waiting")
 	}
-	if got := h.told(st.ID); len(got) != 1 || got[0].Signal != int(unix.SIGKILL) {
-		t.Errorf("told %+v", got)
-	}
+	got := h.told(st.ID)
+	must.SliceLen(t, 1, got, must.Sprint("told"))
+	test.Eq(t, int(unix.SIGKILL), got[0].Signal, test.Sprint("told"))
 }
 
 func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
@@ -240,16 +232,10 @@ func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	next.ID += "-next"
 	next.Command.Args = []string{"-c", "exec sleep 1000"}
 	h.launch(c, &next)
-	if left := sleepers(m); len(left) > 0 {
-		t.Errorf("the earlier run goes on: %v", left)
-	}
-	if e := c.Exit(next.ID); e != nil {
-		t.Errorf("the next run ended: %+v", e)
-	}
+	test.SliceEmpty(t, sleepers(m), test.Sprint("the earlier run goes on"))
+	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
 	h.destroy(c, st.ID) // must not touch the run that has its cgroup now
-	if e := c.Exit(next.ID); e != nil {
-		t.Errorf("the next run ended: %+v", e)
-	}
+	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
 	h.destroy(c, next.ID)
 }
 
@@ -260,9 +246,8 @@ func TestLaunch_TwiceIsOneTask(t *testing.T) {
 	st := h.shell("exec sleep " + m)
 	first := h.launch(c, st)
 	again, err := c.Launch(ctx(t), st)
-	if err != nil || again.Identity != first.Identity {
-		t.Errorf("got %+v, %v", again, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", again))
+	test.EqOp(t, first.Identity, again.Identity, test.Sprintf("got %+v", again))
 	eventually(t, "one runs", func() bool { return len(sleepers(m)) == 1 })
 	h.destroy(c, st.ID)
 }

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
@@ -55,23 +58,23 @@ func (h *host) startOld() {
 func (h *host) tryOld() *exec.Cmd {
 	h.t.Helper()
 	path, err := small()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	o := options{Dir: h.store.Dir, Build: "old", Idle: h.idle, Leaf: h.leaf}
 	if h.share != "" {
-		must(h.t, h.leaf.Create(noLimits))
+		must.NoError(h.t, h.leaf.Create(noLimits))
 	}
 	r, w, err := os.Pipe()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	defer r.Close()
 	cmd := exec.Command(path)
 	cmd.Args = o.arguments()
 	cmd.Env, err = o.environment()
-	must(h.t, err)
+	must.NoError(h.t, err)
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stderr = os.Stderr
-	must(h.t, cmd.Start())
+	must.NoError(h.t, cmd.Start())
 	w.Close()
-	must(h.t, h.leaf.Join(cmd.Process.Pid))
+	must.NoError(h.t, h.leaf.Join(cmd.Process.Pid))
 	said, _ := bufio.NewReader(r).ReadString('\n')
 	if said != "ready\n" && said != "busy\n" { // with one that is just ending
 		h.t.Fatalf("the old supervisor said %q", said)
@@ -114,47 +117,37 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 		if _, err := second.Adopt(ctx(t), tasks[0]); err != nil { // as a plugin that has just started
 			t.Error(err)
 		}
-		if got := second.buildOf(t); got != buildID() {
-			t.Fatalf("the supervisor's build is %q", got)
-		}
+		must.Eq(t, buildID(), second.buildOf(t), must.Sprint("the supervisor's build"))
 		h.mu.Lock()
-		if len(said) != 1 || !strings.HasPrefix(said[0], fmt.Sprintf("replaced the supervisor of another version (pid %d, "+
-			"build old)", pid)) {
-			t.Errorf("the client said %q", said)
-		}
+		must.SliceLen(t, 1, said, must.Sprint("the client said"))
+		test.StrHasPrefix(t, fmt.Sprintf("replaced the supervisor of another version (pid %d, "+
+			"build old)", pid), said[0],
+			test.Sprint("the client said"))
 		h.mu.Unlock()
-		if h.supervisor() != pid {
-			t.Error("its pid changed")
-		}
-		if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); strings.Contains(exe, "outrider-small") {
-			t.Errorf("it still runs %s", exe)
-		}
+		test.Eq(t, pid, h.supervisor(), test.Sprint("its pid changed"))
+		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		test.StrNotContains(t, exe, "outrider-small", test.Sprint("it still runs"))
 		for _, c := range []*Client{first, second} { // both come back
 			if stat, err := c.Adopt(ctx(t), ended); err != nil || stat.Exit == nil || stat.Exit.Code != 44 {
 				t.Errorf("a task that had ended: %+v, %v", stat, err)
 			}
 		}
 		eventually(t, "it has no more descriptors than before", func() bool { return count(t, pid, "fd") <= fds+1 })
-		must(t, os.WriteFile(file, nil, 0o600))
+		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		for i, st := range tasks {
-			if e := h.wait(first, st.ID); e.Code != i || e.Lost {
-				t.Errorf("task %d: exit %+v", i, e)
-			}
-			if out := h.output(st, "stdout"); out != "first\nlast\n" {
-				t.Errorf("task %d: output %q", i, out)
-			}
+			e := h.wait(first, st.ID)
+			must.Eq(t, i, e.Code, must.Sprintf("task %d: exit %+v", i, e))
+			test.False(t, e.Lost, test.Sprintf("task %d: exit %+v", i, e))
+			test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("task %d: output", i))
 			h.destroy(first, st.ID)
 		}
 		h.wait(first, talker.ID)
 		lines := strings.Split(h.output(talker, "stdout"), "\n")
 		for i, line := range lines[:len(lines)-1] {
-			if line != fmt.Sprint("line ", i+1) {
-				t.Fatalf("line %d of the output is %q", i+1, line)
-			}
+			must.Eq(t, fmt.Sprint("line ", i+1), line, must.Sprintf("line %d of the output", i+1))
 		}
-		if n := strings.TrimSpace(h.output(talker, "stderr")); n != fmt.Sprint(len(lines)-1) {
-			t.Errorf("it wrote %s lines, %d arrived", n, len(lines)-1)
-		}
+		n := strings.TrimSpace(h.output(talker, "stderr"))
+		test.Eq(t, fmt.Sprint(len(lines)-1), n, test.Sprintf("it wrote %s lines, %d arrived", n, len(lines)-1))
 		h.destroy(first, talker.ID)
 		h.destroy(first, ended.ID)
 	})
@@ -163,7 +156,7 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 func (c *Client) buildOf(t *testing.T) string {
 	t.Helper()
 	r, err := c.repeat(ctx(t), &request{Op: opHello})
-	must(t, err)
+	must.NoError(t, err)
 	return r.Hello.Build
 }
 
@@ -180,9 +173,9 @@ func TestUpgrade_KeepsAnExitExact(t *testing.T) {
 		second := h.client()
 		second.buildOf(t)
 		for i, st := range tasks {
-			if e := h.wait(first, st.ID); e.Code != i+1 || e.Lost {
-				t.Errorf("task %d: exit %+v", i, e)
-			}
+			e := h.wait(first, st.ID)
+			must.Eq(t, i+1, e.Code, must.Sprintf("task %d: exit %+v", i, e))
+			test.False(t, e.Lost, test.Sprintf("task %d: exit %+v", i, e))
 			h.destroy(first, st.ID)
 		}
 		first.Close()
@@ -205,16 +198,11 @@ func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 	}()
 	h.waitLauncher("launch:exec")
 	second := h.client() // it would upgrade, and does with the old one
-	if got := second.buildOf(t); got != "old" {
-		t.Errorf("the supervisor's build is %q", got)
-	}
-	if _, err := second.Adopt(ctx(t), st); err != nil {
-		t.Error(err)
-	}
+	test.Eq(t, "old", second.buildOf(t), test.Sprint("the supervisor's build"))
+	_, err := second.Adopt(ctx(t), st)
+	test.NoError(t, err)
 	h.endHung(hung)
-	if err := <-failed; err == nil {
-		t.Error("the hung launch succeeded")
-	}
+	test.Error(t, <-failed, test.Sprint("the hung launch succeeded"))
 	h.destroy(second, st.ID)
 }
 
@@ -224,17 +212,16 @@ func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	pid := h.supervisor()
 	f, err := os.Open("/etc/passwd")
-	must(t, err)
+	must.NoError(t, err)
 	defer f.Close()
 	l, err := c.connect(ctx(t))
-	must(t, err)
+	must.NoError(t, err)
 	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err,
 		wire.ErrLost) {
 		t.Errorf("got %v", err)
 	}
-	if h.supervisor() != pid || c.Exit(st.ID) != nil {
-		t.Error("something ended")
-	}
+	must.Eq(t, pid, h.supervisor(), must.Sprint("something ended"))
+	test.Nil(t, c.Exit(st.ID), test.Sprint("something ended"))
 	h.launch(c, h.shell("exit 0"))
 	h.destroy(c, st.ID)
 	for _, st := range h.states {

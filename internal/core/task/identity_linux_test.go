@@ -10,72 +10,58 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestIdentity_IsOfOneProcess(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
 	id, err := Identify(cmd.Process.Pid)
-	if err != nil || !id.Alive() {
-		t.Fatalf("%+v, %v", id, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", id))
+	must.True(t, id.Alive(), must.Sprintf("%+v", id))
 	for name, other := range map[string]Identity{
 		"started at another time": {BootID: id.BootID, PID: id.PID, Start: id.Start + 1},
 		"of another boot":         {BootID: "another", PID: id.PID, Start: id.Start},
 		"of no process":           {BootID: id.BootID},
 	} {
-		if other.Alive() {
-			t.Errorf("one %s is alive", name)
-		}
+		test.False(t, other.Alive(), test.Sprintf("one %s is alive", name))
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	if id.Alive() {
-		t.Error("alive after it was reaped")
-	}
+	test.False(t, id.Alive(), test.Sprint("alive after it was reaped"))
 }
 
 func TestReadStat_ReadsAwkwardNames(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	name := filepath.Join(t.TempDir(), "a) Z 1 (b")
-	if err := os.Symlink(sleep, name); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Symlink(sleep, name))
 	cmd := exec.Command(name, "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
 	st, err := ReadStat(cmd.Process.Pid)
-	if err != nil || st.Parent != os.Getpid() || st.Session != st.PID || st.Group != st.PID || st.Zombie {
-		t.Errorf("%+v, %v", st, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", st))
+	must.Eq(t, os.Getpid(), st.Parent, must.Sprintf("%+v", st))
+	must.Eq(t, st.PID, st.Session, must.Sprintf("%+v", st))
+	must.Eq(t, st.PID, st.Group, must.Sprintf("%+v", st))
+	test.False(t, st.Zombie, test.Sprintf("%+v", st))
 }
 
 func TestReadStat_HasAZombiesWaitStatus(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "exit 7")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	for {
 		st, err := ReadStat(cmd.Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if st.Zombie {
-			if ws := syscall.WaitStatus(st.ExitCode); !ws.Exited() || ws.ExitStatus() != 7 {
-				t.Errorf("wait status %#x", st.ExitCode)
-			}
+			ws := syscall.WaitStatus(st.ExitCode)
+			must.True(t, ws.Exited(), must.Sprintf("wait status %#x", st.ExitCode))
+			test.Eq(t, 7, ws.ExitStatus(), test.Sprintf("wait status %#x", st.ExitCode))
 			return
 		}
 	}
@@ -98,71 +84,52 @@ func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), leaderless+"=1")
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
 	state := func() (string, Stat) {
 		st, err := ReadStat(cmd.Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		_, after, _ := strings.Cut(string(b), ") ")
 		return after[:1], st
 	}
 	end := time.Now().Add(time.Minute)
 	for says, st := state(); says != "Z"; says, st = state() {
-		if st.Zombie || time.Now().After(end) {
-			t.Fatalf("with its main thread: %s, %+v", says, st)
-		}
+		must.False(t, st.Zombie, must.Sprintf("with its main thread: %s, %+v", says, st))
+		must.False(t, time.Now().After(end), must.Sprintf("with its main thread: %s, %+v", says, st))
 	}
-	if _, st := state(); st.Zombie {
-		t.Errorf("it runs, and is %+v", st)
-	}
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	_, st := state()
+	test.False(t, st.Zombie, test.Sprintf("it runs, and is %+v", st))
+	must.NoError(t, stdin.Close())
 	for _, st := state(); !st.Zombie; _, st = state() {
-		if time.Now().After(end) {
-			t.Fatalf("it has ended, and is %+v", st)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("it has ended, and is %+v", st))
 	}
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("it ended with %v", err)
-	}
+	err = cmd.Wait()
+	must.True(t, errors.As(err, &exit), must.Sprintf("it ended with %v", err))
+	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("it ended with %v", err))
 }
 
 func TestTree_HasAllDescendants(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "sh -c 'sleep 60 & echo; wait' & wait")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	id, err := Identify(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := out.Read(make([]byte, 1)); err != nil { // the innermost runs
 		t.Fatal(err)
 	}
 	tree := Tree(id)
-	if len(tree) != 3 || tree[0].PID != id.PID || tree[1].Parent != id.PID || tree[2].Parent != tree[1].PID {
-		t.Errorf("%+v", tree)
-	}
+	must.SliceLen(t, 3, tree)
+	must.Eq(t, id.PID, tree[0].PID)
+	must.Eq(t, id.PID, tree[1].Parent)
+	test.Eq(t, tree[1].PID, tree[2].Parent)
 	for _, st := range tree {
 		_ = syscall.Kill(st.PID, syscall.SIGKILL)
 	}
 	id.Start++
-	if got := Tree(id); got != nil {
-		t.Errorf("a tree of a process that is not there: %+v", got)
-	}
+	test.Nil(t, Tree(id), test.Sprint("a tree of a process that is not there"))
 }

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestStore_LoadsWhatWasSaved(t *testing.T) {
@@ -17,20 +19,15 @@ func TestStore_LoadsWhatWasSaved(t *testing.T) {
 		t.Fatalf("before: %v", err)
 	}
 	saved := &State{ID: id, AllocID: "9d0e6a3c", Task: "web", Command: Command{Path: "sleep", Env: []string{"A=", "B=c=d"}}}
-	if err := s.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.Save(saved))
 	got, err := s.Load(id)
-	if err != nil || got.ID != id || got.Command.Env[0] != "A=" || got.Version != StateVersion {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	if s.LoadExit(id) != nil {
-		t.Error("an exit, though none was saved")
-	}
+	must.NoError(t, err, must.Sprintf("%+v", got))
+	must.Eq(t, id, got.ID, must.Sprintf("%+v", got))
+	must.Eq(t, "A=", got.Command.Env[0], must.Sprintf("%+v", got))
+	must.Eq(t, StateVersion, got.Version, must.Sprintf("%+v", got))
+	test.Nil(t, s.LoadExit(id), test.Sprint("an exit, though none was saved"))
 	at := time.Now().Truncate(time.Second)
-	if err := s.SaveExit(id, &Exit{Code: 7, At: at}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.SaveExit(id, &Exit{Code: 7, At: at}))
 	if e := s.LoadExit(id); e == nil || e.Code != 7 || !e.At.Equal(at) {
 		t.Errorf("exit: %+v", e)
 	}
@@ -40,15 +37,10 @@ func TestStore_LoadsWhatWasSaved(t *testing.T) {
 			t.Errorf("%s: %v, %v", f, fi.Mode(), err)
 		}
 	}
-	if err := s.Remove(id); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Remove(id); err != nil {
-		t.Errorf("twice: %v", err)
-	}
-	if left, _ := os.ReadDir(filepath.Join(s.Dir, "tasks")); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
+	must.NoError(t, s.Remove(id))
+	test.NoError(t, s.Remove(id), test.Sprint("twice"))
+	left, _ := os.ReadDir(filepath.Join(s.Dir, "tasks"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
 }
 
 func TestStore_TellsUnreadableFromMissing(t *testing.T) {
@@ -63,19 +55,15 @@ func TestStore_TellsUnreadableFromMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Store{Dir: t.TempDir()}
-			if err := s.Save(&State{ID: "a/b/c"}); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, s.Save(&State{ID: "a/b/c"}))
+			must.NoError(t, os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(content), 0o600))
 			if _, err := s.Load("a/b/c"); !errors.Is(err, ErrBadState) {
 				t.Errorf("got %v", err)
 			}
 			states, unreadable, err := s.List()
-			if err != nil || len(states) != 0 || len(unreadable) != 1 {
-				t.Errorf("list: %v, %v, %v", states, unreadable, err)
-			}
+			must.NoError(t, err, must.Sprint("list"))
+			must.SliceEmpty(t, states, must.Sprint("list"))
+			test.SliceLen(t, 1, unreadable, test.Sprint("list"))
 		})
 	}
 }
@@ -85,9 +73,7 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 	st := &State{ID: "a/b/1", Request: "r"}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 	}
 	must(s.Save(st))
 	must(s.MarkUnclaimed(st.ID))
@@ -104,9 +90,8 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 		if err != nil || got.ID != "a/b/2" || got.Request != "r" || !s.Unclaimed("a/b/2") || s.LoadExit("a/b/2") == nil {
 			t.Errorf("%s: %+v, %v", when, got, err)
 		}
-		if _, err := s.Load("a/b/1"); !errors.Is(err, ErrNoState) {
-			t.Errorf("%s: of the old id there is %v", when, err)
-		}
+		_, err = s.Load("a/b/1")
+		test.ErrorIs(t, err, ErrNoState, test.Sprintf("%s: of the old id there", when))
 	}
 }
 
@@ -114,41 +99,32 @@ func TestStore_KeepsTheNameAfterAFailedRename(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	st := &State{ID: "a/b/1"}
 	for _, id := range []string{"a/b/1", "a/b/2"} {
-		if err := s.Save(&State{ID: id}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.Save(&State{ID: id}))
 	}
 	if err := s.Rename(st, "a/b/2"); err == nil || st.ID != "a/b/1" {
 		t.Errorf("%v, and the id is %s", err, st.ID)
 	}
 	for _, id := range []string{"a/b/1", "a/b/2"} {
-		if got, err := s.Load(id); err != nil || got.ID != id {
-			t.Errorf("%+v, %v", got, err)
-		}
+		got, err := s.Load(id)
+		must.NoError(t, err, must.Sprintf("%+v", got))
+		test.Eq(t, id, got.ID, test.Sprintf("%+v", got))
 	}
 }
 
 func TestStore_KeepsAClaim(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
-	if err := s.Claim("a/b/c"); err != nil {
-		t.Errorf("of nothing: %v", err)
-	}
-	if err := s.Save(&State{ID: "a/b/c"}); err != nil {
-		t.Fatal(err)
-	}
+	test.NoError(t, s.Claim("a/b/c"), test.Sprint("of nothing"))
+	must.NoError(t, s.Save(&State{ID: "a/b/c"}))
 	if s.Unclaimed("a/b/c") { // as of an earlier version
 		t.Error("without a mark nobody may be asked to forget it")
 	}
-	if err := s.MarkUnclaimed("a/b/c"); err != nil || !s.Unclaimed("a/b/c") {
-		t.Fatalf("%v", err)
-	}
+	must.NoError(t, s.MarkUnclaimed("a/b/c"))
+	must.True(t, s.Unclaimed("a/b/c"))
 	for range 2 {
-		if err := s.Claim("a/b/c"); err != nil || s.Unclaimed("a/b/c") {
-			t.Errorf("%v", err)
-		}
-		if err := s.Save(&State{ID: "a/b/c"}); err != nil || s.Unclaimed("a/b/c") {
-			t.Errorf("after another Save: %v", err)
-		}
+		must.NoError(t, s.Claim("a/b/c"))
+		test.False(t, s.Unclaimed("a/b/c"))
+		must.NoError(t, s.Save(&State{ID: "a/b/c"}), must.Sprint("after another Save"))
+		test.False(t, s.Unclaimed("a/b/c"), test.Sprint("after another Save"))
 	}
 }
 
@@ -158,13 +134,11 @@ func TestStore_KeepsDevices(t *testing.T) {
 		Devices: []Device{{HostPath: "/dev/nomad-usb/1/tty", TaskPath: "/dev/zigbee/tty"}},
 		Mounts:  []Mount{{Source: "/dev/nomad-usb/1/bus", Target: "/dev/bus/usb", ReadOnly: true}},
 	}
-	if err := s.Save(&State{ID: "a/b/c", Command: c}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.Save(&State{ID: "a/b/c", Command: c}))
 	got, err := s.Load("a/b/c")
-	if err != nil || !slices.Equal(got.Command.Devices, c.Devices) || !slices.Equal(got.Command.Mounts, c.Mounts) {
-		t.Errorf("%+v, %v", got, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", got))
+	must.SliceEqOp(t, c.Devices, got.Command.Devices, must.Sprintf("%+v", got))
+	test.SliceEqOp(t, c.Mounts, got.Command.Mounts, test.Sprintf("%+v", got))
 }
 
 func TestOwnMounts_AreForOtherPaths(t *testing.T) {
@@ -174,23 +148,17 @@ func TestOwnMounts_AreForOtherPaths(t *testing.T) {
 		true:  {{Devices: []Device{here, there}}, {Mounts: []Mount{{Source: "/a", Target: "/b"}}}},
 	} {
 		for _, c := range list {
-			if c.OwnMounts() != want {
-				t.Errorf("%+v: want %v", c, want)
-			}
+			test.Eq(t, want, c.OwnMounts(), test.Sprintf("%+v", c))
 		}
 	}
 }
 
 func TestStore_ReadsAnOlderVersion(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
-	if err := os.MkdirAll(s.TaskDir("a/b/c"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(s.TaskDir("a/b/c"), 0o700))
 	old := `{"version":0,"id":"a/b/c","a_field_that_went":1}`
-	if err := os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(old), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if st, err := s.Load("a/b/c"); err != nil || st.ID != "a/b/c" {
-		t.Errorf("%+v, %v", st, err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "task.json"), []byte(old), 0o600))
+	st, err := s.Load("a/b/c")
+	must.NoError(t, err, must.Sprintf("%+v", st))
+	test.Eq(t, "a/b/c", st.ID, test.Sprintf("%+v", st))
 }

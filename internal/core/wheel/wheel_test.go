@@ -5,6 +5,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const python = "/usr/bin/python3"
@@ -17,12 +20,8 @@ func TestWheel_IsValidAndIsBuiltFromItsSource(t *testing.T) {
 	dir := t.TempDir()
 	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"},
 		Files: map[string]string{"more/words.txt": "full\n"}}
-	if err := w.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteSource(dir, "import builtins; builtins.ran = True"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, w.Write(dir))
+	must.NoError(t, w.WriteSource(dir, "import builtins; builtins.ran = True"))
 	const check = `import base64, builtins, csv, hashlib, os, sys, tarfile, zipfile
 dir, file = sys.argv[1:]
 wheel = os.path.join(dir, file)
@@ -44,18 +43,13 @@ os.mkdir(os.path.join(dir, "built"))
 assert backend.build_wheel(os.path.join(dir, "built")) == file and builtins.ran
 assert open(os.path.join(dir, "built", file), "rb").read() == open(wheel, "rb").read()
 `
-	if out, err := exec.Command(python, "-I", "-c", check, dir, w.File()).CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-	if err := (Wheel{Name: "package", Version: "1",
-		Files: map[string]string{"package/__init__.py": ""}}).Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"),
-		filepath.Join(dir, "out")).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "out/package.py")); err == nil {
-		t.Error("a package is beside a module of its name")
-	}
+	out, err := exec.Command(python, "-I", "-c", check, dir, w.File()).CombinedOutput()
+	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
+	must.NoError(t, (Wheel{Name: "package", Version: "1",
+		Files: map[string]string{"package/__init__.py": ""}}).Write(dir))
+	out, err = exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"),
+		filepath.Join(dir, "out")).CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%v: %s", err, out))
+	_, err = os.Stat(filepath.Join(dir, "out/package.py"))
+	test.Error(t, err, test.Sprint("a package is beside a module of its name"))
 }

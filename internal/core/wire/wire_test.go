@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,23 +33,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func pair(t *testing.T) (a, b *Transport) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	must.NoError(t, err)
 	var conns [2]*Transport
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")
 		c, err := net.FileConn(f)
 		f.Close()
-		must(t, err)
+		must.NoError(t, err)
 		conns[i] = New(c.(*net.UnixConn))
 		t.Cleanup(conns[i].Shut)
 	}
@@ -58,43 +53,37 @@ func TestTransport_DeliversDescriptorsWithTheirMessage(t *testing.T) {
 	a, b := pair(t)
 	for _, text := range []string{"one", "two", "three"} {
 		r, w, err := os.Pipe()
-		must(t, err)
+		must.NoError(t, err)
 		_, err = w.WriteString(text)
-		must(t, err)
+		must.NoError(t, err)
 		w.Close()
-		must(t, a.Send(text, r))
+		must.NoError(t, a.Send(text, r))
 		r.Close()
 	}
 	for range 3 {
 		var text string
-		must(t, b.Receive(&text))
+		must.NoError(t, b.Receive(&text))
 		files := b.Take(1)
-		if len(files) != 1 {
-			t.Fatalf("%q came with %d descriptors", text, len(files))
-		}
+		must.SliceLen(t, 1, files, must.Sprintf("%q came with %d descriptors", text, len(files)))
 		got, err := io.ReadAll(files[0])
 		files[0].Close()
-		must(t, err)
-		if string(got) != text {
-			t.Errorf("%q came with the descriptor of %q", text, got)
-		}
+		must.NoError(t, err)
+		test.Eq(t, text, string(got), test.Sprintf("%q came with the descriptor of %q", text, got))
 	}
 }
 
 // What can't be received would be made good by the next message's descriptor.
 func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	a, b := pair(t)
-	must(t, a.Send("first", os.Stdin))
-	must(t, a.Send("second", os.Stdin))
+	must.NoError(t, a.Send("first", os.Stdin))
+	must.NoError(t, a.Send("second", os.Stdin))
 	var before unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	must.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
 	var text string
 	err := b.Receive(&text)
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
-	if !errors.Is(err, errTruncated) {
-		t.Errorf("%q was received, %v", text, err)
-	}
+	must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	test.ErrorIs(t, err, errTruncated, test.Sprintf("%q was received", text))
 }
 
 // A message of some MiB with descriptors goes in several parts.
@@ -110,17 +99,13 @@ func TestTransport_SendsALargeMessageWithDescriptors(t *testing.T) {
 		sent <- a.Send(want, files...)
 	}()
 	var got string
-	must(t, b.Receive(&got))
-	must(t, <-sent)
-	if got != want {
-		t.Errorf("%d bytes arrived of %d", len(got), len(want))
-	}
+	must.NoError(t, b.Receive(&got))
+	must.NoError(t, <-sent)
+	test.Eq(t, want, got, test.Sprintf("%d bytes arrived of %d", len(got), len(want)))
 	for _, row := range []struct{ asked, want int }{{0, 0}, {2, 2}, {MaxFDs, MaxFDs - 2}, {1, 0}} {
 		files := b.Take(row.asked)
 		CloseAll(files)
-		if len(files) != row.want {
-			t.Errorf("%d descriptors, want %d", len(files), row.want)
-		}
+		test.SliceLen(t, row.want, files, test.Sprintf("%d descriptors", len(files)))
 	}
 }
 
@@ -136,7 +121,7 @@ func as(t *testing.T, uid uintptr, f func() error) {
 		}
 		done <- f()
 	}()
-	must(t, <-done)
+	must.NoError(t, <-done)
 }
 
 const stranger = 65534
@@ -146,13 +131,13 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 		t.Skip("needs root to be another user, too")
 	}
 	dir, err := os.MkdirTemp("", "wire")
-	must(t, err)
+	must.NoError(t, err)
 	defer os.RemoveAll(dir)
-	must(t, os.Chmod(dir, 0o777))
+	must.NoError(t, os.Chmod(dir, 0o777))
 	path := filepath.Join(dir, "socket")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	must(t, os.Chmod(path, 0o777))
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(path, 0o777))
 	served, ended := make(chan *Transport), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -169,23 +154,23 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 		return nil
 	})
 	own, err := Dial(path)
-	must(t, err)
+	must.NoError(t, err)
 	defer own.Shut()
 	(<-served).Shut()
 
 	// without descriptors it waits until there are some
 	late, err := net.FileConn(socket(t))
-	must(t, err)
+	must.NoError(t, err)
 	defer late.Close()
 	var before unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	must.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
 	raw, err := late.(*net.UnixConn).SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), &unix.SockaddrUnix{Name: path}) }))
-	must(t, err)
+	must.NoError(t, err)
+	must.NoError(t, raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), &unix.SockaddrUnix{Name: path}) }))
+	must.NoError(t, err)
 	time.Sleep(30 * time.Millisecond)
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 	(<-served).Shut()
 
 	l.Close()
@@ -197,23 +182,18 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 		}
 		return err
 	})
-	if w, err := Dial(path); err == nil || !strings.Contains(err.Error(), "user 65534's") {
-		t.Errorf("a stranger's socket: %v, %v", w, err)
-	}
-	if err := own.OwnPeer(); err != nil {
-		t.Error(err)
-	}
+	w, err := Dial(path)
+	test.ErrorContains(t, err, "user 65534's", test.Sprintf("a stranger's socket: %v", w))
+	test.NoError(t, own.OwnPeer())
 	own.Shut()
-	if own.OwnPeer() == nil {
-		t.Error("a closed connection has a peer")
-	}
+	test.Error(t, own.OwnPeer(), test.Sprint("a closed connection has a peer"))
 }
 
 // socket is one that is not connected yet.
 func socket(t *testing.T) *os.File {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	must.NoError(t, err)
 	f := os.NewFile(uintptr(fd), "socket")
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -223,16 +203,13 @@ func TestKillPeer_FindsAProcessByItsPidOnOldKernels(t *testing.T) {
 	cmd, path := listener(t)
 	c := dial(t, path)
 	fd, err := c.peerByPid()
-	must(t, err)
+	must.NoError(t, err)
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
 	defer pidfd.Close()
-	must(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
-		t.Errorf("it ended with %v", err)
-	}
-	if fd, err := c.peerByPid(); !errors.Is(err, ErrPeerGone) {
-		t.Errorf("its peer is gone: %d, %v", fd, err)
-	}
+	must.NoError(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	test.EqError(t, cmd.Wait(), "signal: killed", test.Sprint("it ended with"))
+	fd, err = c.peerByPid()
+	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("its peer is gone: %d", fd))
 }
 
 func listener(t *testing.T) (cmd *exec.Cmd, path string) {
@@ -241,8 +218,8 @@ func listener(t *testing.T) (cmd *exec.Cmd, path string) {
 	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), listenVar+"="+path)
 	stdin, err := cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
 	return cmd, path
 }
@@ -256,26 +233,23 @@ func dial(t *testing.T, path string) *Transport {
 			t.Cleanup(w.Shut)
 			return w
 		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
+		must.False(t, time.Now().After(end), must.Sprint(err))
 	}
 }
 
 func TestKillPeer_KillsAListenerThatDoesNotAccept(t *testing.T) {
 	cmd, path := listener(t)
 	c := dial(t, path)
-	must(t, c.OwnPeer())
-	must(t, unix.Kill(cmd.Process.Pid, unix.SIGSTOP))
+	must.NoError(t, c.OwnPeer())
+	must.NoError(t, unix.Kill(cmd.Process.Pid, unix.SIGSTOP))
 	pidfd, err := c.KillPeer()
-	must(t, err)
+	must.NoError(t, err)
 	defer pidfd.Close()
 	if err := cmd.Wait(); cmd.ProcessState.Sys() == nil || err == nil || err.Error() != "signal: killed" {
 		t.Errorf("it ended with %v", err)
 	}
-	if again, err := c.KillPeer(); !errors.Is(err, ErrPeerGone) {
-		t.Errorf("a second kill: %v, %v", again, err)
-	}
+	again, err := c.KillPeer()
+	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("a second kill: %v", again))
 }
 
 func TestCalls_ReturnErrLost(t *testing.T) {
@@ -288,14 +262,8 @@ func TestCalls_ReturnErrLost(t *testing.T) {
 	}()
 	<-sent
 	calls.Lose()
-	if err := <-result; !errors.Is(err, ErrLost) {
-		t.Errorf("the call under way: %v", err)
-	}
-	if _, err := calls.Do(context.Background(), func(uint64) error { t.Error("sent"); return nil }); !errors.Is(err,
-		ErrLost) {
-		t.Errorf("the next call: %v", err)
-	}
-	if calls.Answer(1, 1) {
-		t.Error("an answer was taken that nobody waits for")
-	}
+	test.ErrorIs(t, <-result, ErrLost, test.Sprint("the call under way"))
+	_, err := calls.Do(context.Background(), func(uint64) error { t.Error("sent"); return nil })
+	test.ErrorIs(t, err, ErrLost, test.Sprint("the next call"))
+	test.False(t, calls.Answer(1, 1), test.Sprint("an answer was taken that nobody waits for"))
 }

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test/must"
 )
 
 func TestRead_FindsThisProcessAndItsParent(t *testing.T) {
@@ -13,14 +15,12 @@ func TestRead_FindsThisProcessAndItsParent(t *testing.T) {
 		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 		return string(out), err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, p := range all {
 		if p.PID == os.Getpid() {
-			if p.PPID != os.Getppid() || p.RSS == 0 || !strings.Contains(p.Args, ".test") {
-				t.Fatalf("read %+v", p)
-			}
+			must.Eq(t, os.Getppid(), p.PPID, must.Sprintf("read %+v", p))
+			must.NotEq(t, 0, p.RSS, must.Sprintf("read %+v", p))
+			must.StrContains(t, p.Args, ".test", must.Sprintf("read %+v", p))
 			return
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -157,9 +159,7 @@ func shared(t *testing.T) *node {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("/tmp", "usbvm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users look for their directory
 		t.Fatal(err)
 	}
@@ -175,9 +175,7 @@ func shared(t *testing.T) *node {
 			plugin("nomad-device-usb", config),
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Logf("the agent was ready after %.1f s", time.Since(begin).Seconds())
 	started = &node{Agent: a}
 	return started

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -46,13 +48,9 @@ func clientConfig(t *testing.T) string {
 	files := map[string]bool{"/etc/passwd": true, "/etc/group": true}
 	for _, name := range []string{"sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id"} {
 		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		out, err := exec.Command("ldd", path).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		files["/bin/"+name] = true
 		for _, f := range strings.Fields(string(out)) {
 			if strings.HasPrefix(f, "/") {
@@ -62,9 +60,7 @@ func clientConfig(t *testing.T) string {
 	}
 	for _, f := range slices.Sorted(maps.Keys(files)) {
 		real, err := filepath.EvalSymlinks(f) // Nomad would copy the link
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		fmt.Fprintf(&b, "    %q = %q\n", real, f)
 	}
 	b.WriteString("  }\n}\n")
@@ -79,9 +75,7 @@ func eventually(t testing.TB, within time.Duration, f func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %v", within, err)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("not within %v: %v", within, err))
 	}
 }
 
@@ -214,9 +208,8 @@ func (n *node) submit(t testing.TB, s spec) *task {
 		Delay: new(50 * time.Millisecond)}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	job := api.NewBatchJob(x.job, x.job, "global", 50).AddTaskGroup(group)
-	if _, _, err := n.Client().Jobs().Register(job, nil); err != nil {
-		t.Fatalf("failed to register job: %v", err)
-	}
+	_, _, err := n.Client().Jobs().Register(job, nil)
+	must.NoError(t, err, must.Sprint("failed to register job"))
 	t.Cleanup(func() { x.stop(t) })
 	return x
 }
@@ -270,9 +263,7 @@ func (x *task) ended(t testing.TB) string {
 	x.placed(t)
 	eventually(t, 2*time.Minute, func() error { return x.is("dead") })
 	st, err := x.state()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if st.Failed {
 		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
 	}
@@ -327,17 +318,14 @@ func (x *task) goesOn(t testing.TB) {
 
 func (x *task) restart(t testing.TB) {
 	t.Helper()
-	if err := x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil))
 }
 
 // stop stops the job and waits for the end of its task.
 func (x *task) stop(t testing.TB) {
 	t.Helper()
-	if _, _, err := x.n.Client().Jobs().Deregister(x.job, false, nil); err != nil {
-		t.Error(err)
-	}
+	_, _, err := x.n.Client().Jobs().Deregister(x.job, false, nil)
+	test.NoError(t, err)
 	if x.alloc != "" {
 		eventually(t, time.Minute, func() error { return x.is("dead") })
 	}

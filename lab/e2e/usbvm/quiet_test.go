@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // quietEnv is how long the node is watched, such as 10m; the plugin looks by itself
@@ -24,24 +27,18 @@ func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
 	newStick(t, "cycled", 0).plug(t)
 	n.offers(t, "cycled", 1)
 	before := n.changes(t)
-	if before == 0 {
-		t.Fatal("the agent's log does not tell of the stick: the test proves nothing")
-	}
+	must.NotEq(t, 0, before, must.Sprint("the agent's log does not tell of the stick: the test proves nothing"))
 	hubs, err := filepath.Glob("/sys/bus/usb/devices/usb*/uevent")
-	if err != nil || len(hubs) == 0 {
-		t.Fatalf("there is no USB hub: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("there is no USB hub"))
+	must.SliceNotEmpty(t, hubs, must.Sprint("there is no USB hub"))
 	looks := 0
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Second) {
 		// the kernel says that something has changed, and nothing has
-		if err := os.WriteFile(hubs[0], []byte("change"), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(hubs[0], []byte("change"), 0))
 		looks++
 	}
-	if after := n.changes(t); after != before {
-		t.Errorf("the node was updated %d times", after-before)
-	}
+	after := n.changes(t)
+	test.Eq(t, before, after, test.Sprintf("the node was updated %d times", after-before))
 	t.Logf("no update of the node in %v, though the plugin was told to look %d times", long, looks)
 }
 
@@ -50,8 +47,6 @@ func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
 func (n *node) changes(t *testing.T) int {
 	t.Helper()
 	var log strings.Builder
-	if err := n.Logs(t.Context(), &log, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Logs(t.Context(), &log, false))
 	return strings.Count(log.String(), "new devices detected")
 }

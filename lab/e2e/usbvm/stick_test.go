@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
@@ -59,9 +61,7 @@ func newStick(t *testing.T, kind string, port int) *stick {
 func newStickOf(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	t.Helper()
 	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	s := &stick{Gadget: g, port: port}
 	done := make(chan struct{})
 	var listeners sync.WaitGroup
@@ -71,9 +71,7 @@ func newStickOf(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	t.Cleanup(func() {
 		close(done)
 		listeners.Wait()
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Close())
 	})
 	return s
 }
@@ -133,16 +131,12 @@ func open(path string) (*os.File, error) {
 
 func (s *stick) plug(t *testing.T) {
 	t.Helper()
-	if err := s.Plug(s.port); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.Plug(s.port))
 }
 
 func (s *stick) unplug(t *testing.T) {
 	t.Helper()
-	if err := s.Unplug(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.Unplug())
 }
 
 // hearsAnew waits until this comes out that had not before.

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -71,19 +74,13 @@ func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 
 	pid := func() int {
 		pids, err := n.PluginPIDs(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return pids["nomad-device-usb"]
 	}
 	old := pid()
 	p, err := os.FindProcess(old)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, p.Kill())
 	eventually(t, time.Minute, func() error {
 		if now := pid(); now == 0 || now == old {
 			return fmt.Errorf("the plugin's process is %d", now)
@@ -93,16 +90,11 @@ func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 	n.awaitSeen(t, id("kept"), true)
 	s.hearsAnew(t, "word")
 
-	if err := n.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Kill(t.Context()))
 	s.hearsAnew(t, "word")
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := agent.WaitHealthy(t.Context(), n.Agent); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, n.Start(t.Context()))
+	_, err = agent.WaitHealthy(t.Context(), n.Agent)
+	must.NoError(t, err)
 	eventually(t, 2*time.Minute, func() error { return x.is("running") })
 	n.awaitSeen(t, id("kept"), true)
 	s.hearsAnew(t, "word")
@@ -146,12 +138,10 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 			x := n.submit(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
 			got := x.ended(t)
 			list, details, _ := strings.Cut(got, "\n")
-			if !strings.Contains(list, "1d6b:0104") || strings.Count("\n"+details, "\nBus ") != 1 {
-				t.Errorf("it finds\n%s", got)
-			}
-			if !strings.Contains(details, "KEY1") {
-				t.Errorf("it can't ask its device for its serial number:\n%s", got)
-			}
+			must.StrContains(t, list, "1d6b:0104", must.Sprintf("it finds\n%s", got))
+			test.Eq(t, 1, strings.Count("\n"+details, "\nBus "), test.Sprintf("it finds\n%s", got))
+			test.StrContains(t, details, "KEY1",
+				test.Sprintf("it can't ask its device for its serial number:\n%s", got))
 		})
 	}
 }
@@ -174,12 +164,8 @@ func TestUSB_RunningTaskRegainsDeviceAfterReplug(t *testing.T) {
 	s.plug(t)
 	n.awaitSeen(t, id("again"), true)
 	s.hearsAnew(t, "word")
-	if err := x.is("running"); err != nil {
-		t.Error(err)
-	}
-	if got := between.heard(); got != "" {
-		t.Errorf("the stick that came between got %q", got)
-	}
+	test.NoError(t, x.is("running"))
+	test.Eq(t, "", between.heard(), test.Sprint("the stick that came between"))
 }
 
 // Two sticks are pulled, and plugged in again each in the other's port, so that each has
@@ -222,9 +208,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			two[i].hearsAnew(t, fmt.Sprintf("for-%d", i+1))
 		}
 	}
-	if swaps == 0 {
-		t.Error("no stick got the other's number: the test tests nothing")
-	}
+	test.NotEq(t, 0, swaps, test.Sprint("no stick got the other's number: the test tests nothing"))
 	for i, s := range two {
 		if strings.Contains(s.heard(), fmt.Sprintf("for-%d", 2-i)) {
 			t.Errorf("stick %s got what was for the other", ids[i])
@@ -243,16 +227,14 @@ func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
 	s.unplug(t)
 	n.offers(t, "pulled", 0) // once the grace is over
 	waits := n.submit(t, spec{device: "pulled", script: "true"})
-	if err := x.is("running"); err != nil {
-		t.Errorf("Nomad's policy is to let it run: %v", err)
-	}
+	test.NoError(t, x.is("running"), test.Sprint("Nomad's policy is to let it run"))
 	s.plug(t)
 	n.offers(t, "pulled", 1)
 	s.hearsAnew(t, "word")
 	// it was never free
-	if list, _, err := n.Client().Jobs().Allocations(waits.job, false, nil); err != nil || len(list) > 0 {
-		t.Errorf("another job was placed: %v, %v", list, err)
-	}
+	list, _, err := n.Client().Jobs().Allocations(waits.job, false, nil)
+	must.NoError(t, err, must.Sprint("another job was placed"))
+	test.SliceEmpty(t, list, test.Sprint("another job was placed"))
 	x.stop(t)
 	waits.ended(t)
 }
@@ -276,13 +258,10 @@ func TestUSB_TwinsDifferByPort(t *testing.T) {
 			word := fmt.Sprintf("round %d for %d", round, i)
 			x := n.submit(t, spec{device: "twin", id: id, script: `echo $USB_TWIN_ID; echo "` + word +
 				`" >$USB_TWIN_TTY; sleep 0.2`})
-			if got := x.ended(t); got != id+"\n" {
-				t.Errorf("the job of %s has %q", id, got)
-			}
+			test.Eq(t, id+"\n", x.ended(t), test.Sprintf("the job of %s has", id))
 			twins[i].hears(t, word)
-			if strings.Contains(twins[1-i].heard(), word) {
-				t.Errorf("the word for %s came out of the other", id)
-			}
+			test.StrNotContains(t, twins[1-i].heard(), word,
+				test.Sprintf("the word for %s came out of the other", id))
 		}
 		if round == 0 {
 			for _, s := range twins {
@@ -296,11 +275,8 @@ func TestUSB_TwinsDifferByPort(t *testing.T) {
 func TestUSB_AdapterAnswersTask(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
-	if ids := n.offers(t, "ftdi", 1); ids[0] != "0403:6001:"+ftdiSerial {
-		t.Errorf("it is %s", ids[0])
-	}
+	ids := n.offers(t, "ftdi", 1)
+	test.Eq(t, "0403:6001:"+ftdiSerial, ids[0], test.Sprint("it"))
 	x := n.submit(t, spec{device: "ftdi", script: `exec 3<>$USB_FTDI_TTY; stty raw -echo <&3; echo "there and back" >&3; timeout --foreground 60 head -n 1 <&3`})
-	if got := x.ended(t); got != "there and back\n" {
-		t.Errorf("it answers %q", got)
-	}
+	test.Eq(t, "there and back\n", x.ended(t), test.Sprint("it answers"))
 }

@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // TestLab_RunsInVM does what a developer does, without a terminal.
@@ -20,13 +23,9 @@ func TestLab_RunsInVM(t *testing.T) {
 	cmd.Env = append(os.Environ(), "NO_COLOR=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	defer func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
 	// the whole group: what mage has started holds the pipe open
@@ -45,23 +44,18 @@ func TestLab_RunsInVM(t *testing.T) {
 			break
 		}
 	}
-	if address == "" {
-		t.Fatalf("it does not say where the agent is:\n%s", said)
-	}
+	must.NotEq(t, "", address, must.Sprintf("it does not say where the agent is:\n%s", said))
 	resp, err := http.Get(address + "/v1/nodes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	body, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
-	if err != nil || !strings.Contains(string(body), `"outrider-vm"`) || !strings.Contains(string(body), `"exec-lite"`) {
-		t.Errorf("the nodes: %s, %v", body, err)
-	}
+	must.NoError(t, err, must.Sprintf("the nodes: %s", body))
+	must.StrContains(t, string(body), `"outrider-vm"`, must.Sprintf("the nodes: %s", body))
+	test.StrContains(t, string(body), `"exec-lite"`, test.Sprintf("the nodes: %s", body))
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil { // as ^C
 		t.Fatal(err)
 	}
 	rest, err := io.ReadAll(out)
-	if err != nil || !strings.Contains(string(rest), "The VM is gone") {
-		t.Errorf("at the end it says %q, %v", rest, err)
-	}
+	must.NoError(t, err, must.Sprintf("at the end it says %q", rest))
+	test.StrContains(t, string(rest), "The VM is gone", test.Sprintf("at the end it says %q", rest))
 }

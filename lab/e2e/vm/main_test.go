@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
@@ -17,9 +19,7 @@ func eventually(t testing.TB, within time.Duration, f func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %v", within, err)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("not within %v: %v", within, err))
 	}
 }
 
@@ -27,8 +27,6 @@ func eventually(t testing.TB, within time.Duration, f func() error) {
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := build.Root(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return root
 }

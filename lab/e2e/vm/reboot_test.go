@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
@@ -39,9 +41,8 @@ func newHost(t *testing.T) *host {
 	cmd := exec.Command("go", "build", "-o", h.ctl, "./vm/vmctl")
 	cmd.Dir = filepath.Join(repository(t), "lab")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build vmctl: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprintf("failed to build vmctl: %v\n%s", err, out))
 	return h
 }
 
@@ -174,9 +175,8 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.plug(0, 1)
 	ids := twins(t, c)
 	for i, id := range ids {
-		if _, _, err := c.Jobs().Register(writer(fmt.Sprint("job", i), id), nil); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := c.Jobs().Register(writer(fmt.Sprint("job", i), id), nil)
+		must.NoError(t, err)
 	}
 	h.eachHasItsOwn()
 	h.cutPower()
@@ -185,9 +185,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.plug(1, 0) // the kernel numbers them the other way round
 	c = h.client(h.run(nil, h.ctl, "agent", "start", agentDir))
 	h.eachHasItsOwn()
-	if now := twins(t, c); !slices.Equal(now, ids) {
-		t.Errorf("their ids were %q and are %q", ids, now)
-	}
+	test.SliceEqOp(t, ids, twins(t, c), test.Sprintf("their ids were %q and are", ids))
 	for i := range ids {
 		eventually(t, 5*time.Minute, func() error { // the server hears of the tasks after they have started
 			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)

@@ -4,17 +4,16 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"testing"
+
+	"github.com/shoenig/test/must"
 )
 
 func TestLock_WaitsForTheHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock, err := Lock(t.Context(), path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	told := make(chan bool, 1)
 	done := make(chan error)
@@ -24,13 +23,9 @@ func TestLock_WaitsForTheHolder(t *testing.T) {
 	}()
 	<-told // it waits, and says so
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatalf("the waiting lock ended with %v", err)
-	}
+	must.ErrorIs(t, <-done, context.Canceled, must.Sprint("the waiting lock ended with"))
 	unlock()
 	again, err := Lock(t.Context(), path, func() { t.Error("waits for nobody") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	again()
 }

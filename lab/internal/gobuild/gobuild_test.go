@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestBuild_ReportsItsProgress(t *testing.T) {
@@ -19,14 +21,10 @@ func TestBuild_ReportsItsProgress(t *testing.T) {
 	text := "go: downloading a.example/b v1.0.0\na/b\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
 	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)),
 		func(what string) { told = append(told, what) })
-	if want := []string{"# a/d", "./x.go:1:2: undefined: y"}; !slices.Equal(messages, want) {
-		t.Errorf("messages %q, want %q", messages, want)
-	}
+	test.SliceEqOp(t, []string{"# a/d", "./x.go:1:2: undefined: y"}, messages, test.Sprint("messages"))
 	want := []string{"downloading a.example/b v1.0.0", "packages compiled: 1 of at most 9",
 		"packages compiled: 2 of at most 9"}
-	if !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
-	}
+	test.SliceEqOp(t, want, told, test.Sprint("told"))
 }
 
 func TestBuild_ReportsProgressWhileSilent(t *testing.T) {
@@ -38,9 +36,7 @@ func TestBuild_ReportsProgressWhileSilent(t *testing.T) {
 		stop := b.report(&doing)
 		time.Sleep(2*Every + time.Second)
 		stop()
-		if want := []string{"linking", "linking"}; !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
-		}
+		test.SliceEqOp(t, []string{"linking", "linking"}, told, test.Sprint("told"))
 	})
 }
 
@@ -48,9 +44,7 @@ func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
 	dir := t.TempDir()
 	// a go command that ends when it is asked to
 	const script = "#!/bin/sh\ntrap 'echo asked >\"$OUT\"; kill $!; exit 1' INT\nsleep 600 & wait\n"
-	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	out := filepath.Join(dir, "out")
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -66,9 +60,7 @@ func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
 func TestBuild_EndsAfterALongLine(t *testing.T) {
 	dir := t.TempDir()
 	const script = "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 var seconds = regexp.MustCompile(`\d+\.\d s`)
@@ -45,9 +48,7 @@ func TestPrinter_PrintsPlainLinesWithoutATerminal(t *testing.T) {
 		"ok     Building it: 2 files (N s)\n" +
 		"failed Starting it (N s)\n" +
 		"done\n"
-	if got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	test.Eq(t, want, got, test.Sprintf("got\n%swant", got))
 }
 
 func TestPrinter_MarksStepsOnATerminal(t *testing.T) {
@@ -55,20 +56,14 @@ func TestPrinter_MarksStepsOnATerminal(t *testing.T) {
 	got := run(terminal(&b), &b)
 	for _, want := range []string{" • Building it …", "\r\033[K ✓ Building it: 2 files (N s)\n",
 		"\r\033[K ✗ Starting it (N s)\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q in it", got, want)
-		}
+		test.StrContains(t, got, want)
 	}
-	if strings.Contains(got, "\033[3") {
-		t.Errorf("colour without being asked: %q", got)
-	}
+	test.StrNotContains(t, got, "\033[3", test.Sprint("colour without being asked"))
 }
 
 func TestPrinter_UsesColourOnTerminalsOnly(t *testing.T) {
 	var b bytes.Buffer
-	if got := run(colored(&b), &b); !strings.Contains(got, "\033[32m✓\033[0m") {
-		t.Errorf("no green mark in %q", got)
-	}
+	test.StrContains(t, run(colored(&b), &b), "\033[32m✓\033[0m", test.Sprint("no green mark in"))
 }
 
 func TestPrinter_ShowsProgressOfALongStep(t *testing.T) {
@@ -110,9 +105,7 @@ func TestPrinter_ShowsStatusOfALongStep(t *testing.T) {
 	p.first = 20 * time.Millisecond
 	end := p.Step("Waiting")
 	p.Status("for it")
-	if b.String() != "" {
-		t.Errorf("at once: %q", b.String())
-	}
+	test.Eq(t, "", b.String(), test.Sprint("at once"))
 	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(),
 		"Waiting: for it"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -125,9 +118,7 @@ func TestPrinter_ShowsStatusOfALongStep(t *testing.T) {
 func TestPrinter_ShowsAnInterruptedStepAsEnded(t *testing.T) {
 	var b bytes.Buffer
 	New(&b).Step("Building")(fmt.Errorf("compile: %w", context.Canceled), "")
-	if got := seconds.ReplaceAllString(b.String(), "N s"); got != "ended  Building: interrupted (N s)\n" {
-		t.Errorf("got %q", got)
-	}
+	test.Eq(t, "ended  Building: interrupted (N s)\n", seconds.ReplaceAllString(b.String(), "N s"))
 }
 
 // locked is a buffer that is written to while it is read.
@@ -152,17 +143,13 @@ func TestShort_RoundsDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		420 * time.Millisecond: "0.4 s", 12 * time.Second: "12 s", 185 * time.Second: "3 min 5 s",
 	} {
-		if got := Short(d); got != want {
-			t.Errorf("%v: got %q, want %q", d, got, want)
-		}
+		test.Eq(t, want, Short(d), test.Sprint(d))
 	}
 }
 
 func TestTable_KeepsOneLineARow(t *testing.T) {
 	var b bytes.Buffer
-	if err := Table(&b, []string{"NAME", "VERSION", "MESSAGE"}, []string{"exec-lite", "", "two\nlines"}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, Table(&b, []string{"NAME", "VERSION", "MESSAGE"}, []string{"exec-lite", "", "two\nlines"}))
 	want := "NAME       VERSION  MESSAGE\nexec-lite  -        two lines\n"
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
@@ -187,13 +174,9 @@ func TestLines_KeepsWritersApart(t *testing.T) {
 	}
 	wg.Wait()
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if len(lines) != 2*201 {
-		t.Errorf("%d lines, want %d", len(lines), 2*201)
-	}
+	test.SliceLen(t, 2*201, lines, test.Sprintf("%d lines", len(lines)))
 	ok := regexp.MustCompile(`^[ab] \| (half line|half again|rest)$`)
 	for _, line := range lines {
-		if !ok.MatchString(line) {
-			t.Errorf("broken line %q", line)
-		}
+		test.True(t, ok.MatchString(line), test.Sprintf("broken line %q", line))
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestWrap_BreaksBetweenWords(t *testing.T) {
@@ -18,19 +21,13 @@ func TestWrap_BreaksBetweenWords(t *testing.T) {
 		{"with spaces after it", "aaaa bbbb    ", "aaaa bbbb    "},
 		{"letters, not bytes", "äääää ööö", "äääää ööö"},
 	} {
-		if got := Wrap(tc.in, 9, "  "); got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
-		}
+		test.Eq(t, tc.want, Wrap(tc.in, 9, "  "), test.Sprint(tc.name))
 	}
 }
 
 func TestCut_MarksWhatItShortened(t *testing.T) {
-	if got := Cut("äöüäöü", 4); got != "äöü…" {
-		t.Errorf("got %q", got)
-	}
-	if got := Cut("äöüä", 4); got != "äöüä" {
-		t.Errorf("what fits: %q", got)
-	}
+	test.Eq(t, "äöü…", Cut("äöüäöü", 4))
+	test.Eq(t, "äöüä", Cut("äöüä", 4), test.Sprint("what fits"))
 }
 
 func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
@@ -38,9 +35,7 @@ func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
 	var b bytes.Buffer
 	err := Table(&b, []string{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}, []string{"exec-lite", "1", "unhealthy", long},
 		[]string{"b", "", "", ""})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if n := strings.Count(b.String(), "many words"); n < 25 {
 		t.Errorf("%d of 30 are shown:\n%s", n, b.String())
 	}
@@ -53,9 +48,8 @@ func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
 	}
 	for line := range strings.Lines(b.String()) {
 		for _, shown := range strings.Split(line, "\r\033[K") {
-			if n := utf8.RuneCountInString(strings.TrimRight(shown, "\n")); n > Width {
-				t.Errorf("%d columns: %q", n, shown)
-			}
+			n := utf8.RuneCountInString(strings.TrimRight(shown, "\n"))
+			test.False(t, n > Width, test.Sprintf("%d columns: %q", n, shown))
 		}
 	}
 }

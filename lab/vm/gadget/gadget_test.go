@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
@@ -22,21 +24,13 @@ func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{Memory: 512})) }
 
 func plug(t *testing.T, name string, port int, d gadget.Device) *gadget.Gadget {
 	t.Helper()
-	if err := gadget.Load(2); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, gadget.Load(2))
 	g, err := gadget.New(name, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, g.Close())
 	})
-	if err := g.Plug(port); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, g.Plug(port))
 	return g
 }
 
@@ -45,24 +39,18 @@ func await(t *testing.T, glob string) string {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		found, err := filepath.Glob(glob)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if len(found) == 1 {
 			return found[0]
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %q after a minute", glob, found)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("%s: %q after a minute", glob, found))
 	}
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return strings.TrimSpace(string(b))
 }
 
@@ -70,9 +58,7 @@ func read(t *testing.T, path string) string {
 func devices(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob("/sys/bus/usb/devices/*-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return slices.DeleteFunc(all, func(p string) bool { return strings.Contains(p, ":") })
 }
 
@@ -84,24 +70,17 @@ func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
 	tty := await(t, "/dev/ttyACM*")
 	await(t, "/dev/hidraw*")
 	dev := devices(t)
-	if len(dev) != 1 {
-		t.Fatalf("devices: %q", dev)
-	}
+	must.SliceLen(t, 1, dev, must.Sprint("devices"))
 	for file, want := range map[string]string{
 		"idVendor": "1d6b", "idProduct": "0104", "serial": "A1", "manufacturer": "Outrider", "product": "Stick",
 	} {
-		if got := read(t, filepath.Join(dev[0], file)); got != want {
-			t.Errorf("%s is %q, want %q", file, got, want)
-		}
+		test.Eq(t, want, read(t, filepath.Join(dev[0], file)), test.Sprint(file))
 	}
-	if len(g.Far()) != 1 {
-		t.Fatalf("the other ends: %q", g.Far())
-	}
+	must.SliceLen(t, 1, g.Far(), must.Sprint("the other ends"))
 	near, far := raw(t, tty), raw(t, g.Far()[0])
 	for _, d := range [][2]*os.File{{near, far}, {far, near}} {
-		if _, err := d[0].WriteString("hello"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d[0].WriteString("hello")
+		must.NoError(t, err)
 		b := make([]byte, 5)
 		d[1].SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.ReadFull(d[1], b); err != nil || !bytes.Equal(b, []byte("hello")) {
@@ -114,17 +93,12 @@ func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
 func raw(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	c, err := f.SyscallConn() // Fd() would make it block
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cerr := c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) }); cerr != nil || err != nil {
-		t.Fatal(cerr, err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) }))
+	must.NoError(t, err)
 	return f
 }
 
@@ -137,13 +111,10 @@ func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
 	await(t, "/dev/ttyACM0")
 	await(t, "/dev/ttyACM1")
 	dev := devices(t)
-	if len(dev) != 2 {
-		t.Fatalf("devices: %q", dev)
-	}
+	must.SliceLen(t, 2, dev, must.Sprint("devices"))
 	for _, d := range dev {
-		if _, err := os.Stat(filepath.Join(d, "serial")); !os.IsNotExist(err) {
-			t.Errorf("%s has a serial: %v", d, err)
-		}
+		_, err := os.Stat(filepath.Join(d, "serial"))
+		test.True(t, os.IsNotExist(err), test.Sprintf("%s has a serial: %v", d, err))
 	}
 }
 
@@ -152,24 +123,16 @@ func TestGadget_ComesBackWhereItWas(t *testing.T) {
 	await(t, "/dev/ttyACM*")
 	before := devices(t)
 	for range 3 {
-		if err := g.Unplug(); err != nil {
-			t.Fatal(err)
-		}
-		if g.Plugged() {
-			t.Error("plugged after unplugging")
-		}
+		must.NoError(t, g.Unplug())
+		test.False(t, g.Plugged(), test.Sprint("plugged after unplugging"))
 		for end := time.Now().Add(time.Minute); len(devices(t)) > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("still there: %q", devices(t))
 			}
 		}
-		if err := g.Plug(1); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, g.Plug(1))
 		await(t, "/dev/ttyACM*")
-		if now := devices(t); !slices.Equal(now, before) {
-			t.Errorf("it was %q and is %q", before, now)
-		}
+		test.SliceEqOp(t, before, devices(t), test.Sprintf("it was %q and", before))
 	}
 }
 
@@ -177,26 +140,20 @@ func TestGadget_CloseLeavesNothing(t *testing.T) {
 	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
 	other, err := gadget.Open("gone")
-	if err != nil || !slices.Equal(other.Far(), g.Far()) {
-		t.Fatalf("opened again: %v, %v", other, err)
-	}
+	must.NoError(t, err, must.Sprintf("opened again: %v", other))
+	must.SliceEqOp(t, g.Far(), other.Far(), must.Sprintf("opened again: %v", other))
 	for range 2 { // the second has nothing to do
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, other.Close())
 	}
-	if left, err := os.ReadDir("/sys/kernel/config/usb_gadget"); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
-	if _, err := gadget.Open("gone"); err == nil {
-		t.Error("it can be opened")
-	}
+	left, err := os.ReadDir("/sys/kernel/config/usb_gadget")
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
+	_, err = gadget.Open("gone")
+	test.Error(t, err, test.Sprint("it can be opened"))
 }
 
 func TestGadget_RefusesABadDevice(t *testing.T) {
-	if err := gadget.Load(2); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, gadget.Load(2))
 	if _, err := gadget.New("none", gadget.Device{}); err == nil || !strings.Contains(err.Error(), "no function") {
 		t.Errorf("without a function: %v", err)
 	}
@@ -207,16 +164,8 @@ func TestGadget_RefusesABadDevice(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	g, err := gadget.New("lost", gadget.Device{Functions: []gadget.Function{gadget.ACM()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Plug(9); err == nil || !strings.Contains(err.Error(), "no port 9") {
-		t.Errorf("plugged into a port that is not there: %v", err)
-	}
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := gadget.Load(9); err == nil {
-		t.Error("ports that are not there")
-	}
+	must.NoError(t, err)
+	test.ErrorContains(t, g.Plug(9), "no port 9", test.Sprint("plugged into a port that is not there"))
+	test.NoError(t, g.Close())
+	test.Error(t, gadget.Load(9), test.Sprint("ports that are not there"))
 }

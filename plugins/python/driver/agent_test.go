@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -62,14 +63,14 @@ type agent struct {
 func start(t *testing.T, change ...func(*Config)) *agent {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "a")
-	must(t, err)
-	must(t, os.Chmod(dir, 0o755))
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(dir, 0o755))
 	a := &agent{t: t, dir: dir}
 	a.startDriver(change...)
 	t.Cleanup(func() {
 		a.stopDriver()
 		_ = exec.Command("chmod", "-R", "u+w", dir).Run() // sealed
-		must(t, os.RemoveAll(dir))
+		must.NoError(t, os.RemoveAll(dir))
 	})
 	return a
 }
@@ -93,11 +94,11 @@ func (a *agent) startDriver(change ...func(*Config)) {
 		f(&config)
 	}
 	var packed []byte
-	must(t, base.MsgPackEncode(&packed, &config))
-	must(t, a.SetConfig(&base.Config{PluginConfig: packed,
+	must.NoError(t, base.MsgPackEncode(&packed, &config))
+	must.NoError(t, a.SetConfig(&base.Config{PluginConfig: packed,
 		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}}))
 	events, err := a.TaskEvents(ctx)
-	must(t, err)
+	must.NoError(t, err)
 	go func() { // ends with the driver
 		for e := range events {
 			a.mu.Lock()
@@ -134,18 +135,18 @@ func (a *agent) task(config string, files map[string]string, change ...func(*dri
 		f(cfg)
 	}
 	spec, err := a.TaskConfigSchema()
-	must(t, err)
+	must.NoError(t, err)
 	var decoded map[string]any
 	hclutils.NewConfigParser(spec).ParseHCL(t, "config {\n"+config+"\n}", &decoded)
-	must(t, cfg.EncodeConcreteDriverConfig(decoded))
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(decoded))
 	t.Cleanup(a.MkAllocDir(cfg, false))
 	for dir := cfg.AllocDir; strings.Contains(dir, "nomad_driver_harness"); dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o755))
+		must.NoError(t, os.Chmod(dir, 0o755))
 	}
 	for name, content := range files {
 		path := filepath.Join(cfg.TaskDir().LocalDir, name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, []byte(content), 0o644))
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	return cfg
 }
@@ -157,7 +158,7 @@ func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 		a.t.Fatalf("start: %v\nevents: %q", err, a.said(cfg))
 	}
 	r := a.wait(cfg)
-	must(a.t, a.DestroyTask(cfg.ID, true))
+	must.NoError(a.t, a.DestroyTask(cfg.ID, true))
 	return a.output(cfg, "stdout"), r
 }
 
@@ -176,7 +177,7 @@ func (a *agent) wait(cfg *drivers.TaskConfig) *drivers.ExitResult {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ch, err := a.WaitTask(ctx, cfg.ID)
-	must(a.t, err)
+	must.NoError(a.t, err)
 	return <-ch
 }
 
@@ -185,7 +186,7 @@ func (a *agent) refused(cfg *drivers.TaskConfig) error {
 	a.t.Helper()
 	_, _, err := a.StartTask(cfg)
 	if err == nil {
-		must(a.t, a.DestroyTask(cfg.ID, true))
+		must.NoError(a.t, a.DestroyTask(cfg.ID, true))
 		a.t.Fatal("it was started")
 	}
 	return err
@@ -243,18 +244,9 @@ func needRoot(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so: %s", what)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("not so: %s", what))
 	}
 }

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -39,16 +40,13 @@ func TestAttempts_TakeTheNewestInterpreterWithAllWheels(t *testing.T) {
 			"[\"moon-phase\", \"old-tool\"]\n"
 		first := a.task(config, nil)
 		out := a.runs(first)
-		if !strings.HasPrefix(out, "pypy "+a.dir) {
-			t.Errorf("got %q", out)
-		}
+		test.StrHasPrefix(t, "pypy "+a.dir, out)
 		a.says(first, "the node's other interpreters are tried, as there is none for CPython 3.")
 		a.says(first, " for PyPy 3.")
 		asked.Store(0)
 		second := a.task(config, nil)
-		if again := a.runs(second); again != out || asked.Load() != 0 {
-			t.Errorf("got %q, and the index was asked %d times", again, asked.Load())
-		}
+		must.Eq(t, out, a.runs(second))
+		test.Eq(t, 0, asked.Load())
 		a.says(second, ": cache hit")
 
 		if err := a.refused(a.task(config+"python = \"/usr/bin/python3\"", nil)); strings.Contains(err.Error(), "PyPy") {
@@ -60,9 +58,9 @@ func TestAttempts_TakeTheNewestInterpreterWithAllWheels(t *testing.T) {
 			t.Errorf("where a file has another hash: %v", err)
 		}
 		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase==7\"]", nil))
-		if !strings.Contains(err.Error(), "moon-phase") || !strings.Contains(err.Error(), "and it can't be for PyPy 3.") {
-			t.Errorf("where there is none: %v", err)
-		}
+		must.StrContains(t, err.Error(), "moon-phase", must.Sprintf("where there is none: %v", err))
+		test.StrContains(t, err.Error(), "and it can't be for PyPy 3.",
+			test.Sprintf("where there is none: %v", err))
 	}, func(c *Config) { c.Offline, c.IndexURL = false, index.URL+"/simple" })
 }
 
@@ -103,12 +101,14 @@ func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 	begin := func() attempts { return attempts{unsuited: &known, again: time.Hour} }
 
 	a := begin()
-	if a.skips(newest, false) || !a.failed(newest, python, final) || a.failed(older, python, soon) {
-		t.Error("before anything is known: one that can't be built is followed by the next, one that may be later is not")
-	}
-	if a.failed(older, python, &install.Error{Cause: install.Locked, Words: "another hash"}) {
-		t.Error("a file with another hash is followed by another interpreter")
-	}
+	must.False(t, a.skips(newest, false),
+		must.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+	must.True(t, a.failed(newest, python, final),
+		must.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+	test.False(t, a.failed(older, python, soon),
+		test.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+	test.False(t, a.failed(older, python, &install.Error{Cause: install.Locked, Words: "another hash"}),
+		test.Sprint("a file with another hash is followed by another interpreter"))
 	if a = begin(); a.skips(newest, false) {
 		t.Error("it is skipped before the other was built")
 	}
@@ -118,21 +118,17 @@ func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 		t.Error("it is not skipped when the other was built")
 	}
 	a.anew = true
-	if a.skips(newest, false) {
-		t.Error("it is skipped where the job wants everything anew")
-	}
+	test.False(t, a.skips(newest, false), test.Sprint("it is skipped where the job wants everything anew"))
 	known.record([]string{newest.digest()}, time.Now().Add(-2*time.Hour))
 	if a = begin(); a.skips(newest, false) {
 		t.Error("it is skipped indefinitely")
 	}
-	if !a.failed(newest, python, soon) {
-		t.Error("an index that does not answer takes away the environment that there is")
-	}
+	test.True(t, a.failed(newest, python, soon),
+		test.Sprint("an index that does not answer takes away the environment that there is"))
 	known.record([]string{newest.digest()}, time.Now())
 	a = begin()
 	a.skips(newest, false)
 	a.failed(older, python, final)
-	if err := a.err(); !errors.Is(err, final) || !known.at(newest.digest()).IsZero() {
-		t.Errorf("when nothing can be built any more: %v", err)
-	}
+	must.ErrorIs(t, a.err(), final, must.Sprint("when nothing can be built any more"))
+	test.True(t, known.at(newest.digest()).IsZero(), test.Sprint("when nothing can be built any more"))
 }

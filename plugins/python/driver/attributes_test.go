@@ -11,9 +11,10 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
-
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
@@ -34,9 +35,7 @@ func TestAttributes_NameEachInterpreter(t *testing.T) {
 	all := attributes(nodesInterpreters)
 	var got []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if err := all[name].Validate(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.NoError(t, all[name].Validate(), test.Sprint(name))
 		got = append(got, fmt.Sprintf("%s=%#v", name, all[name]))
 	}
 	const want = `3.12.abi=cpython-312-x86_64-linux-gnu
@@ -58,9 +57,7 @@ func TestAttributes_NameEachInterpreter(t *testing.T) {
 default=3.12.10
 default.path=/opt/python/3.12/bin/python3.12
 versions=3.9,3.12,3.14,3.9.2,3.9.16,3.12.9,3.12.10,3.14.0`
-	if text := strings.Join(got, "\n"); text != want {
-		t.Errorf("got\n%s", text)
-	}
+	test.Eq(t, want, strings.Join(got, "\n"))
 }
 
 func TestAttributes_LeaveOutMinorsOfPreReleases(t *testing.T) {
@@ -70,31 +67,26 @@ func TestAttributes_LeaveOutMinorsOfPreReleases(t *testing.T) {
 		{Path: "/opt/python/b/bin/python3.15", Version: "3.15.0rc1", Minor: "3.15"},
 	})
 	versions, _ := all["versions"].GetString()
-	if versions != "3.14,3.14.0rc2,3.14.0,3.15.0rc1" {
-		t.Errorf("versions are %s", versions)
-	}
-	if v, _ := all["3.15.version"].GetString(); v != "3.15.0rc1" {
-		t.Errorf("3.15 is %q", v)
-	}
+	test.Eq(t, "3.14,3.14.0rc2,3.14.0,3.15.0rc1", versions, test.Sprint("versions are"))
+	v, _ := all["3.15.version"].GetString()
+	test.Eq(t, "3.15.0rc1", v, test.Sprint("3.15"))
 }
 
 func TestAttributes_AreNoneWithoutInterpreters(t *testing.T) {
-	if all := attributes(nil); len(all) != 0 {
-		t.Errorf("got %v", all)
-	}
+	test.MapEmpty(t, attributes(nil))
 }
 
 func TestFingerprint_ReportsRejectedInterpreters(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Chmod(filepath.Dir(dir), 0o755))
-	must(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must.NoError(t, os.Chmod(dir, 0o755))
 	broken, missing := filepath.Join(dir, "python3.12"), filepath.Join(dir, "python3.13")
-	must(t, os.WriteFile(broken, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o755))
+	must.NoError(t, os.WriteFile(broken, []byte("#!/bin/sh\necho broken >&2\nexit 3\n"), 0o755))
 	var log bytes.Buffer
 	c := schema.Of[Config]().Default()
 	c.CacheDir, c.Interpreters = filepath.Join(dir, "cache"), []string{"/usr/bin/python3", broken, missing}
 	d, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: &log}))
-	must(t, err)
+	must.NoError(t, err)
 	for range 2 {
 		all, err := d.Fingerprint(t.Context())
 		if err != nil {
@@ -102,9 +94,7 @@ func TestFingerprint_ReportsRejectedInterpreters(t *testing.T) {
 		}
 		rejected, _ := all["rejected"].GetString()
 		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " is no file"} {
-			if !strings.Contains(rejected, want) {
-				t.Errorf("%q is not in %q", want, rejected)
-			}
+			test.StrContains(t, rejected, want, test.Sprintf("%q is not in", want))
 			if n := strings.Count(log.String(), want); n != 1 {
 				t.Errorf("%q is %d times in the log: %s", want, n, log.String())
 			}

@@ -5,21 +5,20 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 func TestReadNetrc_IsBounded(t *testing.T) {
 	secrets := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(secrets, ".netrc"), make([]byte, 64<<10+1), 0o644))
-	if _, err := readNetrc(taskFiles{secrets: secrets}); err == nil ||
-		!strings.Contains(err.Error(), "larger than 64 KiB") {
-		t.Error(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(secrets, ".netrc"), make([]byte, 64<<10+1), 0o644))
+	_, err := readNetrc(taskFiles{secrets: secrets})
+	test.ErrorContains(t, err, "larger than 64 KiB")
 }
 
 // private is an index that wants a password.
@@ -41,8 +40,8 @@ func private(t *testing.T, wheels, password string) string {
 func withNetrc(t *testing.T, cfg *drivers.TaskConfig, password string, mode os.FileMode) {
 	t.Helper()
 	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
-	must(t, os.WriteFile(path, []byte("machine 127.0.0.1\n  login build\n  password "+password+"\n"), mode))
-	must(t, os.Chmod(path, mode))
+	must.NoError(t, os.WriteFile(path, []byte("machine 127.0.0.1\n  login build\n  password "+password+"\n"), mode))
+	must.NoError(t, os.Chmod(path, mode))
 }
 
 func TestNetrc_OpensPrivateIndexes(t *testing.T) {
@@ -55,38 +54,32 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 		} {
 			cfg := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
 			withNetrc(t, cfg, "hunter2x", 0o644)
-			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {
-				t.Errorf("%s: got %q", config, out)
-			}
+			test.StrHasPrefix(t, "1.2 ", a.runs(cfg), test.Sprint(config))
 			other := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
-			if err := a.refused(other); strings.Contains(err.Error(), "hunter2x") {
-				t.Errorf("%s, without a password: %v", config, err)
-			}
+			err := a.refused(other)
+			test.StrNotContains(t, err.Error(), "hunter2x",
+				test.Sprintf("%s, without a password: %v", config, err))
 			wrong := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
 			withNetrc(t, wrong, "swordfish", 0o644)
-			if err := a.refused(wrong); strings.Contains(err.Error(), "swordfish") {
-				t.Errorf("%s, with another password: %v", config, err)
-			}
+			err = a.refused(wrong)
+			test.StrNotContains(t, err.Error(), "swordfish",
+				test.Sprintf("%s, with another password: %v", config, err))
 			a.hasSaid()
 			for _, e := range append(append(a.said(cfg), a.said(wrong)...), a.said(other)...) {
-				if strings.Contains(e, "hunter2x") || strings.Contains(e, "swordfish") {
-					t.Error(e)
-				}
+				must.StrNotContains(t, e, "hunter2x")
+				test.StrNotContains(t, e, "swordfish")
 			}
 		}
 		metas, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
-		must(t, err)
-		if len(metas) != 2 {
-			t.Errorf("there are %d environments", len(metas))
-		}
-		must(t, filepath.WalkDir(filepath.Join(a.dir, "cache"), func(path string, d os.DirEntry, err error) error {
+		must.NoError(t, err)
+		test.SliceLen(t, 2, metas, test.Sprintf("there are %d environments", len(metas)))
+		must.NoError(t, filepath.WalkDir(filepath.Join(a.dir, "cache"), func(path string, d os.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {
 				return err
 			}
 			content, err := os.ReadFile(path)
-			if strings.Contains(string(content), "hunter2x") || strings.Contains(string(content), "swordfish") {
-				t.Errorf("%s has a password", path)
-			}
+			must.StrNotContains(t, string(content), "hunter2x", must.Sprintf("%s has a password", path))
+			test.StrNotContains(t, string(content), "swordfish", test.Sprintf("%s has a password", path))
 			return err
 		}))
 	}, func(c *Config) { c.Offline, c.IndexURL = false, url })
@@ -102,13 +95,11 @@ func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
 	cfg := a.task(config, map[string]string{"app.py": useMoon}, asUserOf("nobody"))
 	withNetrc(t, cfg, "hunter2x", 0o600) // root's
 	err := a.refused(cfg)
-	if !strings.Contains(err.Error(), "secrets/.netrc") || !strings.Contains(err.Error(), "permission denied") {
-		t.Error(err)
-	}
+	must.StrContains(t, err.Error(), "secrets/.netrc", must.Sprint(err))
+	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
 	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
-	must(t, os.Remove(path))
-	must(t, os.Symlink("/etc/shadow", path))
-	if err := a.refused(cfg); !strings.Contains(err.Error(), "permission denied") {
-		t.Error(err)
-	}
+	must.NoError(t, os.Remove(path))
+	must.NoError(t, os.Symlink("/etc/shadow", path))
+	err = a.refused(cfg)
+	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
 }

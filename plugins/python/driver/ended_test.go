@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestReportExit_ShowsTheException(t *testing.T) {
@@ -24,9 +27,8 @@ func TestReportExit_ShowsTheException(t *testing.T) {
 	} {
 		const util = "def f():\n    raise ValueError('closed')\nf()\n"
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
-		if _, r := a.run(cfg); r.ExitCode == 0 {
-			t.Errorf("%s: it ended well: %+v", name, r)
-		}
+		_, r := a.run(cfg)
+		test.NotEq(t, 0, r.ExitCode, test.Sprintf("%s: it ended well: %+v", name, r))
 		a.says(cfg, c.want)
 	}
 }
@@ -44,9 +46,7 @@ func TestReportExit_ShowsNothingElse(t *testing.T) {
 		a.run(cfg)
 		a.hasSaid()
 		for _, e := range a.said(cfg) {
-			if strings.HasPrefix(e, "Python:") {
-				t.Errorf("%s: %q", name, e)
-			}
+			test.False(t, strings.HasPrefix(e, "Python:"), test.Sprintf("%s: %q", name, e))
 		}
 	}
 }
@@ -57,17 +57,16 @@ func TestReportExit_IgnoresTheLastLineOfAStoppedTask(t *testing.T) {
 		"flush=True)\n" +
 		"    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit('stopped by request')\n"})
 	_, _, err := a.StartTask(cfg)
-	must(t, err)
+	must.NoError(t, err)
 	eventually(t, "it runs", func() bool { return a.output(cfg, "stdout") != "" })
-	must(t, a.StopTask(cfg.ID, patience, "SIGINT"))
+	must.NoError(t, a.StopTask(cfg.ID, patience, "SIGINT"))
 	r := a.wait(cfg)
-	if text := a.output(cfg, "stderr"); r.ExitCode != 1 || text != "stopped by request\n" {
-		t.Errorf("got %+v, stderr %q", r, text)
-	}
+	must.Eq(t, 1, r.ExitCode, must.Sprintf("got %+v, stderr", r))
+	test.Eq(t, "stopped by request\n", a.output(cfg, "stderr"), test.Sprintf("got %+v, stderr", r))
 	if r.Err != nil && strings.Contains(r.Err.Error(), "Python:") {
 		t.Error(r.Err)
 	}
-	must(t, a.DestroyTask(cfg.ID, true))
+	must.NoError(t, a.DestroyTask(cfg.ID, true))
 }
 
 func TestReportExit_CanBeTurnedOff(t *testing.T) {
@@ -76,9 +75,7 @@ func TestReportExit_CanBeTurnedOff(t *testing.T) {
 	a.run(cfg)
 	a.hasSaid()
 	for _, e := range a.said(cfg) {
-		if strings.Contains(e, "secret") {
-			t.Error(e)
-		}
+		test.StrNotContains(t, e, "secret")
 	}
 }
 
@@ -86,23 +83,21 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
-	must(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
+	must.NoError(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
 		"<module>\nPassword: hunter2\n"), 0o600))
 	// the task puts a link in the place of its own log
 	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]",
 		map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
 			"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
 	cfg.Env["LOGS"] = filepath.Join(cfg.AllocDir, "alloc/logs")
-	must(t, os.Chmod(cfg.Env["LOGS"], 0o777))
+	must.NoError(t, os.Chmod(cfg.Env["LOGS"], 0o777))
 	_, r := a.run(cfg)
-	if _, err := os.Lstat(filepath.Join(cfg.Env["LOGS"], "app.stderr.7")); err != nil || r.ExitCode != 1 {
-		t.Fatalf("the trap is not there: %v, %+v", err, r)
-	}
+	_, err := os.Lstat(filepath.Join(cfg.Env["LOGS"], "app.stderr.7"))
+	must.NoError(t, err, must.Sprintf("the trap is not there: %v, %+v", err, r))
+	must.Eq(t, 1, r.ExitCode, must.Sprintf("the trap is not there: %v, %+v", err, r))
 	a.hasSaid()
 	for _, e := range a.said(cfg) {
-		if strings.Contains(e, "hunter2") {
-			t.Error(e)
-		}
+		test.StrNotContains(t, e, "hunter2")
 	}
 }
 
@@ -112,16 +107,15 @@ func TestReportExit_CoversExitsWithoutThePlugin(t *testing.T) {
 	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise "+
 		"ValueError('late')\"", nil)
 	handle, _, err := a.StartTask(cfg)
-	must(t, err)
+	must.NoError(t, err)
 	a.stopDriver()
-	must(t, os.WriteFile(gate, nil, 0o644))
+	must.NoError(t, os.WriteFile(gate, nil, 0o644))
 	a.startDriver()
-	must(t, a.RecoverTask(handle))
-	if r := a.wait(cfg); r.ExitCode != 1 {
-		t.Errorf("got %+v", r)
-	}
+	must.NoError(t, a.RecoverTask(handle))
+	r := a.wait(cfg)
+	test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
 	a.says(cfg, "ValueError: late (inline_code.py:3)")
-	must(t, a.DestroyTask(cfg.ID, true))
+	must.NoError(t, a.DestroyTask(cfg.ID, true))
 }
 
 func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
@@ -134,23 +128,22 @@ func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 		second := *first
 		second.ID += "-2" // in the same allocation, with the same log files
 		gate := filepath.Join(a.dir, "gate-"+first.AllocID)
-		must(t, os.WriteFile(filepath.Join(first.TaskDir().LocalDir, "app.py"), []byte("import os, sys, time\n"+
+		must.NoError(t, os.WriteFile(filepath.Join(first.TaskDir().LocalDir, "app.py"), []byte("import os, sys, time\n"+
 			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))
 		handle, _, err := a.StartTask(&second)
-		must(t, err)
+		must.NoError(t, err)
 		if recovered {
 			a.stopDriver()
 			a.startDriver()
-			must(t, a.RecoverTask(handle))
+			must.NoError(t, a.RecoverTask(handle))
 		}
-		must(t, os.WriteFile(gate, nil, 0o644))
-		if r := a.wait(&second); r.ExitCode != 1 {
-			t.Errorf("got %+v", r)
-		}
-		must(t, a.DestroyTask(second.ID, true))
-		if text := a.output(first, "stderr"); !strings.Contains(text, "first") || !strings.HasSuffix(text, "no settings\n") {
-			t.Errorf("stderr of both is %q", text)
-		}
+		must.NoError(t, os.WriteFile(gate, nil, 0o644))
+		r := a.wait(&second)
+		test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
+		must.NoError(t, a.DestroyTask(second.ID, true))
+		text := a.output(first, "stderr")
+		must.StrContains(t, text, "first", must.Sprint("stderr of both"))
+		test.StrHasSuffix(t, "no settings\n", text, test.Sprint("stderr of both"))
 		a.hasSaid()
 		for _, e := range a.said(&second) {
 			if strings.HasPrefix(e, "Python:") && !strings.HasSuffix(e, "no settings") {

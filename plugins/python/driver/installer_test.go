@@ -16,6 +16,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -34,15 +36,14 @@ func TestInstallerFinder_SearchesOnceForAll(t *testing.T) {
 	for range starts {
 		all.Go(func() {
 			came.Add(1)
-			if i, err := f.get(t.Context(), nil); err != nil || i.Name != "uv" {
-				t.Errorf("got %s, %v", i.Name, err)
-			}
+			i, err := f.get(t.Context(), nil)
+			must.NoError(t, err)
+			test.Eq(t, "uv", i.Name)
 		})
 	}
 	all.Wait()
-	if n := asked.Load(); n != 1 {
-		t.Errorf("it was asked %d times", n)
-	}
+	n := asked.Load()
+	test.Eq(t, 1, n, test.Sprintf("it was asked %d times", n))
 }
 
 func TestInstallerFinder_SharesItsError(t *testing.T) {
@@ -66,9 +67,7 @@ func TestInstallerFinder_SharesItsError(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		all.Wait()
-		if asked != 1 {
-			t.Errorf("it was asked %d times", asked)
-		}
+		test.Eq(t, 1, asked, test.Sprintf("it was asked %d times", asked))
 	})
 }
 
@@ -83,15 +82,15 @@ func TestInstallerFinder_DoesNotWaitWhereOneIsKnown(t *testing.T) {
 		go f.renew(t.Context(), nil)
 		synctest.Wait()
 		for _, again := range []bool{false, true} {
-			if i, err := f.ask(t.Context(), nil, again); err != nil || i.Name != "uv" {
-				t.Errorf("got %s, %v", i.Name, err)
-			}
+			i, err := f.ask(t.Context(), nil, again)
+			must.NoError(t, err)
+			test.Eq(t, "uv", i.Name)
 		}
 		close(release)
 		synctest.Wait()
-		if i, err := f.renew(t.Context(), nil); err != nil || i.Name != "pip" {
-			t.Errorf("then it is %s, %v", i.Name, err)
-		}
+		i, err := f.renew(t.Context(), nil)
+		must.NoError(t, err, must.Sprint("then it"))
+		test.Eq(t, "pip", i.Name, test.Sprint("then it"))
 	})
 }
 
@@ -159,15 +158,14 @@ func TestInstallerFinder_SearchesAgainAfterACancellation(t *testing.T) {
 	})
 	var all sync.WaitGroup
 	all.Go(func() {
-		if _, err := f.get(ctx, nil); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		_, err := f.get(ctx, nil)
+		test.ErrorIs(t, err, context.Canceled)
 	})
 	<-asking
 	all.Go(func() {
-		if i, err := f.get(t.Context(), nil); err != nil || i.Name != "uv" {
-			t.Errorf("got %s, %v", i.Name, err)
-		}
+		i, err := f.get(t.Context(), nil)
+		must.NoError(t, err)
+		test.Eq(t, "uv", i.Name)
 	})
 	cancel()
 	all.Wait()
@@ -183,12 +181,12 @@ func testFinder(find func(context.Context) (install.Installer, error)) *installe
 func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	real := uv(t)
 	dir := t.TempDir()
-	must(t, os.Chmod(filepath.Dir(dir), 0o755))
-	must(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must.NoError(t, os.Chmod(dir, 0o755))
 	uv := filepath.Join(dir, "uv")
-	must(t, os.WriteFile(uv, []byte(fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", real)), 0o755))
+	must.NoError(t, os.WriteFile(uv, []byte(fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", real)), 0o755))
 	written, err := os.OpenFile(uv, os.O_WRONLY, 0) // as when it is being installed
-	must(t, err)
+	must.NoError(t, err)
 	defer written.Close()
 	a := start(t, func(c *Config) { c.Installer, c.UV = "auto", uv })
 	cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
@@ -197,31 +195,26 @@ func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	if err := a.refused(cfg); !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "not known yet") {
 		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
 	}
-	must(t, written.Close())
-	if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {
-		t.Errorf("got %q", out)
-	}
+	must.NoError(t, written.Close())
+	test.StrHasPrefix(t, "1.2 ", a.runs(cfg))
 	a.says(cfg, "building it with uv ")
 }
 
 func TestFingerprint_TidiesTheCacheOneAtATime(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755))
+	must.NoError(t, os.Chmod(dir, 0o755))
 	left := filepath.Join(dir, "builds/trash.left")
-	must(t, os.MkdirAll(left, 0o755))
-	must(t, os.Mkdir(filepath.Join(dir, "meta"), 0o700))
+	must.NoError(t, os.MkdirAll(left, 0o755))
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "meta"), 0o700))
 	cache := environment.Open(environment.Config{Dir: dir})
 	d := &instance{logger: hclog.NewNullLogger(), cache: cache}
 	d.tidying.Lock() // as one that takes long does
 	d.tidy(t.Context())
-	if !d.tidied.IsZero() {
-		t.Error("another one begins")
-	}
+	test.True(t, d.tidied.IsZero(), test.Sprint("another one begins"))
 	d.tidying.Unlock()
 	d.tidy(t.Context())
 	d.tidying.Lock()
 	defer d.tidying.Unlock()
-	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it was not tidied: %v", err)
-	}
+	_, err := os.Stat(left)
+	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("it was not tidied"))
 }

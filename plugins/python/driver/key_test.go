@@ -1,8 +1,10 @@
 package driver
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -14,21 +16,20 @@ func TestEnvironmentKey_HidesSecretsOfURLs(t *testing.T) {
 	c := schema.Of[Config]().Default()
 	of := func(secret string) key {
 		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl?sig=" + secret})
-		must(t, err)
+		must.NoError(t, err)
 		job := &TaskConfig{IndexURL: "https://host/simple?token=" + secret,
 			ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"},
 			FindLinks:      []string{"https://host/page#" + secret}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
-		must(t, err)
+		must.NoError(t, err)
 		return environmentKey(interpreter.Interpreter{}, install.Installer{Name: "uv"}, set, src, false)
 	}
 	one, two := of("hunter2"), of("swordfish")
-	if strings.Contains(one.text, "hunter2") || one.text != two.text {
-		t.Errorf("shown: %s", one.text)
-	}
-	if one.secret == two.secret || !strings.Contains(one.text, "https://host/moon_phase-1.2-py3-none-any.whl") {
-		t.Errorf("secret: %s\nshown: %s", one.secret, one.text)
-	}
+	must.StrNotContains(t, one.text, "hunter2", must.Sprint("shown"))
+	test.Eq(t, two.text, one.text, test.Sprint("shown"))
+	must.NotEq(t, two.secret, one.secret, must.Sprintf("secret: %s\nshown", one.secret))
+	test.StrContains(t, one.text, "https://host/moon_phase-1.2-py3-none-any.whl",
+		test.Sprintf("secret: %s\nshown", one.secret))
 }
 
 func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
@@ -85,9 +86,8 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
 	} {
 		k := of(change)
-		if other, ok := names[k]; ok {
-			t.Errorf("%s and %s have the same key:\n%s", name, other, k.text)
-		}
+		other, ok := names[k]
+		test.False(t, ok, test.Sprintf("%s and %s have the same key:\n%s", name, other, k.text))
 		names[k] = name
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -32,12 +35,7 @@ func TestLock_UsesTheNodesCredentials(t *testing.T) {
 		"wheels = [{url = '" + index.URL + "/files/" + moon.File() + "', hashes = {sha256 = '" + hash + "'}}]\n"
 	files := map[string]string{"app.py": useMoon, "pylock.toml": lock}
 	installers(t, func(t *testing.T, a *agent) {
-		if out := a.runs(a.task("script = \"app.py\"\nlock = \"local/pylock.toml\"", files)); !strings.HasPrefix(
-			out,
-			"1.2 ",
-		) {
-			t.Errorf("got %q", out)
-		}
+		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/pylock.toml\"", files)))
 	}, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
 }
 
@@ -59,22 +57,20 @@ func TestUVLock_UsesItsIndexes(t *testing.T) {
 			"[tool.uv.sources]\nmoon-phase = { index = \"private\" }\n" +
 			"[[tool.uv.index]]\nname = \"private\"\nurl = \"" + more + "\"\nexplicit = true\n",
 	}
-	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
 	cmd := exec.Command(uv, "lock", "--no-python-downloads", "--no-cache", "--default-index", main)
 	cmd.Dir = project
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	lock, err := os.ReadFile(filepath.Join(project, "uv.lock"))
-	must(t, err)
+	must.NoError(t, err)
 	files["uv.lock"] = string(lock)
 	for _, may := range []bool{true, false} {
 		a := start(t, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = main, false, may }, with(uv))
 		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
 		if may {
-			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") {
-				t.Errorf("got %q", out)
-			}
+			test.StrHasPrefix(t, "1.2 ", a.runs(cfg))
 		} else if err := a.refused(cfg); !strings.Contains(err.Error(), "job_indexes") {
 			t.Error(err)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -57,25 +59,19 @@ func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 		first := a.task(config, map[string]string{"app.py": useMoon})
 		a.withWheels(first, moon)
 		out := a.runs(first)
-		if !strings.HasPrefix(out, "1.2 "+a.dir+"/cache/") {
-			t.Errorf("got %q", out)
-		}
+		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
 		a.says(first, "not in the cache")
 		a.says(first, "built in")
 
 		second := a.task(config, map[string]string{"app.py": useMoon})
 		a.withWheels(second, moon)
-		if again := a.runs(second); again != out {
-			t.Errorf("first %q, then %q", out, again)
-		}
+		test.Eq(t, out, a.runs(second), test.Sprintf("first %q, then", out))
 		a.says(second, "cache hit")
 
 		// the same name and version is not the same wheel
 		third := a.task(config, map[string]string{"app.py": useMoon})
 		a.withWheels(third, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
-		if again := a.runs(third); again == out {
-			t.Errorf("another wheel has the environment of the first: %q", again)
-		}
+		test.NotEq(t, out, a.runs(third), test.Sprint("another wheel has the environment of the first"))
 	})
 }
 
@@ -138,9 +134,9 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
 			map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
 		a.withWheels(cfg, moon)
-		if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 "+a.dir+"/cache/") || !strings.HasSuffix(out, "\npypy\n") {
-			t.Errorf("got %q", out)
-		}
+		out := a.runs(cfg)
+		must.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
+		test.StrHasSuffix(t, "\npypy\n", out)
 	}, func(c *Config) { c.Interpreters = []string{pypy} })
 }
 
@@ -180,9 +176,7 @@ func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 			if user == "root" {
 				want = "sibling succeeded\ntried\n" // nothing keeps root from what is not lent to it
 			}
-			if out := a.runs(cfg); out != want {
-				t.Errorf("got %q", out)
-			}
+			test.Eq(t, want, a.runs(cfg))
 		})
 	}
 }
@@ -197,9 +191,7 @@ func TestEnvironment_IsFirstOnThePath(t *testing.T) {
 			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, " +
 				"flush=True)\nsubprocess.run(['tool'], check=True)\n"})
 		a.withWheels(cfg, tool)
-		if out := a.runs(cfg); out != "True\ntool False\n" {
-			t.Errorf("got %q", out)
-		}
+		test.Eq(t, "True\ntool False\n", a.runs(cfg))
 	})
 }
 
@@ -207,27 +199,25 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	needRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
-	must(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
+	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
 	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"",
 		"lock = \"local/pylock.toml\"", "lock = \"link.txt\""} {
 		cfg := a.task("script = \"app.py\"\nfind_links = [\"local\"]\n"+config, map[string]string{"app.py": useMoon})
-		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))
-		must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "pylock.toml")))
-		must(t, os.RemoveAll(secret+".txt"))
-		must(t, os.Symlink(secret, secret+".txt"))
-		if err := a.refused(cfg); strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(),
-			"permission denied") {
-			t.Errorf("%s: %v", config, err)
-		}
+		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))
+		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "pylock.toml")))
+		must.NoError(t, os.RemoveAll(secret+".txt"))
+		must.NoError(t, os.Symlink(secret, secret+".txt"))
+		err := a.refused(cfg)
+		must.StrNotContains(t, err.Error(), "hunter2", must.Sprintf("%s: %v", config, err))
+		test.StrContains(t, err.Error(), "permission denied", test.Sprintf("%s: %v", config, err))
 	}
 }
 
 func TestBuildUser_RunsNoTasks(t *testing.T) {
 	needRoot(t)
 	a := start(t)
-	if err := a.refused(a.task(`code = "1"`, nil, asUserOf("79999"))); !strings.Contains(err.Error(), "build_user") {
-		t.Error(err)
-	}
+	err := a.refused(a.task(`code = "1"`, nil, asUserOf("79999")))
+	test.StrContains(t, err.Error(), "build_user", test.Sprint(err))
 }
 
 func TestCommand_RemovesTheAgentsSettings(t *testing.T) {
@@ -239,7 +229,5 @@ func TestCommand_RemovesTheAgentsSettings(t *testing.T) {
 			c.Env["PYTHONHOME"], c.Env["PIP_INDEX_URL"], c.Env["PYTHONWARNINGS"] = "/nowhere",
 				"https://user:secret@example.invalid", "error"
 		})
-	if out := a.runs(cfg); out != "{'PYTHONWARNINGS': 'error'}\n" {
-		t.Errorf("got %q", out)
-	}
+	test.Eq(t, "{'PYTHONWARNINGS': 'error'}\n", a.runs(cfg))
 }

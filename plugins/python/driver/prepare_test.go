@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -65,14 +67,11 @@ func TestFindLinks_TakesPagesOffline(t *testing.T) {
 			offline := name == "the node is offline"
 			config += "\nscript = \"app.py\""
 			installers(t, func(t *testing.T, a *agent) {
-				if out := a.runs(a.task(config, files)); !strings.HasPrefix(out, "1.2 ") {
-					t.Errorf("got %q", out)
-				}
+				test.StrHasPrefix(t, "1.2 ", a.runs(a.task(config, files)))
 			}, func(c *Config) { c.Offline, c.IndexURL = offline, index.URL+"/simple" })
 			a := start(t, func(c *Config) { c.Offline, c.JobIndexes = offline, false })
-			if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "job_indexes") {
-				t.Errorf("where jobs may name none: %v", err)
-			}
+			err := a.refused(a.task(config, files))
+			test.StrContains(t, err.Error(), "job_indexes", test.Sprintf("where jobs may name none: %v", err))
 		})
 	}
 }
@@ -96,9 +95,7 @@ func TestBuild_FallsBackToTheOldEnvironment(t *testing.T) {
 		runs := func(version, event string) {
 			t.Helper()
 			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]", map[string]string{"app.py": useMoon})
-			if out := a.runs(cfg); !strings.HasPrefix(out, version+" ") {
-				t.Errorf("got %q", out)
-			}
+			test.StrHasPrefix(t, version+" ", a.runs(cfg))
 			a.says(cfg, event)
 			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said,
 				"not in the cache") {
@@ -130,17 +127,17 @@ func TestBuild_FallsBackToTheOldEnvironment(t *testing.T) {
 func (a *agent) age(by time.Duration) {
 	a.t.Helper()
 	entries, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
-	must(a.t, err)
+	must.NoError(a.t, err)
 	for _, path := range entries {
 		content, err := os.ReadFile(path)
-		must(a.t, err)
+		must.NoError(a.t, err)
 		var entry map[string]any
-		must(a.t, json.Unmarshal(content, &entry))
+		must.NoError(a.t, json.Unmarshal(content, &entry))
 		built, err := time.Parse(time.RFC3339, entry["built"].(string))
-		must(a.t, err)
+		must.NoError(a.t, err)
 		entry["built"] = built.Add(-by)
 		content, err = json.Marshal(entry)
-		must(a.t, err)
-		must(a.t, os.WriteFile(path, content, 0o600))
+		must.NoError(a.t, err)
+		must.NoError(a.t, os.WriteFile(path, content, 0o600))
 	}
 }

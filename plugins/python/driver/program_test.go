@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,10 +23,10 @@ func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
 	var zipped bytes.Buffer
 	z := zip.NewWriter(&zipped)
 	f, err := z.Create("__main__.py")
-	must(t, err)
+	must.NoError(t, err)
 	_, err = f.Write([]byte(greet))
-	must(t, err)
-	must(t, z.Close())
+	must.NoError(t, err)
+	must.NoError(t, z.Close())
 	files := map[string]string{
 		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(),
 		"exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
@@ -46,9 +48,8 @@ func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
 			other := a.task(`script = "app.py"`, files)
 			config = "script = \"" + filepath.Join(other.TaskDir().LocalDir, "app.py") + "\""
 		}
-		if out := a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)); out != "hello one --two\n" {
-			t.Errorf("%s: got %q", name, out)
-		}
+		test.Eq(t, "hello one --two\n", a.runs(a.task(config+"\nargs = [\"one\", \"--two\"]", files)),
+			test.Sprint(name))
 	}
 }
 
@@ -65,9 +66,7 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True None ['default', 'ignore'] True",
 	} {
 		config += "\nscript = \"app.py\"\nargs = [\"-X\"]"
-		if out := a.runs(a.task(config, map[string]string{"app.py": show})); out != want+" -X\n" {
-			t.Errorf("%s: got %q", config, out)
-		}
+		test.Eq(t, want+" -X\n", a.runs(a.task(config, map[string]string{"app.py": show})), test.Sprint(config))
 	}
 }
 
@@ -76,7 +75,7 @@ func TestCommand_PassesReservedCores(t *testing.T) {
 	a.pretends("3.12.9")
 	a.pretends("3.13.0")
 	var allowed unix.CPUSet
-	must(t, unix.SchedGetaffinity(0, &allowed))
+	must.NoError(t, unix.SchedGetaffinity(0, &allowed))
 	first := 0
 	for !allowed.IsSet(first) {
 		first++
@@ -101,8 +100,8 @@ func (a *agent) pretends(version string) {
 	a.t.Helper()
 	minor := version[:strings.LastIndexByte(version, '.')]
 	path := filepath.Join(a.dir, minor, "python"+minor)
-	must(a.t, os.Mkdir(filepath.Dir(path), 0o755))
-	must(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
+	must.NoError(a.t, os.Mkdir(filepath.Dir(path), 0o755))
+	must.NoError(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
 		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": "+
 		"\"\"/'\n"+
 		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
@@ -111,11 +110,10 @@ func (a *agent) pretends(version string) {
 func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin/python3*")} })
 	own := filepath.Join(a.dir, "own/bin/python3")
-	must(t, os.MkdirAll(filepath.Dir(own), 0o755))
-	must(t, os.Symlink("/usr/bin/python3", own))
-	if out := a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)); out != own+"\n" {
-		t.Errorf("it runs with %q", out)
-	}
+	must.NoError(t, os.MkdirAll(filepath.Dir(own), 0o755))
+	must.NoError(t, os.Symlink("/usr/bin/python3", own))
+	test.Eq(t, own+"\n", a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)),
+		test.Sprint("it runs with"))
 }
 
 func TestCommand_HonoursTheLocksRequiresPython(t *testing.T) {
@@ -125,9 +123,8 @@ func TestCommand_HonoursTheLocksRequiresPython(t *testing.T) {
 		"app.py.lock": "version = 1\nrequires-python = \">=4\"\n",
 	} {
 		cfg := a.task("script = \"app.py\"\nlock = \"local/"+name+"\"", map[string]string{"app.py": "", name: lock})
-		if err := a.refused(cfg); !strings.Contains(err.Error(), "python >=4 is not on this node") {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := a.refused(cfg)
+		test.StrContains(t, err.Error(), "python >=4 is not on this node", test.Sprintf("%s: %v", name, err))
 	}
 }
 
@@ -155,9 +152,8 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 	} {
 		cfg := a.task(config, map[string]string{"empty/x": ""})
 		err := a.refused(cfg)
-		if !strings.Contains(err.Error(), want) || strings.Contains(strings.TrimSpace(err.Error()), "\n\n") {
-			t.Errorf("%s\n: %v", config, err)
-		}
+		must.StrContains(t, err.Error(), want, must.Sprintf("%s\n: %v", config, err))
+		test.StrNotContains(t, strings.TrimSpace(err.Error()), "\n\n", test.Sprintf("%s\n: %v", config, err))
 	}
 }
 
@@ -165,32 +161,28 @@ func TestFiles_NameEachPlaceOnce(t *testing.T) {
 	dir := t.TempDir()
 	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
 	_, _, err := files.find("a.py")
-	if want := fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py",
-		dir); err == nil || err.Error() != want {
-		t.Errorf("got %v", err)
-	}
+	test.EqError(t, err, fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py",
+		dir))
 }
 
 func TestProgram_DoesNotReadLargeFiles(t *testing.T) {
 	var zipped bytes.Buffer
 	z := zip.NewWriter(&zipped)
 	f, err := z.Create("__main__.py")
-	must(t, err)
+	must.NoError(t, err)
 	_, err = f.Write([]byte(greet))
-	must(t, err)
-	must(t, z.Close())
+	must.NoError(t, err)
+	must.NoError(t, z.Close())
 	a := start(t)
 	cfg := a.task("script = \"app.pyz\"\nrequirements = []\nargs = [\"one\"]", map[string]string{"app.pyz": ""})
 	path := filepath.Join(cfg.TaskDir().LocalDir, "app.pyz")
-	must(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
+	must.NoError(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
 	app, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	must(t, err)
+	must.NoError(t, err)
 	_, err = app.Write(zipped.Bytes())
-	must(t, err)
-	must(t, app.Close())
-	if out := a.runs(cfg); out != "hello one\n" {
-		t.Errorf("got %q", out)
-	}
+	must.NoError(t, err)
+	must.NoError(t, app.Close())
+	test.Eq(t, "hello one\n", a.runs(cfg))
 }
 
 func TestProgram_ReadsTheMetadataOfADirectory(t *testing.T) {
@@ -200,15 +192,13 @@ func TestProgram_ReadsTheMetadataOfADirectory(t *testing.T) {
 		`# dependencies = ["moon-phase @ https://host.invalid/a-1-py3-none-any.whl"]`: "job_indexes",
 	} {
 		cfg := a.task(`script = "dir"`, map[string]string{"dir/__main__.py": "# /// script\n" + requires + "\n# ///\n"})
-		if err := a.refused(cfg); !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", requires, err)
-		}
+		err := a.refused(cfg)
+		test.StrContains(t, err.Error(), want, test.Sprintf("%s: %v", requires, err))
 	}
 	cfg := a.task(`script = "dir"`, map[string]string{"dir/x": ""})
-	must(t, unix.Mkfifo(filepath.Join(cfg.TaskDir().LocalDir, "dir/__main__.py"), 0o644))
-	if err := a.refused(cfg); !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a pipe: %v", err)
-	}
+	must.NoError(t, unix.Mkfifo(filepath.Join(cfg.TaskDir().LocalDir, "dir/__main__.py"), 0o644))
+	err := a.refused(cfg)
+	test.StrContains(t, err.Error(), "not a regular file", test.Sprintf("a pipe: %v", err))
 }
 
 func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
@@ -217,22 +207,19 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid `+
 		`== os.getuid())"`, nil)
 	secret := filepath.Join(a.dir, "secret")
-	must(t, os.WriteFile(secret, []byte("keep"), 0o600))
+	must.NoError(t, os.WriteFile(secret, []byte("keep"), 0o600))
 	// somebody who may write there leaves a trap
-	must(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
-	if out := a.runs(cfg); !strings.HasSuffix(out, "local/inline_code.py 0o100600 True\n") {
-		t.Errorf("got %q", out)
-	}
-	if b, _ := os.ReadFile(secret); string(b) != "keep" {
-		t.Errorf("code was written to where a link leads: %q", b)
-	}
+	must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
+	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
+	b, _ := os.ReadFile(secret)
+	test.Eq(t, "keep", string(b), test.Sprintf("code was written to where a link leads: %q", b))
 }
 
 func TestCommand_DoesNotBufferOutput(t *testing.T) {
 	a := start(t)
 	cfg := a.task(`code = "import time\nprint('first')\ntime.sleep(1000)"`, nil)
 	_, _, err := a.StartTask(cfg)
-	must(t, err)
-	defer func() { must(t, a.DestroyTask(cfg.ID, true)) }()
+	must.NoError(t, err)
+	defer func() { must.NoError(t, a.DestroyTask(cfg.ID, true)) }()
 	eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -47,9 +50,8 @@ func TestProject_InstallsTheChosenDependencies(t *testing.T) {
 			const config = "script = \"app.py\"\nrequirements = \"local/pyproject.toml\"\nfind_links = [\"local/wheels\"]\n"
 			cfg := a.task(config+chosen, map[string]string{"app.py": found, "pyproject.toml": shopProject})
 			shopWheels(t, filepath.Join(cfg.TaskDir().LocalDir, "wheels"))
-			if out := a.runs(cfg); strings.TrimSpace(out) != want {
-				t.Errorf("%q: got %q, want %q", chosen, out, want)
-			}
+			out := a.runs(cfg)
+			test.Eq(t, want, strings.TrimSpace(out), test.Sprintf("%q: got %q", chosen, out))
 		}
 	})
 	a := start(t)
@@ -59,9 +61,8 @@ func TestProject_InstallsTheChosenDependencies(t *testing.T) {
 		"requirements = \"local/pyproject.toml\"\npython = \"3.7\"":    "python ",
 	} {
 		files := map[string]string{"app.py": found, "pyproject.toml": shopProject}
-		if err := a.refused(a.task("script = \"app.py\"\n"+chosen, files)); !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", chosen, err)
-		}
+		err := a.refused(a.task("script = \"app.py\"\n"+chosen, files))
+		test.StrContains(t, err.Error(), says, test.Sprintf("%s: %v", chosen, err))
 	}
 }
 
@@ -71,20 +72,18 @@ func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 	shopWheels(t, wheels)
 	index := wheeltest.Index(t, wheels)
 	project := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(shopProject), 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(shopProject), 0o644))
 	in := func(args ...string) []byte {
 		t.Helper()
 		cmd := exec.Command(uv, append(args, "--no-config", "--no-python-downloads", "--no-cache")...)
 		cmd.Dir = project
 		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
 		return out
 	}
 	in("lock", "--default-index", index.URL+"/simple")
 	locked, err := os.ReadFile(filepath.Join(project, "uv.lock"))
-	must(t, err)
+	must.NoError(t, err)
 	files := map[string]string{"app.py": found, "pyproject.toml": shopProject, "uv.lock": string(locked)}
 	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
 	for chosen, want := range map[string]string{
@@ -95,12 +94,9 @@ func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 	} {
 		config := fmt.Sprintf("script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"%s/simple\"\n", index.URL)
 		cfg := a.task(config+chosen, maps.Clone(files))
-		if out := a.runs(cfg); strings.TrimSpace(out) != want {
-			t.Errorf("%q: got %q, want %q", chosen, out, want)
-		}
+		out := a.runs(cfg)
+		test.Eq(t, want, strings.TrimSpace(out), test.Sprintf("%q: got %q", chosen, out))
 	}
 	err = a.refused(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"\ndependency_groups = [\"gone\"]", files))
-	if !strings.Contains(err.Error(), `no dependency group "gone": there is dev, test`) {
-		t.Error(err)
-	}
+	test.StrContains(t, err.Error(), `no dependency group "gone": there is dev, test`, test.Sprint(err))
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -39,9 +41,7 @@ func TestRefresh_BuildsAnew(t *testing.T) {
 		runs := func(config, version, event string) {
 			t.Helper()
 			cfg := a.task("script = \"app.py\"\n"+config, files)
-			if out := a.runs(cfg); !strings.HasPrefix(out, version+" ") {
-				t.Errorf("%q: got %q", config, out)
-			}
+			test.StrHasPrefix(t, version+" ", a.runs(cfg), test.Sprint(config))
 			a.says(cfg, event)
 		}
 		const any, refresh = "requirements = [\"moon-phase\"]\n", "refresh = true\n"
@@ -89,11 +89,9 @@ func TestRefresh_BuildsAnew(t *testing.T) {
 				times++
 			}
 			a.wait(cfg)
-			must(t, a.DestroyTask(cfg.ID, true))
+			must.NoError(t, a.DestroyTask(cfg.ID, true))
 		}
-		if times != 1 {
-			t.Errorf("%d of %d tasks that started together built it", times, len(built))
-		}
+		test.Eq(t, 1, times, test.Sprintf("%d of %d tasks that started together built it", times, len(built)))
 
 		gone.Store(true)
 		runs(any+refresh, "1.3", "since it can't be refreshed")

@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/scheduler/feasible"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -17,12 +19,8 @@ func files(t *testing.T, all map[string]string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	for name, content := range all {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must.NoError(t, os.WriteFile(name, []byte(content), 0o644))
 	}
 }
 
@@ -88,9 +86,9 @@ func TestConstraint_IsNoneForARequirementsFile(t *testing.T) {
 	} {
 		files(t, map[string]string{"requirements.lock": content})
 		var b strings.Builder
-		if err := constraint(&b, []string{"requirements.lock"}); err != nil || b.String() != want {
-			t.Errorf("%q: %v, got\n%s", content, err, b.String())
-		}
+		err := constraint(&b, []string{"requirements.lock"})
+		must.NoError(t, err, must.Sprintf("%q: %v", content, err))
+		test.Eq(t, want, b.String(), test.Sprintf("%q: %v", content, err))
 	}
 }
 
@@ -146,28 +144,22 @@ func TestConstraint_AgreesWithTheDriver(t *testing.T) {
 	for _, text := range []string{"", ">=3.8", ">=3.10", ">=3.12", "<3.12", "3.12", "3.9", "==3.12.9", "==3.12.8",
 		"3.9.16", ">=3.13", ">=3.10,<3.12", "~=3.9", "!=3.12.*,>=3.10"} {
 		wanted, err := interpreter.ParseSpecifier(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		c, err := interpreter.ConstraintFor(wanted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for n, node := range nodes {
 			_, err := interpreter.Fitting(node, "", wanted)
 			value, _ := attributes(node)["versions"].GetString()
-			if fits := c == nil || meets(value, c); fits != (err == nil) {
-				t.Errorf("%q, node %d (%s): the constraint is met: %t, and the driver says %v", text, n, value, fits, err)
-			}
+			fits := c == nil || meets(value, c)
+			test.Eq(t, (err == nil), fits,
+				test.Sprintf("%q, node %d (%s): the constraint is met: %t, and the driver says %v", text, n, value, fits, err))
 		}
 	}
 	// what the constraint can't say, the driver finds at the start
 	wanted, _ := interpreter.ParseSpecifier(">=3.12.10,<3.13")
 	c, err := interpreter.ConstraintFor(wanted)
-	if err != nil || len(c.Partial) != 1 {
-		t.Fatalf("got %+v, %v", c, err)
-	}
-	if _, err := interpreter.Fitting(nodesInterpreters[1:2], "", wanted); err == nil {
-		t.Error("3.12.9 is taken for 3.12.10")
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", c))
+	must.SliceLen(t, 1, c.Partial, must.Sprintf("got %+v", c))
+	_, err = interpreter.Fitting(nodesInterpreters[1:2], "", wanted)
+	test.Error(t, err, test.Sprint("3.12.9 is taken for 3.12.10"))
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -42,9 +44,8 @@ func TestProgress_ReportsDownloads(t *testing.T) {
 		time.Sleep(quiet)
 		synctest.Wait()
 		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, nothing yet from pypi.org"
-		if len(said) != 1 || said[0] != want {
-			t.Errorf("it told %q", said)
-		}
+		must.SliceLen(t, 1, said, must.Sprint("it told"))
+		test.Eq(t, want, said[0], test.Sprint("it told"))
 	})
 }
 
@@ -63,21 +64,20 @@ func TestProgress_CountsAHundredHosts(t *testing.T) {
 func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo, link := filepath.Join(dir, "file"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
-	must(t, os.WriteFile(file, []byte("text"), 0o600))
-	must(t, unix.Mkfifo(fifo, 0o600))
-	must(t, os.Symlink(file, link))
+	must.NoError(t, os.WriteFile(file, []byte("text"), 0o600))
+	must.NoError(t, unix.Mkfifo(fifo, 0o600))
+	must.NoError(t, os.Symlink(file, link))
 	for path, flags := range map[string]int{fifo: 0, "/dev/null": 0, dir: 0, link: unix.O_NOFOLLOW, "/dev/tty": 0} {
-		if f, err := openRegular(path, flags); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-			t.Errorf("%s: %v, %v", path, f, err)
-		}
+		f, err := openRegular(path, flags)
+		test.ErrorContains(t, err, "not a regular file", test.Sprintf("%s: %v", path, f))
 	}
 	for _, path := range []string{file, link} {
 		f, err := openRegular(path, 0)
-		must(t, err)
-		if b, err := io.ReadAll(f); string(b) != "text" || err != nil {
-			t.Errorf("%s: %q, %v", path, b, err)
-		}
-		must(t, f.Close())
+		must.NoError(t, err)
+		b, err := io.ReadAll(f)
+		must.Eq(t, "text", string(b), must.Sprintf("%s: %q", path, b))
+		test.NoError(t, err, test.Sprintf("%s: %q", path, b))
+		must.NoError(t, f.Close())
 	}
 }
 
@@ -85,9 +85,8 @@ func TestBuildUsers_RefuseTheDefaultUser(t *testing.T) {
 	needRoot(t)
 	c := schema.Of[Config]().Default()
 	c.BuildUser, c.DefaultUser = "65534", "65534:0"
-	if _, err := newInstance(c, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "default_user") {
-		t.Error(err)
-	}
+	_, err := newInstance(c, hclog.NewNullLogger())
+	test.ErrorContains(t, err, "default_user")
 }
 
 func TestChoiceError_IsRecoverableWhileInterpretersAreLate(t *testing.T) {
@@ -110,30 +109,22 @@ func TestCores_CountsKernelLists(t *testing.T) {
 	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
 		resources := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}
 		r := &request{Task: &drivers.TaskConfig{Resources: resources}}
-		if got := cores(r); got != want {
-			t.Errorf("%q: %d", list, got)
-		}
+		test.Eq(t, want, cores(r), test.Sprint(list))
 	}
-	if got := cores(&request{Task: &drivers.TaskConfig{}}); got != 0 {
-		t.Errorf("without resources: %d", got)
-	}
+	test.Eq(t, 0, cores(&request{Task: &drivers.TaskConfig{}}), test.Sprint("without resources"))
 }
 
 func TestFirstOf_CountsTheRest(t *testing.T) {
 	all := []string{"a", "b", "c"}
-	if got := strings.Join(firstOf(all, 3), " "); got != "a b c" {
-		t.Errorf("got %s", got)
-	}
-	if got := strings.Join(firstOf(all, 2), " "); got != "a b and 1 more" || strings.Join(all, " ") != "a b c" {
-		t.Errorf("got %s, of %s", got, all)
-	}
+	test.Eq(t, "a b c", strings.Join(firstOf(all, 3), " "))
+	got := strings.Join(firstOf(all, 2), " ")
+	must.Eq(t, "a b and 1 more", got, must.Sprintf("got %s, of %s", got, all))
+	test.Eq(t, "a b c", strings.Join(all, " "), test.Sprintf("got %s, of %s", got, all))
 }
 
 func TestRoundUp_IsAPowerOfTwo(t *testing.T) {
 	for n, want := range map[int64]int64{-1: 0, 0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048} {
-		if got := roundUp(n); got != want {
-			t.Errorf("%d: %d", n, got)
-		}
+		test.Eq(t, want, roundUp(n), test.Sprintf("%d", n))
 	}
 }
 
@@ -143,9 +134,7 @@ func TestIsFileName_DistinguishesRequirements(t *testing.T) {
 		"requests": false, "requests[socks]>=2": false, "x @ https://host/x.whl": false, "zope.interface": false,
 		"https://host/x-1.0-py3-none-any.whl": false,
 	} {
-		if isFileName(text) != want {
-			t.Errorf("%q", text)
-		}
+		test.Eq(t, want, isFileName(text), test.Sprint(text))
 	}
 }
 

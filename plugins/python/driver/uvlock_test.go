@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -16,7 +19,7 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	moon.Write(t, wheels)
 	index := wheeltest.Index(t, wheels)
 	project := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"),
+	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"),
 		[]byte("[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"moon-phase\"]\n"),
 		0o644))
 	cmd := exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
@@ -28,7 +31,7 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	files := map[string]string{"app.py": useMoon}
 	for _, name := range []string{"pyproject.toml", "uv.lock"} {
 		b, err := os.ReadFile(filepath.Join(project, name))
-		must(t, err)
+		must.NoError(t, err)
 		files[name] = string(b)
 	}
 	// what came since is not in the lock
@@ -38,9 +41,7 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 
 	config := "script = \"app.py\"\nlock = \"local/uv.lock\"\nindex_url = \"" + index.URL + "/simple\""
 	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
-	if out := a.runs(a.task(config, files)); !strings.HasPrefix(out, "1.2 ") {
-		t.Errorf("got %q", out)
-	}
+	test.StrHasPrefix(t, "1.2 ", a.runs(a.task(config, files)))
 
 	// another wheel of that name and version is not what was locked
 	other := moon
@@ -54,7 +55,7 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	// a lock may name where a file is, too
 	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase",
 		"moon-phase @ "+index.URL+"/files/"+later.File(), 1)
-	must(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
 	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
 		index.URL+"/simple")
 	cmd.Dir = project
@@ -62,7 +63,7 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	b, err := os.ReadFile(filepath.Join(project, "uv.lock"))
-	must(t, err)
+	must.NoError(t, err)
 	files["uv.lock"] = string(b)
 	for _, may := range []bool{true, false} {
 		a = start(t, func(c *Config) {
@@ -70,16 +71,13 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 		}, with(uv))
 		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
 		if may {
-			if out := a.runs(cfg); !strings.HasPrefix(out, "1.3 ") {
-				t.Errorf("got %q", out)
-			}
+			test.StrHasPrefix(t, "1.3 ", a.runs(cfg))
 		} else if err := a.refused(cfg); !strings.Contains(err.Error(), "job_indexes") {
 			t.Error(err)
 		}
 	}
 
 	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "pip" })
-	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "needs uv") {
-		t.Error(err)
-	}
+	err = a.refused(a.task(config, files))
+	test.StrContains(t, err.Error(), "needs uv", test.Sprint(err))
 }

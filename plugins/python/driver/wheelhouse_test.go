@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
-
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -20,53 +21,46 @@ func TestWheelhouse_IsBounded(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40,
 		"notes.txt": 1 << 40} {
-		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
-		must(t, os.Truncate(filepath.Join(dir, name), size))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		must.NoError(t, os.Truncate(filepath.Join(dir, name), size))
 	}
-	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, true); err == nil || !strings.Contains(err.Error(),
-		"cache_max_size") {
-		t.Errorf("more than the limit: %v", err)
-	}
-	if _, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, false); err == nil || !strings.Contains(err.Error(),
-		"cache_max_size") {
-		t.Errorf("more than the limit, unread: %v", err)
-	}
+	_, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, true)
+	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit"))
+	_, err = newWheelhouse(t.Context(), dir, taskFiles{}, 1<<20, false)
+	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit, unread"))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := newWheelhouse(ended, dir, taskFiles{}, 1<<50, true); !errors.Is(err, context.Canceled) {
-		t.Errorf("when nobody waits any more: %v", err)
-	}
-	must(t, os.Remove(filepath.Join(dir, "b-1-py3-none-any.whl")))
-	if h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true); err != nil || len(h.wheel) != 1 {
-		t.Errorf("got %v, %v", h.wheel, err)
-	}
+	_, err = newWheelhouse(ended, dir, taskFiles{}, 1<<50, true)
+	test.ErrorIs(t, err, context.Canceled, test.Sprint("when nobody waits any more"))
+	must.NoError(t, os.Remove(filepath.Join(dir, "b-1-py3-none-any.whl")))
+	h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true)
+	must.NoError(t, err)
+	test.SliceLen(t, 1, h.wheel)
 }
 
 func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	dir, scratch := t.TempDir(), t.TempDir()
 	wheel := filepath.Join(dir, "a-1-py3-none-any.whl")
-	must(t, os.WriteFile(wheel, []byte("one"), 0o600))
+	must.NoError(t, os.WriteFile(wheel, []byte("one"), 0o600))
 	h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true)
-	must(t, err)
+	must.NoError(t, err)
 	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any
 	indexes, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), scratch)
-	must(t, err)
+	must.NoError(t, err)
 	copied := filepath.Join(indexes.FindLinks[0], filepath.Base(wheel))
 	for path, want := range map[string]os.FileMode{indexes.FindLinks[0]: 0o755, copied: 0o644} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v: the builder has to read it", path, info.Mode(), err)
 		}
 	}
-	must(t, os.WriteFile(wheel, []byte("two"), 0o600))
-	if _, err := (&sources{houses: []wheelhouse{h}}).into(t.Context(), t.TempDir()); err == nil ||
-		!strings.Contains(err.Error(), "changed meanwhile") {
-		t.Errorf("another wheel in its place: %v", err)
-	}
+	must.NoError(t, os.WriteFile(wheel, []byte("two"), 0o600))
+	_, err = (&sources{houses: []wheelhouse{h}}).into(t.Context(), t.TempDir())
+	test.ErrorContains(t, err, "changed meanwhile", test.Sprint("another wheel in its place"))
 }
 
 func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
 	c := schema.Of[Config]().Default()
 	c.Offline = true
 	ended, cancel := context.WithCancel(t.Context())
@@ -79,25 +73,23 @@ func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 		}
 	}
 	s, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed)
-	must(t, err)
+	must.NoError(t, err)
 	if _, err := s.into(ended, t.TempDir()); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody waits for the build: %v", err)
 	}
 	indexes, err := s.into(t.Context(), t.TempDir())
-	must(t, err)
-	if text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl")); string(text) != "one" {
-		t.Errorf("copied %q, %v", text, err)
-	}
-	must(t, os.Mkdir(filepath.Join(dir, "b-1-py3-none-any.whl"), 0o755))
-	if _, err := newSources(t.Context(), &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed); err == nil {
-		t.Error("a directory is taken for a wheel")
-	}
+	must.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl"))
+	test.Eq(t, "one", string(text), test.Sprintf("copied %q, %v", text, err))
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "b-1-py3-none-any.whl"), 0o755))
+	_, err = newSources(t.Context(), &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed)
+	test.Error(t, err, test.Sprint("a directory is taken for a wheel"))
 }
 
 func TestSources_DescribeTheNodesDirectories(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) func() {
-		return func() { must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
+		return func() { must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
 	}
 	before := nodeDirectory(dir)
 	for _, step := range []struct {
@@ -112,7 +104,7 @@ func TestSources_DescribeTheNodesDirectories(t *testing.T) {
 		{"one with another ending", file("a-3.tar.bz2", "1"), true},
 		{"a page, whose links pip follows", file("index.html", "<a href=x>"), true},
 		{"what a link will lead to", file("target", "1"), false},
-		{"the link", func() { must(t, os.Symlink("target", filepath.Join(dir, "b-1-py3-none-any.whl"))) }, true},
+		{"the link", func() { must.NoError(t, os.Symlink("target", filepath.Join(dir, "b-1-py3-none-any.whl"))) }, true},
 		{"another target", file("target", "22"), true},
 	} {
 		step.do()

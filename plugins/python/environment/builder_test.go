@@ -8,11 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
@@ -36,14 +36,13 @@ func with(t *testing.T, real, effective, saved uint32) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{fmt.Sprintf("%s=ids %d %d %d", role, real, effective, saved)}
 	in, err := cmd.StdinPipe()
-	must(t, err)
+	must.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("it said %q, %v", line, err)
-	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must.Eq(t, "ready\n", line, must.Sprintf("it said %q, %v", line, err))
 	return cmd
 }
 
@@ -65,11 +64,16 @@ func TestUsers_GiveEachBuildItsOwn(t *testing.T) {
 	var ids []uint32
 	for n := range 6 {
 		taken, err := []*Users{one, other}[n%2].Take(t.Context(), nil)
-		must(t, err)
+		must.NoError(t, err)
 		defer taken.Release()
-		if slices.Contains(ids, taken.UID) || taken.UID == Prober || !builders.Reserved(taken.UID) || taken.GID != taken.UID {
-			t.Errorf("build %d is user %d, group %d; others are %v", n, taken.UID, taken.GID, ids)
-		}
+		must.SliceNotContains(t, ids, taken.UID,
+			must.Sprintf("build %d is user %d, group %d; others are", n, taken.UID, taken.GID))
+		must.NotEq(t, Prober, taken.UID,
+			must.Sprintf("build %d is user %d, group %d; others are", n, taken.UID, taken.GID))
+		must.True(t, builders.Reserved(taken.UID),
+			must.Sprintf("build %d is user %d, group %d; others are", n, taken.UID, taken.GID))
+		test.Eq(t, taken.UID, taken.GID,
+			test.Sprintf("build %d is user %d, group %d; others are", n, taken.UID, taken.GID))
 		ids = append(ids, taken.UID)
 	}
 }
@@ -77,7 +81,7 @@ func TestUsers_GiveEachBuildItsOwn(t *testing.T) {
 func TestUsers_OnlyServesOneBuildAtATime(t *testing.T) {
 	users := only(t)
 	first, err := users.Take(t.Context(), nil)
-	must(t, err)
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := users.Take(ctx, cancel); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -90,34 +94,30 @@ func TestUsers_OnlyServesOneBuildAtATime(t *testing.T) {
 		}
 		second <- err
 	}()
-	if err := <-second; err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, <-second)
 	names, err := os.ReadDir(users.Dir)
-	if err != nil || len(names) != 1 || names[0].Name() != fmt.Sprint(users.Only.UID) {
-		t.Errorf("left is %v, %v", names, err)
-	}
-	if is, err := builders.Is(users.Dir, users.Only.UID); !is || err != nil {
-		t.Errorf("other drivers do not know the user: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("left"))
+	must.SliceLen(t, 1, names, must.Sprint("left"))
+	test.Eq(t, fmt.Sprint(users.Only.UID), names[0].Name(), test.Sprint("left"))
+	is, err := builders.Is(users.Dir, users.Only.UID)
+	must.True(t, is, must.Sprint("other drivers do not know the user"))
+	test.NoError(t, err, test.Sprint("other drivers do not know the user"))
 }
 
 func TestUsers_SkipThoseWithProcesses(t *testing.T) {
 	users := only(t)
 	cmd := with(t, users.Only.UID, users.Only.UID, users.Only.UID)
-	if _, err := users.Take(t.Context(), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprint(cmd.Process.Pid)) {
-		t.Errorf("got %v", err)
-	}
-	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the process of a user that is not reserved: %v", err)
-	}
+	_, err := users.Take(t.Context(), nil)
+	test.ErrorContains(t, err, fmt.Sprint(cmd.Process.Pid))
+	test.NoError(t, cmd.Process.Signal(syscall.Signal(0)),
+		test.Sprint("the process of a user that is not reserved"))
 }
 
 func TestBuilder_ClearKillsEachProcess(t *testing.T) {
 	users := only(t)
 	id := users.Only.UID
 	taken, err := users.Take(t.Context(), nil)
-	must(t, err)
+	must.NoError(t, err)
 	defer taken.Release()
 	for name, ids := range map[string][3]uint32{
 		"all its ids": {id, id, id}, "its real id": {id, 0, 0}, "its effective id": {0, id, 0}, "its saved id": {0, 0, id},
@@ -125,24 +125,18 @@ func TestBuilder_ClearKillsEachProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			other := with(t, id+1, id+1, id+1)
 			cmd := with(t, ids[0], ids[1], ids[2])
-			must(t, taken.Clear())
-			if has, _, err := isOf(cmd.Process.Pid, id); has || err != nil {
-				t.Fatalf("it is still there: %v", err)
-			}
+			must.NoError(t, taken.Clear())
+			has, _, err := isOf(cmd.Process.Pid, id)
+			must.False(t, has, must.Sprint("it is still there"))
+			must.NoError(t, err, must.Sprint("it is still there"))
 			var exit *exec.ExitError
-			if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				t.Errorf("it ended by %v", err)
-			}
-			if has, _, err := isOf(other.Process.Pid, id+1); !has || err != nil {
-				t.Errorf("another user's process: %v, %v", has, err)
-			}
+			err = cmd.Wait()
+			must.True(t, errors.As(err, &exit), must.Sprintf("it ended by %v", err))
+			test.Eq(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal(),
+				test.Sprintf("it ended by %v", err))
+			has, _, err = isOf(other.Process.Pid, id+1)
+			must.True(t, has, must.Sprintf("another user's process: %v", has))
+			test.NoError(t, err, test.Sprintf("another user's process: %v", has))
 		})
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

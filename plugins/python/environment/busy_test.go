@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestCache_LimitsConcurrentBuilds(t *testing.T) {
@@ -44,9 +47,7 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 					<-everyoneCame
 					return building(3)(ctx, as, dir, final, scratch, downloads)
 				}})
-			if err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, err)
 			e.Release()
 		})
 	}
@@ -77,18 +78,16 @@ func TestCache_IsRecoverablyBusy(t *testing.T) {
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Limit: time.Millisecond, Build: building(3)}
 	fill(c)
 	var busy *BusyError
-	if _, err := c.Get(t.Context(), s); !errors.As(err, &busy) || !isTemporary(err) {
-		t.Errorf("got %v", err)
-	}
+	_, err := c.Get(t.Context(), s)
+	must.True(t, errors.As(err, &busy), must.Sprintf("got %v", err))
+	test.True(t, isTemporary(err), test.Sprintf("got %v", err))
 	empty(c)
 	s.Limit = 0
 	mustGet(t, c, s).Release()
 	fill(c)
 	s.Limit = time.Millisecond
 	old := mustGet(t, c, s)
-	if !errors.As(old.Stale, &busy) {
-		t.Errorf("got %+v", old)
-	}
+	test.True(t, errors.As(old.Stale, &busy), test.Sprintf("got %+v", old))
 	old.Release()
 }
 
@@ -119,15 +118,13 @@ func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
-				if err != nil || !errors.Is(old.Stale, context.DeadlineExceeded) || old.Dir != first.Dir {
-					t.Errorf("got %+v, %v", old, err)
-				}
+				must.NoError(t, err, must.Sprintf("got %+v", old))
+				must.ErrorIs(t, old.Stale, context.DeadlineExceeded, must.Sprintf("got %+v", old))
+				test.Eq(t, first.Dir, old.Dir, test.Sprintf("got %+v", old))
 				old.Release()
 				return testError{temporary: true}
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			e.Release()
 		})
 	}
@@ -143,9 +140,8 @@ func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 						<-ctx.Done()
 						return ctx.Err()
 					}})
-				if err != nil || !errors.Is(e.Stale, context.DeadlineExceeded) {
-					t.Errorf("got %+v, %v", e, err)
-				}
+				must.NoError(t, err, must.Sprintf("got %+v", e))
+				test.ErrorIs(t, e.Stale, context.DeadlineExceeded, test.Sprintf("got %+v", e))
 				e.Release()
 			})
 		}

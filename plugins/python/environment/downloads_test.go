@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // downloading is a build that finds some downloads, and adds one.
@@ -78,24 +81,17 @@ func TestDownloads_ServeTheNextBuildUnlessChanged(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			want := "first"
 			if change != nil {
 				want = ""
-				if err := change(dir); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, change(dir))
 			}
 			mustGet(t, c, downloading(t, &found, "second")).Release()
-			if strings.Join(found, " ") != want {
-				t.Errorf("the next build found %q", found)
-			}
+			test.Eq(t, want, strings.Join(found, " "), test.Sprintf("the next build found %q", found))
 			mustGet(t, c, downloading(t, &found, "third")).Release()
-			if strings.Join(found, " ") != strings.TrimSpace(want+" second") {
-				t.Errorf("the one after that found %q", found)
-			}
+			test.Eq(t, strings.TrimSpace(want+" second"), strings.Join(found, " "),
+				test.Sprintf("the one after that found %q", found))
 			mustTidy(t, c)
 			mustBeTidy(t, c, 3)
 		})
@@ -116,9 +112,7 @@ func TestDownloads_AreNotSharedByConcurrentBuilds(t *testing.T) {
 		return errors.Join(err, build(ctx, as, dir, final, scratch, downloads))
 	}
 	mustGet(t, c, s).Release()
-	if len(inner)+len(outer) > 0 {
-		t.Errorf("found %q and %q", inner, outer)
-	}
+	test.False(t, len(inner)+len(outer) > 0, test.Sprintf("found %q and %q", inner, outer))
 }
 
 func TestBuild_FailsWhileTheBuilderHasAProcess(t *testing.T) {
@@ -135,15 +129,13 @@ func TestBuild_FailsWhileTheBuilderHasAProcess(t *testing.T) {
 		return b, err
 	}
 	var found []string
-	if _, err := c.Get(t.Context(), downloading(t, &found, "first")); !errors.Is(err, still) || released != 1 {
-		t.Errorf("got %v, and the user was given back %d times", err, released)
-	}
+	_, err := c.Get(t.Context(), downloading(t, &found, "first"))
+	must.ErrorIs(t, err, still)
+	test.Eq(t, 1, released)
 	mustBeTidy(t, c, 0)
 	c.cfg.Builders = take
 	mustGet(t, c, downloading(t, &found, "first")).Release()
-	if len(found) > 0 {
-		t.Errorf("its downloads serve another build: %q", found)
-	}
+	test.SliceEmpty(t, found, test.Sprint("its downloads serve another build"))
 }
 
 func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
@@ -152,9 +144,7 @@ func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
 	}
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
-	if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o644))
 	var found []string
 	s := downloading(t, &found, "first")
 	build := s.Build
@@ -166,7 +156,5 @@ func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
 		t.Errorf("it is %v of user %d, %v", info.Mode(), owner(info), err)
 	}
 	mustGet(t, c, downloading(t, &found, "second")).Release()
-	if len(found) > 0 {
-		t.Errorf("the next build found %q", found)
-	}
+	test.SliceEmpty(t, found, test.Sprint("the next build found"))
 }

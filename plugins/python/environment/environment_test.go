@@ -6,29 +6,26 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // testDir is a directory that other users reach, too, unlike t.TempDir.
 func testDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "environment-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
 		(&store{log: t.Logf}).removeTree(dir)
-		if _, err := os.Lstat(dir); err == nil {
-			t.Errorf("%s is still there", dir)
-		}
+		_, err := os.Lstat(dir)
+		test.Error(t, err, test.Sprintf("%s is still there", dir))
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -106,43 +103,34 @@ func building(files int) buildFunc {
 func mustGet(t testing.TB, c *Cache, s Spec) *Environment {
 	t.Helper()
 	e, err := c.Get(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return e
 }
 
 func mustTidy(t testing.TB, c *Cache) {
 	t.Helper()
-	if err := c.Tidy(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.Tidy(context.Background()))
 }
 
 // mustBeTidy checks that nothing but whole environments is there, and how many.
 func mustBeTidy(t testing.TB, c *Cache, environments int) {
 	t.Helper()
 	s, err := c.cfg.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	builds, err := s.names("builds")
-	if err != nil || len(builds) > 0 {
-		t.Errorf("builds has %v, %v", builds, err)
-	}
+	must.NoError(t, err, must.Sprint("builds has"))
+	test.SliceEmpty(t, builds, test.Sprint("builds has"))
 	ids, err := s.ids("meta", "envs", "users")
-	if err != nil || len(ids) != environments {
-		t.Errorf("there are %v, %v instead of %d environments", ids, err, environments)
-	}
+	must.NoError(t, err, must.Sprintf("there are %v, %v instead of %d environments", ids, err, environments))
+	test.SliceLen(t, environments, ids,
+		test.Sprintf("there are %v, %v instead of %d environments", ids, err, environments))
 	for _, id := range ids {
-		if _, err := s.check(id); err != nil {
-			t.Errorf("%s: %v", id, err)
-		}
+		_, err := s.check(id)
+		test.NoError(t, err, test.Sprint(id))
 	}
 	names, err := s.names("meta")
-	if err != nil || len(names) != environments {
-		t.Errorf("meta has %v, %v", names, err)
-	}
+	must.NoError(t, err, must.Sprint("meta has"))
+	test.SliceLen(t, environments, names, test.Sprint("meta has"))
 }
 
 func TestCache_BuildsOnce(t *testing.T) {
@@ -166,17 +154,21 @@ func TestCache_BuildsOnce(t *testing.T) {
 		return building(30)(ctx, as, dir, final, scratch, downloads)
 	}}
 	first := mustGet(t, c, s)
-	if first.Hit || first.Stale != nil || first.Dir != dirs[1] || len(first.ID) != 8 || first.Size < 30*6 {
-		t.Errorf("got %+v", first)
-	}
+	must.False(t, first.Hit, must.Sprintf("got %+v", first))
+	must.NoError(t, first.Stale, must.Sprintf("got %+v", first))
+	must.Eq(t, dirs[1], first.Dir, must.Sprintf("got %+v", first))
+	must.Eq(t, 8, len(first.ID), must.Sprintf("got %+v", first))
+	test.False(t, first.Size < 30*6, test.Sprintf("got %+v", first))
 	first.Release()
 	first.Release()
 	s.Build = nil
 	second := mustGet(t, Open(c.cfg), s)
 	defer second.Release()
-	if !second.Hit || second.Dir != first.Dir || second.ID != first.ID || second.Size != first.Size || second.Age <= 0 {
-		t.Errorf("got %+v", second)
-	}
+	must.True(t, second.Hit, must.Sprintf("got %+v", second))
+	must.Eq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
+	must.Eq(t, first.ID, second.ID, must.Sprintf("got %+v", second))
+	must.Eq(t, first.Size, second.Size, must.Sprintf("got %+v", second))
+	test.False(t, second.Age <= 0, test.Sprintf("got %+v", second))
 	err := filepath.WalkDir(second.Dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -190,12 +182,11 @@ func TestCache_BuildsOnce(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
-	if size, n, err := c.Usage(); size != second.Size || n != 1 || err != nil {
-		t.Errorf("usage is %d, %d, %v", size, n, err)
-	}
+	test.NoError(t, err)
+	size, n, err := c.Usage()
+	must.Eq(t, second.Size, size, must.Sprint("usage"))
+	must.Eq(t, 1, n, must.Sprint("usage"))
+	test.NoError(t, err, test.Sprint("usage"))
 	mustBeTidy(t, c, 1)
 }
 
@@ -240,31 +231,19 @@ func TestEnvironment_StaysWhileATaskUsesIt(t *testing.T) {
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	mustTidy(t, c) // a task may acquire it
 	state := filepath.Join(testDir(t), "task")
-	if err := e.Acquire("task"); err == nil || !strings.Contains(err.Error(), "not absolute") {
-		t.Errorf("got %v", err)
-	}
-	if err := e.Acquire(state); err != nil {
-		t.Fatal(err)
-	}
+	test.ErrorContains(t, e.Acquire("task"), "not absolute")
+	must.NoError(t, e.Acquire(state))
 	mustTidy(t, c) // the task is about to start
-	if err := os.Mkdir(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(state, 0o700))
 	e.Release()
-	if err := e.Acquire(state); err == nil {
-		t.Error("acquired after its release")
-	}
+	test.Error(t, e.Acquire(state), test.Sprint("acquired after its release"))
 	mustTidy(t, c)
-	if _, err := os.Stat(filepath.Join(e.Dir, "lib64", "package0", "module0.py")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(state); err != nil {
-		t.Fatal(err)
-	}
+	_, err := os.Stat(filepath.Join(e.Dir, "lib64", "package0", "module0.py"))
+	must.NoError(t, err)
+	must.NoError(t, os.Remove(state))
 	mustTidy(t, c)
-	if _, err := os.Stat(e.Dir); err == nil {
-		t.Error("it is still there")
-	}
+	_, err = os.Stat(e.Dir)
+	test.Error(t, err, test.Sprint("it is still there"))
 	mustBeTidy(t, c, 0)
 }
 
@@ -287,9 +266,9 @@ func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 		return ctx.Err()
 	}
 	late, err := c.Get(limited, s)
-	if err != nil || !errors.Is(late.Stale, context.DeadlineExceeded) || late.Dir != first.Dir {
-		t.Fatalf("got %+v, %v", late, err)
-	}
+	must.NoError(t, err, must.Sprintf("got %+v", late))
+	must.ErrorIs(t, late.Stale, context.DeadlineExceeded, must.Sprintf("got %+v", late))
+	must.Eq(t, first.Dir, late.Dir, must.Sprintf("got %+v", late))
 	late.Release()
 	ctx, cancel := context.WithCancel(t.Context())
 	s.Build = func(context.Context, *Builder, string, string, string, string) error { cancel(); return unreachable }
@@ -303,13 +282,12 @@ func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 	s.Build = building(4)
 	second := mustGet(t, c, s)
 	second.Release()
-	if second.Hit || second.Dir == first.Dir || second.ID != first.ID {
-		t.Errorf("got %+v", second)
-	}
+	must.False(t, second.Hit, must.Sprintf("got %+v", second))
+	must.NotEq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
+	test.Eq(t, first.ID, second.ID, test.Sprintf("got %+v", second))
 	mustTidy(t, c)
-	if _, err := os.Stat(first.Dir); err != nil {
-		t.Error("the old one went while it was used")
-	}
+	_, err = os.Stat(first.Dir)
+	test.NoError(t, err, test.Sprint("the old one went while it was used"))
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
@@ -344,9 +322,8 @@ func TestEnvironment_OfTheFutureIsOutdated(t *testing.T) {
 		{-time.Second, time.Hour, true},
 		{-2 * time.Hour, time.Hour, false},
 	} {
-		if got := (&Environment{Age: c.age}).isFresh(&Spec{Fresh: c.limit}); got != c.want {
-			t.Errorf("built %v ago, good for %v: got %v", c.age, c.limit, got)
-		}
+		test.Eq(t, c.want, (&Environment{Age: c.age}).isFresh(&Spec{Fresh: c.limit}),
+			test.Sprintf("built %v ago, good for %v", c.age, c.limit))
 	}
 }
 
@@ -368,17 +345,11 @@ func TestCache_IsPatientAfterAFailure(t *testing.T) {
 	}
 	for range 3 {
 		e := mustGet(t, c, s)
-		if e.Stale == nil {
-			t.Errorf("got %+v", e)
-		}
+		test.Error(t, e.Stale, test.Sprintf("got %+v", e))
 		e.Release()
 	}
-	if tries != 1 {
-		t.Errorf("it was tried %d times", tries)
-	}
+	test.Eq(t, 1, tries, test.Sprintf("it was tried %d times", tries))
 	c.cfg.Patience = 0
 	mustGet(t, c, s).Release()
-	if tries != 2 {
-		t.Errorf("it was tried %d times", tries)
-	}
+	test.Eq(t, 2, tries, test.Sprintf("it was tried %d times", tries))
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,9 +78,8 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
-			if err != nil || e.Hit {
-				t.Errorf("got %+v, %v", e, err)
-			}
+			must.NoError(t, err, must.Sprintf("got %+v", e))
+			test.False(t, e.Hit, test.Sprintf("got %+v", e))
 			e.Release()
 		})
 		<-waits
@@ -105,9 +106,7 @@ func TestCache_WaitEndsWithItsContext(t *testing.T) {
 				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
 				return err
 			}})
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
-			}
+			test.ErrorIs(t, err, context.Canceled)
 		})
 	}
 }
@@ -122,29 +121,22 @@ func TestCache_HashesSecrets(t *testing.T) {
 		again := mustGet(t, Open(c.cfg), Spec{Key: "k", Secret: secret})
 		again.Release()
 	}
-	if len(dirs) != 3 {
-		t.Errorf("got %v", dirs)
-	}
+	test.MapLen(t, 3, dirs)
 	err := filepath.WalkDir(c.cfg.Dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		content, err := os.ReadFile(p)
-		if strings.Contains(string(content), "hunter") {
-			t.Errorf("%s has it", p)
-		}
+		test.StrNotContains(t, string(content), "hunter", test.Sprintf("%s has it", p))
 		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, err)
 	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builders: takeBuilder()})
 	e := mustGet(t, other, Spec{Key: "k", Secret: "hunter2", Build: building(3)})
 	defer e.Release()
 	for dir := range dirs {
-		if filepath.Base(dir) == filepath.Base(e.Dir) {
-			t.Error("the same name in another cache: it could be guessed")
-		}
+		test.NotEq(t, filepath.Base(e.Dir), filepath.Base(dir),
+			test.Sprint("the same name in another cache: it could be guessed"))
 	}
 }
 
@@ -158,9 +150,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, unix.Unmount(dir, 0))
 	})
 	state := testDir(t)
 	failures := 0
@@ -172,13 +162,9 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		{"bytes", func(n int) string { return fmt.Sprintf("nr_inodes=1000,size=%dk", 4*n) }},
 	} {
 		for n := 3; ; n++ {
-			if n > 100 {
-				t.Fatal("it never succeeds")
-			}
+			must.False(t, n > 100, must.Sprint("it never succeeds"))
 			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builders: takeBuilder(), Log: t.Logf})
-			if err := unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)))
 			var failure error
 			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
 				downloads string) error {
@@ -196,17 +182,13 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			done := err == nil
 			if !done {
 				failures++
-				if !errors.Is(err, unix.ENOSPC) {
-					t.Errorf("%d %s: %v", n, step.what, err)
-				}
+				test.ErrorIs(t, err, unix.ENOSPC, test.Sprintf("%d %s", n, step.what))
 				if fullErr := (*FullError)(nil); failure == nil && !(errors.As(err, &fullErr) && isTemporary(err) &&
 					strings.Contains(err.Error(), "is full")) {
 					t.Errorf("%d %s: %v", n, step.what, err)
 				}
 			}
-			if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=1000,size=4m"); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=1000,size=4m"))
 			if !done {
 				ids, err := (&store{dir: c.cfg.Dir}).names("builds")
 				if len(ids) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -214,9 +196,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 				}
 			}
 			again := mustGet(t, c, s)
-			if err := checkTree(again.Dir, 3); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, checkTree(again.Dir, 3))
 			again.Release()
 			mustTidy(t, c)
 			mustBeTidy(t, c, 1)
@@ -227,7 +207,5 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		}
 	}
 	t.Logf("%d failures", failures)
-	if failures < 20 {
-		t.Errorf("only %d failures", failures)
-	}
+	test.False(t, failures < 20, test.Sprintf("only %d failures", failures))
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,20 +84,14 @@ func helper(t testing.TB, as *Builder, what, argument string) *exec.Cmd {
 func reachableBinary(t testing.TB, as *Builder) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if as == nil {
 		return self
 	}
 	content, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	reachable := filepath.Join(testDir(t), "test")
-	if err := os.WriteFile(reachable, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(reachable, content, 0o755))
 	return reachable
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,17 +14,11 @@ import (
 func TestOpenUp_StaysInTheTree(t *testing.T) {
 	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
 	for _, path := range []string{victim, dir} {
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Mkdir(path, 0o755))
 	}
 	a, b := filepath.Join(dir, "a"), filepath.Join(t.TempDir(), "b")
-	if err := os.Mkdir(a, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(victim, b); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(a, 0o755))
+	must.NoError(t, os.Symlink(victim, b))
 	stop := make(chan struct{})
 	var swapping sync.WaitGroup
 	swapping.Go(func() {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,9 +46,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 				t.Skip("only root has other users' directories")
 			}
 			if c.make != nil {
-				if err := c.make(c.dir); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, c.make(c.dir))
 			}
 			e, err := Open(Config{Dir: c.dir, Builders: takeBuilder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -68,10 +68,9 @@ func TestCache_IgnoresTheUmask(t *testing.T) {
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	defer e.Release()
-	if out, err := asUser(65534, "test -r "+e.Dir+"/lib/package1/module1.py && "+e.Dir+"/bin/python3 -c "+
-		"true"); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := asUser(65534, "test -r "+e.Dir+"/lib/package1/module1.py && "+e.Dir+"/bin/python3 -c "+
+		"true")
+	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
 }
 
 func asUser(uid uint32, script string) (string, error) {
@@ -91,9 +90,9 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 	defer e.Release()
 	dir := c.cfg.Dir
 	for _, uid := range []uint32{65534, builder().UID} {
-		if out, err := asUser(uid, "cat "+e.Dir+"/lib64/package1/module1.py"); err != nil || out != "x = 1\n" {
-			t.Errorf("user %d cannot read it: %v, %s", uid, err, out)
-		}
+		out, err := asUser(uid, "cat "+e.Dir+"/lib64/package1/module1.py")
+		must.NoError(t, err, must.Sprintf("user %d cannot read it", uid))
+		test.Eq(t, "x = 1\n", out, test.Sprintf("user %d cannot read it", uid))
 		for _, script := range []string{
 			"echo >> " + e.Dir + "/lib/package1/module1.py",
 			"rm -f " + e.Dir + "/lib/package1/module1.py",
@@ -115,9 +114,8 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",
 		} {
-			if out, err := asUser(uid, script); err == nil {
-				t.Errorf("user %d may %s: %s", uid, script, out)
-			}
+			out, err := asUser(uid, script)
+			test.Error(t, err, test.Sprintf("user %d may %s: %s", uid, script, out))
 		}
 	}
 	again := mustGet(t, c, Spec{Key: "k", Secret: "s"})
@@ -132,16 +130,13 @@ func TestCache_WorksWithoutRoot(t *testing.T) {
 	nobody := &Builder{UID: 65534, GID: 65534}
 	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
 	home := testDir(t)
-	if err := os.Chown(home, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chown(home, 65534, 65534))
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
 		Pdeathsig: unix.SIGKILL}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	test.NoError(t, err, test.Sprintf("%v\n%s", err, out))
 	if left, err := filepath.Glob(filepath.Join(home, "*")); len(left) > 0 || err != nil {
 		t.Error(fmt.Sprint("left: ", left, err))
 	}

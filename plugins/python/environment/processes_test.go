@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
@@ -21,27 +24,19 @@ func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 	for range 20 {
 		cmd := helper(t, nil, "get", c.cfg.Dir)
 		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
+		must.NoError(t, cmd.Start())
 		all = append(all, process{in, bufio.NewReader(out), cmd.Wait})
 	}
 	for _, p := range all {
-		if line, err := p.out.ReadString('\n'); line != "ready\n" {
-			t.Errorf("got %q, %v", line, err)
-		}
+		line, err := p.out.ReadString('\n')
+		test.Eq(t, "ready\n", line, test.Sprintf("got %q, %v", line, err))
 	}
 	for _, p := range all {
-		if _, err := io.WriteString(p.in, "go\n"); err != nil {
-			t.Error(err)
-		}
+		_, err := io.WriteString(p.in, "go\n")
+		test.NoError(t, err)
 	}
 	built := 0
 	for _, p := range all {
@@ -53,13 +48,9 @@ func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 			built++
 		}
 		p.in.Close()
-		if err := p.end(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, p.end())
 	}
-	if built != 1 {
-		t.Errorf("%d of them built", built)
-	}
+	test.Eq(t, 1, built, test.Sprintf("%d of them built", built))
 	mustBeTidy(t, c, 1)
 }
 
@@ -67,32 +58,20 @@ func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	c := testCache(t)
 	cmd := helper(t, nil, "block", c.cfg.Dir)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "building\n" {
-		t.Errorf("got %q, %v", line, err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	test.Eq(t, "building\n", line, test.Sprintf("got %q, %v", line, err))
 	mustTidy(t, c) // which leaves it alone
-	if builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3")); len(builds) != 1 ||
-		err != nil {
-		t.Errorf("there are %v, %v", builds, err)
-	}
+	builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3"))
+	must.SliceLen(t, 1, builds, must.Sprint("there are"))
+	test.NoError(t, err, test.Sprint("there are"))
 	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, cmd.Process.Kill())
 	}})
 	defer e.Release()
-	if err := cmd.Wait(); err == nil {
-		t.Error("it ended by itself")
-	}
-	if e.Hit {
-		t.Error("it cannot have been there")
-	}
+	test.Error(t, cmd.Wait(), test.Sprint("it ended by itself"))
+	test.False(t, e.Hit, test.Sprint("it cannot have been there"))
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
 }
@@ -110,19 +89,12 @@ func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 		for range 2 {
 			cmd := helper(t, nil, "churn", c.cfg.Dir)
 			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-				t.Errorf("got %q, %v", line, err)
-			}
+			must.NoError(t, err)
+			must.NoError(t, cmd.Start())
+			line, err := bufio.NewReader(out).ReadString('\n')
+			test.Eq(t, "ready\n", line, test.Sprintf("got %q, %v", line, err))
 			ended = append(ended, func() {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Error(err)
-				}
+				test.NoError(t, cmd.Process.Kill())
 				if err := cmd.Wait(); err == nil || cmd.ProcessState.Exited() {
 					t.Errorf("after %d times, a process ended by itself: %v", i, err)
 				}
@@ -134,19 +106,13 @@ func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 		}
 		for _, key := range []string{"0", "1"} {
 			e := mustGet(t, c, Spec{Key: key, Build: building(30)})
-			if err := checkTree(e.Dir, 30); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, checkTree(e.Dir, 30))
 			e.Release()
 		}
 		states, err := filepath.Glob(filepath.Join(filepath.Dir(c.cfg.Dir), "task-*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, state := range states {
-			if err := os.Remove(state); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Remove(state))
 		}
 		mustTidy(t, c)
 		mustBeTidy(t, c, 2)

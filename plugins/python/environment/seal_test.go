@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
@@ -18,9 +20,7 @@ import (
 
 func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	outside := testDir(t)
-	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600))
 	for _, c := range []struct {
 		what string
 		do   func(dir string) error
@@ -113,33 +113,29 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 			}
 		})
 	}
-	if names, err := os.ReadDir(outside); len(names) != 1 || err != nil {
-		t.Errorf("outside there are %v, %v", names, err)
-	}
+	names, err := os.ReadDir(outside)
+	must.SliceLen(t, 1, names, must.Sprint("outside there are"))
+	test.NoError(t, err, test.Sprint("outside there are"))
 }
 
 // Who may change what is on the way to the interpreter must not choose later what is run.
 func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	real, err := filepath.EvalSymlinks("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	others := filepath.Join(testDir(t), "others")
-	if err := os.Symlink("/bin/sh", others); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Symlink("/bin/sh", others))
 	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
 		build := func(_ context.Context, as *Builder, dir, _, _, _ string) error {
 			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
 		}
 		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: build})
 		link := e.Dir + "/bin/python3.11"
-		if got, err := os.Readlink(link); got != real || err != nil {
-			t.Errorf("%s became %q, %v, not %q", target, got, err, real)
-		}
-		if info, err := os.Lstat(link); err != nil || int(owner(info)) != os.Geteuid() {
-			t.Errorf("%s: the link is not ours: %v", target, err)
-		}
+		got, err := os.Readlink(link)
+		must.Eq(t, real, got, must.Sprintf("%s became", target))
+		test.NoError(t, err, test.Sprintf("%s became", target))
+		info, err := os.Lstat(link)
+		must.NoError(t, err, must.Sprintf("%s: the link is not ours", target))
+		test.Eq(t, os.Geteuid(), int(owner(info)), test.Sprintf("%s: the link is not ours", target))
 		e.Release()
 	}
 }
@@ -151,9 +147,7 @@ func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 	for _, uid := range []uint32{builder().UID, builders.First, builders.First + 50} {
 		c := testCache(t)
 		python := filepath.Join(testDir(t), "python3")
-		if err := errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(uid), 0)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(uid), 0)))
 		_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir,
 			final, scratch, downloads string) error {
 			if err := writeTree(dir, 3); err != nil {
@@ -161,9 +155,7 @@ func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 			}
 			return errors.Join(os.Symlink(python, dir+"/bin/python3.11"), chownTree(dir, as))
 		}})
-		if err == nil || !strings.Contains(err.Error(), "no interpreter of the node") {
-			t.Errorf("of user %d: got %v", uid, err)
-		}
+		test.ErrorContains(t, err, "no interpreter of the node", test.Sprintf("of user %d", uid))
 	}
 }
 
@@ -173,9 +165,7 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	}
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
-	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
 		scratch, downloads string) error {
 		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
@@ -183,12 +173,11 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 		}
 		return os.Link(secret, filepath.Join(dir, "lib", "linked"))
 	}})
-	if err == nil || !strings.Contains(err.Error(), "lib/linked belongs to user 0") {
-		t.Errorf("got %v", err)
-	}
-	if info, err := os.Stat(secret); err != nil || info.Mode() != 0o600 || owner(info) != 0 {
-		t.Errorf("it is %v, %v now", info, err)
-	}
+	test.ErrorContains(t, err, "lib/linked belongs to user 0")
+	info, err := os.Stat(secret)
+	must.NoError(t, err, must.Sprintf("it is %v, %v now", info, err))
+	must.Eq(t, 0o600, info.Mode(), must.Sprintf("it is %v, %v now", info, err))
+	test.Eq(t, 0, owner(info), test.Sprintf("it is %v, %v now", info, err))
 	mustBeTidy(t, c, 0)
 }
 
@@ -211,9 +200,7 @@ func TestSeal_CopiesLinkedFiles(t *testing.T) {
 		return os.Link(original, filepath.Join(dir, "lib", "linked.py"))
 	}})
 	defer e.Release()
-	if err := os.WriteFile(original, []byte("x = 4\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(original, []byte("x = 4\n"), 0o755))
 	linked := filepath.Join(e.Dir, "lib", "linked.py")
 	if content, err := os.ReadFile(linked); string(content) != "x = 3\n" || err != nil {
 		t.Errorf("got %q, %v", content, err)
@@ -232,29 +219,17 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	}
 	victim := testDir(t)
 	for i := range 10 {
-		if err := os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600))
 	}
-	if err := os.WriteFile(filepath.Join(victim, "secret"), []byte("root's"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(victim, "secret"), []byte("root's"), 0o600))
 	before, err := measure(victim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := helper(t, builder(), "swap", victim)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
 	out := bufio.NewReader(pipe)
 	c := testCache(t)
 	sealed, refused := 0, 0
@@ -275,9 +250,7 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 			_, failure = out.ReadString('\n')
 			return failure
 		}})
-		if failure != nil {
-			t.Fatal(failure)
-		}
+		must.NoError(t, failure)
 		if err == nil {
 			sealed++
 			e.Release()
@@ -291,17 +264,13 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 		}
 	}
 	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	test.NoError(t, cmd.Wait())
 	mustTidy(t, c)
 	mustBeTidy(t, c, 0)
 	after, err := measure(victim)
-	if err != nil || before != after {
-		t.Errorf("the other directory changed from %+v to %+v, %v", before, after, err)
-	}
+	must.NoError(t, err, must.Sprintf("the other directory changed from %+v to", before))
+	test.EqOp(t, after, before, test.Sprintf("the other directory changed from %+v to", before))
 	t.Logf("%d sealed, %d refused", sealed, refused)
-	if sealed == 0 || refused == 0 {
-		t.Error("it was no race")
-	}
+	must.NotEq(t, 0, sealed, must.Sprint("it was no race"))
+	test.NotEq(t, 0, refused, test.Sprint("it was no race"))
 }

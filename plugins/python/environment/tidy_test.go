@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
@@ -22,9 +25,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 	}
 	for i, age := range []time.Duration{time.Hour, 3 * time.Hour, -time.Hour, 2 * time.Hour} {
 		used := time.Now().Add(-age)
-		if err := os.Chtimes(all[i].store.entryPath(all[i].id), used, used); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Chtimes(all[i].store.entryPath(all[i].id), used, used))
 	}
 	for _, step := range []struct {
 		size int64 // in environments
@@ -38,9 +39,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 		{1, 0, "2"},
 	} {
 		downloads, err := measure(filepath.Join(c.cfg.Dir, "downloads"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		c.cfg.MaxAge, c.cfg.MaxSize = step.age, step.size*(all[0].Size+downloads.Size)
 		mustTidy(t, c)
 		got := ""
@@ -49,9 +48,8 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 				got += fmt.Sprint(i)
 			}
 		}
-		if got != step.want {
-			t.Errorf("%d environments, %v: %s stay instead of %s", step.size, step.age, got, step.want)
-		}
+		test.Eq(t, step.want, got,
+			test.Sprintf("%d environments, %v: %s stay instead of", step.size, step.age, got))
 	}
 	mustBeTidy(t, c, 1)
 }
@@ -61,29 +59,19 @@ func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
 	c.cfg.MaxAge = time.Hour
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	state := filepath.Join(testDir(t), "task")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Acquire(state); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(state, 0o700))
+	must.NoError(t, e.Acquire(state))
 	e.Release()
 	long := time.Now().Add(-48 * time.Hour)
-	if err := os.Chtimes(e.store.entryPath(e.id), long, long); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chtimes(e.store.entryPath(e.id), long, long))
 	mustTidy(t, c)
-	if err := os.Remove(state); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(state))
 	mustTidy(t, c) // only now it is unused
 	mustBeTidy(t, c, 1)
-	if names, err := e.store.names("users/" + e.id); err != nil || len(names) > 0 {
-		t.Errorf("users has %v, %v", names, err)
-	}
-	if err := os.Chtimes(e.store.entryPath(e.id), long, long); err != nil {
-		t.Fatal(err)
-	}
+	names, err := e.store.names("users/" + e.id)
+	must.NoError(t, err, must.Sprint("users has"))
+	test.SliceEmpty(t, names, test.Sprint("users has"))
+	must.NoError(t, os.Chtimes(e.store.entryPath(e.id), long, long))
 	mustTidy(t, c)
 	mustBeTidy(t, c, 0)
 }
@@ -96,20 +84,16 @@ func TestTidy_KeepsWhatWasUsedMeanwhile(t *testing.T) {
 	lookedAt := candidate{id: e.id, used: time.Now()}
 	evict := func(when string, want bool) {
 		t.Helper()
-		if removed, err := (&tidying{store: e.store}).evict(lookedAt); removed != want || err != nil {
-			t.Errorf("%s: removed %v, %v", when, removed, err)
-		}
+		removed, err := (&tidying{store: e.store}).evict(lookedAt)
+		must.Eq(t, want, removed, must.Sprintf("%s: removed", when))
+		test.NoError(t, err, test.Sprintf("%s: removed", when))
 	}
 	evict("while it is got", false)
 	state := testDir(t)
-	if err := e.Acquire(state); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, e.Acquire(state))
 	e.Release()
 	evict("while it is acquired", false)
-	if err := os.Remove(state); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(state))
 	lookedAt.used = time.Now().Add(-time.Minute)
 	evict("after its use", false)
 	lookedAt.used = time.Now()
@@ -127,21 +111,15 @@ func TestTidy_RemovesLeftovers(t *testing.T) {
 		"builds/" + key + ".RANDOM/made/env/lib", "builds/trash.RANDOM/lib", "builds/something",
 		"envs/" + key + ".1/lib", "envs/" + strings.Repeat("0", 32) + ".0", "users/" + key + ".3",
 	} {
-		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(s.path(dir), 0o755))
 	}
 	for _, file := range []string{
 		"meta/" + key + ".2.json", "meta/" + key + ".0.json.new", "meta/" + key + ".7.json.new",
 		"users/" + key + ".3/half.new", "builds/trash.RANDOM/file", "builds/trash.FILE",
 	} {
-		if err := os.WriteFile(s.path(file), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(s.path(file), nil, 0o600))
 	}
-	if err := os.Chmod(s.path("builds/trash.RANDOM"), 0o500); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(s.path("builds/trash.RANDOM"), 0o500))
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
 	again := mustGet(t, c, Spec{Key: "k"})
@@ -169,21 +147,20 @@ func TestTidy_BoundsDownloads(t *testing.T) {
 	}})
 	e.Release()
 	mustTidy(t, c)
-	if _, err := os.Stat(download); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
-	}
+	_, err := os.Stat(download)
+	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("it is still there"))
 	mustBeTidy(t, c, 1)
 }
 
 func TestTidy_MakesNoCache(t *testing.T) {
 	c := Open(Config{Dir: filepath.Join(testDir(t), "cache")})
 	mustTidy(t, c)
-	if size, n, err := c.Usage(); size != 0 || n != 0 || err != nil {
-		t.Errorf("got %d, %d, %v", size, n, err)
-	}
-	if _, err := os.Lstat(c.cfg.Dir); err == nil {
-		t.Error("it was made")
-	}
+	size, n, err := c.Usage()
+	must.Eq(t, 0, size)
+	must.Eq(t, 0, n)
+	test.NoError(t, err)
+	_, err = os.Lstat(c.cfg.Dir)
+	test.Error(t, err, test.Sprint("it was made"))
 }
 
 func TestCache_RemakesARemovedDirectory(t *testing.T) {
@@ -192,9 +169,7 @@ func TestCache_RemakesARemovedDirectory(t *testing.T) {
 	(&store{log: t.Logf}).removeTree(c.cfg.Dir)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
 	e.Release()
-	if e.Hit {
-		t.Error("it cannot have been there")
-	}
+	test.False(t, e.Hit, test.Sprint("it cannot have been there"))
 	mustBeTidy(t, c, 1)
 }
 

@@ -1,13 +1,14 @@
 package environment
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -72,20 +73,14 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 			first := mustGet(t, cache, s)
 			defer first.Release()
 			nextFileTime(t)
-			if err := c.do(first); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, c.do(first))
 			second := mustGet(t, cache, s)
 			defer second.Release()
-			if second.Hit {
-				t.Error("it was used")
-			}
+			test.False(t, second.Hit, test.Sprint("it was used"))
 			if second.Dir == first.Dir && c.what != "the directory is removed" {
 				t.Error("it was replaced under the task that uses it")
 			}
-			if err := checkTree(second.Dir, 30); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, checkTree(second.Dir, 30))
 			first.Release()
 			second.Release()
 			mustTidy(t, cache)
@@ -99,9 +94,7 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 func nextFileTime(t testing.TB) {
 	t.Helper()
 	now := func() (clock unix.Timespec) {
-		if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &clock); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &clock))
 		return clock
 	}
 	for begun := now(); now() == begun; {
@@ -141,21 +134,14 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	e := mustGet(t, c, s)
 	e.Release()
 	record := e.store.entryPath(e.id)
-	if err := os.Rename(record, record+".aside"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Rename(record, record+".aside"))
 	if err := os.Symlink(record, record); err != nil { // reading it fails, though it is there
 		t.Fatal(err)
 	}
-	if _, err := c.Get(t.Context(), s); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("got %v", err)
-	}
-	if err := c.Tidy(t.Context()); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("tidied: %v", err)
-	}
-	if err := os.Rename(record+".aside", record); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.Get(t.Context(), s)
+	test.ErrorIs(t, err, unix.ELOOP)
+	test.ErrorIs(t, c.Tidy(t.Context()), unix.ELOOP, test.Sprint("tidied"))
+	must.NoError(t, os.Rename(record+".aside", record))
 	mustBeTidy(t, c, 2)
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1) // the older one is of no use now
@@ -167,22 +153,16 @@ func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
 	e := mustGet(t, c, s)
 	e.Release()
 	used := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(e.store.entryPath(e.id), used, used); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chtimes(e.store.entryPath(e.id), used, used))
 	mustTidy(t, c)
 	info, err := os.Stat(e.store.entryPath(e.id))
 	if err != nil || !info.ModTime().Equal(used) {
 		t.Errorf("its use is noted at %v, %v", info.ModTime(), err)
 	}
-	if err := anotherBoot(e); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, anotherBoot(e))
 	again := mustGet(t, c, s)
 	defer again.Release()
-	if !again.Hit {
-		t.Error("it was built anew")
-	}
+	test.True(t, again.Hit, test.Sprint("it was built anew"))
 }
 
 func TestCache_SyncsWithoutABootID(t *testing.T) {
@@ -199,9 +179,7 @@ func TestCache_SyncsWithoutABootID(t *testing.T) {
 		{entry{Synced: true}, "", true},
 		{entry{Synced: true, Boot: "a"}, "b", true},
 	} {
-		if got := c.e.survived(c.boot); got != c.want {
-			t.Errorf("%+v at %q: got %v", c.e, c.boot, got)
-		}
+		test.Eq(t, c.want, c.e.survived(c.boot), test.Sprintf("%+v at %q", c.e, c.boot))
 	}
 }
 
@@ -211,49 +189,33 @@ func TestTidy_RecordsSyncedEnvironmentsOnly(t *testing.T) {
 	e.Release()
 	tidying := &tidying{store: e.store}
 	content, err := e.store.readEntry(e.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for digest, want := range map[string]bool{"of another of its name, before": false, content.Tree.Digest: true} {
-		if err := e.store.writeEntry(e.id, content); err != nil {
-			t.Fatal(err)
-		}
-		if err := tidying.recordSynced(e.id, digest); err != nil {
-			t.Fatal(err)
-		}
-		if now, err := e.store.readEntry(e.id); err != nil || now.Synced != want {
-			t.Errorf("%s: %v, %v", digest, now.Synced, err)
-		}
+		must.NoError(t, e.store.writeEntry(e.id, content))
+		must.NoError(t, tidying.recordSynced(e.id, digest))
+		now, err := e.store.readEntry(e.id)
+		must.NoError(t, err, must.Sprint(digest))
+		test.Eq(t, want, now.Synced, test.Sprint(digest))
 	}
 }
 
 func TestMeasure_NoticesEachDirectory(t *testing.T) {
 	dir := testDir(t)
-	if err := writeTree(dir, 100); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, writeTree(dir, 100))
 	seen := map[string]string{}
 	for i := -1; i < 10; i++ {
 		if i >= 0 {
-			if err := os.Mkdir(filepath.Join(dir, "lib", fmt.Sprintf("package%d", i), "more"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Mkdir(filepath.Join(dir, "lib", fmt.Sprintf("package%d", i), "more"), 0o755))
 		}
 		for range 20 { // whichever goroutine comes first
 			tree, err := measure(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if tree.Files != 100+10+1+1+1+1+1+(i+1) {
-				t.Fatalf("%d files", tree.Files)
-			}
+			must.NoError(t, err)
+			must.Eq(t, 100+10+1+1+1+1+1+(i+1), tree.Files, must.Sprintf("%d files", tree.Files))
 			if step, ok := seen[tree.Digest]; ok && step != fmt.Sprint(i) {
 				t.Fatalf("the same at %s and %d", step, i)
 			}
 			seen[tree.Digest] = fmt.Sprint(i)
 		}
 	}
-	if len(seen) != 11 {
-		t.Errorf("%d digests of 11 states", len(seen))
-	}
+	test.MapLen(t, 11, seen, test.Sprintf("%d digests of 11 states", len(seen)))
 }

@@ -9,12 +9,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -27,9 +29,7 @@ const dist = "moonphase/dist"
 // moonphase is the package that the examples install.
 func moonphase(t *testing.T) wheeltest.Wheel {
 	source, err := os.ReadFile("moonphase/moonphase.py")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return wheeltest.Wheel{
 		Name: "moonphase", Version: "1.0", Python: ">=3.6",
 		Files: map[string]string{"moonphase.py": string(source)},
@@ -42,16 +42,12 @@ func TestExample_WheelMatchesItsSource(t *testing.T) {
 		w.Write(t, dist)
 	}
 	have, err := os.ReadFile(filepath.Join(dist, w.File()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	// the files and not the archive, which another release of Go may compress otherwise
-	if !maps.Equal(contents(t, have), contents(t, w.Bytes(t))) {
-		t.Fatal("the wheel is not what its source makes: go test ./plugins/python/example -update")
-	}
-	if len(have) > 2048 {
-		t.Errorf("the wheel has %d bytes, which is much to carry in a job", len(have))
-	}
+	must.MapEqOp(t, contents(t, w.Bytes(t)), contents(t, have),
+		must.Sprint("the wheel is not what its source makes: go test ./plugins/python/example -update"))
+	test.False(t, len(have) > 2048,
+		test.Sprintf("the wheel has %d bytes, which is much to carry in a job", len(have)))
 }
 
 // A job that can be run from anywhere brings its wheel along, as text in a template.
@@ -62,19 +58,13 @@ var (
 
 func TestExample_JobsCarryTheWheel(t *testing.T) {
 	wheel, err := os.ReadFile(filepath.Join(dist, moonphase(t).File()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	jobs, err := filepath.Glob("*.nomad.hcl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	wheels, hashes := 0, 0
 	for _, path := range jobs {
 		have, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		wheels += len(carried.FindAll(have, -1))
 		hashes += len(locked.FindAll(have, -1))
 		want := carried.ReplaceAll(have, []byte("${1}"+lines(wheel)+"${2}"))
@@ -86,13 +76,12 @@ func TestExample_JobsCarryTheWheel(t *testing.T) {
 			t.Errorf("%s has another wheel or hash: go test ./plugins/python/example -update", path)
 			continue
 		}
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, want, 0o644))
 	}
-	if wheels != 2 || hashes != 1 {
-		t.Errorf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes)
-	}
+	must.Eq(t, 2, wheels,
+		must.Sprintf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes))
+	test.Eq(t, 1, hashes,
+		test.Sprintf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes))
 }
 
 // lines is the wheel in base64, in which line breaks do not count.
@@ -109,20 +98,14 @@ func lines(wheel []byte) string {
 
 func contents(t *testing.T, wheel []byte) map[string]string {
 	r, err := zip.NewReader(bytes.NewReader(wheel), int64(len(wheel)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	files := map[string]string{}
 	for _, f := range r.File {
 		in, err := f.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer in.Close()
 		content, err := io.ReadAll(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		files[f.Name] = string(content)
 	}
 	return files

@@ -4,6 +4,9 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestRedact_HidesSecretsOfURLs(t *testing.T) {
@@ -24,17 +27,13 @@ func TestRedact_HidesSecretsOfURLs(t *testing.T) {
 		"https://a@b@host":                                           "https://…@host",
 	} {
 		line, want = strings.ReplaceAll(line, "HASH", hash), strings.ReplaceAll(want, "HASH", hash)
-		if got := Redact(line); got != want {
-			t.Errorf("%s: %s", line, got)
-		}
+		test.Eq(t, want, Redact(line), test.Sprint(line))
 	}
 }
 
 func TestAccess_RedactsAToolsOutput(t *testing.T) {
 	u, err := url.Parse("https://user:hunt%25er2@host/simple?token=SECRET")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var a Access
 	a.Add(u)
 	for line, want := range map[string]string{
@@ -44,8 +43,6 @@ func TestAccess_RedactsAToolsOutput(t *testing.T) {
 		"password hunt%er2 or hunt%25er2, and token=SECRET":               "password **** or ****, and ****",
 		"What? #1 me@host": "What? #1 me@host",
 	} {
-		if got := a.Redact(line); got != want {
-			t.Errorf("%s: %s", line, got)
-		}
+		test.Eq(t, want, a.Redact(line), test.Sprint(line))
 	}
 }

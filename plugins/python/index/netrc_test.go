@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestNetrc_AddsCredentialsToTheirHosts(t *testing.T) {
@@ -20,9 +23,7 @@ machine token.example.com password "" account z
 machine half.example.com login nobody
 machine hash.example.com login a password #b
 default login any password any`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for from, want := range map[string]string{
 		"https://packages.example.com/simple":       "https://build:hunter2@packages.example.com/simple",
 		"http://Packages.example.com:8080/simple?a": "http://build:hunter2@Packages.example.com:8080/simple?a",
@@ -35,16 +36,14 @@ default login any password any`)
 		"https://other.example.com/":                "https://other.example.com/",
 		"/srv/packages.example.com":                 "/srv/packages.example.com",
 	} {
-		if got := logins.login(from); got != want {
-			t.Errorf("%s: got %s, want %s", from, got, want)
-		}
+		test.Eq(t, want, logins.login(from), test.Sprint(from))
 	}
 	for _, empty := range []string{
 		"", "password x", "macdef", "# machine a login b password c", "default login b password c",
 	} {
-		if got, err := ParseNetrc(empty); len(got) != 0 || err != nil {
-			t.Errorf("%q: %v, %v", empty, got, err)
-		}
+		got, err := ParseNetrc(empty)
+		must.MapEmpty(t, got, must.Sprint(empty))
+		test.NoError(t, err, test.Sprint(empty))
 	}
 }
 
@@ -77,7 +76,7 @@ func TestParseNetrc_IsLinearInALine(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := ParseNetrc(line)
 	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; err != nil || took > 8<<20 {
-		t.Errorf("%d KiB take %d KiB: %v", len(line)>>10, took>>10, err)
-	}
+	took := after.TotalAlloc - before.TotalAlloc
+	must.NoError(t, err, must.Sprintf("%d KiB take %d KiB", len(line)>>10, took>>10))
+	test.False(t, took > 8<<20, test.Sprintf("%d KiB take %d KiB", len(line)>>10, took>>10))
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
@@ -30,9 +32,7 @@ func hanging(t *testing.T, i install.Installer, p place, password string) {
 		once.Do(func() { close(asked) })
 		<-ctx.Done()
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	at.User = url.UserPassword("me", password)
 	r := p.request(t, "slow")
 	r.Sources, r.AllowSdists, r.Progress = index.Sources{URL: at.String()}, true, nil
@@ -87,12 +87,11 @@ found.close()
 		if _, err := i.Install(t.Context(), r); err != nil {
 			t.Fatalf("%v\n%s", err, lines(err))
 		}
-		if text, err := os.ReadFile(found); err != nil || string(text) != "end\n" {
-			t.Errorf("it found %q: %v", text, err)
-		}
-		if _, err := os.Lstat(filepath.Join(other.env(), "planted")); err == nil {
-			t.Error("it wrote into the environment of the other")
-		}
+		text, err := os.ReadFile(found)
+		must.NoError(t, err, must.Sprintf("it found %q", text))
+		test.Eq(t, "end\n", string(text), test.Sprintf("it found %q", text))
+		_, err = os.Lstat(filepath.Join(other.env(), "planted"))
+		test.Error(t, err, test.Sprint("it wrote into the environment of the other"))
 	})
 }
 
@@ -103,12 +102,8 @@ func TestInstall_KeepsNoUnmountedVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	volume := filepath.Join(top, "volume")
-	if err := os.Mkdir(volume, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", volume, "tmpfs", 0, "size=4096"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(volume, 0o755))
+	must.NoError(t, syscall.Mount("tmpfs", volume, "tmpfs", 0, "size=4096"))
 	mounted := true
 	defer func() {
 		if mounted {
@@ -116,16 +111,13 @@ func TestInstall_KeepsNoUnmountedVolume(t *testing.T) {
 		}
 	}()
 	hanging(t, pip(t), p, "password")
-	if have, seen := whoHave(t, p, volume); have == 0 {
-		t.Fatalf("of %d processes of the build none has it at first", seen)
-	}
-	if err := syscall.Unmount(volume, 0); err != nil {
-		t.Fatal(err)
-	}
+	have, seen := whoHave(t, p, volume)
+	must.NotEq(t, 0, have, must.Sprintf("of %d processes of the build none has it at first", seen))
+	must.NoError(t, syscall.Unmount(volume, 0))
 	mounted = false
-	if have, seen := whoHave(t, p, volume); have > 0 || seen == 0 {
-		t.Errorf("of %d processes of the build %d have it still", seen, have)
-	}
+	have, seen = whoHave(t, p, volume)
+	must.False(t, have > 0, must.Sprintf("of %d processes of the build %d have it still", seen, have))
+	test.NotEq(t, 0, seen, test.Sprintf("of %d processes of the build %d have it still", seen, have))
 }
 
 // whoHave counts the builder's processes, and those that have something mounted at a directory.

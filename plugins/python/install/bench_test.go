@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -36,9 +38,8 @@ func BenchmarkColdBuild(b *testing.B) {
 				r.Sources.FindLinks = []string{p.wheels}
 				r.Progress = nil
 				begun := time.Now()
-				if _, err := i.Install(b.Context(), r); err != nil {
-					b.Fatal(err)
-				}
+				_, err := i.Install(b.Context(), r)
+				must.NoError(b, err)
 				ours += time.Since(begun)
 
 				fresh = newPlace(b)
@@ -94,7 +95,6 @@ func run(b *testing.B, p place, argv ...string) {
 		"XDG_CACHE_HOME=" + p.downloads(),
 	}
 	cmd.Dir = p.work()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		b.Fatalf("%q: %v\n%s", argv, err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.NoError(b, err, must.Sprintf("%q: %v\n%s", argv, err, out))
 }

@@ -38,9 +38,7 @@ func TestExport_InstallsALockedProject(t *testing.T) {
 			wheeltest.Wheel{Name: "only-for-dev", Version: "1.0"}.Write(t, p.wheels)
 			url := wheeltest.Index(t, p.wheels).URL + "/simple"
 			author := t.TempDir()
-			if err := os.WriteFile(filepath.Join(author, test.file), []byte(test.project), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile(filepath.Join(author, test.file), []byte(test.project), 0o644))
 			argv := []string{"lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url}
 			if test.file == "s.py" {
 				argv = append(argv, "--script", "s.py")
@@ -51,9 +49,7 @@ func TestExport_InstallsALockedProject(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			lock, err := os.ReadFile(filepath.Join(author, test.lock))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			r := p.request(t)
 			r.Requirements = &requirement.Set{
 				UVLock: &requirement.UVLock{Lock: lock, Project: []byte(test.project), Script: test.file == "s.py"},
@@ -63,10 +59,11 @@ func TestExport_InstallsALockedProject(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, lines(err))
 			}
-			if text := strings.Join(set.Lines, "\n"); !set.Hashed || !set.Complete || len(set.Lines) != 2 ||
-				!strings.Contains(text, "hello-world==2.0") {
-				t.Fatalf("exported %+v", set)
-			}
+			must.True(t, set.Hashed, must.Sprintf("exported %+v", set))
+			must.True(t, set.Complete, must.Sprintf("exported %+v", set))
+			must.SliceLen(t, 2, set.Lines, must.Sprintf("exported %+v", set))
+			must.StrContains(t, strings.Join(set.Lines, "\n"), "hello-world==2.0",
+				must.Sprintf("exported %+v", set))
 			if left, err := os.ReadDir(p.work()); err != nil || len(left) > 0 {
 				t.Errorf("it left %v: %v", left, err)
 			}

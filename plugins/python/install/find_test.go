@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
@@ -22,12 +25,8 @@ func TestFind_DoesNotTakeACanceledSearchForNoUV(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, want := range []string{"auto", "uv"} {
-		if i, err := install.Find(ended, want, "/bin/sh", builder(), []interpreter.Interpreter{python}); !errors.Is(
-			err,
-			context.Canceled,
-		) {
-			t.Errorf("%s: found %s: %v", want, i.Name, err)
-		}
+		i, err := install.Find(ended, want, "/bin/sh", builder(), []interpreter.Interpreter{python})
+		test.ErrorIs(t, err, context.Canceled, test.Sprintf("%s: found %s", want, i.Name))
 	}
 }
 
@@ -35,9 +34,7 @@ func TestFind_DoesNotTakeABusyUVForNone(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "uv"), filepath.Join(t.TempDir(), "uv")
 	t.Setenv("PATH", filepath.Dir(first)+":"+filepath.Dir(second))
 	write := func(path, text string) {
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	}
 	find := func(want string) (install.Installer, error) {
 		return install.Find(
@@ -53,9 +50,11 @@ func TestFind_DoesNotTakeABusyUVForNone(t *testing.T) {
 		for _, want := range []string{"auto", "uv"} {
 			i, err := find(want)
 			var e *install.NotKnownError
-			if !errors.As(err, &e) || e.Path != first || !e.Temporary() {
-				t.Errorf("%s, %s: found %s %s: %v", why, want, i.Name, i.Version, err)
-			}
+			must.True(t, errors.As(err, &e),
+				must.Sprintf("%s, %s: found %s %s: %v", why, want, i.Name, i.Version, err))
+			must.Eq(t, first, e.Path, must.Sprintf("%s, %s: found %s %s: %v", why, want, i.Name, i.Version, err))
+			test.True(t, e.Temporary(),
+				test.Sprintf("%s, %s: found %s %s: %v", why, want, i.Name, i.Version, err))
 		}
 	}
 	mark := fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano())
@@ -79,16 +78,12 @@ func TestFind_DoesNotTakeABusyUVForNone(t *testing.T) {
 	killing.Wait()
 	write(first, "echo uv 4.5.6")
 	file, err := os.OpenFile(first, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	notKnown("it is being written")
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if i, err := find("auto"); err != nil || i.Version != "4.5.6" {
-		t.Errorf("found %s %s: %v", i.Name, i.Version, err)
-	}
+	must.NoError(t, file.Close())
+	i, err := find("auto")
+	must.NoError(t, err, must.Sprintf("found %s", i.Name))
+	test.Eq(t, "4.5.6", i.Version, test.Sprintf("found %s", i.Name))
 }
 
 // sleeping are the processes that sleep for a time that no other does.
@@ -108,21 +103,15 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 	p := newPlace(t)
 	program := func(name, text string) string {
 		path := filepath.Join(p.wheels, name, "uv")
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 		return path
 	}
 	good := program("good", "echo 'uv 9.8.7 (abc 2026-01-01)'")
 	other := program("other", "echo something else")
 	broken := program("broken", "exit 3")
 	closed := program("closed", "echo uv 9.8.7")
-	if err := os.Chmod(closed, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(closed, 0o644))
 	python := interpreter.Interpreter{Path: "/usr/bin/python3", Pip: []string{"-m", "pip"}, PipVersion: "23.0.1"}
 	bare := interpreter.Interpreter{Path: "/opt/python"}
 
@@ -186,8 +175,6 @@ func TestInstaller_NamesItsTool(t *testing.T) {
 		"pip 23.0.1 of /usr/bin/python3.11": pip.Tool(interpreter.Interpreter{Path: "/opt/python/3.15/bin/python3.15"}),
 		"uv 0.6.14":                         install.Installer{Name: "uv", Version: "0.6.14"}.Tool(own),
 	} {
-		if got != want {
-			t.Errorf("%q is not %q", got, want)
-		}
+		test.Eq(t, want, got)
 	}
 }

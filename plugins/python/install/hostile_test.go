@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
@@ -118,9 +119,7 @@ func list(t *testing.T, p place) (names []string) {
 		names = append(names, name)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return names
 }
 
@@ -133,12 +132,10 @@ func TestInstall_RunsNoStartupFileOfAWheel(t *testing.T) {
 			"sitecustomize.py": "import os; os.system('id > " + marker + "')\n",
 			"compileall.py":    "import os; os.system('id > " + marker + "')\n",
 		}}.Write(t, p.wheels)
-		if _, err := i.Install(t.Context(), p.request(t, "evil")); err != nil {
-			t.Fatal(err)
-		}
-		if text, err := os.ReadFile(marker); err == nil {
-			t.Errorf("it ran as %s", text)
-		}
+		_, err := i.Install(t.Context(), p.request(t, "evil"))
+		must.NoError(t, err)
+		text, err := os.ReadFile(marker)
+		test.Error(t, err, test.Sprintf("it ran as %s", text))
 	})
 }
 

@@ -47,9 +47,8 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	} {
 		test.StrContains(t, string(out), want)
 	}
-	if out, err := exec.Command("grep", "-rIl", p.env(), p.final()).Output(); err == nil {
-		t.Errorf("these files still name the place of the build:\n%s", out)
-	}
+	out, err := exec.Command("grep", "-rIl", p.env(), p.final()).Output()
+	test.Error(t, err, test.Sprintf("these files still name the place of the build:\n%s", out))
 }
 
 func TestInstall_WorksInMemory(t *testing.T) {

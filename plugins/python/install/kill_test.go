@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
@@ -89,17 +92,11 @@ time.sleep(600)
 				cmd := exec.Command(os.Args[0])
 				cmd.Env = append(os.Environ(), helper+"=1")
 				in, err := cmd.StdinPipe()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				cmd.Stderr = os.Stderr
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, cmd.Start())
 				w := bufio.NewWriter(in)
-				if err := json.NewEncoder(w).Encode(errand{i, r}); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, json.NewEncoder(w).Encode(errand{i, r}))
 				w.Flush()
 				in.Close()
 				ended := make(chan error, 1)
@@ -109,12 +106,8 @@ time.sleep(600)
 				case err := <-ended:
 					t.Fatalf("the helper ended: %v", err)
 				}
-				if len(p.processes(t)) == 0 {
-					t.Error("no installer runs that could be left")
-				}
-				if err := cmd.Process.Kill(); err != nil {
-					t.Error(err)
-				}
+				test.SliceNotEmpty(t, p.processes(t), test.Sprint("no installer runs that could be left"))
+				test.NoError(t, cmd.Process.Kill())
 				<-ended
 				p.nothingRuns(t)
 			})

@@ -99,9 +99,7 @@ func pip(t testing.TB) install.Installer {
 
 func uv(t testing.TB) install.Installer {
 	i, err := install.Find(t.Context(), "uv", wheeltest.UV(t, builder()), builder(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return i
 }
 
@@ -202,9 +200,7 @@ func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 		t.Skipf("no file system can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, syscall.Unmount(dir, 0))
 	})
 	must.NoError(t, os.Chown(dir, int(as.Uid), int(as.Gid)))
 }

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func pep(t testing.TB, text string) Specifier {
 	t.Helper()
 	s, err := ParseSpecifier(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return s
 }
 
@@ -98,9 +99,8 @@ func TestConstraintFor_ListsFittingVersions(t *testing.T) {
 		}
 	}
 	for _, never := range []string{"==2.7.18", "<3.8", ">=3.12,<3.11", ">=4", "==3.7.1"} {
-		if c, err := ConstraintFor(pep(t, never)); err == nil {
-			t.Errorf("%q: got %+v", never, c)
-		}
+		c, err := ConstraintFor(pep(t, never))
+		test.Error(t, err, test.Sprintf("%q: got %+v", never, c))
 	}
 }
 
@@ -112,7 +112,5 @@ func TestConstraint_IsFormattedLikeNomad(t *testing.T) {
   value     = "3.11,3.12"
 }
 `
-	if c.Block() != want {
-		t.Errorf("got %s", c.Block())
-	}
+	test.Eq(t, want, c.Block())
 }

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // says is a shell script that answers as an interpreter in /opt/fake would.
@@ -29,24 +32,16 @@ func says(version string, more map[string]any) string {
 // fake makes an interpreter of a shell script. It is renamed into place, so that it is another file each time.
 func fake(t testing.TB, path, script string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.NoError(t, os.WriteFile(path+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	must.NoError(t, os.Rename(path+".new", path))
 }
 
 // find is Find, which must not fail.
 func find(t testing.TB, f *Finder) []Interpreter {
 	t.Helper()
 	found, err := f.Find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return found
 }
 
@@ -54,9 +49,7 @@ func find(t testing.TB, f *Finder) []Interpreter {
 func renew(t testing.TB, f *Finder) []Interpreter {
 	t.Helper()
 	found, err := f.Renew(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return found
 }
 
@@ -82,9 +75,7 @@ func mentions(t testing.TB, reasons []string, words ...string) {
 			count++
 		}
 	}
-	if count != 1 {
-		t.Errorf("%d of %q mention %q", count, reasons, words)
-	}
+	test.Eq(t, 1, count, test.Sprintf("%d of %q mention %q", count, reasons, words))
 }
 
 // choose is the best of Fitting.

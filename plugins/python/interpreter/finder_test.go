@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestFinder_OrdersTheBestFirst(t *testing.T) {
@@ -31,12 +34,8 @@ func TestFinder_OrdersTheBestFirst(t *testing.T) {
 	const want = "b/bin/python3.12=3.12.10 g/bin/python3.12=3.12.10 c/bin/python3.12=3.12.9 a/bin/python3.9=3.9.1 " +
 		"d/bin/python3.15=3.15.0rc1 " +
 		"e/bin/python3.14t=3.14.0 (free-threaded) f/bin/pypy3.13=3.13.1 (pypy)"
-	if got := paths(dir, find(t, f)); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if r := f.Rejected(); len(r) > 0 {
-		t.Errorf("rejected: %q", r)
-	}
+	test.Eq(t, want, paths(dir, find(t, f)))
+	test.SliceEmpty(t, f.Rejected(), test.Sprint("rejected"))
 }
 
 func TestFinder_RunsOnlyFilesNamedAsInterpreters(t *testing.T) {
@@ -46,16 +45,11 @@ func TestFinder_RunsOnlyFilesNamedAsInterpreters(t *testing.T) {
 		fake(t, filepath.Join(dir, name), "touch "+dir+"/ran; "+says("3.11.2", nil))
 	}
 	f := &Finder{Globs: []string{dir + "/*"}}
-	if got := find(t, f); len(got) > 0 {
-		t.Errorf("found %v", got)
-	}
-	if _, err := os.Stat(dir + "/ran"); err == nil {
-		t.Error("one was run")
-	}
+	test.SliceEmpty(t, find(t, f), test.Sprint("found"))
+	_, err := os.Stat(dir + "/ran")
+	test.Error(t, err, test.Sprint("one was run"))
 	f = &Finder{Globs: []string{dir + "/corp-python"}}
-	if got := paths(dir, find(t, f)); got != "corp-python=3.11.2" {
-		t.Errorf("found %s", got)
-	}
+	test.Eq(t, "corp-python=3.11.2", paths(dir, find(t, f)), test.Sprint("found"))
 }
 
 func TestFinder_MergesNamesOfOneFile(t *testing.T) {
@@ -63,32 +57,21 @@ func TestFinder_MergesNamesOfOneFile(t *testing.T) {
 	fake(t, dir+"/bin/python3.11", says("3.11.2", nil))
 	for link, to := range map[string]string{"bin/python3": "python3.11", "bin/python": "python3",
 		"local/python3": "../bin/python3"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755))
+		must.NoError(t, os.Symlink(to, filepath.Join(dir, link)))
 	}
-	if err := os.Link(dir+"/bin/python3.11", dir+"/local/python3.11"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Link(dir+"/bin/python3.11", dir+"/local/python3.11"))
 	f := &Finder{Globs: []string{dir + "/local/*", dir + "/bin/*"}}
 	found := find(t, f)
-	if len(found) != 1 {
-		t.Fatalf("found %v", found)
-	}
-	if i := found[0]; i.Path != i.Real || filepath.Base(i.Path) != "python3.11" || len(i.Names) != 5 {
-		t.Errorf("%s is %s, of %q", i.Path, i.Real, i.Names)
-	}
+	must.SliceLen(t, 1, found, must.Sprint("found"))
+	i := found[0]
+	must.Eq(t, i.Real, i.Path, must.Sprintf("%s is %s, of", i.Path, i.Real))
+	must.Eq(t, "python3.11", filepath.Base(i.Path), must.Sprintf("%s is %s, of", i.Path, i.Real))
+	test.SliceLen(t, 5, i.Names, test.Sprintf("%s is %s, of", i.Path, i.Real))
 	// once for each of the files and directories: local/python3, local/python3.11 and bin/python3.11
-	if f.asked != 3 {
-		t.Errorf("it was run %d times", f.asked)
-	}
+	test.Eq(t, 3, f.asked, test.Sprintf("it was run %d times", f.asked))
 	find(t, f)
-	if f.asked != 3 {
-		t.Error("it was run again though nothing has changed")
-	}
+	test.Eq(t, 3, f.asked, test.Sprint("it was run again though nothing has changed"))
 }
 
 func TestFinder_SeparatesInstallationsOfOneFile(t *testing.T) {
@@ -96,17 +79,13 @@ func TestFinder_SeparatesInstallationsOfOneFile(t *testing.T) {
 	prefix := `"'$(dirname $(dirname $0))'"`
 	script := strings.ReplaceAll(says("3.12.1", nil), `"/opt/fake"`, prefix)
 	fake(t, dir+"/a/bin/python3.12", script)
-	if err := os.MkdirAll(dir+"/b/bin", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(dir+"/a/bin/python3.12", dir+"/b/bin/python3.12"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(dir+"/b/bin", 0o755))
+	must.NoError(t, os.Link(dir+"/a/bin/python3.12", dir+"/b/bin/python3.12"))
 	found := find(t, &Finder{Globs: []string{dir + "/*/bin/*"}})
-	if len(found) != 2 || found[0].Prefix != dir+"/a" || found[1].Prefix != dir+"/b" ||
-		found[1].Path != dir+"/b/bin/python3.12" {
-		t.Errorf("found %+v", found)
-	}
+	must.SliceLen(t, 2, found, must.Sprint("found"))
+	must.Eq(t, dir+"/a", found[0].Prefix, must.Sprint("found"))
+	must.Eq(t, dir+"/b", found[1].Prefix, must.Sprint("found"))
+	test.Eq(t, dir+"/b/bin/python3.12", found[1].Path, test.Sprint("found"))
 }
 
 func TestFinder_FindsPip(t *testing.T) {
@@ -133,22 +112,18 @@ func TestFinder_AsksAReplacedFileAgain(t *testing.T) {
 	find(t, f)
 	fake(t, dir+"/python3.11", says("3.11.9", nil))
 	found := find(t, f)
-	if got := paths(dir, found); got != "python3.12=3.12.1 python3.11=3.11.9" || f.asked != 3 {
-		t.Errorf("found %s, %d were asked", got, f.asked)
-	}
+	got := paths(dir, found)
+	must.Eq(t, "python3.12=3.12.1 python3.11=3.11.9", got, must.Sprintf("found %s, %d were asked", got, f.asked))
+	test.Eq(t, 3, f.asked, test.Sprintf("found %s, %d were asked", got, f.asked))
 	old := found[1].File
-	if err := os.Chtimes(dir+"/python3.11", time.Time{}, time.Unix(1e9, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chtimes(dir+"/python3.11", time.Time{}, time.Unix(1e9, 0)))
 	if found = find(t, f); found[1].File == old || f.asked != 4 {
 		t.Errorf("another time is no other file: %+v, %d were asked", found[1].File, f.asked)
 	}
-	if err := os.Remove(dir + "/python3.11"); err != nil {
-		t.Fatal(err)
-	}
-	if got := paths(dir, find(t, f)); got != "python3.12=3.12.1" || len(f.known) != 1 {
-		t.Errorf("found %s, %d are known", got, len(f.known))
-	}
+	must.NoError(t, os.Remove(dir+"/python3.11"))
+	got = paths(dir, find(t, f))
+	must.Eq(t, "python3.12=3.12.1", got, must.Sprintf("found %s, %d are known", got, len(f.known)))
+	test.MapLen(t, 1, f.known, test.Sprintf("found %s, %d are known", got, len(f.known)))
 }
 
 func TestFinder_NoticesEachChangeOfAFile(t *testing.T) {
@@ -178,19 +153,17 @@ func TestFinder_NoticesEachChangeOfAFile(t *testing.T) {
 					f.Globs = []string{dir + "/shims/*"}
 				}
 				before, err := os.Stat(real)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				old := find(t, f)
 				if find(t, f); f.asked != 1 {
 					t.Errorf("%d were asked though nothing has changed", f.asked)
 				}
-				if err := change(real, before); err != nil {
-					t.Fatal(err)
-				}
-				if found := find(t, f); f.asked != 2 || len(found) != 1 || len(old) != 1 || found[0].File == old[0].File {
-					t.Errorf("%d were asked, found %+v", f.asked, found)
-				}
+				must.NoError(t, change(real, before))
+				found := find(t, f)
+				must.Eq(t, 2, f.asked, must.Sprintf("%d were asked, found", f.asked))
+				must.SliceLen(t, 1, found, must.Sprintf("%d were asked, found", f.asked))
+				must.SliceLen(t, 1, old, must.Sprintf("%d were asked, found", f.asked))
+				test.NotEqOp(t, old[0].File, found[0].File, test.Sprintf("%d were asked, found", f.asked))
 			})
 		}
 	}
@@ -203,17 +176,15 @@ func TestFinder_ResolvesShims(t *testing.T) {
 	fake(t, dir+"/shims/python3.12", "exec "+real+` "$@"`)
 	f := &Finder{Globs: []string{dir + "/shims/*", dir + "/versions/*/bin/*"}}
 	found := find(t, f)
-	if len(found) != 1 || found[0].Path != real || found[0].Real != real || !slices.Contains(found[0].Names,
-		dir+"/shims/python3.12") {
-		t.Errorf("found %+v", found)
-	}
+	must.SliceLen(t, 1, found, must.Sprint("found"))
+	must.Eq(t, real, found[0].Path, must.Sprint("found"))
+	must.Eq(t, real, found[0].Real, must.Sprint("found"))
+	test.SliceContainsOp(t, found[0].Names, dir+"/shims/python3.12", test.Sprint("found"))
 	// the shim has not changed, what it runs has
 	f = &Finder{Globs: []string{dir + "/shims/*"}}
 	find(t, f)
 	fake(t, real, says("3.12.2", map[string]any{"executable": real}))
-	if got := paths(dir, find(t, f)); got != "versions/3.12.1/bin/python3.12=3.12.2" {
-		t.Errorf("found %s", got)
-	}
+	test.Eq(t, "versions/3.12.1/bin/python3.12=3.12.2", paths(dir, find(t, f)), test.Sprint("found"))
 }
 
 func TestFinder_RejectsWithAReason(t *testing.T) {
@@ -235,23 +206,13 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 	} {
 		fake(t, filepath.Join(dir, name), script)
 	}
-	if err := os.MkdirAll(dir+"/n/python3", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir+"/o", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("gone", dir+"/o/python3"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(dir+"/n/python3", 0o755))
+	must.NoError(t, os.MkdirAll(dir+"/o", 0o755))
+	must.NoError(t, os.Symlink("gone", dir+"/o/python3"))
 	fake(t, dir+"/p/python3", says("3.11.2", nil))
-	if err := os.Chmod(dir+"/p/python3", 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir+"/p/python3", 0o644))
 	f := &Finder{Globs: []string{dir + "/*/*"}}
-	if got := paths(dir, find(t, f)); got != "m/python3.11=3.11.2" {
-		t.Errorf("found %s", got)
-	}
+	test.Eq(t, "m/python3.11=3.11.2", paths(dir, find(t, f)), test.Sprint("found"))
 	r := f.Rejected()
 	for at, words := range map[string]string{
 		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8",
@@ -263,9 +224,7 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 	} {
 		mentions(t, r, filepath.Join(dir, at)+"/", words)
 	}
-	if len(r) != 15 {
-		t.Errorf("%d are rejected: %q", len(r), r)
-	}
+	test.SliceLen(t, 15, r, test.Sprintf("%d are rejected", len(r)))
 }
 
 func TestFinder_KillsAHangingInterpreter(t *testing.T) {
@@ -278,9 +237,7 @@ func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 	for range 6 { // a slow machine needs more time to start them, which they get
 		over, most := make(chan struct{}), make(chan int)
 		go func() { most <- mostAsleep(mark, over) }()
-		if got := paths(dir, renew(t, f)); got != "" {
-			t.Errorf("found %s", got)
-		}
+		test.Eq(t, "", paths(dir, renew(t, f)), test.Sprint("found"))
 		close(over)
 		mentions(t, f.Rejected(), "did not answer within ")
 		if <-most == 2 {
@@ -301,25 +258,24 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	fake(t, dir+"/a/python3", "sleep 1; "+says("3.11.2", nil))
 	f := &Finder{Globs: []string{dir + "/*/*"}, timeout: 300 * time.Millisecond}
 	for round, late := range []string{"300ms", "600ms"} {
-		if got := paths(dir, renew(t, f)); got != "" {
-			t.Errorf("found %s in round %d", got, round)
-		}
+		got := paths(dir, renew(t, f))
+		test.Eq(t, "", got, test.Sprintf("found %s in round %d", got, round))
 		mentions(t, f.Rejected(), "did not answer within "+late)
-		if late := f.Late(); len(late) != 1 || late[0] != dir+"/a/python3" {
-			t.Errorf("late are %q", late)
-		}
-		if got := paths(dir, find(t, f)); got != "" || f.asked != round+1 {
-			t.Errorf("a task's start found %s in round %d, %d were asked", got, round, f.asked)
-		}
+		late := f.Late()
+		must.SliceLen(t, 1, late, must.Sprint("late are"))
+		test.Eq(t, dir+"/a/python3", late[0], test.Sprint("late are"))
+		got = paths(dir, find(t, f))
+		must.Eq(t, "", got,
+			must.Sprintf("a task's start found %s in round %d, %d were asked", got, round, f.asked))
+		test.Eq(t, round+1, f.asked,
+			test.Sprintf("a task's start found %s in round %d, %d were asked", got, round, f.asked))
 	}
 	f.timeout = patience // so that a slow machine does not matter
-	if got := paths(dir, renew(t, f)); got != "a/python3=3.11.2" || len(f.Late()) > 0 {
-		t.Errorf("found %s, late are %q", got, f.Late())
-	}
+	got := paths(dir, renew(t, f))
+	must.Eq(t, "a/python3=3.11.2", got, must.Sprintf("found %s, late are", got))
+	test.SliceEmpty(t, f.Late(), test.Sprintf("found %s, late are", got))
 	renew(t, f)
-	if f.asked != 3 {
-		t.Errorf("%d were asked", f.asked)
-	}
+	test.Eq(t, 3, f.asked, test.Sprintf("%d were asked", f.asked))
 }
 
 // marked is a time to sleep that no other process does: what is asked can write nothing that would tell of it.
@@ -352,9 +308,7 @@ func mostAsleep(mark string, over <-chan struct{}) (most int) {
 func gone(t *testing.T, mark string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); asleep(mark) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a process is still there")
-		}
+		must.False(t, time.Now().After(deadline), must.Sprint("a process is still there"))
 	}
 }
 
@@ -365,19 +319,19 @@ func TestFinder_RetriesAFailedInterpreter(t *testing.T) {
 	fake(t, dir+"/c/python3", says("3.13.1", nil))
 	f := &Finder{Globs: []string{dir + "/*/python3"}}
 	find(t, f)
-	if err := os.WriteFile(dir+"/ready", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" || f.asked != 3 {
-		t.Errorf("found %s, %d were asked", got, f.asked)
-	}
+	must.NoError(t, os.WriteFile(dir+"/ready", nil, 0o644))
+	got := paths(dir, find(t, f))
+	must.Eq(t, "c/python3=3.13.1 b/python3=3.12.1", got, must.Sprintf("found %s, %d were asked", got, f.asked))
+	test.Eq(t, 3, f.asked, test.Sprintf("found %s, %d were asked", got, f.asked))
 	f.retry = 1 // a while is over
-	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" || f.asked != 3 {
-		t.Errorf("a task's start found %s, %d were asked", got, f.asked)
-	}
-	if got := paths(dir, renew(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2" || f.asked != 5 {
-		t.Errorf("found %s, %d were asked", got, f.asked)
-	}
+	got = paths(dir, find(t, f))
+	must.Eq(t, "c/python3=3.13.1 b/python3=3.12.1", got,
+		must.Sprintf("a task's start found %s, %d were asked", got, f.asked))
+	test.Eq(t, 3, f.asked, test.Sprintf("a task's start found %s, %d were asked", got, f.asked))
+	got = paths(dir, renew(t, f))
+	must.Eq(t, "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2", got,
+		must.Sprintf("found %s, %d were asked", got, f.asked))
+	test.Eq(t, 5, f.asked, test.Sprintf("found %s, %d were asked", got, f.asked))
 }
 
 func TestFinder_EndsWithItsContext(t *testing.T) {
@@ -395,16 +349,10 @@ func TestFinder_EndsWithItsContext(t *testing.T) {
 	})
 	_, err := f.Find(ctx)
 	over.Wait()
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, err, context.Canceled)
 	gone(t, mark)
-	if err := os.WriteFile(dir+"/ready", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if got := paths(dir, find(t, f)); got != "python3=3.11.2" {
-		t.Errorf("found %s", got)
-	}
+	must.NoError(t, os.WriteFile(dir+"/ready", nil, 0o644))
+	test.Eq(t, "python3=3.11.2", paths(dir, find(t, f)), test.Sprint("found"))
 }
 
 func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
@@ -412,19 +360,13 @@ func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
 		t.Skip("only root can run programs as another user")
 	}
 	open, err := os.MkdirTemp("", "interpreters") // t.TempDir is not open to other users
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(open) })
-	if err := os.Chmod(open, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(open, 0o755))
 	fake(t, open+"/a/python3", `test "$(id -u) $(id -g) $(id -G) $PWD" = "65534 65534 65534 /" || exit 9; test -z `+
 		`"$PYTHONPATH$HOME" || exit 8; `+says("3.11.2", nil))
 	fake(t, open+"/b/python3", says("3.12.1", nil))
-	if err := os.Chmod(open+"/b", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(open+"/b", 0o700))
 	t.Setenv("PYTHONPATH", "/x")
 	f := &Finder{Globs: []string{open + "/*/*"}, As: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if got := paths(open, find(t, f)); got != "a/python3=3.11.2" {
@@ -445,27 +387,23 @@ func TestFinder_LimitsConcurrency(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 4 {
 		wait.Go(func() {
-			if found, err := f.Find(t.Context()); err != nil || len(found) != 200 || found[0].Version != "3.11.199" {
-				t.Errorf("found %d, %v", len(found), err)
-			}
+			found, err := f.Find(t.Context())
+			must.NoError(t, err, must.Sprint("found"))
+			must.SliceLen(t, 200, found, must.Sprint("found"))
+			test.Eq(t, "3.11.199", found[0].Version, test.Sprint("found"))
 		})
 	}
 	wait.Wait()
-	if f.asked != 200 {
-		t.Errorf("%d were asked", f.asked)
-	}
+	test.Eq(t, 200, f.asked, test.Sprintf("%d were asked", f.asked))
 	close(over)
-	if n := <-most; n > 4 {
-		t.Errorf("%d ran at once", n)
-	}
+	n := <-most
+	test.False(t, n > 4, test.Sprintf("%d ran at once", n))
 }
 
 func TestFinder_RefusesBadGlobs(t *testing.T) {
 	for _, glob := range []string{"/opt/[", "python3", "../python3*"} {
-		if _, err := (&Finder{Globs: []string{glob}}).Find(t.Context()); err == nil || !strings.Contains(err.Error(),
-			fmt.Sprintf("%q", glob)) {
-			t.Errorf("%s: %v", glob, err)
-		}
+		_, err := (&Finder{Globs: []string{glob}}).Find(t.Context())
+		test.ErrorContains(t, err, fmt.Sprintf("%q", glob), test.Sprint(glob))
 	}
 }
 
@@ -478,14 +416,13 @@ func TestDefaultGlobs_FollowTheEnvironment(t *testing.T) {
 		"/usr/bin/python3", "/usr/bin/pypy3.11", "/srv/pyenv/versions/3.12.1/bin/python3.12",
 		"/home/a[b]/.local/share/uv/python/x/bin/pypy3",
 	} {
-		if !slices.ContainsFunc(globs, func(g string) bool { ok, _ := filepath.Match(g, want); return ok }) {
-			t.Errorf("%s is not found by %q", want, globs)
-		}
+		test.True(t, slices.ContainsFunc(globs, func(g string) bool { ok, _ := filepath.Match(g, want); return ok }),
+			test.Sprintf("%s is not found by %q", want, globs))
 	}
 	for _, g := range globs {
-		if _, err := filepath.Match(g, ""); err != nil || !filepath.IsAbs(g) {
-			t.Errorf("%s is no glob: %v", g, err)
-		}
+		_, err := filepath.Match(g, "")
+		must.NoError(t, err, must.Sprintf("%s is no glob", g))
+		test.True(t, filepath.IsAbs(g), test.Sprintf("%s is no glob", g))
 	}
 }
 
@@ -497,32 +434,23 @@ func TestFinder_DoesNotWaitWhereInterpretersAreKnown(t *testing.T) {
 	fake(t, dir+"/b/python3", says("3.12.1", nil))
 	f := &Finder{Globs: []string{dir + "/*/python3"}}
 	find(t, f)
-	if err := os.WriteFile(dir+"/hang", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(dir+"/hang", nil, 0o644))
 	f.retry = 1 // the one that failed is asked again, and hangs
 	asking, end := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
-		if _, err := f.Renew(asking); !errors.Is(err, context.Canceled) {
-			t.Errorf("the one that asks: %v", err)
-		}
+		_, err := f.Renew(asking)
+		test.ErrorIs(t, err, context.Canceled, test.Sprint("the one that asks"))
 	})
 	defer over.Wait()
 	defer end()
 	for asleep(mark) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if got := paths(dir, renew(t, f)); got != "b/python3=3.12.1" {
-		t.Errorf("found %s", got)
-	}
+	test.Eq(t, "b/python3=3.12.1", paths(dir, renew(t, f)), test.Sprint("found"))
 	fake(t, dir+"/c/python3", says("3.13.1", nil))
 	end()
 	over.Wait()
-	if err := os.Remove(dir + "/hang"); err != nil {
-		t.Fatal(err)
-	}
-	if got := paths(dir, find(t, f)); got != "c/python3=3.13.1 b/python3=3.12.1" {
-		t.Errorf("then it found %s", got)
-	}
+	must.NoError(t, os.Remove(dir+"/hang"))
+	test.Eq(t, "c/python3=3.13.1 b/python3=3.12.1", paths(dir, find(t, f)), test.Sprint("then it found"))
 }

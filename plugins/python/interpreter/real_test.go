@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -30,17 +33,16 @@ func TestFinder_FindsTheDistributionsPython(t *testing.T) {
 	out, err := exec.Command("/usr/bin/python3", "-c",
 		"import platform, sys, sysconfig; print(platform.python_version(), sys.prefix, "+
 			"sysconfig.get_config_var('SOABI'), sysconfig.get_platform())").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if got, want := strings.Join([]string{i.Version, i.Prefix, i.ABI, i.Platform}, " "),
 		strings.TrimSpace(string(out)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if i.Path != "/usr/bin/python"+i.Minor || i.Real != i.Path || !slices.Contains(i.Names, "/usr/bin/python3") ||
-		i.Implementation != "cpython" || i.FreeThreaded {
-		t.Errorf("got %+v", i)
-	}
+	must.Eq(t, "/usr/bin/python"+i.Minor, i.Path, must.Sprintf("got %+v", i))
+	must.Eq(t, i.Path, i.Real, must.Sprintf("got %+v", i))
+	must.SliceContainsOp(t, i.Names, "/usr/bin/python3", must.Sprintf("got %+v", i))
+	must.Eq(t, "cpython", i.Implementation, must.Sprintf("got %+v", i))
+	test.False(t, i.FreeThreaded, test.Sprintf("got %+v", i))
 	if !strings.HasPrefix(i.Full, i.Version+" (") || !strings.HasPrefix(i.Libc, "glibc ") && i.Libc != "musl" ||
 		i.File.Inode == 0 || i.File.Size == 0 || i.File.ModTime == 0 {
 		t.Errorf("got %+v", i)
@@ -55,19 +57,16 @@ func TestFinder_FindsAWorkingPip(t *testing.T) {
 	}
 	wheels, _ := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
 	said, err := ask(t.Context(), i.Path, nil, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for _, w := range wheels {
-		if !slices.Contains(said.Wheels, w) {
-			t.Errorf("%s is not among %q", w, said.Wheels)
-		}
+		test.SliceContainsOp(t, said.Wheels, w, test.Sprintf("%s is not among", w))
 	}
 	for _, w := range wheels {
 		pips = append(pips, []string{w + "/pip"})
-		if v := wheelVersion(w); v == "" || v[0] < '0' || v[0] > '9' {
-			t.Errorf("%s has version %q", w, v)
-		}
+		v := wheelVersion(w)
+		must.NotEq(t, "", v, must.Sprintf("%s has version", w))
+		must.False(t, v[0] < '0', must.Sprintf("%s has version", w))
+		test.False(t, v[0] > '9', test.Sprintf("%s has version", w))
 	}
 	if len(pips) == 0 {
 		t.Skip("there is neither pip nor a wheel of it in /usr/share/python-wheels")
@@ -79,12 +78,10 @@ func TestFinder_FindsAWorkingPip(t *testing.T) {
 		cmd := exec.Command(i.Path, append([]string{"-I"}, append(pip, "install", "--no-index", "--find-links", dir,
 			"--target", target, "demo")...)...)
 		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%q: %v: %s", pip, err, out)
-		}
-		if _, err := os.Stat(filepath.Join(target, "demo.py")); err != nil {
-			t.Errorf("%q: %v", pip, err)
-		}
+		out, err := cmd.CombinedOutput()
+		test.NoError(t, err, test.Sprintf("%q: %v: %s", pip, err, out))
+		_, err = os.Stat(filepath.Join(target, "demo.py"))
+		test.NoError(t, err, test.Sprint(pip))
 	}
 }
 
@@ -97,26 +94,19 @@ func TestFinder_IgnoresVirtualEnvironments(t *testing.T) {
 	f := &Finder{Globs: []string{dir + "/venv/bin/python3*", "/usr/bin/python3*"}, timeout: patience}
 	found := find(t, f)
 	n := slices.IndexFunc(found, func(f Interpreter) bool { return f.Path == i.Path })
-	if n < 0 {
-		t.Fatalf("%s is gone: %+v", i.Path, found)
-	}
+	must.False(t, n < 0, must.Sprintf("%s is gone: %+v", i.Path, found))
 	for _, f := range found {
 		for _, name := range f.Names {
-			if strings.HasPrefix(name, dir) {
-				t.Errorf("%s is taken for %s", name, f.Path)
-			}
+			test.False(t, strings.HasPrefix(name, dir), test.Sprintf("%s is taken for %s", name, f.Path))
 		}
 	}
 	mentions(t, f.Rejected(), dir+"/venv/bin/python", "is of a virtual environment")
 	// a link from elsewhere to an interpreter is a name of it
-	if err := os.Symlink(i.Path, dir+"/python3"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Symlink(i.Path, dir+"/python3"))
 	f = &Finder{Globs: []string{dir + "/python3", "/usr/bin/python3*"}, timeout: patience}
 	chosen, err := choose(find(t, f), dir+"/python3", pep(t, ""))
-	if err != nil || chosen.Path != i.Path {
-		t.Errorf("got %s, %v", chosen.Path, err)
-	}
+	must.NoError(t, err)
+	test.Eq(t, i.Path, chosen.Path)
 }
 
 func TestFinder_FindsPyPy(t *testing.T) {
@@ -124,8 +114,10 @@ func TestFinder_FindsPyPy(t *testing.T) {
 	if len(found) == 0 {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
-	if i := found[0]; i.Implementation != "pypy" || !strings.HasPrefix(i.ABI, "pypy") || !strings.Contains(i.Full,
-		"PyPy") || filepath.Base(i.Path) != "pypy"+i.Minor || i.String() != i.Version+" (pypy)" {
-		t.Errorf("got %+v", i)
-	}
+	i := found[0]
+	must.Eq(t, "pypy", i.Implementation, must.Sprintf("got %+v", i))
+	must.StrHasPrefix(t, "pypy", i.ABI, must.Sprintf("got %+v", i))
+	must.StrContains(t, i.Full, "PyPy", must.Sprintf("got %+v", i))
+	must.Eq(t, "pypy"+i.Minor, filepath.Base(i.Path), must.Sprintf("got %+v", i))
+	test.Eq(t, i.Version+" (pypy)", i.String(), test.Sprintf("got %+v", i))
 }

@@ -3,18 +3,18 @@ package interpreter
 import (
 	"encoding/json"
 	"os/exec"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func parse(t testing.TB, text string) Specifier {
 	t.Helper()
 	s, err := ParseSpecifier(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return s
 }
 
@@ -113,13 +113,9 @@ func TestSpecifier_ListsItsMinors(t *testing.T) {
 		">=4":             "",
 		">=3.999999":      "",
 	} {
-		if got := strings.Join(parse(t, text).Minors(), " "); got != want {
-			t.Errorf("%q has %q, want %q", text, got, want)
-		}
+		test.Eq(t, want, strings.Join(parse(t, text).Minors(), " "), test.Sprintf("%q has", text))
 	}
-	if got := parse(t, "").Minors(); len(got) != 17 {
-		t.Errorf("all are %q", got)
-	}
+	test.SliceLen(t, 17, parse(t, "").Minors(), test.Sprint("all are"))
 }
 
 func TestSpecifier_CoversWholeMinors(t *testing.T) {
@@ -137,9 +133,9 @@ func TestSpecifier_KnowsAnExactVersion(t *testing.T) {
 		"3.11.2": "3.11.2", "==3.11.2": "3.11.2", "==3.11": "3.11.0", "==3.13rc1": "3.13.0rc1", "===3.13.0rc1": "3.13.0rc1",
 		"3.11": "", "==3.11.*": "", ">=3.11.2": "", "==3.11.2,<3.12": "", "": "",
 	} {
-		if got, ok := parse(t, text).Exact(); got != want || ok != (want != "") {
-			t.Errorf("%q is exactly %q, want %q", text, got, want)
-		}
+		got, ok := parse(t, text).Exact()
+		must.Eq(t, want, got, must.Sprintf("%q is exactly", text))
+		test.Eq(t, (want != ""), ok, test.Sprintf("%q is exactly", text))
 	}
 }
 
@@ -169,13 +165,11 @@ func TestSpecifier_AndIsTheIntersection(t *testing.T) {
 func TestCompareVersions_Orders(t *testing.T) {
 	got := []string{"3.12.0", "3.13.0rc1", "3.9.16", "3.13.0", "nonsense", "3.13.0b2", "3.10.1"}
 	slices.SortFunc(got, CompareVersions)
-	if want := []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1",
-		"3.13.0"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q", got)
-	}
-	if !IsPreRelease("3.13.0rc1") || IsPreRelease("3.13.0") || IsPreRelease("nonsense") {
-		t.Error("pre-releases are not known as such")
-	}
+	test.Eq(t, []string{"nonsense", "3.9.16", "3.10.1", "3.12.0", "3.13.0b2", "3.13.0rc1",
+		"3.13.0"}, got)
+	must.True(t, IsPreRelease("3.13.0rc1"), must.Sprint("pre-releases are not known as such"))
+	must.False(t, IsPreRelease("3.13.0"), must.Sprint("pre-releases are not known as such"))
+	test.False(t, IsPreRelease("nonsense"), test.Sprint("pre-releases are not known as such"))
 }
 
 var versions = []string{"2.7.18", "3.6.15", "3.9.16", "3.11.0", "3.11.2", "3.11.4", "3.12.0a1", "3.12.0rc2", "3.12.0",
@@ -206,25 +200,18 @@ func TestSpecifier_AgreesWithPackaging(t *testing.T) {
 		return strings.Contains(s, ".post1.*") // newer releases of packaging refuse it
 	})
 	question, err := json.Marshal([][]string{specifiers, versions})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := exec.Command("python3", "-c", reference)
 	cmd.Stdin = strings.NewReader(string(question))
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var want [][]bool
-	if err := json.Unmarshal(out, &want); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(out, &want))
 	for i, text := range specifiers {
 		s := parse(t, text)
 		for j, v := range versions {
-			if got := s.Allows(v); got != want[i][j] {
-				t.Errorf("%q allows %s: %t, but packaging says %t", text, v, got, want[i][j])
-			}
+			got := s.Allows(v)
+			test.Eq(t, want[i][j], got, test.Sprintf("%q allows %s: %t, but packaging says", text, v, got))
 		}
 	}
 }
@@ -249,13 +236,11 @@ func FuzzParseSpecifier(f *testing.F) {
 		}
 		if o, err := ParseSpecifier(other); err == nil {
 			both := s.And(o)
-			if both.Allows("3.11.2") != (s.Allows("3.11.2") && o.Allows("3.11.2")) {
-				t.Errorf("%q and %q is %q", text, other, both)
-			}
+			test.Eq(t, (s.Allows("3.11.2") && o.Allows("3.11.2")), both.Allows("3.11.2"),
+				test.Sprintf("%q and %q is %q", text, other, both))
 			if len(both.String()) <= maxLength {
-				if _, err := ParseSpecifier(both.String()); err != nil {
-					t.Errorf("%q and %q can't be read again: %v", text, other, err)
-				}
+				_, err := ParseSpecifier(both.String())
+				test.NoError(t, err, test.Sprintf("%q and %q can't be read again", text, other))
 			}
 		}
 	})

@@ -1,12 +1,13 @@
 package requirement
 
 import (
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
@@ -28,9 +29,7 @@ func TestFile_ReadsLikePip(t *testing.T) {
 		"local/more/constraints.txt": "Limit <= 3\n-c limits.txt\nurl @ https://third/url.whl",
 		"local/more/limits.txt":      "limit>1 --hash=" + hashOf("d"),
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	want := &Set{
 		Lines:       []string{"base", "flask[async]<4,>=2", "last", "other", "pkg @ https://host/pkg.whl#egg=pkg"},
 		Constraints: []string{"limit<=3", "limit>1 --hash=" + hashOf("d"), "url @ https://third/url.whl"},
@@ -40,9 +39,7 @@ func TestFile_ReadsLikePip(t *testing.T) {
 			FindLinks: []string{"local/more", "local/wheels", "local/my wheels", "/srv/wheels", "https://host/page.html#x"},
 		},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got\n%+v\nnot\n%+v", got, want)
-	}
+	test.Eq(t, want, got, test.Sprintf("got\n%+v\nnot", got))
 }
 
 func TestLock_ReadsPipCompile(t *testing.T) {
@@ -51,20 +48,18 @@ func TestLock_ReadsPipCompile(t *testing.T) {
 		"requests==2.31.0 ; python_version >= \"3.8\" \\\n    --hash=" + hashOf("c") + "\n    # via -r requirements.in\n"
 	read := in(map[string]string{"requirements.lock": content})
 	s, err := Lock("requirements.lock", read)
-	if err != nil || !s.Complete || !s.Hashed {
-		t.Fatalf("%+v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", s))
+	must.True(t, s.Complete, must.Sprintf("%+v", s))
+	must.True(t, s.Hashed, must.Sprintf("%+v", s))
 	want := []string{
 		"certifi==2024.2.2 --hash=" + hashOf("a") + " --hash=" + hashOf("b"),
 		`requests==2.31.0 ; python_version >= "3.8" --hash=` + hashOf("c"),
 	}
-	if !slices.Equal(s.Lines, want) {
-		t.Errorf("%q", s.Lines)
-	}
+	test.SliceEqOp(t, want, s.Lines)
 	file, err := File("requirements.lock", read)
-	if err != nil || file.Complete || !file.Hashed {
-		t.Errorf("as a file it is %+v, %v", file, err)
-	}
+	must.NoError(t, err, must.Sprintf("as a file it is %+v", file))
+	must.False(t, file.Complete, must.Sprintf("as a file it is %+v", file))
+	test.True(t, file.Hashed, test.Sprintf("as a file it is %+v", file))
 }
 
 func TestLock_RequiresVersionsAndHashes(t *testing.T) {
@@ -74,15 +69,12 @@ func TestLock_RequiresVersionsAndHashes(t *testing.T) {
 		"a @ https://host/a.whl":                "has no hash",
 		"a==1 --hash=" + hashOf("a") + "\n-e .": "l.txt:2: an editable",
 	} {
-		if _, err := Lock("l.txt", in(map[string]string{"l.txt": content})); err == nil || !strings.Contains(err.Error(),
-			says) {
-			t.Errorf("%q: %v", content, err)
-		}
+		_, err := Lock("l.txt", in(map[string]string{"l.txt": content}))
+		test.ErrorContains(t, err, says, test.Sprint(content))
 	}
 	s, err := Lock("l.txt", in(map[string]string{"l.txt": "a @ https://host/a.whl#sha256=" + strings.Repeat("a", 64)}))
-	if err != nil || !s.Hashed {
-		t.Errorf("%v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprint(s))
+	test.True(t, s.Hashed, test.Sprint(s))
 }
 
 func TestFile_RefusesWithThePlace(t *testing.T) {
@@ -158,9 +150,7 @@ func TestFile_NamesTheIncludingFile(t *testing.T) {
 
 func TestFile_PassesOnErrorsOfTheReader(t *testing.T) {
 	_, err := File("a.txt", func(string) ([]byte, error) { return nil, errTest })
-	if !errors.Is(err, errTest) {
-		t.Error(err)
-	}
+	test.ErrorIs(t, err, errTest)
 }
 
 // FuzzFile: what comes out, read again, is the same.
@@ -174,23 +164,20 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		s, err := File("r.txt", in(map[string]string{"r.txt": content}))
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\x00") {
-				t.Errorf("%q", err)
-			}
+			test.False(t, strings.ContainsAny(err.Error(), "\n\x00"), test.Sprint(err))
 			return
 		}
 		again, err := File("r.txt", in(map[string]string{"r.txt": strings.Join(s.Lines, "\n")}))
 		if err != nil {
 			t.Fatalf("%q: %v", s.Lines, err)
 		}
-		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !reflect.DeepEqual(again.Indexes,
-			index.Sources{}) {
-			t.Errorf("%q becomes %q", s.Lines, again.Lines)
-		}
+		must.SliceEqOp(t, s.Lines, again.Lines, must.Sprintf("%q becomes", s.Lines))
+		must.Eq(t, s.Hashed, again.Hashed, must.Sprintf("%q becomes", s.Lines))
+		test.Eq(t, index.Sources{}, again.Indexes, test.Sprintf("%q becomes", s.Lines))
 		for _, l := range slices.Concat(s.Lines, s.Constraints) {
-			if strings.HasPrefix(l, "-") || strings.ContainsAny(l, "\n\r\x00") || strings.Contains(l, "${") {
-				t.Errorf("%q", l)
-			}
+			must.False(t, strings.HasPrefix(l, "-"))
+			must.False(t, strings.ContainsAny(l, "\n\r\x00"))
+			test.StrNotContains(t, l, "${")
 		}
 	})
 }

@@ -2,15 +2,15 @@ package requirement
 
 import (
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 func lockWith(packages string) string {
@@ -57,9 +57,7 @@ any = [[1], [2]]
 		wheelOf("always", `marker = "'dev' not in extras or os_name == 'posix'"`) +
 		wheelOf("private", "index = \"https://user:word@private/simple\"\nrequires-python = \">=3.10\"")
 	s, err := Lock("local/pylock.app.toml", in(map[string]string{"local/pylock.app.toml": lock}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	a := " --hash=" + hashOf("a")
 	want := &Set{
 		Lines: []string{
@@ -73,13 +71,10 @@ any = [[1], [2]]
 		Indexes: index.Sources{Extra: []string{"https://user:word@private/simple"}, FindLinks: []string{"local/wheels"}},
 		URLs:    []string{"https://third/direct.zip#subdirectory=src"},
 	}
-	if !reflect.DeepEqual(s, want) {
-		t.Errorf("got\n%+v\nnot\n%+v", s, want)
-	}
+	test.Eq(t, want, s, test.Sprintf("got\n%+v\nnot", s))
 	again, err := List(s.Lines)
-	if err != nil || !slices.Equal(again.Lines, s.Lines) {
-		t.Errorf("read again: %v, %v", again, err)
-	}
+	must.NoError(t, err, must.Sprintf("read again: %v", again))
+	test.SliceEqOp(t, s.Lines, again.Lines, test.Sprintf("read again: %v", again))
 }
 
 func TestPylock_IgnoresBadRequiresPython(t *testing.T) {
@@ -89,9 +84,8 @@ func TestPylock_IgnoresBadRequiresPython(t *testing.T) {
 	} {
 		lock := lockWith(wheelOf("a", `requires-python = "`+text+`"`))
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
-		if err != nil || s.RequiresPython != want {
-			t.Errorf("%q: %+v, %v", text, s, err)
-		}
+		must.NoError(t, err, must.Sprintf("%q: %+v", text, s))
+		test.Eq(t, want, s.RequiresPython, test.Sprintf("%q: %+v", text, s))
 	}
 }
 
@@ -101,9 +95,7 @@ func TestPylock_CombinesRequiresPython(t *testing.T) {
 		lock += wheelOf(fmt.Sprint("p", n), fmt.Sprintf("requires-python = \">=3.8, !=3.9.%d, <4\"", n%100))
 	}
 	s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	wanted, err := interpreter.ParseSpecifier(s.RequiresPython)
 	if err != nil || len(s.RequiresPython) < 500 || !wanted.Allows("3.11.2") || wanted.Allows("3.9.99") ||
 		wanted.Allows("3.7.0") {
@@ -173,10 +165,8 @@ func TestPylock_RefusesWhatCannotBeChecked(t *testing.T) {
 
 func TestLock_IsChosenByName(t *testing.T) {
 	for _, name := range []string{"lock.toml", "pylock.a.b.toml", "poetry.lock", "Pipfile.lock"} {
-		if _, err := Lock(name, in(map[string]string{name: ""})); err == nil || !strings.Contains(err.Error(),
-			"pylock.toml") {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := Lock(name, in(map[string]string{name: ""}))
+		test.ErrorContains(t, err, "pylock.toml", test.Sprint(name))
 	}
 }
 
@@ -189,15 +179,14 @@ func TestUVLock_ReadsItsProject(t *testing.T) {
 		"app.py.lock": {Lock: []byte(lock), Project: []byte("# ///"), Script: true},
 	} {
 		s, err := Lock(name, read)
-		if err != nil || !reflect.DeepEqual(s, &Set{UVLock: want, Complete: true, RequiresPython: ">=3.11"}) || s.Empty() {
-			t.Errorf("%s: %+v, %v", name, s, err)
-		}
+		must.NoError(t, err, must.Sprint(name))
+		must.Eq(t, &Set{UVLock: want, Complete: true, RequiresPython: ">=3.11"}, s, must.Sprint(name))
+		test.False(t, s.Empty(), test.Sprint(name))
 	}
 	for name, says := range map[string]string{"d/uv.lock": "beside it", "e/uv.lock": "no version",
 		"f/uv.lock": "failed to read"} {
-		if _, err := Lock(name, read); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := Lock(name, read)
+		test.ErrorContains(t, err, says, test.Sprint(name))
 	}
 }
 
@@ -213,10 +202,9 @@ func TestUVLock_NamesItsIndexes(t *testing.T) {
 	}
 	files := map[string]string{"uv.lock": lock, "pyproject.toml": "[project]"}
 	s, err := Lock("uv.lock", in(files))
-	if want := []string{"https://b.example.com/simple", "http://a.example.com/simple/"}; err != nil ||
-		!slices.Equal(s.Indexes.Extra, want) {
-		t.Errorf("%+v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", s))
+	test.SliceEqOp(t, []string{"https://b.example.com/simple", "http://a.example.com/simple/"}, s.Indexes.Extra,
+		test.Sprintf("%+v", s))
 	for _, wrong := range []string{"https:///simple", "http://h/\\u0007", "https://h/${TOKEN}"} {
 		files["uv.lock"] = lock + "[[package]]\nname = \"a\"\nsource = { registry = \"" + wrong + "\" }\n"
 		if _, err := Lock("uv.lock", in(files)); err == nil || !strings.HasPrefix(err.Error(), "uv.lock: package \"a\"") {
@@ -227,9 +215,8 @@ func TestUVLock_NamesItsIndexes(t *testing.T) {
 		lock += fmt.Sprintf("[[package]]\nname = \"a\"\nsource = { registry = \"https://h/%d\" }\n", n)
 	}
 	files["uv.lock"] = lock
-	if _, err := Lock("uv.lock", in(files)); err == nil || !strings.Contains(err.Error(), "more than 50 indexes") {
-		t.Error(err)
-	}
+	_, err = Lock("uv.lock", in(files))
+	test.ErrorContains(t, err, "more than 50 indexes")
 }
 
 // A decoder that recurses without a bound would end the process.
@@ -249,9 +236,8 @@ func TestLock_IsBounded(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "pylock.toml") {
 			t.Errorf("%.40s: %v", content, err)
 		}
-		if took := time.Since(start); took > 20*time.Second {
-			t.Errorf("%.40s: it took %s", content, took)
-		}
+		took := time.Since(start)
+		test.False(t, took > 20*time.Second, test.Sprintf("%.40s: it took %s", content, took))
 	}
 }
 
@@ -264,18 +250,16 @@ func FuzzPylock(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\x00") {
-				t.Errorf("%q", err)
-			}
+			test.False(t, strings.ContainsAny(err.Error(), "\n\x00"), test.Sprint(err))
 			return
 		}
 		again, err := File("r.txt", in(map[string]string{"r.txt": strings.Join(s.Lines, "\n")}))
 		if err != nil {
 			t.Fatalf("%q: %v", s.Lines, err)
 		}
-		if !slices.Equal(again.Lines, s.Lines) || again.Hashed != s.Hashed || !slices.Equal(again.URLs, s.URLs) {
-			t.Errorf("%q becomes %q", s.Lines, again.Lines)
-		}
+		must.SliceEqOp(t, s.Lines, again.Lines, must.Sprintf("%q becomes", s.Lines))
+		must.Eq(t, s.Hashed, again.Hashed, must.Sprintf("%q becomes", s.Lines))
+		test.SliceEqOp(t, s.URLs, again.URLs, test.Sprintf("%q becomes", s.Lines))
 	})
 }
 
@@ -284,9 +268,8 @@ func TestJoin_RefusesALockWithMore(t *testing.T) {
 	list := &Set{Lines: []string{"a==1"}}
 	for name, pair := range map[string][2]*Set{"a lock of uv and a list": {uvLock, list},
 		"a list and a lock of uv": {list, uvLock}, "two locks of uv": {uvLock, uvLock}} {
-		if s, err := pair[0].Join(pair[1]); err == nil {
-			t.Errorf("%s are %+v", name, s)
-		}
+		s, err := pair[0].Join(pair[1])
+		test.Error(t, err, test.Sprintf("%s are %+v", name, s))
 	}
 	hashed := func(name string, complete bool) *Set {
 		return &Set{Lines: []string{name + "==1 --hash=sha256:00"}, Hashed: true, Complete: complete}
@@ -304,8 +287,8 @@ func TestJoin_RefusesALockWithMore(t *testing.T) {
 		"two lists":               {hashed("a", false), hashed("b", false), false},
 	} {
 		s, err := c.one.Join(c.other)
-		if err != nil || s.Complete != c.complete || !s.Hashed {
-			t.Errorf("%s: %+v, %v", name, s, err)
-		}
+		must.NoError(t, err, must.Sprintf("%s: %+v", name, s))
+		must.Eq(t, c.complete, s.Complete, must.Sprintf("%s: %+v", name, s))
+		test.True(t, s.Hashed, test.Sprintf("%s: %+v", name, s))
 	}
 }

@@ -2,10 +2,12 @@ package requirement
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const shop = `
@@ -52,9 +54,8 @@ func TestProject_ReadsTheChosenDependencies(t *testing.T) {
 		}
 	}
 	s, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\na = ['b']\n"))
-	if err != nil || !slices.Equal(s.Lines, []string{"b"}) {
-		t.Errorf("groups alone: %+v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprintf("groups alone: %+v", s))
+	test.SliceEqOp(t, []string{"b"}, s.Lines, test.Sprintf("groups alone: %+v", s))
 }
 
 func inProject(content string) Reader { return in(map[string]string{"pyproject.toml": content}) }
@@ -84,18 +85,15 @@ func TestProject_RefusesWhatCannotBeRead(t *testing.T) {
 		`pyproject.toml has no extra "tset": there is all, mail, post-gres`:         {Extras: []string{"tset"}},
 		`pyproject.toml has no dependency group "docs": there is dev, test, typing`: {Groups: []string{"docs"}},
 	} {
-		if _, err := c.Project("pyproject.toml", inProject(shop)); err == nil || err.Error() != says {
-			t.Errorf("%v, not %q", err, says)
-		}
+		_, err := c.Project("pyproject.toml", inProject(shop))
+		test.EqError(t, err, says)
 	}
 	for group, says := range map[string]string{
 		"a = [1]": "no string", "a = [{include = 'b'}]": "include-group",
 		"a = [{include-group = 'gone'}]": `no dependency group "gone"`,
 	} {
 		_, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\n"+group))
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v", group, err)
-		}
+		test.ErrorContains(t, err, says, test.Sprint(group))
 	}
 }
 
@@ -109,9 +107,8 @@ func TestProject_EndsWithCyclicGroups(t *testing.T) {
 		last = next
 	}
 	s, err := Choice{Groups: []string{last}}.Project("pyproject.toml", inProject(b.String()))
-	if err != nil || !slices.Equal(s.Lines, []string{"x"}) {
-		t.Errorf("%+v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", s))
+	test.SliceEqOp(t, []string{"x"}, s.Lines, test.Sprintf("%+v", s))
 }
 
 func TestChoice_SelectsExtrasAndGroups(t *testing.T) {
@@ -129,9 +126,7 @@ func TestChoice_SelectsExtrasAndGroups(t *testing.T) {
 		"group":   {Choice{Groups: []string{"DOCS"}}, "always not-dev of-docs of-main"},
 	} {
 		s, err := test.choice.Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		var names []string
 		for _, l := range s.Lines {
 			name, _, _ := strings.Cut(l, "==")
@@ -151,16 +146,13 @@ func TestChoice_SelectsExtrasAndGroups(t *testing.T) {
 		"app.py.lock": "no extras and groups to choose", "r.txt": "no extras and groups to choose",
 	} {
 		_, err := Choice{Extras: []string{"gone"}}.Lock(name, in(files))
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		test.ErrorContains(t, err, says, test.Sprint(name))
 	}
 	choice := Choice{Extras: []string{"Post_gres", "mail"}, Groups: []string{"dev"}}
 	s, err := choice.Lock("uv.lock", in(files))
 	want := Choice{Extras: []string{"mail", "post-gres"}, Groups: []string{"dev"}}
-	if err != nil || !reflect.DeepEqual(s.UVLock.Choice, want) {
-		t.Errorf("%+v, %v", s, err)
-	}
+	must.NoError(t, err, must.Sprintf("%+v", s))
+	test.Eq(t, want, s.UVLock.Choice, test.Sprintf("%+v", s))
 }
 
 func TestProject_EndsWithCyclicExtras(t *testing.T) {
@@ -174,9 +166,8 @@ func TestProject_EndsWithCyclicExtras(t *testing.T) {
 			`y ; os_name == "posix"`},
 	} {
 		s, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml", app(extras))
-		if err != nil || !slices.Equal(s.Lines, want) {
-			t.Errorf("%s: %+v, %v", extras, s, err)
-		}
+		must.NoError(t, err, must.Sprintf("%s: %+v", extras, s))
+		test.SliceEqOp(t, want, s.Lines, test.Sprintf("%s: %+v", extras, s))
 	}
 	chain := func(length int, requirements, last string) string { // each extra has the next
 		var b strings.Builder

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
@@ -96,9 +97,7 @@ func askPip(t *testing.T, what string, texts []string) []any {
 		t.Skip("there is no pip to compare with")
 	}
 	input, err := json.Marshal(texts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cmd := exec.Command(python, "-c", pipSays, what)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), &bytes.Buffer{}
 	out, err := cmd.Output()
@@ -106,9 +105,7 @@ func askPip(t *testing.T, what string, texts []string) []any {
 		t.Fatalf("pip: %v: %s", err, cmd.Stderr)
 	}
 	var answers []any
-	if err := json.Unmarshal(out, &answers); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(out, &answers))
 	return answers
 }
 
@@ -221,21 +218,17 @@ func TestList_TakesHTTPFromLocalhostOrWithAHash(t *testing.T) {
 		"pkg @ http://host/pkg.whl --hash=" + hashOf("a"),
 		"pkg @ http://host/pkg.whl#sha256=" + strings.Repeat("a", 64),
 	} {
-		if _, err := List([]string{text}); err != nil {
-			t.Error(err)
-		}
+		_, err := List([]string{text})
+		test.NoError(t, err)
 	}
 }
 
 func TestList_TakesTheNameFromAWheelsURL(t *testing.T) {
 	s, err := List([]string{"https://host/dir/My_Pkg-1.0-py3-none-any.whl ; os_name == 'a'"})
 	want := `my-pkg @ https://host/dir/My_Pkg-1.0-py3-none-any.whl ; os_name == "a"`
-	if err != nil || s.Lines[0] != want {
-		t.Errorf("%v, %v", s, err)
-	}
-	if want := []string{"https://host/dir/My_Pkg-1.0-py3-none-any.whl"}; !slices.Equal(s.URLs, want) {
-		t.Errorf("URLs are %q", s.URLs)
-	}
+	must.NoError(t, err, must.Sprint(s))
+	test.Eq(t, want, s.Lines[0], test.Sprint(s))
+	test.SliceEqOp(t, []string{"https://host/dir/My_Pkg-1.0-py3-none-any.whl"}, s.URLs, test.Sprint("URLs are"))
 }
 
 func TestSet_ChecksThatURLsNameWheels(t *testing.T) {
@@ -262,14 +255,11 @@ func TestList_RequiresHashesOfAllOrNone(t *testing.T) {
 	hash := " --hash=" + hashOf("b") + " --hash " + hashOf("A") + " --hash=" + hashOf("b")
 	url := "u @ https://host/u.whl#sha256=" + strings.Repeat("c", 64)
 	s, err := List([]string{"b==1" + hash, url, "a==1 ; os_name == 'a'" + hash})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	hash = " --hash=" + hashOf("a") + " --hash=" + hashOf("b")
 	want := []string{`a==1 ; os_name == "a"` + hash, "b==1" + hash, "u @ https://host/u.whl --hash=" + hashOf("c")}
-	if !slices.Equal(s.Lines, want) || !s.Hashed {
-		t.Errorf("%q, %t", s.Lines, s.Hashed)
-	}
+	must.SliceEqOp(t, want, s.Lines, must.Sprintf("%q, %t", s.Lines, s.Hashed))
+	test.True(t, s.Hashed, test.Sprintf("%q, %t", s.Lines, s.Hashed))
 	if s, err = List([]string{"a==1", url}); err != nil || s.Hashed {
 		t.Errorf("a URL with a hash asks for hashes of all others: %v, %v", s, err)
 	}
@@ -282,9 +272,7 @@ func TestList_RequiresHashesOfAllOrNone(t *testing.T) {
 func TestJoin_IsWhatBothRequire(t *testing.T) {
 	list := func(lines ...string) *Set {
 		s, err := List(lines)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return s
 	}
 	a, b := list("b", "a>=1"), list("b", "c")
@@ -296,30 +284,25 @@ func TestJoin_IsWhatBothRequire(t *testing.T) {
 		Lines: []string{"a>=1", "b", "c"}, Constraints: []string{"d<1"},
 		Indexes: index.Sources{URL: "https://x", Extra: []string{"https://z", "https://y"}, Offline: true},
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if !slices.Equal(a.Lines, []string{"a>=1", "b"}) {
-		t.Error("one of them has changed")
-	}
+	must.NoError(t, err)
+	test.Eq(t, want, got)
+	test.SliceEqOp(t, []string{"a>=1", "b"}, a.Lines, test.Sprint("one of them has changed"))
 	hashed := list("a==1 --hash=" + hashOf("a"))
-	if _, err := hashed.Join(b); err == nil {
-		t.Error("hashes of some are taken")
-	}
+	_, err = hashed.Join(b)
+	test.Error(t, err, test.Sprint("hashes of some are taken"))
 	for _, other := range []*Set{nil, {}, hashed} {
-		if got, err := hashed.Join(other); err != nil || !got.Hashed || !slices.Equal(got.Lines, hashed.Lines) {
-			t.Errorf("with %v: %v, %v", other, got, err)
-		}
-		if got, err := other.Join(hashed); err != nil || !got.Hashed {
-			t.Errorf("of %v: %v, %v", other, got, err)
-		}
+		got, err := hashed.Join(other)
+		must.NoError(t, err, must.Sprintf("with %v: %v", other, got))
+		must.True(t, got.Hashed, must.Sprintf("with %v: %v", other, got))
+		test.SliceEqOp(t, hashed.Lines, got.Lines, test.Sprintf("with %v: %v", other, got))
+		got, err = other.Join(hashed)
+		must.NoError(t, err, must.Sprintf("of %v: %v", other, got))
+		test.True(t, got.Hashed, test.Sprintf("of %v: %v", other, got))
 	}
-	if _, err := (&Set{UVLock: &UVLock{}}).Join(b); err == nil {
-		t.Error("a lock and more is taken")
-	}
-	if _, err := b.Join(&Set{Indexes: index.Sources{URL: "https://other"}}); err == nil {
-		t.Error("two indexes are taken")
-	}
+	_, err = (&Set{UVLock: &UVLock{}}).Join(b)
+	test.Error(t, err, test.Sprint("a lock and more is taken"))
+	_, err = b.Join(&Set{Indexes: index.Sources{URL: "https://other"}})
+	test.Error(t, err, test.Sprint("two indexes are taken"))
 }
 
 var errTest = errors.New("not this one")

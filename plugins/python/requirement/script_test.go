@@ -4,6 +4,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const script = `#!/usr/bin/env python3
@@ -106,8 +109,8 @@ func FuzzReadScript(f *testing.F) {
 			return
 		}
 		m, err = ReadScript([]byte("# /// script\n# dependencies = ['" + name + "']\n# ///\n"))
-		if err != nil || len(m.Dependencies) != 1 || m.Dependencies[0] != name {
-			t.Errorf("%q became %+v, %v", name, m, err)
-		}
+		must.NoError(t, err, must.Sprintf("%q became %+v", name, m))
+		must.SliceLen(t, 1, m.Dependencies, must.Sprintf("%q became %+v", name, m))
+		test.Eq(t, name, m.Dependencies[0], test.Sprintf("%q became %+v", name, m))
 	})
 }

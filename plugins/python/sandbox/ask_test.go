@@ -11,6 +11,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestAsk_ReturnsOutputAndError(t *testing.T) {
@@ -58,9 +61,8 @@ func TestAsk_ReturnsOutputAndError(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := Ask(t.Context(), time.Minute, nil, nil, "/nonexistent/program"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a program that is not there: %v", err)
-	}
+	_, _, err := Ask(t.Context(), time.Minute, nil, nil, "/nonexistent/program")
+	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("a program that is not there"))
 }
 
 func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
@@ -74,9 +76,7 @@ func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 				limit = 100 * time.Millisecond
 			}
 			for started := false; !started; limit *= 2 { // until it comes to have a child
-				if limit > 2*time.Minute {
-					t.Fatal("it has started nothing")
-				}
+				must.False(t, limit > 2*time.Minute, must.Sprint("it has started nothing"))
 				over, watched := make(chan struct{}), make(chan bool)
 				go func() {
 					for !running(mark) {
@@ -95,9 +95,7 @@ func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 				_, _, err := Ask(ctx, limit, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", "sleep "+mark+" & wait")
 				close(over)
 				started = <-watched
-				if !errors.Is(err, want) {
-					t.Fatalf("the error is %v", err)
-				}
+				must.ErrorIs(t, err, want, must.Sprint("the error"))
 			}
 			gone(t, mark)
 		})
@@ -112,13 +110,9 @@ func TestAsk_KillsChildrenInOtherSessions(t *testing.T) {
 	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
 	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
 	out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script)
-	if err != nil ||
-		out != "up\n" {
-		t.Fatalf("it said %q: %v", out, err)
-	}
-	if running(mark) {
-		t.Error("it is there after the probe")
-	}
+	must.NoError(t, err, must.Sprint("it said"))
+	must.Eq(t, "up\n", out, must.Sprint("it said"))
+	test.False(t, running(mark), test.Sprint("it is there after the probe"))
 }
 
 func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
@@ -126,9 +120,7 @@ func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
 		t.Skip("needs root: without it the network is the agent's")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer l.Close()
 	dial := []string{attackVar + "=connect to the node: " + l.Addr().String()}
 	control := exec.Command(os.Args[0])
@@ -140,20 +132,16 @@ func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
 		t.Errorf("it said %q: %v", out, err)
 	}
 	out, _, err := Ask(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status")
-	if err != nil ||
-		out != "NoNewPrivs:\t1\n" {
-		t.Errorf("it said %q: %v", out, err)
-	}
+	must.NoError(t, err, must.Sprint("it said"))
+	test.Eq(t, "NoNewPrivs:\t1\n", out, test.Sprint("it said"))
 	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())
 	script := "echo > " + dir + "/" + name + `; echo > "${TMPDIR:?}/` + name + `" && echo temporary`
 	t.Cleanup(func() { os.Remove("/dev/shm/" + name) })
-	if out, _, _ := Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script); out != "temporary\n" {
-		t.Errorf("it said %q", out)
-	}
+	out, _, _ = Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script)
+	test.Eq(t, "temporary\n", out, test.Sprint("it said"))
 	for _, dir := range []string{dir, "/dev/shm"} {
-		if _, err := os.Lstat(dir + "/" + name); err == nil {
-			t.Errorf("it wrote into %s of the node", dir)
-		}
+		_, err := os.Lstat(dir + "/" + name)
+		test.Error(t, err, test.Sprintf("it wrote into %s of the node", dir))
 	}
 }
 
@@ -176,8 +164,6 @@ func running(mark string) bool {
 func gone(t *testing.T, mark string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); running(mark); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("what it started is still there")
-		}
+		must.False(t, time.Now().After(deadline), must.Sprint("what it started is still there"))
 	}
 }

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -133,28 +134,28 @@ type victim struct {
 func newVictim(t *testing.T, as *syscall.Credential, top string) *victim {
 	t.Helper()
 	v := &victim{dir: filepath.Join(top, "other"), setuid: filepath.Join(top, "id")}
-	must(t, os.Mkdir(v.dir, 0o700))
-	must(t, os.WriteFile(v.dir+"/kept", nil, 0o600))
-	must(t, os.Chown(v.dir, int(as.Uid), int(as.Gid)))
+	must.NoError(t, os.Mkdir(v.dir, 0o700))
+	must.NoError(t, os.WriteFile(v.dir+"/kept", nil, 0o600))
+	must.NoError(t, os.Chown(v.dir, int(as.Uid), int(as.Gid)))
 	id, err := exec.LookPath("id")
-	must(t, err)
+	must.NoError(t, err)
 	content, err := os.ReadFile(id)
-	must(t, err)
-	must(t, os.WriteFile(v.setuid, content, 0o755))
-	must(t, unix.Chmod(v.setuid, 0o4755))
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(v.setuid, content, 0o755))
+	must.NoError(t, unix.Chmod(v.setuid, 0o4755))
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { tcp.Close() })
 	v.address = tcp.Addr().String()
 	v.abstract = fmt.Sprintf("@outrider-sandbox-test-%d-%s", os.Getpid(), filepath.Base(top))
 	unixSocket, err := net.Listen("unix", v.abstract)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { unixSocket.Close() })
 	cmd := exec.Command("/bin/sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: as,
 	} // no Pdeathsig: a sandbox may get, and end, the thread that it would be of
-	must(t, cmd.Start())
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	v.pid = cmd.Process.Pid
 	return v
@@ -165,13 +166,13 @@ func TestSandbox_HoldsEachAttempt(t *testing.T) {
 		t.Skip("needs root: without it a sandbox has no namespaces")
 	}
 	top, err := os.MkdirTemp("", "sandbox-test-") // t.TempDir is not open to other users
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
-	must(t, os.Chmod(top, 0o755))
+	must.NoError(t, os.Chmod(top, 0o755))
 	binary := filepath.Join(top, "attack")
 	self, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
-	must(t, os.WriteFile(binary, self, 0o755))
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(binary, self, 0o755))
 	as := &syscall.Credential{
 		Uid: uint32(1_800_000_000 + os.Getpid()),
 		Gid: uint32(1_800_000_000 + os.Getpid()),
@@ -179,27 +180,24 @@ func TestSandbox_HoldsEachAttempt(t *testing.T) {
 	for name, a := range attempts {
 		t.Run(name, func(t *testing.T) {
 			dir, err := os.MkdirTemp(top, "")
-			must(t, err)
-			must(t, os.Chmod(dir, 0o755))
+			must.NoError(t, err)
+			must.NoError(t, os.Chmod(dir, 0o755))
 			v := newVictim(t, as, dir)
 			own := filepath.Join(dir, "own")
-			must(t, os.Mkdir(own, 0o700))
-			must(t, os.Chown(own, int(as.Uid), int(as.Gid)))
+			must.NoError(t, os.Mkdir(own, 0o700))
+			must.NoError(t, os.Chown(own, int(as.Uid), int(as.Gid)))
 			env := []string{attackVar + "=" + name + ": " + a.target(v), "PATH=/usr/bin:/bin:/usr/sbin:/sbin"}
 
 			var said bytes.Buffer
 			s := New(as, own)
 			err = s.Run(t.Context(), Program{Args: []string{binary}, Env: env, Dir: "/", Stdout: &said, Stderr: &said})
 			s.Close()
-			if err != nil || !strings.HasPrefix(said.String(), "refused: ") {
-				t.Errorf("in the sandbox: %s, %v", said.String(), err)
-			}
+			must.NoError(t, err, must.Sprint("in the sandbox"))
+			test.StrHasPrefix(t, "refused: ", said.String(), test.Sprint("in the sandbox"))
 			if left, err := os.ReadDir(v.dir); err != nil || len(left) != 1 {
 				t.Errorf("the other build's directory has %v, %v", left, err)
 			}
-			if err := unix.Kill(v.pid, 0); err != nil {
-				t.Errorf("the other process: %v", err)
-			}
+			test.NoError(t, unix.Kill(v.pid, 0), test.Sprint("the other process"))
 
 			control := exec.Command(binary) // which shows that the sandbox is what refuses it
 			control.Env, control.Dir = env, "/"
@@ -230,17 +228,8 @@ func TestSandbox_LetsAProgramWriteWhereItMay(t *testing.T) {
 			Stderr: &said,
 		},
 	)
-	if err != nil || said.String() != "a\n" {
-		t.Errorf("it said %q: %v", said.String(), err)
-	}
-	if err := s.Run(t.Context(), Program{Args: []string{"/nonexistent"}, Dir: "/"}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a program that is not there: %v", err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err, must.Sprint("it said"))
+	test.Eq(t, "a\n", said.String(), test.Sprint("it said"))
+	test.ErrorIs(t, s.Run(t.Context(), Program{Args: []string{"/nonexistent"}, Dir: "/"}), os.ErrNotExist,
+		test.Sprint("a program that is not there"))
 }

@@ -5,6 +5,9 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // What is in testdata was written by the Debian packages python3-rich 13.3.1, python3-click 8.1.3 and
@@ -29,13 +32,10 @@ func TestLast_ReadsRichAndClick(t *testing.T) {
 		"click-abort-1":     "",
 	} {
 		stderr, err := os.ReadFile("testdata/" + name + ".txt")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		f, ok := Last(stderr, int(name[len(name)-1]-'0'), "/srv")
-		if ok != (want != "") || f.String() != want {
-			t.Errorf("%s: got %q, %t of\n%s", name, f, ok, stderr)
-		}
+		must.Eq(t, (want != ""), ok, must.Sprintf("%s: got %q, %t of\n%s", name, f, ok, stderr))
+		test.Eq(t, want, f.String(), test.Sprintf("%s: got %q, %t of\n%s", name, f, ok, stderr))
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const python = "/usr/bin/python3"
@@ -22,12 +25,8 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, in
 	dir := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	if args == nil {
 		args = []string{filepath.Join(dir, "app.py")}
@@ -247,9 +246,8 @@ func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
 			"file=sys.stderr)",
 	} {
 		stderr, code := stderrOf(t, map[string]string{"app.py": program})
-		if f, ok := Last(stderr, code); ok {
-			t.Errorf("%s: got %q of\n%s", name, f, stderr)
-		}
+		f, ok := Last(stderr, code)
+		test.False(t, ok, test.Sprintf("%s: got %q of\n%s", name, f, stderr))
 	}
 }
 
@@ -264,9 +262,9 @@ func TestLast_TakesCodeWithoutAFile(t *testing.T) {
 			"import os; os.abort()"},
 	} {
 		stderr, code := stderrOf(t, nil, args...)
-		if f, ok := Last(stderr, code); !ok || f.String() != want {
-			t.Errorf("%q: got %q, %t of\n%s", args, f, ok, stderr)
-		}
+		f, ok := Last(stderr, code)
+		must.True(t, ok, must.Sprintf("%q: got %q, %t of\n%s", args, f, ok, stderr))
+		test.Eq(t, want, f.String(), test.Sprintf("%q: got %q, %t of\n%s", args, f, ok, stderr))
 	}
 }
 
@@ -274,18 +272,16 @@ func TestLast_FindsACutTraceback(t *testing.T) {
 	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef "+
 		"g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
 	stderr, code := stderrOf(t, map[string]string{"app.py": program})
-	if len(stderr) < MaxTail+1000 {
-		t.Fatalf("the traceback has %d bytes only", len(stderr))
-	}
+	must.False(t, len(stderr) < MaxTail+1000, must.Sprintf("the traceback has %d bytes only", len(stderr)))
 	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
-		if f, ok := Last(append(stderr, strings.Repeat("x", n)...), code); !ok ||
-			f.String() != "ZeroDivisionError: division by zero (app.py:6)" {
-			t.Fatalf("with %d more bytes: %q, %t", n, f, ok)
-		}
+		f, ok := Last(append(stderr, strings.Repeat("x", n)...), code)
+		must.True(t, ok, must.Sprintf("with %d more bytes: %q, %t", n, f, ok))
+		must.Eq(t, "ZeroDivisionError: division by zero (app.py:6)", f.String(),
+			must.Sprintf("with %d more bytes: %q, %t", n, f, ok))
 	}
-	if f, ok := Last(stderr[len(stderr)-1000:], code); ok {
-		t.Errorf("something that has no header and is not cut is taken for a traceback: %q", f)
-	}
+	f, ok := Last(stderr[len(stderr)-1000:], code)
+	test.False(t, ok,
+		test.Sprintf("something that has no header and is not cut is taken for a traceback: %q", f))
 }
 
 func TestLast_ReadsOtherInterpreters(t *testing.T) {
@@ -315,9 +311,9 @@ func TestLast_RemovesColours(t *testing.T) { // as Python 3.13 writes them with 
 		"\x1b[35m1\x1b[0m, in \x1b[35m<module>\x1b[0m\r\n    \x1b[31m1\x1b[0m\x1b[1;31m/\x1b[0m\x1b[31m0\x1b[0m\r\n    " +
 		"\x1b[31m~\x1b[0m\x1b[1;31m^\x1b[0m\x1b[31m~\x1b[0m\r\n\x1b[1;35mZeroDivisionError\x1b[0m: \x1b[35mdivision by " +
 		"zero\x1b[0m\r\n"
-	if f, ok := Last([]byte(coloured), 1); !ok || f.String() != "ZeroDivisionError: division by zero (app.py:1)" {
-		t.Errorf("%q, %t", f, ok)
-	}
+	f, ok := Last([]byte(coloured), 1)
+	must.True(t, ok, must.Sprintf("%q, %t", f, ok))
+	test.Eq(t, "ZeroDivisionError: division by zero (app.py:1)", f.String(), test.Sprintf("%q, %t", f, ok))
 }
 
 func FuzzLast(f *testing.F) {
@@ -332,9 +328,9 @@ func FuzzLast(f *testing.F) {
 	f.Fuzz(func(t *testing.T, tail []byte) {
 		got, ok := Last(tail, 1)
 		s := got.String()
-		if !utf8.ValidString(s) || utf8.RuneCountInString(s) > 2*maxText+30 || strings.ContainsAny(s, "\n\r\x00\x1b") {
-			t.Errorf("%q", s)
-		}
+		must.True(t, utf8.ValidString(s), must.Sprint(s))
+		must.False(t, utf8.RuneCountInString(s) > 2*maxText+30, must.Sprint(s))
+		test.False(t, strings.ContainsAny(s, "\n\r\x00\x1b"), test.Sprint(s))
 		if ok && got.Text == "" {
 			t.Error("it has no text")
 		}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/google/gousb"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
@@ -99,16 +101,10 @@ func asker(t *testing.T, root string) (ask func(times int) answer) {
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, c.Start())
 	t.Cleanup(func() {
 		in.Close()
 		if err := c.Wait(); err != nil || stderr.Len() > 0 {
@@ -129,9 +125,7 @@ func asker(t *testing.T, root string) (ask func(times int) answer) {
 func plug(t *testing.T, dir string, s simulate.Stick) *simulate.Plugged {
 	t.Helper()
 	p, err := simulate.Plug(dir, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { p.Unplug() })
 	return p
 }
@@ -143,14 +137,10 @@ func TestLister_AgreesWithSysfs(t *testing.T) {
 	plug(t, dir, simulate.Stick{Port: "3-1", ID: sysfs.ID{Vendor: 0x0403, Product: 0x6001}, Functions: []string{"hidraw"}})
 	for _, where := range []struct{ preload, root string }{{dir, dir}, {"", "/"}} {
 		got := asker(t, where.preload)(1)
-		if got.Error != "" {
-			t.Fatal(got.Error)
-		}
+		must.Eq(t, "", got.Error)
 		got.Devices = slices.DeleteFunc(got.Devices, func(d Device) bool { return d.Class.Class == 9 })
 		devices, err := sysfs.Scan(os.DirFS(where.root))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if where.preload != "" && len(devices) != 3 {
 			t.Errorf("got %+v", devices)
 		}
@@ -177,21 +167,13 @@ func TestLister_SeesNewDevices(t *testing.T) {
 		}
 		return addresses
 	}
-	if got := sticks(); !slices.Equal(got, []int{4}) {
-		t.Errorf("first there are %d", got)
-	}
+	test.SliceEqOp(t, []int{4}, sticks(), test.Sprint("first there are"))
 	plug(t, dir, simulate.Stick{Port: "1-2"})
-	if got := sticks(); !slices.Equal(got, []int{4, 5}) {
-		t.Errorf("with another there are %d", got)
-	}
+	test.SliceEqOp(t, []int{4, 5}, sticks(), test.Sprint("with another there are"))
 	first.Unplug()
-	if got := sticks(); !slices.Equal(got, []int{5}) {
-		t.Errorf("without the first there are %d", got)
-	}
+	test.SliceEqOp(t, []int{5}, sticks(), test.Sprint("without the first there are"))
 	plug(t, dir, simulate.Stick{})
-	if got := sticks(); !slices.Equal(got, []int{5, 6}) {
-		t.Errorf("with the first again there are %d", got)
-	}
+	test.SliceEqOp(t, []int{5, 6}, sticks(), test.Sprint("with the first again there are"))
 }
 
 func TestLister_ScansLeakNothing(t *testing.T) {
@@ -205,9 +187,7 @@ func TestLister_ScansLeakNothing(t *testing.T) {
 			before := ask(50) // by then the runtime has the threads of its own that it wants
 			after := ask(1000)
 			t.Logf("%d devices; before %+v, after %+v", len(after.Devices), before.Held, after.Held)
-			if before.Error+after.Error != "" {
-				t.Fatal(before.Error, after.Error)
-			}
+			must.Eq(t, "", before.Error+after.Error, must.Sprint(before.Error, after.Error))
 			if root != "" && len(after.Devices) != 4 {
 				t.Errorf("got %+v", after.Devices)
 			}
@@ -218,13 +198,12 @@ func TestLister_ScansLeakNothing(t *testing.T) {
 
 func wantNoMore(t *testing.T, before, after held) {
 	t.Helper()
-	if after.Descriptors != before.Descriptors || after.Goroutines != before.Goroutines {
-		t.Errorf("%+v has become %+v", before, after)
-	}
+	must.Eq(t, before.Descriptors, after.Descriptors, must.Sprintf("%+v has become %+v", before, after))
+	test.Eq(t, before.Goroutines, after.Goroutines, test.Sprintf("%+v has become %+v", before, after))
 	// the runtime may start one of its own at any time, but keeps few
-	if len(after.Threads) > len(before.Threads)+2 || slices.Contains(after.Threads, eventThread) {
-		t.Errorf("threads %q have become %q", before.Threads, after.Threads)
-	}
+	must.False(t, len(after.Threads) > len(before.Threads)+2,
+		must.Sprintf("threads %q have become", before.Threads))
+	test.SliceNotContains(t, after.Threads, eventThread, test.Sprintf("threads %q have become", before.Threads))
 }
 
 // eventThread is what libusb calls the thread in which it hears of devices
@@ -236,45 +215,37 @@ func TestLister_OpensNoDevice(t *testing.T) {
 	during := holds()
 	// it names itself
 	for end := time.Now().Add(30 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() {
-		if time.Now().After(end) {
-			t.Fatalf("libusb has no thread %q: %q", eventThread, during.Threads)
-		}
+		must.False(t, time.Now().After(end),
+			must.Sprintf("libusb has no thread %q: %q", eventThread, during.Threads))
 	}
 	context.Close()
 	after := holds()
 	// its entry in /proc outlives it
 	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() {
-		if time.Now().After(end) {
-			t.Fatalf("libusb's thread goes on: %q", after.Threads)
-		}
+		must.False(t, time.Now().After(end), must.Sprintf("libusb's thread goes on: %q", after.Threads))
 	}
 
 	dir := t.TempDir()
 	p := plug(t, dir, simulate.Stick{})
 	node := filepath.Join(dir, fmt.Sprintf("dev/bus/usb/001/%03d", p.Address))
 	opened := opens(t, node)
-	if got := asker(t, dir)(3); got.Error != "" || len(got.Devices) != 2 {
-		t.Errorf("got %+v", got)
-	}
-	if opened() {
-		t.Error("a scan has opened the device")
-	}
-	if _, err := os.ReadFile(node); err != nil || !opened() {
-		t.Errorf("the test would not see it: %v", err)
-	}
+	got := asker(t, dir)(3)
+	must.Eq(t, "", got.Error, must.Sprintf("got %+v", got))
+	test.SliceLen(t, 2, got.Devices, test.Sprintf("got %+v", got))
+	test.False(t, opened(), test.Sprint("a scan has opened the device"))
+	_, err := os.ReadFile(node)
+	must.NoError(t, err, must.Sprint("the test would not see it"))
+	test.True(t, opened(), test.Sprint("the test would not see it"))
 }
 
 // opens says whether a file was opened since it was asked last.
 func opens(t *testing.T, path string) func() bool {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_OPEN); err != nil {
-		t.Fatal(err)
-	}
+	_, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN)
+	must.NoError(t, err)
 	return func() bool {
 		n, err := unix.Read(fd, make([]byte, 4096))
 		if err != nil && err != unix.EAGAIN {
@@ -291,32 +262,23 @@ func TestLister_PanicDisablesLibusb(t *testing.T) {
 	// gousb keeps no setting and takes the first
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	broken := append(slices.Clone(whole[:18]),
 		9, 2, 36, 0, 3, 1, 0, 0x80, 50,
 		9, 4, 0, 0, 0, 0xff, 0, 0, 0,
 		9, 4, 1, 0, 0, 0xff, 0, 0, 0,
 		9, 4, 0, 0, 0, 0xff, 0, 0, 0)
-	if err := os.WriteFile(file, broken, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, broken, 0o644))
 	ask := asker(t, dir)
 	first := ask(1)
-	if !strings.HasPrefix(first.Error, "libusb is not asked any more: it failed to describe a device: runtime error: ") ||
-		first.Devices != nil {
-		t.Errorf("got %+v", first)
-	}
-	if err := os.WriteFile(file, whole, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.StrHasPrefix(t, "libusb is not asked any more: it failed to describe a device: runtime error: ", first.Error,
+		must.Sprintf("got %+v", first))
+	test.Nil(t, first.Devices, test.Sprintf("got %+v", first))
+	must.NoError(t, os.WriteFile(file, whole, 0o644))
 	again := ask(1000)
-	if again.Error != first.Error {
-		t.Errorf("%q has become %q", first.Error, again.Error)
-	}
+	test.Eq(t, first.Error, again.Error, test.Sprintf("%q has become", first.Error))
 	wantNoMore(t, first.Held, again.Held)
-	if devices, err := sysfs.Scan(os.DirFS(dir)); err != nil || len(devices) != 1 {
-		t.Errorf("sysfs says %v, %v", devices, err)
-	}
+	devices, err := sysfs.Scan(os.DirFS(dir))
+	must.NoError(t, err, must.Sprint("sysfs says"))
+	test.SliceLen(t, 1, devices, test.Sprint("sysfs says"))
 }

@@ -3,6 +3,9 @@ package match
 import (
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -17,9 +20,7 @@ func TestIDs_AreNoBusAddresses(t *testing.T) {
 
 	// the same address on two buses
 	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
-	if first[0] == first[1] {
-		t.Errorf("both are %s", first[0])
-	}
+	test.NotEq(t, first[1], first[0], test.Sprint("both are"))
 	// plugged again after a restart: another address, another number of the bus
 	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
 	if again[0] != first[0] {
@@ -28,17 +29,14 @@ func TestIDs_AreNoBusAddresses(t *testing.T) {
 }
 
 func TestMatch_EmptyIsRefused(t *testing.T) {
-	if err := (Match{}).Validate(); err == nil {
-		t.Error("a block that says of no device that it is meant is taken")
-	}
-	if err := (Match{ID: schema.Strings{"4292"}}).Validate(); err == nil {
-		t.Error("an id in decimal is taken")
-	}
+	test.Error(t, (Match{}).Validate(), test.Sprint("a block that says of no device that it is meant is taken"))
+	test.Error(t, (Match{ID: schema.Strings{"4292"}}).Validate(), test.Sprint("an id in decimal is taken"))
 	// several pairs, each of vendor and product
 	m := Match{ID: schema.Strings{"10c4:ea60", "1a86:7523"}}
 	p, err := compile(m)
-	if err != nil || !p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0x7523}}) ||
-		p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0xea60}}) {
-		t.Errorf("pairs of vendor and product don't fit as pairs: %v", err)
-	}
+	must.NoError(t, err, must.Sprint("pairs of vendor and product don't fit as pairs"))
+	must.True(t, p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0x7523}}),
+		must.Sprint("pairs of vendor and product don't fit as pairs"))
+	test.False(t, p.fits(sysfs.Device{ID: sysfs.ID{Vendor: 0x1a86, Product: 0xea60}}),
+		test.Sprint("pairs of vendor and product don't fit as pairs"))
 }

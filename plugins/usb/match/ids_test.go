@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -53,23 +56,14 @@ func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	var ids IDs
 	name := func(devices ...sysfs.Device) string { return strings.Join(ids.Name(devices), " ") }
 	const one, two = "10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	if got := name(stick("1", "A")); got != "10c4:ea60:A" {
-		t.Errorf("alone it is %s", got)
-	}
-	if got := name(stick("1", "A"), stick("2", "A")); got != one+" "+two {
-		t.Errorf("with its twin it is %s", got)
-	}
+	test.Eq(t, "10c4:ea60:A", name(stick("1", "A")), test.Sprint("alone it"))
+	test.Eq(t, one+" "+two, name(stick("1", "A"), stick("2", "A")), test.Sprint("with its twin it"))
 	for port, want := range map[string]string{"1": one, "2": two} {
-		if got := name(stick(port, "A")); got != want {
-			t.Errorf("alone again it is %s, want %s", got, want)
-		}
+		test.Eq(t, want, name(stick(port, "A")), test.Sprint("alone again it"))
 	}
-	if got := name(stick("1", "B")); got != "10c4:ea60:B" {
-		t.Errorf("another is %s", got)
-	}
-	if got := new(IDs).Name([]sysfs.Device{stick("1", "A")}); got[0] != "10c4:ea60:A" {
-		t.Errorf("after a restart it is %s", got)
-	}
+	test.Eq(t, "10c4:ea60:B", name(stick("1", "B")), test.Sprint("another"))
+	got := new(IDs).Name([]sysfs.Device{stick("1", "A")})
+	test.Eq(t, "10c4:ea60:A", got[0], test.Sprintf("after a restart it is %s", got))
 }
 
 var plainID = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}[:@][A-Za-z0-9.:@_-]+$`)
@@ -98,8 +92,8 @@ func FuzzIDsAndTheirDirectoriesDiffer(f *testing.F) {
 				t.Errorf("id %q, directory %q", id, Directory(id))
 			}
 		}
-		if back := new(IDs).Name([]sysfs.Device{b, a}); back[0] != got[1] || back[1] != got[0] {
-			t.Errorf("in the other order they are %q, not %q", back, got)
-		}
+		back := new(IDs).Name([]sysfs.Device{b, a})
+		must.Eq(t, got[1], back[0], must.Sprintf("in the other order they are %q, not %q", back, got))
+		test.Eq(t, got[0], back[1], test.Sprintf("in the other order they are %q, not %q", back, got))
 	})
 }

@@ -3,6 +3,8 @@ package match
 import (
 	"testing"
 
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -62,9 +64,7 @@ func TestMatch_Fits(t *testing.T) {
 			false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := test.match.Validate(); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, test.match.Validate())
 			p, err := compile(test.match)
 			if err != nil || p.fits(zigbee) != test.zigbee || p.fits(key) != test.key {
 				t.Errorf("fits the stick: %t, the key: %t, error %v", p.fits(zigbee), p.fits(key), err)

@@ -4,6 +4,9 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -12,14 +15,10 @@ import (
 func verdicts(t *testing.T, blocks, exclude map[string]Match, all bool) [][]string {
 	t.Helper()
 	r, err := Compile(blocks, exclude, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var got [][]string
 	for _, a := range r.Assign([]sysfs.Device{zigbee, key}, &IDs{}) {
-		if want := a.Type != "" && a.Excluded == ""; a.Published() != want {
-			t.Errorf("published: %t", a.Published())
-		}
+		test.Eq(t, a.Type != "" && a.Excluded == "", a.Published(), test.Sprint("published"))
 		got = append(got, append([]string{a.Type, a.Excluded}, a.Also...))
 	}
 	return got
@@ -59,32 +58,25 @@ func TestRules_PortBlockNamesByPort(t *testing.T) {
 		"10c4:ea60:A": {"A"}} {
 		m.Serial = serial
 		r, err := Compile(map[string]Match{"left": m}, nil, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, devices := range [][]sysfs.Device{{stick("1", "A")}, {stick("1", "A"), stick("2", "B")}} {
-			if got := r.Assign(devices, &IDs{}); got[0].ID != want || got[0].Device.Serial != "A" {
-				t.Errorf("got %+v, want %s", got, want)
-			}
+			got := r.Assign(devices, &IDs{})
+			must.Eq(t, want, got[0].ID, must.Sprintf("got %+v", got))
+			test.Eq(t, "A", got[0].Device.Serial, test.Sprintf("got %+v", got))
 		}
 	}
 	r, err := Compile(map[string]Match{"left": {Port: schema.Strings{"1-1"}}, "right": {Port: schema.Strings{"1-2"}}}, nil,
 		false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var ids IDs
 	alone := r.Assign([]sysfs.Device{stick("1", "A")}, &ids)[0].ID
-	if beside := r.Assign([]sysfs.Device{stick("1", "A"), stick("2", "A")}, &ids)[0].ID; alone != beside {
-		t.Errorf("it is %s, and with its twin %s", alone, beside)
-	}
+	test.Eq(t, r.Assign([]sysfs.Device{stick("1", "A"), stick("2", "A")}, &ids)[0].ID, alone,
+		test.Sprintf("it is %s, and with its twin", alone))
 }
 
 func TestRules_KnownAsKeepsID(t *testing.T) {
 	r, err := Compile(map[string]Match{"tpu": {ID: schema.Strings{"1a6e:089a", "18d1:9302"}}}, nil, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	as := sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}
 	r.KnownAs = map[string]sysfs.ID{"tpu": as}
 	fresh := sysfs.Device{Name: "1-4", Path: "pci-0000:00:14.0-usbv2-0:4", ID: as}
@@ -98,9 +90,7 @@ func TestRules_KnownAsKeepsID(t *testing.T) {
 		for i := range got {
 			got[i].Also = nil // empty or nil
 		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got  %+v\nwant %+v", got, want)
-		}
+		test.Eq(t, want, got)
 	}
 }
 
@@ -114,8 +104,7 @@ func TestRules_ErrorNamesBlock(t *testing.T) {
 			return Compile(nil, map[string]Match{"mine": {}}, true)
 		},
 	} {
-		if _, err := compile(); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := compile()
+		test.EqError(t, err, want)
 	}
 }

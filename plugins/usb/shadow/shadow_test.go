@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,13 +27,6 @@ func all(string) bool { return true }
 
 func newDir(t *testing.T) *Dir { return New(filepath.Join(t.TempDir(), "nomad-usb")) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -42,7 +37,7 @@ func needRoot(t *testing.T) {
 // tree lists what is in the directory, sorted, without the mark.
 func tree(t *testing.T, d *Dir) (all []string) {
 	t.Helper()
-	must(t, filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+	must.NoError(t, filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(d.path, path)
 		if err != nil || name == "." || name == mark {
 			return err
@@ -78,7 +73,7 @@ func wantTree(t *testing.T, d *Dir, want ...string) {
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	info, err := os.Lstat(path)
-	must(t, err)
+	must.NoError(t, err)
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
@@ -92,7 +87,7 @@ func TestMake_SetsOwnerAndMode(t *testing.T) {
 	usb := Node{Name: "001/004", Source: "/dev/null", Major: 189, Minor: 3, Mode: 0o640, UID: -1, GID: -1}
 	disk := Node{Name: "storage", Source: "/nonexistent/sda", Block: true, Major: 8, Minor: 1, Mode: 0o600, UID: -1,
 		GID: -1}
-	must(t, d.Make(Device{Name: "a-b-1", Nodes: []Node{tty, raw, disk}, Bus: []Node{usb}, Sys: []Link{{"1-1.4",
+	must.NoError(t, d.Make(Device{Name: "a-b-1", Nodes: []Node{tty, raw, disk}, Bus: []Node{usb}, Sys: []Link{{"1-1.4",
 		"../../../devices/x/1-1.4"}}}))
 	wantTree(t, d,
 		"a-b-1/",
@@ -111,36 +106,32 @@ func TestMake_SetsOwnerAndMode(t *testing.T) {
 		}
 	}
 	f, err := os.OpenFile(d.Path("a-b-1", "tty"), os.O_RDWR, 0)
-	must(t, err)
+	must.NoError(t, err)
 	defer f.Close()
-	if n, err := f.WriteString("x"); n != 1 || err != nil {
-		t.Errorf("the node is none: %v", err)
-	}
+	n, err := f.WriteString("x")
+	must.Eq(t, 1, n, must.Sprint("the node is none"))
+	test.NoError(t, err, test.Sprint("the node is none"))
 }
 
 func TestMake_KeepsWhatIsRight(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
-	must(t, d.Make(dev))
+	must.NoError(t, d.Make(dev))
 	paths := []string{"tty", "bus", "bus/001", "bus/001/004", "sys", "sys/1-1"}
 	var before []uint64
 	for _, p := range paths {
 		before = append(before, inode(t, d.Path("d", p)))
 	}
 	again := New(d.path) // as after a restart
-	must(t, again.Clear(map[string]bool{"d": true}))
-	must(t, again.Make(dev))
+	must.NoError(t, again.Clear(map[string]bool{"d": true}))
+	must.NoError(t, again.Make(dev))
 	for i, p := range paths {
-		if inode(t, d.Path("d", p)) != before[i] {
-			t.Errorf("%s was made again", p)
-		}
+		test.Eq(t, before[i], inode(t, d.Path("d", p)), test.Sprintf("%s was made again", p))
 	}
 	dev.Nodes[0].Mode, dev.Nodes[0].GID = 0o600, 5
-	must(t, again.Make(dev))
-	if inode(t, d.Path("d", "tty")) != before[0] {
-		t.Error("the node was made again for its mode")
-	}
+	must.NoError(t, again.Make(dev))
+	test.Eq(t, before[0], inode(t, d.Path("d", "tty")), test.Sprint("the node was made again for its mode"))
 	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/004 Dcrw-rw---- 1:3 0 0", "d/sys/", "d/sys/1-1 -> ../x",
 		"d/tty Dcrw------- 1:3 0 5")
 }
@@ -150,7 +141,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
 		"../x"}}}
-	must(t, d.Make(dev))
+	must.NoError(t, d.Make(dev))
 	bus := inode(t, d.Path("d", "bus"))
 
 	stop, seen := make(chan struct{}), make(chan error, 1)
@@ -171,15 +162,12 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 	for minor := range uint32(200) {
 		tty, usb := null("tty"), null(fmt.Sprintf("001/%03d", minor+1))
 		tty.Minor, usb.Minor = 3+minor%5, 100+minor
-		must(t, d.Make(Device{Name: "d", Nodes: []Node{tty}, Bus: []Node{usb}, Sys: []Link{{"2-1", "../y"}}}))
+		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{tty}, Bus: []Node{usb}, Sys: []Link{{"2-1", "../y"}}}))
 	}
 	close(stop)
-	if err := <-seen; err != nil {
-		t.Errorf("there was a moment without a node: %v", err)
-	}
-	if inode(t, d.Path("d", "bus")) != bus {
-		t.Error("the directory that a task may have mounted is another")
-	}
+	test.NoError(t, <-seen, test.Sprint("there was a moment without a node"))
+	test.Eq(t, bus, inode(t, d.Path("d", "bus")),
+		test.Sprint("the directory that a task may have mounted is another"))
 	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/200 Dcrw-rw---- 1:299 0 0", "d/sys/", "d/sys/2-1 -> ../y",
 		"d/tty Dcrw-rw---- 1:7 0 0")
 }
@@ -188,19 +176,19 @@ func TestMake_KeepsLargeNumbers(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	fourth := Node{Name: "usb", Source: "/nonexistent", Major: 189, Minor: 3*128 + 5, Mode: 0o660}
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{fourth}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{fourth}}))
 	wantTree(t, d, "d/", "d/usb Dcrw-rw---- 189:389 0 0")
 }
 
 func TestMake_ReplacesChangedKind(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
 	block := null("x")
 	block.Block = true
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Bus: []Node{null("001/001")}}))
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{block, null("sys")}}))
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Sys: []Link{{"1-1", "x"}}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Bus: []Node{null("001/001")}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block, null("sys")}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Sys: []Link{{"1-1", "x"}}}))
 	wantTree(t, d, "d/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
 }
 
@@ -209,31 +197,30 @@ func TestMake_LinksSimulatedNode(t *testing.T) {
 	host := t.TempDir()
 	terminal, pty := openTerminal(t)
 	source := filepath.Join(host, "ttyUSB0")
-	must(t, os.Symlink(pty, source))
+	must.NoError(t, os.Symlink(pty, source))
 	n := Node{Name: "tty", Source: source, Major: 188, Minor: 0, Mode: 0o666, UID: -1, GID: -1, Held: all}
 	for range 2 {
-		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
+		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
 		wantTree(t, d, "d/", "d/tty -> "+source)
 		if info, err := os.Stat(pty); err != nil || info.Mode().Perm() != 0o666 {
 			t.Errorf("mode is %v, %v", info.Mode(), err)
 		}
-		must(t, os.Chmod(pty, 0o600)) // as a new one has
+		must.NoError(t, os.Chmod(pty, 0o600)) // as a new one has
 	}
-	must(t, terminal.Close())
-	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a link to nothing: got %v", err)
-	}
+	must.NoError(t, terminal.Close())
+	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), fs.ErrNotExist,
+		test.Sprint("a link to nothing"))
 }
 
 // openTerminal returns a pseudo-terminal's master, and the name of its other side.
 func openTerminal(t *testing.T) (*os.File, string) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	must.NoError(t, err)
 	t.Cleanup(func() { master.Close() })
 	number, err := unix.IoctlGetUint32(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	must.NoError(t, err)
+	must.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	return master, fmt.Sprintf("/dev/pts/%d", number)
 }
 
@@ -245,64 +232,62 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 		plant func(t *testing.T, source, victim string)
 		want  string
 	}{
-		"a link to a file": {func(t *testing.T, source, victim string) { must(t, os.Symlink(victim, source)) },
+		"a link to a file": {func(t *testing.T, source, victim string) { must.NoError(t, os.Symlink(victim, source)) },
 			"is not a pseudo-terminal"},
 		"a link that looks like a terminal's": {func(t *testing.T, source, victim string) {
-			must(t, os.Symlink("/dev/pts/../../"+victim, source))
+			must.NoError(t, os.Symlink("/dev/pts/../../"+victim, source))
 		}, "is not a pseudo-terminal"},
 		"a link to a link to a terminal": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
-			must(t, os.Symlink(pty, source+"x"))
-			must(t, os.Symlink(source+"x", source))
+			must.NoError(t, os.Symlink(pty, source+"x"))
+			must.NoError(t, os.Symlink(source+"x", source))
 		}, "is not a pseudo-terminal"},
 		"a link to a node": {func(t *testing.T, source, victim string) {
-			must(t, os.Remove(victim)) // not the machine's own: a broken plugin would change it
-			must(t, unix.Mknod(victim, unix.S_IFCHR|0o600, 1<<8|3))
-			must(t, os.Symlink(victim, source))
+			must.NoError(t, os.Remove(victim)) // not the machine's own: a broken plugin would change it
+			must.NoError(t, unix.Mknod(victim, unix.S_IFCHR|0o600, 1<<8|3))
+			must.NoError(t, os.Symlink(victim, source))
 		}, "is not a pseudo-terminal"},
 		"a terminal that is no longer the simulation's": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
-			must(t, os.Symlink(pty, source))
+			must.NoError(t, os.Symlink(pty, source))
 		}, "which no simulated stick has now"},
-		"a second name": {func(t *testing.T, source, victim string) { must(t, os.Link(victim, source)) },
+		"a second name": {func(t *testing.T, source, victim string) { must.NoError(t, os.Link(victim, source)) },
 			"is neither a file with one name"},
 		"a node of the machine": {func(t *testing.T, source, victim string) {
-			must(t, unix.Mknod(source, unix.S_IFCHR|0o600,
+			must.NoError(t, unix.Mknod(source, unix.S_IFCHR|0o600,
 				1<<8|3))
 		}, "is neither a file with one name"},
 		"a link of another user": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
-			must(t, os.Symlink(pty, source))
-			must(t, os.Lchown(source, 65534, 65534))
+			must.NoError(t, os.Symlink(pty, source))
+			must.NoError(t, os.Lchown(source, 65534, 65534))
 		}, "is a link of user 65534"},
 		"another user's terminal": {func(t *testing.T, source, victim string) {
 			_, pty := openTerminal(t)
-			must(t, os.Chown(pty, 65534, -1))
-			must(t, os.Symlink(pty, source))
+			must.NoError(t, os.Chown(pty, 65534, -1))
+			must.NoError(t, os.Symlink(pty, source))
 		}, "belongs to user 65534, and not to the simulation"},
 		"a directory that others may write to": {func(t *testing.T, source, victim string) {
-			must(t, os.WriteFile(source, nil, 0o600))
-			must(t, os.Chmod(filepath.Dir(source), 0o777))
+			must.NoError(t, os.WriteFile(source, nil, 0o600))
+			must.NoError(t, os.Chmod(filepath.Dir(source), 0o777))
 		}, "others may write to"},
 		"nothing, and the number of a disk": {func(t *testing.T, source, victim string) {}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDir(t)
 			dev := filepath.Join(t.TempDir(), "dev")
-			must(t, os.Mkdir(dev, 0o755))
+			must.NoError(t, os.Mkdir(dev, 0o755))
 			source, victim := filepath.Join(dev, "ttyUSB0"), filepath.Join(filepath.Dir(dev), "shadow")
-			must(t, os.WriteFile(victim, []byte("secret"), 0o600))
+			must.NoError(t, os.WriteFile(victim, []byte("secret"), 0o600))
 			c.plant(t, source, victim)
 			n := Node{Name: "tty", Source: source, Block: true, Major: 8, Mode: 0o666, UID: 1000, GID: 1000, Held: all}
 			if strings.HasSuffix(c.want, "has now") {
 				n.Held = func(string) bool { return false }
 			}
-			if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
+			test.ErrorContains(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), c.want)
 			wantTree(t, d, "d/")
 			info, err := os.Stat(victim)
-			must(t, err)
+			must.NoError(t, err)
 			if stat := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o600 || stat.Uid != 0 {
 				t.Errorf("the file of the host is %v of user %d now", info.Mode(), stat.Uid)
 			}
@@ -317,14 +302,12 @@ func TestMake_RefusesTooLargeNumber(t *testing.T) {
 	for _, number := range [][2]uint32{{4104, 0}, {1<<32 - 1, 0}, {4096 + 1, 3}, {8, 1 << 20}, {0, 0}, {0, 5}} {
 		n := Node{Name: "tty", Source: "/nonexistent", Block: true, Major: number[0], Minor: number[1], Mode: 0o660}
 		want := fmt.Sprintf("%d:%d, of /nonexistent, is not the number of a device", number[0], number[1])
-		if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		test.EqError(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), want)
 		wantTree(t, d, "d/")
 	}
 	for _, number := range [][2]uint32{{4095, 1<<20 - 1}, {1, 0}} {
 		n := Node{Name: "tty", Source: "/nonexistent", Major: number[0], Minor: number[1], Mode: 0o660}
-		must(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
+		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{n}}))
 		wantTree(t, d, "d/", fmt.Sprintf("d/tty Dcrw-rw---- %d:%d 0 0", number[0], number[1]))
 	}
 }
@@ -333,38 +316,35 @@ func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	source := filepath.Join(t.TempDir(), "ttyUSB0")
-	must(t, os.Symlink("/etc/passwd", source))
+	must.NoError(t, os.Symlink("/etc/passwd", source))
 	n := null("tty")
 	n.Source = source
-	if err := d.Make(Device{Name: "d", Nodes: []Node{n}}); err == nil || !strings.Contains(err.Error(),
-		"is no device node") {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorContains(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), "is no device node")
 	wantTree(t, d, "d/")
 }
 
 func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 	needRoot(t)
 	for name, plant := range map[string]func(t *testing.T, above string){
-		"writable for all": func(t *testing.T, above string) { must(t, os.Chmod(above, 0o777)) },
-		"another user's":   func(t *testing.T, above string) { must(t, os.Chown(above, 65534, 65534)) },
+		"writable for all": func(t *testing.T, above string) { must.NoError(t, os.Chmod(above, 0o777)) },
+		"another user's":   func(t *testing.T, above string) { must.NoError(t, os.Chown(above, 65534, 65534)) },
 		"another user's link": func(t *testing.T, above string) {
-			must(t, os.Rename(above, above+"x"))
-			must(t, os.Symlink(above+"x", above))
-			must(t, os.Lchown(above, 65534, 65534))
+			must.NoError(t, os.Rename(above, above+"x"))
+			must.NoError(t, os.Symlink(above+"x", above))
+			must.NoError(t, os.Lchown(above, 65534, 65534))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := filepath.Join(t.TempDir(), "above")
-			must(t, os.Mkdir(above, 0o755))
+			must.NoError(t, os.Mkdir(above, 0o755))
 			plant(t, above)
 			if err := New(filepath.Join(above, "nodes")).Make(Device{Name: "d", Nodes: []Node{null("tty")}}); err == nil ||
 				errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace what is there") {
 				t.Errorf("got %v", err)
 			}
-			if there, err := os.ReadDir(above); err != nil || len(there) > 0 {
-				t.Errorf("made: %v, %v", there, err)
-			}
+			there, err := os.ReadDir(above)
+			must.NoError(t, err, must.Sprint("made"))
+			test.SliceEmpty(t, there, test.Sprint("made"))
 		})
 	}
 }
@@ -373,12 +353,12 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
-		must(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
+		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
 			"x"}}}))
 	}
 	for range 2 {
-		must(t, d.Empty("b"))
-		must(t, d.Empty("never"))
+		must.NoError(t, d.Empty("b"))
+		must.NoError(t, d.Empty("never"))
 	}
 	wantTree(t, d, "b/", "b/bus/", "b/bus/001/", "b/sys/", "c/", "c/bus/", "c/bus/001/",
 		"c/bus/001/004 Dcrw-rw---- 1:3 0 0", "c/sys/", "c/sys/1-1 -> x", "c/tty Dcrw-rw---- 1:3 0 0")
@@ -387,16 +367,16 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	must(t, d.Withdraw(false, 1, 3)) // before there is anything
+	must.NoError(t, d.Withdraw(false, 1, 3)) // before there is anything
 	d.Admit(false, 1, 3)
 	d.Begin()
 	five, usb := null("tty"), null("001/004")
 	five.Minor = 5
 	for _, name := range []string{"d", "e"} { // e is the same under another id
-		must(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
+		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
 	}
-	must(t, d.Withdraw(true, 1, 3)) // 1:3 of a disk is another
-	must(t, d.Withdraw(false, 1, 3))
+	must.NoError(t, d.Withdraw(true, 1, 3)) // 1:3 of a disk is another
+	must.NoError(t, d.Withdraw(false, 1, 3))
 	wantTree(t, d,
 		"d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/tty Dcrw-rw---- 1:5 0 0",
 		"e/", "e/bus/", "e/bus/001/", "e/sys/", "e/sys/1-1 -> x", "e/tty Dcrw-rw---- 1:5 0 0")
@@ -410,9 +390,9 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 		d := newDir(t)
 		char, block := null("char"), null("block")
 		block.Block = true
-		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
+		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Drw-rw---- 1:3 0 0", "d/char Dcrw-rw---- 1:3 0 0")
-		must(t, d.Withdraw(withdrawn, 1, 3))
+		must.NoError(t, d.Withdraw(withdrawn, 1, 3))
 		left := "d/block Drw-rw---- 1:3 0 0"
 		if withdrawn {
 			left = "d/char Dcrw-rw---- 1:3 0 0"
@@ -422,7 +402,7 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 		d.Begin()
 		d.Admit(withdrawn, 1, 3)
 		block.Name, char.Name = "char", "block" // each becomes the other's kind
-		must(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
+		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Dcrw-rw---- 1:3 0 0", "d/char Drw-rw---- 1:3 0 0")
 	}
 }
@@ -433,23 +413,19 @@ func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	d.Begin()
-	must(t, d.Withdraw(false, 1, 3))
+	must.NoError(t, d.Withdraw(false, 1, 3))
 	for _, dev := range []Device{{Name: "d", Nodes: []Node{null("tty")}}, {Name: "d", Bus: []Node{null("001/004")}}} {
-		if err := d.Make(dev); !errors.Is(err, ErrWithdrawn) {
-			t.Errorf("got %v", err)
-		}
+		test.ErrorIs(t, d.Make(dev), ErrWithdrawn)
 	}
 	wantTree(t, d)
 	d.Begin() // sysfs still has it
-	if err := d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}); !errors.Is(err, ErrWithdrawn) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}), ErrWithdrawn)
 	d.Admit(false, 1, 3) // another has it, as is looked at now
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
-	must(t, d.Withdraw(false, 1, 3))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	must.NoError(t, d.Withdraw(false, 1, 3))
 	d.Doubt() // whether it was admitted
 	d.Begin()
-	must(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
@@ -457,92 +433,78 @@ func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 func TestWithdraw_Expires(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
-	must(t, d.Withdraw(false, 1, 3))
+	must.NoError(t, d.Withdraw(false, 1, 3))
 	d.Begin()
 	dev := Device{Name: "d", Nodes: []Node{null("tty")}}
-	if err := d.Make(dev); !errors.Is(err, ErrWithdrawn) {
-		t.Errorf("got %v", err)
-	}
+	test.ErrorIs(t, d.Make(dev), ErrWithdrawn)
 	for gone, at := range d.free {
 		d.free[gone] = at.Add(-freeFor)
 	}
-	must(t, d.Make(dev))
+	must.NoError(t, d.Make(dev))
 }
 
 func TestClear_RemovesFormerRunOnly(t *testing.T) {
 	needRoot(t)
 	d, other := newDir(t), newDir(t)
 	for _, dir := range []*Dir{d, other} {
-		must(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
-		must(t, dir.Make(Device{Name: "still", Nodes: []Node{null("tty")}}))
+		must.NoError(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
+		must.NoError(t, dir.Make(Device{Name: "still", Nodes: []Node{null("tty")}}))
 	}
-	must(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // killed in between
-	must(t, New(d.path).Clear(map[string]bool{"still": true}))
+	must.NoError(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // killed in between
+	must.NoError(t, New(d.path).Clear(map[string]bool{"still": true}))
 	wantTree(t, d, "still/", "still/tty Dcrw-rw---- 1:3 0 0")
 	wantTree(t, other, "old/", "old/tty Dcrw-rw---- 1:3 0 0", "still/", "still/tty Dcrw-rw---- 1:3 0 0")
-	must(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
+	must.NoError(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
 }
 
 func TestMake_LeavesForeignDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "passwd")
-	must(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	d := New(dir)
-	must(t, d.Clear(nil))
-	if err := d.Check(); err == nil || !strings.Contains(err.Error(), "has files of others") {
-		t.Errorf("got %v", err)
-	}
+	must.NoError(t, d.Clear(nil))
+	test.ErrorContains(t, d.Check(), "has files of others")
 	err := d.Make(Device{Name: "d"})
 	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has files of others") {
 		t.Errorf("got %v", err)
 	}
-	if names, _ := os.ReadDir(dir); len(names) != 1 {
-		t.Errorf("now there are %v", names)
-	}
+	names, _ := os.ReadDir(dir)
+	test.SliceLen(t, 1, names, test.Sprint("now there are"))
 	device := filepath.Join(dir, "d")
-	must(t, errors.Join(os.Mkdir(device, 0o755), os.WriteFile(device+"/file", nil, 0o600)))
-	must(t, d.Empty("d"))
-	if _, err := os.Stat(device + "/file"); err != nil {
-		t.Errorf("a file of others: %v", err)
-	}
+	must.NoError(t, errors.Join(os.Mkdir(device, 0o755), os.WriteFile(device+"/file", nil, 0o600)))
+	must.NoError(t, d.Empty("d"))
+	_, err = os.Stat(device + "/file")
+	test.NoError(t, err, test.Sprint("a file of others"))
 }
 
 func TestMake_NoNameLeavesDirectory(t *testing.T) {
 	base := t.TempDir()
 	d := New(filepath.Join(base, "x", "nomad-usb"))
 	precious := filepath.Join(base, "precious")
-	must(t, os.WriteFile(precious, nil, 0o600))
+	must.NoError(t, os.WriteFile(precious, nil, 0o600))
 	for _, name := range []string{"", ".", "..", "../..", "../../precious", "a/b", "/etc", ".nomad-device-usb", "a\x00b"} {
-		if err := d.Make(Device{Name: name}); err == nil {
-			t.Errorf("device %q accepted", name)
-		}
-		if err := d.Make(Device{Name: "d", Nodes: []Node{null(name)}}); err == nil {
-			t.Errorf("node %q accepted", name)
-		}
-		if err := d.Make(Device{Name: "d", Sys: []Link{{name, "x"}}}); err == nil {
-			t.Errorf("link %q accepted", name)
-		}
+		test.Error(t, d.Make(Device{Name: name}), test.Sprintf("device %q accepted", name))
+		test.Error(t, d.Make(Device{Name: "d", Nodes: []Node{null(name)}}),
+			test.Sprintf("node %q accepted", name))
+		test.Error(t, d.Make(Device{Name: "d", Sys: []Link{{name, "x"}}}),
+			test.Sprintf("link %q accepted", name))
 		for _, bus := range []string{name + "/001", "001/" + name} {
-			if err := d.Make(Device{Name: "d", Bus: []Node{null(bus)}}); err == nil {
-				t.Errorf("bus %q accepted", bus)
-			}
+			test.Error(t, d.Make(Device{Name: "d", Bus: []Node{null(bus)}}),
+				test.Sprintf("bus %q accepted", bus))
 		}
-		must(t, d.Empty(name))
+		must.NoError(t, d.Empty(name))
 	}
-	if _, err := os.Stat(precious); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(precious)
+	test.NoError(t, err)
 }
 
 func TestMake_RefusesNodev(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
+	must.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
-	if err := New(dir + "/not/there").Check(); err == nil || !strings.Contains(err.Error(), "mounted nodev") {
-		t.Errorf("got %v", err)
-	}
-	must(t, newDir(t).Check())
+	test.ErrorContains(t, New(dir+"/not/there").Check(), "mounted nodev")
+	must.NoError(t, newDir(t).Check())
 	err := New(dir).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
 	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "mounted nodev") {
 		t.Errorf("got %v", err)
@@ -551,7 +513,7 @@ func TestMake_RefusesNodev(t *testing.T) {
 
 func TestMake_WithoutRightIsRefused(t *testing.T) {
 	open := t.TempDir()
-	must(t, os.Chmod(open, 0o777|fs.ModeSticky))
+	must.NoError(t, os.Chmod(open, 0o777|fs.ModeSticky))
 	for _, parent := range []string{open, "/"} {
 		errs := make(chan error)
 		go func() {
@@ -564,11 +526,8 @@ func TestMake_WithoutRightIsRefused(t *testing.T) {
 			}
 			errs <- New(filepath.Join(parent, "nomad-usb")).Make(Device{Name: "d", Nodes: []Node{null("tty")}})
 		}()
-		if err := <-errs; !errors.Is(err, ErrRefused) {
-			t.Errorf("below %s: got %v", parent, err)
-		}
+		test.ErrorIs(t, <-errs, ErrRefused, test.Sprintf("below %s", parent))
 	}
-	if names, _ := os.ReadDir(filepath.Join(open, "nomad-usb", "d")); len(names) > 0 {
-		t.Errorf("left: %v", names)
-	}
+	names, _ := os.ReadDir(filepath.Join(open, "nomad-usb", "d"))
+	test.SliceEmpty(t, names, test.Sprint("left"))
 }

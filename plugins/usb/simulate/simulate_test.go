@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
@@ -39,13 +41,9 @@ func TestMain(m *testing.M) {
 func plug(t *testing.T, dir string, s Stick) *Plugged {
 	t.Helper()
 	p, err := Plug(dir, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() {
-		if err := p.Unplug(); err != nil {
-			t.Error(err)
-		}
+		test.NoError(t, p.Unplug())
 	})
 	return p
 }
@@ -53,9 +51,7 @@ func plug(t *testing.T, dir string, s Stick) *Plugged {
 func scan(t *testing.T, dir string) []sysfs.Device {
 	t.Helper()
 	devices, err := sysfs.Scan(os.DirFS(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return devices
 }
 
@@ -64,9 +60,7 @@ func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
 	filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if entry.Name() == ".simulate" {
 			return fs.SkipDir
 		}
@@ -94,20 +88,17 @@ func TestPlug_LooksLikeRealStick(t *testing.T) {
 			{Kind: sysfs.HIDRaw, Path: "dev/hidraw0", Interface: 1, Major: 245},
 		},
 	}
-	if got := scan(t, dir); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	got := scan(t, dir)
+	must.SliceLen(t, 1, got)
+	test.Eq(t, want, got[0])
 	links := map[string][]string{
 		"dev/ttyUSB0": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0"},
 		"dev/ttyUSB1": {"dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if02-port0"},
 	}
-	if got := sysfs.Links(os.DirFS(dir)); !reflect.DeepEqual(got, links) {
-		t.Errorf("links are %v, want %v", got, links)
-	}
+	test.Eq(t, links, sysfs.Links(os.DirFS(dir)), test.Sprint("links are"))
 	for _, node := range want.Nodes {
-		if _, err := os.Stat(filepath.Join(dir, node.Path)); err != nil {
-			t.Error(err)
-		}
+		_, err := os.Stat(filepath.Join(dir, node.Path))
+		test.NoError(t, err)
 	}
 }
 
@@ -117,26 +108,19 @@ func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 	plug(t, dir, Stick{Port: "1-2"})
 	plug(t, dir, Stick{Port: "2-1"})
 	before := scan(t, dir)
-	if len(before) != 3 {
-		t.Fatalf("got %+v", before)
-	}
+	must.SliceLen(t, 3, before)
 	for i, want := range []string{"1-1 4 pci-0000:00:14.0-usbv2-0:1 dev/ttyUSB0",
 		"1-2 5 pci-0000:00:14.0-usbv2-0:2 dev/ttyUSB1", "2-1 4 pci-0000:00:15.0-usbv2-0:1 dev/ttyUSB2"} {
 		d := before[i]
-		if got := fmt.Sprint(d.Name, " ", d.Address, " ", d.Path, " ", d.Nodes[1].Path); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		test.Eq(t, want, fmt.Sprint(d.Name, " ", d.Address, " ", d.Path, " ", d.Nodes[1].Path))
 	}
-	if err := first.Unplug(); err != nil {
-		t.Fatal(err)
-	}
-	if got := scan(t, dir); len(got) != 2 {
-		t.Errorf("got %+v", got)
-	}
+	must.NoError(t, first.Unplug())
+	test.SliceLen(t, 2, scan(t, dir))
 	plug(t, dir, Stick{Port: "1-1"})
-	if got := scan(t, dir); len(got) != 3 || got[0].Path != before[0].Path || got[0].Address != 6 {
-		t.Errorf("got %+v", got)
-	}
+	got := scan(t, dir)
+	must.SliceLen(t, 3, got)
+	must.Eq(t, before[0].Path, got[0].Path)
+	test.Eq(t, 6, got[0].Address)
 }
 
 func TestUnplug_LeavesNothing(t *testing.T) {
@@ -146,37 +130,29 @@ func TestUnplug_LeavesNothing(t *testing.T) {
 	descriptors := openDescriptors(t)
 	for range 3 {
 		p := plug(t, dir, Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
-		if got := listing(t, dir); len(got) <= len(empty) {
-			t.Errorf("only %d paths", len(got))
-		}
+		got := listing(t, dir)
+		test.False(t, len(got) <= len(empty), test.Sprintf("only %d paths", len(got)))
 		for range 2 {
-			if err := p.Unplug(); err != nil {
-				t.Error(err)
-			}
+			test.NoError(t, p.Unplug())
 		}
-		if got := listing(t, dir); !reflect.DeepEqual(got, empty) {
-			t.Errorf("left: %q, was %q", got, empty)
-		}
+		got = listing(t, dir)
+		test.Eq(t, empty, got, test.Sprintf("left: %q, was", got))
 	}
-	if now := openDescriptors(t); now > descriptors {
-		t.Errorf("%d descriptors have become %d", descriptors, now)
-	}
-	if held, _ := filepath.Glob(filepath.Join(dir, ".simulate/*-*")); len(held) > 0 {
-		t.Errorf("left: %q", held)
-	}
+	now := openDescriptors(t)
+	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
+	held, _ := filepath.Glob(filepath.Join(dir, ".simulate/*-*"))
+	test.SliceEmpty(t, held, test.Sprint("left"))
 }
 
 func TestPlug_PortIsTakenOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{})
 	_, err := Plug(dir, Stick{})
-	if want := fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process",
-		dir, os.Getpid()); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if got := scan(t, dir); len(got) != 1 || got[0].Address != p.Address {
-		t.Errorf("the stick is now %+v", got)
-	}
+	test.EqError(t, err, fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process",
+		dir, os.Getpid()))
+	got := scan(t, dir)
+	must.SliceLen(t, 1, got, must.Sprint("the stick is now"))
+	test.Eq(t, p.Address, got[0].Address, test.Sprint("the stick is now"))
 }
 
 // Whoever plugs is root, mostly.
@@ -185,23 +161,17 @@ func TestPlug_StaysInDirectory(t *testing.T) {
 		dir, outside := t.TempDir(), t.TempDir()
 		if name != ".simulate" {
 			plug(t, dir, Stick{Port: "9-9"}).Unplug()
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
 		}
 		link := outside
 		if len(name) > 3 {
 			link, _ = filepath.Rel(filepath.Dir(filepath.Join(dir, name)), outside)
 		}
-		if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Plug(dir, Stick{}); err == nil {
-			t.Errorf("%s was followed", name)
-		}
-		if there, _ := os.ReadDir(outside); len(there) > 0 {
-			t.Errorf("%s: made outside: %v", name, there)
-		}
+		must.NoError(t, os.Symlink(link, filepath.Join(dir, name)))
+		_, err := Plug(dir, Stick{})
+		test.Error(t, err, test.Sprintf("%s was followed", name))
+		there, _ := os.ReadDir(outside)
+		test.SliceEmpty(t, there, test.Sprintf("%s: made outside", name))
 	}
 }
 
@@ -213,17 +183,13 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 		os.MkdirAll(filepath.Dir(node), 0o755), os.WriteFile(node, nil, 0o600),
 		os.MkdirAll(tree, 0o755), os.WriteFile(tree+"/uevent", []byte("DEVNAME=ttyUSB0\n"), 0o600),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 	}
 	before := listing(t, dir)
-	if _, err := Plug(dir, Stick{}); err == nil || !strings.Contains(err.Error(), "has a sys that is no simulation") {
-		t.Errorf("got %v", err)
-	}
-	if now := listing(t, dir); !reflect.DeepEqual(now, before) {
-		t.Errorf("there are %q, were %q", now, before)
-	}
+	_, err := Plug(dir, Stick{})
+	test.ErrorContains(t, err, "has a sys that is no simulation")
+	now := listing(t, dir)
+	test.Eq(t, before, now, test.Sprintf("there are %q, were", now))
 }
 
 func TestHolds_UntilUnplugged(t *testing.T) {
@@ -234,24 +200,19 @@ func TestHolds_UntilUnplugged(t *testing.T) {
 			t.Errorf("%s is not held", pty.name)
 		}
 	}
-	if Holds(dir, "/dev/pts/99999") || Holds(dir, "") || Holds(dir+"x", p.ptys[0].name) {
-		t.Error("what is no stick's is held")
-	}
+	must.False(t, Holds(dir, "/dev/pts/99999"), must.Sprint("what is no stick's is held"))
+	must.False(t, Holds(dir, ""), must.Sprint("what is no stick's is held"))
+	test.False(t, Holds(dir+"x", p.ptys[0].name), test.Sprint("what is no stick's is held"))
 	p.Unplug()
 	c, _ := start(t, dir)
 	terminal, err := os.Readlink(filepath.Join(dir, "dev/ttyUSB0"))
-	if err != nil || !Holds(dir, terminal) {
-		t.Errorf("%s is not held, %v", terminal, err)
-	}
+	must.NoError(t, err, must.Sprintf("%s is not held", terminal))
+	test.True(t, Holds(dir, terminal), test.Sprintf("%s is not held", terminal))
 	c.Process.Kill()
 	c.Wait()
-	if Holds(dir, terminal) {
-		t.Error("it is held by a process that was killed")
-	}
+	test.False(t, Holds(dir, terminal), test.Sprint("it is held by a process that was killed"))
 	left, err := os.Open(filepath.Join(dir, state("1-1"))) // as any user can
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer left.Close()
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	for name, lock := range map[string]func() error{
@@ -261,12 +222,10 @@ func TestHolds_UntilUnplugged(t *testing.T) {
 			return unix.FcntlFlock(left.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK})
 		},
 	} {
-		if err := lock(); (err == nil) != (name != "write") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if Holds(dir, terminal) {
-			t.Errorf("%s: it is held by a process that can only read the claim", name)
-		}
+		err := lock()
+		test.Eq(t, (name != "write"), (err == nil), test.Sprintf("%s: %v", name, err))
+		test.False(t, Holds(dir, terminal),
+			test.Sprintf("%s: it is held by a process that can only read the claim", name))
 	}
 }
 
@@ -275,9 +234,7 @@ func TestPlug_ReadClaimIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{Functions: []string{"tty"}})
 	p.Unplug()
-	if err := os.WriteFile(filepath.Join(dir, state("1-1")), []byte("1\n/dev/pts/99999\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, state("1-1")), []byte("1\n/dev/pts/99999\n"), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 2 {
@@ -289,9 +246,7 @@ func TestPlug_ReadClaimIsTaken(t *testing.T) {
 	}
 	for range 300 {
 		root, err := os.OpenRoot(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		f, err := claim(root, "1-1")
 		root.Close()
 		if err != nil {
@@ -312,13 +267,11 @@ func TestPlug_MistakeChangesNothing(t *testing.T) {
 		`port "../x-1" is not a bus up to 12 and a port: write it such as "1-1"`: {Port: "../x-1"},
 		`function "disk" is not known: use "tty" or "hidraw"`:                    {Functions: []string{"tty", "disk"}},
 	} {
-		if _, err := Plug(dir, s); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := Plug(dir, s)
+		test.EqError(t, err, want)
 	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("the directory was made")
-	}
+	_, err := os.Stat(dir)
+	test.Error(t, err, test.Sprint("the directory was made"))
 }
 
 func TestPlug_IsAtomicForScans(t *testing.T) {
@@ -335,9 +288,7 @@ func TestPlug_IsAtomicForScans(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := p.Unplug(); err != nil {
-					t.Error(err)
-				}
+				test.NoError(t, p.Unplug())
 			}
 		})
 	}
@@ -354,12 +305,8 @@ func TestPlug_IsAtomicForScans(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	if seen < 100 {
-		t.Errorf("only %d times a scan saw a stick: the test tests nothing", seen)
-	}
-	if got := scan(t, dir); len(got) != 1 {
-		t.Errorf("left: %+v", got)
-	}
+	test.False(t, seen < 100, test.Sprintf("only %d times a scan saw a stick: the test tests nothing", seen))
+	test.SliceLen(t, 1, scan(t, dir), test.Sprint("left"))
 }
 
 func TestServe_Answers(t *testing.T) {
@@ -380,29 +327,22 @@ func TestServe_Answers(t *testing.T) {
 	for round := range 2 { // that a task closes the port is no end
 		for _, node := range p.Nodes {
 			port, err := os.OpenFile(filepath.Join(dir, node), os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			line := fmt.Sprintf("hello %d to %s", round, node)
 			if _, err := fmt.Fprintln(port, line); err != nil {
 				t.Fatal(err)
 			}
-			if got := <-said; got != line {
-				t.Errorf("it heard %q, not %q", got, line)
-			}
+			test.Eq(t, line, <-said, test.Sprint("it heard"))
 			answer, err := bufio.NewReader(port).ReadString('\n')
-			if err != nil || answer != "stick: "+line+"\n" {
-				t.Errorf("it answered %q, %v", answer, err)
-			}
+			must.NoError(t, err, must.Sprint("it answered"))
+			test.Eq(t, "stick: "+line+"\n", answer, test.Sprint("it answered"))
 			port.Close()
 		}
 	}
 
 	// nobody reads the answers, and one line has no end
 	port, err := os.OpenFile(filepath.Join(dir, p.Nodes[0]), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer port.Close()
 	long := bytes.Repeat([]byte("x"), 10000)
 	go port.Write(append(long, '\n'))
@@ -411,44 +351,33 @@ func TestServe_Answers(t *testing.T) {
 	}
 
 	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	if _, open := <-said; open {
-		t.Error("it said more")
-	}
+	test.NoError(t, <-served)
+	_, open := <-said
+	test.False(t, open, test.Sprint("it said more"))
 	// a task that has the port open finds it hung up
 	p.Unplug()
 	port.SetReadDeadline(time.Now().Add(time.Minute))
 	io.Copy(io.Discard, port)
-	if _, err := port.Write([]byte("x")); err == nil {
-		t.Error("it can still be written to")
-	}
+	_, err = port.Write([]byte("x"))
+	test.Error(t, err, test.Sprint("it can still be written to"))
 }
 
 // start runs the command in a process of its own until it has plugged the stick in.
 func start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var out bytes.Buffer
 	c := exec.Command(exe)
 	c.Env = append(os.Environ(), childVar+"="+strings.Join(args, "|"))
 	c.Stdout = &out
 	notes, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.NoError(t, c.Start())
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	if line, err := bufio.NewReader(notes).ReadString('\n'); err != nil || !strings.Contains(line,
-		"is plugged into port") {
-		t.Fatalf("it said %q, %v", line, err)
-	}
+	line, err := bufio.NewReader(notes).ReadString('\n')
+	must.NoError(t, err, must.Sprint("it said"))
+	must.StrContains(t, line, "is plugged into port", must.Sprint("it said"))
 	return c, &out
 }
 
@@ -457,29 +386,21 @@ func TestCommand_PlugsUntilInterrupted(t *testing.T) {
 		dir := t.TempDir()
 		c, out := start(t, dir, "-id", "0403:6001", "-serial", "", "-port", "1-2")
 		got := scan(t, dir)
-		if len(got) != 1 || got[0].ID.String() != "0403:6001" || got[0].Serial != "" || got[0].Name != "1-2" ||
-			got[0].Interfaces[0].Driver != "ftdi_sio" {
-			t.Fatalf("got %+v", got)
-		}
+		must.SliceLen(t, 1, got)
+		must.Eq(t, "0403:6001", got[0].ID.String())
+		must.Eq(t, "", got[0].Serial)
+		must.Eq(t, "1-2", got[0].Name)
+		must.Eq(t, "ftdi_sio", got[0].Interfaces[0].Driver)
 		port, err := os.OpenFile(filepath.Join(dir, "dev/ttyUSB0"), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		fmt.Fprintln(port, "hello")
-		if answer, err := bufio.NewReader(port).ReadString('\n'); answer != "stick: hello\n" {
-			t.Errorf("it answered %q, %v", answer, err)
-		}
+		answer, err := bufio.NewReader(port).ReadString('\n')
+		test.Eq(t, "stick: hello\n", answer, test.Sprintf("it answered %q, %v", answer, err))
 		port.Close()
 		c.Process.Signal(signal)
-		if err := c.Wait(); err != nil {
-			t.Errorf("after %s it ended with %v", signal, err)
-		}
-		if out.String() != "hello\n" {
-			t.Errorf("it printed %q", out)
-		}
-		if got := scan(t, dir); len(got) != 0 {
-			t.Errorf("left: %+v", got)
-		}
+		test.NoError(t, c.Wait(), test.Sprintf("after %s it ended with", signal))
+		test.Eq(t, "hello\n", out.String(), test.Sprintf("it printed %q", out))
+		test.SliceEmpty(t, scan(t, dir), test.Sprint("left"))
 	}
 }
 
@@ -488,19 +409,19 @@ func TestPlug_ReplacesStickOfKilledProcess(t *testing.T) {
 	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir)
 	c, _ := start(t, dir, "-functions", "tty,hidraw")
-	if _, err := Plug(dir, Stick{}); err == nil {
-		t.Fatal("the port of a process that runs was taken")
-	}
+	_, err := Plug(dir, Stick{})
+	must.Error(t, err, must.Sprint("the port of a process that runs was taken"))
 	c.Process.Kill()
 	c.Wait()
-	if got := scan(t, dir); len(got) != 1 || len(got[0].Nodes) != 3 {
-		t.Fatalf("it has left %+v", got)
-	}
+	got := scan(t, dir)
+	must.SliceLen(t, 1, got, must.Sprint("it has left"))
+	must.SliceLen(t, 3, got[0].Nodes, must.Sprint("it has left"))
 	p := plug(t, dir, Stick{Serial: "new"})
-	if got := scan(t, dir); len(got) != 1 || got[0].Serial != "new" || len(got[0].Nodes) != 2 ||
-		got[0].Nodes[1].Path != "dev/ttyUSB0" {
-		t.Errorf("got %+v", got)
-	}
+	got = scan(t, dir)
+	must.SliceLen(t, 1, got)
+	must.Eq(t, "new", got[0].Serial)
+	must.SliceLen(t, 2, got[0].Nodes)
+	test.Eq(t, "dev/ttyUSB0", got[0].Nodes[1].Path)
 	p.Unplug()
 	if got := listing(t, dir); !reflect.DeepEqual(got, empty) {
 		t.Errorf("left: %q, was %q", got, empty)
@@ -534,16 +455,13 @@ func TestPlug_ScansLeakNoDescriptor(t *testing.T) {
 	for range 1000 {
 		scan(t, dir)
 	}
-	if now := openDescriptors(t); now > descriptors {
-		t.Errorf("%d descriptors have become %d", descriptors, now)
-	}
+	now := openDescriptors(t)
+	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
 }
 
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return len(entries)
 }

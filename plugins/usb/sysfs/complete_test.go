@@ -3,22 +3,24 @@ package sysfs
 import (
 	"fmt"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 // These tests cover mistakes of Nomad's example of a USB plugin.
 
 func TestScan_ReadsAllThatTaskNeeds(t *testing.T) {
 	devices, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB0", "0001")))
-	if err != nil || len(devices) != 1 {
-		t.Fatalf("got %v, %v", devices, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 1, devices)
 	d := devices[0]
-	if d.Bus != 1 || d.Address != 4 || d.Serial != "0001" || d.Name != "1-1" {
-		t.Errorf("got %+v", d)
-	}
-	if got := fmt.Sprint(d.Nodes[0].Path, " ", d.Nodes[1].Path); got != "dev/bus/usb/001/004 dev/ttyUSB0" {
-		t.Errorf("its nodes are %s", got)
-	}
+	must.Eq(t, 1, d.Bus, must.Sprintf("got %+v", d))
+	must.Eq(t, 4, d.Address, must.Sprintf("got %+v", d))
+	must.Eq(t, "0001", d.Serial, must.Sprintf("got %+v", d))
+	test.Eq(t, "1-1", d.Name, test.Sprintf("got %+v", d))
+	test.Eq(t, "dev/bus/usb/001/004 dev/ttyUSB0", fmt.Sprint(d.Nodes[0].Path, " ", d.Nodes[1].Path),
+		test.Sprint("its nodes are"))
 }
 
 func TestScan_LocalityIsPCIAddress(t *testing.T) {
@@ -27,8 +29,8 @@ func TestScan_LocalityIsPCIAddress(t *testing.T) {
 		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // numa can't ask for it
 	} {
 		devices, err := Scan(tree(t, cp2102(dir, 1, 4, "ttyUSB0", "0001")))
-		if err != nil || len(devices) != 1 || devices[0].PCIBusID != want {
-			t.Errorf("%s: got %+v, %v, want %q", dir, devices, err, want)
-		}
+		must.NoError(t, err, must.Sprint(dir))
+		must.SliceLen(t, 1, devices, must.Sprint(dir))
+		test.Eq(t, want, devices[0].PCIBusID, test.Sprint(dir))
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestScan_DiskEqualsMemory(t *testing.T) {
@@ -13,25 +16,19 @@ func TestScan_DiskEqualsMemory(t *testing.T) {
 	dir := t.TempDir()
 	for name, f := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		var err error
 		if f.Mode&fs.ModeSymlink != 0 {
 			err = os.Symlink(string(f.Data), path)
 		} else {
 			err = os.WriteFile(path, f.Data, 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 	}
 	want, err := Scan(files)
-	if err != nil || len(want) != 3 {
-		t.Fatalf("got %d devices, %v", len(want), err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 3, want)
 	got, err := Scan(os.DirFS(dir))
-	if err != nil || describeAll(got) != describeAll(want) {
-		t.Errorf("got %v\n%s\nwant\n%s", err, describeAll(got), describeAll(want))
-	}
+	must.NoError(t, err)
+	test.Eq(t, describeAll(want), describeAll(got))
 }

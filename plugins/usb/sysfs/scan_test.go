@@ -1,12 +1,14 @@
 package sysfs
 
 import (
-	"errors"
 	"io/fs"
 	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 const pc = "sys/devices/pci0000:00/0000:00:14.0"
@@ -232,9 +234,7 @@ func TestScan_ReadsKernelTree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := tree(t, test.tree...)
 			got, err := Scan(root)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if text := describeAll(got); text != test.want {
 				t.Errorf("got\n%s\nwant\n%s", text, test.want)
 			}
@@ -256,12 +256,8 @@ func TestLinks_FindUdevNames(t *testing.T) {
 		"dev/snd/controlC1": {"dev/snd/by-id/usb-046d_0a44-00"},
 		"dev/sda":           {"dev/disk/by-id/usb-046d_0a44-0:0"},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if got := Links(tree(t, xhci)); len(got) != 0 {
-		t.Errorf("without udev: %v", got)
-	}
+	test.Eq(t, want, got)
+	test.MapEmpty(t, Links(tree(t, xhci)), test.Sprint("without udev"))
 }
 
 func TestScan_BusesMayShareAddresses(t *testing.T) {
@@ -271,23 +267,18 @@ func TestScan_BusesMayShareAddresses(t *testing.T) {
 		cp2102("sys/devices/pci0000:00/0000:00:1c.0/0000:02:00.0/usb3/3-1", 3, 2, "ttyUSB2", "0001"),
 		cp2102("sys/devices/pci0000:00/0000:00:1d.0/usb10/10-1", 10, 2, "ttyUSB3", "0001"))
 	got, err := Scan(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var paths, pci []string
 	for _, d := range got {
-		if d.Address != 2 || d.Bus != ports(d.Name)[0] {
-			t.Errorf("%s is at %d/%d", d.Name, d.Bus, d.Address)
-		}
+		must.Eq(t, 2, d.Address, must.Sprintf("%s is at %d/", d.Name, d.Bus))
+		test.Eq(t, ports(d.Name)[0], d.Bus, test.Sprintf("%s is at %d/", d.Name, d.Bus))
 		paths, pci = append(paths, d.Path), append(pci, d.PCIBusID)
 	}
-	if want := []string{"pci-0000:00:14.0-usbv2-0:1", "pci-0000:00:14.0-usbv3-0:1", "pci-0000:02:00.0-usbv2-0:1",
-		"pci-0000:00:1d.0-usbv2-0:1"}; !reflect.DeepEqual(paths, want) {
-		t.Errorf("paths are %q", paths)
-	}
-	if want := []string{"0000:00:14.0", "0000:00:14.0", "0000:02:00.0", "0000:00:1d.0"}; !reflect.DeepEqual(pci, want) {
-		t.Errorf("PCI addresses are %q", pci)
-	}
+	test.Eq(t, []string{"pci-0000:00:14.0-usbv2-0:1", "pci-0000:00:14.0-usbv3-0:1", "pci-0000:02:00.0-usbv2-0:1",
+		"pci-0000:00:1d.0-usbv2-0:1"}, paths,
+		test.Sprint("paths are"))
+	test.Eq(t, []string{"0000:00:14.0", "0000:00:14.0", "0000:02:00.0", "0000:00:1d.0"}, pci,
+		test.Sprint("PCI addresses are"))
 }
 
 func TestScan_PathIsAsUdevs(t *testing.T) {
@@ -323,9 +314,8 @@ func TestScan_PathIsAsUdevs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Scan(tree(t, cp2102(test.dir, 1, 2, "ttyUSB0", ""), test.more))
-			if err != nil || len(got) != 1 {
-				t.Fatalf("got %v, %v", got, err)
-			}
+			must.NoError(t, err)
+			must.SliceLen(t, 1, got)
 			if got[0].Path != test.path || got[0].PCIBusID != test.pci {
 				t.Errorf("got %q, %q, want %q, %q", got[0].Path, got[0].PCIBusID, test.path, test.pci)
 			}
@@ -357,12 +347,12 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 			root[pc+"/usb1/1-1/"+attribute] = &fstest.MapFile{Data: []byte(written + "\n")}
 		}
 		got, err := Scan(root)
-		if err != nil || len(got) != 1 {
-			t.Fatalf("got %v, %v", got, err)
-		}
-		if d := got[0]; d.Serial != want || d.Product != want || d.Manufacturer != want {
-			t.Errorf("%q was read as %q, %q, %q", written, d.Serial, d.Product, d.Manufacturer)
-		}
+		must.NoError(t, err)
+		must.SliceLen(t, 1, got)
+		d := got[0]
+		must.Eq(t, want, d.Serial, must.Sprintf("%q was read as", written))
+		must.Eq(t, want, d.Product, must.Sprintf("%q was read as", written))
+		test.Eq(t, want, d.Manufacturer, test.Sprintf("%q was read as", written))
 	}
 }
 
@@ -377,12 +367,12 @@ func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 			}
 		}
 		got, err := Scan(root)
-		if err != nil || len(got) != 1 || found == 0 {
-			t.Fatalf("got %v, %v, %d files", got, err, found)
-		}
-		if nodes := got[0].Nodes; len(nodes) != 1 || nodes[0].Kind != USB {
-			t.Errorf("of %q: %+v", name, nodes)
-		}
+		must.NoError(t, err)
+		must.SliceLen(t, 1, got)
+		must.NotEq(t, 0, found)
+		nodes := got[0].Nodes
+		must.SliceLen(t, 1, nodes, must.Sprintf("of %q", name))
+		test.Eq(t, USB, nodes[0].Kind, test.Sprintf("of %q", name))
 	}
 }
 
@@ -390,9 +380,8 @@ func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
 		"ttyUSB1", "inner")))
-	if err != nil || len(got) != 2 {
-		t.Fatalf("got %v, %v", got, err)
-	}
+	must.NoError(t, err)
+	must.SliceLen(t, 2, got)
 	for i, want := range []string{"dev/ttyUSB0", "dev/ttyUSB1"} {
 		if nodes := got[i].Nodes; len(nodes) != 2 || nodes[1].Path != want {
 			t.Errorf("%s has %+v", got[i].Serial, nodes)
@@ -401,9 +390,8 @@ func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 }
 
 func TestScan_FailsWithoutSys(t *testing.T) {
-	if got, err := Scan(fstest.MapFS{"dev/null": {}}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v, %v", got, err)
-	}
+	got, err := Scan(fstest.MapFS{"dev/null": {}})
+	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprintf("got %v", got))
 }
 
 // counted calls at before the nth use of a file system.
@@ -436,22 +424,18 @@ func TestScan_LeavesOutVanishedDevice(t *testing.T) {
 	known := map[string]bool{}
 	for _, root := range []fs.FS{both(), swapped} {
 		devices, err := Scan(root)
-		if err != nil || len(devices) != 2 {
-			t.Fatalf("got %v, %v", devices, err)
-		}
+		must.NoError(t, err)
+		must.SliceLen(t, 2, devices)
 		for _, d := range devices {
 			known[describe(d)] = true
 		}
 	}
 
 	steps := 0
-	if _, err := Scan(counted{both(), &steps, nil}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := Scan(counted{both(), &steps, nil})
+	must.NoError(t, err)
 	steps = -steps
-	if steps < 50 {
-		t.Fatalf("a scan took %d steps only", steps)
-	}
+	must.False(t, steps < 50, must.Sprintf("a scan took %d steps only", steps))
 	var whole, without int
 	for at := 1; at <= steps; at++ {
 		for name, then := range map[string]fstest.MapFS{"unplugged": tree(t, xhci, other), "swapped": swapped} {
@@ -462,9 +446,7 @@ func TestScan_LeavesOutVanishedDevice(t *testing.T) {
 					root[name] = file
 				}
 			}})
-			if err != nil {
-				t.Fatalf("%s at step %d: %v", name, at, err)
-			}
+			must.NoError(t, err, must.Sprintf("%s at step %d", name, at))
 			switch len(devices) {
 			case 1:
 				without++
@@ -480,7 +462,7 @@ func TestScan_LeavesOutVanishedDevice(t *testing.T) {
 			}
 		}
 	}
-	if whole == 0 || without == 0 {
-		t.Errorf("%d scans saw both and %d one: the test tests nothing", whole, without)
-	}
+	must.NotEq(t, 0, whole, must.Sprintf("%d scans saw both and %d one: the test tests nothing", whole, without))
+	test.NotEq(t, 0, without,
+		test.Sprintf("%d scans saw both and %d one: the test tests nothing", whole, without))
 }

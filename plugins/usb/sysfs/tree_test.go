@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/shoenig/test/must"
 )
 
 // tree is a file system from a listing: "dir:" and below it "file content", or
@@ -33,9 +35,8 @@ func tree(t *testing.T, listing ...string) fstest.MapFS {
 	}
 	for name, f := range files {
 		if f.Mode&fs.ModeSymlink != 0 && strings.HasPrefix(name, devices) {
-			if _, err := fs.Stat(files, name); err != nil {
-				t.Fatalf("the listing is wrong: %v", err)
-			}
+			_, err := fs.Stat(files, name)
+			must.NoError(t, err, must.Sprint("the listing is wrong"))
 		}
 	}
 	return files

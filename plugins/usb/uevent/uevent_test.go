@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,9 +55,8 @@ func TestMessage_IsOfUSB(t *testing.T) {
 		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1": false, // cut short
 		"": false,
 	} {
-		if got := ofUSB([]byte(strings.ReplaceAll(message, " ", "\x00"))); got != want {
-			t.Errorf("%q is a kick: %t", message, got)
-		}
+		test.Eq(t, want, ofUSB([]byte(strings.ReplaceAll(message, " ", "\x00"))),
+			test.Sprintf("%q is a kick", message))
 	}
 }
 
@@ -113,9 +114,7 @@ func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	for _, want := range want {
 		select {
 		case got := <-told:
-			if got != want {
-				t.Errorf("it told %s, want %s", got, want)
-			}
+			test.Eq(t, want, got, test.Sprint("it told"))
 		case <-time.After(soon):
 			t.Fatalf("it did not tell %s", want)
 		}
@@ -154,9 +153,7 @@ func TestListen_EndsWithContext(t *testing.T) {
 		if saySo(t) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if len(kicks) > 0 {
-			t.Error("what is not of USB was a kick")
-		}
+		test.False(t, len(kicks) > 0, test.Sprint("what is not of USB was a kick"))
 		cancel()
 		select {
 		case err := <-ended:
@@ -167,9 +164,8 @@ func TestListen_EndsWithContext(t *testing.T) {
 			t.Fatal("it goes on without its context")
 		}
 	}
-	if now := openDescriptors(t); now > descriptors {
-		t.Errorf("%d descriptors have become %d", descriptors, now)
-	}
+	now := openDescriptors(t)
+	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
 	// a goroutine that has sent its last takes a moment to end
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if runtime.NumGoroutine() <= goroutines {
@@ -259,12 +255,8 @@ func TestListen_IgnoresOtherProcesses(t *testing.T) {
 	socket.SetReadDeadline(time.Now().Add(soon))
 	for range 100 { // others of the kernel may come in between
 		message, err := receive(conn, make([]byte, messageSize), func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(message) == text {
-			t.Fatal("taken for the kernel's")
-		}
+		must.NoError(t, err)
+		must.NotEq(t, text, string(message), must.Sprint("taken for the kernel's"))
 		if message == nil {
 			return
 		}
@@ -275,9 +267,7 @@ func TestListen_IgnoresOtherProcesses(t *testing.T) {
 func opened(t *testing.T) *os.File {
 	t.Helper()
 	socket, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { socket.Close() })
 	return socket
 }
@@ -294,8 +284,6 @@ func within(t *testing.T, what string, kicks <-chan struct{}) {
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return len(entries)
 }

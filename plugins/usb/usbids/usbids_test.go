@@ -5,6 +5,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -38,9 +41,7 @@ func TestNames_Lookup(t *testing.T) {
 			{Vendor: 0x1a6e, Product: 0x089a}: "|",
 		} {
 			vendor, product := n.Lookup(id)
-			if got := vendor + "|" + product; got != want {
-				t.Errorf("%s is %q, want %q", id, got, want)
-			}
+			test.Eq(t, want, vendor+"|"+product, test.Sprint(id))
 		}
 		delete(root, "usr/share/misc/usb.ids") // the second time it must know
 	}
@@ -49,14 +50,13 @@ func TestNames_Lookup(t *testing.T) {
 func TestNames_ReadFirstTable(t *testing.T) {
 	id := sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
 	root := fstest.MapFS{}
-	if vendor, product := New(root).Lookup(id); vendor != "" || product != "" {
-		t.Errorf("without a table it is %q, %q", vendor, product)
-	}
+	vendor, product := New(root).Lookup(id)
+	must.Eq(t, "", vendor, must.Sprint("without a table it"))
+	test.Eq(t, "", product, test.Sprint("without a table it"))
 	for _, name := range []string{"var/lib/usbutils/usb.ids", "usr/share/misc/usb.ids", "usr/share/hwdata/usb.ids"} {
 		root[name] = &fstest.MapFile{Data: []byte("10c4  " + name + "\n")}
-		if vendor, _ := New(root).Lookup(id); vendor != name {
-			t.Errorf("%q was read instead of %q", vendor, name)
-		}
+		vendor, _ := New(root).Lookup(id)
+		test.Eq(t, name, vendor, test.Sprintf("%q was read instead of", vendor))
 	}
 }
 
@@ -65,13 +65,12 @@ func TestNames_AreOfTheHost(t *testing.T) {
 	n := New(fstest.MapFS{"usr/share/hwdata/usb.ids": {Data: []byte(table + strings.Repeat("x\n", 10) +
 		"1a6e  Global Unichip Corp.\n\t089a  Coral\n")}})
 	// one that came after 2017, and one that no table has: no "unknown(…)"
-	if vendor, product := n.Lookup(sysfs.ID{Vendor: 0x1a6e, Product: 0x089a}); vendor != "Global Unichip Corp." ||
-		product != "Coral" {
-		t.Errorf("got %q, %q", vendor, product)
-	}
-	if vendor, product := n.Lookup(sysfs.ID{Vendor: 0xffff, Product: 0xffff}); vendor != "" || product != "" {
-		t.Errorf("got %q, %q", vendor, product)
-	}
+	vendor, product := n.Lookup(sysfs.ID{Vendor: 0x1a6e, Product: 0x089a})
+	must.Eq(t, "Global Unichip Corp.", vendor)
+	test.Eq(t, "Coral", product)
+	vendor, product = n.Lookup(sysfs.ID{Vendor: 0xffff, Product: 0xffff})
+	must.Eq(t, "", vendor)
+	test.Eq(t, "", product)
 	// what groups are named after has no slash and is not shared by two products
 	if a, b := (sysfs.ID{Vendor: 0x0457, Product: 0x0150}), (sysfs.ID{Vendor: 0x0457,
 		Product: 0x0151}); a.String() == b.String() || strings.Contains(a.String(), "/") {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -35,9 +36,9 @@ func TestDocument_FillsTheTable(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if again, err := fill(got, map[string]schema.Described{"x": described}); err != nil || string(again) != text {
-			t.Errorf("%q: again: %q, %v", page, again, err)
-		}
+		again, err := fill(got, map[string]schema.Described{"x": described})
+		must.NoError(t, err, must.Sprintf("%q: again: %q", page, again))
+		test.Eq(t, text, string(again), test.Sprintf("%q: again: %q", page, again))
 	}
 }
 
