@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 //go:build mage
 
 // Outrider: plugins for HashiCorp Nomad, and a lab that runs them. Start with: go tool mage lab:up

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package lab is the developer's Nomad with every plugin of this repository
 // loaded, in one command: what `mage lab:up` and its companions do.
 package lab

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 package lab
 
 // The magefile is a program of its own: these tests use it as a user does.

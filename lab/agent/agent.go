@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package agent runs private Nomad agents: server and client in one process,
 // with their own directories and loopback ports, so that a lab, a test and a
 // benchmark can be up on one machine at once and never meet.

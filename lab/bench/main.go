@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command bench compares exec-lite with Nomad's own raw_exec, and python with a bare
 // interpreter and with environments made by hand, in one run and on one agent, and
 // prints the ratios:

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package build makes the plugin binaries: first the supervisor, which is
 // embedded, then each plugin. What is up to date is left to the go command.
 package build

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package check runs what has to hold before a change goes in: the linters and the tests of
 // every module, with the end-to-end tests.
 package check

@@ -1,4 +1,7 @@
 #!/bin/sh
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # Runs a command as root where its mistakes do no harm: in PID, mount and cgroup namespaces of
 # its own, with cgroups of its own as the only ones, and with nothing writable but WRITABLE, a
 # new /tmp and /run. When the command ends, so do all processes that it started.

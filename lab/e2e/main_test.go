@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package e2e runs jobs on real Nomad agents, with the plugin binaries as they
 // are released.
 //

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package image finds or makes the lab's container image: Debian with what tasks
 // and people want to find in it. Nomad and the plugins are not part of it; they are
 // copied into each container.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package newplugin makes a new plugin of this repository: a module that builds, passes
 // its tests, and is loaded by the next lab.
 package newplugin

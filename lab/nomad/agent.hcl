@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # What an agent in a container needs; files with a later name win.
 data_dir   = "/var/lib/nomad"
 plugin_dir = "/usr/local/lib/nomad/plugins"

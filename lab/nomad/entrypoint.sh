@@ -1,4 +1,7 @@
 #!/bin/sh
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # Runs a Nomad agent that can be stopped, killed and started again while the
 # container, and the tasks in it, live on: while $HOLD exists the agent stays
 # down. An agent that ends by itself ends the container, as anywhere.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package nomad is a testcontainers module for HashiCorp Nomad: one agent that is
 // server and client, and runs tasks inside its container. It also finds, downloads
 // or builds the nomad program itself (Binary).

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package vm runs commands in a virtual machine that has Debian's kernel and this
 // machine's files: any program of this machine runs there, at its own path.
 //

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-driver-exec-lite runs processes under Nomad without a helper
 // process for each.
 package main

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command nomad-device-usb gives USB devices to tasks of Nomad, by name.
 package main
 

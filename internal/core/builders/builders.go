@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package builders reserves the user and group ids under which plugins build what tasks
 // use later, such as environments of packages. No driver runs a task under one of them,
 // since the task could change what is being built.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cgroup puts the processes of a task into control groups and asks the
 // kernel about them: limits, statistics, OOM kills, and killing a whole tree,
 // even if its processes tried to escape (double fork, setsid).

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package collector is the process that moves the output of tasks to their log files.
 // It is separate from the supervisor, since a file system that does not answer blocks
 // every thread that touches it, and a process with such a thread can't even be killed.

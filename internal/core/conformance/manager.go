@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package conformance has the tables of cases that every driver and every device
 // plugin must pass, and the parts of a Nomad agent that are needed to run them. It is
 // for tests, and for mage conformance; no plugin is linked with it.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package device implements Nomad's device plugin contract
 // (plugins/device/device.go, device.DevicePlugin) once, for every device plugin.
 // A plugin supplies an Instance, which lists devices and says what a task gets of

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package driver is the one implementation of Nomad's task driver contract
 // (plugins/drivers/driver.go, drivers.DriverPlugin). A driver plugin supplies a
 // Plugin: its name, its options, and how a task's configuration becomes a

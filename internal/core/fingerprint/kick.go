@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 package fingerprint
 
 // Kicker asks a loop for a probe. Kicks that come before the loop has taken the

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package fingerprint is the loop behind the Fingerprint call of driver and device
 // plugins. It probes at once, after a kick and periodically, and sends Nomad a value
 // only when it has changed.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package launch is one process start. It has two halves:
 //
 //   - Start and Process, for the supervisor: fork the launcher, hand it a Spec,

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package logs moves the output of tasks from FIFOs to rotated files that Nomad
 // finds: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
 //

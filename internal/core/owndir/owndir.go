@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package owndir opens directories that no other user can replace: only root and this
 // process's own user can, from which nothing can be protected anyway.
 //

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package plugin is the outermost layer of a plugin's binary: it serves a driver or a
 // device plugin to a Nomad agent, ends the process when no agent is left to serve, and
 // has the commands for a person who runs the binary in a terminal.

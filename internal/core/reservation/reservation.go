@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package reservation stores what a device plugin has reserved for a task in the task's
 // environment, and reads it back. Nomad calls a device plugin once for each task of an
 // allocation. It saves the environment of the answer, but loses the devices and mounts

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package schema makes one Go struct the only declaration of a plugin's options.
 // From it come the HCL specification that Nomad checks a configuration against
 // (plugins/shared/hclspec), the defaults, the decoded value, the validation with

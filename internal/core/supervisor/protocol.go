@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package supervisor is the process that starts the tasks of a plugin, outlives the plugin,
 // and records how the tasks ended. Package collector moves their output. One supervisor
 // serves all tasks of one plugin of one Nomad agent.

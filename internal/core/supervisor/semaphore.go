@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 package supervisor
 
 // semaphore bounds how many goroutines do something at once. Go gives each goroutine that waits in a system

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package task holds what the layers of a driver pass to each other: what to
 // run (Command), which process it became (Identity), how it ended (Exit), and
 // what is on disk about it (State). It imports the standard library only, since

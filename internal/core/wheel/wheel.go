@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package wheel makes Python wheels and source distributions for tests and benchmarks, and finds the uv that they build
 // environments with.
 package wheel

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package wire is how Outrider's own processes talk to each other: JSON values on a
 // unix stream socket, with file descriptors beside them (SCM_RIGHTS, unix(7)).
 package wire

@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # The demo's job. DRIVER, JOB and COUNT are filled in by it.
 job "JOB" {
   group "g" {

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command exec-lite shows the processes behind exec-lite's tasks, and that tasks live on
 // and exit codes stay exact when these are killed. It runs a Nomad agent of its own and
 // removes everything at the end: mage demo:exec-lite.

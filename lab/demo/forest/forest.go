@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package forest shows processes as `ps --forest` does, where there may be no ps.
 package forest
 

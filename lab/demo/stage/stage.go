@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package stage is what the demos have in common: a Nomad agent of their own, which is
 // removed at the end, and how they print.
 package stage

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command usb shows a USB stick that is plugged in, given to a task by name, pulled
 // out and plugged in again. The stick is simulated unless -id names one to be
 // plugged in by hand. It runs a Nomad agent of its own and removes everything at the

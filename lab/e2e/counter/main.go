@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command counter is a task for the end-to-end tests: it prints numbered lines,
 // so that a missing one or one too many shows, until it is told to end.
 package main

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command hostile is a task for the end-to-end tests that tries to become root: it
 // puts itself in the place of the loader of every program, in a mount namespace of its
 // own. Whoever enters that as root, and then executes a set-user-ID program, executes

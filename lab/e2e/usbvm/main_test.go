@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package usbvm runs jobs with USB devices of a real kernel, in a VM (package vm):
 // devices are plugged into it, real drivers are bound to them, tasks write to their
 // nodes, and the bytes come out at the other end.

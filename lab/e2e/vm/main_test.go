@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package vm_test tests on a kernel of its own (package vm) what this machine may
 // not have: cgroup v2 alone, and a reboot.
 package vm_test

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package cache is where downloaded and built things stay between runs, and how
 // programs that run at once share them.
 package cache

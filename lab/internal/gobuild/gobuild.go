@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package gobuild runs the go command's builds and reports their progress: with an empty
 // cache they take minutes.
 package gobuild

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package term prints for people: steps with their outcome, and tables. On a
 // terminal a step is one line that changes; elsewhere it is plain lines.
 package term

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command exec boots a VM and runs a command in it, on the caller's terminal if it
 // is one, with the caller's environment and directory. Without a command it is a
 // shell:

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package gadget plugs USB devices into the machine that it runs on, which is best
 // a VM of package vm: the kernel plays both the device (configfs, usb_gadget) and
 // the port that it is plugged into (dummy_hcd). All above is real: the kernel

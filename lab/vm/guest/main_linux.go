@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command guest is the first process of a VM of package vm: it makes the host's
 // files its root, mounts what a machine with systemd has mounted, and then runs
 // what the host asks for, until the host closes the port or is gone.

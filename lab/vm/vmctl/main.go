@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command vmctl is what a host runs in a VM of package vm to have a Nomad agent and
 // USB sticks there:
 //

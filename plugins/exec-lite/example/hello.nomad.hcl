@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # A first job: prints a few lines and ends.
 #   nomad job run hello.nomad.hcl     (or: mage lab:run plugins/exec-lite/example/hello.nomad.hcl)
 job "hello" {

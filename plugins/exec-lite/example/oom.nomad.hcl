@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # A task that wants more memory than it may have. Its events say so:
 #   nomad alloc status <id>   ->   OOM: killed at 32 MiB of memory
 # (on a node with cgroups; without, it ends well)

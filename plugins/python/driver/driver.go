@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package driver is the python driver: it turns a task's configuration into a command of an interpreter, in an
 // environment that has what the program requires.
 package driver

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package environment is a node's cache of virtual environments. An environment is built once, by a user of its own,
 // then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever one
 // of them is killed, no incomplete environment is used, and none is removed that a task uses.

@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # A program that ends with an exception. The traceback is in its output, as ever; what
 # it comes to is among the task's events, where Nomad and its web UI show it:
 #   nomad job run crash.nomad.hcl     (or: mage lab:run plugins/python/example/crash.nomad.hcl)

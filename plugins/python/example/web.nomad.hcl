@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # A web page, of a program that is written in the job itself. It needs nothing but
 # Python's own library, so there is no environment to build.
 #   nomad job run web.nomad.hcl      (or: mage lab:run plugins/python/example/web.nomad.hcl)

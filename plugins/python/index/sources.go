@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package index has all that concerns where Python packages come from: package indexes and pages of links, the hosts
 // that an installer may reach for them, the proxy that holds it to these, and the credentials that they want.
 package index

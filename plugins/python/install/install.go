@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package install makes virtual environments with uv or pip, run as their documentation says, in a sandbox: as a user
 // without other rights on the node, from nowhere but the indexes of the request.
 package install

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package interpreter finds the Python interpreters of a node, and chooses among them.
 package interpreter
 

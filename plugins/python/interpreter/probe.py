@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # Tells what an interpreter is, as one line of JSON. Python 3.4 must be able to read it.
 import sys, json, os, sysconfig
 

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package requirement reads what a program requires: lists, requirements files, projects, scripts and lock files. The
 // result is one canonical form, with nothing in it that an installer would look up elsewhere on the node.
 package requirement

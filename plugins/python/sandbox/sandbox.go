@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sandbox runs programs that are not trusted, such as installers and candidates for interpreters, where they
 // can change only the directories that they are given.
 package sandbox

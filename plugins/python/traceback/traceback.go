@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place,
 // a fatal error of the interpreter, or the complaint of a command line parser.
 package traceback

@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # One stick of several that are equal, by its id. "nomad-device-usb list" prints it,
 # and so does "nomad node status -verbose -self".
 #

@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 # A serial stick: prints what the task got, writes a line, and reads the answer.
 #   mage lab:up -usb=sim
 #   mage lab:run plugins/usb/example/serial.nomad.hcl

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package libusb asks libusb, through gousb, which devices there are. It opens
 // none: what is needed is in the descriptors, which the kernel has in memory, while
 // opening wakes a device and takes it from who uses it.

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package match decides which device belongs to which block of the
 // configuration, and under which id it is published.
 package match

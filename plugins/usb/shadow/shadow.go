@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package shadow makes device nodes for tasks. The kernel's own nodes disappear when the
 // device is unplugged, come back with other numbers, and belong to root. Those of this
 // package keep their paths, follow the numbers, and have the owner and mode that a task

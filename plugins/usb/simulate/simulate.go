@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package simulate plugs USB sticks into a directory that stands for /, for as long
 // as a process holds them: what sysfs and /dev have of a stick, with a
 // pseudo-terminal for each of its nodes. It needs neither root nor a kernel with

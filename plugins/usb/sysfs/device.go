@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package sysfs reads what the kernel says of USB devices in /sys, and of the
 // nodes that their drivers made in /dev. It opens no device.
 package sysfs

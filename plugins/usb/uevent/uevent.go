@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package uevent receives the kernel's events about USB devices that are plugged in or
 // out, and udev's events when it has processed them.
 package uevent

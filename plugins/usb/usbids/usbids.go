@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package usbids looks names of vendors and products up in the system's table
 // (http://www.linux-usb.org/usb.ids), where one is installed.
 package usbids

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Command conformance runs the table of package conformance on the binary of a driver
 // plugin, and prints how each case ends: mage conformance bin/nomad-driver-exec-lite.
 package main

@@ -1,3 +1,6 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 // Package schematest keeps documentation pages equal to the code that they show: the
 // tables of options, and examples.
 package schematest

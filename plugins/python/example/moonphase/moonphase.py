@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 """The phase of the moon on a date, from the mean length of a lunation (right to about half a day)."""
 
 from math import cos, pi
