@@ -133,7 +133,7 @@ func Bench(ctx context.Context) error {
 	return lab.RunProgram(ctx, "./lab/bench")
 }
 
-// Runs the contract of drivers on a driver's binary (-task='{"command": "SCRIPT"}').
+// Runs the driver contract on a plugin's binary (-task='{"command": "SCRIPT"}').
 func Conformance(ctx context.Context, plugin string, task, config *string) error {
 	return lab.RunProgram(ctx, "./internal/core/cmd/conformance", "-task="+value(task), "-config="+value(config), plugin)
 }

@@ -191,7 +191,7 @@ func TestNomad_RefusesMistakes(t *testing.T) {
 		`1624`)
 }
 
-func TestNomad_ScansLeakNothing(t *testing.T) {
+func TestUSB_ScansLeakNothing(t *testing.T) {
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
 	for port := range 4 {
 		m.plug("10c4:ea60", fmt.Sprint(port), fmt.Sprintf("1-%d", port+1))
