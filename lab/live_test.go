@@ -170,7 +170,8 @@ func TestLab_FromUpToDown(t *testing.T) {
 	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "there are: ",
 		test.Sprint("stop of a job that is not there"))
 
-	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")), "missing drivers (1 node); driver no_such_driver is not in this lab",
+	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")),
+		"missing drivers (1 node); driver no_such_driver is not in this lab",
 		test.Sprint("a job without a place"))
 
 	interrupted, interrupt := context.WithCancel(ctx)

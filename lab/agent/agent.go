@@ -27,6 +27,7 @@ import (
 // Runtime is what the agent runs in.
 type Runtime string
 
+// The runtimes.
 const (
 	Auto      Runtime = "auto"      // a container if Docker answers, otherwise the host
 	Host      Runtime = "host"      // a process of this machine

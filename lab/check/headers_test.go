@@ -15,7 +15,8 @@ import (
 )
 
 // A header comes first, or after the line that names a script's interpreter.
-var header = regexp.MustCompile(`^(#!.*\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
+var header = regexp.MustCompile(
+	`^(#!.*\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
 
 func TestHeaders_EverySourceFileNamesItsLicence(t *testing.T) {
 	files := 0

@@ -24,6 +24,7 @@ const Version = "1.11.3"
 // Origin is where a Nomad binary came from.
 type Origin string
 
+// The origins, in the order in which they are tried.
 const (
 	FromEnv     Origin = "NOMAD_BIN"
 	FromPath    Origin = "PATH"

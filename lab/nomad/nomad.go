@@ -238,11 +238,14 @@ func (c *Container) Client() (*api.Client, error) {
 	return cl, nil
 }
 
-// DataDir, PluginDir and StateDir are directories in the container: Nomad's
-// data_dir and plugin_dir, and one for plugins' own state.
-func (c *Container) DataDir() string   { return dataDir }
+// DataDir is Nomad's data_dir in the container.
+func (c *Container) DataDir() string { return dataDir }
+
+// PluginDir is Nomad's plugin_dir in the container.
 func (c *Container) PluginDir() string { return pluginDir }
-func (c *Container) StateDir() string  { return stateDir }
+
+// StateDir is the directory in the container for state of the plugins.
+func (c *Container) StateDir() string { return stateDir }
 
 // Output runs a command in the container and returns what it prints. A command
 // that fails is an error.

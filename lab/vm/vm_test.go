@@ -80,8 +80,9 @@ func TestVM_Commands(t *testing.T) {
 func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(file, []byte("of the host"), 0o644))
-	test.Eq(t, "of the hostchanged", run(t, v, fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new",
-		file)),
+	test.Eq(t, "of the hostchanged", run(t, v,
+		fmt.Sprintf("cat %[1]s; echo changed > %[1]s; cat %[1]s; echo new > %[1]s.new",
+			file)),
 		test.Sprint("the VM reads"))
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of the host" {
 		t.Errorf("the host reads %q, %v", b, err)

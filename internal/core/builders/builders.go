@@ -21,7 +21,10 @@ import (
 // First to Last are the user and group ids of builders on every node. They are outside of Nomad's dynamic users
 // (80000 to 89999), of systemd's ids (60001 to 60513, 61184 to 65519, 65534) and of subordinate ids (from 100000,
 // subuid(5)).
-const First, Last = 79900, 79999
+const (
+	First = 79900
+	Last  = 79999
+)
 
 // Dir is where Declare records further ids, for all drivers of a node. Only root can write there.
 const Dir = "/run/outrider/builders"

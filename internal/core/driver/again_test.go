@@ -34,7 +34,8 @@ func (a *agent) onceTask(change ...func(*drivers.TaskConfig)) *onceTask {
 	must.NoError(a.t, os.Chmod(a.state, 0o755))
 	must.NoError(a.t, os.WriteFile(lines, nil, 0o666))
 	must.NoError(a.t, os.Chmod(lines, 0o666))
-	script := "echo x >> " + lines + "; echo first; echo first >&2; while [ ! -e " + lines + ".go ]; do sleep 0.01; done; echo last; exit 7"
+	script := "echo x >> " + lines + "; echo first; echo first >&2; while [ ! -e " + lines +
+		".go ]; do sleep 0.01; done; echo last; exit 7"
 	return &onceTask{a: a, lines: lines, script: script, cfg: a.shell(script, "", change...)}
 }
 
@@ -140,10 +141,20 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 			must.NoError(t, err)
 			a.restart()
 		}, same},
-		"it was recovered":                   {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must.NoError(t, a.RecoverTask(th)) }, same},
-		"it was recovered by another plugin": {func(t *testing.T, a *agent, th *drivers.TaskHandle) { a.restart(); must.NoError(t, a.RecoverTask(th)) }, same},
-		"it was stopped":                     {func(t *testing.T, a *agent, th *drivers.TaskHandle) { must.NoError(t, a.StopTask(th.Config.ID, 0, "")) }, same},
-		"the configuration changed":          {nil, config(`kill_mode = "all"`)},
+		"it was recovered": {func(t *testing.T, a *agent,
+			th *drivers.TaskHandle) {
+			must.NoError(t, a.RecoverTask(th))
+		}, same},
+		"it was recovered by another plugin": {func(t *testing.T, a *agent,
+			th *drivers.TaskHandle) {
+			a.restart()
+			must.NoError(t, a.RecoverTask(th))
+		}, same},
+		"it was stopped": {func(t *testing.T, a *agent,
+			th *drivers.TaskHandle) {
+			must.NoError(t, a.StopTask(th.Config.ID, 0, ""))
+		}, same},
+		"the configuration changed": {nil, config(`kill_mode = "all"`)},
 		"a limit changed": {nil, with(func(c *drivers.TaskConfig) {
 			c.Resources.NomadResources.Memory.MemoryMB = 64
 		})},
@@ -154,7 +165,10 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 				c.Resources.NomadResources.Memory.MemoryMB = 64
 			}
 		})},
-		"its output is discarded now": {nil, with(func(c *drivers.TaskConfig) { c.StdoutPath, c.StderrPath = os.DevNull, os.DevNull })},
+		"its output is discarded now": {nil, with(func(c *drivers.TaskConfig) {
+			c.StdoutPath, c.StderrPath = os.DevNull,
+				os.DevNull
+		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := start(t, nil)

@@ -64,7 +64,8 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which holds the pipe
 		u := &slowUser{wait: 3 * time.Second}
 		// less than a pipe holds: the command ends before
-		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
+		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID,
+			[]string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
 		n := u.got.Load()
 		test.Eq(t, 60_000, n, test.Sprintf("after %q: %d bytes of 60000", background, n))
 	}

@@ -73,7 +73,8 @@ func removeLeaves() {
 		return
 	}
 	for _, p := range task.Descendants(table, os.Getpid()) {
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); strings.HasPrefix(string(line), "outrider-supervisor\x00") {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); strings.HasPrefix(string(line),
+			"outrider-supervisor\x00") {
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 	}
@@ -446,7 +447,8 @@ func (a *agent) nothingLeft() {
 		return
 	}
 	parent := filepath.Base(filepath.Dir(a.share))
-	for _, dir := range []string{filepath.Join(a.cgroup.Unified, parent), filepath.Join(a.cgroup.Root, "systemd", parent)} {
+	for _, dir := range []string{filepath.Join(a.cgroup.Unified, parent),
+		filepath.Join(a.cgroup.Root, "systemd", parent)} {
 		if _, err := os.Stat(dir); err == nil && a.cgroup.Unified != "" {
 			t.Errorf("cgroup %s is left", dir)
 		}

@@ -156,7 +156,8 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 	th := wire(t, a.run(cfg))
 	must.False(t, early, must.Sprintf("%q was there before the task: %v", dir, early))
 	test.True(t, filepath.IsAbs(dir), test.Sprintf("%q was there before the task: %v", dir, early))
-	for _, when := range []string{"while it runs", "after a restart of the plugin", "after its end", "after its end and a restart"} {
+	for _, when := range []string{"while it runs", "after a restart of the plugin", "after its end",
+		"after its end and a restart"} {
 		if strings.Contains(when, "restart") {
 			a.restart()
 			test.True(t, isThere(dir), test.Sprintf("it is gone between two plugins, %s", when))
@@ -486,7 +487,8 @@ func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
 			test.ErrorIs(t, await(t, "the end of the start", started), context.Canceled)
 			done()
 			if len(sleepers(m)) > 0 || isThere(dir) || len(a.driver.handles) > 0 || len(a.driver.calls) > 0 {
-				t.Errorf("processes %v, state %v, handles %v, calls %v", sleepers(m), isThere(dir), a.driver.handles, a.driver.calls)
+				t.Errorf("processes %v, state %v, handles %v, calls %v", sleepers(m), isThere(dir), a.driver.handles,
+					a.driver.calls)
 			}
 		})
 	}

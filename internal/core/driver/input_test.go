@@ -28,24 +28,29 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 		change func(*drivers.TaskConfig)
 		want   string
 	}{
-		"empty command":           {`command = ""`, nil, "command is empty"},
-		"no command":              {``, nil, "command is empty"},
-		"missing binary":          {`command = "/no/such/program"`, nil, "/no/such/program"},
-		"binary not in PATH":      {`command = "no-such-program"`, nil, "no-such-program"},
-		"not executable":          {fmt.Sprintf("command = %q", file), nil, "plain"},
-		"a directory":             {`command = "/tmp"`, nil, "/tmp"},
-		"no such user":            {`command = "/bin/true"`, user("nobody-here"), `user "nobody-here" does not exist on this node`},
-		"no such group":           {`command = "/bin/true"`, user("nobody:no-group-here"), `group "no-group-here" does not exist on this node`},
-		"no such extra group":     {"command = \"/bin/true\"\ngroups = [\"no-group-here\"]", nil, `group "no-group-here" does not exist on this node`},
-		"user id out of range":    {`command = "/bin/true"`, user("4294967295"), "4294967295"},
-		"missing work_dir":        {"command = \"/bin/true\"\nwork_dir = \"/no/such/dir\"", nil, "/no/such/dir"},
-		"relative work_dir":       {"command = \"/bin/true\"\nwork_dir = \"nodir\"", nil, "nodir"},
-		"work_dir is a file":      {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", file), nil, "plain"},
-		"unreadable work_dir":     {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", locked), user("nobody"), "locked"},
-		"unknown ulimit":          {"command = \"/bin/true\"\nulimit { nofiles = \"10\" }", nil, `ulimit "nofiles" is not known`},
-		"ulimit is no number":     {"command = \"/bin/true\"\nulimit { nofile = \"many\" }", nil, `nofile = "many"`},
-		"negative ulimit":         {"command = \"/bin/true\"\nulimit { nofile = \"-5\" }", nil, `nofile = "-5"`},
-		"ulimit soft above hard":  {"command = \"/bin/true\"\nulimit { nofile = \"10:5\" }", nil, "soft limit above the hard one"},
+		"empty command":      {`command = ""`, nil, "command is empty"},
+		"no command":         {``, nil, "command is empty"},
+		"missing binary":     {`command = "/no/such/program"`, nil, "/no/such/program"},
+		"binary not in PATH": {`command = "no-such-program"`, nil, "no-such-program"},
+		"not executable":     {fmt.Sprintf("command = %q", file), nil, "plain"},
+		"a directory":        {`command = "/tmp"`, nil, "/tmp"},
+		"no such user": {`command = "/bin/true"`, user("nobody-here"),
+			`user "nobody-here" does not exist on this node`},
+		"no such group": {`command = "/bin/true"`, user("nobody:no-group-here"),
+			`group "no-group-here" does not exist on this node`},
+		"no such extra group": {"command = \"/bin/true\"\ngroups = [\"no-group-here\"]", nil,
+			`group "no-group-here" does not exist on this node`},
+		"user id out of range": {`command = "/bin/true"`, user("4294967295"), "4294967295"},
+		"missing work_dir":     {"command = \"/bin/true\"\nwork_dir = \"/no/such/dir\"", nil, "/no/such/dir"},
+		"relative work_dir":    {"command = \"/bin/true\"\nwork_dir = \"nodir\"", nil, "nodir"},
+		"work_dir is a file":   {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", file), nil, "plain"},
+		"unreadable work_dir":  {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", locked), user("nobody"), "locked"},
+		"unknown ulimit": {"command = \"/bin/true\"\nulimit { nofiles = \"10\" }", nil,
+			`ulimit "nofiles" is not known`},
+		"ulimit is no number": {"command = \"/bin/true\"\nulimit { nofile = \"many\" }", nil, `nofile = "many"`},
+		"negative ulimit":     {"command = \"/bin/true\"\nulimit { nofile = \"-5\" }", nil, `nofile = "-5"`},
+		"ulimit soft above hard": {"command = \"/bin/true\"\nulimit { nofile = \"10:5\" }", nil,
+			"soft limit above the hard one"},
 		"umask is not octal":      {"command = \"/bin/true\"\numask = \"0999\"", nil, `umask "0999"`},
 		"umask is a word":         {"command = \"/bin/true\"\numask = \"none\"", nil, `umask "none"`},
 		"kill_mode":               {"command = \"/bin/true\"\nkill_mode = \"some\"", nil, "kill_mode"},
@@ -78,7 +83,8 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 		test.False(t, len(text) > 300, test.Sprintf("%s: got %q, want %q in it", name, text, c.want))
 		_, err = a.InspectTask(cfg.ID)
 		test.Error(t, err, test.Sprintf("%s: the task is known", name))
-		if _, err := os.Stat(filepath.Join(a.cgroup.Unified, filepath.Base(filepath.Dir(a.share)), cfg.AllocID+".web")); err == nil && a.cgroup.Unified != "" {
+		if _, err := os.Stat(filepath.Join(a.cgroup.Unified, filepath.Base(filepath.Dir(a.share)), cfg.AllocID+
+			".web")); err == nil && a.cgroup.Unified != "" {
 			t.Errorf("%s: its cgroup is left", name)
 		}
 	}
@@ -112,7 +118,8 @@ func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run tasks as others")
 	}
-	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4", "denied_envvars": []string{"SECRET*", "TOKEN"}})
+	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4",
+		"denied_envvars": []string{"SECRET*", "TOKEN"}})
 	for user, want := range map[string]string{
 		"": "user id 0 is not allowed", "root": "user id 0 is not allowed", "5": "user id 5 is not allowed",
 		"nobody:4": "group id 4 is not allowed", "nobody": "",

@@ -122,11 +122,13 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 	}{
 		"default signal is SIGINT": {"trap 'exit 3' INT; echo r; " + loop, "", "", never, 0, 3},
 		"the job's signal":         {"trap 'exit 4' USR2; echo r; " + loop, "SIGUSR2", "", never, 0, 4},
-		"deaf to it":               {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 300 * time.Millisecond, 300 * time.Millisecond, 137},
-		"no time at all":           {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 0, 0, 137},
-		"unknown signal":           {"trap 'exit 3' INT; echo r; " + loop, "SIGWHAT", "", never, 0, 3},
-		"stopped process":          {"echo r; kill -STOP $$", "SIGTERM", "", 200 * time.Millisecond, 0, 137},
-		"whole group":              {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; echo r; " + loop + ") & wait", "SIGTERM", `kill_mode = "group"`, never, 0, 6},
+		"deaf to it": {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 300 * time.Millisecond,
+			300 * time.Millisecond, 137},
+		"no time at all":  {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 0, 0, 137},
+		"unknown signal":  {"trap 'exit 3' INT; echo r; " + loop, "SIGWHAT", "", never, 0, 3},
+		"stopped process": {"echo r; kill -STOP $$", "SIGTERM", "", 200 * time.Millisecond, 0, 137},
+		"whole group": {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; echo r; " + loop + ") & wait",
+			"SIGTERM", `kill_mode = "group"`, never, 0, 6},
 	} {
 		m := mark()
 		cfg := a.shell("setsid -f sleep "+m+"; "+c.script, c.options)
@@ -267,7 +269,8 @@ func TestExecTask_RunsACommand(t *testing.T) {
 		t.Errorf("of much output: %d bytes, %v", len(r.Stdout), err)
 	}
 	m := mark()
-	if _, err = a.ExecTask(cfg.ID, []string{"sleep", m}, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "did not end within") {
+	if _, err = a.ExecTask(cfg.ID, []string{"sleep", m}, 100*time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "did not end within") {
 		t.Errorf("timeout: got %v", err)
 	}
 	eventually(t, "what took too long is gone", func() bool { return len(sleepers(m)) == 0 })
@@ -362,7 +365,8 @@ func TestTaskStats_AreComplete(t *testing.T) {
 	var cpu *drivers.CpuStats
 	var mem *drivers.MemoryStats
 	var pids int
-	for end := time.After(time.Minute); cpu == nil || cpu.Percent <= 0 || cpu.TotalTicks <= 0 || mem.RSS == 0 && mem.Usage == 0 || pids != 2; {
+	for end := time.After(time.Minute); cpu == nil || cpu.Percent <= 0 || cpu.TotalTicks <= 0 || mem.RSS == 0 &&
+		mem.Usage == 0 || pids != 2; {
 		select {
 		case u := <-ch:
 			cpu, mem, pids = u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats, len(u.Pids)

@@ -41,7 +41,8 @@ func TestStartTask_RefusesBuildersIDs(t *testing.T) {
 			a.destroy(cfg.ID)
 		}
 		// An id that is not in canonical form may also be refused as none.
-		if err == nil || !strings.Contains(err.Error(), "builds what tasks") && !strings.Contains(c.user, "0079999") && !strings.HasPrefix(c.user, "0") {
+		if err == nil || !strings.Contains(err.Error(), "builds what tasks") && !strings.Contains(c.user, "0079999") &&
+			!strings.HasPrefix(c.user, "0") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -72,7 +72,8 @@ func TestDevices_AreInTheTask(t *testing.T) {
 	}
 	mounts := []*drivers.MountConfig{{HostPath: dir, TaskPath: "/dev/bus/usb", Readonly: true}}
 	const script = `pwd; stat -L -c %t:%T /dev/zigbee/tty /dev/serial/by-id/usb-stick-if00; cat /dev/bus/usb/file; touch /dev/bus/usb/new 2>&1 | grep -c Read-only; echo x > /dev/zigbee/tty && echo written`
-	cfg := a.shell(script+"; exec sleep 1000", "", reserve(devices, mounts), func(c *drivers.TaskConfig) { c.User = "nobody:4242" })
+	cfg := a.shell(script+"; exec sleep 1000", "", reserve(devices, mounts),
+		func(c *drivers.TaskConfig) { c.User = "nobody:4242" })
 	want := cfg.TaskDir().Dir + "\n1:5\n1:5\nmounted1\nwritten\n"
 	th := a.run(cfg)
 	eventually(t, "the task has said all", func() bool { return strings.HasSuffix(a.output(cfg), "written\n") })
@@ -145,7 +146,8 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 			env[name] = value
 		}
 	}
-	said := reserve([]*drivers.DeviceConfig{{HostPath: host, TaskPath: "/dev/zigbee/tty", Permissions: "rw"}}, []*drivers.MountConfig{{HostPath: dir, TaskPath: "/dev/bus/usb", Readonly: true}})
+	said := reserve([]*drivers.DeviceConfig{{HostPath: host, TaskPath: "/dev/zigbee/tty", Permissions: "rw"}},
+		[]*drivers.MountConfig{{HostPath: dir, TaskPath: "/dev/bus/usb", Readonly: true}})
 	const script = `readlink /dev/zigbee/tty /dev/zwave/tty; cat /dev/bus/usb/file; grep -c " /dev/bus/usb " /proc/self/mountinfo`
 	for name, c := range map[string]struct {
 		change func(*drivers.TaskConfig)
@@ -163,7 +165,10 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 		out, _ := a.result(a.shell(script, "", c.change))
 		test.Eq(t, c.want, out, test.Sprint(name))
 	}
-	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DeviceEnv = map[string]string{reservation.Prefix + "00000000": "{"} })
+	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) {
+		c.DeviceEnv = map[string]string{reservation.Prefix +
+			"00000000": "{"}
+	})
 	_, _, err := a.StartTask(cfg)
 	test.ErrorContains(t, err, reservation.Prefix+"00000000 is not a reservation",
 		test.Sprint("one that can't be read"))
@@ -174,7 +179,8 @@ func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
 	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{
 		{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
 	}, nil))
-	if _, _, err := a.StartTask(cfg); err == nil || !strings.Contains(err.Error(), `devices "/dev/null" and "/dev/zero" are both to be at "/dev/zigbee/tty" in the task`) || structs.IsRecoverable(err) {
+	if _, _, err := a.StartTask(cfg); err == nil ||
+		!strings.Contains(err.Error(), `devices "/dev/null" and "/dev/zero" are both to be at "/dev/zigbee/tty" in the task`) || structs.IsRecoverable(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -185,14 +191,17 @@ func TestDevices_MissingIsRecoverable(t *testing.T) {
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
 		cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: path}}, nil))
 		_, _, err := a.StartTask(cfg)
-		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" is not there: is it plugged?`) || !structs.IsRecoverable(err) {
+		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" is not there: is it plugged?`) ||
+			!structs.IsRecoverable(err) {
 			t.Errorf("at %s: got %v", path, err)
 		}
 		_, err = a.InspectTask(cfg.ID)
 		test.Error(t, err, test.Sprint("the task is known"))
 	}
-	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/null", TaskPath: "/dev/../etc/passwd"}}, nil))
-	if _, _, err := a.StartTask(cfg); err == nil || structs.IsRecoverable(err) || !strings.Contains(err.Error(), `has ".." in it`) {
+	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/null", TaskPath: "/dev/../etc/passwd"}},
+		nil))
+	if _, _, err := a.StartTask(cfg); err == nil || structs.IsRecoverable(err) ||
+		!strings.Contains(err.Error(), `has ".." in it`) {
 		t.Errorf("what no plugging in can help: %v", err)
 	}
 }
@@ -206,8 +215,10 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	defer cancel()
 	events, err := a.TaskEvents(ctx)
 	must.NoError(t, err)
-	cfg := a.task("command = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 $USB_ZIGBEE_TTY $USB_BUS $OTHER; head -c 2 $0; exec sleep 1000\", \"/dev/zigbee/tty\"]",
-		reserve([]*drivers.DeviceConfig{{HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/null", TaskPath: "/dev/null"}},
+	cfg := a.task("command = \"/bin/sh\"\nargs = [\"-c\", \"echo $0 $USB_ZIGBEE_TTY $USB_BUS $OTHER; head -c 2 $0; "+
+		"exec sleep 1000\", \"/dev/zigbee/tty\"]",
+		reserve([]*drivers.DeviceConfig{{HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
+			{HostPath: "/dev/null", TaskPath: "/dev/null"}},
 			[]*drivers.MountConfig{{HostPath: "/dev/nomad-usb/1/bus", TaskPath: "/dev/bus/usb"}}),
 		func(c *drivers.TaskConfig) {
 			c.Env["USB_ZIGBEE_TTY"], c.Env["USB_BUS"], c.Env["OTHER"] = "/dev/zigbee/tty", "/dev/bus/usb", "/dev/zigbee/tty0"
@@ -229,8 +240,10 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
 
-	cfg = a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: "/dev/zigbee/tty"}}, nil))
-	if _, _, err := a.StartTask(cfg); err == nil || !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "is it plugged?") {
+	cfg = a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: "/dev/zigbee/tty"}},
+		nil))
+	if _, _, err := a.StartTask(cfg); err == nil || !structs.IsRecoverable(err) ||
+		!strings.Contains(err.Error(), "is it plugged?") {
 		t.Errorf("unplugged: %v", err)
 	}
 }

@@ -26,12 +26,14 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 		limits cgroup.Limits
 		want   []string
 	}{
-		"nothing":       {group: all, limits: limits},
-		"no cgroup":     {group: cgroup.Group{Mode: cgroup.None}, limits: limits}, // said of all at once
-		"agent's own":   {cfg: drivers.TaskConfig{Env: map[string]string{"AGENTS_OWN": "x", "HOME": "/"}}, group: all},
-		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{}, NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
+		"nothing":     {group: all, limits: limits},
+		"no cgroup":   {group: cgroup.Group{Mode: cgroup.None}, limits: limits}, // said of all at once
+		"agent's own": {cfg: drivers.TaskConfig{Env: map[string]string{"AGENTS_OWN": "x", "HOME": "/"}}, group: all},
+		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{},
+			NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
 		"dns": {
-			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Options: []string{"edns0"}}}, group: all,
+			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"},
+				Options: []string{"edns0"}}}, group: all,
 			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's or its network's: ` +
 				`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`},
 		},
@@ -47,9 +49,11 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 			want: []string{`resources { memory, cores } has no effect: this node's cgroups have no controller for it; ` +
 				`enable it in the kernel, or constrain the job to other nodes`},
 		},
-		"no limits": {group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"freezer": "/x"}}, limits: cgroup.Limits{MemoryMax: -1}},
+		"no limits": {group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"freezer": "/x"}},
+			limits: cgroup.Limits{MemoryMax: -1}},
 		"env": {
-			cfg:   drivers.TaskConfig{Env: map[string]string{"NOMAD_SECRET_DIR": "/x", "SECRET_B": "", "SECRET_A": "1", "HOME": "/", "AGENTS_OWN": "y"}},
+			cfg: drivers.TaskConfig{Env: map[string]string{"NOMAD_SECRET_DIR": "/x", "SECRET_B": "", "SECRET_A": "1",
+				"HOME": "/", "AGENTS_OWN": "y"}},
 			group: all,
 			want:  []string{`env { AGENTS_OWN, SECRET_A, SECRET_B } has no effect: the operator denies it to tasks of this node (denied_envvars)`},
 		},

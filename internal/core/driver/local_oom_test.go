@@ -46,7 +46,8 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)
-	eventually(t, "a later event is heard", func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
+	eventually(t, "a later event is heard",
+		func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
 	a.destroy(last.ID)
 	n := events.heard(cfg.ID, child)
 	test.Eq(t, 1, n, test.Sprintf("one kill is told %d times", n))

@@ -45,7 +45,8 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	// percentages are of the time between two samples, which is any on a busy machine
 	eventually(t, "both have been measured", func() bool {
 		usec += 9_000_000
-		must.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.stat"),
+			fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
 		u, err := s.sample(group, task.Identity{})
 		must.NoError(t, err)
 		own := u.Pids[strconv.Itoa(pid)]

@@ -28,7 +28,8 @@ func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
 			"extra group": func() (*account, error) { return resolveUser("nobody", []string{id}) },
 		} {
 			a, err := resolve()
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is neither a name nor an id", id)) || strings.Contains(err.Error(), "\n") {
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is neither a name nor an id", id)) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s %q: got %+v, %v", what, id, a, err)
 			}
 		}
@@ -98,7 +99,8 @@ func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 		for what, script := range map[string]string{
 			"user id":  "echo 'ann:x:" + id + ":5000::/home/ann:/bin/sh'",
 			"group id": "echo 'ann:x:5000:" + id + "::/home/ann:/bin/sh'",
-			"group":    `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; group) echo 'staff2:x:` + id + `:' ;; esac`,
+			"group": `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; group) echo 'staff2:x:` + id +
+				`:' ;; esac`,
 		} {
 			nameService(t, script)
 			a, err := resolveUser("ann:staff2", nil)
@@ -106,7 +108,8 @@ func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"+0", "00", "4294967296"} {
-		nameService(t, `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; initgroups) echo 'ann `+id+`' ;; esac`)
+		nameService(t, `case $1 in passwd) echo 'ann:x:5000:5000::/home/ann:/bin/sh' ;; initgroups) echo 'ann `+id+
+			`' ;; esac`)
 		a, err := resolveUser("ann", nil)
 		test.Error(t, err, test.Sprintf("a supplementary group %q: got %+v", id, a))
 	}
@@ -144,7 +147,8 @@ func TestDenied_RefusesEveryIDOfARange(t *testing.T) {
 
 func TestDenied_ReadsRangesStrictly(t *testing.T) {
 	for _, list := range []string{
-		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6", "root", "0--1",
+		"010", "0-010", "+5", "-5", "5-", "-", "1-2-3", "4294967296", "0-4294967296", "0x10", "1_0", "2-1", "5;6", "5 6",
+		"root", "0--1",
 	} {
 		d, err := newDenied(PluginOptions{DeniedHostUIDs: list})
 		test.ErrorContains(t, err, "denied_host_uids has ", test.Sprintf("user ids %q: got %+v", list, d))

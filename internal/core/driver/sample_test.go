@@ -73,7 +73,8 @@ func TestExample_RunsModules(t *testing.T) {
 	for u := range stats {
 		text, err := os.ReadFile("/proc/" + status.DriverAttributes["pid"] + "/status")
 		must.NoError(t, err)
-		if want := fmt.Sprintf("RssAnon:\t%8d kB\n", u.ResourceUsage.MemoryStats.RSS>>10); strings.Contains(string(text), want) {
+		if want := fmt.Sprintf("RssAnon:\t%8d kB\n", u.ResourceUsage.MemoryStats.RSS>>10); strings.Contains(string(text),
+			want) {
 			break
 		}
 	}

@@ -39,7 +39,8 @@ func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	a := start(t, nil)
 	for mode, rest := range map[string]string{"process": "sh", "group": "setsid -f sh"} {
 		m := mark()
-		cfg := a.shell(rest+" -c 'exec sleep "+m+"' & trap 'exit 6' TERM; echo r; while :; do sleep 0.02; done", `kill_mode = "`+mode+`"`)
+		cfg := a.shell(rest+" -c 'exec sleep "+m+"' & trap 'exit 6' TERM; echo r; while :; do sleep 0.02; done",
+			`kill_mode = "`+mode+`"`)
 		a.run(cfg)
 		eventually(t, "both are ready", func() bool { return a.output(cfg) == "r\n" && len(sleepers(m)) == 1 })
 		began := time.Now()
@@ -98,7 +99,8 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 }
 
 func TestParseSignal_TakesOnlyNames(t *testing.T) {
-	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0, "SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
+	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0,
+		"SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
 		sig, err := parseSignal(name)
 		must.Eq(t, want, int(sig), must.Sprintf("%q: got %d, %v", name, sig, err))
 		test.Eq(t, (want != 0), (err == nil), test.Sprintf("%q: got %d, %v", name, sig, err))

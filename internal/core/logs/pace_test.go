@@ -119,7 +119,8 @@ func loop(b *testing.B, s *Stream, fixed bool) (pumps int) {
 				unix.Nanosleep(&ts, nil)
 			}
 		case Wait:
-			must.NoError(b, unix.EpollCtl(ep, op, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.FD())}))
+			must.NoError(b, unix.EpollCtl(ep, op, s.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT,
+				Fd: int32(s.FD())}))
 			op = unix.EPOLL_CTL_MOD
 			_, err := retry(func() (int, error) { return unix.EpollWait(ep, events, -1) })
 			must.NoError(b, err)

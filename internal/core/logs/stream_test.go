@@ -209,9 +209,12 @@ var planted = map[string]struct {
 	"a symbolic link":          {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v, p)) }, false},
 	"a dangling symbolic link": {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v+".new", p)) }, false},
 	"a fifo":                   {func(t *testing.T, p, v string) { must.NoError(t, unix.Mkfifo(p, 0o666)) }, false},
-	"a socket":                 {func(t *testing.T, p, v string) { must.NoError(t, unix.Mknod(p, unix.S_IFSOCK|0o666, 0)) }, false},
-	"a hard link":              {func(t *testing.T, p, v string) { must.NoError(t, os.Link(v, p)) }, true},
-	"a directory":              {func(t *testing.T, p, v string) { must.NoError(t, os.Mkdir(p, 0o755)) }, true},
+	"a socket": {func(t *testing.T, p,
+		v string) {
+		must.NoError(t, unix.Mknod(p, unix.S_IFSOCK|0o666, 0))
+	}, false},
+	"a hard link": {func(t *testing.T, p, v string) { must.NoError(t, os.Link(v, p)) }, true},
+	"a directory": {func(t *testing.T, p, v string) { must.NoError(t, os.Mkdir(p, 0o755)) }, true},
 	"a directory with files": {func(t *testing.T, p, v string) {
 		must.NoError(t, os.MkdirAll(filepath.Join(p, "sub"), 0o755))
 	}, true},

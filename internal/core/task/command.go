@@ -112,6 +112,7 @@ const Unlimited = ^uint64(0)
 // leaves no process behind.
 type KillMode string
 
+// The modes.
 const (
 	KillProcess KillMode = "process" // the main process alone
 	KillGroup   KillMode = "group"   // the main process's process group

@@ -67,13 +67,13 @@ func NewRecord(path string) (fd int, err error) {
 type Progress int
 
 const (
-	// ProgressUnknown: there is no record, or no whole one. An earlier version made none.
+	// ProgressUnknown means that there is no record, or no whole one. An earlier version made none.
 	ProgressUnknown Progress = iota
-	// ProgressLaunching: the launcher is at work. What it does next is unknown.
+	// ProgressLaunching means that the launcher is at work. What it does next is unknown.
 	ProgressLaunching
-	// ProgressNever: the launcher has ended, and was never to become the program.
+	// ProgressNever means that the launcher has ended, and was never to become the program.
 	ProgressNever
-	// ProgressExecuted: the program was executed. One that was killed in the middle
+	// ProgressExecuted means that the program was executed. One that was killed in the middle
 	// of execve(2) counts as the program.
 	ProgressExecuted
 )

@@ -61,7 +61,8 @@ func TestRecord_NeedsNoMoreSpaceForTheExit(t *testing.T) {
 		want := Exit{Code: 1, Signal: 2, OOMKilled: true, OOMKills: 3, Lost: true, Reason: reason, At: at}
 		must.NoError(t, s.SaveExit("a/b/c", &want))
 		got := s.LoadExit("a/b/c")
-		if got == nil || !strings.HasPrefix(reason, strings.TrimRight(got.Reason, "�")) || !got.At.Equal(at) || reason != "" && got.Reason == "" {
+		if got == nil || !strings.HasPrefix(reason, strings.TrimRight(got.Reason, "�")) || !got.At.Equal(at) ||
+			reason != "" && got.Reason == "" {
 			t.Fatalf("got %+v", got)
 		}
 		got.Reason, got.At, want.Reason, want.At = "", at, "", at
@@ -85,7 +86,8 @@ func TestRecord_IgnoresAnIncompleteExit(t *testing.T) {
 	for i := exitAt; i < end; i++ {
 		torn := append([]byte{}, whole...)
 		torn[i] ^= 1
-		for name, content := range map[string][]byte{"a byte is another": torn, "the rest is missing": append(whole[:i:i], make([]byte, recordSize-i)...), "cut": whole[:i]} {
+		for name, content := range map[string][]byte{"a byte is another": torn,
+			"the rest is missing": append(whole[:i:i], make([]byte, recordSize-i)...), "cut": whole[:i]} {
 			must.NoError(t, os.WriteFile(s.Record("a/b/c"), content, 0o600))
 			test.Nil(t, s.LoadExit("a/b/c"), test.Sprintf("%s, at %d", name, i))
 		}

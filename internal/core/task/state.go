@@ -98,6 +98,7 @@ type LogPlace struct {
 // Collector names who collects a task's output.
 type Collector string
 
+// The collectors.
 const (
 	CollectorDriver Collector = "driver" // package collector
 	CollectorNomad  Collector = "nomad"  // Nomad's logmon

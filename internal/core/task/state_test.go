@@ -21,7 +21,8 @@ func TestStore_LoadsWhatWasSaved(t *testing.T) {
 	if _, err := s.Load(id); !errors.Is(err, ErrNoState) {
 		t.Fatalf("before: %v", err)
 	}
-	saved := &State{ID: id, AllocID: "9d0e6a3c", Task: "web", Command: Command{Path: "sleep", Env: []string{"A=", "B=c=d"}}}
+	saved := &State{ID: id, AllocID: "9d0e6a3c", Task: "web",
+		Command: Command{Path: "sleep", Env: []string{"A=", "B=c=d"}}}
 	must.NoError(t, s.Save(saved))
 	got, err := s.Load(id)
 	must.NoError(t, err, must.Sprintf("%+v", got))

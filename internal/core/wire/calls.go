@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// ErrLost: the connection ended with the call under way. Whether the call was
+// ErrLost means that the connection ended with the call under way. Whether the call was
 // carried out is not known.
 var ErrLost = errors.New("connection was lost")
 

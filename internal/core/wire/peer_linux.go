@@ -13,7 +13,7 @@ import (
 // soPeerPidFD is SO_PEERPIDFD of asm-generic/socket.h, since Linux 6.5.
 const soPeerPidFD = 77
 
-// ErrPeerGone: the process at the other end has ended.
+// ErrPeerGone means that the process at the other end has ended.
 var ErrPeerGone = errors.New("the process at the other end has ended")
 
 // KillPeer sends SIGKILL to the process at the other end: the one that connected,

@@ -16,6 +16,7 @@ import (
 // Cause is why an installer failed, as far as something other than its words shows it.
 type Cause int
 
+// The causes.
 const (
 	Unknown     Cause = iota // the installer's last lines are all that is known; another interpreter may do better
 	Locked                   // unknown, of a lock: who can corrupt a file must not choose the interpreter

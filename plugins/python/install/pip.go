@@ -66,8 +66,8 @@ func (b *build) pipPath() (string, error) {
 }
 
 // maxProcesses keeps pip from building a package that another one names by its URL, to which --only-binary does not
-// apply: for that it needs a second process. The kernel counts the processes of a user, so this needs a user that has no
-// others. 0 is no limit.
+// apply: for that it needs a second process. The kernel counts the processes of a user, so this needs a user that has
+// no others. 0 is no limit.
 func (b *build) maxProcesses() int {
 	if b.with.Name == "pip" && !b.AllowSdists && b.As != nil {
 		return 1

@@ -356,8 +356,9 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
-		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
-			"x"}}}))
+		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")},
+			Sys: []Link{{"1-1",
+				"x"}}}))
 	}
 	for range 2 {
 		must.NoError(t, d.Empty("b"))
@@ -376,7 +377,8 @@ func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 	five, usb := null("tty"), null("001/004")
 	five.Minor = 5
 	for _, name := range []string{"d", "e"} { // e is the same under another id
-		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb}, Sys: []Link{{"1-1", "x"}}}))
+		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb},
+			Sys: []Link{{"1-1", "x"}}}))
 	}
 	must.NoError(t, d.Withdraw(true, 1, 3)) // 1:3 of a disk is another
 	must.NoError(t, d.Withdraw(false, 1, 3))

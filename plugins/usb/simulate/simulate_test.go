@@ -151,7 +151,8 @@ func TestPlug_PortIsTakenOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{})
 	_, err := Plug(dir, Stick{})
-	test.EqError(t, err, fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end that process",
+	test.EqError(t, err, fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end "+
+		"that process",
 		dir, os.Getpid()))
 	got := scan(t, dir)
 	must.SliceLen(t, 1, got, must.Sprint("the stick is now"))
