@@ -86,7 +86,7 @@ func (d Device) testRelease(t *testing.T) {
 		r.wantHeldOnce(r.a)
 		r.until("the refusal by the next plugin", func() error {
 			if _, err := r.Manager.Reserve(r.group, r.a); err == nil || !strings.Contains(err.Error(), "in use") {
-				return fmt.Errorf("got %v", err)
+				return fmt.Errorf("got: %w", err)
 			}
 			return nil
 		})

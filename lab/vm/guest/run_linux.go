@@ -39,7 +39,7 @@ func session(c ssh.NewChannel) {
 	s := &command{Channel: ch, gone: make(chan struct{})}
 	defer close(s.gone)
 	for r := range requests { // until the channel is closed
-		ok := true
+		var ok bool
 		switch r.Type {
 		case "pty-req":
 			s.terminal, ok = openTerminal()
@@ -54,8 +54,6 @@ func session(c ssh.NewChannel) {
 			if ok = ssh.Unmarshal(r.Payload, &request) == nil && json.Unmarshal([]byte(request.Command), &run) == nil; ok {
 				go s.run(&run)
 			}
-		default:
-			ok = false
 		}
 		if r.WantReply {
 			r.Reply(ok, nil)
