@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -40,21 +41,10 @@ func sleeper(id string) *api.Job {
 	return job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
 }
 
-// await polls until f is true.
-func await(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if f() {
-			return
-		}
-		must.False(t, time.Now().After(end), must.Sprintf("%s: not within a minute", what))
-	}
-}
-
 func runningAlloc(t *testing.T, a agent.Agent, job string) *api.Allocation {
 	t.Helper()
 	var alloc *api.Allocation
-	await(t, job+" runs", func() bool {
+	testsupport.Eventually(t, job+" runs", func() bool {
 		list, _, err := a.Client().Jobs().Allocations(job, true, nil)
 		if err != nil || len(list) == 0 || list[0].ClientStatus != "running" {
 			return false

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -50,7 +51,7 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1")
 	must.NoError(t, err, must.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	test.NotEq(t, "nomad", strings.TrimSpace(out), test.Sprintf("pid 1 is %q, %v: want an init", out, err))
-	await(t, "the log tells of three starts", func() bool { // Docker takes it by the way
+	testsupport.Eventually(t, "the log tells of three starts", func() bool { // Docker takes it by the way
 		var log bytes.Buffer
 		err := a.Logs(ctx, &log, false)
 		return err == nil && strings.Count(log.String(), "Nomad agent started!") >= 3

@@ -13,6 +13,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // A program that unmaps its arguments needs no right for that.
@@ -24,9 +26,9 @@ func TestSupervisor_ServesDespiteTasksWithoutArguments(t *testing.T) {
 	j := job(t, conf{"command": counter, "args": []string{"-bare", "-every", "100ms", "-until", trigger, "-then",
 		"exit:7"}}, small(crowd))
 	n.submit(t, j)
-	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
+	testsupport.Within(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
 	bare := func(p proc) bool { return len(p.args) == 1 && p.args[0] == "" }
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if found := n.processesBelow(n.supervisor(t).pid, bare); found != crowd {
 			return fmt.Errorf("%d tasks have no arguments, want %d", found, crowd)
 		}
@@ -68,7 +70,7 @@ func (n *node) processesBelow(parent int, is func(proc) bool) (count int) {
 
 // Nobody but the supervisor sees the tasks end, and then only its disk is left.
 func TestExit_IsKeptOnFullStateDisk(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	t.Parallel()
 	n := newNode(t, nodeOptions{prepare: smallDisks})
 	trigger := filepath.Join(n.dir, "go")
@@ -87,7 +89,7 @@ func TestExit_IsKeptOnFullStateDisk(t *testing.T) {
 	n.plugin(t).end(t)
 	touch(t, trigger)
 	for i, p := range procs {
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if _, err := os.Stat(fmt.Sprintf("/proc/%d", p.pid)); err == nil {
 				return errors.New("it is not reaped")
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -39,7 +40,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 
 	superA.end(t)
 	a.plugin(t).end(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p := a.find(a.isSupervisor); len(p) != 1 || p[0].pid == superA.pid {
 			return fmt.Errorf("no new supervisor: %v", p)
 		}
@@ -52,7 +53,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 	inA.stop(t)
 	kill(t, a)
 	before := len(inB.output(t, "stdout"))
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		out := inB.output(t, "stdout")
 		if _, _, err := numbered(out); err != nil {
 			return err
@@ -74,7 +75,7 @@ func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 	a := n.start(t, conf{"command": counter, "args": []string{"-until", trigger, "-then", "exit:7"}})
 	p, plugin, supervisor := a.pid(t), n.plugin(t), n.supervisor(t)
 	kill(t, n)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if plugin.alive() {
 			return errors.New("the plugin lives without an agent")
 		}
@@ -83,7 +84,7 @@ func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 	must.True(t, p.alive(), must.Sprint("the task ended with the plugin"))
 	must.True(t, supervisor.alive(), must.Sprint("the task ended with the plugin"))
 	touch(t, trigger)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if left := n.processes(); len(left) > 0 {
 			return fmt.Errorf("processes live without agent and task: %v", left)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -65,7 +66,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 	} {
 		before := len(counting.output(t, "stdout"))
 		fault.strike()
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			out, err := counting.read("stdout")
 			if err != nil {
 				return err
@@ -92,7 +93,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))
 	tree.stop(t)
 	test.Eq(t, "signal 9", tree.outcome(), test.Sprint("a deaf task"))
-	eventually(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
+	testsupport.Within(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
 		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() +
 			" -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
 		if left != "" {

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // small lets many tasks fit on a small node.
@@ -30,15 +32,15 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 	n := newNode(t, nodeOptions{})
 	n.submit(t, job(t, conf{"command": "/bin/true"}, small(1))).ended(t)
 	supervisor, plugin := n.supervisor(t), n.plugin(t)
-	eventually(t, time.Minute, n.tasksLeft)
+	testsupport.Within(t, time.Minute, n.tasksLeft)
 	before := map[string]int{"supervisor": descriptors(supervisor.pid), "plugin": descriptors(plugin.pid)}
 
 	const crowd = 50
 	j := job(t, conf{"command": "/bin/sleep", "args": []string{"600"}}, small(crowd))
 	n.submit(t, j)
-	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
+	testsupport.Within(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
 	want := fmt.Sprint(map[string]int{"agent": 1, "collector": 1, "plugin": 1, "supervisor": 1, "task": crowd})
-	eventually(t, time.Minute, func() error { // there may be one that somebody has started for a moment
+	testsupport.Within(t, time.Minute, func() error { // there may be one that somebody has started for a moment
 		kinds := map[string]int{}
 		for _, p := range n.processes() {
 			switch {
@@ -67,13 +69,13 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 	got := threads(supervisor.pid)
 	test.False(t, got > maxThreads, test.Sprintf("the supervisor has %d threads for %d tasks", got, crowd))
 	n.Client().Jobs().Deregister(*j.ID, false, nil)
-	eventually(t, 2*time.Minute, n.tasksLeft)
+	testsupport.Within(t, 2*time.Minute, n.tasksLeft)
 
 	// many short ones: each with an exit of its own
 	const short = 100
 	j = job(t, sh(`echo said; exit $((NOMAD_ALLOC_INDEX % 5))`), small(short))
 	n.submit(t, j)
-	eventually(t, 4*time.Minute, func() error {
+	testsupport.Within(t, 4*time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
 		if err != nil {
 			return err
@@ -101,13 +103,13 @@ func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
 		test.Eq(t, "said\n", a.output(t, "stdout"), test.Sprintf("%s: output", s.Name))
 	}
 
-	eventually(t, time.Minute, n.tasksLeft)
+	testsupport.Within(t, time.Minute, n.tasksLeft)
 	now := n.supervisor(t)
 	test.Eq(t, supervisor.pid, now.pid, test.Sprintf("the supervisor is %d, it was", now.pid))
 	now = n.plugin(t)
 	test.Eq(t, plugin.pid, now.pid, test.Sprintf("the plugin is %d, it was", now.pid))
 	for name, pid := range map[string]int{"supervisor": supervisor.pid, "plugin": plugin.pid} {
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if now := descriptors(pid); now > before[name] {
 				return fmt.Errorf("the %s has %d open files, it had %d before", name, now, before[name])
 			}

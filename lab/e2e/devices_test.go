@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -38,7 +39,7 @@ func TestDevice_IsAwaitedByTask(t *testing.T) {
 	s.unplug(t)
 	a.restart(t)
 	test.NoError(t, a.tells("is not there: is it plugged?"))
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if story := a.story(); strings.Count(story, "is it plugged?") < 3 {
 			return fmt.Errorf("it is not tried again: %s", story)
 		}
@@ -51,7 +52,7 @@ func TestDevice_IsAwaitedByTask(t *testing.T) {
 }
 
 func TestDevice_IsSeenByCommandsInTaskOnly(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
@@ -84,7 +85,7 @@ device "zigbee" {
 
 	// Its mounts are a copy of what the host had, those of other allocations too.
 	other.stop(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if _, err := os.Stat(other.dir()); err != nil {
 			return nil
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -267,7 +268,7 @@ func (n *plainNode) load(t *testing.T, f fence) {
 func loaded(ctx context.Context, a agent.Agent, config string) error {
 	for _, m := range pluginBlock.FindAllStringSubmatch(config, -1) {
 		plugin := agent.Plugin{Binary: m[1]}
-		err := poll(time.Minute, func() error {
+		err := testsupport.Poll(time.Minute, func() error {
 			if driver := plugin.Driver(); driver != "" {
 				_, err := nomad.Health(ctx, a.Client(), driver)
 				return err
@@ -299,7 +300,7 @@ func (n *plainNode) end(t *testing.T) {
 		t.Logf("the agent's log (%v):\n%s", err, log.String())
 	}
 	test.NoError(t, a.Close(ctx))
-	test.NoError(t, poll(time.Minute, func() error {
+	test.NoError(t, testsupport.Poll(time.Minute, func() error {
 		left, err := a.Leftovers(ctx)
 		if err != nil {
 			return err

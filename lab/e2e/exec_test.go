@@ -18,6 +18,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // session runs a command in a task through Nomad's API.
@@ -71,7 +73,7 @@ func TestExec_RunsCommandInTask(t *testing.T) {
 }
 
 func TestExec_IsInTasksCgroup(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
 	defer a.stop(t)
@@ -116,7 +118,7 @@ func TestExec_EndsWithClientAndTask(t *testing.T) {
 				io.Discard, io.Discard, nil, nil)
 			ended <- err
 		}()
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if len(n.find(isSilent(tag))) != 1 {
 				return fmt.Errorf("%s does not run", tag)
 			}
@@ -128,7 +130,7 @@ func TestExec_EndsWithClientAndTask(t *testing.T) {
 	ended := run(ctx, "one")
 	cancel()
 	<-ended
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p := n.find(isSilent("one")); len(p) > 0 {
 			return fmt.Errorf("lives without its client: %v", p)
 		}
@@ -141,7 +143,7 @@ func TestExec_EndsWithClientAndTask(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the session goes on without its task")
 	}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p := n.find(isSilent("two")); len(p) > 0 {
 			return fmt.Errorf("lives without its task: %v", p)
 		}
@@ -167,7 +169,7 @@ func TestExec_EndsWithKilledClient(t *testing.T) {
 	must.NoError(t, err)
 	defer stdin.Close()
 	must.NoError(t, cmd.Start())
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if len(n.find(isSilent("killed"))) != 1 {
 			return fmt.Errorf("the command does not run")
 		}
@@ -175,7 +177,7 @@ func TestExec_EndsWithKilledClient(t *testing.T) {
 	})
 	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // "signal: killed"
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p := n.find(isSilent("killed")); len(p) > 0 {
 			return fmt.Errorf("lives without its client: %v", p)
 		}

@@ -17,6 +17,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // fault is one row of the table: something breaks while four tasks run, three of
@@ -118,7 +120,7 @@ var stateFaults = []fault{
 			resume := r.n.process(t).pause(t)
 			r.n.plugin(t).end(t)
 			return func() {
-				eventually(t, time.Minute, func() error {
+				testsupport.Within(t, time.Minute, func() error {
 					for _, a := range r.ending() {
 						if err := exitRecorded(r.dirs[a]); err != nil {
 							return err
@@ -165,7 +167,7 @@ func damaged(damage func(t *testing.T, dir string) error) func(*testing.T, *roun
 var fullDiskFaults = []fault{
 	{name: "disk of the logs full", strike: func(t *testing.T, r *round) func() {
 		free := fill(t, filepath.Join(r.n.DataDir(), "alloc"))
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if s := r.goesOn.story(); !strings.Contains(s, "no space left on device") {
 				return fmt.Errorf("no event tells of the full disk: %s", s)
 			}
@@ -217,7 +219,7 @@ func TestFaults_ExitIsExactOrLost(t *testing.T) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			if group.root {
-				needRoot(t)
+				needRootAgent(t)
 			}
 			t.Parallel()
 			node := sync.OnceValue(func() *node { return newNode(t, group.o) })
@@ -245,7 +247,7 @@ func (f fault) run(t *testing.T, n *node, agent string) {
 	heal := f.strike(t, r)
 	defer func() { heal() }() // should the test end early
 	touch(t, r.trigger)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		for _, a := range r.ending() {
 			if r.procs[a].alive() {
 				return fmt.Errorf("%q does not end", r.procs[a].args)
@@ -308,7 +310,7 @@ func (f fault) wentOn(t *testing.T, r *round, before int) string {
 		return "died"
 	}
 
-	if err := poll(time.Minute, func() error {
+	if err := testsupport.Poll(time.Minute, func() error {
 		out, err := r.goesOn.read("stdout")
 		if err != nil {
 			return err
@@ -360,7 +362,7 @@ func (r *round) end(t *testing.T) {
 	}
 	test.False(t, p.alive(), test.Sprint("the task that goes on lives after its end"))
 	test.True(t, r.bystander.alive(), test.Sprint("a process that is not the task's was killed"))
-	test.NoError(t, poll(time.Minute, r.n.tasksLeft))
+	test.NoError(t, testsupport.Poll(time.Minute, r.n.tasksLeft))
 }
 
 func (r *round) stop(t *testing.T) string {
@@ -437,7 +439,7 @@ func (n *node) tellsExit() bool {
 func (a *alloc) quiet(t testing.TB) {
 	t.Helper()
 	before, _ := a.read("stdout")
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		time.Sleep(200 * time.Millisecond) // twice as long as logmon holds it
 		now, err := a.read("stdout")
 		if err == nil && now != before {

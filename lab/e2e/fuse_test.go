@@ -11,7 +11,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // hungMount is a FUSE file system that nobody serves: whoever touches it waits
@@ -21,26 +22,7 @@ func hungMount(t *testing.T) (dir string, release func()) {
 	dir, err := os.MkdirTemp(scratch, "fuse")
 	must.NoError(t, err)
 	t.Cleanup(func() { os.Remove(dir) })
-	return dir, mountHung(t, dir)
-}
-
-func mountHung(t *testing.T, dir string) (release func()) {
-	t.Helper()
-	needRoot(t)
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no FUSE here: %v", err)
-	}
-	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
-	if err := unix.Mount("outrider-e2e", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		fuse.Close()
-		t.Fatalf("failed to mount FUSE: %v", err)
-	}
-	t.Cleanup(func() {
-		fuse.Close()
-		unix.Unmount(dir, unix.MNT_DETACH)
-	})
-	return func() { fuse.Close() }
+	return dir, testsupport.HungMount(t, dir)
 }
 
 func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
@@ -55,7 +37,7 @@ func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
 		n.submit(t, job(t, sh("true").with(conf{"work_dir": dir + "/below"}))),
 	}
 	for _, a := range hung {
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if len(n.tasksOf(a.id)) == 0 {
 				return fmt.Errorf("the start of %s has not begun", a.job)
 			}
@@ -73,7 +55,7 @@ func TestHungFileSystem_HarmsNoOtherTask(t *testing.T) {
 		}
 		test.Eq(t, "said\n", a.output(t, "stdout"), test.Sprint("another task: output"))
 	}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		now := talker.output(t, "stdout")
 		lines, _, err := numbered(now)
 		if err == nil && len(now) < len(before)+500 {

@@ -16,6 +16,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // FIFREEZE and FITHAW of linux/fs.h: who writes to a frozen disk waits for the thaw,
@@ -47,7 +49,7 @@ func mountDisk(t *testing.T, dir string) *disk {
 	t.Cleanup(func() {
 		d.thaw()
 		d.fd.Close()
-		eventually(t, time.Minute, func() error { return unix.Unmount(dir, 0) })
+		testsupport.Within(t, time.Minute, func() error { return unix.Unmount(dir, 0) })
 	})
 	var err error
 	if d.fd, err = os.Open(dir); err != nil {
@@ -81,7 +83,7 @@ func gated(t *testing.T, n *node, c conf, prepare func(logs string)) *alloc {
 	j.TaskGroups[0].AddTask(gate)
 	a := n.submit(t, j)
 	shared := filepath.Join(a.dir(), "alloc")
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		_, err := os.Stat(filepath.Join(shared, "logs", "gate.stdout.0"))
 		return err
 	})
@@ -111,7 +113,7 @@ func twenty(t *testing.T, n *node) time.Duration {
 func (a *alloc) goesOn(t *testing.T) {
 	t.Helper()
 	before := len(a.output(t, "stdout"))
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		now := a.output(t, "stdout")
 		if _, _, err := numbered(now); err != nil {
 			return err
@@ -124,7 +126,7 @@ func (a *alloc) goesOn(t *testing.T) {
 }
 
 func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	n := newNode(t, nodeOptions{})
 	talker := n.start(t, conf{"command": counter})
 	well := twenty(t, n)
@@ -133,7 +135,7 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 	hung := gated(t, n, conf{"command": counter}, func(logs string) { frozen = mountDisk(t, logs) })
 	hung.running(t)
 	before := 0
-	eventually(t, time.Minute, func() (err error) {
+	testsupport.Within(t, time.Minute, func() (err error) {
 		b, _ := os.ReadFile(filepath.Join(frozen.dir, "main.stdout.0"))
 		if before, _, err = numbered(string(b)); err == nil && before == 0 {
 			err = errors.New("the task has said nothing")
@@ -144,10 +146,12 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 	var release func()
 	never := gated(t, n, sh("true"), func(logs string) {
 		unserved = logs
-		release = mountHung(t, logs)
+		release = testsupport.HungMount(t, logs)
 	})
 	frozen.freeze()
-	eventually(t, time.Minute, func() error { return hung.tells("the file system of the log directory does not answer") })
+	testsupport.Within(t, time.Minute, func() error {
+		return hung.tells("the file system of the log directory does not answer")
+	})
 
 	for _, phase := range []struct {
 		name  string
@@ -181,7 +185,7 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 		t.Logf("job stop of the hung one took %v", took.Round(time.Millisecond))
 	}
 	frozen.thaw()
-	eventually(t, time.Minute, func() error { // what was in the pipe comes now, and nothing comes twice
+	testsupport.Within(t, time.Minute, func() error { // what was in the pipe comes now, and nothing comes twice
 		b, err := os.ReadFile(filepath.Join(frozen.dir, "main.stdout.0"))
 		if err != nil {
 			return err

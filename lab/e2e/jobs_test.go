@@ -19,6 +19,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // conf is the config block of a task.
@@ -78,7 +80,7 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	_, _, err := n.Client().Jobs().Register(j, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
 	a := &alloc{n: n, job: *j.ID}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
 		if err != nil {
 			return err
@@ -121,7 +123,7 @@ func (a *alloc) stub(t testing.TB) *api.Allocation {
 
 func (a *alloc) running(t testing.TB) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() error {
+	testsupport.Within(t, 2*time.Minute, func() error {
 		i, st, err := a.info()
 		if err == nil && (i.ClientStatus != "running" || st.State != "running") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -135,7 +137,7 @@ func (a *alloc) running(t testing.TB) {
 // a start and that (client/allocrunner/taskrunner/task_runner.go, runDriver).
 func (a *alloc) held(t testing.TB) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		u, err := a.n.Client().Allocations().Stats(a.stub(t), nil)
 		if err == nil && u.Tasks[a.taskName()] == nil {
 			err = fmt.Errorf("the agent has no statistics of %s: %s", a.job, a.story())
@@ -147,7 +149,7 @@ func (a *alloc) held(t testing.TB) {
 // ended waits for the end and returns how Nomad tells it.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		i, st, err := a.info()
 		if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -197,7 +199,7 @@ func (a *alloc) story() string {
 // tells waits for an event of the task: Nomad's client sends them to its server in
 // batches, and the driver's may come after the one of the exit.
 func (a *alloc) tells(text string) error {
-	return poll(time.Minute, func() error {
+	return testsupport.Poll(time.Minute, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
 			return fmt.Errorf("no event says %q: %s", text, s)
 		}
@@ -254,7 +256,7 @@ func (a *alloc) read(stream string) (string, error) {
 // says waits until a stream has a text.
 func (a *alloc) says(t testing.TB, stream, text string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		out, err := a.read(stream)
 		if err == nil && !strings.Contains(out, text) {
 			err = fmt.Errorf("%s is %q, want %q in it", stream, last(out, 500), text)

@@ -141,21 +141,6 @@ func share(from, to string) error {
 	return out.Close()
 }
 
-// eventually polls until f has no objection, and fails with the last one.
-func eventually(t testing.TB, within time.Duration, f func() error) {
-	t.Helper()
-	must.NoError(t, poll(within, f), must.Sprintf("not within %v", within))
-}
-
-func poll(within time.Duration, f func() error) error {
-	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
-		err := f()
-		if err == nil || time.Now().After(end) {
-			return err
-		}
-	}
-}
-
 // sharedNode is an agent that is shared by tests which do no harm to it. Each stops
 // its own jobs.
 type sharedNode struct {

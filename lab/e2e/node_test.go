@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -137,13 +138,13 @@ func (n *node) end() error {
 		_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
 		errs = append(errs, err)
 	}
-	if err := poll(time.Minute, n.tasksLeft); err != nil {
+	if err := testsupport.Poll(time.Minute, n.tasksLeft); err != nil {
 		errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	errs = append(errs, n.Stop(ctx))
-	if err := poll(time.Minute, n.anythingLeft); err != nil {
+	if err := testsupport.Poll(time.Minute, n.anythingLeft); err != nil {
 		errs = append(errs, fmt.Errorf("with the agent stopped: %w", err))
 	}
 	if err := n.Close(ctx); err != nil {

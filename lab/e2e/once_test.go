@@ -18,6 +18,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // killsVar is how many times TestTask_RunsOnceThroughKills kills, the plugin alone then, too.
@@ -127,7 +129,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 	_, _, err := n.Client().Jobs().Register(j, nil)
 	must.NoError(t, err)
 	moment := rand.IntN(burst)
-	eventually(t, 2*time.Minute, func() error {
+	testsupport.Within(t, 2*time.Minute, func() error {
 		if now := begun(); now < moment {
 			return fmt.Errorf("%d tasks have begun, not yet %d", now, moment)
 		}
@@ -137,7 +139,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 	k.kill(t, n)
 
 	var list []*api.AllocationListStub
-	eventually(t, 3*time.Minute, func() (err error) {
+	testsupport.Within(t, 3*time.Minute, func() (err error) {
 		if list, _, err = n.Client().Jobs().Allocations(*j.ID, false, nil); err != nil {
 			return err
 		}
@@ -183,7 +185,7 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 			taken++
 		}
 	}
-	test.NoError(t, poll(time.Minute, n.tasksLeft))
+	test.NoError(t, testsupport.Poll(time.Minute, n.tasksLeft))
 	return taken, lost
 }
 
@@ -197,7 +199,7 @@ func TestTask_RunsAgainOnRestart(t *testing.T) {
 		must.NoError(t, os.Chmod(path, 0o666))
 		return path, func(want int) {
 			t.Helper()
-			eventually(t, time.Minute, func() error {
+			testsupport.Within(t, time.Minute, func() error {
 				b, err := os.ReadFile(path)
 				if got := strings.Count(string(b), "x"); err == nil && got != want {
 					err = fmt.Errorf("%s was started %d times, want %d", name, got, want)
@@ -223,7 +225,7 @@ func TestTask_RunsAgainOnRestart(t *testing.T) {
 		t.Errorf("got %s: %s", got, f.story())
 	}
 	for want := 2; want <= 4; want++ { // after a restart, too
-		eventually(t, time.Minute, func() error { // the agent refuses it until it has the task
+		testsupport.Within(t, time.Minute, func() error { // the agent refuses it until it has the task
 			return n.Client().Allocations().Restart(a.stub(t), "main", nil)
 		})
 		waitAsked(want)

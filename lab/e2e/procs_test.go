@@ -18,6 +18,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // proc is a process that exists; a zombie of which no thread runs does not.
@@ -58,7 +60,7 @@ func (p proc) kill(t testing.TB, sig syscall.Signal) {
 func (p proc) end(t testing.TB) {
 	t.Helper()
 	p.kill(t, unix.SIGKILL)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p.alive() {
 			return fmt.Errorf("%q lives", p.args)
 		}
@@ -71,7 +73,7 @@ func (p proc) end(t testing.TB) {
 func (p proc) pause(t testing.TB) (resume func()) {
 	t.Helper()
 	p.kill(t, unix.SIGSTOP)
-	eventually(t, time.Minute, func() error { // one thread takes the signal, and then stops the others
+	testsupport.Within(t, time.Minute, func() error { // one thread takes the signal, and then stops the others
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
 		for _, path := range tasks {
 			b, err := os.ReadFile(path)
@@ -128,7 +130,7 @@ func (n *node) find(what func(proc) bool) []proc {
 func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 	t.Helper()
 	var p proc
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		found := n.find(is)
 		if len(found) != 1 {
 			return fmt.Errorf("there are %d %ss, want 1: %v", len(found), kind, found)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // pythonOptions configure the python driver of a node. Its cache is the node's own.
@@ -129,7 +131,7 @@ func (n *node) cacheMounts() []string {
 func (n *node) allocs(t testing.TB, job string, count int) []*alloc {
 	t.Helper()
 	var all []*alloc
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
 		if err != nil {
 			return err

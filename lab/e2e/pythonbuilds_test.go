@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
@@ -63,9 +64,9 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	n.submit(t, j)
 	builds := 0
 	all := n.allocs(t, *j.ID, count)
-	eventually(t, 4*time.Minute, func() error { return n.countRunning(*j.ID, count) })
+	testsupport.Within(t, 4*time.Minute, func() error { return n.countRunning(*j.ID, count) })
 	for _, a := range all {
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
 				return fmt.Errorf("nothing tells of the environment: %s", s)
 			}
@@ -138,7 +139,7 @@ func TestPythonBuild_FailsWithCause(t *testing.T) {
 					task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &content, DestPath: &path})
 				}
 			}))
-			eventually(t, 4*time.Minute, func() error { // pip asks an index again and again
+			testsupport.Within(t, 4*time.Minute, func() error { // pip asks an index again and again
 				if i, _, err := a.info(); err != nil || i.ClientStatus != "failed" {
 					return fmt.Errorf("%v: %s", err, a.story())
 				}

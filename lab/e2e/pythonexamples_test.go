@@ -17,6 +17,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const pythonExamples = "../../plugins/python/example"
@@ -61,7 +63,7 @@ func runPythonExample(t *testing.T, n *node, name string) {
 func webExample(t *testing.T, a *alloc) {
 	a.running(t)
 	var page string
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		s, _, err := a.n.Client().Services().Get("python-web", nil)
 		if err != nil {
 			return err
@@ -75,7 +77,7 @@ func webExample(t *testing.T, a *alloc) {
 	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
 		test.StrContains(t, page, want, test.Sprint("the page has no"))
 	}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
 		if err != nil {
 			return err
@@ -133,7 +135,7 @@ func crashExample(t *testing.T, a *alloc) {
 	}
 	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
 	test.NoError(t, a.tells(want))
-	test.NoError(t, poll(time.Minute, func() error {
+	test.NoError(t, testsupport.Poll(time.Minute, func() error {
 		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
 			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
 		}

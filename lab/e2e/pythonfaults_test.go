@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
@@ -114,7 +115,7 @@ func (f *pythonFaults) wentOn(t *testing.T) {
 		t.Fatalf("the task that goes on is %s, %d restarts: %v: %s", st.State, st.Restarts, err, f.goesOn.story())
 	}
 	f.endPlugin(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if envs := f.n.cached("envs"); len(envs) != 1 || envs[0] != filepath.Base(f.env) {
 			return fmt.Errorf("there are %q, want %q alone", envs, f.env)
 		}
@@ -134,7 +135,7 @@ func (f *pythonFaults) endPlugin(t *testing.T) (next proc) {
 
 func (f *pythonFaults) nextPlugin(t *testing.T, old proc) (next proc) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		p := f.n.find(f.n.isPlugin)
 		if len(p) != 1 || p[0].pid == old.pid {
 			return fmt.Errorf("no new plugin: %v", p)
@@ -170,7 +171,7 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	index.wait(t, a) // by itself: Nomad asks the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
-	eventually(t, time.Minute, f.noInstaller)
+	testsupport.Within(t, time.Minute, f.noInstaller)
 }
 
 // pluginAmidSource kills the plugin while a package's own code runs, which does not end
@@ -191,7 +192,7 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	must.NoError(t, err)
 	building := func(a *alloc) (installers map[string]proc) {
 		t.Helper()
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			installers = f.installers()
 			for args := range installers {
 				if strings.Contains(args, "time.sleep(600)") {
@@ -209,18 +210,18 @@ func (f *pythonFaults) pluginAmidSource(t *testing.T) {
 	building(a) // by itself: Nomad asks the next plugin
 	touch(t, trigger)
 	a.ends(t, "exit 0", "amid_source 9\n")
-	eventually(t, time.Minute, f.noInstaller)
+	testsupport.Within(t, time.Minute, f.noInstaller)
 }
 
 func (f *pythonFaults) agentAmidBuild(t *testing.T) {
 	a, index, installers := f.amidBuild(t, "amid_agent")
 	kill(t, f.n)
 	gone(t, installers) // with the agent, whether the plugin notices its end already or not
-	eventually(t, time.Minute, f.noInstaller)
+	testsupport.Within(t, time.Minute, f.noInstaller)
 	f.n.restart(t)
 	index.release()
 	a.ends(t, "exit 0", "amid_agent 5\n")
-	eventually(t, time.Minute, f.noInstaller)
+	testsupport.Within(t, time.Minute, f.noInstaller)
 }
 
 func (f *pythonFaults) noInstaller() error {
@@ -309,7 +310,7 @@ func (s *starts) eachOnce(t *testing.T) {
 	t.Helper()
 	for i, a := range s.allocs {
 		// the allocations are in no order; their files are
-		eventually(t, 2*time.Minute, func() error {
+		testsupport.Within(t, 2*time.Minute, func() error {
 			for _, note := range s.notes(t, i) {
 				var p proc
 				if _, err := fmt.Sscan(note, &p.pid, &p.start); err == nil && p.alive() {
@@ -320,7 +321,7 @@ func (s *starts) eachOnce(t *testing.T) {
 		})
 		a.held(t)
 	}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		running := 0
 		for _, p := range s.n.processes() {
 			if !s.n.infrastructure(p) && p.pid != s.process.pid {
@@ -468,9 +469,9 @@ func (f *pythonFaults) truncated(t *testing.T) {
 
 // nothingKept asks that the plugin's next start leaves nothing of a cache that no task uses.
 func (f *pythonFaults) nothingKept(t *testing.T) {
-	eventually(t, time.Minute, f.n.tasksLeft)
+	testsupport.Within(t, time.Minute, f.n.tasksLeft)
 	f.endPlugin(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		for _, dir := range []string{"envs", "meta", "users", "builds"} {
 			if left := f.n.cached(dir); len(left) > 0 {
 				return fmt.Errorf("%s has %q", dir, left)

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -104,7 +105,7 @@ func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
 	waits := constrained(t, n, "never", never, c)
 	test.StrContains(t, n.unplaced(t, waits), "driver.python.versions} set_contains 3.9.99",
 		test.Sprint("why it waits"))
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		j, _, err := n.Client().Jobs().Info("never", nil)
 		if err == nil && *j.Status != "pending" {
 			err = fmt.Errorf("the job is %s", *j.Status)

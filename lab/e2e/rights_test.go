@@ -38,7 +38,7 @@ func TestAgent_RunsWithoutRoot(t *testing.T) {
 }
 
 func TestAgent_RunsWithoutCgroups(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	testBareAgent(t, "root, no cgroups", nodeOptions{bare: true, shell: noCgroups}, "cgroup")
 }
 

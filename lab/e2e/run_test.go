@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -141,7 +142,7 @@ func TestEnvironment_IsTasksOwn(t *testing.T) {
 }
 
 func TestTask_RunsAsItsUser(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	t.Parallel()
 	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`),
 		func(_ *api.Job, task *api.Task) {
@@ -186,7 +187,7 @@ func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
 	}
 	for id, want := range want {
 		a := &alloc{n: n, job: id}
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			list, _, err := n.Client().Jobs().Allocations(id, false, nil)
 			if err == nil && len(list) == 0 {
 				return fmt.Errorf("%s has no allocation", id)
@@ -205,7 +206,7 @@ func TestStatistics_AreNotZero(t *testing.T) {
 	n := common(t)
 	a := n.start(t, sh(`while :; do :; done`))
 	defer a.stop(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		u, err := n.Client().Allocations().Stats(a.stub(t), nil)
 		if err != nil {
 			return err
@@ -249,7 +250,7 @@ func TestRestart_KeepsLog(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
 	a.says(t, "stdout", "started\nstarted\n")
 	test.False(t, before.alive(), test.Sprint("the process from before the restart lives"))
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if dirs := n.tasksOf(a.id); len(dirs) != 1 {
 			return fmt.Errorf("state of %d runs", len(dirs))
 		}
@@ -274,13 +275,13 @@ func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
 
 	j.TaskGroups[0].Count = new(2) // in place for the first, a new one beside it
 	n.Client().Jobs().Register(j, nil)
-	eventually(t, time.Minute, func() error { return n.countRunning(*j.ID, 2) })
+	testsupport.Within(t, time.Minute, func() error { return n.countRunning(*j.ID, 2) })
 	test.True(t, before.alive(), test.Sprint("an update in place ended the task"))
 
 	j.TaskGroups[0].Count = new(1)
 	j.TaskGroups[0].Tasks[0].Env["GREETING"] = "two" // destructive
 	n.Client().Jobs().Register(j, nil)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
 		if err != nil {
 			return err
@@ -293,7 +294,7 @@ func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
 		}
 		return fmt.Errorf("no allocation says two")
 	})
-	test.NoError(t, poll(time.Minute, func() error {
+	test.NoError(t, testsupport.Poll(time.Minute, func() error {
 		if before.alive() {
 			return fmt.Errorf("the old task lives")
 		}
@@ -363,8 +364,8 @@ func agentUser() string {
 	return fmt.Sprint(os.Geteuid())
 }
 
-// needRoot skips where the agent is not root: see lab/check/skips.txt.
-func needRoot(t testing.TB) {
+// needRootAgent skips where the agent is not root: see lab/check/skips.txt.
+func needRootAgent(t testing.TB) {
 	t.Helper()
 	if !agent.Privileged() {
 		t.Skip("needs an agent that is root")

@@ -13,7 +13,7 @@ import (
 )
 
 func TestSamples_RunAsTheyStand(t *testing.T) {
-	needRoot(t) // for another user
+	needRootAgent(t) // for another user
 	n := common(t)
 	for path, want := range map[string]string{
 		"docs/exec-lite.md":                           "stopping\n",

@@ -20,6 +20,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // leftMounts is in what a session in a task is refused with that has left the mount
@@ -38,7 +40,7 @@ type attackable struct {
 // the loader of all programs in namespaces of their own; Nomad runs a set-user-ID program
 // in each of them, and in tasks that have not.
 func TestExec_RunsNothingPlantedByTask(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	mount := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp")
 	mount.SysProcAttr = nobody
@@ -109,7 +111,7 @@ device "gps" {
 	// await polls, and ends the test as soon as a command was exchanged.
 	await := func(what string, ok func() error) {
 		t.Helper()
-		err := poll(2*time.Minute, func() error {
+		err := testsupport.Poll(2*time.Minute, func() error {
 			b, err := os.ReadFile(evidence)
 			must.NoError(t, err, must.Sprint(what))
 			must.SliceEmpty(t, b, must.Sprint(what))
@@ -209,7 +211,7 @@ func withSessions(command string, args ...string) func(*api.Job, *api.Task) {
 
 func setVariable(t testing.TB, n *node, job, value string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		_, _, err := n.Client().Variables().Update(&api.Variable{Path: "nomad/jobs/" + job,
 			Items: api.VariableItems{"value": value}}, nil)
 		return err

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // state is what the tests need of a supervisor's task.json.
@@ -27,7 +29,7 @@ type state struct {
 // stateOf finds the state of the running task of an allocation.
 func (n *node) stateOf(t testing.TB, allocID string) (dir string, st state) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		for _, dir = range n.taskDirs() {
 			b, err := os.ReadFile(filepath.Join(dir, "task.json"))
 			if err != nil {

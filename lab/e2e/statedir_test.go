@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const strangerID = 65534
@@ -27,21 +27,10 @@ const strangerID = 65534
 func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan string) {
 	t.Helper()
 	var l *net.UnixListener
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the calls are made for this thread alone
-
-		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			if _, _, errno := unix.RawSyscall(call, strangerID, strangerID, strangerID); errno != 0 {
-				done <- errno
-				return
-			}
-		}
-		var err error
+	testsupport.AsUser(t, strangerID, func() (err error) {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		done <- err
-	}()
-	must.NoError(t, <-done)
+		return err
+	})
 	t.Cleanup(func() { l.Close() })
 	said := make(chan string, 1000)
 	go func() {
@@ -61,7 +50,7 @@ func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan stri
 }
 
 func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
-	needRoot(t)
+	needRootAgent(t)
 	t.Run("at the agent's start", func(t *testing.T) {
 		t.Parallel()
 		dir, err := os.MkdirTemp(scratch, "s")
@@ -94,7 +83,7 @@ func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
 		// the task is refused, or is not even placed, as the driver has been found unhealthy
 		want := "state directory can't be used: " + taken + " belongs to user 65534, "
 		unhealthy := "state_dir can't be used: " + taken + " belongs to user 65534, "
-		refused := poll(time.Minute, func() error {
+		refused := testsupport.Poll(time.Minute, func() error {
 			nodes, _, err := n.Client().Nodes().List(nil)
 			if err != nil {
 				return err

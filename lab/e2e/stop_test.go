@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // family is a shell whose main process starts a child in its process group and a
@@ -36,7 +38,7 @@ loop`)
 func members(t *testing.T, a *alloc) map[string]proc {
 	t.Helper()
 	found := map[string]proc{}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		out, err := a.read("stdout")
 		if err != nil {
 			return err
@@ -119,10 +121,10 @@ func TestPurge_MakesNoWarnings(t *testing.T) {
 		task.KillTimeout = new(100 * time.Millisecond)
 	})
 	n.submit(t, j)
-	eventually(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
+	testsupport.Within(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
 	_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
 	must.NoError(t, err)
-	eventually(t, time.Minute, n.tasksLeft)
+	testsupport.Within(t, time.Minute, n.tasksLeft)
 	last := n.submit(t, job(t, sh("kill -HUP $$"))) // events come one by one, in their order
 	last.ended(t)
 	test.NoError(t, last.tells("Killed by signal 1"))
@@ -143,7 +145,7 @@ func TestFamily_EndsWithMainProcess(t *testing.T) {
 // gone asks that the processes have ended: Nomad has told so already, or is about to.
 func gone(t *testing.T, procs map[string]proc) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		for name, p := range procs {
 			if p.alive() {
 				return fmt.Errorf("%s (%d) lives", name, p.pid)

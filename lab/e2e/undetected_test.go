@@ -13,6 +13,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // A node without Python is a node like any other: its agent starts, and Nomad places no
@@ -32,7 +34,7 @@ func TestPythonNode_DetectsPythonOnceInstalled(t *testing.T) {
 	test.Eq(t, "missing drivers", n.unplaced(t, j), test.Sprint("the job is not placed because of"))
 	must.NoError(t, os.Symlink("/usr/bin/python3", path))
 	a := &alloc{n: n, job: *j.ID}
-	eventually(t, 3*time.Minute, func() error { // at the next fingerprint
+	testsupport.Within(t, 3*time.Minute, func() error { // at the next fingerprint
 		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
 		if err != nil || len(list) == 0 {
 			return fmt.Errorf("the job is not placed: %v", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -75,7 +76,7 @@ device "gps" {
 		if got := a.ended(t); got != "exit 0" {
 			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
 		}
-		eventually(t, time.Minute, func() error { // Nomad's collector writes the last bytes after the end
+		testsupport.Within(t, time.Minute, func() error { // Nomad's collector writes the last bytes after the end
 			if got := a.output(t, "stdout"); got != "stick: raw\n" {
 				return fmt.Errorf("the task got %q", got)
 			}
@@ -143,7 +144,7 @@ device "gps" {
 	})
 	t.Run("statistics", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("zigbee", byID(first)))
-		eventually(t, time.Minute, func() error {
+		testsupport.Within(t, time.Minute, func() error {
 			s, err := n.Client().Allocations().Stats(a.stub(t), nil)
 			if err != nil {
 				return err
@@ -177,7 +178,7 @@ func byID(id string) func(*api.RequestedDevice) {
 // placed waits until a job has an allocation.
 func (n *node) placed(t testing.TB, job string) (id string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("job %s has no allocation", job)

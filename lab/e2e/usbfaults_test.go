@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // talker says "line N -> answer" of its stick for ever, or "line N -> none".
@@ -32,7 +34,7 @@ func (a *alloc) saysNow(t testing.TB, text string) {
 
 func (a *alloc) saysAfter(t testing.TB, before int, text string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if out := a.output(t, "stdout"); !strings.Contains(out[before:], text) {
 			return fmt.Errorf("no %q in %q", text, last(out[before:], 300))
 		}
@@ -86,7 +88,7 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 
 	old := n.usbPlugin(t)
 	old.end(t)
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if p := n.find(n.isUSBPlugin); len(p) != 1 || p[0].pid == old.pid {
 			return fmt.Errorf("no new plugin: %v", p)
 		}
@@ -231,7 +233,7 @@ func TestUSB_PluginIsUnchangedAfterManyPlugs(t *testing.T) {
 	for range 20 {
 		cycle()
 	}
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if f, th := descriptors(plugin.pid), threads(plugin.pid); f > fds || th > tasks+10 {
 			// of 20 cycles; Go has more where a busy machine lets calls wait
 			return fmt.Errorf("%d descriptors and %d threads, before %d and %d", f, th, fds, tasks)

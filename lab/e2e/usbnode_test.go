@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -95,7 +96,7 @@ func plug(t testing.TB, root string, args ...string) *stick {
 	s.cmd.Stdout, s.cmd.Stderr = s, s
 	must.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { s.unplug(t) })
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if s.heard() == "" {
 			return errors.New("the simulator says nothing")
 		}
@@ -166,7 +167,7 @@ func (n *node) devices(t testing.TB) []string {
 // change after 5 to 10 s.
 func (n *node) offers(t testing.TB, want ...string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() error {
+	testsupport.Within(t, 2*time.Minute, func() error {
 		if got := n.devices(t); !slices.Equal(got, want) {
 			return fmt.Errorf("the node has %q, want %q", got, want)
 		}
@@ -197,7 +198,7 @@ func (n *node) sees(t testing.TB) map[string]bool {
 // awaitSeen waits until the agent sees a device as plugged in, or as not.
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if in, there := n.sees(t)[id]; in != plugged || !there && plugged {
 			return fmt.Errorf("the agent sees %v", n.sees(t))
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
@@ -76,12 +77,12 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	bus := m.nodes + "/" + dir + "/bus/001/00"
 	must.Eq(t, id, r.Envs["USB_TPU_ID"], must.Sprintf("got %v", r.Envs))
 	must.Eq(t, "089a", r.Envs["USB_TPU_PRODUCT_ID"], must.Sprintf("got %v", r.Envs))
-	test.True(t, exists(bus+"4"), test.Sprintf("got %v", r.Envs))
+	test.True(t, testsupport.Exists(bus+"4"), test.Sprintf("got %v", r.Envs))
 	m.must(p.Unplug()) // as its firmware starts
 	m.wantPublished()
 	p = m.plug("18d1:9302", "7", "1-1")
 	m.wantPublished(published)
-	if exists(bus+"4") || !exists(bus+"5") || !exists(r.Envs["USB_TPU_HOST_USB"]) {
+	if testsupport.Exists(bus+"4") || !testsupport.Exists(bus+"5") || !testsupport.Exists(r.Envs["USB_TPU_HOST_USB"]) {
 		t.Errorf("nodes are %q", m.treeOfNodes())
 	}
 	wantReplugs(0)
@@ -95,11 +96,6 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	m.plug("1a6e:089a", "", "1-1")
 	m.wantPublished(published)
 	wantReplugs(1)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 func TestReplug_NodesGoWithDevice(t *testing.T) {
@@ -178,9 +174,7 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 // is a simulation.
 func (m *machine) real(config string) {
 	m.Helper()
-	if os.Geteuid() != 0 {
-		m.Skip("needs root to make device nodes")
-	}
+	testsupport.NeedRoot(m) // to make device nodes
 	c, err := decode(m.T, fmt.Sprintf("shadow_dir = %q\n%s", m.nodes, config))
 	m.must(err)
 	i, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
@@ -418,7 +412,7 @@ func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m.scan()
 	twin := m.plug("10c4:ea60", "A", "1-2")
 	m.scan()
-	if !exists(m.nodes + "/10c4-ea60-A") {
+	if !testsupport.Exists(m.nodes + "/10c4-ea60-A") {
 		t.Fatalf("there are %v: the test tests nothing", m.entries())
 	}
 	m.pull(first)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func is(t *testing.T, dir string, id uint32) bool {
@@ -37,9 +39,7 @@ func TestReserved_OverlapsNoOtherRange(t *testing.T) {
 }
 
 func TestDeclare_ReservesForEveryDriver(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the directory of builders is root's")
-	}
+	testsupport.NeedRoot(t) // the directory of builders is root's
 	dir := filepath.Join(t.TempDir(), "outrider", "builders")
 	test.False(t, is(t, dir, 1234), test.Sprint("it is one before it was declared"))
 	for range 2 { // as each start of the plugin does it
@@ -54,9 +54,7 @@ func TestDeclare_ReservesForEveryDriver(t *testing.T) {
 }
 
 func TestIs_RefusesADirectoryThatOthersCanChange(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the directory of builders is root's")
-	}
+	testsupport.NeedRoot(t) // the directory of builders is root's
 	for name, spoil := range map[string]func(dir string) error{
 		"of another user":       func(dir string) error { return os.Chown(dir, 65534, 65534) },
 		"below another user's":  func(dir string) error { return os.Chown(filepath.Dir(dir), 65534, 65534) },

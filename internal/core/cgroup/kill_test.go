@@ -11,6 +11,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // tree of a task that does all it can to get away: own sessions, double forks.
@@ -38,7 +40,7 @@ func TestV1Kill_EndsATree(t *testing.T) {
 			c.prepare(t, &g)
 			must.NoError(t, g.Create(Limits{}))
 			cmd := start(t, g, daemons)
-			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
+			testsupport.Eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			pids, _ := g.Procs()
 			if strings.HasPrefix(c.name, "frozen") {
 				must.NoError(t, writeFile(g.V1["freezer"]+"/freezer.state", "FROZEN"))
@@ -61,7 +63,7 @@ func TestV1Kill_EndsAForkBomb(t *testing.T) {
 	g := withoutUnified(v1Task(t))
 	must.NoError(t, g.Create(Limits{PidsMax: 40}))
 	start(t, g, `exec 2>/dev/null; f() { (sleep 0.01; f) & (sleep 0.01; f) & wait; }; while :; do f; done`)
-	eventually(t, "it multiplies", func() bool { return countProcs(t, g) > 10 })
+	testsupport.Eventually(t, "it multiplies", func() bool { return countProcs(t, g) > 10 })
 	must.NoError(t, g.Kill())
 	n := countProcs(t, g)
 	test.Eq(t, 0, n, test.Sprintf("%d processes are left", n))

@@ -19,6 +19,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // joinEnv makes the test binary join the v1 groups whose tasks files it names,
@@ -117,14 +119,6 @@ func start(t testing.TB, g Group, script string) *exec.Cmd {
 	return cmd
 }
 
-// eventually waits until the condition holds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		must.False(t, time.Now().After(deadline), must.Sprintf("never happened: %s", what))
-	}
-}
-
 func countProcs(t testing.TB, g Group) int {
 	pids, err := g.Procs()
 	must.NoError(t, err)
@@ -155,7 +149,7 @@ func withoutUnified(g Group) Group {
 // is in all groups.
 func running(t testing.TB, cmd *exec.Cmd, name string) {
 	t.Helper()
-	eventually(t, name+" runs", func() bool {
+	testsupport.Eventually(t, name+" runs", func() bool {
 		return string(mustRead(t, fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))) == name+"\n"
 	})
 }

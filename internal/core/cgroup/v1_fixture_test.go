@@ -16,6 +16,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // v1Fixture is a group on v1 whose files are plain ones.
@@ -162,7 +164,7 @@ func TestV1Kill_EndsWhatIsForkedBeforeTheFreeze(t *testing.T) {
 	w.Close()
 	must.NoError(t, <-done)
 	for _, cmd := range []*exec.Cmd{first, late} {
-		eventually(t, "it is dead", func() bool { return zombie(t, cmd.Process.Pid) })
+		testsupport.Eventually(t, "it is dead", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
 }
 
@@ -178,7 +180,7 @@ func TestSignal_ReachesEveryProcessOfALargeGroup(t *testing.T) {
 	g := v1Fixture(t, files)
 	must.NoError(t, g.Signal(unix.SIGKILL))
 	for _, cmd := range all {
-		eventually(t, "it ends", func() bool { return zombie(t, cmd.Process.Pid) })
+		testsupport.Eventually(t, "it ends", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestV1Limits_AreWritten(t *testing.T) {
@@ -92,7 +94,7 @@ func TestV1Limits_SetReservedCores(t *testing.T) {
 	}
 	must.NoError(t, g.Create(Limits{Cpuset: "0"}))
 	cmd := start(t, g, "exec sleep 60")
-	eventually(t, "the task runs on core 0 alone", func() bool {
+	testsupport.Eventually(t, "the task runs on core 0 alone", func() bool {
 		return strings.Contains(string(mustRead(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))),
 			"Cpus_allowed_list:\t0\n")
 	})
@@ -128,7 +130,7 @@ func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 	cmd.Wait()
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	test.Eq(t, syscall.SIGTERM, ws.Signal(), test.Sprintf("ended by %v", ws))
-	eventually(t, "the group is empty", func() bool { empty, _ := g.Empty(); return empty })
+	testsupport.Eventually(t, "the group is empty", func() bool { empty, _ := g.Empty(); return empty })
 }
 
 func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
@@ -163,7 +165,7 @@ func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	inner := filepath.Join(g.V1["memory"], "inner")
 	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
-	eventually(t, "the earlier run is there", func() bool { return countProcs(t, g) == 2 })
+	testsupport.Eventually(t, "the earlier run is there", func() bool { return countProcs(t, g) == 2 })
 	must.NoError(t, writeFile(inner+"/cgroup.procs", strconv.Itoa(old.Process.Pid)))
 	n := countProcs(t, g)
 	test.Eq(t, 2, n, test.Sprintf("%d processes, want 2: one is in a group below", n))

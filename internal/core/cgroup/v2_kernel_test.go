@@ -15,6 +15,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // v2Task makes a scope as Nomad would, in whatever cgroup2 hierarchy there is.
@@ -68,7 +70,7 @@ func TestV2Kill_EndsATree(t *testing.T) {
 			g := v2Task(t)
 			must.NoError(t, g.Create(Limits{}))
 			cmd := start(t, g, daemons)
-			eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
+			testsupport.Eventually(t, "the five sleep", func() bool { return countSleeps(t, g) == 5 && countProcs(t, g) == 5 })
 			inner := filepath.Join(g.Path, "inner")
 			must.NoError(t, os.Mkdir(inner, 0o755))
 			must.NoError(t, writeFile(inner+"/cgroup.procs", fmt.Sprint(cmd.Process.Pid)))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // hastyScratch is the example with shorter times, for tests.
@@ -35,9 +36,7 @@ func (hasty) Options() device.Options {
 }
 
 func TestReleaseExample_Conforms(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount directories as tasks do")
-	}
+	testsupport.NeedRoot(t) // to mount directories as tasks do
 	root := t.TempDir()
 	config := fmt.Sprintf("root = %q\nidle = \"1h\"", root)
 	names := func(t *testing.T, dir string) (all []string) {

@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // onceTask leaves a line in a file when it begins, and ends with code 7 when told to.
@@ -30,7 +31,7 @@ type onceTask struct {
 }
 
 func (a *agent) onceTask(change ...func(*drivers.TaskConfig)) *onceTask {
-	lines := filepath.Join(a.state, "lines"+mark())
+	lines := filepath.Join(a.state, "lines"+testsupport.Mark())
 	must.NoError(a.t, os.Chmod(a.state, 0o755))
 	must.NoError(a.t, os.WriteFile(lines, nil, 0o666))
 	must.NoError(a.t, os.Chmod(lines, 0o666))
@@ -55,7 +56,7 @@ func (o *onceTask) begun() int {
 }
 
 func (o *onceTask) running() {
-	eventually(o.a.t, "it runs", func() bool { return strings.Contains(o.a.output(o.cfg), "first") })
+	testsupport.Eventually(o.a.t, "it runs", func() bool { return strings.Contains(o.a.output(o.cfg), "first") })
 }
 
 func (o *onceTask) end() { must.NoError(o.a.t, os.WriteFile(o.lines+".go", nil, 0o600)) }
@@ -90,7 +91,7 @@ func TestStartTask_ReturnsTheRunThatNoAgentKnows(t *testing.T) {
 				pid := a.pid(o.cfg.ID)
 				if ended {
 					o.end()
-					eventually(t, "it has ended", func() bool { return strings.Contains(a.output(o.cfg), "last") })
+					testsupport.Eventually(t, "it has ended", func() bool { return strings.Contains(a.output(o.cfg), "last") })
 				}
 				if restart {
 					a.restart()

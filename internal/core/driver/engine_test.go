@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // ExampleEngine is the example's engine, which is in another package. Its tasks call
@@ -67,7 +68,7 @@ func (a *agent) program(name string, args ...string) *drivers.TaskConfig {
 func (a *agent) ready(cfg *drivers.TaskConfig) {
 	a.t.Helper()
 	if a.instance.engine == nil {
-		eventually(a.t, "it is ready", func() bool { return strings.HasPrefix(a.output(cfg), "r\n") })
+		testsupport.Eventually(a.t, "it is ready", func() bool { return strings.HasPrefix(a.output(cfg), "r\n") })
 	}
 }
 
@@ -83,7 +84,7 @@ func Programs(ctx context.Context, name string, args []string, signals <-chan st
 				return code
 			}
 		case <-time.After(time.Millisecond):
-			if name == "until" && isThere(args[0]) {
+			if name == "until" && testsupport.Exists(args[0]) {
 				return code
 			}
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
@@ -60,7 +62,7 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	cfg := a.shell("exec sleep 1000", "")
 	a.run(cfg)
 	defer a.destroy(cfg.ID)
-	m := mark()
+	m := testsupport.Mark()
 	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which holds the pipe
 		u := &slowUser{wait: 3 * time.Second}
 		// less than a pipe holds: the command ends before
@@ -94,14 +96,14 @@ func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 	a.run(cfg)
 	defer a.destroy(cfg.ID)
 	for _, tty := range []bool{false, true} {
-		m := mark()
+		m := testsupport.Mark()
 		u := goneUser{hungUp: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() { ended <- a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"sleep", m}, tty, u) }()
-		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		testsupport.WaitSleepers(t, m, 1)
 		close(u.hungUp)
 		test.ErrorIs(t, await(t, "the end of the command", ended), io.ErrClosedPipe,
 			test.Sprintf("terminal %v", tty))
-		eventually(t, "its process has ended", func() bool { return len(sleepers(m)) == 0 })
+		testsupport.WaitSleepers(t, m, 0)
 	}
 }

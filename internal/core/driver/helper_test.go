@@ -33,6 +33,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // TestMain is also the supervisor and the launcher, and a plugin's binary.
@@ -464,7 +465,7 @@ func (a *agent) nothingLeft() {
 }
 
 func supervisors(store string) (pids []int) {
-	return find(func(args []string) bool {
+	return testsupport.Processes(func(args []string) bool {
 		return len(args) == 3 && args[0] == "outrider-supervisor" && args[1] == "supervise" && args[2] == store
 	})
 }
@@ -477,34 +478,6 @@ func descendants(pid int) (pids []int) {
 		}
 	}
 	return pids
-}
-
-func find(fits func(args []string) bool) (pids []int) {
-	table, err := task.Processes()
-	if err != nil {
-		panic(err)
-	}
-	for pid := range table {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if len(b) > 0 && fits(strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// sleepers are the processes of `sleep <mark>`.
-func sleepers(mark string) []int {
-	return find(func(args []string) bool { return len(args) == 2 && args[0] == "sleep" && args[1] == mark })
-}
-
-func mark() string { return fmt.Sprintf("8%d.%d", os.Getpid(), time.Now().UnixNano()%1e9) }
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
-	}
 }
 
 // wire is a task handle as it comes back after the agent wrote it to its disk.
@@ -530,9 +503,7 @@ func withoutRoot(t *testing.T, groups ...string) bool {
 	if os.Getenv(nonRootVar) != "" {
 		return true
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("the parent part needs root to become another user")
-	}
+	testsupport.NeedRoot(t)           // to become another user
 	dir, err := os.MkdirTemp("", "n") // short, for a socket
 	must.NoError(t, err)
 	defer os.RemoveAll(dir)

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // before is a driver of which f is asked before each start.
@@ -46,11 +47,6 @@ func await[T any](t *testing.T, what string, from <-chan T) (v T) {
 	return v
 }
 
-func isThere(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 	proceed := make(chan struct{})
 	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
@@ -60,7 +56,7 @@ func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 	}), nil)
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	cfg := a.shell("exit 0", "")
 	began := time.Now()
 	started := make(chan error, 1)
@@ -122,7 +118,7 @@ func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
 				for _, name := range []string{"first", "second"} {
 					r.Finally(func() {
 						calls = append(calls, name)
-						state = append(state, isThere(r.StateDir()))
+						state = append(state, testsupport.Exists(r.StateDir()))
 					})
 				}
 				return r.Run(c.program), c.fail
@@ -148,7 +144,7 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 	var dir string
 	var early bool
 	a := startInstance(t, before(func(_ context.Context, r testRequest) error {
-		dir, early = r.StateDir(), isThere(r.StateDir())
+		dir, early = r.StateDir(), testsupport.Exists(r.StateDir())
 		return nil
 	}), nil)
 	go1 := filepath.Join(t.TempDir(), "go")
@@ -160,7 +156,7 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 		"after its end and a restart"} {
 		if strings.Contains(when, "restart") {
 			a.restart()
-			test.True(t, isThere(dir), test.Sprintf("it is gone between two plugins, %s", when))
+			test.True(t, testsupport.Exists(dir), test.Sprintf("it is gone between two plugins, %s", when))
 			must.NoError(t, a.RecoverTask(th))
 		}
 		if when == "after its end" {
@@ -170,20 +166,18 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 			r := a.wait(cfg.ID)
 			test.Eq(t, 4, r.ExitCode, test.Sprintf("%s: got %+v", when, r))
 		}
-		test.True(t, isThere(dir), test.Sprintf("it is gone %s", when))
+		test.True(t, testsupport.Exists(dir), test.Sprintf("it is gone %s", when))
 	}
 	a.destroy(cfg.ID)
-	test.False(t, isThere(dir), test.Sprint("it is there after DestroyTask"))
+	test.False(t, testsupport.Exists(dir), test.Sprint("it is there after DestroyTask"))
 	bad := a.task(`command = "/no/such/program"`)
-	if _, _, err := a.StartTask(bad); err == nil || isThere(dir) {
-		t.Errorf("of a start that failed (%v) it is there: %v", err, isThere(dir))
+	if _, _, err := a.StartTask(bad); err == nil || testsupport.Exists(dir) {
+		t.Errorf("of a start that failed (%v) it is there: %v", err, testsupport.Exists(dir))
 	}
 }
 
 func TestDefaultUser_RunsTasksWithoutAUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to run tasks as others")
-	}
+	testsupport.NeedRoot(t) // to run tasks as others
 	var told *task.User
 	w := before(func(_ context.Context, r testRequest) error {
 		told = r.User()
@@ -237,7 +231,7 @@ func listen(t *testing.T, a *agent) *listener {
 	t.Helper()
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	l := &listener{}
 	go func() {
 		for e := range events {
@@ -306,7 +300,7 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 			await(t, "the exit", waits)
 			sentence := fmt.Sprintf("It said %d/%d", want.Code, want.Signal)
 			if want != (task.Exit{}) {
-				eventually(t, name+": its sentence is heard", func() bool { return l.heard(cfg.ID, sentence) > 0 })
+				testsupport.Eventually(t, name+": its sentence is heard", func() bool { return l.heard(cfg.ID, sentence) > 0 })
 			}
 			if n := l.heard(cfg.ID, sentence); n > 1 || n > 0 && want == (task.Exit{}) {
 				t.Errorf("%s: its sentence was heard %d times", name, n)
@@ -454,7 +448,7 @@ func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
 	close(answer)
 	r = await(t, "the exit", waits)
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
-	eventually(t, "its sentence is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
+	testsupport.Eventually(t, "its sentence is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
 	a.destroy(slow.ID)
 	a.destroy(quick.ID)
 }
@@ -473,7 +467,7 @@ func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
 				}
 				return ctx.Err()
 			}), nil)
-			m := mark()
+			m := testsupport.Mark()
 			cfg := a.shell("exec sleep "+m, "")
 			call, gone := context.WithCancel(t.Context())
 			done := a.driver.StartCall(call, cfg.ID)
@@ -486,8 +480,9 @@ func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
 			gone()
 			test.ErrorIs(t, await(t, "the end of the start", started), context.Canceled)
 			done()
-			if len(sleepers(m)) > 0 || isThere(dir) || len(a.driver.handles) > 0 || len(a.driver.calls) > 0 {
-				t.Errorf("processes %v, state %v, handles %v, calls %v", sleepers(m), isThere(dir), a.driver.handles,
+			left, there := testsupport.Sleepers(m), testsupport.Exists(dir)
+			if len(left) > 0 || there || len(a.driver.handles) > 0 || len(a.driver.calls) > 0 {
+				t.Errorf("processes %v, state %v, handles %v, calls %v", left, there, a.driver.handles,
 					a.driver.calls)
 			}
 		})
@@ -530,7 +525,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 	a := startInstance(t, w, nil)
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
 	const tasks = 20
 	var mu sync.Mutex
 	told, exited := map[string][]time.Time{}, map[string]time.Time{}
@@ -562,7 +557,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "all events are heard", func() bool {
+	testsupport.Eventually(t, "all events are heard", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		n := 0

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
@@ -115,9 +117,7 @@ func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
 }
 
 func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to run tasks as others")
-	}
+	testsupport.NeedRoot(t) // to run tasks as others
 	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4",
 		"denied_envvars": []string{"SECRET*", "TOKEN"}})
 	for user, want := range map[string]string{
@@ -143,9 +143,7 @@ func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
 }
 
 func TestUser_HasItsEnvironment(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to run tasks as others")
-	}
+	testsupport.NeedRoot(t) // to run tasks as others
 	a := start(t, nil)
 	const script = "echo $(id -u):$(id -g):$(id -G | tr ' ' ,) $HOME $USER $LOGNAME"
 	for user, c := range map[string]struct{ options, want string }{
@@ -200,10 +198,12 @@ func TestOutput_GoesThroughLogmon(t *testing.T) {
 	a.run(cfg)
 	r := a.wait(cfg.ID)
 	test.Eq(t, 3, r.ExitCode, test.Sprintf("got %+v", r))
-	eventually(t, "all lines are in the file", func() bool { return strings.HasSuffix(a.output(cfg), "\n5000\n") })
+	testsupport.Eventually(t, "all lines are in the file", func() bool {
+		return strings.HasSuffix(a.output(cfg), "\n5000\n")
+	})
 	n := strings.Count(a.output(cfg), "\n")
 	test.Eq(t, 5000, n, test.Sprintf("%d lines", n))
-	eventually(t, "stderr is in its file", func() bool {
+	testsupport.Eventually(t, "stderr is in its file", func() bool {
 		b, _ := os.ReadFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.0"))
 		return string(b) == "last\n"
 	})
@@ -241,11 +241,11 @@ func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
 	out, r := a.result(a.shell("echo hello; exit 3", ""))
 	must.Eq(t, "hello\n", out, must.Sprintf("got %q, %+v", out, r))
 	test.Eq(t, 3, r.ExitCode, test.Sprintf("got %q, %+v", out, r))
-	m := mark()
+	m := testsupport.Mark()
 	cfg := a.shell("setsid -f sleep "+m+"; (env -i setsid -f sleep "+m+" <&- >&- 2>&- &); exec sleep "+m, "")
 	a.run(cfg)
-	eventually(t, "all three run", func() bool { return len(sleepers(m)) == 3 })
+	testsupport.WaitSleepers(t, m, 3)
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
-	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 	a.destroy(cfg.ID)
 }

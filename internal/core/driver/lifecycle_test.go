@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestLifecycle_ReportsExitCodes(t *testing.T) {
@@ -130,12 +131,13 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 		"whole group": {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; echo r; " + loop + ") & wait",
 			"SIGTERM", `kill_mode = "group"`, never, 0, 6},
 	} {
-		m := mark()
+		m := testsupport.Mark()
 		cfg := a.shell("setsid -f sleep "+m+"; "+c.script, c.options)
 		a.run(cfg)
-		eventually(t, name+" is ready", func() bool { return strings.Contains(a.output(cfg), "r") && len(sleepers(m)) == 1 })
+		testsupport.Eventually(t, name+" is ready", func() bool { return strings.Contains(a.output(cfg), "r") })
+		testsupport.WaitSleepers(t, m, 1)
 		if name == "stopped process" {
-			eventually(t, "it is stopped", func() bool { return a.stopped(cfg.ID) })
+			testsupport.Eventually(t, "it is stopped", func() bool { return a.stopped(cfg.ID) })
 		}
 		began := time.Now()
 		must.NoError(t, a.StopTask(cfg.ID, c.timeout, c.signal))
@@ -144,7 +146,7 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 		test.False(t, took > soon, test.Sprintf("%s: took %v", name, took))
 		r := a.wait(cfg.ID)
 		test.Eq(t, c.code, r.ExitCode, test.Sprintf("%s: got %+v", name, r))
-		test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", name))
+		test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprintf("%s: left behind", name))
 		test.NoError(t, a.StopTask(cfg.ID, time.Second, ""), test.Sprintf("%s: again", name))
 		a.destroy(cfg.ID)
 	}
@@ -194,7 +196,7 @@ func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 	pid := a.pid(cfg.ID)
 	a.stopDriver()
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	eventually(t, "it has ended", func() bool {
+	testsupport.Eventually(t, "it has ended", func() bool {
 		st, err := task.ReadStat(pid)
 		return err != nil || st.Zombie
 	})
@@ -208,13 +210,13 @@ func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 
 func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	a := start(t, nil)
-	m := mark()
+	m := testsupport.Mark()
 	cfg := a.shell("setsid -f sleep "+m+"; exec sleep "+m, "")
 	a.run(cfg)
-	eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+	testsupport.WaitSleepers(t, m, 2)
 	a.restart()
 	a.destroy(cfg.ID)
-	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 	a.destroy(cfg.ID)
 }
 
@@ -243,9 +245,9 @@ func TestSignalTask_SignalsTheMainProcess(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("trap 'echo hup' HUP; trap 'exit 2' TERM; echo r; while :; do sleep 0.02; done", "")
 	a.run(cfg)
-	eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
+	testsupport.Eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 	must.NoError(t, a.SignalTask(cfg.ID, "SIGHUP"))
-	eventually(t, "it got the signal", func() bool { return strings.Contains(a.output(cfg), "hup") })
+	testsupport.Eventually(t, "it got the signal", func() bool { return strings.Contains(a.output(cfg), "hup") })
 	test.ErrorContains(t, a.SignalTask(cfg.ID, "SIGNONSENSE"), "SIGNONSENSE")
 	must.NoError(t, a.SignalTask(cfg.ID, "term"))
 	r := a.wait(cfg.ID)
@@ -268,12 +270,12 @@ func TestExecTask_RunsACommand(t *testing.T) {
 	if err != nil || len(r.Stdout) != drivers.CheckBufSize || !strings.HasSuffix(string(r.Stdout), "\n20000\n") {
 		t.Errorf("of much output: %d bytes, %v", len(r.Stdout), err)
 	}
-	m := mark()
+	m := testsupport.Mark()
 	if _, err = a.ExecTask(cfg.ID, []string{"sleep", m}, 100*time.Millisecond); err == nil ||
 		!strings.Contains(err.Error(), "did not end within") {
 		t.Errorf("timeout: got %v", err)
 	}
-	eventually(t, "what took too long is gone", func() bool { return len(sleepers(m)) == 0 })
+	testsupport.WaitSleepers(t, m, 0)
 	for _, cmd := range [][]string{nil, {""}, {"/no/such/program"}} {
 		if _, err := a.driver.ExecTask(cfg.ID, cmd, time.Minute); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: got %v", cmd, err)
@@ -375,7 +377,7 @@ func TestTaskStats_AreComplete(t *testing.T) {
 		}
 	}
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
-	eventually(t, "the channel is closed", func() bool {
+	testsupport.Eventually(t, "the channel is closed", func() bool {
 		select {
 		case _, ok := <-ch:
 			return !ok

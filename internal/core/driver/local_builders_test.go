@@ -16,12 +16,11 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestStartTask_RefusesBuildersIDs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to run tasks as others")
-	}
+	testsupport.NeedRoot(t) // to run tasks as others
 	a := start(t, nil)
 	for name, c := range map[string]struct{ user, config string }{
 		"the first user":         {"79900", ""},
@@ -53,9 +52,7 @@ func TestStartTask_RefusesBuildersIDs(t *testing.T) {
 }
 
 func TestRefuseBuilders_RefusesDeclaredIDs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the directory of builders is root's")
-	}
+	testsupport.NeedRoot(t) // the directory of builders is root's
 	dir := filepath.Join(t.TempDir(), "builders")
 	other := uint32(os.Getegid())
 	for _, u := range []*task.User{{UID: 1234}, {GID: 1234}, {UID: 1, GID: 1, Groups: []uint32{2, 1234}}, nil} {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // stick makes a device node as a device plugin does, and returns its path. Its
@@ -48,19 +49,12 @@ func mountsUnchanged(t *testing.T, of ...string) {
 	})
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make device nodes and to mount")
-	}
-}
-
 func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) func(*drivers.TaskConfig) {
 	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
 }
 
 func TestDevices_AreInTheTask(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	host, dir := stick(t), t.TempDir()
 	mountsUnchanged(t, dir, "zigbee")
 	must.NoError(t, os.WriteFile(dir+"/file", []byte("mounted"), 0o644))
@@ -76,7 +70,9 @@ func TestDevices_AreInTheTask(t *testing.T) {
 		func(c *drivers.TaskConfig) { c.User = "nobody:4242" })
 	want := cfg.TaskDir().Dir + "\n1:5\n1:5\nmounted1\nwritten\n"
 	th := a.run(cfg)
-	eventually(t, "the task has said all", func() bool { return strings.HasSuffix(a.output(cfg), "written\n") })
+	testsupport.Eventually(t, "the task has said all", func() bool {
+		return strings.HasSuffix(a.output(cfg), "written\n")
+	})
 	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
 	for _, again := range []bool{false, true} {
 		if again {
@@ -95,7 +91,7 @@ func TestDevices_AreInTheTask(t *testing.T) {
 }
 
 func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	dir := t.TempDir()
 	mountsUnchanged(t, dir)
 	w := testInstance{}
@@ -109,7 +105,7 @@ func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 	want := "touch: cannot touch '" + dir + "/new': Read-only file system\n"
 	cfg := a.shell(script+"; exec sleep 1000", "")
 	th := a.run(cfg)
-	eventually(t, "the task has tried", func() bool { return strings.HasSuffix(a.output(cfg), "\n") })
+	testsupport.Eventually(t, "the task has tried", func() bool { return strings.HasSuffix(a.output(cfg), "\n") })
 	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
 	for _, again := range []bool{false, true} {
 		if again {
@@ -127,7 +123,7 @@ func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 }
 
 func TestDevices_AreRecalledAfterARestart(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	host, dir := stick(t), t.TempDir()
 	must.NoError(t, os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644))
 	a := start(t, nil)
@@ -186,7 +182,7 @@ func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
 }
 
 func TestDevices_MissingIsRecoverable(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
 		cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: path}}, nil))
@@ -235,7 +231,9 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 			t.Fatal("no event says so")
 		}
 	}
-	eventually(t, "the task has read its device", func() bool { return strings.HasSuffix(a.output(cfg), "\x00\x00") })
+	testsupport.Eventually(t, "the task has read its device", func() bool {
+		return strings.HasSuffix(a.output(cfg), "\x00\x00")
+	})
 	test.Eq(t, "/dev/zero /dev/zero /dev/nomad-usb/1/bus /dev/zigbee/tty0\n\x00\x00", a.output(cfg))
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)

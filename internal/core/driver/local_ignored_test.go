@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
@@ -68,7 +69,7 @@ func TestIgnored_ReportsDNSAsAnEvent(t *testing.T) {
 	l := listen(t, a)
 	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DNS = &drivers.DNSConfig{Searches: []string{"example"}} })
 	a.result(cfg)
-	eventually(t, "it is told", func() bool {
+	testsupport.Eventually(t, "it is told", func() bool {
 		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect, whether it is the job's or its network's: `+
 			`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`) == 1
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
@@ -33,7 +34,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	r := a.wait(cfg.ID)
 	must.False(t, r.OOMKilled, must.Sprintf("exit 0: got %+v", r))
 	test.Eq(t, 0, r.ExitCode, test.Sprintf("exit 0: got %+v", r))
-	eventually(t, "the kill is told", func() bool { return events.heard(cfg.ID, child) > 0 })
+	testsupport.Eventually(t, "the kill is told", func() bool { return events.heard(cfg.ID, child) > 0 })
 	a.destroy(cfg.ID)
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	again.ID = again.AllocID + "/web/" + uuid.Short()
@@ -46,7 +47,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)
-	eventually(t, "a later event is heard",
+	testsupport.Eventually(t, "a later event is heard",
 		func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
 	a.destroy(last.ID)
 	n := events.heard(cfg.ID, child)

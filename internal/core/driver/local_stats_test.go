@@ -18,6 +18,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // busy is a process that uses the processor in user mode, and hardly ever the
@@ -43,7 +44,7 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	usec := uint64(0)
 	const nearly = 0.99 // each figure is of its own moment
 	// percentages are of the time between two samples, which is any on a busy machine
-	eventually(t, "both have been measured", func() bool {
+	testsupport.Eventually(t, "both have been measured", func() bool {
 		usec += 9_000_000
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "cpu.stat"),
 			fmt.Appendf(nil, "usage_usec %d\nuser_usec %d\nsystem_usec %d\n", usec/9*10, usec, usec/9), 0o600))
@@ -89,7 +90,7 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	id, err := task.Identify(pid)
 	must.NoError(t, err)
 	s := sampling()
-	eventually(t, "its use is seen", func() bool {
+	testsupport.Eventually(t, "its use is seen", func() bool {
 		u, err := s.sample(cgroup.Group{}, id)
 		must.NoError(t, err)
 		cpu, mem := u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestSweep_RemovesAbandonedTasks(t *testing.T) {
@@ -29,7 +30,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	must.NoError(t, err)
 	a.run(unclaimed) // the agent was killed, and its job was stopped
 	kept := func(id string) bool {
-		return isThere(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
+		return testsupport.Exists(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
 	}
 	sweep := func() {
 		a.driver.local.swept = time.Time{}

@@ -15,14 +15,13 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const strangerID = 65534
 
 func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give directories to another user")
-	}
+	testsupport.NeedRoot(t)             // to give directories to another user
 	short, err := os.MkdirTemp("", "s") // for a socket
 	must.NoError(t, err)
 	defer os.RemoveAll(short)
@@ -62,9 +61,7 @@ func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
 
 // What is recovered is what Nomad and this driver remember, and not what a stranger wrote there.
 func TestLoad_RefusesAStoreThatAnotherUserCanReplace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give directories to another user")
-	}
+	testsupport.NeedRoot(t) // to give directories to another user
 	store := task.Store{Dir: filepath.Join(t.TempDir(), "store")}
 	must.NoError(t, store.Save(&task.State{ID: "a/b/c", Task: "the stranger's"}))
 	saved, err := json.Marshal(savedTask{StoreDir: store.Dir, State: &task.State{ID: "a/b/c", Task: "ours"}})

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
@@ -117,9 +118,7 @@ func TestResolveUser_ReadsIDsStrictly(t *testing.T) {
 
 func needGroups(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give tasks groups")
-	}
+	testsupport.NeedRoot(t) // to give tasks groups
 }
 
 func TestDenied_RefusesEveryIDOfARange(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
@@ -23,7 +25,7 @@ func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 		rest := fmt.Sprintf("trap 'sleep 1; echo x > %s; exit' TERM; echo r; while :; do sleep 0.02; done", file)
 		cfg := a.shell(session+` -c "`+rest+`" & trap 'exit 6' TERM; while :; do sleep 0.02; done`, `kill_mode = "`+mode+`"`)
 		a.run(cfg)
-		eventually(t, "both are ready", func() bool { return strings.Contains(a.output(cfg), "r\n") })
+		testsupport.Eventually(t, "both are ready", func() bool { return strings.Contains(a.output(cfg), "r\n") })
 		must.NoError(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))
 		if _, err := os.Stat(file); err != nil {
 			must.Eq(t, "", a.share, must.Sprintf("%s: it was killed amid its end: %v", mode, err))
@@ -38,16 +40,17 @@ func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	a := start(t, nil)
 	for mode, rest := range map[string]string{"process": "sh", "group": "setsid -f sh"} {
-		m := mark()
+		m := testsupport.Mark()
 		cfg := a.shell(rest+" -c 'exec sleep "+m+"' & trap 'exit 6' TERM; echo r; while :; do sleep 0.02; done",
 			`kill_mode = "`+mode+`"`)
 		a.run(cfg)
-		eventually(t, "both are ready", func() bool { return a.output(cfg) == "r\n" && len(sleepers(m)) == 1 })
+		testsupport.Eventually(t, "the task is ready", func() bool { return a.output(cfg) == "r\n" })
+		testsupport.WaitSleepers(t, m, 1)
 		began := time.Now()
 		must.NoError(t, a.StopTask(cfg.ID, 10*time.Minute, "SIGTERM"))
 		took := time.Since(began)
 		test.False(t, took > 5*time.Minute, test.Sprintf("%s: took %v", mode, took))
-		test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", mode))
+		test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprintf("%s: left behind", mode))
 		a.destroy(cfg.ID)
 	}
 }
@@ -76,7 +79,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		a.run(cfg)
 		waits, err := a.WaitTask(t.Context(), cfg.ID)
 		must.NoError(t, err)
-		eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
+		testsupport.Eventually(t, "it is ready", func() bool { return a.output(cfg) == "r\n" })
 		h, err := a.driver.handle(cfg.ID)
 		must.NoError(t, err)
 		h.delivered(time.Now().Add(time.Hour)) // an event that Nomad will not take soon
@@ -94,7 +97,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 	}
 	last := a.shell("exit 5", "") // the eventer keeps their order
 	a.result(last)
-	eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
+	testsupport.Eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
 	test.Eq(t, 1, l.count(), test.Sprintf("besides the exits there were events: %q", l.messages))
 }
 

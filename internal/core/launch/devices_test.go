@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const stick = "/dev/nomad-usb/stick/tty" // of smallDev
@@ -184,32 +184,22 @@ func TestMounts_PropagateOneWay(t *testing.T) {
 	pid := running(t, with("mount -t tmpfs theirs "+dir+"/theirs && touch "+dir+"/theirs/ready && sleep 600",
 		task.Mount{Source: dir + "/source", Target: dir + "/target"}))
 	root := rootOf(pid)
-	eventually(t, "the program has mounted", func() bool { return exists(root + dir + "/theirs/ready") })
-	test.True(t, exists(root+dir+"/target/file"), test.Sprint("its mount is not there"))
-	must.False(t, exists(dir+"/target/file"), must.Sprint("the host sees the program's mounts"))
-	test.False(t, exists(dir+"/theirs/ready"), test.Sprint("the host sees the program's mounts"))
+	testsupport.Eventually(t, "the program has mounted", func() bool {
+		return testsupport.Exists(root + dir + "/theirs/ready")
+	})
+	test.True(t, testsupport.Exists(root+dir+"/target/file"), test.Sprint("its mount is not there"))
+	must.False(t, testsupport.Exists(dir+"/target/file"), must.Sprint("the host sees the program's mounts"))
+	test.False(t, testsupport.Exists(dir+"/theirs/ready"), test.Sprint("the host sees the program's mounts"))
 	must.NoError(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
 	must.NoError(t, os.WriteFile(dir+"/later/file", nil, 0o644))
 	must.NoError(t, unix.Mount("later", "/dev/bus/usb", "tmpfs", 0, ""))
 	must.NoError(t, os.WriteFile("/dev/bus/usb/file", nil, 0o644))
-	must.True(t, exists(root+dir+"/later/file"), must.Sprint("what the host mounts later is not seen"))
-	test.True(t, exists(root+"/dev/bus/usb/file"), test.Sprint("what the host mounts later is not seen"))
+	must.True(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("what the host mounts later is not seen"))
+	test.True(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("what the host mounts later is not seen"))
 	must.NoError(t, unix.Unmount("/dev/bus/usb", 0))
 	must.NoError(t, unix.Unmount(dir+"/later", 0))
-	must.False(t, exists(root+dir+"/later/file"), must.Sprint("what the host unmounts is still there"))
-	test.False(t, exists(root+"/dev/bus/usb/file"), test.Sprint("what the host unmounts is still there"))
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
-	}
+	must.False(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("what the host unmounts is still there"))
+	test.False(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("what the host unmounts is still there"))
 }
 
 func TestMounts_AppearInTheTask(t *testing.T) {
@@ -301,7 +291,7 @@ echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinf
 			test.Eq(t, want, e.out, test.Sprintf("one more process got\n%s\nwant", e.out))
 			must.NoError(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
 			must.NoError(t, os.WriteFile(dir+"/lib/"+filepath.Base(path), nil, 0o666))
-			test.True(t, exists(rootOf(pid)+dir+"/lib/"+filepath.Base(path)),
+			test.True(t, testsupport.Exists(rootOf(pid)+dir+"/lib/"+filepath.Base(path)),
 				test.Sprint("what the host writes there is not seen"))
 		})
 	}
@@ -397,7 +387,7 @@ func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 		task.Mount{Source: dir + "/source", Target: dir + "/way"}, task.Device{HostPath: stick, TaskPath: "/dev/way/file"}))
 	b, _ := os.ReadFile(dir + "/precious/file")
 	test.Eq(t, "precious", string(b), test.Sprintf("it is %q", b))
-	test.True(t, exists(dir+"/source/file"), test.Sprint("the task wrote somewhere else"))
+	test.True(t, testsupport.Exists(dir+"/source/file"), test.Sprint("the task wrote somewhere else"))
 }
 
 func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
@@ -478,7 +468,9 @@ func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > `+
 		`/proc/self/oom_score_adj && cp /proc/self/oom_score_adj /proc/self/comm && touch /dev/ready && exec sleep 600`,
 		task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
-	eventually(t, "the task has mounted", func() bool { return exists(rootOf(pid) + "/dev/ready") })
+	testsupport.Eventually(t, "the task has mounted", func() bool {
+		return testsupport.Exists(rootOf(pid) + "/dev/ready")
+	})
 	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(t, pid)
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
 	spec.Command.OOMScoreAdj = 7
@@ -557,7 +549,7 @@ func TestLaunch_WaitsUntilTheMountNamespaceIsKept(t *testing.T) {
 	must.True(t, errors.As(err, &e), must.Sprintf("got %+v", err))
 	must.Eq(t, StageDevices, e.Stage, must.Sprintf("got %+v", err))
 	test.Eq(t, "no room to save it", e.Message, test.Sprintf("got %+v", err))
-	if its == "" || exists(ran) {
-		t.Errorf("the namespace is %q; ran: %v", its, exists(ran))
+	if its == "" || testsupport.Exists(ran) {
+		t.Errorf("the namespace is %q; ran: %v", its, testsupport.Exists(ran))
 	}
 }

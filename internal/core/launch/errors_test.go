@@ -17,10 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestError_IsOneSentence(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	// not t.TempDir: other users could not get in
 	dir, err := os.MkdirTemp("", "outrider-launch-")
@@ -163,7 +164,7 @@ func withLoader(t *testing.T, path string) string {
 }
 
 func TestError_NamesMissingRights(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	// a supervisor without any capability, as user 65534
 	as := func(t *testing.T, s *Spec) string {
 		t.Helper()
@@ -225,7 +226,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 }
 
 func TestError_NamesANoexecFileSystem(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
 		t.Skipf("no tmpfs can be mounted here: %v", err)

@@ -20,33 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
-
-// hungMount is a FUSE file system without a server: a process that touches it waits
-// indefinitely. The test itself must not.
-func hungMount(t *testing.T) string {
-	t.Helper()
-	needRoot(t)
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no FUSE here: %v", err)
-	}
-	dir := t.TempDir()
-	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
-	if err := unix.Mount("outrider-test", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		fuse.Close()
-		t.Skipf("FUSE can't be mounted here: %v", err)
-	}
-	t.Cleanup(func() {
-		fuse.Close() // ends all that still waits
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH), test.Sprint("failed to unmount"))
-	})
-	return dir
-}
 
 func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 	nothingLeft(t)
-	dir := hungMount(t)
+	dir := testsupport.HungDir(t)
 	for name, c := range map[string]struct {
 		spec  Spec
 		want  string
@@ -116,7 +95,7 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 
 func TestLaunch_KillsAStartThatTakesTooLong(t *testing.T) {
 	nothingLeft(t)
-	p, r, err := start(&Spec{Command: task.Command{Path: hungMount(t) + "/prog", Dir: "/"}}, nil)
+	p, r, err := start(&Spec{Command: task.Command{Path: testsupport.HungDir(t) + "/prog", Dir: "/"}}, nil)
 	must.NoError(t, err)
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
@@ -149,7 +128,7 @@ func waitForStage(t *testing.T, pid int, s Stage) {
 
 func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 	nothingLeft(t)
-	dir := hungMount(t)
+	dir := testsupport.HungDir(t)
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		p, r, err := start(&Spec{Command: task.Command{Path: dir + "/prog", Dir: "/"}}, nil)
 		must.NoError(t, err)
@@ -168,7 +147,7 @@ func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 }
 
 func TestLaunch_JoinsCgroupV1(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	dir := fmt.Sprintf("/sys/fs/cgroup/pids/outrider-test-launch-%d", os.Getpid())
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -200,7 +179,7 @@ func removeCgroup(t *testing.T, dir string) {
 // cgroup2 makes a group of the unified hierarchy.
 func cgroup2(t *testing.T) *os.File {
 	t.Helper()
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
 			continue

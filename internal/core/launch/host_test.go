@@ -16,6 +16,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // The tests' goroutines change the threads they run on: never the main one, whose
@@ -28,7 +30,7 @@ func init() { runtime.LockOSThread() }
 // change, and so must its /dev unless it is the machine's, which others change.
 func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	t.Helper()
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	runtime.LockOSThread() // and never unlocked
 	must.NoError(t, unix.Unshare(unix.CLONE_NEWNS))
@@ -108,7 +110,7 @@ func wantMounts(t *testing.T, before string) {
 		test.StrContains(t, before, line, test.Sprint("the host has a mount more"))
 	}
 	for line := range strings.Lines(before) {
-		if at := strings.Fields(line)[4]; !strings.Contains(now, line) && exists(at) { // proc_pid_mountinfo(5)
+		if at := strings.Fields(line)[4]; !strings.Contains(now, line) && testsupport.Exists(at) { // proc_pid_mountinfo(5)
 			t.Errorf("the host has a mount less: %s", line)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // report is a script in which the program says about itself what the kernel knows.
@@ -40,7 +41,7 @@ echo "nice: ${17}"
 `
 
 func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	dir := t.TempDir()
 	must.NoError(t, os.Chmod(dir, 0o755))
@@ -240,7 +241,7 @@ func TestProgram_GetsAControllingTerminal(t *testing.T) {
 }
 
 func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	holder := exec.Command("unshare", "-n", "sh", "-c", "echo ready; exec sleep 60")
 	out, err := holder.StdoutPipe()
 	must.NoError(t, err)
@@ -288,7 +289,7 @@ func TestLauncher_WorksOnAnyThread(t *testing.T) {
 }
 
 func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	dir := t.TempDir() // under directories of mode 0755 and 0777 only
 	taskDir := filepath.Join(dir, "task")
 	local := filepath.Join(taskDir, "local")
@@ -477,7 +478,7 @@ func TestLaunch_ReportsAProgramThatEndsAtOnce(t *testing.T) {
 }
 
 func TestLauncher_IsNotBoundByTheProgramsLimits(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	for name, limit := range map[string]task.Rlimit{
 		"address space of 16 MiB": {Resource: unix.RLIMIT_AS, Soft: 16 << 20, Hard: 16 << 20},

@@ -147,13 +147,6 @@ func shell(script string, args ...string) *Spec {
 
 func ptr[T any](v T) *T { return &v }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-}
-
 // field is the value of a line "name: value" or "name value" of a /proc file.
 func field(t *testing.T, text, name string) string {
 	t.Helper()

@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // Each start has its own mixture, so one that leaks into another is seen.
 func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	const starts, atOnce = 1000, 8
 	one := func(i int) error {
 		uid := uint32(10_000 + i)

@@ -14,6 +14,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestMakeFIFO_ReplacesAnOldFile(t *testing.T) {
@@ -211,14 +213,14 @@ func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 			must.NoError(t, os.Remove(path))
 			victim := fifo(t)
 			must.NoError(t, plant(path, victim))
-			before := descriptors(t)
+			before := testsupport.Descriptors(t)
 			out, err := OpenNomadFIFO(path, 65534, 65534)
 			if err == nil {
 				out.Close()
 				t.Fatal("it was opened")
 			}
 			test.StrHasPrefix(t, "failed to open ", err.Error(), test.Sprint(err))
-			after := descriptors(t)
+			after := testsupport.Descriptors(t)
 			test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
 		})
 	}

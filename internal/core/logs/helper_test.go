@@ -194,10 +194,3 @@ func numbered(t testing.TB, all []byte, n int) {
 	}
 	must.Eq(t, n, i, must.Sprintf("%d lines", i))
 }
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	e, err := os.ReadDir("/proc/self/fd")
-	must.NoError(t, err)
-	return len(e)
-}

@@ -16,6 +16,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // text is lines of random length up to longest.
@@ -356,7 +358,7 @@ func TestStream_LeaksNoDescriptor(t *testing.T) {
 	alloc, _ := allocDir(t)
 	path := fifo(t)
 	must.NoError(t, peekOnce(t)) // the scratch pipe stays
-	before := descriptors(t)
+	before := testsupport.Descriptors(t)
 	for range 20 {
 		task, err := OpenTaskEnd(path)
 		must.NoError(t, err)
@@ -372,7 +374,7 @@ func TestStream_LeaksNoDescriptor(t *testing.T) {
 		s.Close()
 		task.Close()
 	}
-	after := descriptors(t)
+	after := testsupport.Descriptors(t)
 	test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
 }
 

@@ -9,13 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const stranger = 65534
@@ -194,9 +195,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 
 // A user who is not root has directories, too, and with a umask of 002 also in a group of their own.
 func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become other users")
-	}
+	testsupport.NeedRoot(t) // to become other users
 	p := newPlace(t)
 	for dir := p.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		must.NoError(t, os.Chmod(dir, 0o755))
@@ -213,7 +212,7 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 		{stranger, []string{"home/a/b", "home", "tmp/a"}, []string{"group", "group/a", "tmp"}},
 		{stranger - 1, nil, []string{"home", "home/a", "tmp/a", "tmp/a/b", "group"}},
 	} {
-		as(t, row.uid, func() {
+		testsupport.AsUser(t, row.uid, func() error {
 			for _, dir := range row.can {
 				if f, err := Make(p.path(dir), 0o700); err != nil {
 					t.Errorf("user %d, %s: %v", row.uid, dir, err)
@@ -227,26 +226,9 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 					t.Errorf("user %d: %s was opened", row.uid, dir)
 				}
 			}
+			return nil
 		})
 	}
-}
-
-// as runs a function on a thread of another user, and ends the thread.
-func as(t *testing.T, uid int, f func()) {
-	t.Helper()
-	done := make(chan unix.Errno)
-	go func() {
-		runtime.LockOSThread() // for good
-		_, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(uid), uintptr(uid), uintptr(uid))
-		if errno == 0 {
-			_, _, errno = unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
-		}
-		if errno == 0 {
-			f()
-		}
-		done <- errno
-	}()
-	must.Eq(t, 0, <-done)
 }
 
 func TestMake_RefusesARelativePath(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // disguiseVar makes the test binary a task that hides what it is: see disguisedMain.
@@ -243,7 +244,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		default:
 			outcomes["runs"]++
 			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))
-			eventually(t, "it runs", func() bool { _, err := os.Stat(ran); return err == nil })
+			testsupport.Eventually(t, "it runs", func() bool { _, err := os.Stat(ran); return err == nil })
 		}
 		h.destroy(c, st.ID)
 		h.destroy(c, warm.ID)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // waits is a script that ends as then says when the file is there.
@@ -92,7 +93,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 // waitDead waits until a task's process is a zombie or gone.
 func (h *host) waitDead(st *task.State) {
 	h.t.Helper()
-	eventually(h.t, "the process is dead", func() bool {
+	testsupport.Eventually(h.t, "the process is dead", func() bool {
 		now, err := task.ReadStat(st.Identity.PID)
 		return err != nil || now.Zombie
 	})
@@ -114,7 +115,7 @@ func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	}))
 	const kills = 20
 	for range kills {
-		eventually(t, "a supervisor serves", func() bool {
+		testsupport.Eventually(t, "a supervisor serves", func() bool {
 			pids := h.supervisors()
 			return len(pids) == 1 && c.SupervisorPID(ctx(t)) == pids[0]
 		})
@@ -187,7 +188,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		h := newHost(t, cgroups)
 		first := h.plugin()
 		file := filepath.Join(h.dir, "go")
-		m := mark()
+		m := testsupport.Mark()
 		st := first.launch(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
 		h.waitOutput(st, "first")
 		pid := h.supervisor()
@@ -197,7 +198,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.waitDead(st)
 		reapOrphans()
-		eventually(t, "it is gone", func() bool { reapOrphans(); return !st.Identity.Alive() })
+		testsupport.Eventually(t, "it is gone", func() bool { reapOrphans(); return !st.Identity.Alive() })
 		c := h.client()
 		stat, err := c.Adopt(ctx(t), st)
 		must.NoError(t, err)
@@ -207,7 +208,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		got := h.wait(c, st.ID)
 		test.True(t, got.Lost, test.Sprintf("exit is %+v", got))
 		h.destroy(c, st.ID)
-		if left := sleepers(m); len(left) > 0 {
+		if left := testsupport.Sleepers(m); len(left) > 0 {
 			t.Errorf("left behind %v", left)
 			for _, pid := range left {
 				unix.Kill(pid, unix.SIGKILL)
@@ -220,7 +221,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	for i := range 30 {
-		m := mark()
+		m := testsupport.Mark()
 		st := h.shell("", func(st *task.State) { st.Command.Path, st.Command.Args = "sleep", []string{m} })
 		killed := make(chan bool)
 		go func() {
@@ -237,7 +238,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 			continue
 		}
 		reapOrphans()
-		if n := len(sleepers(m)); n != 1 {
+		if n := len(testsupport.Sleepers(m)); n != 1 {
 			// the launch may have been told as done, and its process be lost with the supervisor
 			e := h.wait(c, st.ID)
 			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
@@ -245,7 +246,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 			t.Errorf("kill after %d: identity %+v is not alive", i, got.Identity)
 		}
 		h.destroy(c, st.ID)
-		n := len(sleepers(m))
+		n := len(testsupport.Sleepers(m))
 		test.Eq(t, 0, n, test.Sprintf("kill after %d: %d are left", i, n))
 	}
 }
@@ -303,7 +304,7 @@ func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 			for _, dead := range []bool{false, true} {
 				h := newHost(t, cgroups)
 				first := h.plugin()
-				m := mark()
+				m := testsupport.Mark()
 				st := first.launch(h.shell("sleep " + m + " & echo first; wait"))
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
@@ -321,7 +322,7 @@ func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 				test.Eq(t, int(unix.SIGTERM), got.Signal,
 					test.Sprintf("%s, supervisor dead: %v: exit %+v", name, dead, got))
 				h.destroy(c, st.ID)
-				test.SliceEmpty(t, sleepers(m), test.Sprintf("%s: left behind", name))
+				test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprintf("%s: left behind", name))
 			}
 		}
 	})

@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // A task with devices is one mount namespace more: who takes the task over must
 // find it, and nothing of it may be left when the task is gone.
 func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		h.startOld()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestSupervisor_IsOneForManyClients(t *testing.T) {
@@ -89,7 +90,7 @@ func TestExit_RecordOutlivesTheSupervisor(t *testing.T) {
 		t.Fatalf("told %+v", a)
 	}
 	first.kill()
-	eventually(t, "the idle supervisor ends", func() bool { return len(h.supervisors()) == 0 })
+	testsupport.Eventually(t, "the idle supervisor ends", func() bool { return len(h.supervisors()) == 0 })
 	reapOrphans()
 	c := h.client()
 	stat, err := c.Adopt(ctx(t), st)
@@ -171,10 +172,10 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 			collector := h.collector()
 			held := count(t, collector, "fd")
 			run(n)
-			eventually(t, "the supervisor has no more descriptors than before", func() bool {
+			testsupport.Eventually(t, "the supervisor has no more descriptors than before", func() bool {
 				return count(t, pid, "fd") <= fds
 			})
-			eventually(t, "the collector has no more descriptors than before", func() bool {
+			testsupport.Eventually(t, "the collector has no more descriptors than before", func() bool {
 				return count(t, collector, "fd") <= held
 			})
 			// the runtime's own, for calls that block; a leak would be one a task
@@ -224,20 +225,20 @@ func TestOrphans_AreWaitedFor(t *testing.T) {
 	freeze := func(state string) { must.NoError(t, os.WriteFile(frozen+"/freezer.state", []byte(state), 0)) }
 	t.Cleanup(func() {
 		freeze("THAWED")
-		eventually(t, "the freezer is empty", func() bool { return os.Remove(frozen) == nil })
+		testsupport.Eventually(t, "the freezer is empty", func() bool { return os.Remove(frozen) == nil })
 	})
 	c := h.client()
-	m, file := mark(), filepath.Join(h.dir, "go")
+	m, file := testsupport.Mark(), filepath.Join(h.dir, "go")
 	st := h.launch(c, h.shell("setsid -f sleep "+m+"; "+waits(file, "exit 4")))
-	eventually(t, "what it leaves runs", func() bool { return len(sleepers(m)) == 1 })
-	must.NoError(t, os.WriteFile(frozen+"/cgroup.procs", []byte(strconv.Itoa(sleepers(m)[0])), 0))
+	testsupport.WaitSleepers(t, m, 1)
+	must.NoError(t, os.WriteFile(frozen+"/cgroup.procs", []byte(strconv.Itoa(testsupport.Sleepers(m)[0])), 0))
 	freeze("FROZEN")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	time.Sleep(3 * time.Second)
 	freeze("THAWED")
 	e := h.wait(c, st.ID)
 	test.Eq(t, 4, e.Code, test.Sprintf("exit %+v", e))
-	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 	h.destroy(c, st.ID)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // zombie is a child that has ended and is not reaped before the end of the test.
@@ -28,7 +29,7 @@ func zombie(t *testing.T, args ...string) task.Identity {
 	id, err := task.Identify(cmd.Process.Pid)
 	must.NoError(t, err)
 	// dead, and off its processor: the mark is there
-	eventually(t, "it is a zombie", func() bool {
+	testsupport.Eventually(t, "it is a zombie", func() bool {
 		st, err := task.ReadStat(id.PID)
 		return err == nil && st.Zombie && (st.Permitted || !marks(t))
 	})
@@ -94,7 +95,8 @@ func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 	test.NotEq(t, codeProcess, codeFirstThread, test.Sprint("the two can't be told apart"))
 	may := os.Geteuid() != 0 || tracesAll(t) // a container may have taken that from root
 	want := proof{done: true, proc: may, marks: may, pidfd: kernel(t, 6, 15)}
-	eventually(t, fmt.Sprintf("%+v is proved", want), func() bool { // a child that got no processor proves less
+	testsupport.Eventually(t, fmt.Sprintf("%+v is proved", want), func() bool {
+		// a child that got no processor proves less
 		pid, pidfd, err := startProver()
 		must.NoError(t, err)
 		p := finishProof(pid, pidfd)
@@ -107,7 +109,7 @@ func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 	cmd.Args = []string{argv0, roleProve}
 	must.NoError(t, cmd.Start())
 	both := false
-	eventually(t, "it is dead", func() bool {
+	testsupport.Eventually(t, "it is dead", func() bool {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		st, err := task.ReadStat(cmd.Process.Pid)
 		both = both || strings.Contains(string(b), ") Z") && err == nil && !st.Zombie
@@ -120,14 +122,14 @@ func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 
 // /proc says 0 to who is not permitted to know, and looks as if it meant it.
 func TestProof_DoesNotTakeAnUnreadableExitForSuccess(t *testing.T) {
-	needsRoot(t)
+	testsupport.NeedRoot(t)
 	id := zombie(t, "sh", "-c", "exit 7")
 	success := zombie(t, "true")
 	for _, p := range []proof{{proc: true, marks: marks(t)}, {proc: true}} {
 		if e, _ := exitInProc(success, always(p)); e == nil || e.Code != 0 {
 			t.Errorf("%+v: success is told as %+v", p, e)
 		}
-		asStranger(t, func() error {
+		testsupport.AsUser(t, strangerUID, func() error {
 			for _, id := range []task.Identity{id, success} {
 				e, dead := exitInProc(id, always(p))
 				must.Nil(t, e, must.Sprintf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead))
@@ -149,7 +151,7 @@ func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 
 // With the user's ids but not their group a process may not be traced.
 func TestProof_RefusesAProcessOfAnotherGroup(t *testing.T) {
-	needsRoot(t)
+	testsupport.NeedRoot(t)
 	for name, row := range map[string]struct {
 		uid, gid uint32
 		may      bool
@@ -167,7 +169,7 @@ func TestProof_RefusesAProcessOfAnotherGroup(t *testing.T) {
 				cmd.Wait()
 			}()
 			test.Eq(t, tracesAll(t), mayTrace(cmd.Process.Pid), test.Sprint("root may"))
-			asStranger(t, func() error {
+			testsupport.AsUser(t, strangerUID, func() error {
 				test.Eq(t, row.may, mayTrace(cmd.Process.Pid), test.Sprint("a user of the same name may"))
 				return nil
 			})

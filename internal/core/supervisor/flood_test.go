@@ -21,6 +21,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // bomb is the role of the test binary in which each process starts others for as
@@ -44,9 +45,7 @@ const (
 )
 
 func TestKill_EndsAForkBomb(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to give the bomb a user of its own")
-	}
+	testsupport.NeedRoot(t) // to give the bomb a user of its own
 	const most = 100
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
@@ -59,7 +58,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 			{bombOfOneGroup, "kill"}, {bombOfOneGroup, "death of the main process"},
 			{bombOfSessions, "kill"}, {bombOfSessions, "death of the main process"},
 		} {
-			name, m := of.name, mark()
+			name, m := of.name, testsupport.Mark()
 			st := h.launch(c, h.shell("", func(st *task.State) {
 				st.Command.Path, st.Command.Args = binary, []string{roleBomb, name, m}
 				if cgroups {
@@ -71,9 +70,9 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 				}
 			}))
 			bomb := func() int {
-				return len(find(func(args []string) bool { return slices.Contains(args, m) }))
+				return len(testsupport.Processes(func(args []string) bool { return slices.Contains(args, m) }))
 			}
-			eventually(t, name+" fills its limit", func() bool { return bomb() > most/2 })
+			testsupport.Eventually(t, name+" fills its limit", func() bool { return bomb() > most/2 })
 			begin := time.Now()
 			if of.how == "kill" {
 				must.NoError(t, c.Kill(ctx(t), st.ID))
@@ -103,7 +102,7 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 		for how, then := range map[string]string{"kill": "wait", "exit": "read x < FIFO; exit 4"} {
 			h := newHost(t, cgroups)
 			c := h.client()
-			m, fifo := mark(), filepath.Join(h.dir, "go")
+			m, fifo := testsupport.Mark(), filepath.Join(h.dir, "go")
 			must.NoError(t, unix.Mkfifo(fifo, 0o600))
 			st := h.launch(c, h.shell(strings.NewReplacer("MARK", m, "FIFO", fifo).Replace(script+then)))
 			h.waitOutput(st, "ready")
@@ -120,7 +119,7 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 				h.destroy(c, st.ID)
 			}
 			t.Logf("%s: signalled in %v, gone in %v", how, signalled, time.Since(begin))
-			left := sleepers(m)
+			left := testsupport.Sleepers(m)
 			test.SliceEmpty(t, left, test.Sprintf("%s: %d are left", how, len(left)))
 			h.destroy(c, st.ID)
 			h.mu.Lock()
@@ -145,7 +144,7 @@ func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- s.signal("id", 0, task.KillAll) }()
 	var w int
-	eventually(t, "the group is read", func() bool {
+	testsupport.Eventually(t, "the group is read", func() bool {
 		w, err = unix.Open(procs, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		return err == nil
 	})
@@ -183,15 +182,16 @@ func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
-	m, file := mark(), filepath.Join(h.dir, "go")
-	other := mark()
+	m, file := testsupport.Mark(), filepath.Join(h.dir, "go")
+	other := testsupport.Mark()
 	bystander := h.launch(c, h.shell("setsid -f sleep "+other+"; exec sleep 1000"))
 	st := h.launch(c, h.shell("env -i setsid -f sleep "+m+"; setsid -f sleep "+m+"; "+waits(file, "exit 4"),
 		func(st *task.State) {
 			// which has no effect but must not unmark
 			st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_LOCKS, Soft: 5, Hard: 10}}
 		}))
-	eventually(t, "all run", func() bool { return len(sleepers(m)) == 2 && len(sleepers(other)) == 1 })
+	testsupport.WaitSleepers(t, m, 2)
+	testsupport.WaitSleepers(t, other, 1)
 	h.kill(h.supervisor(), unix.SIGKILL)
 	_, err := c.Adopt(ctx(t), st)
 	must.NoError(t, err)
@@ -201,13 +201,13 @@ func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	if e := h.wait(c, st.ID); e.Code != 4 && !e.Lost {
 		t.Errorf("exit %+v", e)
 	}
-	if left := sleepers(m); len(left) > 0 {
+	if left := testsupport.Sleepers(m); len(left) > 0 {
 		t.Errorf("left behind %v", left)
 		for _, pid := range left {
 			unix.Kill(pid, unix.SIGKILL)
 		}
 	}
-	test.SliceLen(t, 1, sleepers(other), test.Sprint("another task's process was killed"))
+	test.SliceLen(t, 1, testsupport.Sleepers(other), test.Sprint("another task's process was killed"))
 	h.destroy(c, st.ID)
 	h.destroy(c, bystander.ID)
 }
@@ -216,7 +216,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	const flood = 1000
 	h := newHost(t, withoutCgroup)
 	c := h.client()
-	m := mark()
+	m := testsupport.Mark()
 	victim := h.launch(c, h.shell("exec sleep 1000"))
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	must.NoError(t, err)
@@ -247,11 +247,11 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 		must.StrContains(t, err.Error(), "the task has 128 exec sessions, which is the most that it may have at once",
 			must.Sprint(err))
 	}
-	n := len(sleepers(m))
+	n := len(testsupport.Sleepers(m))
 	test.Eq(t, maxSessions, n, test.Sprintf("%d sessions run", n))
-	for i, pid := range sleepers(m) { // each that ends, or does not start, makes place for another
+	for i, pid := range testsupport.Sleepers(m) { // each that ends, or does not start, makes place for another
 		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
-		eventually(t, "another can be started", func() bool { return session(flood+i) == nil })
+		testsupport.Eventually(t, "another can be started", func() bool { return session(flood+i) == nil })
 		if i == 3 {
 			break
 		}
@@ -260,7 +260,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 		null})
 	test.Error(t, err, test.Sprint("a session of no program was started"))
 	h.destroy(c, victim.ID)
-	left := sleepers(m)
+	left := testsupport.Sleepers(m)
 	test.SliceEmpty(t, left, test.Sprintf("%d are left", len(left)))
 	next := h.launch(c, h.shell("exec sleep 1000"))
 	for i := range maxSessions + 5 { // what does not start takes no place

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // frozen is a disk of the test's own that can be frozen: a process that writes to it
@@ -37,9 +38,7 @@ const (
 
 func newFrozen(t *testing.T) *frozen {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
 	must.NoError(t, os.WriteFile(image, nil, 0o600))
@@ -55,7 +54,7 @@ func newFrozen(t *testing.T) *frozen {
 	t.Cleanup(func() {
 		f.thaw()
 		f.fd.Close()
-		eventually(t, "the disk is unmounted", func() bool { return unix.Unmount(f.dir, 0) == nil })
+		testsupport.Eventually(t, "the disk is unmounted", func() bool { return unix.Unmount(f.dir, 0) == nil })
 	})
 	var err error
 	f.fd, err = os.Open(f.dir)
@@ -85,7 +84,7 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 func (h *host) counted(st *task.State) {
 	h.t.Helper()
 	var out, count string
-	eventually(h.t, "the number of lines is told", func() bool {
+	testsupport.Eventually(h.t, "the number of lines is told", func() bool {
 		count = strings.TrimSpace(h.output(st, "stderr"))
 		return count != ""
 	})
@@ -95,7 +94,7 @@ func (h *host) counted(st *task.State) {
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
-	eventually(h.t, "all lines are there", func() bool {
+	testsupport.Eventually(h.t, "all lines are there", func() bool {
 		out = h.output(st, "stdout")
 		return len(out) >= want.Len()
 	})
@@ -129,7 +128,9 @@ func (h *host) others(c *Client, running []*task.State) {
 	}
 	for _, st := range running {
 		before := len(h.output(st, "stdout"))
-		eventually(h.t, "another task's output goes on", func() bool { return len(h.output(st, "stdout")) > before })
+		testsupport.Eventually(h.t, "another task's output goes on", func() bool {
+			return len(h.output(st, "stdout")) > before
+		})
 	}
 }
 
@@ -155,7 +156,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 		},
 		"killed twice": func(h *host) {
 			h.kill(h.supervisor(), unix.SIGKILL)
-			eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
+			testsupport.Eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
 		"the collector stands": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
@@ -172,7 +173,9 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			}
 			h.waitOutput(hung, "line 5\n")
 			disk.freeze()
-			eventually(t, "the user of the task is told", func() bool { return h.saidOf(hung.ID, "does not answer") })
+			testsupport.Eventually(t, "the user of the task is told", func() bool {
+				return h.saidOf(hung.ID, "does not answer")
+			})
 			fault(h)
 			h.others(c, running)
 			must.NoError(t, os.WriteFile(stop, nil, 0o600))
@@ -197,7 +200,7 @@ func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")
 	running := []*task.State{h.launch(c, h.counts(stop))}
-	hung := h.shell("echo never", func(st *task.State) { st.Output.AllocDir = hungMount(t) })
+	hung := h.shell("echo never", func(st *task.State) { st.Output.AllocDir = testsupport.HungDir(t) })
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.Launch(ctx(t), hung)

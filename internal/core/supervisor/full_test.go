@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
@@ -26,9 +27,7 @@ import (
 func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	t := h.t
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	dir := filepath.Dir(h.store.Dir)
 	must.NoError(t, os.MkdirAll(dir, 0o700))
 	page := os.Getpagesize()
@@ -37,7 +36,10 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 		for _, c := range h.clients {
 			c.Close()
 		}
-		eventually(t, "the disk is not used any more", func() bool { reapOrphans(); return unix.Unmount(dir, 0) == nil })
+		testsupport.Eventually(t, "the disk is not used any more", func() bool {
+			reapOrphans()
+			return unix.Unmount(dir, 0) == nil
+		})
 	})
 	return func(left int) func() {
 		path := filepath.Join(dir, "filler")
@@ -81,7 +83,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, st := range tasks {
 		first.do(pluginOrder{Wait: st.ID})
-		eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
+		testsupport.Eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
 	}
 	h.unwatched(first) // only the disk knows now
 	c := h.client()
@@ -190,11 +192,11 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 						}
 					}
 					heal()
-					eventually(t, "it is reaped", func() bool { return !zombie() })
+					testsupport.Eventually(t, "it is reaped", func() bool { return !zombie() })
 					if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
 						t.Errorf("on disk is %+v", e)
 					}
-					eventually(t, "the supervisor ends", func() bool { reapOrphans(); return len(h.supervisors()) == 0 })
+					testsupport.Eventually(t, "the supervisor ends", func() bool { reapOrphans(); return len(h.supervisors()) == 0 })
 				case "the supervisor is killed":
 					first.Close()
 					h.kill(pid, unix.SIGKILL)

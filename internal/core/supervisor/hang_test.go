@@ -20,37 +20,15 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 var noLimits cgroup.Limits
 
-// hungMount is a FUSE file system without a server.
-func hungMount(t *testing.T) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("no FUSE here: %v", err)
-	}
-	dir := t.TempDir()
-	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
-	if err := unix.Mount("outrider-test", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		fuse.Close()
-		t.Skipf("FUSE can't be mounted here: %v", err)
-	}
-	t.Cleanup(func() {
-		fuse.Close() // ends all that still waits
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH), test.Sprint("failed to unmount"))
-	})
-	return dir
-}
-
 // waitLauncher waits for a launcher in that step.
 func (h *host) waitLauncher(step string) (pid int) {
 	h.t.Helper()
-	eventually(h.t, "a launcher hangs in "+step, func() bool {
+	testsupport.Eventually(h.t, "a launcher hangs in "+step, func() bool {
 		table, _ := task.Processes()
 		for _, st := range task.Descendants(table, h.supervisor()) {
 			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", st.PID)); strings.TrimSpace(string(b)) == step {
@@ -72,7 +50,7 @@ func (h *host) endHung(st *task.State) {
 func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
-		dir := hungMount(t)
+		dir := testsupport.HungDir(t)
 		c := h.client()
 		var talkers []*task.State
 		for range 20 {
@@ -91,7 +69,7 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 			h.waitLauncher(step)
 			for _, st := range talkers {
 				before := len(h.output(st, "stdout"))
-				eventually(t, "a task's output goes on", func() bool { return len(h.output(st, "stdout")) > before })
+				testsupport.Eventually(t, "a task's output goes on", func() bool { return len(h.output(st, "stdout")) > before })
 			}
 			for i := range 20 {
 				st := h.launch(c, h.shell(fmt.Sprint("echo hello; exit ", i)))
@@ -119,18 +97,18 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
-		dir := hungMount(t)
+		dir := testsupport.HungDir(t)
 		first := h.plugin()
 		hung := h.shell("", func(st *task.State) { st.Command.Path = dir + "/prog" })
 		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: hung}))
-		eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
+		testsupport.Eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		first.kill()
 		c := h.client()
 		h.destroy(c, "anything") // starts a supervisor, which clears up
-		eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
+		testsupport.Eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
 		_, err := c.Adopt(ctx(t), &task.State{ID: hung.ID})
 		test.ErrorIs(t, err, ErrUnknownTask, test.Sprint("adopt"))
 		h.destroy(c, hung.ID)
@@ -234,29 +212,29 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		test.Eq(t, "hi\n", string(b), test.Sprintf("output %q", b))
 		out.Close()
 
-		m := mark()
+		m := testsupport.Mark()
 		_, out = h.session(c, st.ID, "setsid -f sleep "+m+"; exec sleep "+m)
-		eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+		testsupport.WaitSleepers(t, m, 2)
 		must.NoError(t, c.Kill(ctx(t), st.ID))
-		eventually(t, "they end with the task", func() bool { return len(sleepers(m)) == 0 })
+		testsupport.WaitSleepers(t, m, 0)
 		out.Close()
 		h.destroy(c, st.ID)
 
 		st = h.launch(c, h.shell("exec sleep 1000"))
 		other := h.client()
 		ended, out = h.session(other, st.ID, "exec sleep "+m)
-		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		testsupport.WaitSleepers(t, m, 1)
 		other.Close()
-		eventually(t, "it ends with its connection", func() bool { return len(sleepers(m)) == 0 })
+		testsupport.WaitSleepers(t, m, 0)
 		e, ok := <-ended
 		test.False(t, ok, test.Sprintf("told %+v", e))
 		out.Close()
 
 		ended, out = h.session(c, st.ID, "exec sleep "+m)
-		eventually(t, "it runs", func() bool { return len(sleepers(m)) == 1 })
+		testsupport.WaitSleepers(t, m, 1)
 		h.destroy(c, st.ID)
 		<-ended
 		out.Close()
-		test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+		test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // The launcher changes the thread it runs on: the main one, whose id is the process's.
@@ -89,7 +90,7 @@ const (
 // there are none to be had.
 func newHost(t testing.TB, cgroups bool) *host {
 	t.Helper()
-	fds := openFDs(t)
+	fds := testsupport.Descriptors(t)
 	dir, err := os.MkdirTemp("", "ots")
 	must.NoError(t, err)
 	h := &host{
@@ -120,8 +121,8 @@ func newHost(t testing.TB, cgroups bool) *host {
 		}
 		h.nothingLeft()
 		must.NoError(t, os.RemoveAll(dir))
-		eventually(t, "all descriptors of the test are closed", func() bool {
-			if openFDs(t) <= fds {
+		testsupport.Eventually(t, "all descriptors of the test are closed", func() bool {
+			if testsupport.Descriptors(t) <= fds {
 				return true
 			}
 			runtime.GC() // os/exec keeps the pidfd of a process that reapOrphans took from it
@@ -316,7 +317,7 @@ func (h *host) output(st *task.State, stream string) string {
 func (h *host) waitOutput(st *task.State, text string) string {
 	h.t.Helper()
 	var out string
-	eventually(h.t, fmt.Sprintf("%q is in the output", text), func() bool {
+	testsupport.Eventually(h.t, fmt.Sprintf("%q is in the output", text), func() bool {
 		out = h.output(st, "stdout")
 		return strings.Contains(out, text)
 	})
@@ -326,14 +327,14 @@ func (h *host) waitOutput(st *task.State, text string) string {
 // isServed returns when a client has a supervisor again.
 func (h *host) isServed(c *Client) {
 	h.t.Helper()
-	eventually(h.t, "another supervisor serves", func() bool {
+	testsupport.Eventually(h.t, "another supervisor serves", func() bool {
 		return len(h.supervisors()) == 1 && c.SupervisorPID(ctx(h.t)) != 0
 	})
 }
 
 // supervisors are the pids of those that serve this host's store.
 func (h *host) supervisors() (pids []int) {
-	pids = find(func(args []string) bool {
+	pids = testsupport.Processes(func(args []string) bool {
 		return len(args) == 3 && args[0] == argv0 && args[1] == roleSupervise && args[2] == h.store.Dir
 	})
 	return slices.DeleteFunc(pids, func(pid int) bool { // what it is just forking looks like it
@@ -358,8 +359,8 @@ func (h *host) supervisor() int {
 // collector is the process that moves the output.
 func (h *host) collector() (pid int) {
 	h.t.Helper()
-	eventually(h.t, "one collector runs", func() bool {
-		pids := find(func(args []string) bool {
+	testsupport.Eventually(h.t, "one collector runs", func() bool {
+		pids := testsupport.Processes(func(args []string) bool {
 			return len(args) == 3 && args[0] == argv0 && args[1] == collector.Role && args[2] == h.store.Dir
 		})
 		if len(pids) == 1 {
@@ -559,37 +560,6 @@ func ctx(t testing.TB) context.Context {
 	return c
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(3 * time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprintf("never happened: %s", what))
-	}
-}
-
-// find returns the processes, zombies not among them, whose arguments fit.
-func find(fits func(args []string) bool) (pids []int) {
-	table, err := task.Processes()
-	if err != nil {
-		panic(err)
-	}
-	for pid := range table {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if len(b) > 0 && fits(strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids
-}
-
-// sleepers are the processes of `sleep <mark>`.
-func sleepers(mark string) []int {
-	return find(func(args []string) bool { return len(args) == 2 && args[0] == "sleep" && args[1] == mark })
-}
-
-// mark is a number of seconds that no other test sleeps.
-func mark() string { return fmt.Sprintf("9%d.%d", os.Getpid(), time.Now().UnixNano()%1e9) }
-
 // children are this process's own, zombies included.
 func children() (pids []int) {
 	threads, err := os.ReadDir("/proc/self/task")
@@ -613,13 +583,6 @@ func reapOrphans() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
 	}
-}
-
-func openFDs(t testing.TB) int {
-	t.Helper()
-	e, err := os.ReadDir("/proc/self/fd")
-	must.NoError(t, err)
-	return len(e)
 }
 
 // tree is every path below dir, and dir itself.

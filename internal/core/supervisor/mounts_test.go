@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // withMounts gives a task a mount namespace of its own.
@@ -41,9 +42,7 @@ func mountsIn(t testing.TB, pid int) string {
 }
 
 func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	left := h.launch(c, h.shell(leaver("exec "), withMounts))
@@ -110,9 +109,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 
 // An inode is used again: the owner is asked for all the same.
 func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	for _, row := range []struct {
 		flags string
 		want  error
@@ -142,9 +139,7 @@ func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 }
 
 func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testsupport.NeedRoot(t) // to mount
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 600", withMounts))

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -19,27 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const strangerUID = 65534
-
-// asStranger runs a function on a thread of another user, and ends the thread.
-func asStranger(t *testing.T, f func() error) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the calls are made for this thread alone
-
-		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			if _, _, errno := unix.RawSyscall(call, strangerUID, strangerUID, strangerUID); errno != 0 {
-				done <- errno
-				return
-			}
-		}
-		done <- f()
-	}()
-	must.NoError(t, <-done)
-}
 
 // stranger listens where the supervisor would, and remembers what it is told.
 type stranger struct {
@@ -50,7 +32,7 @@ type stranger struct {
 func listenAsStranger(t *testing.T, path string) *stranger {
 	t.Helper()
 	s := &stranger{told: make(chan []byte, 1000)}
-	asStranger(t, func() (err error) {
+	testsupport.AsUser(t, strangerUID, func() (err error) {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
@@ -81,16 +63,9 @@ func (s *stranger) heard() (connections int, all string) {
 	return connections, all
 }
 
-func needsRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to be another user, too")
-	}
-}
-
 // The directory is as it should be, and what listens in it is not.
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
-	needsRoot(t)
+	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
 	must.NoError(t, os.MkdirAll(h.store.Dir, 0o700))
 	for dir := h.store.Dir; dir != h.dir; dir = filepath.Dir(dir) {
@@ -119,7 +94,7 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 
 // The directory is a stranger's, or below one.
 func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
-	needsRoot(t)
+	testsupport.NeedRoot(t)
 	for name, whose := range map[string]func(store string) string{
 		"itself":   func(store string) string { return store },
 		"above it": filepath.Dir,
@@ -145,7 +120,7 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 
 // The directory's mode would keep a stranger out; who gets in all the same is not heard.
 func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
-	needsRoot(t)
+	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
@@ -154,7 +129,7 @@ func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	}
 	must.NoError(t, os.Chmod(h.store.Socket(), 0o777))
 	var nc *net.UnixConn
-	asStranger(t, func() (err error) {
+	testsupport.AsUser(t, strangerUID, func() (err error) {
 		nc, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 		return err
 	})
@@ -184,7 +159,7 @@ func TestSupervisor_RefusesAStrangersLogFile(t *testing.T) {
 		"a FIFO":      {func(t *testing.T, _, log string) { must.NoError(t, unix.Mkfifo(log, 0o600)) }, false},
 		"a directory": {func(t *testing.T, _, log string) { must.NoError(t, os.Mkdir(log, 0o700)) }, false},
 		"a stranger's": {func(t *testing.T, _, log string) {
-			needsRoot(t)
+			testsupport.NeedRoot(t)
 			must.NoError(t, os.WriteFile(log, nil, 0o666))
 			must.NoError(t, os.Chown(log, strangerUID, strangerUID))
 		}, false},

@@ -16,13 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // once is a task that leaves a line in a file when it begins, and waits for another
 // file before it ends with code 7.
 func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() int, end func()) {
 	h.t.Helper()
-	lines := filepath.Join(h.dir, fmt.Sprint("lines", mark()))
+	lines := filepath.Join(h.dir, fmt.Sprint("lines", testsupport.Mark()))
 	script := "echo x >> " + lines + "; echo first; while [ ! -e " + lines +
 		".go ]; do sleep 0.01; done; echo last; exit 7"
 	st = h.shell(script, append(change, func(st *task.State) { st.Request = "the same" })...)
@@ -90,7 +91,7 @@ func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 // recorded waits until the end of a task is on disk.
 func (h *host) recorded(st *task.State) {
 	h.t.Helper()
-	eventually(h.t, "its exit is recorded", func() bool { return h.store.LoadExit(st.ID) != nil })
+	testsupport.Eventually(h.t, "its exit is recorded", func() bool { return h.store.LoadExit(st.ID) != nil })
 }
 
 func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
@@ -239,7 +240,7 @@ func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 				h.recorded(st)
 			}
 			first.Close()
-			eventually(t, "the supervisor is gone", func() bool { // one without a task may go by itself
+			testsupport.Eventually(t, "the supervisor is gone", func() bool { // one without a task may go by itself
 				for _, pid := range h.supervisors() {
 					unix.Kill(pid, unix.SIGKILL)
 				}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // eachHolding runs a test with tasks in cgroups, and with tasks that only their
@@ -101,7 +102,9 @@ func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 			c := h.client()
 			file := filepath.Join(h.dir, "go")
 			st := h.launch(c, h.shell(strings.ReplaceAll(script, "FILE", file)))
-			eventually(t, "all three run", func() bool { return strings.Count(h.output(st, "stdout"), "ready") == 2 })
+			testsupport.Eventually(t, "all three run", func() bool {
+				return strings.Count(h.output(st, "stdout"), "ready") == 2
+			})
 			must.NoError(t, c.Signal(ctx(t), st.ID, unix.SIGUSR1, mode))
 			must.NoError(t, os.WriteFile(file, nil, 0o600))
 			h.wait(c, st.ID)
@@ -141,13 +144,13 @@ func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
 		c := h.client()
 		for name, script := range daemons {
 			for _, how := range []string{"kill", "destroy", "exit and destroy"} {
-				m := mark()
+				m := testsupport.Mark()
 				then := "exec sleep 1000"
 				if how == "exit and destroy" {
 					then = "while [ ! -e " + h.dir + "/" + m + " ]; do sleep 0.01; done; exit 4"
 				}
 				st := h.launch(c, h.shell(strings.ReplaceAll(script, "MARK", m)+then))
-				eventually(t, name+" runs", func() bool { return len(sleepers(m)) == 1 })
+				testsupport.WaitSleepers(t, m, 1)
 				switch how {
 				case "kill":
 					must.NoError(t, c.Kill(ctx(t), st.ID))
@@ -159,7 +162,7 @@ func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
 					test.Eq(t, 4, e.Code, test.Sprintf("%s: exit %+v", name, e))
 					h.destroy(c, st.ID)
 				}
-				if left := sleepers(m); len(left) > 0 {
+				if left := testsupport.Sleepers(m); len(left) > 0 {
 					t.Errorf("%s, %s: left behind %v", name, how, left)
 					for _, pid := range left {
 						unix.Kill(pid, unix.SIGKILL)
@@ -175,11 +178,11 @@ func TestKill_EndsATreeThatKeepsForking(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
-		m := mark()
+		m := testsupport.Mark()
 		st := h.launch(c, h.shell("while :; do setsid -f sleep "+m+"; sleep 0.005; done"))
-		eventually(t, "some run", func() bool { return len(sleepers(m)) > 5 })
+		testsupport.Eventually(t, "some run", func() bool { return len(testsupport.Sleepers(m)) > 5 })
 		must.NoError(t, c.Kill(ctx(t), st.ID))
-		left := sleepers(m)
+		left := testsupport.Sleepers(m)
 		test.SliceEmpty(t, left, test.Sprintf("%d are left", len(left)))
 		if e := c.Exit(st.ID); e == nil || e.Signal != int(unix.SIGKILL) {
 			t.Errorf("exit is %+v", e)
@@ -192,14 +195,14 @@ func TestDestroy_IsIdempotentAndNeedsOnlyTheDisk(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		first := h.client()
-		m := mark()
+		m := testsupport.Mark()
 		st := h.launch(first, h.shell("setsid -f sleep "+m+"; exec sleep "+m))
-		eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+		testsupport.WaitSleepers(t, m, 2)
 		first.Close()
 
 		stranger := h.client()
 		h.destroy(stranger, st.ID)
-		test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+		test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 		_, err := os.Stat(h.store.TaskDir(st.ID))
 		test.ErrorIs(t, err, fs.ErrNotExist, test.Sprint("its directory"))
 		h.destroy(stranger, st.ID)
@@ -227,15 +230,15 @@ func TestDestroy_ReleasesWaiters(t *testing.T) {
 func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
-	m := mark()
+	m := testsupport.Mark()
 	st := h.shell("setsid -f sleep " + m + "; exec sleep " + m)
 	h.launch(c, st)
-	eventually(t, "both run", func() bool { return len(sleepers(m)) == 2 })
+	testsupport.WaitSleepers(t, m, 2)
 	next := *st
 	next.ID += "-next"
 	next.Command.Args = []string{"-c", "exec sleep 1000"}
 	h.launch(c, &next)
-	test.SliceEmpty(t, sleepers(m), test.Sprint("the earlier run goes on"))
+	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("the earlier run goes on"))
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
 	h.destroy(c, st.ID) // must not touch the run that has its cgroup now
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
@@ -245,12 +248,12 @@ func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 func TestLaunch_TwiceIsOneTask(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
-	m := mark()
+	m := testsupport.Mark()
 	st := h.shell("exec sleep " + m)
 	first := h.launch(c, st)
 	again, err := c.Launch(ctx(t), st)
 	must.NoError(t, err, must.Sprintf("got %+v", again))
 	test.EqOp(t, first.Identity, again.Identity, test.Sprintf("got %+v", again))
-	eventually(t, "one runs", func() bool { return len(sleepers(m)) == 1 })
+	testsupport.WaitSleepers(t, m, 1)
 	h.destroy(c, st.ID)
 }

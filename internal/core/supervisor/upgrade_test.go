@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
@@ -135,7 +136,9 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 				t.Errorf("a task that had ended: %+v, %v", stat, err)
 			}
 		}
-		eventually(t, "it has no more descriptors than before", func() bool { return count(t, pid, "fd") <= fds+1 })
+		testsupport.Eventually(t, "it has no more descriptors than before", func() bool {
+			return count(t, pid, "fd") <= fds+1
+		})
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		for i, st := range tasks {
 			e := h.wait(first, st.ID)
@@ -183,13 +186,13 @@ func TestUpgrade_KeepsAnExitExact(t *testing.T) {
 		}
 		first.Close()
 		second.Close()
-		eventually(t, "the supervisor ends", func() bool { return len(h.supervisors()) == 0 })
+		testsupport.Eventually(t, "the supervisor ends", func() bool { return len(h.supervisors()) == 0 })
 	}
 }
 
 func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 	h := newHost(t, withCgroup)
-	dir := hungMount(t)
+	dir := testsupport.HungDir(t)
 	h.startOld()
 	first := h.old()
 	st := h.launch(first, h.shell("echo ready; exec sleep 1000"))

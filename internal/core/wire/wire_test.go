@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // listenVar makes the test binary a process that listens at this path, and does nothing.
@@ -112,27 +113,10 @@ func TestTransport_SendsALargeMessageWithDescriptors(t *testing.T) {
 	}
 }
 
-// as runs a function on a thread of another user, and ends the thread.
-func as(t *testing.T, uid uintptr, f func() error) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
-			done <- errno
-			return
-		}
-		done <- f()
-	}()
-	must.NoError(t, <-done)
-}
-
 const stranger = 65534
 
 func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to be another user, too")
-	}
+	testsupport.NeedRoot(t) // to be another user as well
 	dir, err := os.MkdirTemp("", "wire")
 	must.NoError(t, err)
 	defer os.RemoveAll(dir)
@@ -146,7 +130,7 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 		defer close(ended)
 		Accept(l, func(w *Transport) { served <- w })
 	}()
-	as(t, stranger, func() error {
+	testsupport.AsUser(t, stranger, func() error {
 		c, err := net.Dial("unix", path)
 		if err == nil {
 			_, err = c.Read(make([]byte, 1))
@@ -178,7 +162,7 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 
 	l.Close()
 	<-ended
-	as(t, stranger, func() error {
+	testsupport.AsUser(t, stranger, func() error {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err == nil {
 			t.Cleanup(func() { l.Close() })

@@ -21,6 +21,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -70,18 +71,6 @@ func clientConfig(t *testing.T) string {
 	return b.String()
 }
 
-// eventually polls until f has no objection, and fails with the last one.
-func eventually(t testing.TB, within time.Duration, f func() error) {
-	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		must.False(t, time.Now().After(end), must.Sprintf("not within %v: %v", within, err))
-	}
-}
-
 // device is what the server knows of one: its id, and why it can't be had.
 type device struct{ id, why string }
 
@@ -111,7 +100,7 @@ func (n *node) devices(kind string) ([]device, error) {
 // others, and returns their ids. An agent tells its server of a change after 5 to 10 s.
 func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() error {
+	testsupport.Within(t, 2*time.Minute, func() error {
 		ids = nil
 		all, err := n.devices(kind)
 		for _, d := range all {
@@ -149,7 +138,7 @@ func (n *node) sees(id string) (bool, error) {
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		got, err := n.sees(id)
 		if err == nil && got != plugged {
 			err = fmt.Errorf("the agent has %s as plugged in: %v", id, got)
@@ -220,7 +209,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 // placed waits until the job has an allocation.
 func (x *task) placed(t testing.TB) {
 	t.Helper()
-	eventually(t, 2*time.Minute, func() error {
+	testsupport.Within(t, 2*time.Minute, func() error {
 		list, _, err := x.n.Client().Jobs().Allocations(x.job, false, nil)
 		if err == nil && len(list) == 0 {
 			err = fmt.Errorf("job %s has no allocation", x.job)
@@ -247,7 +236,7 @@ func (x *task) state() (*api.TaskState, error) {
 func (x *task) running(t testing.TB) *task {
 	t.Helper()
 	x.placed(t)
-	eventually(t, 2*time.Minute, func() error { return x.is("running") })
+	testsupport.Within(t, 2*time.Minute, func() error { return x.is("running") })
 	return x
 }
 
@@ -264,14 +253,14 @@ func (x *task) is(state string) error {
 func (x *task) ended(t testing.TB) string {
 	t.Helper()
 	x.placed(t)
-	eventually(t, 2*time.Minute, func() error { return x.is("dead") })
+	testsupport.Within(t, 2*time.Minute, func() error { return x.is("dead") })
 	st, err := x.state()
 	must.NoError(t, err)
 	if st.Failed {
 		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
 	}
 	var out string
-	eventually(t, time.Minute, func() (err error) {
+	testsupport.Within(t, time.Minute, func() (err error) {
 		var whole bool
 		if out, whole = strings.CutSuffix(x.output("stdout"), lastLine+"\n"); !whole {
 			err = fmt.Errorf("the end of its output is missing: %q", out)
@@ -298,7 +287,7 @@ func (x *task) output(stream string) string {
 // says waits until the task has printed this.
 func (x *task) says(t testing.TB, want string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if got := x.output("stdout"); !strings.Contains(got, want) {
 			return fmt.Errorf("the task says %q, %q; want %q in it", got, x.output("stderr"), want)
 		}
@@ -311,7 +300,7 @@ func (x *task) goesOn(t testing.TB) {
 	t.Helper()
 	turns := func() int { return strings.Count(x.output("stderr"), "again\n") }
 	before := turns()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if turns() < before+2 {
 			return errors.New("the task does not go on")
 		}
@@ -330,7 +319,7 @@ func (x *task) stop(t testing.TB) {
 	_, _, err := x.n.Client().Jobs().Deregister(x.job, false, nil)
 	test.NoError(t, err)
 	if x.alloc != "" {
-		eventually(t, time.Minute, func() error { return x.is("dead") })
+		testsupport.Within(t, time.Minute, func() error { return x.is("dead") })
 	}
 }
 

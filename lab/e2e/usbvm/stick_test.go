@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
 )
 
@@ -146,7 +147,7 @@ func (s *stick) unplug(t *testing.T) {
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been on its way
 			return fmt.Errorf("since then came %q", got)
 		}
@@ -163,7 +164,7 @@ func (s *stick) heard() string {
 
 func (s *stick) hears(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if got := s.heard(); !strings.Contains(got, want) {
 			return fmt.Errorf("at the other end came %q, want %q", got, want)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -50,7 +51,7 @@ func TestUSB_AgentFollowsPlugs(t *testing.T) {
 // terminal waits for the only serial port of the stick in this port of the VM.
 func terminal(t *testing.T, port int) (name string) {
 	t.Helper()
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		found, err := filepath.Glob(fmt.Sprintf("/sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*", port))
 		if err == nil && len(found) != 1 {
 			err = fmt.Errorf("port %d has the terminals %q", port, found)
@@ -84,7 +85,7 @@ func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 	p, err := os.FindProcess(old)
 	must.NoError(t, err)
 	must.NoError(t, p.Kill())
-	eventually(t, time.Minute, func() error {
+	testsupport.Within(t, time.Minute, func() error {
 		if now := pid(); now == 0 || now == old {
 			return fmt.Errorf("the plugin's process is %d", now)
 		}
@@ -98,7 +99,7 @@ func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 	must.NoError(t, n.Start(t.Context()))
 	_, err = agent.WaitHealthy(t.Context(), n.Agent)
 	must.NoError(t, err)
-	eventually(t, 2*time.Minute, func() error { return x.is("running") })
+	testsupport.Within(t, 2*time.Minute, func() error { return x.is("running") })
 	n.awaitSeen(t, id("kept"), true)
 	s.hearsAnew(t, "word")
 

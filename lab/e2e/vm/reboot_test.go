@@ -21,6 +21,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -160,7 +161,7 @@ func writer(name, id string) *api.Job {
 func (h *host) eachHasItsOwn() {
 	h.t.Helper()
 	for i := range 2 {
-		eventually(h.t, 5*time.Minute, func() error {
+		testsupport.Within(h.t, 5*time.Minute, func() error {
 			got := h.run(nil, "cat", fmt.Sprint("/run/usb-twin", i))
 			if strings.Count(got, fmt.Sprint("job", i)) < 3 || strings.Contains(got, fmt.Sprint("job", 1-i)) {
 				return fmt.Errorf("the stick in port %d got %q", i, got)
@@ -190,7 +191,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.eachHasItsOwn()
 	test.SliceEqOp(t, ids, twins(t, c), test.Sprintf("their ids were %q and are", ids))
 	for i := range ids {
-		eventually(t, 5*time.Minute, func() error { // the server hears of the tasks after they have started
+		testsupport.Within(t, 5*time.Minute, func() error { // the server hears of the tasks after they have started
 			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
 			var are []string
 			for _, a := range list {
@@ -209,7 +210,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 // their ports.
 func twins(t *testing.T, c *api.Client) (ids []string) {
 	t.Helper()
-	eventually(t, 5*time.Minute, func() error {
+	testsupport.Within(t, 5*time.Minute, func() error {
 		ids = nil
 		stubs, _, err := c.Nodes().List(nil)
 		if err != nil || len(stubs) != 1 {

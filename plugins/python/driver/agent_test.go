@@ -239,17 +239,3 @@ func (a *agent) hasSaid() {
 func asUserOf(name string) func(*drivers.TaskConfig) {
 	return func(c *drivers.TaskConfig) { c.User = name }
 }
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: there is one user only")
-	}
-}
-
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprintf("not so: %s", what))
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -89,7 +90,7 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 }
 
 func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	url := private(t, wheels, "hunter2x")

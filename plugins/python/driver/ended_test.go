@@ -11,6 +11,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestReportExit_ShowsTheException(t *testing.T) {
@@ -61,7 +63,7 @@ func TestReportExit_IgnoresTheLastLineOfAStoppedTask(t *testing.T) {
 		"    time.sleep(600)\nexcept KeyboardInterrupt:\n    sys.exit('stopped by request')\n"})
 	_, _, err := a.StartTask(cfg)
 	must.NoError(t, err)
-	eventually(t, "it runs", func() bool { return a.output(cfg, "stdout") != "" })
+	testsupport.Eventually(t, "it runs", func() bool { return a.output(cfg, "stdout") != "" })
 	must.NoError(t, a.StopTask(cfg.ID, patience, "SIGINT"))
 	r := a.wait(cfg)
 	must.Eq(t, 1, r.ExitCode, must.Sprintf("got %+v, stderr", r))
@@ -83,7 +85,7 @@ func TestReportExit_CanBeTurnedOff(t *testing.T) {
 }
 
 func TestReportExit_FollowsNoLinks(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+

@@ -22,6 +22,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -32,7 +33,7 @@ func TestInstallerFinder_SearchesOnceForAll(t *testing.T) {
 	var asked, came atomic.Int32
 	f := testFinder(func(context.Context) (install.Installer, error) {
 		asked.Add(1)
-		eventually(t, "all want it", func() bool { return came.Load() == starts })
+		testsupport.Eventually(t, "all want it", func() bool { return came.Load() == starts })
 		return install.Installer{Name: "uv"}, nil
 	})
 	var all sync.WaitGroup

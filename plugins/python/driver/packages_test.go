@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -168,7 +169,7 @@ print("tried")
 `
 
 func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
 		t.Run(user, func(t *testing.T) {
 			a := start(t)
@@ -199,7 +200,7 @@ func TestEnvironment_IsFirstOnThePath(t *testing.T) {
 }
 
 func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
@@ -217,7 +218,7 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 }
 
 func TestBuildUser_RunsNoTasks(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	a := start(t)
 	err := a.refused(a.task(`code = "1"`, nil, asUserOf("79999")))
 	test.StrContains(t, err.Error(), "build_user", test.Sprint(err))

@@ -17,6 +17,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
@@ -205,7 +207,7 @@ func TestProgram_ReadsTheMetadataOfADirectory(t *testing.T) {
 }
 
 func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	a := start(t)
 	cfg := a.task(`code = "import os, stat\nprint(__file__, oct(os.stat(__file__).st_mode), os.stat(__file__).st_uid `+
 		`== os.getuid())"`, nil)
@@ -224,5 +226,5 @@ func TestCommand_DoesNotBufferOutput(t *testing.T) {
 	_, _, err := a.StartTask(cfg)
 	must.NoError(t, err)
 	defer func() { must.NoError(t, a.DestroyTask(cfg.ID, true)) }()
-	eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
+	testsupport.Eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
 }

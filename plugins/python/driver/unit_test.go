@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestProgress_IsRare(t *testing.T) {
@@ -85,7 +86,7 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 }
 
 func TestBuildUsers_RefuseTheDefaultUser(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	c := schema.Of[Config]().Default()
 	c.BuildUser, c.DefaultUser = "65534", "65534:0"
 	_, err := newInstance(c, hclog.NewNullLogger())

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // helpWith is a process with these user ids (real, effective, saved), until its input ends.
@@ -52,17 +53,13 @@ func with(t *testing.T, real, effective, saved uint32) *exec.Cmd {
 // only is a user of this run of the tests alone, in a directory of its own.
 func only(t *testing.T) *Users {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it there is one user only")
-	}
+	testsupport.NeedRoot(t) // without it there is one user only
 	id := uint32(1_850_000_000 + os.Getpid())
 	return &Users{Dir: filepath.Join(t.TempDir(), "builders"), Only: &User{UID: id, GID: id}}
 }
 
 func TestUsers_GiveEachBuildItsOwn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it there is one user only")
-	}
+	testsupport.NeedRoot(t)                                            // without it there is one user only
 	one, other := &Users{Dir: builders.Dir}, &Users{Dir: builders.Dir} // as the plugins of two agents have
 	var ids []uint32
 	for n := range 6 {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // downloading is a build that finds some downloads, and adds one.
@@ -119,9 +121,7 @@ func TestDownloads_AreNotSharedByConcurrentBuilds(t *testing.T) {
 }
 
 func TestBuild_FailsWhileTheBuilderHasAProcess(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is no other user who builds")
-	}
+	testsupport.NeedRoot(t) // without root there is no other user who builds
 	c := testCache(t)
 	take := c.cfg.Builders
 	still := errors.New("a process does not end")
@@ -142,9 +142,7 @@ func TestBuild_FailsWhileTheBuilderHasAProcess(t *testing.T) {
 }
 
 func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
-	}
+	testsupport.NeedRoot(t) // only root can give files away
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o644))

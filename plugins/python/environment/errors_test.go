@@ -17,6 +17,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
@@ -145,9 +147,7 @@ func TestCache_HashesSecrets(t *testing.T) {
 
 // With room for one more file each time, every step that makes one fails once.
 func TestCache_SurvivesAFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
+	testsupport.NeedRoot(t) // only root can mount a small disk
 	dir := testDir(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,nr_inodes=2,mode=755"); err != nil {
 		t.Skipf("no file system can be mounted: %v", err)

@@ -15,6 +15,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
@@ -63,9 +65,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 }
 
 func TestCache_IgnoresTheUmask(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is one user only")
-	}
+	testsupport.NeedRoot(t) // without root there is one user only
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	c := testCache(t)
@@ -85,9 +85,7 @@ func asUser(uid uint32, script string) (string, error) {
 }
 
 func TestCache_CannotBeChangedByOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is one user only")
-	}
+	testsupport.NeedRoot(t) // without root there is one user only
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Downloads: true, Build: building(3)})
 	defer e.Release()
@@ -127,9 +125,7 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 
 // All of these tests again as a user who is not root.
 func TestCache_WorksWithoutRoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the other tests run without root already")
-	}
+	testsupport.NeedRoot(t) // without root the other tests run like this already
 	nobody := &Builder{UID: 65534, GID: 65534}
 	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
 	home := testDir(t)

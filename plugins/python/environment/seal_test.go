@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestSeal_RefusesDangerousFiles(t *testing.T) {
@@ -144,9 +145,7 @@ func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 }
 
 func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is no other user who builds")
-	}
+	testsupport.NeedRoot(t) // without root there is no other user who builds
 	for _, uid := range []uint32{builder().UID, builders.First, builders.First + 50} {
 		c := testCache(t)
 		python := filepath.Join(testDir(t), "python3")
@@ -163,9 +162,7 @@ func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 }
 
 func TestSeal_RefusesFilesOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
-	}
+	testsupport.NeedRoot(t) // only root can give files away
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
@@ -217,9 +214,7 @@ func TestSeal_CopiesLinkedFiles(t *testing.T) {
 // Another process of the builder swaps parts of the tree for links to a directory of root's while
 // it is sealed, published and removed.
 func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root there is no other user who builds")
-	}
+	testsupport.NeedRoot(t) // without root there is no other user who builds
 	victim := testDir(t)
 	for i := range 10 {
 		must.NoError(t, os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600))

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -172,9 +173,7 @@ func TestInstall_RunsCodeOfPackagesOnlyWhereItMay(t *testing.T) {
 
 // A wheel may name a package by its URL, to which pip does not apply --only-binary.
 func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("pip is held to its processes where it has a user of its own")
-	}
+	testsupport.NeedRoot(t) // pip is held to its processes where it has a user of its own
 	for name, url := range map[string]func(p place, index string) string{
 		"a source distribution": func(_ place, index string) string { return index + "/files/evil-1.0.tar.gz" },
 		"a directory":           func(p place, _ string) string { return "file://" + filepath.Join(p.wheels, "evil") },

@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
@@ -48,9 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("without root what the installer starts may outlive it")
-	}
+	testsupport.NeedRoot(t) // without root what the installer starts may outlive it
 	tools(t, func(t *testing.T, i install.Installer) {
 		for name, source := range map[string]bool{
 			"a download": false, "a package's build, which hides in a session of its own": true,

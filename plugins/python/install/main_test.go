@@ -30,6 +30,7 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -196,9 +197,7 @@ func hello(t testing.TB, dir string) {
 // small makes a directory a file system of so many bytes, until the test ends.
 func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
+	testsupport.NeedRoot(t) // only root can mount a small file system
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", size)); err != nil {
 		t.Skipf("no file system can be mounted here: %v", err)
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestFinder_OrdersTheBestFirst(t *testing.T) {
@@ -232,7 +234,7 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 
 func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 	dir := t.TempDir()
-	mark := marked()
+	mark := testsupport.Mark()
 	fake(t, dir+"/a/python3", "sleep "+mark+" & sleep "+mark)
 	// ends, but what it started lives and has its output open
 	fake(t, dir+"/b/python3", "sleep "+mark+" & "+says("3.11.2", nil))
@@ -247,12 +249,12 @@ func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 			break
 		}
 	}
-	gone(t, mark)
+	testsupport.WaitSleepers(t, mark, 0)
 	f = &Finder{Globs: []string{dir + "/b/*"}, timeout: patience}
 	if got := paths(dir, find(t, f)); got != "b/python3=3.11.2" {
 		t.Errorf("found %s: %q", got, f.Rejected())
 	}
-	gone(t, mark)
+	testsupport.WaitSleepers(t, mark, 0)
 }
 
 // A node that boots, or has too much to do, has interpreters nevertheless.
@@ -281,37 +283,15 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	test.Eq(t, 3, f.asked, test.Sprintf("%d were asked", f.asked))
 }
 
-// marked is a time to sleep that no other process does: what is asked can write nothing that would tell of it.
-func marked() string { return fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano()) }
-
-// asleep counts the processes that sleep for a marked time.
-func asleep(mark string) (count int) {
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range all {
-		if line, _ := os.ReadFile(file); string(line) == "sleep\x00"+mark+"\x00" {
-			count++
-		}
-	}
-	return count
-}
-
 // mostAsleep is how many there were at most, as far as it was seen.
 func mostAsleep(mark string, over <-chan struct{}) (most int) {
 	for {
-		most = max(most, asleep(mark))
+		most = max(most, len(testsupport.Sleepers(mark)))
 		select {
 		case <-over:
 			return most
 		case <-time.After(10 * time.Millisecond):
 		}
-	}
-}
-
-// gone waits until there are none, which init may not have been told yet.
-func gone(t *testing.T, mark string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); asleep(mark) > 0; time.Sleep(5 * time.Millisecond) {
-		must.False(t, time.Now().After(deadline), must.Sprint("a process is still there"))
 	}
 }
 
@@ -339,21 +319,21 @@ func TestFinder_RetriesAFailedInterpreter(t *testing.T) {
 
 func TestFinder_EndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
-	mark := marked()
+	mark := testsupport.Mark()
 	fake(t, dir+"/python3", "test -e "+dir+"/ready || exec sleep "+mark+"; "+says("3.11.2", nil))
 	f := &Finder{Globs: []string{dir + "/*"}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var over sync.WaitGroup
 	over.Go(func() {
 		defer cancel()
-		for end := time.Now().Add(patience); asleep(mark) == 0 && time.Now().Before(end); {
+		for end := time.Now().Add(patience); len(testsupport.Sleepers(mark)) == 0 && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond)
 		}
 	})
 	_, err := f.Find(ctx)
 	over.Wait()
 	test.ErrorIs(t, err, context.Canceled)
-	gone(t, mark)
+	testsupport.WaitSleepers(t, mark, 0)
 	must.NoError(t, os.WriteFile(dir+"/ready", nil, 0o644))
 	test.Eq(t, "python3=3.11.2", paths(dir, find(t, f)), test.Sprint("found"))
 }
@@ -380,7 +360,8 @@ func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
 
 func TestFinder_LimitsConcurrency(t *testing.T) {
 	dir := t.TempDir()
-	mark := "0.0" + strings.TrimPrefix(marked(), "1000.")
+	_, digits, _ := strings.Cut(testsupport.Mark(), ".")
+	mark := "0.0" + digits
 	for n := range 200 {
 		fake(t, fmt.Sprintf("%s/%d/python3", dir, n), "sleep "+mark+"; "+says(fmt.Sprintf("3.11.%d", n), nil))
 	}
@@ -431,7 +412,7 @@ func TestDefaultGlobs_FollowTheEnvironment(t *testing.T) {
 
 func TestFinder_DoesNotWaitWhereInterpretersAreKnown(t *testing.T) {
 	dir := t.TempDir()
-	mark := marked()
+	mark := testsupport.Mark()
 	hangs := "test -e " + dir + "/hang || exit 1; exec sleep " + mark
 	fake(t, dir+"/a/python3", hangs)
 	fake(t, dir+"/b/python3", says("3.12.1", nil))
@@ -447,7 +428,7 @@ func TestFinder_DoesNotWaitWhereInterpretersAreKnown(t *testing.T) {
 	})
 	defer over.Wait()
 	defer end()
-	for asleep(mark) == 0 {
+	for len(testsupport.Sleepers(mark)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	test.Eq(t, "b/python3=3.12.1", paths(dir, renew(t, f)), test.Sprint("found"))

@@ -10,18 +10,18 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestAsk_ReturnsOutputAndError(t *testing.T) {
 	t.Setenv("SECRET", "the agent's")
-	mark := marked(t)
+	mark := testsupport.Mark()
 	for name, c := range map[string]struct {
 		script, stdout, stderr, err string
 		is                          error
@@ -58,7 +58,7 @@ func TestAsk_ReturnsOutputAndError(t *testing.T) {
 			if err == nil && c.err != "" || err != nil && err.Error() != c.err || !errors.Is(err, c.is) && c.is != nil {
 				t.Errorf("the error is %v", err)
 			}
-			gone(t, mark)
+			testsupport.WaitSleepers(t, mark, 0)
 			if c.is == nil && (stdout != c.stdout || stderr != c.stderr) {
 				t.Errorf("it said %q and %q", stdout, stderr)
 			}
@@ -71,7 +71,7 @@ func TestAsk_ReturnsOutputAndError(t *testing.T) {
 func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 	for name, want := range map[string]error{"its time is over": ErrLate, "nobody waits": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
-			mark := marked(t)
+			mark := testsupport.Mark()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			limit := time.Minute
@@ -82,7 +82,7 @@ func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 				must.False(t, limit > 2*time.Minute, must.Sprint("it has started nothing"))
 				over, watched := make(chan struct{}), make(chan bool)
 				go func() {
-					for !running(mark) {
+					for len(testsupport.Sleepers(mark)) == 0 {
 						select {
 						case <-over:
 							watched <- false
@@ -100,28 +100,24 @@ func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 				started = <-watched
 				must.ErrorIs(t, err, want, must.Sprint("the error"))
 			}
-			gone(t, mark)
+			testsupport.WaitSleepers(t, mark, 0)
 		})
 	}
 }
 
 func TestAsk_KillsChildrenInOtherSessions(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it there is no process namespace")
-	}
-	mark := marked(t)
+	testsupport.NeedRoot(t) // without it there is no process namespace
+	mark := testsupport.Mark()
 	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
 	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
 	out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script)
 	must.NoError(t, err, must.Sprint("it said"))
 	must.Eq(t, "up\n", out, must.Sprint("it said"))
-	test.False(t, running(mark), test.Sprint("it is there after the probe"))
+	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("it is there after the probe"))
 }
 
 func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it the network is the agent's")
-	}
+	testsupport.NeedRoot(t) // without it the network is the agent's
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
 	defer l.Close()
@@ -145,28 +141,5 @@ func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
 	for _, dir := range []string{dir, "/dev/shm"} {
 		_, err := os.Lstat(dir + "/" + name)
 		test.Error(t, err, test.Sprintf("it wrote into %s of the node", dir))
-	}
-}
-
-// marked is a time to sleep that no other process does.
-func marked(t *testing.T) string {
-	t.Helper()
-	return fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano())
-}
-
-// running says whether a process sleeps for a marked time.
-func running(mark string) bool {
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	return slices.ContainsFunc(all, func(file string) bool {
-		line, _ := os.ReadFile(file)
-		return string(line) == "sleep\x00"+mark+"\x00"
-	})
-}
-
-// gone waits until none does: without a process namespace they are killed, but may not quite have ended.
-func gone(t *testing.T, mark string) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); running(mark); time.Sleep(5 * time.Millisecond) {
-		must.False(t, time.Now().After(deadline), must.Sprint("what it started is still there"))
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // attackVar makes this binary a program that tries something, and says what came of it. Its value is the name of the
@@ -165,9 +167,7 @@ func newVictim(t *testing.T, as *syscall.Credential, top string) *victim {
 }
 
 func TestSandbox_HoldsEachAttempt(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it a sandbox has no namespaces")
-	}
+	testsupport.NeedRoot(t)                       // without it a sandbox has no namespaces
 	top, err := os.MkdirTemp("", "sandbox-test-") // t.TempDir is not open to other users
 	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })

@@ -18,6 +18,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // null is a device that every machine has, in the place of a stick.
@@ -29,13 +31,6 @@ func null(name string) Node {
 func all(string) bool { return true }
 
 func newDir(t *testing.T) *Dir { return New(filepath.Join(t.TempDir(), "nomad-usb")) }
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make device nodes")
-	}
-}
 
 // tree lists what is in the directory, sorted, without the mark.
 func tree(t *testing.T, d *Dir) (all []string) {
@@ -81,7 +76,7 @@ func inode(t *testing.T, path string) uint64 {
 }
 
 func TestMake_SetsOwnerAndMode(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	d := newDir(t)
@@ -117,7 +112,7 @@ func TestMake_SetsOwnerAndMode(t *testing.T) {
 }
 
 func TestMake_KeepsWhatIsRight(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
 	must.NoError(t, d.Make(dev))
@@ -140,7 +135,7 @@ func TestMake_KeepsWhatIsRight(t *testing.T) {
 }
 
 func TestMake_ReplacesAtomically(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty"), null("hidraw")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1",
 		"../x"}}}
@@ -176,7 +171,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 }
 
 func TestMake_KeepsLargeNumbers(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	fourth := Node{Name: "usb", Source: "/nonexistent", Major: 189, Minor: 3*128 + 5, Mode: 0o660}
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{fourth}}))
@@ -184,7 +179,7 @@ func TestMake_KeepsLargeNumbers(t *testing.T) {
 }
 
 func TestMake_ReplacesChangedKind(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("x")}}))
 	block := null("x")
@@ -230,7 +225,7 @@ func openTerminal(t *testing.T) (*os.File, string) {
 // A task is given what stands for a node, with the owner and the mode that its block
 // says: a link that leads elsewhere would give it any file of the host.
 func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	for name, c := range map[string]struct {
 		plant func(t *testing.T, source, victim string)
 		want  string
@@ -300,7 +295,7 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 
 // Linux takes 32 bits for a number: of 4104:0 it makes 8:0, which is the first disk.
 func TestMake_RefusesTooLargeNumber(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	for _, number := range [][2]uint32{{4104, 0}, {1<<32 - 1, 0}, {4096 + 1, 3}, {8, 1 << 20}, {0, 0}, {0, 5}} {
 		n := Node{Name: "tty", Source: "/nonexistent", Block: true, Major: number[0], Minor: number[1], Mode: 0o660}
@@ -316,7 +311,7 @@ func TestMake_RefusesTooLargeNumber(t *testing.T) {
 }
 
 func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	source := filepath.Join(t.TempDir(), "ttyUSB0")
 	must.NoError(t, os.Symlink("/etc/passwd", source))
@@ -327,7 +322,7 @@ func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
 }
 
 func TestMake_RefusesReplaceableDirectory(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	for name, plant := range map[string]func(t *testing.T, above string){
 		"writable for all": func(t *testing.T, above string) { must.NoError(t, os.Chmod(above, 0o777)) },
 		"another user's":   func(t *testing.T, above string) { must.NoError(t, os.Chown(above, 65534, 65534)) },
@@ -353,7 +348,7 @@ func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 }
 
 func TestEmpty_KeepsDirectories(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	for _, name := range []string{"b", "c"} {
 		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")},
@@ -369,7 +364,7 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 }
 
 func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	must.NoError(t, d.Withdraw(false, 1, 3)) // before there is anything
 	d.Admit(false, 1, 3)
@@ -390,7 +385,7 @@ func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 // sd* and tty* have numbers of their own: 8:1 is a disk, and 8:1 may be a character
 // device beside it.
 func TestMake_DistinguishesBlockFromChar(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	for _, withdrawn := range []bool{true, false} {
 		d := newDir(t)
 		char, block := null("char"), null("block")
@@ -415,7 +410,7 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 // The kernel may take a device away, and give its number to another, while what was
 // there is being looked at.
 func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	d.Begin()
 	must.NoError(t, d.Withdraw(false, 1, 3))
@@ -436,7 +431,7 @@ func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 
 // Such as the removal that "udevadm trigger -c remove" makes up.
 func TestWithdraw_Expires(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d := newDir(t)
 	must.NoError(t, d.Withdraw(false, 1, 3))
 	d.Begin()
@@ -449,7 +444,7 @@ func TestWithdraw_Expires(t *testing.T) {
 }
 
 func TestClear_RemovesFormerRunOnly(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	d, other := newDir(t), newDir(t)
 	for _, dir := range []*Dir{d, other} {
 		must.NoError(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
@@ -504,7 +499,7 @@ func TestMake_NoNameLeavesDirectory(t *testing.T) {
 }
 
 func TestMake_RefusesNodev(t *testing.T) {
-	needRoot(t)
+	testsupport.NeedRoot(t)
 	dir := t.TempDir()
 	must.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV, "mode=0755"))
 	defer unix.Unmount(dir, unix.MNT_DETACH)

@@ -24,6 +24,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -130,7 +131,7 @@ func TestUnplug_LeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir) // with a root hub
-	descriptors := openDescriptors(t)
+	descriptors := testsupport.Descriptors(t)
 	for range 3 {
 		p := plug(t, dir, Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
 		got := listing(t, dir)
@@ -141,7 +142,7 @@ func TestUnplug_LeavesNothing(t *testing.T) {
 		got = listing(t, dir)
 		test.Eq(t, empty, got, test.Sprintf("left: %q, was", got))
 	}
-	now := openDescriptors(t)
+	now := testsupport.Descriptors(t)
 	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
 	held, _ := filepath.Glob(filepath.Join(dir, ".simulate/*-*"))
 	test.SliceEmpty(t, held, test.Sprint("left"))
@@ -455,17 +456,10 @@ func TestPlug_ScansLeakNoDescriptor(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, Stick{})
 	scan(t, dir)
-	descriptors := openDescriptors(t)
+	descriptors := testsupport.Descriptors(t)
 	for range 1000 {
 		scan(t, dir)
 	}
-	now := openDescriptors(t)
+	now := testsupport.Descriptors(t)
 	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
-}
-
-func openDescriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must.NoError(t, err)
-	return len(entries)
 }

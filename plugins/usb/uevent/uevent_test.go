@@ -17,6 +17,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const soon = time.Minute // on a busy machine
@@ -146,7 +148,7 @@ func ofNull(message []byte) bool {
 
 func TestListen_EndsWithContext(t *testing.T) {
 	opened(t).SetReadDeadline(time.Time{}) // the runtime's own descriptors, once
-	descriptors := openDescriptors(t)
+	descriptors := testsupport.Descriptors(t)
 	goroutines := runtime.NumGoroutine()
 	for range 10 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -167,7 +169,7 @@ func TestListen_EndsWithContext(t *testing.T) {
 			t.Fatal("it goes on without its context")
 		}
 	}
-	now := openDescriptors(t)
+	now := testsupport.Descriptors(t)
 	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
 	// a goroutine that has sent its last takes a moment to end
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -282,11 +284,4 @@ func within(t *testing.T, what string, kicks <-chan struct{}) {
 	case <-time.After(soon):
 		t.Fatalf("%s did not come", what)
 	}
-}
-
-func openDescriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must.NoError(t, err)
-	return len(entries)
 }
