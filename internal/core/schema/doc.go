@@ -37,22 +37,13 @@ func (o *option) description() string {
 	case o.enum != nil:
 		return o.doc + " One of " + choice(o.enum) + "."
 	case o.min != nil || o.max != nil:
-		what := "Allowed: "
-		if o.kind >= kindList {
-			what = "Elements: "
-		}
-		return o.doc + " " + what + o.span() + "."
+		return o.doc + " Allowed: " + o.span() + "."
 	}
 	return o.doc
 }
 
 func (o *option) typeName() string {
-	switch {
-	case o.typ == stringsType:
-		return "string or list of strings"
-	case o.kind == kindList:
-		return "list of " + kinds[o.elem].name + "s"
-	case o.kind == kindLabels:
+	if o.kind == kindLabels {
 		return kinds[o.kind].name + o.label
 	}
 	return kinds[o.kind].name
@@ -112,22 +103,13 @@ func example(b *strings.Builder, indent string, options []*option) {
 
 // sample is the option's default, or something of its type.
 func (o *option) sample() string {
-	if o.def != nil {
+	switch {
+	case o.def != nil:
 		return o.literal()
+	case o.enum != nil:
+		return quote(o.enum[0])
+	case o.min != nil && o.min.value > 0:
+		return o.quoted(o.min.text)
 	}
-	k := o.kind
-	if k == kindList {
-		k = o.elem
-	}
-	text := kinds[k].sample
-	if o.min != nil && o.min.value > 0 && k == o.kind {
-		text = quoteAs(k, o.min.text)
-	}
-	if o.enum != nil {
-		text = quote(o.enum[0])
-	}
-	if o.kind == kindList && o.typ != stringsType {
-		return "[" + text + "]"
-	}
-	return text
+	return kinds[o.kind].sample
 }

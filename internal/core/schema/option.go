@@ -6,6 +6,7 @@ package schema
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,29 +18,31 @@ const (
 	kindString kind = iota
 	kindBool
 	kindInt
-	kindFloat
 	kindSize
 	kindDuration
-	kindList   // of a scalar
-	kindMap    // of strings
-	kindBlock  // struct or *struct
-	kindBlocks // []struct
-	kindLabels // map[string]struct
+	kindList    // []string
+	kindStrings // Strings
+	kindMap     // map[string]string
+	kindBlock   // struct or *struct
+	kindBlocks  // []struct
+	kindLabels  // map[string]struct
 )
 
-// kinds are the words for each kind: in documentation, in HCL's type expressions (scalars
-// only), and as a value to copy.
+// kinds are the words for each kind: in documentation, in HCL's type expressions, and as a
+// value to copy. HCL has no type for "a string or a list of them", which is any; a
+// labelled block may not contain any (hcldec.BlockMapSpec panics), and is any as a whole.
 var kinds = [...]struct{ name, hcl, sample string }{
 	kindString:   {"string", "string", `""`},
 	kindBool:     {"bool", "bool", "false"},
 	kindInt:      {"integer", "number", "0"},
-	kindFloat:    {"number", "number", "0"},
 	kindSize:     {"size", "string", `"10MiB"`},
 	kindDuration: {"duration", "string", `"30s"`},
+	kindList:     {"list of strings", "list(string)", `[""]`},
+	kindStrings:  {"string or list of strings", "any", `""`},
 	kindMap:      {name: "map of strings", sample: "{}"},
 	kindBlock:    {name: "block"},
 	kindBlocks:   {name: "block, repeatable"},
-	kindLabels:   {name: "block, labelled with its "},
+	kindLabels:   {name: "block, labelled with its ", hcl: "any"},
 }
 
 // option is one field of the struct.
@@ -47,7 +50,6 @@ type option struct {
 	name     string
 	doc      string
 	kind     kind
-	elem     kind // of a kindList
 	index    []int
 	typ      reflect.Type // of the field, without its pointer
 	pointer  bool
@@ -59,20 +61,14 @@ type option struct {
 	nested   []*option
 }
 
-// bound is one end of a range: its text, and the value to compare with. A float64
-// is exact to 2^53, which is 8 PiB.
+// bound is one end of a range: its text, and the value to compare with.
 type bound struct {
 	text  string
-	value float64
+	value int64
 }
 
-var (
-	sizeType     = reflect.TypeFor[Size]()
-	durationType = reflect.TypeFor[Duration]()
-
-	knownTags = map[string]bool{"codec": true, "doc": true, "default": true, "required": true, "enum": true,
-		"min": true, "max": true, "label": true, "json": true}
-)
+var knownTags = map[string]bool{"codec": true, "doc": true, "default": true, "required": true, "enum": true,
+	"min": true, "max": true, "label": true, "json": true}
 
 // optionsOf reads the fields of a struct, those of embedded structs in their place.
 func optionsOf(t reflect.Type) []*option {
@@ -127,31 +123,21 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	if o.typ.Kind() == reflect.Pointer {
 		o.pointer, o.typ = true, o.typ.Elem()
 	}
-	switch k, ok := scalar(o.typ); {
-	case ok:
-		o.kind = k
-	case o.typ.Kind() == reflect.Struct:
-		o.kind, o.nested = kindBlock, optionsOf(o.typ)
-	case o.pointer:
-		bad("a pointer to %s is not supported", o.typ)
-	case o.typ.Kind() == reflect.Slice && o.typ.Elem().Kind() == reflect.Struct:
-		o.kind, o.nested = kindBlocks, optionsOf(o.typ.Elem())
-		if hasUntyped(o.nested) {
-			bad("a Strings in a repeated block is not supported: use a labelled one")
-		}
-	case o.typ.Kind() == reflect.Slice:
-		if o.elem, ok = scalar(o.typ.Elem()); !ok {
-			bad("a list of %s is not supported", o.typ.Elem())
-		}
-		o.kind = kindList
-	case o.typ == reflect.TypeFor[map[string]string]():
-		o.kind = kindMap
-	case o.typ.Kind() == reflect.Map && o.typ.Key().Kind() == reflect.String && o.typ.Elem().Kind() == reflect.Struct:
-		o.kind, o.nested = kindLabels, optionsOf(o.typ.Elem())
-	default:
+	var known bool
+	if o.kind, known = kindOf(o.typ); !known || o.pointer && o.kind >= kindList && o.kind != kindBlock {
 		bad("type %s is not supported", f.Type)
 	}
+	switch o.kind {
+	case kindBlock:
+		o.nested = optionsOf(o.typ)
+	case kindBlocks, kindLabels:
+		o.nested = optionsOf(o.typ.Elem())
+		if o.kind == kindBlocks && hasUntyped(o.nested) {
+			bad("a Strings in a repeated block is not supported: use a labelled one")
+		}
+	}
 
+	def, hasDefault := tags["default"]
 	switch tags["required"] {
 	case "true":
 		o.required = true
@@ -159,35 +145,43 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	default:
 		bad(`required is "true" or absent`)
 	}
+	switch {
+	case !o.required && !hasDefault:
+	case o.required && hasDefault:
+		bad("a required option has no default")
+	case o.pointer:
+		bad("a pointer has no default and is not required: it says that the option may be unset")
+	case o.kind >= kindList:
+		bad("a %s has no default and is not required", o.typeName())
+	}
 	if l, ok := tags["label"]; ok {
 		if o.label = l; o.kind != kindLabels {
 			bad("only a map of structs has a label")
 		}
 	}
-	if d, ok := tags["default"]; ok {
-		o.def = &d
-		switch {
-		case o.required:
-			bad("a required option has no default")
-		case o.pointer:
-			bad("a pointer has no default: it says that the option may be unset")
-		case o.kind >= kindMap:
-			bad("a %s has no default tag", o.typeName())
-		}
-	}
 	if e, ok := tags["enum"]; ok {
-		o.enum = strings.Split(e, ",")
-		if o.kind != kindString && (o.kind != kindList || o.elem != kindString) {
+		if o.enum = strings.Split(e, ","); o.kind != kindString {
 			bad("only strings have an enum")
 		}
 	}
 	o.min, o.max = o.bound(tags, "min", bad), o.bound(tags, "max", bad)
+	if hasDefault {
+		o.def = &def
+		v := reflect.New(o.typ).Elem()
+		err := o.setDefault(v)
+		if err == nil {
+			err = o.validate(v)
+		}
+		if err != nil {
+			bad("default %v", err)
+		}
+	}
 
 	zeroRefused := o.min != nil && o.min.value > 0 || o.max != nil && o.max.value < 0
-	if zeroRefused && (o.kind == kindInt || o.kind == kindFloat) && !o.pointer && !o.required && o.def == nil {
+	if zeroRefused && o.kind == kindInt && !o.pointer && !o.required && o.def == nil {
 		bad("0 would mean both unset and out of range: use a pointer or a default")
 	}
-	if o.kind == kindBlock && !o.pointer && !o.required {
+	if o.kind == kindBlock && !o.pointer {
 		for _, n := range o.nested {
 			if n.required {
 				bad("%q is required in a block that need not be there: use a pointer", n.name)
@@ -202,49 +196,62 @@ func (o *option) bound(tags map[string]string, key string, bad func(string, ...a
 	if !ok {
 		return nil
 	}
-	var v float64
-	var err error
-	switch o.kind {
-	case kindSize:
-		var n int64
-		n, err = ParseSize(text)
-		v = float64(n)
-	case kindDuration:
-		var d int64
-		d, err = parseDuration(text)
-		v = float64(d)
-	case kindInt, kindFloat, kindList, kindBlocks, kindLabels:
-		v, err = strconv.ParseFloat(text, 64)
-	default:
-		bad("a %s has no %s", o.typeName(), key)
-	}
+	v, err := o.kind.number(text)
 	if err != nil {
 		bad("%s: %v", key, err)
 	}
 	return &bound{text, v}
 }
 
-func scalar(t reflect.Type) (kind, bool) {
-	switch {
-	case t == sizeType:
+// number is a value as bounds compare it: bytes of a size, nanoseconds of a duration.
+func (k kind) number(text string) (int64, error) {
+	switch k {
+	case kindInt:
+		return strconv.ParseInt(text, 10, 64)
+	case kindSize:
+		return ParseSize(text)
+	case kindDuration:
+		return parseDuration(text)
+	}
+	return 0, fmt.Errorf("a %s has no range", kinds[k].name)
+}
+
+func kindOf(t reflect.Type) (kind, bool) {
+	switch t {
+	case reflect.TypeFor[Size]():
 		return kindSize, true
-	case t == durationType:
+	case reflect.TypeFor[Duration]():
 		return kindDuration, true
-	case t.PkgPath() == "time":
-		return 0, false // time.Duration is an int64 that HCL would fill with nanoseconds
+	case reflect.TypeFor[Strings]():
+		return kindStrings, true
+	case reflect.TypeFor[[]string]():
+		return kindList, true
+	case reflect.TypeFor[map[string]string]():
+		return kindMap, true
+	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
+		return kindInt, true // not time.Duration, which HCL would fill with nanoseconds
 	}
 	switch t.Kind() {
 	case reflect.String:
 		return kindString, true
 	case reflect.Bool:
 		return kindBool, true
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return kindInt, true
-	case reflect.Float32, reflect.Float64:
-		return kindFloat, true
+	case reflect.Struct:
+		return kindBlock, true
+	case reflect.Slice:
+		return kindBlocks, t.Elem().Kind() == reflect.Struct
+	case reflect.Map:
+		return kindLabels, t.Key().Kind() == reflect.String && t.Elem().Kind() == reflect.Struct
 	}
 	return 0, false
+}
+
+// hasUntyped reports whether there is an option of type any, at any depth. A list of
+// blocks may not contain one.
+func hasUntyped(options []*option) bool {
+	return slices.ContainsFunc(options, func(o *option) bool {
+		return kinds[o.kind].hcl == "any" || hasUntyped(o.nested)
+	})
 }
 
 // splitTag reads a struct tag whole, where reflect's Lookup is silent about

@@ -13,21 +13,21 @@
 //
 // Go type and what it is in HCL:
 //
-//	string, bool, int…, uint…, float…   attribute; without a default, unset is the zero value
-//	*string, *bool, *int…               attribute; unset is nil
-//	Size, Duration                      attribute, a string such as "10MiB" or "30s"
-//	[]string, []int                     attribute, a list
-//	Strings                             attribute, a string or a list of strings
-//	map[string]string                   block or attribute: env { A = "b" } and env = { A = "b" }
-//	struct                              block; its defaults hold where the block is not written
-//	*struct                             block; nil if it is not written
-//	[]struct                            block that may be repeated
-//	map[string]struct                   block that may be repeated, with a label of its own
-//	embedded struct                     its options are those of the outer struct
+//	string, bool, int, int64   attribute; without a default, unset is the zero value
+//	Size, Duration             attribute, a string such as "10MiB" or "30s"
+//	*string, *bool, *int, …    attribute; unset is nil
+//	[]string                   attribute, a list
+//	Strings                    attribute, a string or a list of strings
+//	map[string]string          block or attribute: env { A = "b" } and env = { A = "b" }
+//	struct                     block; its defaults hold where the block is not written
+//	*struct                    block; nil if it is not written
+//	[]struct                   block that may be repeated
+//	map[string]struct          block that may be repeated, with a label of its own
+//	embedded struct            its options are those of the outer struct
 //
-// Tags: codec (the name, as Nomad's decoder reads it), doc (required), default,
-// required:"true", enum:"a,b", min and max (a number, a Size or a Duration, or
-// of a list the number of its elements), label (what a block's label is).
+// Tags: codec (the option's name), doc (required), label (what a block's label is).
+// Of scalars: default, required:"true", enum:"a,b" (strings), min and max (numbers,
+// sizes and durations).
 package schema
 
 import (
@@ -67,11 +67,7 @@ func Of[T any]() *Schema[T] {
 	if t.Kind() != reflect.Struct {
 		panic(fmt.Sprintf("schema: %s is not a struct", t))
 	}
-	s := &Schema[T]{options: optionsOf(t)}
-	if err := s.validateDefaults(); err != nil {
-		panic(fmt.Sprintf("schema: %s: a default is not valid: %v", t, err))
-	}
-	return s
+	return &Schema[T]{options: optionsOf(t)}
 }
 
 // Spec is the HCL specification.
@@ -102,24 +98,12 @@ func (s *Schema[T]) DecodeTask(src interface{ DecodeDriverConfig(any) error }) (
 
 func (s *Schema[T]) decode(into func(any) error) (T, error) {
 	var t, none T
-	var raw map[string]any
-	if hasLabels(s.options) || hasUntyped(s.options) {
-		if err := into(&raw); err != nil {
-			return none, fmt.Errorf("failed to decode configuration: %w", err)
-		}
-		if p := normalize("", s.options, raw); len(p) > 0 {
-			return none, p
-		}
-		into = func(any) error { return fill(reflect.ValueOf(&t).Elem(), s.options, raw) }
-	}
-	if err := into(&t); err != nil {
-		// the decoder names neither the option nor its value: look for both
-		if raw != nil || into(&raw) == nil {
-			if p := misfits("", reflect.TypeFor[T](), s.options, raw); len(p) > 0 {
-				return none, p
-			}
-		}
+	var body map[string]any
+	if err := into(&body); err != nil {
 		return none, fmt.Errorf("failed to decode configuration: %w", err)
+	}
+	if p := assign("", reflect.ValueOf(&t).Elem(), s.options, body); len(p) > 0 {
+		return none, p
 	}
 	return t, s.Validate(&t)
 }

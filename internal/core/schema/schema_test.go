@@ -33,13 +33,13 @@ type logs struct {
 
 type mount struct {
 	Source  string   `codec:"source" required:"true" doc:"The host's path."`
-	Options []string `codec:"options" default:"ro,nosuid" doc:"Mount options."`
+	Options []string `codec:"options" doc:"Mount options."`
 	Depth   int      `codec:"depth" default:"2" doc:"How deep."`
 }
 
 type limit struct {
-	Soft uint64  `codec:"soft" doc:"Soft limit."`
-	Hard *uint64 `codec:"hard" doc:"Hard limit."`
+	Soft int64  `codec:"soft" doc:"Soft limit."`
+	Hard *int64 `codec:"hard" doc:"Hard limit."`
 }
 
 func (l limit) Validate() error {
@@ -55,16 +55,14 @@ type testConfig struct {
 	Args     []string          `codec:"args" doc:"Its arguments."`
 	KillMode killMode          `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes a stop signal goes to."`
 	Nice     int               `codec:"nice" min:"-20" max:"19" doc:"Priority."`
-	Umask    *uint32           `codec:"umask" doc:"File mode mask."`
+	Umask    *int              `codec:"umask" doc:"File mode mask."`
 	Wait     Duration          `codec:"wait" default:"30s" max:"1h" doc:"How long to wait."`
 	Pid      bool              `codec:"pid" default:"true" doc:"Write a pid file."`
-	Factor   float64           `codec:"factor" default:"1.5" doc:"A factor."`
 	Env      map[string]string `codec:"env" doc:"More environment."`
 	Logs     logs              `codec:"logs" doc:"Output."`
 	Debug    *logs             `codec:"debug" doc:"Debug output."`
-	Mounts   []mount           `codec:"mount" max:"3" doc:"A mount."`
+	Mounts   []mount           `codec:"mount" doc:"A mount."`
 	Limits   map[string]limit  `codec:"limit" label:"resource" doc:"A limit."`
-	Ports    []int             `codec:"ports" doc:"Ports."`
 }
 
 func (c *testConfig) Validate() error {
@@ -130,7 +128,7 @@ func decodeInterface[T any](t *testing.T, s *Schema[T], config any) (T, error) {
 
 func TestDecode_FillsDefaults(t *testing.T) {
 	want := testConfig{
-		common: common{StateDir: "/var/lib/x"}, Command: "true", KillMode: "process", Wait: "30s", Pid: true, Factor: 1.5,
+		common: common{StateDir: "/var/lib/x"}, Command: "true", KillMode: "process", Wait: "30s", Pid: true,
 		Logs: logs{MaxFiles: 10, MaxFileSize: "10MiB"}, Mounts: []mount{},
 	}
 	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
@@ -139,7 +137,6 @@ func TestDecode_FillsDefaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := decode(t, testSchema, `command = "true"`)
 			must.NoError(t, err)
-			got.Limits = nil // an empty map, which is as good
 			test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v", got, want))
 			def := testSchema.Default()
 			def.Command, def.Mounts = "true", []mount{}
@@ -158,7 +155,6 @@ func TestDecode_ReadsEveryOption(t *testing.T) {
 		umask = 0
 		wait = "1m"
 		pid = false
-		factor = 2
 		env {
 			A = "1"
 			B_C = "x=y"
@@ -176,17 +172,15 @@ func TestDecode_ReadsEveryOption(t *testing.T) {
 			hard = 9223372036854775807
 		}
 		limit "core" { soft = 0 }
-		ports = [1, 2]`
-	umask, hard := uint32(0), uint64(math.MaxInt64)
+		`
+	umask, hard := 0, int64(math.MaxInt64)
 	want := testConfig{
 		common: common{StateDir: "/s"}, Command: "run", Args: []string{"a", "b c"}, KillMode: "all", Nice: -5, Umask: &umask,
-		Wait: "1m", Factor: 2, Env: map[string]string{"A": "1", "B_C": "x=y"},
-		Logs:  logs{MaxFiles: 3, MaxFileSize: "10MiB"},
-		Debug: &logs{MaxFiles: 10, MaxFileSize: "64k"},
-		Mounts: []mount{{Source: "/a", Options: []string{"ro", "nosuid"}, Depth: 2}, {Source: "/b", Options: []string{"rw"},
-			Depth: 7}},
+		Wait: "1m", Env: map[string]string{"A": "1", "B_C": "x=y"},
+		Logs:   logs{MaxFiles: 3, MaxFileSize: "10MiB"},
+		Debug:  &logs{MaxFiles: 10, MaxFileSize: "64k"},
+		Mounts: []mount{{Source: "/a", Depth: 2}, {Source: "/b", Options: []string{"rw"}, Depth: 7}},
 		Limits: map[string]limit{"nofile": {Soft: 10, Hard: &hard}, "core": {}},
-		Ports:  []int{1, 2},
 	}
 	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
 		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
@@ -246,13 +240,9 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 		"too large":             {"command = \"y\"\nnice = 30", `nice 30 is too large: use -20 to 19`},
 		"too small, nested":     {"command = \"y\"\nlogs { max_files = 0 }", `logs.max_files 0 is too small: use 1 to 100`},
 		"not whole":             {"command = \"y\"\nnice = 1.5", `nice 1.5 is not a whole number`},
-		"not whole, in a list":  {"command = \"y\"\nports = [1, 1.5]", `ports[1] 1.5 is not a whole number`},
 		"not whole, in a block": {"command = \"y\"\nlogs { max_files = 0.5 }", `logs.max_files 0.5 is not a whole number`},
-		"negative":              {"command = \"y\"\numask = -1", `umask -1 is negative: use 0 or more`},
-		"out of range": {"command = \"y\"\numask = 4294967296", `umask 4294967296 is too large: use 0 to ` +
-			`4294967295`},
 		"larger than int64": {"command = \"y\"\nlimit \"core\" { soft = 18446744073709551615 }",
-			`limit "core": soft 18446744073709551616 is too large: use 0 to 9223372036854775807`},
+			`limit "core": soft 18446744073709551616 is out of range: use -9223372036854775808 to 9223372036854775807`},
 		"not a size": {"command = \"y\"\nlogs { max_file_size = \"10 apples\" }",
 			`logs.max_file_size "10 apples" is not a size: use for example "512KiB" or "10MiB"`},
 		"size too small": {"command = \"y\"\nlogs { max_file_size = 10 }",
@@ -262,8 +252,6 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 		"duration too large": {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
 		"in a repeated block": {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }",
 			`mount[1].source is empty: it must be set`},
-		"too many blocks": {"command = \"y\"\n" + strings.Repeat("mount { source = \"/a\" }\n", 4),
-			`mount has 4 elements: use 3 or less`},
 		"a rule of its own": {`command = "init"`, `pid and command "init" exclude each other`},
 		"a rule of a block": {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}",
 			`limit "core": hard 1 is below soft 2`},
@@ -276,17 +264,6 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 			test.Eq(t, c.want, err.Error(), test.Sprintf("got  %s\nwant", err))
 		})
 	}
-}
-
-func TestValidate_ChecksEachElementOfAList(t *testing.T) {
-	type config struct {
-		Modes []string `codec:"modes" enum:"a,b" doc:"M."`
-	}
-	if _, err := decodeJob(t, Of[config](), `modes = ["b", "a"]`); err != nil {
-		t.Error(err)
-	}
-	_, err := decodeJob(t, Of[config](), `modes = ["b", "c"]`)
-	test.EqError(t, err, `modes[1] "c" is not known: use "a" or "b"`)
 }
 
 func TestDecode_OfNothingIsTheDefault(t *testing.T) {
@@ -397,7 +374,7 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 					B int `codec:"b" doc:"B." default:"9" max:"8"`
 				} `codec:"a" doc:"A."`
 			}]()
-		}, `a.b 9 is too large`},
+		}, `B: default 9 is too large`},
 		"required with default": {func() {
 			Of[struct {
 				A int `codec:"a" doc:"A." default:"9" required:"true"`
@@ -420,11 +397,6 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 				A int `codec:"a" doc:"A." enum:"1,2"`
 			}]()
 		}, `only strings have an enum`},
-		"enum of numbers": {func() {
-			Of[struct {
-				A []int `codec:"a" doc:"A." enum:"1,2"`
-			}]()
-		}, `only strings have an enum`},
 		"default of a pointer": {func() {
 			Of[struct {
 				A *int `codec:"a" doc:"A." default:"1"`
@@ -434,7 +406,7 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 			Of[struct {
 				A map[string]string `codec:"a" doc:"A." default:"{}"`
 			}]()
-		}, `a map of strings has no default tag`},
+		}, `a map of strings has no default`},
 		"label of no block": {func() {
 			Of[struct {
 				A string `codec:"a" doc:"A." label:"b"`
@@ -444,7 +416,7 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 			Of[struct {
 				A string `codec:"a" doc:"A." min:"1"`
 			}]()
-		}, `a string has no min`},
+		}, `a string has no range`},
 		"type": {func() {
 			Of[struct {
 				A chan int `codec:"a" doc:"A."`
@@ -496,8 +468,7 @@ func TestExample_ShowsASampleOfEachKind(t *testing.T) {
 		Size  *Size             `codec:"size" min:"1KiB" doc:"S."`
 		Wait  Duration          `codec:"wait" doc:"W."`
 		Mode  string            `codec:"mode" enum:"a,b" doc:"M."`
-		List  []string          `codec:"list" min:"2" doc:"L."`
-		Ports []int             `codec:"ports" doc:"P."`
+		List  []string          `codec:"list" doc:"L."`
 		IDs   Strings           `codec:"ids" doc:"I."`
 		Env   map[string]string `codec:"env" doc:"E."`
 		Name  string            `codec:"name" required:"true" doc:"N."`
@@ -524,8 +495,6 @@ func TestExample_ShowsASampleOfEachKind(t *testing.T) {
 
 # list = [""]
 
-# ports = [0]
-
 # ids = ""
 
 # env = {}
@@ -533,8 +502,6 @@ func TestExample_ShowsASampleOfEachKind(t *testing.T) {
 name = ""
 `
 	test.Eq(t, want, got.String())
-	row := Of[config]().Doc()[7]
-	test.Eq(t, "L. Elements: 2 or more.", row.Description, test.Sprintf("the list is %+v", row))
 }
 
 func TestDoc_HasARowForEveryOption(t *testing.T) {
@@ -546,10 +513,10 @@ func TestDoc_HasARowForEveryOption(t *testing.T) {
 			"\"all\". |\n",
 		"| `nice` | integer |  | Priority. Allowed: -20 to 19. |\n",
 		"| `logs` | block |  | Output. |\n| `logs.max_files` | integer | `10` | Files kept. Allowed: 1 to 100. |\n",
-		"| `mount` | block, repeatable |  | A mount. Elements: 3 or less. |\n",
+		"| `mount` | block, repeatable |  | A mount. |\n",
 		"| `limit` | block, labelled with its resource |  | A limit. |\n",
 	} {
 		test.StrContains(t, got, want, test.Sprintf("no %s in", want))
 	}
-	test.Eq(t, 1+14+2+2+3+2, len(testSchema.Doc()))
+	test.Eq(t, 1+12+2+2+3+2, len(testSchema.Doc()))
 }

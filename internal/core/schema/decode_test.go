@@ -40,7 +40,7 @@ func (n named) Validate() error {
 type labelled struct {
 	Devices map[string]named    `codec:"device" label:"type" doc:"Devices."`
 	Exclude map[string]choiceOf `codec:"exclude" doc:"No devices."`
-	Only    Strings             `codec:"only" default:"a,b" doc:"Only these."`
+	Only    Strings             `codec:"only" doc:"Only these."`
 	First   choiceOf            `codec:"first" doc:"First."`
 	Last    *choiceOf           `codec:"last" doc:"Last."`
 	Period  Duration            `codec:"period" default:"30s" doc:"How often."`
@@ -101,17 +101,6 @@ func TestStrings_AreOneStringOrAList(t *testing.T) {
 		got, err := decode(text)
 		must.NoError(t, err)
 		test.True(t, reflect.DeepEqual(got, want), test.Sprintf("got  %+v\nwant %+v", got, want))
-	})
-}
-
-func TestStrings_HaveDefaults(t *testing.T) {
-	want := labelled{Only: Strings{"a", "b"}, Period: "30s"}
-	eachWay(t, func(t *testing.T, decode func(string) (labelled, error)) {
-		got, err := decode("")
-		must.NoError(t, err)
-		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(labelledSchema.Default(), want) {
-			t.Errorf("got     %+v\nDefault %+v\nwant    %+v", got, labelledSchema.Default(), want)
-		}
 	})
 }
 
@@ -214,12 +203,12 @@ func TestLabelledBlock_IsDocumented(t *testing.T) {
 		"| `device` | block, labelled with its type |  | Devices. |\n| `device.id` | string or list of strings |  | Ids. |\n",
 		"| `device.names` | map of strings |  | Names. |\n",
 		"| `device.bind.from` | string | required | On the host. |\n",
-		"| `only` | string or list of strings | `[\"a\", \"b\"]` | Only these. |\n",
+		"| `only` | string or list of strings |  | Only these. |\n",
 	} {
 		test.StrContains(t, got, want, test.Sprintf("no %s in", want))
 	}
 	example := labelledSchema.Example("")
-	for _, want := range []string{"# device \"TYPE\" {\n#   # Ids.\n#   # id = \"\"\n", "# only = [\"a\", \"b\"]\n"} {
+	for _, want := range []string{"# device \"TYPE\" {\n#   # Ids.\n#   # id = \"\"\n", "# only = \"\"\n"} {
 		test.StrContains(t, example, want, test.Sprintf("no %s in", want))
 	}
 }
