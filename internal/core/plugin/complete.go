@@ -6,14 +6,10 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // completeCapabilities adds what Nomad's server half leaves out of the answer
@@ -33,33 +29,6 @@ func completeCapabilities(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 		answer.Capabilities.MountConfigs = proto.DriverCapabilities_MountConfigs(caps.MountConfigs)
 		answer.Capabilities.DisableLogCollection = caps.DisableLogCollection
 		return answer, nil
-	}
-}
-
-// completeWait keeps an empty answer to WaitTask from the agent, which panics on
-// it before Nomad 1.11.3 (plugins/drivers/client.go, handleWaitTask), and a nil
-// result from the server half, which panics on it in every version
-// (server.go, WaitTask). Either becomes an error in words, never an exit code 0.
-func completeWait(logger hclog.Logger) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		wait, ok := req.(*proto.WaitTaskRequest)
-		if !ok {
-			return handler(ctx, req)
-		}
-		missing := fmt.Sprintf("driver gave no exit result for task %q", wait.GetTaskId())
-		defer func() {
-			if r := recover(); r != nil {
-				logger.Error(missing, "panic", r, "stack", string(debug.Stack()))
-				resp, err = nil, status.Error(codes.Internal, missing)
-			}
-		}()
-		resp, err = handler(ctx, req)
-		if answer, ok := resp.(*proto.WaitTaskResponse); ok && err == nil && answer.GetResult() == nil {
-			if answer.Result = (&proto.ExitResult{ExitCode: -1}); answer.Err == "" {
-				answer.Err = missing
-			}
-		}
-		return resp, err
 	}
 }
 

@@ -170,25 +170,6 @@ func TestServe_LoadsADriver(t *testing.T) {
 		_, _, err := d.StartTask(large)
 		test.NoError(t, err)
 	})
-	for id, want := range map[string]struct {
-		code int
-		err  string
-	}{
-		"ended":   {3, ""},
-		"nil":     {0, `driver gave no exit result for task "nil"`},
-		"closed":  {0, "channel closed"},
-		"unknown": {0, drivers.ErrTaskNotFound.Error()},
-	} {
-		t.Run("the exit of a task that is "+id, func(t *testing.T) {
-			ch, err := d.WaitTask(t.Context(), id)
-			must.NoError(t, err)
-			r := <-ch
-			if r == nil || r.ExitCode != want.code || (r.Err == nil) != (want.err == "") || r.Err != nil &&
-				!strings.Contains(r.Err.Error(), want.err) {
-				t.Errorf("got %+v, want code %d and error %q", r, want.code, want.err)
-			}
-		})
-	}
 }
 
 // A job's author says how large the config block is; the plugin serves every task of

@@ -59,8 +59,7 @@ func (p Plugin) serve() {
 		d := p.Driver(ctx, logger)
 		impl = d
 		plugins[base.PluginTypeDriver] = drivers.NewDriverPlugin(d, logger)
-		interceptors = append(interceptors, refuseLargeConfig, completeCapabilities(d), completeWait(logger),
-			tellStartCall(d))
+		interceptors = append(interceptors, refuseLargeConfig, completeCapabilities(d), tellStartCall(d))
 	}
 	plugins[base.PluginTypeBase] = &base.PluginBase{Impl: impl}
 

@@ -124,21 +124,6 @@ func (s *stub) Capabilities() (*drivers.Capabilities, error) {
 	}, nil
 }
 
-func (s *stub) WaitTask(_ context.Context, id string) (<-chan *drivers.ExitResult, error) {
-	ch := make(chan *drivers.ExitResult, 1)
-	switch id {
-	case "nil":
-		ch <- nil
-	case "closed":
-		close(ch)
-	case "unknown":
-		return nil, drivers.ErrTaskNotFound
-	default:
-		ch <- &drivers.ExitResult{ExitCode: 3}
-	}
-	return ch, nil
-}
-
 // StartCall has the context of the call of StartTask that follows.
 func (s *stub) StartCall(ctx context.Context, id string) func() {
 	s.mu.Lock()
