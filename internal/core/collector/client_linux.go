@@ -63,26 +63,27 @@ type Config struct {
 // starts one, and another when that one has gone. It is safe for concurrent use.
 // A call takes as long as its context, and longer while a collector is replaced.
 type Client struct {
-	cfg Config
+	cfg  Config
+	wire *wire.Client[reply]
 
-	connecting sync.Mutex // one attempt at a time
-	mu         sync.Mutex
-	connection *connection
-	hangs      map[string]bool // the tasks at which the collector reports hanging
-	over       bool
+	mu    sync.Mutex
+	had   []string        // the tasks that the collector had when it was connected
+	fresh bool            // it was started for this connection
+	hangs map[string]bool // the tasks at which the collector reports hanging
+	over  bool
 }
 
-// link is one connection to a collector.
-type connection struct {
-	*wire.Transport
-	calls wire.Calls[*reply]
-	had   []string // the tasks that it had when it was connected
-	fresh bool     // it was started for this connection
-	gone  bool     // under the client's mu: it has ended
-}
+type connection = wire.Conn[reply]
 
 // NewClient returns a client; nothing runs before its first call.
-func NewClient(cfg Config) *Client { return &Client{cfg: cfg, hangs: map[string]bool{}} }
+func NewClient(cfg Config) *Client {
+	c := &Client{cfg: cfg, hangs: map[string]bool{}}
+	c.wire = &wire.Client[reply]{
+		Dial: c.dial, Event: c.received, Needed: c.needed, Log: cfg.Log,
+		WriteTime: answerTime, // for a collector that does not read
+	}
+	return c
+}
 
 // Start begins to collect the output of a task that is being started. files are the
 // read ends of its FIFOs, for CollectorDriver; they stay the caller's. What is
@@ -93,43 +94,42 @@ func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec, New: true}, files...)
-	if err != nil {
-		return nil, from, err
-	}
-	return r.files, r.From, nil
+	return r.Files, r.Body.From, err
 }
 
 // Resume makes sure that the output of a task that was started earlier is collected.
 // It reports whether it was all the time, so that nothing can be missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
-	conn, err := c.connect(ctx)
-	if err != nil {
+	if _, err := c.wire.Connect(ctx); err != nil {
 		return false, err
 	}
-	if slices.Contains(conn.had, spec.ID) {
+	c.mu.Lock()
+	had, fresh := slices.Contains(c.had, spec.ID), c.fresh
+	c.mu.Unlock()
+	if had {
 		return true, nil
 	}
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
-	return err == nil && r.Had && !conn.fresh, err
+	return err == nil && r.Body.Had && !fresh, err
 }
 
 // Drain returns when all that a task wrote is in the files; false if that takes
 // too long, as on a full disk or a file system that does not answer: it goes on then.
 func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 	r, err := c.repeat(ctx, &request{Op: opDrain, ID: id})
-	return err == nil && !r.Waits, err
+	return err == nil && !r.Body.Waits, err
 }
 
 // Close ends the collection of a task's output. What waits for a file system is
 // moved in the background when that answers. Nothing is started for it.
 func (c *Client) Close(ctx context.Context, id string) error {
 	for try := 0; ; try++ {
-		if p := c.find(); p == nil {
+		p := c.find()
+		if p == nil {
 			return nil // one that comes later does not get the task
-		} else {
-			unix.Close(p.pidfd)
 		}
-		conn, err := c.connect(ctx)
+		unix.Close(p.pidfd)
+		conn, err := c.wire.Connect(ctx)
 		if err == nil {
 			_, err = c.ask(ctx, conn, &request{Op: opClose, ID: id})
 		}
@@ -149,9 +149,9 @@ func (c *Client) Rename(ctx context.Context, id, to string) error {
 // gone, or ctx has ended. No call may follow.
 func (c *Client) End(ctx context.Context) {
 	c.mu.Lock()
-	conn := c.connection
 	c.over = true
 	c.mu.Unlock()
+	conn := c.wire.Current()
 	if conn != nil {
 		_, _ = c.ask(ctx, conn, &request{Op: opEnd})
 	}
@@ -166,32 +166,21 @@ func (c *Client) End(ctx context.Context) {
 	_ = os.Remove(identityFile(c.cfg.Store))
 }
 
-func (c *Client) current() *connection {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connection
-}
-
 // repeat makes a call that may be made twice.
-func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (*reply, error) {
-	for try := 0; ; try++ {
-		conn, err := c.connect(ctx)
-		if err == nil {
-			var r *reply
-			if r, err = c.ask(ctx, conn, req, files...); !errors.Is(err, wire.ErrLost) {
-				return r, err
-			}
-		}
-		if try >= 3 {
-			return nil, fmt.Errorf("failed to reach the collector: %w", err)
-		}
-	}
+func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r wire.Message[reply], err error) {
+	err = c.wire.Repeat(ctx, func(conn *connection) (err error) {
+		r, err = c.ask(ctx, conn, req, files...)
+		return err
+	})
+	return r, err
 }
 
 // ask makes one call. A collector that is late with its answer is asked whether it
 // answers at all, and its connection is closed if it does not: a killed process with a
 // thread in a file system that does not answer stays, and so does its connection.
-func (c *Client) ask(ctx context.Context, conn *connection, req *request, files ...*os.File) (*reply, error) {
+func (c *Client) ask(
+	ctx context.Context, conn *connection, req *request, files ...*os.File,
+) (r wire.Message[reply], err error) {
 	over, done := context.WithCancel(ctx)
 	defer done()
 	look := time.AfterFunc(askAfter, func() {
@@ -204,63 +193,35 @@ func (c *Client) ask(ctx context.Context, conn *connection, req *request, files 
 		}
 	})
 	defer look.Stop()
-	r, err := conn.calls.Do(ctx, func(seq uint64) error {
-		mine := *req
-		mine.Seq, mine.FDs = seq, len(files)
-		return conn.send(&mine, files...)
-	})
-	if err != nil {
-		return nil, err
+	if r, err = conn.Call(ctx, req, files...); err == nil && r.Body.Error != "" {
+		err = errors.New(r.Body.Error)
 	}
-	return r, r.err()
-}
-
-// send hangs up on a collector that does not read.
-func (conn *connection) send(req *request, files ...*os.File) error {
-	_ = conn.SetWriteDeadline(time.Now().Add(answerTime))
-	if conn.Send(req, files...) != nil {
-		conn.Close()
-		return wire.ErrLost
-	}
-	return nil
+	return r, err
 }
 
 func (c *Client) isResponsive(conn *connection) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	_, err := conn.calls.Do(ctx, func(seq uint64) error { return conn.send(&request{Seq: seq, Op: opHello}) })
+	_, err := conn.Call(ctx, &request{Op: opHello})
 	if err != nil {
 		if !errors.Is(err, wire.ErrLost) {
 			c.cfg.Log("collector does not answer: replacing it")
 		}
 		conn.Close()
-		return false
 	}
-	return true
+	return err == nil
 }
 
-// connect returns the connection to a collector of this build that knows all running
-// tasks.
-func (c *Client) connect(ctx context.Context) (*connection, error) {
-	c.connecting.Lock()
-	defer c.connecting.Unlock()
-	if conn := c.current(); conn != nil {
-		return conn, nil
-	}
+// dial connects to a collector of this build that knows all running tasks.
+func (c *Client) dial(ctx context.Context) (*connection, error) {
 	old := c.find()
 	conn, err := c.greet(ctx, old)
-	if err != nil {
-		if conn, err = c.replace(ctx, old); err != nil {
-			return nil, err
-		}
-		conn.fresh = true
+	if err == nil {
+		return conn, nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if conn.gone {
-		return nil, wire.ErrLost
+	if conn, err = c.replace(ctx, old); err != nil {
+		return nil, fmt.Errorf("failed to start the collector: %w", err)
 	}
-	c.connection = conn
 	return conn, nil
 }
 
@@ -322,7 +283,7 @@ func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := c.listen(w)
+	conn := c.wire.Open(w)
 	r, err := c.hello(ctx, conn)
 	if err == nil && r.Build != c.cfg.Build {
 		err = errOther
@@ -332,9 +293,9 @@ func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 		return nil, err
 	}
 	unix.Close(p.pidfd)
-	conn.had = r.Tasks
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.had, c.fresh = r.Tasks, false
 	for _, id := range r.Hangs {
 		c.hangs[id] = true
 	}
@@ -344,7 +305,8 @@ func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return c.ask(ctx, conn, &request{Op: opHello})
+	r, err := c.ask(ctx, conn, &request{Op: opHello})
+	return &r.Body, err
 }
 
 // replace starts a collector. It opens all that the old one has open before that one is
@@ -364,45 +326,54 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	defer release()
 	conn, id, err := c.start()
 	if err != nil {
-		return nil, fmt.Errorf("failed to start the collector: %w", err)
+		return nil, err
 	}
+	if err := c.handOver(ctx, conn, id, old, specs, release); err != nil {
+		conn.Close() // it ends, since opGo has not reached it
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.had, c.fresh = nil, true
+	return conn, nil
+}
+
+// handOver gives a new collector the tasks and the old one's place. opened is called when it
+// has opened what it needs.
+func (c *Client) handOver(
+	ctx context.Context, conn *connection, id task.Identity, old *process, specs []Spec, opened func(),
+) error {
 	if _, err := c.hello(ctx, conn); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("failed to start the collector: %w", err)
+		return err
 	}
 	var taken sync.WaitGroup
 	for _, spec := range specs {
 		taken.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, takeTime)
 			defer cancel()
-			_, _ = conn.calls.Do(ctx, func(seq uint64) error {
-				return conn.send(&request{Seq: seq, Op: opTake, Spec: &spec})
-			})
+			_, _ = conn.Call(ctx, &request{Op: opTake, Spec: &spec})
 		})
 	}
 	taken.Wait()
-	release()
+	opened()
 	// what takes space comes before the old one's end: on a full disk that one goes on
 	fresh := identityFile(c.cfg.Store) + ".new"
 	b, err := json.Marshal(id)
-	if err == nil {
-		err = os.WriteFile(fresh, b, 0o600)
-	}
-	if err == nil {
-		if old != nil {
-			old.kill()
-			c.cfg.OnEnd(old.pid)
-		}
-		err = os.Rename(fresh, identityFile(c.cfg.Store))
-	}
-	if err == nil {
-		_, err = c.ask(ctx, conn, &request{Op: opGo})
-	}
 	if err != nil {
-		conn.Close() // it ends, since opGo has not reached it
-		return nil, fmt.Errorf("failed to start the collector: %w", err)
+		return err
 	}
-	return conn, nil
+	if err := os.WriteFile(fresh, b, 0o600); err != nil {
+		return err
+	}
+	if old != nil {
+		old.kill()
+		c.cfg.OnEnd(old.pid)
+	}
+	if err := os.Rename(fresh, identityFile(c.cfg.Store)); err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, conn, &request{Op: opGo})
+	return err
 }
 
 // hold opens the FIFOs of tasks until release, so that what is in them is not lost
@@ -520,64 +491,30 @@ func (c *Client) start() (*connection, task.Identity, error) {
 		_ = cmd.Wait()
 		c.cfg.OnEnd(pid)
 	}()
-	u := nc.(*net.UnixConn)
+	t := wire.New(nc.(*net.UnixConn))
 	if err != nil {
-		u.Close()
+		t.Close()
 		return nil, none, err
 	}
-	return c.listen(wire.New(u)), id, nil
+	return c.wire.Open(t), id, nil
 }
 
-// listen reads what a collector says until the connection ends. Then there is to be
-// another, if there is something to collect.
-func (c *Client) listen(t *wire.Transport) *connection {
-	conn := &connection{Transport: t}
-	go func() {
-		for {
-			r := &reply{}
-			if conn.Receive(r) != nil {
-				break
-			}
-			r.files = conn.Take(r.FDs)
-			switch {
-			case r.Event != nil:
-				c.cfg.OnEvent(*r.Event)
-			case r.Stall != nil:
-				c.mu.Lock()
-				c.hangs[r.Stall.ID] = r.Stall.On
-				c.mu.Unlock()
-			case !conn.calls.Answer(r.Seq, r):
-				wire.CloseAll(r.files)
-			}
-		}
+// received is called with each message that is no reply.
+func (c *Client) received(r reply) {
+	switch {
+	case r.Event != nil:
+		c.cfg.OnEvent(*r.Event)
+	case r.Stall != nil:
 		c.mu.Lock()
-		conn.gone = true
-		current := c.connection == conn
-		if current {
-			c.connection = nil
-		}
-		over := c.over
-		c.mu.Unlock()
-		conn.calls.Lose()
-		conn.Shut()
-		if current && !over && len(c.cfg.Running()) > 0 {
-			c.reconnect()
-		}
-	}()
-	return conn
+		defer c.mu.Unlock()
+		c.hangs[r.Stall.ID] = r.Stall.On
+	}
 }
 
-// reconnect gets a collector for tasks that lost theirs. There may be no call that would
-// report a failure, so it retries until it succeeds.
-func (c *Client) reconnect() {
-	for wait := 10 * time.Millisecond; len(c.cfg.Running()) > 0; wait = min(2*wait, 5*time.Second) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		_, err := c.connect(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		c.cfg.Log("%v", err)
-		time.Sleep(wait)
-	}
+// needed reports whether there is something to collect.
+func (c *Client) needed() bool {
+	c.mu.Lock()
+	over := c.over
+	c.mu.Unlock()
+	return !over && len(c.cfg.Running()) > 0
 }

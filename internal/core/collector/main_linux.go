@@ -51,18 +51,11 @@ type server struct {
 	closing  int                // how many outputs are removed from the map, but not closed yet
 	moving   bool
 	ending   bool
-	client   *client   // the latest
-	alone    time.Time // when the last client disconnected
+	client   *wire.Peer // the latest supervisor
+	alone    time.Time  // when the last client disconnected
 	pending  []Event
 	requests atomic.Int64  // how many there were
 	wake     chan struct{} // a supervisor has hung up, or lets this process go
-}
-
-// client is a supervisor's connection. Messages to it go through a queue, since the loop
-// must not wait for a supervisor that does not read.
-type client struct {
-	*wire.Transport
-	out chan *reply
 }
 
 // maxPendingEvents bounds the events that wait for the next supervisor.
@@ -89,7 +82,7 @@ func Main() {
 		os.Exit(1)
 	}
 	go s.loop.run(0)
-	s.client = &client{} // on its way
+	s.client = &wire.Peer{} // on its way
 	go s.converse(conn)
 	s.run()
 	if s.isNamed() { // else they are another's
@@ -180,61 +173,23 @@ func (s *server) listen() error {
 }
 
 // converse answers one supervisor until it hangs up.
-func (s *server) converse(conn *wire.Transport) {
-	c := &client{Transport: conn, out: make(chan *reply, 1024)}
+func (s *server) converse(t *wire.Transport) {
+	c := wire.NewPeer(t)
 	s.mu.Lock()
 	s.client, s.ending = c, false
 	pending := s.pending
 	s.pending = nil
 	s.mu.Unlock()
-	over := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case r := <-c.out:
-				err := c.Send(r, r.files...)
-				wire.CloseAll(r.files)
-				if err != nil {
-					c.Close()
-				}
-			case <-over:
-				return
-			}
-		}
-	}()
 	for _, e := range pending {
 		s.event(e)
 	}
-	var running sync.WaitGroup
-	for {
-		var req request
-		if c.Receive(&req) != nil {
-			break
+	wire.Serve(c, s.answer, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.client == c {
+			s.client, s.alone = nil, time.Now()
 		}
-		req.files = c.Take(req.FDs)
-		s.requests.Add(1)
-		running.Go(func() {
-			r := s.answer(&req)
-			wire.CloseAll(req.files)
-			r.Seq, r.FDs = req.Seq, len(r.files)
-			select {
-			case c.out <- r:
-			case <-over:
-				wire.CloseAll(r.files)
-			}
-		})
-	}
-	s.mu.Lock()
-	if s.client == c {
-		s.client, s.alone = nil, time.Now()
-	}
-	s.mu.Unlock()
-	close(over)
-	c.Shut()
-	running.Wait()
-	for len(c.out) > 0 {
-		wire.CloseAll((<-c.out).files)
-	}
+	})
 	s.wakeUp()
 }
 
@@ -246,8 +201,10 @@ func (s *server) wakeUp() {
 	}
 }
 
-func (s *server) answer(req *request) *reply {
+func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
+	s.requests.Add(1)
 	r := &reply{}
+	var ends []*os.File
 	var err error
 	switch req.Op {
 	case opHello:
@@ -262,7 +219,7 @@ func (s *server) answer(req *request) *reply {
 		}
 		s.mu.Unlock()
 	case opTake:
-		r.files, r.From, r.Had, err = s.take(req)
+		ends, r.From, r.Had, err = s.take(req, files)
 	case opGo:
 		err = s.start()
 	case opDrain:
@@ -284,12 +241,14 @@ func (s *server) answer(req *request) *reply {
 	if err != nil {
 		r.Error = err.Error()
 	}
-	return r
+	return r, ends
 }
 
 // take begins to collect the output of a task. What can't be opened fails a task
 // that is being started; one that runs goes on, with an event.
-func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bool, err error) {
+func (s *server) take(
+	req *request, files []*os.File,
+) (ends []*os.File, from task.LogPlace, had bool, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, from, false, errors.New("take needs a task")
 	}
@@ -315,7 +274,7 @@ func (s *server) take(req *request) (ends []*os.File, from task.LogPlace, had bo
 	if known != nil {
 		return nil, from, true, nil
 	}
-	o.mayHang("", s, func() { ends, err = o.open(req.files, req.New) })
+	o.mayHang("", s, func() { ends, err = o.open(files, req.New) })
 	if err != nil && req.New {
 		wire.CloseAll(ends)
 		s.close(o.spec.ID)
@@ -396,10 +355,7 @@ func (s *server) stalls(o *output, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client != nil {
-		select {
-		case s.client.out <- r:
-		default:
-		}
+		s.client.Event(r)
 	}
 }
 
@@ -413,12 +369,8 @@ func (s *server) events(o *output, events []string) {
 func (s *server) event(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil {
-		select {
-		case s.client.out <- &reply{Event: &e}:
-			return
-		default:
-		}
+	if s.client != nil && s.client.Event(&reply{Event: &e}) {
+		return
 	}
 	if len(s.pending) < maxPendingEvents {
 		s.pending = append(s.pending, e)

@@ -14,9 +14,6 @@
 package collector
 
 import (
-	"errors"
-	"os"
-
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -38,18 +35,13 @@ type Spec struct {
 	GID int `json:"gid"`
 }
 
-// The protocol is package wire's: requests from a supervisor, a reply to each, and
-// events of tasks. Requests run concurrently.
+// request and reply are the bodies of messages; see package wire for what is around them.
 type request struct {
-	Seq  uint64 `json:"seq"`
 	Op   op     `json:"op"`
 	ID   string `json:"id,omitempty"`
 	Spec *Spec  `json:"spec,omitempty"` // take
 	New  bool   `json:"new,omitempty"`  // take: of a task that is being started, which fails with it
 	To   string `json:"to,omitempty"`   // rename
-	FDs  int    `json:"fds,omitempty"`
-
-	files []*os.File // received; the handler closes them
 }
 
 type op string
@@ -65,19 +57,15 @@ const (
 )
 
 type reply struct {
-	Seq   uint64        `json:"seq,omitempty"` // 0: an event
 	Error string        `json:"error,omitempty"`
 	Build string        `json:"build,omitempty"`
 	Tasks []string      `json:"tasks,omitempty"` // ids
 	Had   bool          `json:"had,omitempty"`   // the task was known already
 	From  task.LogPlace `json:"from,omitzero"`   // where a new task's stderr begins
 	Waits bool          `json:"waits,omitempty"` // a file system does not answer, or has no space
-	FDs   int           `json:"fds,omitempty"`
 	Event *Event        `json:"event,omitempty"`
 	Stall *stall        `json:"stall,omitempty"`
 	Hangs []string      `json:"hangs,omitempty"` // ids: at these it hangs now
-
-	files []*os.File
 }
 
 // Event is a sentence for the user of a task.
@@ -92,13 +80,6 @@ type Event struct {
 type stall struct {
 	ID string `json:"id"`
 	On bool   `json:"on"`
-}
-
-func (r *reply) err() error {
-	if r.Error == "" {
-		return nil
-	}
-	return errors.New(r.Error)
 }
 
 // Streams are a task's output streams: the names of its FIFOs, and of its log files.

@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // disguiseVar makes the test binary a task that hides what it is: see disguisedMain.
@@ -273,7 +274,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		dir := t.TempDir()
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
 			"oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
-		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*client]bool{}, processes: map[string]*process{}}
+		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*wire.Peer]bool{}, processes: map[string]*process{}}
 		p := newAdoption(&task.State{
 			ID: "a/t/1", OOMKills: c.before,
 			Group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"memory": dir}, Controllers: []string{"memory"}},
@@ -315,7 +316,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
 	slow := newAdoption(&task.State{ID: "slow"}).p
 	s.processes["slow"], s.processes["other"] = slow, newProcess("other")
 	p, err := s.find("other")

@@ -5,7 +5,6 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -56,21 +55,14 @@ type Client struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	dialing sync.Mutex // one connection attempt at a time
-	leafing sync.Mutex // held while the leaf is made and entered, and while it is removed
+	wire *wire.Client[reply]
 
-	mu         sync.Mutex
-	connection *connection
-	upgraded   bool // this client has checked the supervisor's build
-	holds      map[string]*hold
-	sessions   map[string]*session
-	lastUse    time.Time
-}
+	leafing  sync.Mutex // held while the leaf is made and entered, and while it is removed
+	upgraded bool       // dial has checked the supervisor's build
 
-// session is a command that runs in a task for as long as a connection lasts.
-type session struct {
-	connection *connection
-	ended      chan *task.Exit
+	mu       sync.Mutex
+	holds    map[string]*hold
+	sessions map[string]chan *task.Exit // commands that run in tasks for as long as the connection lasts
 }
 
 // hold is what a client keeps of a task between its start and its destruction.
@@ -98,19 +90,23 @@ func NewClient(cfg Config) *Client {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]*session{}}
+	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]chan *task.Exit{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.wire = &wire.Client[reply]{
+		Dial: c.dial, Opened: c.handOver, Lost: c.lost, Event: c.received, Needed: c.needed, Log: cfg.Log,
+		WriteTime: 2 * helloTime, // for a supervisor that does not read; tend acts earlier
+	}
 	return c
 }
 
 // Close ends the connection. Tasks and supervisor go on.
 func (c *Client) Close() {
 	c.cancel()
+	if conn := c.wire.Current(); conn != nil {
+		conn.Close()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.connection != nil {
-		c.connection.Close()
-	}
 	for id, h := range c.holds {
 		h.release()
 		delete(c.holds, id)
@@ -123,7 +119,7 @@ func (c *Client) Close() {
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
 	h := c.hold(st) // before the launch: the exit may arrive before the reply
 	// it may be repeated: the supervisor starts an id once
-	r, err := c.repeat(ctx, &request{Op: opLaunch, State: st})
+	r, err := c.call(ctx, &request{Op: opLaunch, State: st})
 	if err == nil && r.State == nil {
 		err = fmt.Errorf("supervisor returned no state of task %s", st.ID)
 	}
@@ -153,20 +149,15 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Lock()
 	h.open()
 	c.mu.Unlock()
-	for try := 0; ; try++ {
-		var status *Status
-		conn, err := c.connect(ctx)
-		if err == nil {
-			status, err = c.adoptOver(ctx, conn, h)
-		}
-		if errors.Is(err, wire.ErrLost) && try < 2 {
-			continue
-		}
-		if err != nil {
-			c.Forget(st.ID)
-		}
-		return status, err
+	var status *Status
+	err := c.wire.Repeat(ctx, func(conn *connection) (err error) {
+		status, err = c.adoptOver(ctx, conn, h)
+		return err
+	})
+	if err != nil {
+		c.Forget(st.ID)
 	}
+	return status, err
 }
 
 // Exited returns a channel that is closed when the task has ended; Exit returns how it
@@ -193,20 +184,20 @@ func (c *Client) Exit(id string) *task.Exit {
 // Signal sends a signal: to the process, its group or all of the task.
 // The error is ErrEnded if the process has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error {
-	_, err := c.repeat(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
+	_, err := c.call(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
 	return err
 }
 
 // Kill ends every process of a task, and returns when none is left.
 func (c *Client) Kill(ctx context.Context, id string) error {
-	_, err := c.repeat(ctx, &request{Op: opKill, ID: id})
+	_, err := c.call(ctx, &request{Op: opKill, ID: id})
 	return err
 }
 
 // Destroy kills what is left of a task and removes all its files and cgroups. It
 // works for a task that this client never saw, and twice.
 func (c *Client) Destroy(ctx context.Context, id string) error {
-	_, err := c.repeat(ctx, &request{Op: opDestroy, ID: id})
+	_, err := c.call(ctx, &request{Op: opDestroy, ID: id})
 	if err == nil {
 		c.Forget(id)
 	}
@@ -217,15 +208,15 @@ func (c *Client) Destroy(ctx context.Context, id string) error {
 // streams; the caller closes them. The channel delivers its exit, once; it is
 // closed without a value when the connection was lost, with which the process dies.
 func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
-	conn, err := c.connect(ctx)
+	conn, err := c.wire.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ended := make(chan *task.Exit, 1)
 	c.mu.Lock()
-	c.sessions[spec.Session] = &session{connection: conn, ended: ended}
+	c.sessions[spec.Session] = ended
 	c.mu.Unlock()
-	_, err = conn.roundTrip(ctx, &request{Op: opExec, ID: id, Exec: spec}, stdio[:]...)
+	_, err = roundTrip(ctx, conn, &request{Op: opExec, ID: id, Exec: spec}, stdio[:]...)
 	if err != nil {
 		c.mu.Lock()
 		delete(c.sessions, spec.Session)
@@ -248,23 +239,15 @@ func (c *Client) Forget(id string) {
 			close(h.done)
 		}
 	}
-	c.lastUse = time.Now()
 }
 
-// repeat makes a call that may be made twice.
-func (c *Client) repeat(ctx context.Context, req *request) (*reply, error) {
-	for try := 0; ; try++ {
-		conn, err := c.connect(ctx)
-		var r *reply
-		if err == nil {
-			if r, err = conn.roundTrip(ctx, req); errors.Is(err, wire.ErrLost) {
-				c.drop(conn)
-			}
-		}
-		if !errors.Is(err, wire.ErrLost) || try >= 3 {
-			return r, err
-		}
-	}
+// call makes a call that may be made twice.
+func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
+	err = c.wire.Repeat(ctx, func(conn *connection) error {
+		r, err = roundTrip(ctx, conn, req)
+		return err
+	})
+	return r, err
 }
 
 func (c *Client) hold(st *task.State) *hold {
@@ -306,9 +289,9 @@ func (c *Client) ended(id string, e *task.Exit) {
 		c.mu.Lock()
 		close(h.done)
 	}
-	if s := c.sessions[id]; s != nil {
-		s.ended <- e
-		close(s.ended)
+	if session := c.sessions[id]; session != nil {
+		session <- e
+		close(session)
 		delete(c.sessions, id)
 	}
 }
@@ -325,7 +308,7 @@ func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Sta
 	}
 	c.mu.Unlock()
 	defer wire.CloseAll(files)
-	r, err := conn.roundTrip(ctx, &request{Op: opAdopt, State: h.state}, files...)
+	r, err := roundTrip(ctx, conn, &request{Op: opAdopt, State: h.state}, files...)
 	if err != nil {
 		return nil, err
 	}

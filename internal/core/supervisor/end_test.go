@@ -19,6 +19,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 func TestSupervisor_IsOneForManyClients(t *testing.T) {
@@ -196,9 +197,9 @@ func count(t *testing.T, pid int, what string) int {
 
 // The answer to a Kill may not come before the exit that it waits for.
 func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
-	s := &server{clients: map[*client]bool{}, processes: map[string]*process{}}
-	for range 10_000 {
-		s.clients[&client{out: make(chan *reply, 1)}] = true
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}}
+	for range 1000 {
+		s.clients[wire.NewPeer(nil)] = true
 	}
 	p := newProcess("task")
 	told := make(chan int)
@@ -206,7 +207,7 @@ func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 		<-p.done
 		n := 0
 		for c := range s.clients {
-			n += len(c.out)
+			n += c.Queued()
 		}
 		told <- n
 	}()

@@ -170,12 +170,12 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				must.False(t, e.Lost, must.Sprintf("exit %+v", e))
 				zombie := func() bool { now, err := task.ReadStat(st.Identity.PID); return err == nil && now.Zombie }
 				test.True(t, zombie(), test.Sprint("the kernel does not know its exit any more"))
-				l, err := first.connect(ctx(t))
+				l, err := first.wire.Connect(ctx(t))
 				must.NoError(t, err)
 				binary, err := openBinary()
 				must.NoError(t, err)
 				defer binary.Close()
-				_, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, binary)
+				_, err = roundTrip(context.Background(), l, &request{Op: opUpgrade, Build: "x"}, binary)
 				if err == nil || errors.Is(err, wire.ErrLost) {
 					t.Errorf("upgrade: %v", err)
 				}

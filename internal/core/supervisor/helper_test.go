@@ -598,13 +598,11 @@ func tree(dir string) (paths []string) {
 
 // SupervisorPID returns the pid of the connected supervisor, 0 where there is none.
 func (c *Client) SupervisorPID(ctx context.Context) int {
-	c.mu.Lock()
-	l := c.connection
-	c.mu.Unlock()
+	l := c.wire.Current()
 	if l == nil {
 		return 0
 	}
-	r, err := l.roundTrip(ctx, &request{Op: opHello})
+	r, err := roundTrip(ctx, l, &request{Op: opHello})
 	if err != nil || r.Hello == nil {
 		return 0
 	}

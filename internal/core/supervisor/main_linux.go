@@ -140,7 +140,7 @@ func newServer(o options) (*server, error) {
 	s := &server{
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
 		starters: make(semaphore, 4), enders: make(semaphore, 4),
-		processes: map[string]*process{}, clients: map[*client]bool{}, launchers: map[int]bool{},
+		processes: map[string]*process{}, clients: map[*wire.Peer]bool{}, launchers: map[int]bool{},
 		unkillable: map[task.Identity]bool{},
 		busySince:  time.Now(),
 	}

@@ -12,7 +12,6 @@ package supervisor
 
 import (
 	"errors"
-	"os"
 
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -20,25 +19,17 @@ import (
 
 // protocolVersion changes when an older client could misunderstand. A client
 // upgrades a supervisor of another version before it asks anything of it.
-const protocolVersion = 2 // 2: a command has devices and mounts
+const protocolVersion = 3 // 3: the messages are package wire's
 
-// The protocol is JSON values on a stream socket, each a request (to the
-// supervisor) or a reply or event (to the client). Requests run concurrently;
-// a reply carries its request's Seq. File descriptors go with a request as
-// SCM_RIGHTS (unix(7)), FDs says how many belong to it.
+// request is the body of a request to the supervisor; see package wire for what is around it.
 type request struct {
-	Seq uint64 `json:"seq"`
-	Op  string `json:"op"`
-	ID  string `json:"id,omitempty"` // the task, or the exec session
-	FDs int    `json:"fds,omitempty"`
-
+	Op     string        `json:"op"`
+	ID     string        `json:"id,omitempty"`     // the task, or the exec session
 	State  *task.State   `json:"state,omitempty"`  // launch, adopt
 	Exec   *ExecSpec     `json:"exec,omitempty"`   // exec
 	Signal int           `json:"signal,omitempty"` // signal
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
-
-	files []*os.File // received; the handler closes them
 }
 
 const (
@@ -52,9 +43,8 @@ const (
 	opUpgrade = "upgrade" // 1 fd, the new binary; the connection ends
 )
 
-// reply answers a request or, if Seq is 0, brings an Event or the Exit of ID.
+// reply answers a request. As an event it has an Event, or the Exit of ID.
 type reply struct {
-	Seq   uint64       `json:"seq,omitempty"`
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`
 	Hello *hello       `json:"hello,omitempty"`

@@ -46,7 +46,7 @@ type server struct {
 
 	mu        sync.Mutex
 	processes map[string]*process // tasks and exec sessions by id
-	clients   map[*client]bool
+	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not become their task yet
 	busySince time.Time    // when a task or a client was last there
 	ending    bool
@@ -54,9 +54,9 @@ type server struct {
 
 // process is a task's main process, or an exec session's.
 type process struct {
-	id    string  // changes once at most, with mu and naming held: see takeUp
-	run   string  // <alloc>/<task>: runs of it follow each other in one cgroup
-	owner *client // of an exec session: it dies with the connection that asked for it
+	id    string     // changes once at most, with mu and naming held: see takeUp
+	run   string     // <alloc>/<task>: runs of it follow each other in one cgroup
+	owner *wire.Peer // of an exec session: it dies with the connection that asked for it
 	task  *process
 
 	identity task.Identity
@@ -80,7 +80,6 @@ type process struct {
 	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
 	naming    sync.Mutex   // held while an exit is recorded under the id, and while the id changes
-	running   int          // its exec sessions
 	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 	destroyed bool
 }
@@ -92,87 +91,44 @@ func newProcess(id string) *process {
 	}
 }
 
-// serve talks with a client that has connected.
-func (s *server) serve(w *wire.Transport) {
-	cl := &client{Transport: w, out: make(chan *reply, 1024)}
+// serve talks with a client that has connected. It answers until the client hangs up; then
+// its exec sessions end.
+func (s *server) serve(t *wire.Transport) {
+	c := wire.NewPeer(t)
 	s.mu.Lock()
 	ending := s.ending
 	if !ending {
-		s.clients[cl] = true
+		s.clients[c] = true
 	}
 	s.mu.Unlock()
 	if ending { // the client starts another supervisor
-		w.Shut()
+		t.Shut()
 		return
 	}
-	go s.converse(cl)
+	go wire.Serve(c, func(req *request, files []*os.File) (any, []*os.File) {
+		return s.answer(c, req, files), nil
+	}, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.clients, c)
+		s.busySince = time.Now()
+		for _, p := range s.processes {
+			if p.owner == c {
+				p.killSession()
+			}
+		}
+	})
 }
 
-// client is one plugin's connection. Messages to it go through a queue, since the event
-// loop must not wait for a plugin that does not read.
-type client struct {
-	*wire.Transport
-	out chan *reply
-}
-
-// queue queues a message. A client whose queue is full is disconnected: it gets what it
+// send queues an event for a client. One whose queue is full is disconnected: it gets what it
 // missed when it connects again.
-func (c *client) queue(r *reply) {
-	select {
-	case c.out <- r:
-	default:
+func send(c *wire.Peer, r *reply) {
+	if !c.Event(r) {
 		c.Close()
 	}
 }
 
-// converse answers one client until it hangs up; then its exec sessions end.
-func (s *server) converse(c *client) {
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case r := <-c.out:
-				if c.Send(r) != nil {
-					c.Close()
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
-	var running sync.WaitGroup
-	for {
-		var req request
-		if err := c.Receive(&req); err != nil {
-			break
-		}
-		req.files = c.Take(req.FDs)
-		running.Go(func() {
-			r := s.answer(c, &req)
-			wire.CloseAll(req.files)
-			r.Seq = req.Seq
-			c.queue(r)
-		})
-	}
-	s.mu.Lock()
-	delete(s.clients, c)
-	s.busySince = time.Now()
-	var orphans []*process
-	for _, p := range s.processes {
-		if p.owner == c {
-			orphans = append(orphans, p)
-		}
-	}
-	s.mu.Unlock()
-	for _, p := range orphans {
-		s.killSession(p)
-	}
-	running.Wait()
-	close(done)
-	c.Shut()
-}
-
-func (s *server) answer(c *client, req *request) *reply {
+func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
 	r := &reply{}
 	var err error
@@ -182,7 +138,7 @@ func (s *server) answer(c *client, req *request) *reply {
 	case opLaunch:
 		r.State, r.Stat, err = s.launch(req.State)
 	case opAdopt:
-		r.Stat, err = s.adopt(req.State, req.files)
+		r.Stat, err = s.adopt(req.State, files)
 	case opSignal:
 		err = s.signal(req.ID, req.Signal, req.Mode)
 	case opKill:
@@ -190,9 +146,9 @@ func (s *server) answer(c *client, req *request) *reply {
 	case opDestroy:
 		err = s.destroyTask(req.ID)
 	case opExec:
-		err = s.exec(c, req)
+		err = s.exec(c, req, files)
 	case opUpgrade:
-		err = s.upgrade(req) // returns only if it failed
+		err = s.upgrade(req.Build, files) // returns only if it failed
 	default:
 		err = fmt.Errorf("unknown request %q", req.Op)
 	}
@@ -244,7 +200,7 @@ func (s *server) event(id, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.clients {
-		c.queue(&reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
+		send(c, &reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
 	}
 }
 
@@ -259,13 +215,12 @@ func (s *server) publish(p *process, e *task.Exit) {
 	s.busySince = time.Now()
 	for c := range s.clients {
 		if p.owner == nil || p.owner == c {
-			c.queue(&reply{ID: p.id, Exit: e})
+			send(c, &reply{ID: p.id, Exit: e})
 		}
 	}
 	close(p.done) // last: a client that asked for the end gets the exit before the answer
 	if p.task != nil {
 		delete(s.processes, p.id)
-		p.task.running--
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
@@ -30,13 +31,13 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &server{
 				idle: time.Hour, busySince: time.Now().Add(-2 * time.Hour),
-				processes: map[string]*process{}, clients: map[*client]bool{},
+				processes: map[string]*process{}, clients: map[*wire.Peer]bool{},
 			}
 			for _, p := range row.processes {
 				s.processes[p.id] = p
 			}
 			for range row.clients {
-				s.clients[&client{}] = true
+				s.clients[&wire.Peer{}] = true
 			}
 			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("it may end"))
 			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it takes no clients any more"))
@@ -49,25 +50,25 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 
 // A session is named by its client: of another one with the same name this would be the end.
 func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
-	owner, other := &client{out: make(chan *reply, 2)}, &client{out: make(chan *reply, 2)}
-	s := &server{clients: map[*client]bool{owner: true, other: true}, processes: map[string]*process{}}
+	owner, other := wire.NewPeer(nil), wire.NewPeer(nil)
+	s := &server{clients: map[*wire.Peer]bool{owner: true, other: true}, processes: map[string]*process{}}
 	of := newProcess("task")
 	session := newProcess("session")
 	session.task, session.owner = of, owner
 	s.processes["task"], s.processes["session"] = of, session
 
 	s.publish(session, &task.Exit{Code: 3})
-	must.Eq(t, 1, len(owner.out),
-		must.Sprintf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out)))
-	test.Eq(t, 0, len(other.out),
-		test.Sprintf("the session's exit: the owner was told %d times, another one %d times", len(owner.out), len(other.out)))
+	must.Eq(t, 1, owner.Queued(),
+		must.Sprintf("the session's exit: the owner was told %d times, another one %d times", owner.Queued(), other.Queued()))
+	test.Eq(t, 0, other.Queued(),
+		test.Sprintf("the session's exit: the owner was told %d times, another one %d times", owner.Queued(), other.Queued()))
 	test.Nil(t, s.processes["session"], test.Sprint("the session is not forgotten"))
 	s.publish(of, &task.Exit{Code: 4})
 	s.publish(of, &task.Exit{Code: 5})
-	must.Eq(t, 2, len(owner.out),
-		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
-	must.Eq(t, 1, len(other.out),
-		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
+	must.Eq(t, 2, owner.Queued(),
+		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
+	must.Eq(t, 1, other.Queued(),
+		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 	test.Eq(t, 4, of.exit.Code,
-		test.Sprintf("the task's exit %+v: told %d and %d times", of.exit, len(owner.out)-1, len(other.out)))
+		test.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 }

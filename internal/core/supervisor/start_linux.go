@@ -124,12 +124,10 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.Identity, err = task.Identify(proc.PID)
-	if err != nil {
-		s.drop(proc)
-		return nil, fmt.Errorf("failed to identify the task's process: %w", err)
+	if err := s.identify(p, proc); err != nil {
+		return nil, err
 	}
-	p.identity = st.Identity
+	st.Identity = p.identity
 	if err := s.store.Save(st); err != nil { // while the launcher is at work
 		s.drop(proc)
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
@@ -154,10 +152,15 @@ func (s *server) collects(p *process, st *task.State, proc *launch.Process) erro
 
 // follow waits until the launcher has become the program, and watches that.
 func (s *server) follow(p *process, proc *launch.Process) error {
-	if err := s.started(proc); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	defer s.forgetLauncher(proc.PID)
+	if err := proc.Started(ctx); err != nil {
 		return err
 	}
+	s.mu.Lock()
 	p.pidfd, p.child = proc.TakePidFD(), true
+	s.mu.Unlock()
 	return s.loop.addProcess(p)
 }
 
@@ -188,11 +191,17 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	return proc, err
 }
 
-func (s *server) started(proc *launch.Process) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	defer s.forgetLauncher(proc.PID)
-	return proc.Started(ctx)
+// identify records which process a launcher is; without that, it is not to go on.
+func (s *server) identify(p *process, proc *launch.Process) error {
+	id, err := task.Identify(proc.PID)
+	if err != nil {
+		s.drop(proc)
+		return fmt.Errorf("failed to identify the process: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.identity = id
+	return nil
 }
 
 // drop ends a launcher that is not to run its program.
@@ -224,25 +233,8 @@ func (s *server) abandon(p *process) {
 // and some descriptors, whose number is limited for all tasks together.
 const maxSessions = 128
 
-// admit counts a session that begins, until its exit is published, or dismiss is called.
-func (s *server) admit(t *process) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.running >= maxSessions {
-		return fmt.Errorf("the task has %d exec sessions, which is the most that it may have at once", maxSessions)
-	}
-	t.running++
-	return nil
-}
-
-func (s *server) dismiss(t *process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.running--
-}
-
 // exec starts one more process in a running task.
-func (s *server) exec(c *client, req *request) (err error) {
+func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	s.launches.RLock()
 	defer s.launches.RUnlock()
 	t, err := s.find(req.ID)
@@ -257,17 +249,42 @@ func (s *server) exec(c *client, req *request) (err error) {
 	if t.ended() || t.gone || t.task != nil {
 		return ErrEnded
 	}
-	if req.Exec == nil || len(req.files) != 3 {
-		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(req.files))
+	if req.Exec == nil || len(files) != 3 {
+		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(files))
 	}
-	if err := s.admit(t); err != nil {
+	p := newProcess(req.Exec.Session)
+	p.owner, p.task, p.group, p.mark, p.starting = c, t, t.group, t.mark, true
+	defer close(p.begun)
+	if err := s.admit(p); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			s.dismiss(t)
-		}
-	}()
+	err = s.execute(p, req, files)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.starting = false; err != nil {
+		delete(s.processes, p.id)
+	} else if !s.clients[c] || t.exit != nil {
+		p.killSession()
+	}
+	return err
+}
+
+// admit makes a session known.
+func (s *server) admit(p *process) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.processes[p.id] != nil {
+		return fmt.Errorf("the session's name %q is taken", p.id)
+	}
+	if len(s.sessionsOf(p.task)) >= maxSessions {
+		return fmt.Errorf("the task has %d exec sessions, which is the most that it may have at once", maxSessions)
+	}
+	s.processes[p.id] = p
+	return nil
+}
+
+// execute runs a session's program and watches it.
+func (s *server) execute(p *process, req *request, files []*os.File) error {
 	st, err := s.store.Load(req.ID)
 	if err != nil {
 		return err
@@ -279,7 +296,7 @@ func (s *server) exec(c *client, req *request) (err error) {
 	}
 	spec := launch.Spec{Session: true, TTY: req.Exec.TTY}
 	if cmd.OwnMounts() {
-		ns, err := s.mountsOf(t, st.Mounts)
+		ns, err := s.mountsOf(p.task, st.Mounts)
 		if err != nil {
 			return err
 		}
@@ -287,38 +304,15 @@ func (s *server) exec(c *client, req *request) (err error) {
 		spec.MountNamespace = int(ns.Fd())
 	}
 	cmd.Devices, cmd.Mounts = nil, nil // the task's are in its mount namespace
-	p := newProcess(req.Exec.Session)
-	p.owner, p.task, p.group, p.mark, p.starting = c, t, t.group, t.mark, true
-	defer close(p.begun)
-	proc, err := s.fork(p, &cmd, [3]*os.File(req.files), spec)
+	proc, err := s.fork(p, &cmd, [3]*os.File(files), spec)
 	if err != nil {
 		return err
 	}
-	wire.CloseAll(req.files) // or the other end would not see the session's end
-	if p.identity, err = task.Identify(proc.PID); err != nil {
-		s.drop(proc)
+	wire.CloseAll(files) // or the other end would not see the session's end
+	if err := s.identify(p, proc); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.processes[p.id] = p
-	s.mu.Unlock()
-	if err := s.started(proc); err != nil {
-		s.mu.Lock()
-		delete(s.processes, p.id)
-		s.mu.Unlock()
-		return err
-	}
-	s.mu.Lock()
-	p.pidfd, p.child, p.starting = proc.TakePidFD(), true, false
-	gone := !s.clients[c] || t.exit != nil
-	s.mu.Unlock()
-	if err := s.loop.addProcess(p); err != nil {
-		return err
-	}
-	if gone {
-		s.killSession(p)
-	}
-	return nil
+	return s.follow(p, proc)
 }
 
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

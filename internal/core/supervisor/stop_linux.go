@@ -57,7 +57,9 @@ func (s *server) kill(id string) error {
 		return err
 	}
 	if p.task != nil {
-		s.killSession(p)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.killSession()
 		return nil
 	}
 	if err := s.killTree(p); err != nil {
@@ -79,7 +81,10 @@ func (s *server) killTree(p *process) error {
 		return s.killGroup(p.group)
 	}
 	// sessions are no descendants of the main process
-	for _, id := range append(s.sessionsOf(p), p.identity) {
+	s.mu.Lock()
+	all := append(s.sessionsOf(p), p.identity)
+	s.mu.Unlock()
+	for _, id := range all {
 		if id.PID == 0 {
 			continue
 		}
@@ -93,10 +98,8 @@ func (s *server) killTree(p *process) error {
 	return nil
 }
 
-// sessionsOf are the exec sessions of a task that have not ended.
+// sessionsOf are the exec sessions of a task that have not ended. The caller holds mu.
 func (s *server) sessionsOf(t *process) (ids []task.Identity) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, p := range s.processes {
 		if p.task == t && p.exit == nil {
 			ids = append(ids, p.identity)
@@ -124,10 +127,9 @@ func (s *server) killGroup(g cgroup.Group) error {
 	return g.Kill()
 }
 
-// killSession ends an exec session: its process group, which it leads.
-func (s *server) killSession(p *process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// killSession ends an exec session: its process group, which it leads. The caller holds the
+// server's mu.
+func (p *process) killSession() {
 	if p.pidfd >= 0 {
 		_ = unix.Kill(-p.identity.PID, unix.SIGKILL)
 	}
@@ -142,8 +144,7 @@ func (s *server) destroyTask(id string) error {
 		return s.store.Remove(id)
 	}
 	if p.task != nil {
-		s.killSession(p)
-		return nil
+		return s.kill(id)
 	}
 	if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
 		return err

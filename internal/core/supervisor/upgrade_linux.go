@@ -17,8 +17,8 @@ import (
 // upgrade replaces this process's program in place (execve(2)): same pid, so the
 // tasks stay its children; the listener and the lock are kept. Everything else is
 // read from disk by the new program, just as after a crash.
-func (s *server) upgrade(req *request) error {
-	if len(req.files) != 1 {
+func (s *server) upgrade(build string, files []*os.File) error {
+	if len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
 	}
 	if !s.lockLaunches(2 * time.Second) {
@@ -34,8 +34,8 @@ func (s *server) upgrade(req *request) error {
 	if err != nil {
 		return err
 	}
-	binary := int(req.files[0].Fd())
-	o := options{Dir: s.store.Dir, Build: req.Build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()),
+	binary := int(files[0].Fd())
+	o := options{Dir: s.store.Dir, Build: build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()),
 		Lock: int(s.lock.Fd())}
 	env, err := o.environment()
 	if err != nil {
@@ -72,13 +72,13 @@ func (s *server) endSessions(wait time.Duration) {
 	var sessions []*process
 	for _, p := range s.processes {
 		if p.task != nil {
+			p.killSession()
 			sessions = append(sessions, p)
 		}
 	}
 	s.mu.Unlock()
 	timeout := time.After(wait)
 	for _, p := range sessions {
-		s.killSession(p)
 		select {
 		case <-p.done:
 		case <-timeout:

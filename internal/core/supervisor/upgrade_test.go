@@ -161,7 +161,7 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 
 func (c *Client) buildOf(t *testing.T) string {
 	t.Helper()
-	r, err := c.repeat(ctx(t), &request{Op: opHello})
+	r, err := c.call(ctx(t), &request{Op: opHello})
 	must.NoError(t, err)
 	return r.Hello.Build
 }
@@ -220,9 +220,9 @@ func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
 	f, err := os.Open("/etc/passwd")
 	must.NoError(t, err)
 	defer f.Close()
-	l, err := c.connect(ctx(t))
+	l, err := c.wire.Connect(ctx(t))
 	must.NoError(t, err)
-	if _, err = l.roundTrip(context.Background(), &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err,
+	if _, err = roundTrip(context.Background(), l, &request{Op: opUpgrade, Build: "x"}, f); err == nil || errors.Is(err,
 		wire.ErrLost) {
 		t.Errorf("got %v", err)
 	}

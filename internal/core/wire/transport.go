@@ -24,6 +24,26 @@ const MaxFDs = 8
 // errTruncated: this process has no number left for a descriptor that was sent.
 var errTruncated = errors.New("a file descriptor that was sent could not be received: too many are open")
 
+// Message is a request, the reply with its number, or an event, which has the number 0.
+type Message[T any] struct {
+	Seq   uint64     `json:"seq,omitempty"`
+	FDs   int        `json:"fds,omitempty"` // how many descriptors belong to it
+	Body  T          `json:"body"`
+	Files []*os.File `json:"-"` // the receiver closes them
+}
+
+func send[T any](t *Transport, m Message[T]) error {
+	m.FDs = len(m.Files)
+	return t.Send(m, m.Files...)
+}
+
+func receive[T any](t *Transport) (m Message[T], err error) {
+	if err = t.Receive(&m); err == nil {
+		m.Files = t.Take(m.FDs)
+	}
+	return m, err
+}
+
 // Transport frames messages on a unix stream socket and carries file descriptors.
 // One goroutine may Receive and Take; any number may Send.
 type Transport struct {

@@ -239,18 +239,67 @@ func TestKillPeer_KillsAListenerThatDoesNotAccept(t *testing.T) {
 	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("a second kill: %v", again))
 }
 
-func TestCalls_ReturnErrLost(t *testing.T) {
-	var calls Calls[int]
-	sent := make(chan struct{})
-	result := make(chan error, 1)
+// client returns a client of the other end of a connection.
+func client(t *testing.T) (c *Client[int], server *Transport) {
+	mine, its := pair(t)
+	c = &Client[int]{
+		Event: func(int) {}, Needed: func() bool { return false }, Log: t.Logf, WriteTime: time.Minute,
+	}
+	c.Dial = func(context.Context) (*Conn[int], error) { return c.Open(mine), nil }
+	return c, its
+}
+
+func TestClient_ReturnsErrLost(t *testing.T) {
+	c, server := client(t)
+	conn, err := c.Connect(context.Background())
+	must.NoError(t, err)
 	go func() {
-		_, err := calls.Do(context.Background(), func(uint64) error { close(sent); return nil })
-		result <- err
+		_, _ = receive[int](server)
+		server.Close()
 	}()
-	<-sent
-	calls.Lose()
-	test.ErrorIs(t, <-result, ErrLost, test.Sprint("the call under way"))
-	_, err := calls.Do(context.Background(), func(uint64) error { t.Error("sent"); return nil })
-	test.ErrorIs(t, err, ErrLost, test.Sprint("the next call"))
-	test.False(t, calls.Answer(1, 1), test.Sprint("an answer was taken that nobody waits for"))
+	_, err = conn.Call(context.Background(), 1)
+	must.ErrorIs(t, err, ErrLost, must.Sprint("the call under way"))
+	must.Nil(t, c.Current(), must.Sprint("the lost connection is in use"))
+	_, err = conn.Call(context.Background(), 2)
+	must.ErrorIs(t, err, ErrLost, must.Sprint("the next call"))
+}
+
+func TestServe_AnswersEachRequestAndClosesItsFiles(t *testing.T) {
+	c, server := client(t)
+	served := make(chan bool)
+	gone := false
+	peer := NewPeer(server)
+	go func() {
+		defer close(served)
+		Serve(peer, func(n *int, files []*os.File) (any, []*os.File) {
+			if len(files) != 1 {
+				t.Errorf("%d files came with request %d", len(files), *n)
+				return 0, nil
+			}
+			fd, err := unix.Dup(int(files[0].Fd()))
+			test.NoError(t, err)
+			return 10 * *n, []*os.File{os.NewFile(uintptr(fd), "reply")}
+		}, func() { gone = true })
+	}()
+	conn, err := c.Connect(context.Background())
+	must.NoError(t, err)
+	null, err := os.Open(os.DevNull)
+	must.NoError(t, err)
+	defer null.Close()
+	before, err := os.ReadDir("/proc/self/fd")
+	must.NoError(t, err)
+	for n := range 10 {
+		r, err := conn.Call(context.Background(), n, null)
+		must.NoError(t, err)
+		must.Eq(t, 10*n, r.Body)
+		must.Len(t, 1, r.Files)
+		CloseAll(r.Files)
+	}
+	conn.Close()
+	<-served
+	test.True(t, gone, test.Sprint("the server was told that the client is gone"))
+	test.True(t, peer.Event(1), test.Sprint("an event is queued and not waited for"))
+	after, err := os.ReadDir("/proc/self/fd")
+	must.NoError(t, err)
+	test.LessEq(t, len(before), len(after), test.Sprint("open descriptors"))
 }

@@ -1,0 +1,247 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package wire
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrLost means that the connection ended with the call under way. Whether the call was
+// carried out is not known.
+var ErrLost = errors.New("connection was lost")
+
+// Client keeps a connection to a process that may end, and be replaced, at any moment.
+// Replies and events are of type R. It is safe for concurrent use.
+type Client[R any] struct {
+	// Dial returns a connection of Open to a process, which it starts if need be. There
+	// is one attempt at a time.
+	Dial func(ctx context.Context) (*Conn[R], error)
+
+	// Opened, if set, is called with each new connection before Connect returns it.
+	Opened func(*Conn[R])
+
+	// Lost, if set, is called when the connection in use has ended by itself.
+	Lost func(*Conn[R])
+
+	// Event is called, from one goroutine a connection, with each event.
+	Event func(R)
+
+	// Needed reports whether a connection that was lost is to be replaced at once, and
+	// not by the next call only.
+	Needed func() bool
+
+	// WriteTime bounds the sending of a request. A process that does not read for so long
+	// loses the connection.
+	WriteTime time.Duration
+
+	// Log receives messages for the operator.
+	Log func(format string, args ...any)
+
+	dialing sync.Mutex
+	mu      sync.Mutex // may be held when that of a Conn is taken
+	conn    *Conn[R]
+}
+
+// Open begins to receive over a transport, which the connection closes with itself.
+func (c *Client[R]) Open(t *Transport) *Conn[R] {
+	conn := &Conn[R]{Transport: t, writeTime: c.WriteTime, pending: map[uint64]chan Message[R]{}, lost: make(chan struct{})}
+	go func() {
+		conn.receive(c.Event)
+		c.mu.Lock()
+		conn.lose()
+		inUse := c.conn == conn
+		if inUse { // under one lock: a call that gets ErrLost connects again at once
+			c.conn = nil
+		}
+		c.mu.Unlock()
+		conn.Shut()
+		if inUse {
+			if c.Lost != nil {
+				c.Lost(conn)
+			}
+			c.reconnect()
+		}
+	}()
+	return conn
+}
+
+// Current returns the connection in use, nil if there is none.
+func (c *Client[R]) Current() *Conn[R] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn
+}
+
+// Connect returns the connection in use, or opens one.
+func (c *Client[R]) Connect(ctx context.Context) (*Conn[R], error) {
+	c.dialing.Lock()
+	defer c.dialing.Unlock()
+	if conn := c.Current(); conn != nil {
+		return conn, nil
+	}
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if conn.isLost() {
+		c.mu.Unlock()
+		return nil, ErrLost
+	}
+	c.conn = conn
+	c.mu.Unlock()
+	if c.Opened != nil {
+		c.Opened(conn)
+	}
+	return conn, nil
+}
+
+// Repeat calls do with a connection, and with another one when that was lost meanwhile,
+// four times at most.
+func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
+	for try := 0; ; try++ {
+		conn, err := c.Connect(ctx)
+		if err == nil {
+			err = do(conn)
+		}
+		if !errors.Is(err, ErrLost) || try >= 3 {
+			return err
+		}
+	}
+}
+
+// HangUp closes a connection; the next call opens another.
+func (c *Client[R]) HangUp(conn *Conn[R]) {
+	c.mu.Lock()
+	if c.conn == conn {
+		c.conn = nil
+	}
+	c.mu.Unlock()
+	conn.Close()
+}
+
+// reconnect replaces a connection that was lost. There may be no call that would report a
+// failure, so it retries until it succeeds.
+func (c *Client[R]) reconnect() {
+	for wait := 10 * time.Millisecond; c.Needed(); wait = min(2*wait, 5*time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		_, err := c.Connect(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		c.Log("failed to connect again: %v", err)
+		time.Sleep(wait)
+	}
+}
+
+// Conn is a client's side of a connection: it matches replies to calls by their number. It
+// is safe for concurrent use.
+type Conn[R any] struct {
+	*Transport
+	writeTime time.Duration
+	received  atomic.Int64
+
+	mu      sync.Mutex
+	last    uint64
+	pending map[uint64]chan Message[R]
+	lost    chan struct{} // closed when the connection has ended
+}
+
+// Call sends a request and waits for its reply. The error is that of ctx, or ErrLost. If ctx
+// ends first, the call gives up waiting, and the request itself goes on.
+func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Message[R], err error) {
+	answer := make(chan Message[R], 1)
+	c.mu.Lock()
+	if c.isLost() {
+		c.mu.Unlock()
+		return r, ErrLost
+	}
+	c.last++
+	seq := c.last
+	c.pending[seq] = answer
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.pending, seq)
+	}()
+	_ = c.SetWriteDeadline(time.Now().Add(c.writeTime))
+	if send(c.Transport, Message[any]{Seq: seq, Body: body, Files: files}) != nil {
+		c.Close() // which loses it
+	}
+	select {
+	case r, ok := <-answer:
+		if !ok {
+			return r, ErrLost
+		}
+		return r, nil
+	case <-ctx.Done():
+		return r, ctx.Err()
+	}
+}
+
+// Received is how many messages have come.
+func (c *Conn[R]) Received() int64 { return c.received.Load() }
+
+// Pending is how many calls wait.
+func (c *Conn[R]) Pending() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
+// receive returns when the connection has ended.
+func (c *Conn[R]) receive(event func(R)) {
+	for {
+		m, err := receive[R](c.Transport)
+		if err != nil {
+			return
+		}
+		c.received.Add(1)
+		if m.Seq == 0 {
+			event(m.Body)
+		} else if !c.answer(m) {
+			CloseAll(m.Files)
+		}
+	}
+}
+
+// answer delivers a reply. It returns false if no call waits for it any more.
+func (c *Conn[R]) answer(m Message[R]) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	answer := c.pending[m.Seq]
+	if answer == nil {
+		return false
+	}
+	delete(c.pending, m.Seq)
+	answer <- m
+	return true
+}
+
+// lose ends all calls, and those to come, with ErrLost.
+func (c *Conn[R]) lose() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.lost)
+	for seq, answer := range c.pending {
+		close(answer)
+		delete(c.pending, seq)
+	}
+}
+
+func (c *Conn[R]) isLost() bool {
+	select {
+	case <-c.lost:
+		return true
+	default:
+		return false
+	}
+}
