@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,128 +50,74 @@ func open(dir string, mode *fs.FileMode) (*os.File, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%q is not absolute: write it from /", dir)
 	}
-	at, err := openPath(unix.AT_FDCWD, "/")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { unix.Close(at) }()
 	here, todo, links := "/", strings.Split(dir, "/"), 0
-	if _, err := check(at, here, false); err != nil {
-		return nil, err
-	}
-	for len(todo) > 0 {
-		name := todo[0]
-		todo = todo[1:]
-		if name == "" || name == "." {
-			continue
+	for {
+		link, err := check(here, len(todo) == 0)
+		if errors.Is(err, fs.ErrNotExist) && mode != nil {
+			if err = makeDir(here, *mode); err == nil {
+				link, err = check(here, len(todo) == 0)
+			}
 		}
-		next := filepath.Join(here, name)
-		fd, err := openPath(at, name)
-		if errors.Is(err, unix.ENOENT) && mode != nil {
-			fd, err = makeDir(at, name, *mode)
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: next, Err: err}
-		}
-		isLink, err := check(fd, next, false)
-		if err == nil && !isLink {
-			unix.Close(at)
-			at, here = fd, next
-			continue
-		}
-		var target string
-		if err == nil {
-			target, err = readLink(fd)
-		}
-		unix.Close(fd)
 		if err != nil {
 			return nil, err
 		}
-		if links++; links > maxLinks {
-			return nil, &fs.PathError{Op: "open", Path: dir, Err: unix.ELOOP}
-		}
-		todo = append(strings.Split(target, "/"), todo...)
-		if filepath.IsAbs(target) {
-			root, err := openPath(unix.AT_FDCWD, "/")
-			if err != nil {
-				return nil, err
+		if link != "" {
+			if links++; links > maxLinks {
+				return nil, &fs.PathError{Op: "open", Path: dir, Err: unix.ELOOP}
 			}
-			unix.Close(at)
-			at, here = root, "/"
+			todo = append(strings.Split(link, "/"), todo...)
+			here = filepath.Dir(here)
+			if filepath.IsAbs(link) {
+				here = "/"
+			}
 		}
+		if len(todo) == 0 {
+			return os.OpenFile(here, unix.O_DIRECTORY, 0)
+		}
+		// no other user can change what is at a path that was checked, so the next step may use its name
+		here, todo = filepath.Join(here, todo[0]), todo[1:]
 	}
-	if _, err := check(at, here, true); err != nil {
-		return nil, err
-	}
-	fd, err := retry(func() (int, error) {
-		return unix.Openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: here, Err: err}
-	}
-	return os.NewFile(uintptr(fd), here), nil
 }
 
-// check looks at one directory or link. The last one is the directory itself, in which
-// even with a sticky bit others could make what this process is about to.
-func check(fd int, path string, last bool) (isLink bool, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
+// check looks at one directory or symbolic link, and returns the target of a link. The last
+// one is the directory itself: even with a sticky bit, other users could make files in it
+// that this process is about to make.
+func check(path string, last bool) (link string, err error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return "", err
 	}
+	st := info.Sys().(*syscall.Stat_t)
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return false, fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another "+
+		return "", fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another "+
 			"directory", path, st.Uid)
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFLNK: // whose mode has no meaning
-		return true, nil
-	case unix.S_IFDIR:
-	default:
-		return false, &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
+	if info.Mode()&fs.ModeSymlink != 0 { // its mode has no meaning
+		return os.Readlink(path)
 	}
-	others := uint32(0o022)
+	if !info.IsDir() {
+		return "", &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
+	}
+	others := fs.FileMode(0o022)
 	if st.Uid != 0 && st.Gid == st.Uid {
 		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
 	}
-	if st.Mode&others != 0 && (last || st.Mode&unix.S_ISVTX == 0) {
-		return false, fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
+	if info.Mode()&others != 0 && (last || info.Mode()&fs.ModeSticky == 0) {
+		return "", fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
 			"another directory", path, path)
 	}
-	return false, nil
+	return "", nil
 }
 
-// makeDir makes a directory of exactly this mode. If another process was quicker, what it
-// made is checked like everything else.
-func makeDir(at int, name string, mode fs.FileMode) (int, error) {
-	err := unix.Mkdirat(at, name, uint32(mode.Perm()))
-	if err == nil {
-		err = unix.Fchmodat(at, name, uint32(mode.Perm()), 0) // whatever the umask is
+// makeDir makes a directory of exactly this mode. If another process was faster, its
+// directory is checked like any other.
+func makeDir(path string, mode fs.FileMode) error {
+	err := os.Mkdir(path, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return -1, err
+	if err != nil {
+		return err
 	}
-	return openPath(at, name)
-}
-
-// openPath opens what is there itself, if it is a link.
-func openPath(at int, name string) (int, error) {
-	return retry(func() (int, error) {
-		return unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-}
-
-func readLink(fd int) (string, error) {
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(fd, "", buf)
-	return string(buf[:max(n, 0)]), os.NewSyscallError("readlinkat", err)
-}
-
-// retry is for calls that a signal may interrupt.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		if n, err := call(); err != unix.EINTR {
-			return n, err
-		}
-	}
+	return os.Chmod(path, mode) // whatever the umask is
 }
