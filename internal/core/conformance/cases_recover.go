@@ -39,7 +39,7 @@ var recoverCases = []driverCase{
 		}
 		r.end()
 		r.wantExit(7, 0)
-		c.until("output of after the restart arrives", func() bool { return r.stdout() == "over\n" })
+		c.until("output of after the restart arrives", func() bool { return r.output("stdout") == "over\n" })
 	}},
 	{"a task outlives a plugin that ends in good order", func(c *check) {
 		r := c.startTask(waiting)
@@ -87,9 +87,7 @@ var recoverCases = []driverCase{
 		r.wantExit(9, 0)
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		r.cfg.ID += "-2" // a new id for the same task, in the same directories
-		if r.logmon != nil {
-			r.logmon.reopen()
-		}
+		r.collect()
 		r.start()
 		r.ready("ready")
 		c.restart()

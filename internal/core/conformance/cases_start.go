@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 )
 
 // pluginCases are about the plugin without a task.
@@ -127,23 +128,27 @@ var startCases = []driverCase{
 	{"output of both streams arrives, whole and apart", func(c *check) {
 		r := c.startTask(`head -c 1000000 /dev/zero | tr '\0' o; echo end; echo err >&2`)
 		r.wantExit(0, 0)
-		c.until("1000004 bytes of stdout arrive", func() bool { return len(r.stdout()) == 1000004 })
-		c.until("stderr arrives", func() bool { return r.stderr() == "err\n" })
+		c.until("1000004 bytes of stdout arrive", func() bool { return len(r.output("stdout")) == 1000004 })
+		c.until("stderr arrives", func() bool { return r.output("stderr") == "err\n" })
 	}},
 	{"logmon gets the end of the output when the task ends", func(c *check) {
 		c.needLogmon()
 		r := c.startTask("echo out")
 		r.wantExit(0, 0)
-		c.until("both pipes are opened and closed", r.logmon.over)
+		began := time.Now()
+		c.ok(r.logmon.Stop(), "stopping logmon") // it waits 2 s for a pipe that is not opened and closed
+		if took := time.Since(began); took > time.Second {
+			c.fail("logmon waited %s for the end of the output", took)
+		}
 	}},
 	{"a logmon that is dead does not hold up the start", func(c *check) {
 		c.needLogmon()
 		r := c.newRun("exit 0", func(cfg *drivers.TaskConfig) { cfg.StdoutPath = "later" })
 		r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(r.cfg.AllocDir, "o"), filepath.Join(r.cfg.AllocDir, "e")
-		idle, err := newLogmon(r.cfg.StdoutPath, r.cfg.StderrPath)
-		c.ok(err, "making the log pipes")
-		idle.close()
-		_, err = within(c, soon, "StartTask", func() (any, error) {
+		for _, path := range []string{r.cfg.StdoutPath, r.cfg.StderrPath} {
+			c.ok(unix.Mkfifo(path, 0o600), "making the log pipes")
+		}
+		_, err := within(c, soon, "StartTask", func() (any, error) {
 			_, _, err := c.StartTask(r.cfg)
 			return nil, err
 		})
@@ -201,8 +206,8 @@ var startCases = []driverCase{
 		}
 	}},
 	{"a task is in the cgroup that Nomad made for it", func(c *check) {
-		if c.cgroups.share == "" {
-			c.skip("no cgroup can be made here: %s", c.cgroups.support.Missing)
+		if c.cgroups.missing != "" {
+			c.skip("%s", c.cgroups.missing)
 		}
 		r := c.startTask("echo > ready; exec sleep 1000")
 		r.ready("ready")
@@ -215,7 +220,7 @@ var startCases = []driverCase{
 		}
 	}},
 	{"a task that exceeds its memory is reported as killed for it", func(c *check) {
-		if c.cgroups.share == "" || !slices.Contains(c.cgroups.support.Controllers, "memory") {
+		if c.cgroups.missing != "" || !slices.Contains(c.cgroups.support.Controllers, "memory") {
 			c.skip("no memory limit can be set here: %s", c.cgroups.support.Missing)
 		}
 		r := c.startTask("mkfifo pipe; head -c 300000000 /dev/zero > pipe & exec tail -c 300000000 pipe > out",

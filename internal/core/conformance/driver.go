@@ -173,11 +173,19 @@ func (c *check) cleanup(f func()) { c.cleanups = append(c.cleanups, f) }
 
 // until waits for a condition.
 func (c *check) until(what string, holds func() bool) {
-	for end := time.Now().Add(soon); !holds(); time.Sleep(5 * time.Millisecond) {
+	if !eventually(soon, holds) {
+		c.fail("%s: not within %s", what, soon)
+	}
+}
+
+// eventually reports whether a condition holds before the limit.
+func eventually(limit time.Duration, holds func() bool) bool {
+	for end := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.fail("%s: not within %s", what, soon)
+			return false
 		}
 	}
+	return true
 }
 
 // within ends the case if a call takes longer than limit. The call is ended with the

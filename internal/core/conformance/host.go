@@ -114,7 +114,7 @@ func (h *host) load() (err error) {
 	if h.task, err = h.taskTemplate(); err != nil {
 		return err
 	}
-	h.cgroups = newCgroups()
+	h.cgroups = newCgroups(h.logger)
 	return nil
 }
 

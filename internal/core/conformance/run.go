@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/ci"
 	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/client/logmon"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -26,8 +27,8 @@ type run struct {
 	c      *check
 	cfg    *drivers.TaskConfig
 	handle *drivers.TaskHandle
-	logmon *logmon // nil where the driver collects the output
-	marker string  // the environment variable by which its processes are found
+	logmon logmon.LogMon // nil where the driver collects the output
+	marker string        // the environment variable by which its processes are found
 }
 
 // newRun is a task as an agent hands it to a driver, with directories, cgroups and
@@ -70,9 +71,6 @@ func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run 
 		_ = c.DestroyTask(cfg.ID, true)
 		for _, pid := range r.pids() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if r.logmon != nil {
-			r.logmon.close()
 		}
 	})
 	return r
@@ -134,17 +132,28 @@ func (r *run) makeDirs() {
 	}
 }
 
-// collect prepares for the task's output: pipes that a logmon would read, unless the
-// driver collects output itself.
+// collect prepares for the task's output, as an agent does before each start: Nomad's
+// logmon reads it, unless the driver collects output itself.
 func (r *run) collect() {
 	logs := filepath.Join(r.cfg.AllocDir, "alloc", "logs")
 	r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(logs, ".web.stdout.fifo"), filepath.Join(logs, ".web.stderr.fifo")
 	if r.c.caps.DisableLogCollection {
 		return
 	}
-	var err error
-	r.logmon, err = newLogmon(r.cfg.StdoutPath, r.cfg.StderrPath)
-	r.c.ok(err, "making the log pipes")
+	reader := logmon.NewLogMon(r.c.logger)
+	r.c.ok(reader.Start(&logmon.LogConfig{
+		LogDir: logs, StdoutLogFile: "web.stdout", StderrLogFile: "web.stderr",
+		StdoutFifo: r.cfg.StdoutPath, StderrFifo: r.cfg.StderrPath, MaxFiles: 2, MaxFileSizeMB: 10,
+	}), "starting logmon")
+	r.logmon = reader
+	r.c.cleanup(func() {
+		for _, path := range []string{r.cfg.StdoutPath, r.cfg.StderrPath} {
+			if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // logmon waits for a writer
+				f.Close()
+			}
+		}
+		_ = reader.Stop()
+	})
 }
 
 // start is newRun, started.
@@ -192,14 +201,8 @@ func (r *run) path(file string) string {
 	return filepath.Join(r.cfg.AllocDir, r.cfg.Name, "local", file)
 }
 
-// stdout and stderr are what the task has written.
-func (r *run) stdout() string { return r.output("stdout") }
-func (r *run) stderr() string { return r.output("stderr") }
-
+// output is what the task has written to a stream.
 func (r *run) output(stream string) string {
-	if r.logmon != nil {
-		return r.logmon.read(stream)
-	}
 	b, _ := os.ReadFile(filepath.Join(r.cfg.AllocDir, "alloc", "logs", "web."+stream+".0"))
 	return string(b)
 }
@@ -235,6 +238,11 @@ func (r *run) wantNone(after string) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	r.c.fail("after %s processes of the task are left: %s", after, commandLines(pids))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func commandLines(pids []int) string {
