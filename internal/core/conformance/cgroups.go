@@ -46,7 +46,12 @@ func newCgroups(logger hclog.Logger) *cgroups {
 		return g
 	}
 	cgroupslib.NomadCgroupParent = g.parent
-	if err := cgroupslib.Init(logger, topology.UsableCores().String()); err != nil {
+	cores := topology.UsableCores()
+	err := cgroupslib.Init(logger, cores.String())
+	if err == nil {
+		err = cgroupslib.GetPartition(logger, cores).Release(cores) // which writes the cores of tasks
+	}
+	if err != nil {
 		g.missing = err.Error()
 	}
 	return g
