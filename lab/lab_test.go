@@ -244,6 +244,19 @@ func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
 	}
 }
 
+func TestUnplaced_NamesTheStickOnlyIfTheJobWantsOne(t *testing.T) {
+	for device, want := range map[string]bool{
+		"zigbee": true, "10c4/zigbee": true, "10c4/zigbee/ea60": true,
+		"gpu": false, "zigbee/gpu": false, "nvidia/gpu/zigbee": false,
+	} {
+		task := api.NewTask("t", "exec-lite").
+			Require(&api.Resources{Devices: []*api.RequestedDevice{{Name: device}}})
+		job := api.NewServiceJob("j", "j", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
+		test.Eq(t, want, wantsStick(job, map[string]*api.AllocationMetric{"g": {}}), test.Sprint(device))
+		test.False(t, wantsStick(job, nil), test.Sprintf("%s: of a group that was placed", device))
+	}
+}
+
 func TestReason_OfAFailedTask(t *testing.T) {
 	event := func(kind, text string) *api.TaskEvent { return &api.TaskEvent{Type: kind, DisplayMessage: text} }
 	exit := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 1", ExitCode: 1}

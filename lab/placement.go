@@ -20,7 +20,7 @@ import (
 func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.AllocationMetric) string {
 	why := reasons(failed)
 	if strings.Contains(why, "devices") {
-		r.adviseDevices(ctx)
+		r.adviseDevices(ctx, failed)
 	}
 	if !strings.Contains(why, "missing drivers") {
 		return why
@@ -60,8 +60,8 @@ func absence(d nomad.Driver, i agent.Info) string {
 	}
 }
 
-// adviseDevices prints the node's devices and how to get one.
-func (r *jobRun) adviseDevices(ctx context.Context) {
+// adviseDevices prints the node's devices, and how to get the simulated stick if a failed group asks for one.
+func (r *jobRun) adviseDevices(ctx context.Context, failed map[string]*api.AllocationMetric) {
 	devices, err := nomad.Devices(ctx, r.client)
 	if err == nil && len(devices) > 0 {
 		r.lab.say("The node has these devices:\n")
@@ -70,19 +70,41 @@ func (r *jobRun) adviseDevices(ctx context.Context) {
 		}
 		r.lab.say("")
 	}
+	if !wantsStick(r.job, failed) {
+		return
+	}
 	if text, command := deviceAdvice(r.info, runs(ctx, r.client, simJob)); text != "" {
 		r.lab.say("%s It gets one with:\n", text)
 		r.lab.hint("%s\n", command)
 	}
 }
 
+// wantsStick reports whether a failed group of a job requests a device of the simulated stick's type. The name of a
+// request is TYPE, VENDOR/TYPE or VENDOR/TYPE/NAME.
+func wantsStick(job *api.Job, failed map[string]*api.AllocationMetric) bool {
+	for _, g := range job.TaskGroups {
+		for _, t := range g.Tasks {
+			if failed[*g.Name] == nil || t.Resources == nil {
+				continue
+			}
+			for _, d := range t.Resources.Devices {
+				parts := strings.Split(d.Name, "/")
+				if parts[min(1, len(parts)-1)] == simType {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // deviceAdvice is how a lab gets the device that the examples use.
 func deviceAdvice(i agent.Info, plugged bool) (text, command string) {
 	switch {
 	case i.Labels[usbLabel] != string(usbSim):
-		return `This lab has no simulated stick (device "zigbee").`, "lab:up -usb=sim"
+		return `This lab has no simulated stick (device "` + simType + `").`, "lab:up -usb=sim"
 	case !plugged:
-		return `The lab's simulated stick (device "zigbee") is pulled out.`, "lab:up"
+		return `The lab's simulated stick (device "` + simType + `") is pulled out.`, "lab:up"
 	default:
 		return "", ""
 	}

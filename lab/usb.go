@@ -23,6 +23,7 @@ const (
 
 	simRoot = "/usb"      // of the simulation, below the state directory
 	simJob  = "usb-sim"   // the job that is the stick
+	simType = "zigbee"    // the type of device that jobs request
 	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
 )
 
@@ -65,7 +66,7 @@ func (u usb) config() string {
 root       = "${state_dir}` + simRoot + `"
 rescan     = "500ms" # the kernel reports no simulated stick
 
-device "zigbee" {
+device "` + simType + `" {
   id   = "` + simID + `"
   mode = "0666" # whatever user the task has
 }`
