@@ -10,6 +10,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
@@ -79,7 +81,7 @@ func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	in := Info{Runtime: Host, Dir: dir, HTTP: 4646, Plugins: []string{"p"}, Sums: map[string]string{"p": "1"},
-		Process: Process{PID: 7, Start: 8, Boot: "b"}}
+		Process: task.Identity{PID: 7, Start: 8, BootID: "b"}}
 	must.NoError(t, in.write())
 	out, err := readInfo(dir)
 	must.NoError(t, err, must.Sprintf("got %+v", out))

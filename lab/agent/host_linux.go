@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -154,7 +155,7 @@ func (a *hostAgent) answers(ctx context.Context) bool {
 
 // Start implements Agent.
 func (a *hostAgent) Start(ctx context.Context) error {
-	if a.info.Process.alive() {
+	if a.process().alive() {
 		return nil
 	}
 	log, err := os.OpenFile(a.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -182,7 +183,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	if err := startBesideRemovals(ctx, cmd); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
-	p, err := identify(cmd.Process.Pid)
+	p, err := task.Identify(cmd.Process.Pid)
 	go cmd.Wait() // ends with the agent, or with this program before it
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
@@ -212,7 +213,7 @@ func environment(env []string, dir string, more map[string]string) []string {
 
 // Stop implements Agent.
 func (a *hostAgent) Stop(ctx context.Context) error {
-	p := a.info.Process
+	p := a.process()
 	if err := p.signal(unix.SIGINT); err != nil {
 		return err
 	}
@@ -226,7 +227,7 @@ func (a *hostAgent) Stop(ctx context.Context) error {
 
 // Kill implements Agent.
 func (a *hostAgent) Kill(ctx context.Context) error {
-	p := a.info.Process
+	p := a.process()
 	if err := p.signal(unix.SIGKILL); err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (a *hostAgent) Kill(ctx context.Context) error {
 
 // Alive implements Agent.
 func (a *hostAgent) Alive(context.Context) error {
-	if a.info.Process.alive() {
+	if a.process().alive() {
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", a.logTail())
@@ -337,7 +338,7 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 func (a *hostAgent) Close(ctx context.Context) error {
 	var errs []error
 	allocs := a.allocs()
-	if a.info.Process.alive() && a.client != nil {
+	if a.process().alive() && a.client != nil {
 		if err := stopJobs(ctx, a.client); err != nil {
 			errs = append(errs, err)
 		}
@@ -366,7 +367,7 @@ func (a *hostAgent) allocs() map[string]bool {
 	for _, e := range entries {
 		ids[e.Name()] = true
 	}
-	if a.client != nil && a.info.Process.alive() {
+	if a.client != nil && a.process().alive() {
 		list, _, err := a.client.Allocations().List(&api.QueryOptions{Namespace: "*"})
 		if err == nil {
 			for _, s := range list {
@@ -385,6 +386,8 @@ func (a *hostAgent) StateDir() string { return stateDir(a.info.Dir) }
 
 // PluginDir implements Agent.
 func (a *hostAgent) PluginDir() string { return filepath.Join(a.info.Dir, "plugins") }
+
+func (a *hostAgent) process() process { return process{a.info.Process} }
 
 func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }

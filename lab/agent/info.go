@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // Info is the record of an agent, in agent.json of its directory, from which another
@@ -26,12 +28,13 @@ type Info struct {
 	Image     string   `json:"image,omitempty"`
 	Container string   `json:"container,omitempty"` // container id
 	Mode      string   `json:"mode,omitempty"`      // how the container got its rights
-	Process   Process  `json:"process,omitzero"`    // the agent's process on the host
 	HTTP      int      `json:"http_port"`
 	RPC       int      `json:"rpc_port"`
 	Serf      int      `json:"serf_port"`
 	Plugins   []string `json:"plugins"` // names
 	Hash      string   `json:"hash,omitempty"`
+
+	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
 	Labels map[string]string `json:"labels,omitempty"` // see Options
 	Env    map[string]string `json:"env,omitempty"`

@@ -5,8 +5,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,74 +16,34 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Process identifies one process: the kernel uses a pid alone again.
-type Process struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"`   // field 22 of /proc/<pid>/stat, proc_pid_stat(5)
-	Boot  string `json:"boot_id"` // start times count from boot
+// process is a process of this machine.
+type process struct{ task.Identity }
+
+// alive reports whether this very process runs. A zombie has no ports and files any more.
+func (p process) alive() bool {
+	st, err := task.ReadStat(p.PID)
+	return err == nil && st.Identity() == p.Identity && !st.Zombie
 }
 
-// identify returns the identity of a process that exists now.
-func identify(pid int) (Process, error) {
-	st, err := stat(pid)
-	if err != nil {
-		return Process{}, fmt.Errorf("failed to identify process %d: %w", pid, err)
+// signal sends sig to this very process and never to another one with its pid. A process that is gone is not an error.
+func (p process) signal(sig unix.Signal) error {
+	fd, err := p.Open()
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
-	return Process{PID: pid, Start: st.Starttime, Boot: bootID()}, nil
-}
-
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
-}
-
-func stat(pid int) (procfs.ProcStat, error) {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return procfs.ProcStat{}, err
-	}
-	return p.Stat()
-}
-
-// ended says whether no thread of the process runs: a zombie has no ports and files any more.
-func ended(st procfs.ProcStat) bool {
-	return st.State == "X" || st.State == "Z" && st.NumThreads < 2
-}
-
-// alive says whether this very process runs.
-func (p Process) alive() bool {
-	if p.PID <= 0 || p.Boot != bootID() {
-		return false
-	}
-	st, err := stat(p.PID)
-	return err == nil && st.Starttime == p.Start && !ended(st)
-}
-
-// signal sends sig to this very process, through a pidfd so that a reused pid is
-// never hit. A process that is gone is not an error.
-func (p Process) signal(sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("failed to open process %d: %w", p.PID, err)
-	}
-	defer unix.Close(fd)
-	if !p.alive() { // checked while the pidfd holds the pid
-		return nil
-	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err != nil && p.alive() {
 		return fmt.Errorf("failed to signal process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
 // gone waits until the process has ended.
-func (p Process) gone(ctx context.Context) error {
+func (p process) gone(ctx context.Context) error {
 	if err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) { return !p.alive(), nil }); err != nil {
 		return fmt.Errorf("process %d is still there: %w", p.PID, err)
 	}
@@ -92,36 +52,24 @@ func (p Process) gone(ctx context.Context) error {
 
 // processes returns what was started by the agent of dir, with all descendants: any process that has its mark in the
 // environment, runs a program below dir, or is a supervisor that keeps its state there.
-func processes(dir string) ([]Process, error) {
-	list, err := procfs.AllProcs()
+func processes(dir string) ([]process, error) {
+	all, err := task.Processes()
 	if err != nil {
 		return nil, fmt.Errorf("failed to list processes: %w", err)
 	}
-	boot := bootID()
-	all := map[int]Process{}
-	children := map[int][]int{}
-	var roots []int
-	for _, p := range list {
-		st, err := p.Stat()
-		if err != nil || ended(st) {
-			continue // ended meanwhile
+	found := map[int]process{}
+	for pid := range all {
+		p, err := procfs.NewProc(pid)
+		if err != nil || !marked(p, dir) && !runsBelow(p, dir) && !supervises(p, dir) {
+			continue
 		}
-		all[p.PID] = Process{PID: p.PID, Start: st.Starttime, Boot: boot}
-		children[st.PPID] = append(children[st.PPID], p.PID)
-		if marked(p, dir) || runsBelow(p, dir) || supervises(p, dir) {
-			roots = append(roots, p.PID)
+		for _, st := range append(task.Descendants(all, pid), all[pid]) {
+			if !st.Zombie && st.PID != os.Getpid() {
+				found[st.PID] = process{st.Identity()}
+			}
 		}
 	}
-	var found []Process
-	for len(roots) > 0 {
-		pid := roots[0]
-		roots = append(roots[1:], children[pid]...)
-		if p, ok := all[pid]; ok && pid != os.Getpid() {
-			found = append(found, p)
-		}
-		delete(all, pid) // each once
-	}
-	return found, nil
+	return slices.Collect(maps.Values(found)), nil
 }
 
 // supervises recognizes a plugin's supervisor, which has an environment of its own
@@ -145,12 +93,16 @@ func runsBelow(p procfs.Proc, dir string) bool {
 }
 
 // command is the process's command line, for people.
-func (p Process) command() string {
+func (p process) command() string {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {
 		return ""
 	}
-	args, _ := proc.CmdLine()
+	return commandLine(proc)
+}
+
+func commandLine(p procfs.Proc) string {
+	args, _ := p.CmdLine()
 	return strings.Join(args, " ")
 }
 
@@ -158,7 +110,7 @@ func (p Process) command() string {
 // another while it is being killed. It returns the cgroups that supervisors had
 // made for themselves.
 func killAll(ctx context.Context, dir string) (leaves []string, err error) {
-	known := map[int]Process{} // an orphan cannot be found a second time
+	known := map[int]process{} // an orphan cannot be found a second time
 	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		found, err := processes(dir)
 		if err != nil {
@@ -184,7 +136,7 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 }
 
 // ownCgroups are the cgroups of the process that are named after us.
-func (p Process) ownCgroups() (dirs []string) {
+func (p process) ownCgroups() (dirs []string) {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {
 		return nil
@@ -219,7 +171,7 @@ func RunBelow(dir string) (found []string, err error) {
 	}
 	for _, p := range list {
 		if runsBelow(p, dir) {
-			found = append(found, fmt.Sprintf("%d (%s)", p.PID, Process{PID: p.PID}.command()))
+			found = append(found, fmt.Sprintf("%d (%s)", p.PID, commandLine(p)))
 		}
 	}
 	return found, nil

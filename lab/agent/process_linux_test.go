@@ -17,10 +17,12 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // started starts a command that ends with the test, and reaps it.
-func started(t *testing.T, env []string, argv ...string) Process {
+func started(t *testing.T, env []string, argv ...string) process {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -28,9 +30,9 @@ func started(t *testing.T, env []string, argv ...string) Process {
 	done := make(chan struct{})
 	go func() { cmd.Wait(); close(done) }()
 	t.Cleanup(func() { cmd.Process.Kill(); <-done })
-	p, err := identify(cmd.Process.Pid)
+	id, err := task.Identify(cmd.Process.Pid)
 	must.NoError(t, err)
-	return p
+	return process{id}
 }
 
 func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
@@ -42,12 +44,12 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 	marked := started(t, []string{markVar + "=" + dir}, "sleep", "100")
 	below := started(t, nil, program, "100")
 	parent := started(t, []string{markVar + "=" + dir}, "sh", "-c", "env -i "+sleep+" 101 & wait")
-	strangers := []Process{
+	strangers := []process{
 		started(t, []string{markVar + "=" + dir + "2"}, "sleep", "100"), // another lab
 		started(t, nil, "sh", "-c", "sleep 100; : "+dir),                // only names the directory
 	}
 
-	var found []Process
+	var found []process
 	child := false // it is one before it executes its program
 	for end := time.Now().Add(time.Minute); !child && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if found, err = processes(dir); err != nil {
@@ -88,7 +90,7 @@ func TestProcess_DoesNotSignalAReusedPid(t *testing.T) {
 	test.False(t, other.alive(), test.Sprint("another start time is taken for the same process"))
 	test.NoError(t, other.signal(unix.SIGKILL))
 	other = p
-	other.Boot = "before the reboot"
+	other.BootID = "before the reboot"
 	test.NoError(t, other.signal(unix.SIGKILL))
 	time.Sleep(50 * time.Millisecond)
 	test.True(t, p.alive(), test.Sprint("a process that has the pid now was killed"))
@@ -98,9 +100,10 @@ func TestProcess_ZombieIsNotAlive(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
-	p, err := identify(cmd.Process.Pid)
-	must.NoError(t, err, must.Sprint(p, err))
-	must.True(t, p.alive(), must.Sprint(p, err))
+	id, err := task.Identify(cmd.Process.Pid)
+	must.NoError(t, err)
+	p := process{id}
+	must.True(t, p.alive())
 	cmd.Process.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
