@@ -5,8 +5,8 @@ package lab
 
 import (
 	"context"
+	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,74 +16,72 @@ import (
 
 // streams copies the output of a job's tasks as it is written.
 type streams struct {
-	run  *jobRun
-	quit chan struct{} // closed by stop: ends the API's follow requests
-	wg   sync.WaitGroup
-
-	copies map[stream]*progress
+	run    *jobRun
+	quit   chan struct{} // closed by halt: ends the API's follow requests
+	wg     sync.WaitGroup
+	halt   func() // ends all copies and waits for them
+	copies []*stream
+	tasks  map[string]bool // those with copies, by allocation and name
 
 	mu   sync.Mutex // guards last
 	last time.Time  // when something came
 }
 
 // stream is one of a task's two.
-type stream struct{ alloc, task, name string }
-
-// progress is how far its copy is.
-type progress struct {
-	bytes atomic.Int64
-	ended atomic.Bool
+type stream struct {
+	alloc      *api.Allocation
+	task, name string
+	out        io.WriteCloser
+	copied     int64 // bytes
 }
 
 func newStreams(r *jobRun) *streams {
-	return &streams{run: r, quit: make(chan struct{}), copies: map[stream]*progress{}}
+	s := &streams{run: r, quit: make(chan struct{}), tasks: map[string]bool{}}
+	s.halt = sync.OnceFunc(func() {
+		close(s.quit)
+		s.wg.Wait()
+	})
+	return s
 }
 
 // follow starts to copy a task's stdout and stderr, once. The task has to have
 // been started: before that Nomad knows of no log.
 func (s *streams) follow(ctx context.Context, a *api.Allocation, task string, prefix bool) {
-	if s.copies[stream{a.ID, task, api.FSLogNameStdout}] != nil {
+	key := a.ID + "/" + task
+	if s.tasks[key] {
 		return
 	}
+	s.tasks[key] = true
 	label := ""
 	if prefix {
 		label = task
 	}
 	for _, name := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-		p := &progress{}
-		s.copies[stream{a.ID, task, name}] = p
-		s.wg.Go(func() {
-			defer p.ended.Store(true)
-			s.copy(ctx, a, task, name, label, p)
-		})
+		c := &stream{alloc: a, task: task, name: name, out: s.run.out.Writer(label)}
+		s.copies = append(s.copies, c)
+		s.wg.Go(func() { s.copy(ctx, c, true, s.quit) })
 	}
 }
 
-func (s *streams) copy(ctx context.Context, a *api.Allocation, task, stream, label string, p *progress) {
-	frames, errs := s.run.client.AllocFS().Logs(a, true, task, stream, api.OriginStart, 0, s.quit, s.run.query(ctx))
-	w := s.run.out.Writer(label)
-	defer w.Close() // a last line without its end
+// copy copies what was not copied yet of a stream. With follow it ends when quit is closed, otherwise with the last byte.
+func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan struct{}) {
+	fs := s.run.client.AllocFS()
+	frames, errs := fs.Logs(c.alloc, follow, c.task, c.name, api.OriginStart, c.copied, quit, s.run.query(ctx))
+	in := api.NewFrameReader(frames, errs, quit)
+	buf := make([]byte, 32<<10)
 	for {
-		select {
-		case f, ok := <-frames:
-			if !ok {
-				return
+		n, err := in.Read(buf)
+		if n > 0 {
+			s.mu.Lock()
+			s.last = time.Now()
+			s.mu.Unlock()
+			c.out.Write(buf[:n])
+			c.copied += int64(n)
+		}
+		if err != nil {
+			if err != io.EOF && follow && ctx.Err() == nil {
+				s.run.out.Print("! "+c.task, "failed to read "+c.name+": "+err.Error())
 			}
-			if f != nil && len(f.Data) > 0 {
-				s.mu.Lock()
-				s.last = time.Now()
-				s.mu.Unlock()
-				w.Write(f.Data)
-				p.bytes.Add(int64(len(f.Data)))
-			}
-		case err := <-errs:
-			if err != nil && ctx.Err() == nil {
-				s.run.out.Print("! "+task, "failed to read "+stream+": "+err.Error())
-			}
-			return
-		case <-s.quit:
-			return
-		case <-ctx.Done():
 			return
 		}
 	}
@@ -113,49 +111,23 @@ func (s *streams) calm(ctx context.Context) {
 	}
 }
 
-// drain waits until everything that the tasks have written so far has been copied. Nomad does not end a stream that
-// follows a task, even if the task has ended; but it ends a stream that does not follow with the last byte, which tells
-// how much there is.
+// drain returns when everything that the tasks have written so far has been copied. Nomad does not end a stream that
+// follows a task, even if the task has ended; but it ends a stream that does not follow with the last byte.
 func (s *streams) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	s.calm(ctx) // Nomad's own collector writes the last bytes after the end is reported
-	want := map[*progress]int64{}
-	for key, c := range s.copies {
-		if n, err := s.length(ctx, key); err == nil {
-			want[c] = n
-		}
+	s.halt()
+	for _, c := range s.copies {
+		s.copy(ctx, c, false, make(chan struct{}))
 	}
-	for c, n := range want {
-		for !c.ended.Load() && c.bytes.Load() < n && poll.Sleep(ctx, 50*time.Millisecond) == nil {
-		}
-	}
+	s.stop()
 }
 
-// length is how much there is of a stream.
-func (s *streams) length(ctx context.Context, key stream) (n int64, err error) {
-	quit := make(chan struct{})
-	defer close(quit)
-	alloc := &api.Allocation{ID: key.alloc}
-	fs := s.run.client.AllocFS()
-	frames, errs := fs.Logs(alloc, false, key.task, key.name, api.OriginStart, 0, quit, s.run.query(ctx))
-	for {
-		select {
-		case f, ok := <-frames:
-			if !ok {
-				return n, nil
-			}
-			n += int64(len(f.Data))
-		case err := <-errs:
-			return n, err
-		case <-ctx.Done():
-			return n, ctx.Err()
-		}
-	}
-}
-
-// stop ends all copies and waits for them.
+// stop ends all copies, and prints last lines without an end.
 func (s *streams) stop() {
-	close(s.quit)
-	s.wg.Wait()
+	s.halt()
+	for _, c := range s.copies {
+		c.out.Close()
+	}
 }
