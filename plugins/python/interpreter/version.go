@@ -32,7 +32,7 @@ const (
 )
 
 var (
-	comparison = regexp.MustCompile(`^(~=|===|==|!=|<=|>=|<|>)?\s*([^\s=<>!~]+)$`)
+	comparison = regexp.MustCompile(`^(~=|===|==|!=|<=|>=|<|>)?\s*([^\s=<>~]+)$`)
 	shortBare  = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 )
 
@@ -79,37 +79,42 @@ func parseClause(text string, alone bool) (clause, error) {
 			number += ".*"
 		}
 	}
-	c := clause{operator: operator, version: number}
-	for _, part := range expand(operator, number) {
-		check, err := version.NewSpecifiers(part)
-		if err != nil {
-			return clause{}, fmt.Errorf("%q has no version that %s can compare with, "+
-				"write versions such as \">=3.11,<3.14\" or \"3.12\"", text, operator)
-		}
-		c.checks = append(c.checks, check)
+	checks, err := parseChecks(operator, number)
+	if err != nil {
+		return clause{}, fmt.Errorf("%q has no version that %s can compare with, "+
+			"write versions such as \">=3.11,<3.14\" or \"3.12\"", text, operator)
 	}
-	return c, nil
+	return clause{operator: operator, version: number, checks: checks}, nil
 }
 
-// expand is the comparison in the library's terms: with the version's canonical spelling, since it compares prefixes as
-// text, and "~=1.4.5a4" as the PEP defines it, ">=1.4.5a4, ==1.4.*", since the library takes the pre-release for a part
-// of the release.
-func expand(operator, number string) []string {
+// parseChecks is a comparison in the library's terms. It has the version's canonical spelling, since the library compares
+// prefixes as text. "~=1.4.5a4" becomes what the PEP defines, ">=1.4.5a4, ==1.4.*", since the library takes the
+// pre-release for a part of the release.
+func parseChecks(operator, number string) ([]version.Specifiers, error) {
 	base, wildcard := strings.CutSuffix(number, ".*")
 	v, err := version.Parse(base)
-	if operator == "===" || err != nil {
-		return []string{operator + number}
+	if err != nil {
+		return nil, err
 	}
-	if wildcard {
-		return []string{operator + v.String() + ".*"}
+	texts := []string{operator + v.String()}
+	release := strings.Split(v.BaseVersion(), ".")
+	switch {
+	case operator == "===":
+		texts[0] = operator + number
+	case wildcard:
+		texts[0] += ".*"
+	case operator == "~=" && len(release) > 1 && v.Local() == "":
+		texts = []string{">=" + v.String(), "==" + strings.Join(release[:len(release)-1], ".") + ".*"}
 	}
-	if operator == "~=" {
-		release := strings.Split(v.BaseVersion(), ".")
-		if len(release) > 1 && v.Local() == "" {
-			return []string{">=" + v.String(), "==" + strings.Join(release[:len(release)-1], ".") + ".*"}
+	var checks []version.Specifiers
+	for _, text := range texts {
+		check, err := version.NewSpecifiers(text)
+		if err != nil {
+			return nil, err
 		}
+		checks = append(checks, check)
 	}
-	return []string{operator + v.String()}
+	return checks, nil
 }
 
 // Allows reports whether a version is in the set. A pre-release is where it is within the bounds: the interpreter is

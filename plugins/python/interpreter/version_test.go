@@ -86,6 +86,7 @@ func TestParseSpecifier_SuggestsWhatIsRight(t *testing.T) {
 		"python3.11":             `write versions`,
 		"3.13t":                  `write versions`,
 		"==99999999999999999999": `write versions`,
+		"==3.11v3":               `write versions`,
 		"/usr/bin/python3":       `write versions`,
 		strings.Repeat("3", 101): `longer than 100`,
 

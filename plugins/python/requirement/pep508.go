@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 // requirement is one as in PEP 508, with the hashes of a requirements file.
@@ -20,24 +22,12 @@ type requirement struct {
 	hashes []string // "sha256:…", sorted
 }
 
-const (
-	releasePattern = `^v?(?:\d+!)?\d+`
-	suffixPattern  = `(?:[-_.]?(?:alpha|a|beta|b|preview|pre|c|rc)[-_.]?\d*)?(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?`
-	devPattern     = `(?:[-_.]?dev[-_.]?\d*)?`
-	localPattern   = `(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?`
-)
-
-// The grammar of PEP 440 and PEP 508, without what only old versions of setuptools accepted.
 var (
 	nameText   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`)
 	separators = regexp.MustCompile(`[-_.]+`)
 	operator   = regexp.MustCompile(`^(?:===|==|~=|!=|<=|>=|<|>)`)
 	word       = regexp.MustCompile(`^[^\s,;()]+`)
-	versions   = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern + devPattern + `$`)
-	wildcards  = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)*` + suffixPattern +
-		`(?:\.\*|` + devPattern + localPattern + `)$`)
-	compatible = regexp.MustCompile(`(?i)` + releasePattern + `(?:\.\d+)+` + suffixPattern + devPattern + `$`)
-	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`)
+	arbitrary  = regexp.MustCompile(`^[A-Za-z0-9._+!-]+$`) // after ===
 )
 
 // ProjectName is a project's name as indexes know it (PEP 503).
@@ -170,26 +160,18 @@ func (s *scanner) specifiers() ([]string, error) {
 	return sorted(list), nil
 }
 
-// isSpecifier reports whether a text is a specifier of PEP 440.
+// isSpecifier reports whether a text is a specifier of PEP 440. A bare version is none.
 func isSpecifier(text string) bool {
-	s := scanner{strings.TrimSpace(text)}
-	if strings.HasPrefix(s.rest, "(") { // which requirements alone may have
-		return false
-	}
-	list, err := s.specifiers()
-	return err == nil && s.rest == "" && len(list) > 0
+	_, err := interpreter.ParseSpecifier(text)
+	return err == nil && operator.MatchString(strings.TrimSpace(text))
 }
 
+// fits reports whether a version can follow an operator.
 func fits(op, version string) bool {
-	switch op {
-	case "==", "!=":
-		return wildcards.MatchString(version)
-	case "~=":
-		return compatible.MatchString(version)
-	case "===":
+	if op == "===" {
 		return arbitrary.MatchString(version)
 	}
-	return versions.MatchString(version)
+	return isSpecifier(op + version)
 }
 
 // scanner consumes a text from its beginning.
