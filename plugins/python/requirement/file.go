@@ -148,7 +148,8 @@ func parseLine(text string) (requirement, error) {
 	}
 	for _, o := range given {
 		if o.name != "--hash" {
-			return r, o.besideRequirement()
+			return r, fmt.Errorf("%s stands after a requirement, where only --hash has an effect: "+
+				"put it on a line of its own", show(o.name))
 		}
 		h, err := checkHash(o.value)
 		if err != nil {

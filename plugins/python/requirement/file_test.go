@@ -70,7 +70,7 @@ func TestLock_RequiresVersionsAndHashes(t *testing.T) {
 		"a==1":                                  "l.txt:1: \"a==1\" has no hash",
 		"\n\na>=1 --hash=" + hashOf("a"):        "l.txt:3: \"a>=1 --hash",
 		"a @ https://host/a.whl":                "has no hash",
-		"a==1 --hash=" + hashOf("a") + "\n-e .": "l.txt:2: an editable",
+		"a==1 --hash=" + hashOf("a") + "\n-e .": "l.txt:2: --editable asks",
 	} {
 		_, err := Lock("l.txt", in(map[string]string{"l.txt": content}))
 		test.ErrorContains(t, err, says, test.Sprint(content))
@@ -87,8 +87,8 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 		"--trusted-host host":              "operator",
 		"--no-binary :all:":                "wheels",
 		"--pre":                            "pre-release",
-		"--use-pep517":                     "build a wheel",
-		"--config-settings a=b":            "build a wheel",
+		"--use-pep517":                     "not an option",
+		"--config-settings a=b":            "not an option",
 		"--use-feature fast-deps":          "not an option",
 		"--proxy http://host":              "not an option",
 		"--req other.txt":                  "not an option",

@@ -6,6 +6,7 @@ package requirement
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,7 +23,7 @@ var short = map[string]string{
 }
 
 // alone are the options without a value.
-var alone = []string{"--no-index", "--prefer-binary", "--require-hashes", "--pre", "--use-pep517", "--no-use-pep517"}
+var alone = []string{"--no-index", "--prefer-binary", "--require-hashes", "--pre"}
 
 // breakOptions cuts a line where pip does, before the first word with a hyphen.
 func breakOptions(line string) (before, options string) {
@@ -69,38 +70,22 @@ func parseOptions(text string) ([]option, error) {
 	return list, nil
 }
 
+var (
+	optionWord = regexp.MustCompile(`(?:[^ \t"'\\]|"[^"\\]*"|'[^'\\]*')+`)
+	quoted     = regexp.MustCompile(`"([^"]*)"|'([^']*)'`)
+)
+
 // splitWords takes quotes as a shell does.
 func splitWords(text string) ([]string, error) {
-	var list []string
-	var current strings.Builder
-	var quote rune
-	inside := false
-	for _, c := range text {
-		switch {
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote == 0 && (c == '"' || c == '\''):
-			quote, inside = c, true
-		case c == '\\':
-			return nil, errors.New("there is a backslash that does not end the line: put the value in quotes instead")
-		case quote == 0 && (c == ' ' || c == '\t'):
-			if inside {
-				list = append(list, current.String())
-			}
-			current.Reset()
-			inside = false
-		default:
-			current.WriteRune(c)
-			inside = true
-		}
+	if strings.Trim(optionWord.ReplaceAllString(text, ""), " \t") != "" {
+		return nil, errors.New("there is a backslash that does not end the line, or a quote that is not closed: " +
+			"put the value in quotes")
 	}
-	if quote != 0 {
-		return nil, errors.New("a quote is not closed")
+	words := optionWord.FindAllString(text, -1)
+	for i, w := range words {
+		words[i] = quoted.ReplaceAllString(w, "$1$2")
 	}
-	if inside {
-		list = append(list, current.String())
-	}
-	return list, nil
+	return words, nil
 }
 
 // options reads a line of them.
@@ -138,39 +123,35 @@ func (f *files) include(at place, o option, constraint bool) error {
 // option is one that does not include a file. Only the configuration of the node decides what is built and which
 // hosts are trusted.
 func (f *files) option(file string, o option) error {
-	switch o.name {
-	case "--index-url":
+	if o.name == "--index-url" || o.name == "--extra-index-url" {
 		if _, err := index.CheckURL(o.value); err != nil {
 			return fmt.Errorf("%s: %w", o.name, err)
 		}
+	}
+	switch o.name {
+	case "--index-url":
 		if f.indexes.URL != "" && f.indexes.URL != o.value {
 			return errors.New("there is a second --index-url: write --extra-index-url for another index")
 		}
 		f.indexes.URL = o.value
 	case "--extra-index-url":
-		if _, err := index.CheckURL(o.value); err != nil {
-			return fmt.Errorf("%s: %w", o.name, err)
-		}
-		if !slices.Contains(f.indexes.Extra, o.value) { // their order is the file's
-			f.indexes.Extra = append(f.indexes.Extra, o.value)
-		}
+		f.indexes.Extra = each(f.indexes.Extra, []string{o.value})
 	case "--find-links":
 		links, err := findLinks(file, o.value)
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(f.indexes.FindLinks, links) {
-			f.indexes.FindLinks = append(f.indexes.FindLinks, links)
-		}
+		f.indexes.FindLinks = each(f.indexes.FindLinks, []string{links})
 	case "--no-index":
 		f.indexes.Offline = true
 	case "--require-hashes":
 		f.insist = true
 	case "--only-binary", "--prefer-binary": // what is built here never comes from source otherwise either
-	case "--hash":
-		return errors.New("--hash stands alone: put it after its requirement, or end the line before it with a backslash")
 	default:
-		return o.refused()
+		if why := refusals[o.name]; why != "" {
+			return fmt.Errorf("%s %s", o.name, why)
+		}
+		return fmt.Errorf("%s is not an option that requirements files have here: remove it", show(o.name))
 	}
 	return nil
 }
@@ -196,31 +177,13 @@ func findLinks(file, value string) (string, error) {
 	return links, nil
 }
 
-func (o option) besideRequirement() error {
-	switch o.name {
-	case "--requirement", "--constraint", "--index-url", "--extra-index-url", "--find-links", "--no-index":
-		return fmt.Errorf("%s stands after a requirement, where pip ignores it: put it on a line of its own", o.name)
-	}
-	return o.refused()
-}
-
-func (o option) refused() error {
-	switch o.name {
-	case "--editable":
-		return errors.New("an editable install is of a source tree: build a wheel of it, name its directory in find_links, " +
-			"and the package here (uv export has --no-emit-project)")
-	case "--trusted-host":
-		return errors.New("--trusted-host would switch off the check of certificates: " +
-			"let the node's operator install that of your index's authority")
-	case "--no-binary":
-		return errors.New("--no-binary asks for builds from source: remove it, packages come as wheels")
-	case "--pre":
-		return errors.New("--pre allows pre-releases of everything: name the one you mean in its requirement, such as " +
-			"\"NAME>=2.0rc1\"")
-	case "--use-pep517", "--no-use-pep517", "--config-settings", "--config-setting", "--global-option", "--build-option",
-		"--install-option":
-		return fmt.Errorf("%s is about builds from source: build a wheel with it, and name its directory in find_links",
-			o.name)
-	}
-	return fmt.Errorf("%s is not an option that requirements files have here: remove it", show(o.name))
+// refusals tell what to do instead of an option of pip.
+var refusals = map[string]string{
+	"--editable": "asks for an editable install, of a source tree: build a wheel of it, name its directory in " +
+		"find_links, and the package here (uv export has --no-emit-project)",
+	"--trusted-host": "would switch off the check of certificates: " +
+		"let the node's operator install that of your index's authority",
+	"--no-binary": "asks for builds from source: remove it, packages come as wheels",
+	"--pre":       "allows pre-releases of everything: name the one you mean in its requirement, such as \"NAME>=2.0rc1\"",
+	"--hash":      "stands alone: put it after its requirement, or end the line before it with a backslash",
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
@@ -60,31 +61,25 @@ func (r requirement) pinned() bool {
 	return r.url != "" || len(r.specs) == 1 && strings.HasPrefix(r.specs[0], "==") && !strings.HasSuffix(r.specs[0], ".*")
 }
 
+// errSyntax is for what is not a requirement that a node can check and install.
+var errSyntax = errors.New("write it as \"NAME==VERSION ; MARKER\" or \"NAME @ https://…\"; of a path or a repository, " +
+	"build a wheel, and name its directory in find_links, or its URL")
+
 // parse reads a requirement without options. What installers accept besides PEP 508 is refused, with a suggestion.
 func parse(text string) (requirement, error) {
 	var r requirement
 	text = strings.TrimSpace(text)
-	if err := refuse(text); err != nil {
-		return r, err
-	}
 	s := scanner{nameWheel(text)}
-	if urlStart.MatchString(s.rest) {
-		return r, fmt.Errorf("%s does not say of which package it is: write it as \"NAME @ URL\"", show(text))
-	}
-	name := s.take(nameText)
-	if name == "" {
-		return r, fmt.Errorf("%s is not a requirement: write it as \"NAME==VERSION\", \"NAME>=VERSION\" or \"NAME @ URL\"",
-			show(text))
-	}
-	r.name = ProjectName(name)
+	r.name = ProjectName(s.take(nameText))
 	s.blank()
-	err := r.read(&s)
-	if err != nil {
+	if r.name == "" {
+		return r, fmt.Errorf("%s is not a requirement: %w", show(text), errSyntax)
+	}
+	if err := r.read(&s); err != nil {
 		return r, fmt.Errorf("%s: %w", show(text), err)
 	}
 	if r.url == "" && IsArchive(text) { // pip would look for a file of that name
-		return r, fmt.Errorf("%s looks like a file: put it into a directory, name that in find_links, and the package here",
-			show(text))
+		return r, fmt.Errorf("%s looks like a file: %w", show(text), errSyntax)
 	}
 	return r, nil
 }
@@ -99,7 +94,9 @@ func (r *requirement) read(s *scanner) (err error) {
 	}
 	if s.skip("@") {
 		s.blank()
-		r.url = s.take(notBlank)
+		if r.url = s.take(notBlank); !index.IsURL(strings.ToLower(r.url)) {
+			return fmt.Errorf("it has no https:// URL after the @: %w", errSyntax)
+		}
 		err = checkPackageURL(r.url)
 	} else {
 		r.specs, err = s.specifiers()
@@ -113,7 +110,7 @@ func (r *requirement) read(s *scanner) (err error) {
 		return err
 	}
 	if s.rest != "" {
-		return fmt.Errorf("it is not understood from %s on: write it as \"NAME==VERSION ; MARKER\"", show(s.rest))
+		return fmt.Errorf("it is not understood from %s on: %w", show(s.rest), errSyntax)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func TestProject_RefusesWhatCannotBeRead(t *testing.T) {
 		"[project]\ndependencies = 'x'":                    "not such a project",
 		project + "dynamic = ['dependencies']":             "dynamic dependencies",
 		project + "dependencies = ['x', '-r y.txt']":       "dependencies: ",
-		project + "dependencies = ['x @ file:///x.whl']":   "is a path",
+		project + "dependencies = ['x @ file:///x.whl']":   "of a path",
 		project + "dependencies = ['${HOME}']":             "variables",
 		project + "dependencies = ['x @ git+https://h/x']": "repository",
 		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from ` +

@@ -19,11 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-var (
-	notBlank   = regexp.MustCompile(`^[^ \t]+`)
-	urlStart   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:/`)
-	repository = regexp.MustCompile(`(?i)(^|[\s@])((git|hg|svn|bzr)(\+|://)|git@[\w.-]+:[^/])`)
-)
+var notBlank = regexp.MustCompile(`^[^ \t]+`)
 
 // maxShown bounds what of a file turns up in an error.
 const maxShown = 80
@@ -65,32 +61,10 @@ func checkText(text string) error {
 	return nil
 }
 
-// refuse names what pip takes for a requirement and is none that a node can check.
-func refuse(text string) error {
-	before, target, _ := strings.Cut(text, "@")
-	if urlStart.MatchString(text) {
-		before, target = "", text
-	}
-	before, _, _ = strings.Cut(before, ";")
-	target = strings.TrimSpace(target)
-	switch lower := strings.ToLower(target); {
-	case strings.HasPrefix(text, "-"):
-		return fmt.Errorf("%s is an option: only --hash goes with a requirement, after it", show(text))
-	case repository.MatchString(text):
-		return fmt.Errorf("%s is a repository, which would have to be built on the node: "+
-			"build a wheel of it, and name its URL or its directory in find_links", show(text))
-	case strings.HasPrefix(lower, "file:"), strings.HasPrefix(target, "/"), strings.HasPrefix(target, "."),
-		target == "" && (strings.HasPrefix(text, ".") || strings.HasPrefix(text, "~") || strings.ContainsAny(before, `/\`)):
-		return fmt.Errorf("%s is a path: put a wheel into a directory, name that in find_links, and the package here",
-			show(text))
-	}
-	return nil
-}
-
 // nameWheel gives a URL that stands alone the name that is in a wheel's file name
 // (the binary distribution format of PyPA's specifications).
 func nameWheel(text string) string {
-	if !urlStart.MatchString(text) {
+	if !index.IsURL(text) {
 		return text
 	}
 	u, err := url.Parse(notBlank.FindString(text))
