@@ -17,7 +17,7 @@ const (
 	maxFile     = 1 << 20 // bytes
 	maxLines    = 10_000  // of all files together
 	maxFiles    = 50
-	maxIncludes = 10
+	maxIncludes = 10 // one within the other; the place of an error names all
 )
 
 // place is where something is written, for errors: "requirements.txt:12".
@@ -170,9 +170,8 @@ func (f *files) set() (*Set, error) {
 		if insist {
 			r = r.hashed()
 			if len(r.hashes) == 0 {
-				return nil, e.place.failed(fmt.Errorf("%s has no hash: where one has, or where hashes are insisted on, each "+
-					"must have "+
-					"(uv pip compile --generate-hashes writes them)", show(r.String())))
+				return nil, e.place.failed(fmt.Errorf("%s has no hash: if one requirement has hashes, or if the file is a "+
+					"lock, each must have them (uv pip compile --generate-hashes writes them)", show(r.String())))
 			}
 			if !r.pinned() {
 				return nil, e.place.failed(fmt.Errorf("%s has hashes but no single version: pin it with ==", show(r.String())))

@@ -148,6 +148,15 @@ func (p *markerParser) operand() (string, error) {
 
 func isText(operand string) bool { return operand[0] == '"' || operand[0] == '\'' }
 
+// operands are the variable of a comparison, and the text without its quotes.
+func (m *marker) operands() (variable, text string) {
+	variable, text = m.left, m.right
+	if variable != "" && isText(variable) {
+		variable, text = text, variable
+	}
+	return variable, strings.Trim(text, `"'`)
+}
+
 // join is of one operation, in which the same operation needs no parentheses.
 func join(op string, of []*marker) *marker {
 	if len(of) == 1 {

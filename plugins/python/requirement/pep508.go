@@ -62,8 +62,8 @@ func (r requirement) pinned() bool {
 }
 
 // errSyntax is for what is not a requirement that a node can check and install.
-var errSyntax = errors.New("write it as \"NAME==VERSION ; MARKER\" or \"NAME @ https://…\"; of a path or a repository, " +
-	"build a wheel, and name its directory in find_links, or its URL")
+var errSyntax = errors.New("write it as \"NAME==VERSION ; MARKER\" or \"NAME @ https://…\"; " +
+	"of a path or a repository, build a wheel, and name its directory in find_links, or its URL")
 
 // parse reads a requirement without options. What installers accept besides PEP 508 is refused, with a suggestion.
 func parse(text string) (requirement, error) {

@@ -90,10 +90,8 @@ func (p *pyproject) check(file string, c Choice) (Choice, error) {
 	return c.of(file, slices.Collect(maps.Keys(p.Project.Optional)), groups)
 }
 
-const (
-	maxRequirement = 4 << 10 // bytes of one, and of its marker with those of the extras around it
-	maxExtras      = 50      // of the project itself, each within the one before
-)
+// maxRequirement bounds a requirement, and its marker with those of the extras around it, in bytes.
+const maxRequirement = 4 << 10
 
 // project is one while its requirements are collected.
 type project struct {
@@ -102,7 +100,7 @@ type project struct {
 	set  *Set
 	seen map[string]bool // groups, and extras with their markers
 	open []string        // extras, each within the one before
-	done int             // requirements and extras
+	done int             // requirements
 
 	// What the file has, by names as they are compared.
 	name    string
@@ -130,14 +128,6 @@ func (p *project) index() {
 	}
 }
 
-// count bounds the work: extras and markers in each other multiply what a small file has.
-func (p *project) count() error {
-	if p.done++; p.done > maxLines {
-		return errors.New("there is more than a program can require")
-	}
-	return nil
-}
-
 // requireAll adds requirements, for where when holds. One of the project itself is of its extras.
 func (p *project) requireAll(where string, list []string, when *marker) error {
 	for _, text := range list {
@@ -159,8 +149,9 @@ func (p *project) requireAll(where string, list []string, when *marker) error {
 }
 
 func (p *project) parse(text string, when *marker) (requirement, error) {
-	if err := p.count(); err != nil {
-		return requirement{}, err
+	// extras and markers in each other multiply what a small file has
+	if p.done++; p.done > maxLines {
+		return requirement{}, errors.New("there is more than a program can require")
 	}
 	if len(text) > maxRequirement {
 		return requirement{}, fmt.Errorf("%s is longer than %d KiB", show(text), maxRequirement>>10)
@@ -200,12 +191,6 @@ func (p *project) extra(name string, when *marker) error {
 	}
 	if slices.Contains(p.open, name) { // there it holds wherever it does here
 		return nil
-	}
-	if err := p.count(); err != nil {
-		return fmt.Errorf("%s: extra %s: %w", p.file, name, err)
-	}
-	if len(p.open) == maxExtras {
-		return fmt.Errorf("%s: extra %s is within %d others", p.file, name, maxExtras)
 	}
 	key := "extra " + name
 	if when != nil {

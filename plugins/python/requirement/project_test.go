@@ -183,7 +183,6 @@ func TestProject_EndsWithCyclicExtras(t *testing.T) {
 	}
 	long := strings.Repeat("os_name == 'posix' and ", 50) + "os_name == 'posix'"
 	for says, extras := range map[string]string{
-		"extra e49 is within 50 others": chain(60, "['app[NEXT]']", "x"),
 		"there is more than a program can require": chain(20,
 			"[\"app[NEXT] ; os_name == 'a'\", \"app[NEXT] ; os_name == 'b'\"]", "x"),
 		"extra all: \"app[e0] ; os_name == 'posix' and": "all = [\"app[e0] ; " + strings.Repeat(long+" and ",

@@ -120,15 +120,9 @@ func checkEnvironments(markers []string) error {
 // onLinux is for decide.
 func onLinux(c *marker) (value, ok bool) {
 	is := map[string]string{"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"}
-	variable, text := c.left, c.right
-	if isText(variable) {
-		variable, text = text, variable
-	}
+	variable, text := c.operands()
 	ours, known := is[variable]
-	if !known || c.op != "==" && c.op != "!=" {
-		return false, false
-	}
-	return (unquote(text) == ours) == (c.op == "=="), true
+	return (text == ours) == (c.op == "=="), known && (c.op == "==" || c.op == "!=")
 }
 
 // addPackage adds a line for a package, unless it is of a group or an extra that is not chosen, and its requires-python
@@ -142,7 +136,7 @@ func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]stri
 	if err != nil || !wanted {
 		return err
 	}
-	// of old packages it may be none, such as ">=3.6.*": the installer reads it where it comes from, too
+	// that of an old package may be wrong, such as ">=3.6.*"; the installer reads it from the package, too
 	if r.marker == nil && isSpecifier(p.RequiresPython) {
 		*pythons = append(*pythons, p.RequiresPython)
 	}
@@ -284,18 +278,16 @@ func (r *requirement) lockMarker(text string, choice Choice) (bool, error) {
 		return false, err
 	}
 	rest, wanted := m.decide(func(c *marker) (value, ok bool) {
-		name := c.left
-		if !isText(name) {
-			name = c.right
+		variable, text := c.operands()
+		chosen := slices.Contains(choice.Extras, ProjectName(text))
+		if variable == "dependency_groups" {
+			chosen = slices.Contains(choice.Groups, ProjectName(text))
 		}
-		name = ProjectName(unquote(name))
-		switch {
-		case c.right == "extras":
-			return slices.Contains(choice.Extras, name) == (c.op == "in"), true
-		case c.right == "dependency_groups":
-			return slices.Contains(choice.Groups, name) == (c.op == "in"), true
-		case (c.left == "extra" || c.right == "extra") && (c.op == "==" || c.op == "!="):
-			return slices.Contains(choice.Extras, name) == (c.op == "=="), true
+		switch variable {
+		case "extras", "dependency_groups":
+			return chosen == (c.op == "in"), true
+		case "extra":
+			return chosen == (c.op == "=="), c.op == "==" || c.op == "!="
 		}
 		return false, false
 	})
@@ -316,8 +308,9 @@ func lockMarker(text string) (*marker, error) {
 
 // checkLists allows only membership tests of lists.
 func (m *marker) checkLists() error {
-	isList := func(operand string) bool { return operand == "extras" || operand == "dependency_groups" }
-	if isList(m.left) || isList(m.right) && m.op != "in" && m.op != "not in" {
+	variable, _ := m.operands()
+	isList := variable == "extras" || variable == "dependency_groups"
+	if isList && (variable == m.left || m.op != "in" && m.op != "not in") {
 		return errors.New("its marker is wrong: extras and dependency_groups are lists, write 'dev' in dependency_groups")
 	}
 	for _, part := range m.of {
@@ -327,5 +320,3 @@ func (m *marker) checkLists() error {
 	}
 	return nil
 }
-
-func unquote(operand string) string { return strings.Trim(operand, `"'`) }
