@@ -6,6 +6,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,31 +18,14 @@ import (
 // unsuited are environments that could not be built while that of another interpreter could: a package has no wheel for
 // the newest Python yet. It is safe for concurrent use. It ends with the process, which costs another attempt.
 type unsuited struct {
-	mu   sync.Mutex
-	keys map[string]time.Time // a digest of the key, and since when
+	since sync.Map // a time.Time by the digest of a key
 }
 
 // at is when an environment could not be built, and zero where that is not known.
 func (u *unsuited) at(key string) time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.keys[key]
-}
-
-// record is called when another environment could be built, or, with a zero time, could not either.
-func (u *unsuited) record(keys []string, at time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, k := range keys {
-		if at.IsZero() {
-			delete(u.keys, k)
-			continue
-		}
-		if u.keys == nil {
-			u.keys = map[string]time.Time{}
-		}
-		u.keys[k] = at
-	}
+	at, _ := u.since.Load(key)
+	t, _ := at.(time.Time)
+	return t
 }
 
 // attempts are those of one start to get an environment, with one interpreter after the other.
@@ -89,11 +73,17 @@ func (a *attempts) failed(k key, python interpreter.Interpreter, err error) bool
 }
 
 // succeeded records what is skipped from now on.
-func (a *attempts) succeeded() { a.unsuited.record(a.keys, time.Now()) }
+func (a *attempts) succeeded() {
+	for _, k := range a.keys {
+		a.unsuited.since.Store(k, time.Now())
+	}
+}
 
 // err is why there is no environment. The next start tries each again.
 func (a *attempts) err() error {
-	a.unsuited.record(append(a.keys, a.skipped...), time.Time{})
+	for _, k := range slices.Concat(a.keys, a.skipped) {
+		a.unsuited.since.Delete(k)
+	}
 	if len(a.others) == 0 {
 		return a.first
 	}

@@ -122,13 +122,13 @@ func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 	}
 	a.anew = true
 	test.False(t, a.skips(newest, false), test.Sprint("it is skipped where the job wants everything anew"))
-	known.record([]string{newest.digest()}, time.Now().Add(-2*time.Hour))
+	known.since.Store(newest.digest(), time.Now().Add(-2*time.Hour))
 	if a = begin(); a.skips(newest, false) {
 		t.Error("it is skipped indefinitely")
 	}
 	test.True(t, a.failed(newest, python, soon),
 		test.Sprint("an index that does not answer takes away the environment that there is"))
-	known.record([]string{newest.digest()}, time.Now())
+	known.since.Store(newest.digest(), time.Now())
 	a = begin()
 	a.skips(newest, false)
 	a.failed(older, python, final)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,11 +55,12 @@ type instance struct {
 	// and is started again every few seconds would fill the cache with copies in use, and have others removed.
 	minRefresh time.Duration
 
-	mu       sync.Mutex // guards what follows
-	tidied   time.Time  // when the cache was
+	mu       sync.Mutex // guards rejected
 	rejected []string   // files that are no interpreters, as they were logged
 
-	tidying sync.Mutex // held while the cache is tidied, and never waited for
+	tidying sync.Mutex  // held while the cache is tidied, and never waited for
+	tidied  time.Time   // when that began last, guarded by tidying
+	grown   atomic.Bool // whether an environment was built since then
 }
 
 var (

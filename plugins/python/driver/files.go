@@ -54,8 +54,8 @@ func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) 
 		}
 		return missing
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fmt.Errorf("%q is not there: it was looked for at %s", name, strings.Join(candidates, " and "))
+	if errors.Is(err, fs.ErrNotExist) && len(candidates) > 1 {
+		return "", nil, fmt.Errorf("%q is not at %s: %w", name, strings.Join(candidates, " nor at "), fs.ErrNotExist)
 	}
 	return path, info, err
 }
@@ -77,7 +77,7 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 		return err
 	})
 	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("%q is larger than %d bytes", name, limit)
+		err = fmt.Errorf("%q is larger than %d KiB", name, limit>>10)
 	}
 	return content, err
 }

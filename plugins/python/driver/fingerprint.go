@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 )
 
-// tidyEvery is how often the cache is tidied.
+// tidyEvery is how often the cache is tidied, besides after each build.
 const tidyEvery = 10 * time.Minute
 
 // Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
@@ -93,24 +93,17 @@ func roundUp(n int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
-// tidySoon makes the next fingerprint tidy the cache.
-func (d *instance) tidySoon() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.tidied = time.Time{}
-}
-
+// tidy tidies the cache if it is due, without waiting for it: a disk may be slow.
 func (d *instance) tidy(ctx context.Context) {
-	d.mu.Lock()
-	due := time.Since(d.tidied) >= tidyEvery && d.tidying.TryLock() // one at a time, for a slow disk
-	if due {
-		d.tidied = time.Now()
-	}
-	d.mu.Unlock()
-	if !due {
+	if !d.tidying.TryLock() {
 		return
 	}
-	go func() { // ends with ctx; the answer does not wait for it
+	if grown := d.grown.Swap(false); !grown && time.Since(d.tidied) < tidyEvery {
+		d.tidying.Unlock()
+		return
+	}
+	d.tidied = time.Now()
+	go func() { // ends with ctx
 		defer d.tidying.Unlock()
 		if err := d.cache.Tidy(ctx); err != nil && ctx.Err() == nil {
 			d.logger.Warn("failed to tidy the cache of environments", "error", err)

@@ -145,7 +145,7 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 	case env.Hit:
 		r.Event("Environment %s: cache hit", which)
 	case built != nil:
-		d.tidySoon() // the cache has grown
+		d.grown.Store(true) // the next fingerprint tidies the cache
 		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)),
 			float64(env.Size)/1e6)
 	}

@@ -138,7 +138,7 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 	for config, want := range map[string]string{
 		``:                                  "nothing to run",
 		"script = \"a.py\"\nmodule = \"b\"": "exclude each other",
-		`script = "missing.py"`:             `"missing.py" is not there`,
+		`script = "missing.py"`:             `"missing.py" is not at`,
 		`script = "empty"`:                  "without a __main__.py",
 		`module = "-c"`:                     "not the name of a module",
 		"code = \"1\"\ninterpreter_args = [\"-c\"]":                          "would run something else",
@@ -149,11 +149,11 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                      "https://host/path",
 		"code = \"1\"\noffline = true\nextra_index_urls = [\"https://x/y\"]": "offline",
 		"code = \"1\"\nrequirements = [\"x\"]":                               "find_links is not",
-		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not there`,
+		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]":   `"nowhere" is not at`,
 		"code = \"1\"\nrequirements = \"local/gone.txt\"":                    "local/gone.txt",
 		"code = \"1\"\nrequirements = [\"-e .\"]":                            "-e",
 		"code = \"1\"\nrequirements = \"\"":                                  "empty",
-		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":      "is not there",
+		"script = \"a.py\"\nwork_dir = \"../../../../../../../../etc\"":      "is not at /etc",
 	} {
 		cfg := a.task(config, map[string]string{"empty/x": ""})
 		err := a.refused(cfg)
@@ -166,8 +166,7 @@ func TestFiles_NameEachPlaceOnce(t *testing.T) {
 	dir := t.TempDir()
 	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
 	_, _, err := files.find("a.py")
-	test.EqError(t, err, fmt.Sprintf("\"a.py\" is not there: it was looked for at %[1]s/a.py and %[1]s/local/a.py",
-		dir))
+	test.EqError(t, err, fmt.Sprintf("\"a.py\" is not at %[1]s/a.py nor at %[1]s/local/a.py: file does not exist", dir))
 }
 
 func TestProgram_DoesNotReadLargeFiles(t *testing.T) {

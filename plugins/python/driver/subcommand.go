@@ -68,7 +68,9 @@ const maxProject = 64 << 20
 
 // statement is the versions that an argument allows, and a comment about it. What is no file is taken for a specifier.
 func statement(arg string) (says interpreter.Specifier, words string, err error) {
-	text, err := requirement.RequiresPython(arg, readProject)
+	text, err := requirement.RequiresPython(arg, func(name string) ([]byte, error) {
+		return taskFiles{dirs: []string{"."}}.read(name, maxProject)
+	})
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !strings.ContainsRune(arg, '/'):
 		if says, err = interpreter.ParseSpecifier(arg); err != nil {
@@ -82,17 +84,4 @@ func statement(arg string) (says interpreter.Specifier, words string, err error)
 		err = fmt.Errorf("%s: requires-python: %w", arg, err)
 	}
 	return says, fmt.Sprintf("%s: requires-python = %q", arg, text), err
-}
-
-func readProject(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no file: name the script or the lock itself", name)
-	case info.Size() > maxProject:
-		return nil, fmt.Errorf("%s is longer than %d MiB", name, maxProject>>20)
-	}
-	return os.ReadFile(name)
 }

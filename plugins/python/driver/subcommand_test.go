@@ -112,7 +112,7 @@ func TestConstraint_RefusesInOneSentence(t *testing.T) {
 		{[]string{"-h"}, "usage: constraint FILE|VERSIONS"},
 		{[]string{"gone.py"}, `there is no file gone.py, and "gone.py" is not a version specifier`},
 		{[]string{"dir/gone.py"}, "stat dir/gone.py: no such file"},
-		{[]string{"bad"}, "bad is no file"},
+		{[]string{"bad"}, "bad is not a regular file"},
 		{[]string{"caret.py"}, `caret.py: requires-python: "^3.11" is not a version specifier`},
 		{[]string{"twice.py"}, "twice.py: line "},
 		{[]string{"two.py"}, `"<3" allows no Python from 3.8 on`},

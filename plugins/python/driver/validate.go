@@ -128,14 +128,15 @@ func buildUsers(c *Config) (*environment.Users, error) {
 
 // lookUpUser is the user of that name or id. An id need not have an account.
 func lookUpUser(name string) (*environment.User, error) {
-	uid, gid := name, name
-	if u, err := user.Lookup(name); err == nil {
-		uid, gid = u.Uid, u.Gid
-	} else if u, err := user.LookupId(name); err == nil {
-		uid, gid = u.Uid, u.Gid
+	u, err := user.Lookup(name)
+	if err != nil {
+		u, err = user.LookupId(name)
 	}
-	id, err := strconv.ParseUint(uid, 10, 31)
-	group, groupErr := strconv.ParseUint(gid, 10, 31)
+	if err != nil {
+		u = &user.User{Uid: name, Gid: name}
+	}
+	id, err := strconv.ParseUint(u.Uid, 10, 31)
+	group, groupErr := strconv.ParseUint(u.Gid, 10, 31)
 	if err != nil || groupErr != nil {
 		return nil, fmt.Errorf("%q does not exist on this node", name)
 	}

@@ -95,21 +95,9 @@ func readNetrc(files taskFiles) (index.Netrc, error) {
 		return nil, nil
 	}
 	const file = ".netrc"
-	var content []byte
-	err := asUser(files.user, func() error {
-		f, err := openRegular(filepath.Join(files.secrets, file), 0)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		content, err = io.ReadAll(io.LimitReader(f, index.MaxNetrc+1))
-		return err
-	})
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	content, err := files.read(filepath.Join(files.secrets, file), index.MaxNetrc)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	case err == nil && len(content) > index.MaxNetrc:
-		err = fmt.Errorf("it is larger than %d KiB", index.MaxNetrc>>10)
 	}
 	var found index.Netrc
 	if err == nil {
