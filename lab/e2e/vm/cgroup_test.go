@@ -23,8 +23,11 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 		flags []string
 	}{
 		{"cgroup", []string{"-test.skip=V1|TestDetect_OnThisMachine|TestLeaf_IsJoined|TestRemove_LeavesAnOperators"}},
-		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|IsNotBoundByTheProgramsLimits|DelaysOneStart|OnAnyThread"}},
-		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|TestSession_EndsWith.*|TestDestroy_IsIdempotent.*)$/in_a_cgroup"}},
+		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|" +
+			"IsNotBoundByTheProgramsLimits|DelaysOneStart|OnAnyThread"}},
+		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|" +
+			"TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|" +
+			"TestSession_EndsWith.*|TestDestroy_IsIdempotent.*)$/in_a_cgroup"}},
 		{"driver", []string{"-test.run=OOM|Memory|Stats|Devices|TestLifecycle_ReportsExitCodes|StopTask_KillsAtTheTimeout"}},
 	} {
 		t.Run(p.name, func(t *testing.T) {

@@ -105,11 +105,11 @@ func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 
 	a := begin()
 	must.False(t, a.skips(newest, false),
-		must.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+		must.Sprint("nothing is known yet"))
 	must.True(t, a.failed(newest, python, final),
-		must.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+		must.Sprint("nothing is known yet"))
 	test.False(t, a.failed(older, python, soon),
-		test.Sprint("before anything is known: one that can't be built is followed by the next, one that may be later is not"))
+		test.Sprint("nothing is known yet"))
 	test.False(t, a.failed(older, python, &install.Error{Cause: install.Locked, Words: "another hash"}),
 		test.Sprint("a file with another hash is followed by another interpreter"))
 	if a = begin(); a.skips(newest, false) {
