@@ -21,9 +21,21 @@ import (
 
 func init() {
 	device.ExampleMains = map[string]func(){
-		"serial":  func() { device.Main(serial) },
+		"serial":  func() { device.Main(hastySerial) },
 		"scratch": func() { device.Main(hastyScratch) },
 	}
+}
+
+// hastySerial is the example with shorter times, for tests.
+var hastySerial = device.Plugin[Config]{
+	Name: serial.Name,
+	New:  func(c Config, _ hclog.Logger) (device.Instance, error) { return hastyPorts{ports{c.Nodes}}, nil },
+}
+
+type hastyPorts struct{ ports }
+
+func (hastyPorts) Options() device.Options {
+	return device.Options{Period: 300 * time.Millisecond, Grace: time.Second}
 }
 
 // host has serial ports that can be pulled.
@@ -58,7 +70,7 @@ func TestExample_IsWholePlugin(t *testing.T) {
 func TestExample_Conforms(t *testing.T) {
 	config, unplug, plug := host(t)
 	conformance.Device{
-		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, serial) },
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, hastySerial) },
 		Config: config, Unplug: unplug, Plug: plug,
 	}.Test(t)
 }
