@@ -4,6 +4,7 @@
 package check
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 
 	"gotest.tools/gotestsum/testjson"
 )
@@ -39,8 +41,17 @@ type runner struct {
 	format   testjson.EventFormatter
 	tests    *testjson.Execution // of all go commands
 	skipped  map[string]int      // by reason
+	failed   []string            // go commands
 	problems []string            // beside failed tests
 }
+
+// part is tests that differ in how the go command runs them.
+type part struct {
+	flags      []string
+	selections []selection
+}
+
+func isE2E(pkg string) bool { return strings.Contains(pkg+"/", "/lab/e2e/") }
 
 func (r *runner) test(ctx context.Context, tier Tier) error {
 	all, err := packages(ctx, r.root)
@@ -56,70 +67,83 @@ func (r *runner) test(ctx context.Context, tier Tier) error {
 		}
 		return found
 	})
-	isE2E := func(pkg string) bool { return strings.Contains(pkg+"/", "/lab/e2e/") }
-	for _, part := range []struct {
-		name     string
-		packages []string
-		flags    []string
-	}{
-		// most of a test is waiting
-		{"unit", slices.DeleteFunc(slices.Clone(all), isE2E), []string{"-p=4", "-timeout=20m"}},
+	unit := slices.DeleteFunc(slices.Clone(all), isE2E)
+	e2e := slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) })
+	err = r.run(ctx, tier == Main, []part{
 		// one package at a time: each has several agents of its own
-		{"end-to-end", slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) }),
-			[]string{"-p=1", "-count=1", "-timeout=40m"}},
-	} {
-		before := r.ran()
-		fmt.Fprintf(r.w, "\n%s tests:\n", part.name)
-		for _, s := range selections(tier, r.tiers, part.packages) {
-			if err := r.goTest(ctx, s, part.flags...); err != nil {
-				return err
-			}
-		}
-		if r.ran() == before && tier == Main {
-			r.problems = append(r.problems, "no "+part.name+" test ran")
-		}
-	}
-	return r.verdict()
-}
-
-// ran is the number of tests that were not skipped.
-func (r *runner) ran() int {
-	if r.tests == nil {
-		return 0
-	}
-	return r.tests.Total() - len(r.tests.Skipped())
-}
-
-// goTest runs one go command. A failed test is no error, but a go command that does not run is.
-func (r *runner) goTest(ctx context.Context, s selection, flags ...string) error {
-	if len(s.packages) == 0 {
-		return nil
-	}
-	if s.env != "" {
-		fmt.Fprintf(r.w, "with %s:\n", s.env)
-	}
-	// go vet has run (golangci-lint's govet); without a debugger's tables linking takes half the time
-	args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-s -w"}, flags, s.flags, s.packages)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env, cmd.Stderr = r.root, append(goEnv(ctx, r.root), s.env), os.Stderr
-	out, err := cmd.StdoutPipe()
+		{[]string{"-p=1", "-count=1", "-timeout=40m"}, selections(tier, r.tiers, e2e)},
+		// most of a test is waiting: more packages at once than there are processors
+		{[]string{"-p=4", "-timeout=20m"}, selections(tier, r.tiers, unit)},
+	})
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("failed to run go test: %w", err)
-	}
-	r.tests, err = testjson.ScanTestOutput(testjson.ScanConfig{
-		Stdout: out, Handler: r, Execution: r.tests, Stop: func() { cmd.Process.Kill() }, IgnoreNonJSONOutputLines: true,
+	return r.verdict(tier)
+}
+
+// run runs parts, together or one after the other, and reads what their go commands print.
+func (r *runner) run(ctx context.Context, together bool, parts []part) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	output, w := io.Pipe()
+	go func() {
+		var running sync.WaitGroup
+		for _, p := range parts {
+			running.Go(func() {
+				for _, s := range p.selections {
+					goTest(ctx, w, r.root, s, p.flags...)
+				}
+			})
+			if !together {
+				running.Wait()
+			}
+		}
+		running.Wait()
+		w.Close()
+	}()
+	tests, err := testjson.ScanTestOutput(testjson.ScanConfig{
+		Stdout: output, Handler: r, Stop: cancel, IgnoreNonJSONOutputLines: true,
 	})
-	if err != nil {
-		return errors.Join(fmt.Errorf("failed to read the tests' output: %w", err), cmd.Wait())
-	}
-	if err := cmd.Wait(); err != nil && len(r.tests.Failed()) == 0 {
-		r.problems = append(r.problems, fmt.Sprintf("go test: %v", err))
+	output.Close() // lets the commands end if not all of it was read
+	if r.tests = tests; err != nil {
+		return fmt.Errorf("failed to read the tests' output: %w", err)
 	}
 	return ctx.Err()
 }
+
+// goTest runs one go command, whose output it writes by whole lines: other commands write to the same pipe. A line
+// that is no event tells what else there is to say, such as that the command has failed.
+func goTest(ctx context.Context, w *io.PipeWriter, root string, s selection, flags ...string) {
+	if len(s.packages) == 0 {
+		return
+	}
+	if s.env != "" {
+		fmt.Fprintf(w, "with %s:\n", s.env)
+	}
+	// `mage lint` runs go vet (golangci-lint's govet); without a debugger's tables linking takes half the time
+	args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-s -w"}, flags, s.flags, s.packages)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env, cmd.Stderr = root, append(goEnv(ctx, root), s.env), os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Fprintf(w, "%s%v\n", commandFailed, err)
+		return
+	}
+	lines := bufio.NewReader(out)
+	for err == nil {
+		var line []byte
+		line, err = lines.ReadBytes('\n')
+		_, _ = w.Write(line)
+	}
+	if err := cmd.Wait(); err != nil {
+		fmt.Fprintf(w, "%s%v\n", commandFailed, err)
+	}
+}
+
+const commandFailed = "go test: "
 
 // Event is part of testjson.EventHandler. It prints what a package writes after its tests, such
 // as a table of results, and the line of the package.
@@ -141,14 +165,28 @@ func (r *runner) Event(e testjson.TestEvent, tests *testjson.Execution) error {
 
 // Err is part of testjson.EventHandler: a line that is no event.
 func (r *runner) Err(line string) error {
+	if strings.HasPrefix(line, commandFailed) {
+		r.failed = append(r.failed, line)
+		return nil
+	}
 	_, err := fmt.Fprintln(r.w, line)
 	return err
 }
 
 // verdict prints what failed, a line for each reason of skipped tests, and the counts.
-func (r *runner) verdict() error {
-	if r.tests == nil {
-		return errors.New("no test ran")
+func (r *runner) verdict(tier Tier) error {
+	if len(r.tests.Failed()) == 0 { // a command that ends with status 1 has told of its failed tests
+		r.problems = append(r.problems, r.failed...)
+	}
+	ran := map[bool]int{} // by whether they are end-to-end tests
+	for _, name := range r.tests.Packages() {
+		pkg := r.tests.Package(name)
+		ran[isE2E(name)] += pkg.Total - len(pkg.Skipped)
+	}
+	for e2e, name := range map[bool]string{false: "unit", true: "end-to-end"} {
+		if tier == Main && ran[e2e] == 0 {
+			r.problems = append(r.problems, "no "+name+" test ran")
+		}
 	}
 	for _, t := range r.tests.Skipped() {
 		if skip, found := find(r.skips, t.Package, t.Test.Name()); found {

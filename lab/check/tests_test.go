@@ -31,7 +31,7 @@ func TestRunner_JudgesWholeWorkspace(t *testing.T) {
 		shows   []string
 	}{
 		{"everything passes", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": passes}, "", "", Main, true,
-			[]string{"unit tests:\n✓  x/m/p", "end-to-end tests:\n✓  x/lab/e2e", "DONE 2 tests in"}},
+			[]string{"✓  x/m/p", "✓  x/lab/e2e", "DONE 2 tests in"}},
 		{"a unit test fails", map[string]string{"m/p/p_test.go": fails, "lab/e2e/e_test.go": passes}, "", "", Main, false,
 			[]string{"✖  x/m/p", "two is not three", "DONE 2 tests, 1 failure in"}},
 		{"an end-to-end test is skipped", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": skipped}, "", "",
@@ -55,7 +55,7 @@ func TestRunner_JudgesWholeWorkspace(t *testing.T) {
 			"m/odd - any # not here", "", Main, true, []string{"1 skipped, no test of m/odd: not here"}},
 		{"a table after the tests", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": table}, "", "", Main,
 			true,
-			[]string{"\na table\n"}},
+			[]string{"a table\n"}},
 		{"other tiers are left out", map[string]string{"m/p/p_test.go": passes, "m/q/q_test.go": fails,
 			"lab/e2e/e_test.go": fails + "func TestPasses(t *testing.T) {}\n"},
 			"", "lab/e2e TestFails long # x\nm/q - more # x", Main, true, []string{"DONE 2 tests in"}},
