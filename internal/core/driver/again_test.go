@@ -233,20 +233,20 @@ func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
 	}
 }
 
-// slowDestroy is a task whose Destroy waits.
+// slowDestroy is an engine whose Destroy waits.
 type slowDestroy struct {
-	Task
+	Engine
 	began, goOn chan struct{}
 }
 
-func (e slowDestroy) Destroy(ctx context.Context) error {
+func (e slowDestroy) Destroy(ctx context.Context, id string) error {
 	select {
 	case <-e.began:
 	default:
 		close(e.began)
 	}
 	<-e.goOn
-	return e.Task.Destroy(ctx)
+	return e.Engine.Destroy(ctx, id)
 }
 
 func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
@@ -259,8 +259,8 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
 			h, err := a.driver.handle(cfg.ID)
 			must.NoError(t, err)
-			slow := slowDestroy{h.task, make(chan struct{}), make(chan struct{})}
-			h.task = slow
+			slow := slowDestroy{h.engine, make(chan struct{}), make(chan struct{})}
+			h.engine = slow
 			over := make(chan error, 1)
 			recovered := make(chan error, 1)
 			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // the agent is killed before it is over
@@ -310,7 +310,9 @@ func TestRetire_BoundsTheExitsOfDestroyedTasks(t *testing.T) {
 	d := &Driver{handles: map[string]*handle{}}
 	for i := range maxDestroyed + 5 {
 		h := newHandle(&drivers.TaskConfig{ID: fmt.Sprint(i)})
-		h.task = &localTask{exit: &task.Exit{Code: i}}
+		t := &localTask{}
+		t.End(&task.Exit{Code: i})
+		h.task = t
 		d.handles[h.config.ID] = h
 		d.retire(h)
 	}

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,9 +166,10 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	if !d.keep(h) {
 		return nil // another call was quicker
 	}
-	t, err := d.instance.Load().engine.Recover(d.ctx, id, saved, d.eventsOf(h))
+	engine := d.instance.Load().engine
+	t, err := engine.Recover(d.ctx, id, saved, d.eventsOf(h))
 	if err == nil {
-		d.run(h, t)
+		d.run(h, engine, t)
 		err = h.claim() // as late as can be: an agent that gets an error here starts the task again
 	}
 	if err != nil {
@@ -204,16 +206,16 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if i, ok := optional[UserDefaulter](d); ok {
 		s.DefaultUser = i.DefaultUser()
 	}
-	t, err := d.instance.Load().engine.Start(d.callContext(cfg.ID), s)
+	t, err := i.engine.Start(d.callContext(cfg.ID), s)
 	if err != nil {
 		return nil, nil, err
 	}
 	h.startedAt = time.Now()
-	d.run(h, t)
+	d.run(h, i.engine, t)
 	d.calm.Reset(2 * time.Second)
 	th, err := h.save(cfg)
 	if err != nil {
-		_ = t.Destroy(d.ctx)
+		_ = i.engine.Destroy(d.ctx, cfg.ID)
 		d.forget(cfg.ID)
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
@@ -288,7 +290,28 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 		d.logger.Warn("stopping all the same", "task", id, "error", err)
 	}
 	defer h.stopping()()
-	return h.task.Stop(d.ctx, timeout, signal)
+	if t, ok := h.task.(Stopper); ok {
+		return t.Stop(d.ctx, timeout, signal)
+	}
+	return stop(d.ctx, h.task, timeout, signal)
+}
+
+func stop(ctx context.Context, t Task, timeout time.Duration, signal string) error {
+	err := t.Signal(ctx, cmp.Or(signal, "SIGINT"))
+	select {
+	case <-t.Ended():
+		return nil
+	case <-time.After(timeout):
+	}
+	if err = errors.Join(err, t.Signal(ctx, "SIGKILL")); err != nil {
+		return fmt.Errorf("failed to stop task: %w", err)
+	}
+	select {
+	case <-t.Ended():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // DestroyTask is part of drivers.DriverPlugin. It works for an id that this
@@ -296,7 +319,10 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 func (d *Driver) DestroyTask(id string, force bool) error {
 	h, err := d.handle(id)
 	if err != nil {
-		return d.instance.Load().engine.Destroy(d.ctx, id)
+		if err := d.instance.Load().engine.Destroy(d.ctx, id); err != nil {
+			return fmt.Errorf("failed to destroy task: %w", err)
+		}
+		return nil
 	}
 	h.busy.Lock()
 	defer h.busy.Unlock()
@@ -306,7 +332,7 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 		}
 		defer h.stopping()()
 	}
-	if err := h.task.Destroy(d.ctx); err != nil {
+	if err := h.engine.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}
 	d.retire(h)

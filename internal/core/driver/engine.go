@@ -5,7 +5,7 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -30,10 +30,10 @@ type Engine interface {
 	// Recover returns a task that an earlier plugin process started, with what it saved
 	// (see Saver). A task that has ended meanwhile is recovered too. After an error Nomad
 	// destroys the task and starts it again.
-	Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error)
+	Recover(ctx context.Context, id string, saved []byte, event Event) (Task, error)
 
-	// Destroy ends a task that this process never saw, and removes everything of it. It
-	// is no error if there is nothing.
+	// Destroy kills what is left of a task, and removes everything of it. It works for a
+	// task that this process never saw. It is no error if there is nothing.
 	Destroy(ctx context.Context, id string) error
 }
 
@@ -75,29 +75,72 @@ type Start struct {
 	Event Event
 }
 
-// Task is one run of a task in an engine. It is used until Destroy, and Ended and Exit
-// also after it. It may be a Saver, Claimer, Describer, Sampler and Executor.
+// Task is one run of a task in an engine. It is used until Engine.Destroy, and Ended and
+// Exit also after it: an embedded Ending has these two. It may be a Stopper, Saver,
+// Claimer, Describer, Sampler and Executor.
 type Task interface {
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
 
+	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL
+	// the task ends.
+	Signal(ctx context.Context, signal string) error
+}
+
+// Ending is the end of a task, to embed in a Task. The zero value is that of a task that runs.
+type Ending struct {
+	mu    sync.Mutex
+	ended chan struct{} // made when it is needed
+	over  bool
+	exit  *task.Exit
+}
+
+// Ended is part of Task.
+func (e *Ending) Ended() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.channel()
+}
+
+func (e *Ending) channel() chan struct{} {
+	if e.ended == nil {
+		e.ended = make(chan struct{})
+	}
+	return e.ended
+}
+
+// Exit is part of Task.
+func (e *Ending) Exit() *task.Exit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.exit
+}
+
+// End ends the task. Only the first call has an effect. exit is nil if it is unknown how
+// the task ended.
+func (e *Ending) End(exit *task.Exit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.over {
+		e.over, e.exit = true, exit
+		close(e.channel())
+	}
+}
+
+// Stopper is a Task with a way of its own to stop. Any other gets the signal, by default
+// SIGINT, and SIGKILL at the timeout.
+type Stopper interface {
 	// Stop sends a signal, by default the engine's own, kills what is left at the
 	// timeout, and returns when nothing of the task runs. An error makes Nomad ask
 	// again, for minutes.
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
-
-	// Signal sends a signal to the main process, by its name in signal(7).
-	Signal(ctx context.Context, signal string) error
-
-	// Destroy kills what is left of the task and removes everything of it.
-	Destroy(ctx context.Context) error
 }
 
 // Saver is a Task that Recover can't find by its id alone.
 type Saver interface {
 	// Saved is what Recover gets. Nomad keeps it, and limits messages to 4 MiB.
-	Saved() (json.RawMessage, error)
+	Saved() ([]byte, error)
 }
 
 // Claimer is a Task that Start can find again without its handle.

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -73,23 +72,25 @@ func (a *agent) ready(cfg *drivers.TaskConfig) {
 }
 
 // Programs are the programs for both engines as functions.
-func Programs(ctx context.Context, name string, args []string, signals <-chan string) (code int) {
-	code, _ = strconv.Atoi(args[len(args)-1])
+func Programs(name string, args []string, signals <-chan string) *task.Exit {
+	code, _ := strconv.Atoi(args[len(args)-1])
+	e := &task.Exit{Code: code}
 	for name != "exit" {
 		select {
-		case <-ctx.Done():
-			return 0
 		case signal := <-signals:
+			if signal == "SIGKILL" {
+				return &task.Exit{Signal: 9}
+			}
 			if name == "sleep" || name == "trap" && signal == "SIG"+args[0] {
-				return code
+				return e
 			}
 		case <-time.After(time.Millisecond):
 			if name == "until" && testsupport.Exists(args[0]) {
-				return code
+				return e
 			}
 		}
 	}
-	return code
+	return e
 }
 
 // fullEngine has all that is optional for an engine and its tasks.
@@ -110,13 +111,13 @@ func (e *fullEngine) Start(ctx context.Context, s *Start) (Task, error) {
 	return fullTask{t}, err
 }
 
-func (e *fullEngine) Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error) {
+func (e *fullEngine) Recover(ctx context.Context, id string, saved []byte, event Event) (Task, error) {
 	e.saved = string(saved)
 	t, err := e.Engine.Recover(ctx, id, saved, event)
 	return fullTask{t}, err
 }
 
-func (fullTask) Saved() (json.RawMessage, error) { return json.RawMessage(`{"a":1}`), nil }
+func (fullTask) Saved() ([]byte, error) { return []byte(`{"a":1}`), nil }
 
 func (fullTask) Describe(r *Run) {
 	r.Attributes, r.Network = map[string]string{"host": "far"}, &drivers.DriverNetwork{IP: "192.0.2.1"}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -45,11 +44,10 @@ func (w *wasm) Capabilities(c *drivers.Capabilities) { c.Exec = false } // a mod
 func (w *wasm) ReportStats(_ context.Context, _ driver.Run, u *drivers.TaskResourceUsage) error {
 	u.ResourceUsage.MemoryStats.RSS = 0 // the module's own, without the code of the runtime
 	for pid := range u.Pids {
-		status, _ := os.ReadFile("/proc/" + pid + "/status") // none: it has just ended
-		_, rest, _ := strings.Cut(string(status), "RssAnon:")
-		kib := uint64(0)
-		_, _ = fmt.Sscan(rest, &kib)
-		u.ResourceUsage.MemoryStats.RSS += kib << 10
+		var size, resident, shared uint64                  // pages
+		statm, _ := os.ReadFile("/proc/" + pid + "/statm") // none: it has just ended
+		_, _ = fmt.Sscan(string(statm), &size, &resident, &shared)
+		u.ResourceUsage.MemoryStats.RSS += (resident - shared) * uint64(os.Getpagesize())
 	}
 	return nil
 }

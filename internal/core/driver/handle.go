@@ -4,7 +4,6 @@
 package driver
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +21,8 @@ type handle struct {
 	config    *drivers.TaskConfig // what the lifecycle needs of it
 	startedAt time.Time
 	recovered bool // started by an earlier plugin process
-	task      Task // set before any other goroutine gets the handle
+	task      Task // this and engine are set before any other goroutine gets the handle
+	engine    Engine
 
 	busy sync.Mutex // held while the task is recovered, or destroyed
 
@@ -40,15 +40,15 @@ type handle struct {
 // (TaskHandle.DriverState). Old ones come back after an upgrade of the plugin:
 // fields are only ever added.
 type savedHandle struct {
-	StartedAt time.Time       `codec:"started_at"`
-	Task      json.RawMessage `codec:"task"` // the engine's
+	StartedAt time.Time `codec:"started_at"`
+	Task      []byte    `codec:"task"` // the engine's
 }
 
 func newHandle(cfg *drivers.TaskConfig) *handle {
 	return &handle{config: &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir}}
 }
 
-func loadHandle(th *drivers.TaskHandle) (*handle, json.RawMessage, error) {
+func loadHandle(th *drivers.TaskHandle) (*handle, []byte, error) {
 	var saved savedHandle
 	if err := th.GetDriverState(&saved); err != nil {
 		return nil, nil, fmt.Errorf("failed to decode task handle: %w", err)
@@ -59,7 +59,7 @@ func loadHandle(th *drivers.TaskHandle) (*handle, json.RawMessage, error) {
 }
 
 func (h *handle) save(cfg *drivers.TaskConfig) (*drivers.TaskHandle, error) {
-	var saved json.RawMessage
+	var saved []byte
 	if t, ok := h.task.(Saver); ok {
 		var err error
 		if saved, err = t.Saved(); err != nil {

@@ -32,10 +32,10 @@ func (d *Driver) keep(h *handle) bool {
 
 // run makes a task known that runs in the engine. Earlier runs of the same
 // allocation's task are forgotten: they are over, or this is one of them.
-func (d *Driver) run(h *handle, t Task) {
+func (d *Driver) run(h *handle, e Engine, t Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h.task = t
+	h.engine, h.task = e, t
 	for id, other := range d.handles {
 		same := other.config.AllocID == h.config.AllocID && other.config.Name == h.config.Name
 		if same && !h.recovered && other.task != nil {

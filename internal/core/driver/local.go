@@ -5,7 +5,6 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,7 +97,7 @@ func (l *local) Close() error {
 }
 
 // Recover is part of Engine.
-func (l *local) Recover(ctx context.Context, id string, saved json.RawMessage, event Event) (Task, error) {
+func (l *local) Recover(ctx context.Context, id string, saved []byte, event Event) (Task, error) {
 	t, err := l.load(id, saved)
 	if err != nil {
 		return nil, err
@@ -106,28 +105,26 @@ func (l *local) Recover(ctx context.Context, id string, saved json.RawMessage, e
 	t.event = event
 	l.release(id) // a failed attempt's
 	l.hold(t)
-	var ended <-chan struct{}
-	if _, err = t.client.Adopt(ctx, t.state); err == nil {
-		ended, err = t.client.Exited(id)
-	}
-	if err != nil {
+	if _, err := t.client.Adopt(ctx, t.state); err != nil {
 		l.release(id)
 		return nil, err
 	}
-	t.watch(t.state, ended)
+	t.watch(t.state)
 	return t, nil
 }
 
-// Destroy is part of Engine. It looks in any agent's store: an id is unique, and
-// nothing else identifies the store.
+// Destroy is part of Engine. It looks for a task that is not known in any agent's store:
+// an id is unique, and nothing else identifies the store.
 func (l *local) Destroy(ctx context.Context, id string) error {
+	if t := l.task(id); t != nil {
+		return t.destroy(ctx)
+	}
 	dirs, err := stores(l.stateRoot())
 	if err != nil {
-		return fmt.Errorf("failed to destroy task: %w", err)
+		return err
 	}
 	for _, dir := range dirs {
 		if _, err := os.Stat(task.Store{Dir: dir}.TaskDir(id)); err == nil {
-			l.release(id)
 			return l.client(dir).Destroy(ctx, id)
 		}
 	}
@@ -180,10 +177,15 @@ func (l *local) hold(t *localTask) bool {
 	return true
 }
 
+// release drops a task. If its end has not been seen, it is unknown from then on.
 func (l *local) release(id string) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	t := l.tasks[id]
 	delete(l.tasks, id)
+	l.mu.Unlock()
+	if t != nil {
+		t.End(nil)
+	}
 }
 
 func (l *local) stateRoot() string {

@@ -76,5 +76,5 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})
-	lt.watch(&task.State{OOMKills: 2}, nil)
+	lt.watch(&task.State{OOMKills: 2})
 }

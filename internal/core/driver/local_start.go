@@ -32,16 +32,12 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	if !l.hold(t) {
 		return nil, fmt.Errorf("task %q has been started already", t.id)
 	}
-	var ended <-chan struct{}
 	st, err := t.client.Launch(l.ctx, t.state)
-	if err == nil {
-		ended, err = t.client.Exited(t.id)
-	}
 	if err != nil {
 		l.release(t.id)
 		return nil, recoverable(err)
 	}
-	t.watch(st, ended)
+	t.watch(st)
 	l.releaseEarlier(t.id, run)
 	for _, note := range notes {
 		s.Event("%s", note)
@@ -105,5 +101,6 @@ func (l *local) releaseEarlier(id, run string) {
 	l.mu.Unlock()
 	for _, t := range earlier {
 		t.client.Forget(t.id)
+		t.End(nil)
 	}
 }

@@ -98,3 +98,22 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 		return len(u.Pids) == 1 && cpu.UserMode > cpu.SystemMode && cpu.Percent > 0 && mem.RSS > 0
 	})
 }
+
+// releaseEarlier takes the engine's lock, and then a task's.
+func TestLocalTask_SamplesWithoutItsLockWhenItTakesTheEngines(t *testing.T) {
+	l := newLocal(t.Context(), nullLogger, "test-driver")
+	lt := &localTask{engine: l, state: &task.State{}}
+	l.mu.Lock()
+	sampled := make(chan struct{})
+	go func() {
+		defer close(sampled)
+		_, _ = lt.Stats(t.Context())
+	}()
+	for range 20 { // while the sample waits for the engine's lock
+		time.Sleep(time.Millisecond)
+		must.True(t, lt.mu.TryLock(), must.Sprint("the task is locked"))
+		lt.mu.Unlock()
+	}
+	l.mu.Unlock()
+	await(t, "the sample", sampled)
+}

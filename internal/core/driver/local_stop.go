@@ -21,7 +21,7 @@ import (
 // Nomad's own process drivers.
 const defaultSignal = unix.SIGINT
 
-// Stop is part of Task.
+// Stop is part of Stopper.
 func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	sig := defaultSignal
 	if signal != "" {
@@ -31,9 +31,6 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 			sig = defaultSignal
 			t.event("stopped with %s: %v", unix.SignalName(sig), err)
 		}
-	}
-	if _, err := t.client.Exited(t.id); err != nil {
-		return nil // destroyed
 	}
 	err := t.signal(ctx, sig, t.killMode)
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
@@ -50,7 +47,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if err := t.client.Kill(ctx, t.id); err != nil && !errors.Is(err, supervisor.ErrUnknownTask) {
 		return fmt.Errorf("failed to kill task: %w", err)
 	}
-	e := t.client.Exit(t.id)
+	e := t.Exit()
 	switch {
 	case late && e != nil && e.Signal == int(unix.SIGKILL): // it has not ended by itself after all
 		t.event("kill_timeout of %v passed: the task was killed", timeout)

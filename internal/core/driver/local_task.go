@@ -27,12 +27,14 @@ type localTask struct {
 	killMode task.KillMode
 	event    Event
 
+	Ending // after the exit is reported
+
 	mu       sync.Mutex
-	state    *task.State     // as planned, until watch
-	ended    <-chan struct{} // the client's, nil until watch
-	exit     *task.Exit
-	sampler  *sampler // made with the first sample
-	oomKills uint64   // that were reported
+	state    *task.State // as planned, until watch
+	watched  bool
+	early    *task.Exit // that came before watch
+	sampler  *sampler   // made with the first sample
+	oomKills uint64     // that were reported
 }
 
 var (
@@ -41,6 +43,7 @@ var (
 	_ Executor  = (*localTask)(nil)
 	_ Sampler   = (*localTask)(nil)
 	_ Saver     = (*localTask)(nil)
+	_ Stopper   = (*localTask)(nil)
 )
 
 // savedTask is what Nomad keeps of a task. Fields are only ever added.
@@ -55,7 +58,7 @@ type savedTask struct {
 const maxSaved = 1 << 20
 
 // Saved is part of Saver.
-func (t *localTask) Saved() (json.RawMessage, error) {
+func (t *localTask) Saved() ([]byte, error) {
 	st := *t.current()
 	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, State: &st}
 	b, err := json.Marshal(saved)
@@ -67,7 +70,7 @@ func (t *localTask) Saved() (json.RawMessage, error) {
 }
 
 // load is a task from its saved state, and from the one on disk if that can be read.
-func (l *local) load(id string, b json.RawMessage) (*localTask, error) {
+func (l *local) load(id string, b []byte) (*localTask, error) {
 	var saved savedTask
 	if err := json.Unmarshal(b, &saved); err != nil {
 		return nil, fmt.Errorf("failed to decode task handle: %w", err)
@@ -91,33 +94,31 @@ func (l *local) load(id string, b json.RawMessage) (*localTask, error) {
 }
 
 // watch is called when the client has launched or adopted the task in this state.
-func (t *localTask) watch(st *task.State, ended <-chan struct{}) {
+func (t *localTask) watch(st *task.State) {
 	t.mu.Lock()
-	t.state, t.ended = st, ended
-	e := t.exit
+	t.state, t.watched = st, true
+	e := t.early
 	t.mu.Unlock()
 	if e != nil {
-		t.reportExit(e)
+		t.exited(e)
 	}
 }
 
-// exited notes how the task ended. The client calls it before it closes ended.
+// exited is called by the client when the task has ended.
 func (t *localTask) exited(e *task.Exit) {
 	t.mu.Lock()
-	t.exit = e
-	watched := t.ended != nil
-	t.mu.Unlock()
-	if watched { // the state as planned does not have the OOM kills of earlier runs
-		t.reportExit(e)
-	}
-}
-
-func (t *localTask) reportExit(e *task.Exit) {
-	if e.OOMKilled {
-		t.event("OOM: killed %s", t.memoryInWords())
+	if !t.watched { // the state as planned does not have the OOM kills of earlier runs
+		t.early = e
+		t.mu.Unlock()
 		return
 	}
-	t.reportOOM(e.OOMKills)
+	t.mu.Unlock()
+	if e.OOMKilled {
+		t.event("OOM: killed %s", t.memoryInWords())
+	} else {
+		t.reportOOM(e.OOMKills)
+	}
+	t.End(e)
 }
 
 // reportOOM reports that processes were killed while the task itself goes on, or
@@ -156,20 +157,6 @@ func (t *localTask) Describe(r *Run) {
 	r.Attributes = map[string]string{"pid": strconv.Itoa(st.Identity.PID)}
 }
 
-// Ended is part of Task.
-func (t *localTask) Ended() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ended
-}
-
-// Exit is part of Task.
-func (t *localTask) Exit() *task.Exit {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.exit
-}
-
 // Signal is part of Task.
 func (t *localTask) Signal(ctx context.Context, signal string) error {
 	sig, err := parseSignal(signal)
@@ -183,8 +170,8 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// Destroy is part of Task. It keeps what is needed to explain the exit.
-func (t *localTask) Destroy(ctx context.Context) error {
+// destroy keeps what is needed to explain the exit.
+func (t *localTask) destroy(ctx context.Context) error {
 	if err := t.client.Destroy(ctx, t.id); err != nil {
 		return err
 	}

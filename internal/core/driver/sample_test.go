@@ -4,7 +4,6 @@
 package driver_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,8 +27,8 @@ import (
 
 func init() {
 	driver.ExampleEngine = func() driver.Engine {
-		return &goroutines{call: func(ctx context.Context, c *task.Command, signals <-chan string) int {
-			return driver.Programs(ctx, c.Path, c.Args, signals)
+		return &goroutines{call: func(c *task.Command, signals <-chan string) *task.Exit {
+			return driver.Programs(c.Path, c.Args, signals)
 		}}
 	}
 }
