@@ -6,6 +6,7 @@ package schema
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,8 +68,10 @@ type bound struct {
 	value int64
 }
 
-var knownTags = map[string]bool{"codec": true, "doc": true, "default": true, "required": true, "enum": true,
-	"min": true, "max": true, "label": true, "json": true}
+// tagKey finds the keys of a struct tag. Whether it is well formed is checked by go vet.
+var tagKey = regexp.MustCompile(`(\w+):"`)
+
+var knownTags = []string{"codec", "doc", "default", "required", "enum", "min", "max", "label"}
 
 // optionsOf reads the fields of a struct, those of embedded structs in their place.
 func optionsOf(t reflect.Type) []*option {
@@ -104,14 +107,13 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	bad := func(format string, args ...any) {
 		panic(fmt.Sprintf("schema: %s.%s: %s", t, f.Name, fmt.Sprintf(format, args...)))
 	}
-	tags, err := splitTag(string(f.Tag))
-	if err != nil {
-		bad("%v", err)
-	}
-	for key := range tags {
-		if !knownTags[key] {
+	tags := map[string]string{}
+	for _, match := range tagKey.FindAllStringSubmatch(string(f.Tag), -1) {
+		key := match[1]
+		if !slices.Contains(knownTags, key) {
 			bad("tag %q is not known", key)
 		}
+		tags[key] = f.Tag.Get(key)
 	}
 	o := &option{name: tags["codec"], doc: tags["doc"], typ: f.Type, label: "name"}
 	if o.name == "" || strings.Contains(o.name, ",") {
@@ -252,26 +254,4 @@ func hasUntyped(options []*option) bool {
 	return slices.ContainsFunc(options, func(o *option) bool {
 		return kinds[o.kind].hcl == "any" || hasUntyped(o.nested)
 	})
-}
-
-// splitTag reads a struct tag whole, where reflect's Lookup is silent about
-// what it cannot read.
-func splitTag(tag string) (map[string]string, error) {
-	tags := map[string]string{}
-	for tag = strings.TrimSpace(tag); tag != ""; tag = strings.TrimSpace(tag) {
-		key, rest, ok := strings.Cut(tag, ":")
-		quoted, err := strconv.QuotedPrefix(rest)
-		if !ok || err != nil {
-			return nil, fmt.Errorf("malformed tag at %q", tag)
-		}
-		value, err := strconv.Unquote(quoted)
-		if err != nil {
-			return nil, fmt.Errorf("malformed tag at %q", tag)
-		}
-		if _, twice := tags[key]; twice {
-			return nil, fmt.Errorf("tag %q is given twice", key)
-		}
-		tags[key], tag = value, rest[len(quoted):]
-	}
-	return tags, nil
 }

@@ -438,13 +438,6 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 	}
 }
 
-func TestSplitTag_RefusesAMalformedTag(t *testing.T) {
-	for _, tag := range []string{`codec:"a" doc:A.`, `codec:"a`, `codec`, `codec:"a" codec:"b"`} {
-		tags, err := splitTag(tag)
-		test.Error(t, err, test.Sprintf("%s: got %v, want an error", tag, tags))
-	}
-}
-
 func TestSize_IsParsed(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "1": 1, "10MiB": 10 << 20, "10 mib": 10 << 20, "64k": 64 << 10,
 		"1.5GB": 15e8, "2T": 2 << 40, "8B": 8} {

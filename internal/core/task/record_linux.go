@@ -67,7 +67,7 @@ func NewRecord(path string) (fd int, err error) {
 type Progress int
 
 const (
-	// ProgressUnknown means that there is no record, or no whole one. An earlier version made none.
+	// ProgressUnknown means that there is no record, or no whole one.
 	ProgressUnknown Progress = iota
 	// ProgressLaunching means that the launcher is at work. What it does next is unknown.
 	ProgressLaunching
@@ -111,7 +111,7 @@ func (s Store) SaveExit(id string, e *Exit) error {
 		return err
 	}
 	f, err := os.OpenFile(s.Record(id), os.O_WRONLY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an earlier version's task, or somebody removed it
+	if errors.Is(err, fs.ErrNotExist) { // it was removed
 		if err := os.MkdirAll(s.TaskDir(id), 0o700); err != nil {
 			return err
 		}
@@ -130,11 +130,7 @@ func (s Store) SaveExit(id string, e *Exit) error {
 func (s Store) LoadExit(id string) *Exit {
 	var e Exit
 	b, err := os.ReadFile(s.Record(id))
-	if err == nil && decodeExit(b, &e) == nil {
-		return &e
-	}
-	// earlier versions had a file of its own for it
-	if err := readJSON(filepath.Join(s.TaskDir(id), "exit.json"), &e); err != nil {
+	if err != nil || decodeExit(b, &e) != nil {
 		return nil
 	}
 	return &e

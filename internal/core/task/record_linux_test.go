@@ -5,7 +5,6 @@ package task
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -91,19 +90,5 @@ func TestRecord_IgnoresAnIncompleteExit(t *testing.T) {
 			must.NoError(t, os.WriteFile(s.Record("a/b/c"), content, 0o600))
 			test.Nil(t, s.LoadExit("a/b/c"), test.Sprintf("%s, at %d", name, i))
 		}
-	}
-}
-
-func TestRecord_ReadsAnEarlierVersion(t *testing.T) {
-	s := Store{Dir: t.TempDir()}
-	must.NoError(t, s.Save(&State{ID: "a/b/c"}))
-	must.NoError(t, os.WriteFile(filepath.Join(s.TaskDir("a/b/c"), "exit.json"), []byte(`{"code":0,"signal":9}`), 0o600))
-	if e := s.LoadExit("a/b/c"); e == nil || e.Signal != 9 {
-		t.Errorf("got %+v", e)
-	}
-	// and a task that it started is recorded here when it ends
-	must.NoError(t, s.SaveExit("a/b/c", &Exit{Code: 7}))
-	if e := s.LoadExit("a/b/c"); e == nil || e.Code != 7 {
-		t.Errorf("got %+v", e)
 	}
 }
