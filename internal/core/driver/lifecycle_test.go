@@ -425,12 +425,12 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 }
 
 func TestOOM_IsReportedWithTheLimit(t *testing.T) {
-	a := start(t, nil)
+	calls := make(chan Ended, 1)
+	a := startInstance(t, told(calls), nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
 	}
-	events, err := a.TaskEvents(context.Background())
-	must.NoError(t, err)
+	events := listen(t, a)
 	cfg := a.shell("head -c 200M /dev/zero | tail", "", func(c *drivers.TaskConfig) {
 		c.Resources.NomadResources.Memory.MemoryMB = 30
 	})
@@ -438,15 +438,9 @@ func TestOOM_IsReportedWithTheLimit(t *testing.T) {
 	r := a.wait(cfg.ID)
 	must.True(t, r.OOMKilled, must.Sprintf("got %+v", r))
 	test.NotEq(t, 0, r.ExitCode, test.Sprintf("got %+v", r))
-	var told string
-	for end := time.After(time.Minute); !strings.Contains(told, "30 MiB"); {
-		select {
-		case e := <-events:
-			told += e.Message + "; "
-		case <-end:
-			t.Fatalf("events: %s", told)
-		}
-	}
+	e := await(t, "the call of ReportExit", calls)
+	test.True(t, e.Exit.OOMKilled, test.Sprintf("got %+v", e.Exit))
+	testsupport.Eventually(t, "the event", func() bool { return events.heard(cfg.ID, "OOM: killed at 30 MiB of memory") == 1 })
 	a.destroy(cfg.ID)
 }
 

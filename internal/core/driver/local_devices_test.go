@@ -53,6 +53,24 @@ func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) fun
 	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
 }
 
+// printsEverywhere runs a task that begins with a script, and the script as a command in
+// it, before and after a restart of the plugin.
+func (a *agent) printsEverywhere(cfg *drivers.TaskConfig, script, want string) {
+	a.t.Helper()
+	th := a.run(cfg)
+	testsupport.Eventually(a.t, "the task has run the script", func() bool { return len(a.output(cfg)) >= len(want) })
+	test.Eq(a.t, want, a.output(cfg), test.Sprint("the task"))
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			a.restart()
+			must.NoError(a.t, a.RecoverTask(wire(a.t, th)))
+		}
+		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
+		must.NoError(a.t, err)
+		test.Eq(a.t, want, string(r.Stdout), test.Sprintf("a command in it, plugin restarted: %v", restarted))
+	}
+}
+
 func TestDevices_AreInTheTask(t *testing.T) {
 	testsupport.NeedRoot(t)
 	host, dir := stick(t), t.TempDir()
@@ -69,21 +87,7 @@ func TestDevices_AreInTheTask(t *testing.T) {
 	cfg := a.shell(script+"; exec sleep 1000", "", reserve(devices, mounts),
 		func(c *drivers.TaskConfig) { c.User = "nobody:4242" })
 	want := cfg.TaskDir().Dir + "\n1:5\n1:5\nmounted1\nwritten\n"
-	th := a.run(cfg)
-	testsupport.Eventually(t, "the task has said all", func() bool {
-		return strings.HasSuffix(a.output(cfg), "written\n")
-	})
-	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
-	for _, again := range []bool{false, true} {
-		if again {
-			a.restart()
-			must.NoError(t, a.RecoverTask(wire(t, th)))
-		}
-		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
-		must.NoError(t, err)
-		test.Eq(t, want, string(r.Stdout),
-			test.Sprintf("a command in it, plugin restarted %v: got %q", again, r.Stdout))
-	}
+	a.printsEverywhere(cfg, script, want)
 	_, err := os.Lstat("/dev/zigbee")
 	test.Error(t, err, test.Sprint("the host has it too"))
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
@@ -104,19 +108,7 @@ func TestMounts_AreReadOnlyInEveryProcess(t *testing.T) {
 	script := "touch " + dir + "/new 2>&1"
 	want := "touch: cannot touch '" + dir + "/new': Read-only file system\n"
 	cfg := a.shell(script+"; exec sleep 1000", "")
-	th := a.run(cfg)
-	testsupport.Eventually(t, "the task has tried", func() bool { return strings.HasSuffix(a.output(cfg), "\n") })
-	test.Eq(t, want, a.output(cfg), test.Sprint("the task"))
-	for _, again := range []bool{false, true} {
-		if again {
-			a.restart()
-			must.NoError(t, a.RecoverTask(wire(t, th)))
-		}
-		r, err := a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", script}, time.Minute)
-		must.NoError(t, err)
-		test.Eq(t, want, string(r.Stdout),
-			test.Sprintf("a command in it, plugin restarted %v: got %q", again, r.Stdout))
-	}
+	a.printsEverywhere(cfg, script, want)
 	must.NoError(t, os.WriteFile(dir+"/new", nil, 0o644))
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)

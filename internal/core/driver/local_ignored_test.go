@@ -74,3 +74,14 @@ func TestIgnored_ReportsDNSAsAnEvent(t *testing.T) {
 			`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`) == 1
 	})
 }
+
+func TestStartTask_ReportsMissingCgroups(t *testing.T) {
+	a := start(t, nil)
+	l := listen(t, a)
+	cfg := a.shell("exit 0", "")
+	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as of an agent that is not root
+	a.result(cfg)
+	testsupport.Eventually(t, "it is told", func() bool {
+		return l.heard(cfg.ID, "Limits are not enforced: "+whyNoCgroup(cgroups.now())) == 1
+	})
+}
