@@ -15,30 +15,22 @@ import (
 // exited reports, once, what the exit code of a task that has ended does not say. The
 // channel is closed when the driver, too, has explained the exit.
 func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
-	h.mu.Lock()
-	first := h.explained == nil
-	if first {
-		h.explained = make(chan struct{})
-	}
-	done := h.explained
-	h.mu.Unlock()
-	if !first {
-		return done
-	}
-	e := h.task.Exit()
-	switch {
-	case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
-		// Nomad's own event is complete
-	case e.Lost:
-		d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
-	case e.Signal != 0 && !e.OOMKilled:
-		d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
-	}
-	go func() { // it may read files
-		defer close(done)
-		d.explain(h, e)
-	}()
-	return done
+	h.exitSeen.Do(func() {
+		e := h.task.Exit()
+		switch {
+		case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
+			// Nomad's own event is complete
+		case e.Lost:
+			d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
+		case e.Signal != 0 && !e.OOMKilled:
+			d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
+		}
+		go func() { // it may read files
+			defer close(h.explained)
+			d.explain(h, e)
+		}()
+	})
+	return h.explained
 }
 
 func (d *Driver) explain(h *handle, e *task.Exit) {

@@ -26,11 +26,13 @@ type handle struct {
 
 	busy sync.Mutex // held while the task is recovered, or destroyed
 
+	exitSeen  sync.Once
+	explained chan struct{} // closed when the driver has explained the exit
+
 	mu          sync.Mutex
 	waitedFor   bool                 // WaitTask was called
 	pending     []*drivers.TaskEvent // events before that
 	deliveredBy time.Time            // of the last event
-	explained   chan struct{}        // made when the exit is noticed, closed when the driver has explained it
 	stopped     chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
 	exitMessage []string             // what was reported since then
 	exitSent    bool                 // by WaitTask
@@ -45,7 +47,10 @@ type savedHandle struct {
 }
 
 func newHandle(cfg *drivers.TaskConfig) *handle {
-	return &handle{config: &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir}}
+	return &handle{
+		config:    &drivers.TaskConfig{ID: cfg.ID, Name: cfg.Name, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir},
+		explained: make(chan struct{}),
+	}
 }
 
 func loadHandle(th *drivers.TaskHandle) (*handle, []byte, error) {

@@ -26,27 +26,8 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var devices []task.Device
-	for _, d := range cfg.Devices {
-		devices = append(devices, deviceOf(d))
-	}
-	passed := devices
-	for _, d := range recalledDevices {
-		if d := deviceOf(d); !slices.ContainsFunc(passed, func(p task.Device) bool { return p.TaskPath == d.TaskPath }) {
-			devices = append(devices, d)
-		}
-	}
-	var mounts []task.Mount
-	for _, m := range cfg.Mounts {
-		mounts = append(mounts, mountOf(m))
-	}
-	passedMounts := mounts
-	for _, m := range recalledMounts {
-		if m := mountOf(m); !slices.ContainsFunc(passedMounts, func(p task.Mount) bool { return p.Target == m.Target }) {
-			mounts = append(mounts, m)
-		}
-	}
-	devices, mounts = unique(devices), unique(mounts)
+	devices := merged(deviceOf, func(d task.Device) string { return d.TaskPath }, cfg.Devices, recalledDevices)
+	mounts := merged(mountOf, func(m task.Mount) string { return m.Target }, cfg.Mounts, recalledMounts)
 	for i, d := range devices {
 		for _, other := range devices[:i] {
 			if d.TaskPath == other.TaskPath {
@@ -67,16 +48,24 @@ func mountOf(m *drivers.MountConfig) task.Mount {
 	return task.Mount{Source: m.HostPath, Target: cmp.Or(m.TaskPath, m.HostPath), ReadOnly: m.Readonly}
 }
 
-// unique drops duplicates: several devices may each come with the mount that all of
-// them need.
-func unique[T comparable](list []T) []T {
-	var kept []T
-	for _, v := range list {
-		if !slices.Contains(kept, v) {
-			kept = append(kept, v)
+// merged is what Nomad passed, and what was recalled for places in the task where nothing
+// of that is. Duplicates are dropped: several devices may each come with the mount that
+// all of them need.
+func merged[N any, T comparable](convert func(N) T, place func(T) string, passed, recalled []N) (all []T) {
+	taken := map[string]bool{}
+	for _, n := range passed {
+		v := convert(n)
+		taken[place(v)] = true
+		if !slices.Contains(all, v) {
+			all = append(all, v)
 		}
 	}
-	return kept
+	for _, n := range recalled {
+		if v := convert(n); !taken[place(v)] && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // canMount reports whether a task can have mounts of its own. Capabilities, a user

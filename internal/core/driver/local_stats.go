@@ -43,24 +43,44 @@ func (l *local) topology() cpustats.Compute {
 	return l.compute
 }
 
-// sampler turns the kernel's counters into Nomad's percentages, which need two
-// samples.
+// sampler measures a task.
 type sampler struct {
-	compute             cpustats.Compute
-	total, user, system *cpustats.Tracker
-	pids                map[int]*pidSampler
+	compute cpustats.Compute
+	cpu     cpuTracker
+	pids    map[int]*pidSampler
 }
 
 type pidSampler struct {
-	start               uint64
-	total, user, system *cpustats.Tracker
+	start uint64
+	cpu   cpuTracker
 }
 
 func newSampler(c cpustats.Compute) *sampler {
-	return &sampler{
-		compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c),
-		pids: map[int]*pidSampler{},
+	return &sampler{compute: c, cpu: newCPUTracker(c), pids: map[int]*pidSampler{}}
+}
+
+// cpuTracker turns the kernel's counters into Nomad's percentages, which need two samples.
+type cpuTracker struct {
+	compute             cpustats.Compute
+	total, user, system *cpustats.Tracker
+}
+
+func newCPUTracker(c cpustats.Compute) cpuTracker {
+	return cpuTracker{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
+}
+
+// measure takes nanoseconds. Without a topology there are no ticks, which are the share
+// of the machine's MHz.
+func (t cpuTracker) measure(total, user, system cgroup.Value) *drivers.CpuStats {
+	cpu := &drivers.CpuStats{Percent: t.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
+	if t.compute.NumCores > 0 {
+		cpu.TotalTicks = t.total.TicksConsumed(cpu.Percent)
 	}
+	if user.Known && system.Known {
+		cpu.UserMode, cpu.SystemMode = t.user.Percent(float64(user.N)), t.system.Percent(float64(system.N))
+		cpu.Measured = append(cpu.Measured, "User Mode", "System Mode")
+	}
+	return cpu
 }
 
 // clockTick is USER_HZ, in which /proc counts; Linux has had 100 on every
@@ -73,28 +93,19 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 		return nil, err
 	}
 	pids, sum := s.perPID(group, main)
-	cpu, mem := &drivers.CpuStats{}, &drivers.MemoryStats{}
+	if !stats.CPUTotal.Known { // no cgroup: the sum of what runs now
+		stats.CPUTotal = known(sum.cpuUser + sum.cpuSystem)
+		stats.CPUUser, stats.CPUSystem = known(sum.cpuUser), known(sum.cpuSystem)
+	}
+	if !stats.RSS.Known {
+		stats.RSS = known(sum.rss)
+	}
+	cpu, mem := s.cpu.measure(stats.CPUTotal, stats.CPUUser, stats.CPUSystem), &drivers.MemoryStats{}
 	measure := func(v cgroup.Value, field *uint64, names *[]string, name string) {
 		if v.Known {
 			*field = v.N
 			*names = append(*names, name)
 		}
-	}
-	if !stats.CPUTotal.Known { // no cgroup: the sum of what runs now
-		stats.CPUTotal = cgroup.Value{N: sum.cpuUser + sum.cpuSystem, Known: true}
-		stats.CPUUser = cgroup.Value{N: sum.cpuUser, Known: true}
-		stats.CPUSystem = cgroup.Value{N: sum.cpuSystem, Known: true}
-	}
-	if !stats.RSS.Known {
-		stats.RSS = cgroup.Value{N: sum.rss, Known: true}
-	}
-	cpu.Percent = s.total.Percent(float64(stats.CPUTotal.N))
-	cpu.TotalTicks = ticks(s.total, cpu.Percent, s.compute)
-	cpu.Measured = append(cpu.Measured, "Percent", "Total Ticks")
-	if stats.CPUUser.Known && stats.CPUSystem.Known {
-		cpu.UserMode = s.user.Percent(float64(stats.CPUUser.N))
-		cpu.SystemMode = s.system.Percent(float64(stats.CPUSystem.N))
-		cpu.Measured = append(cpu.Measured, "User Mode", "System Mode")
 	}
 	measure(stats.ThrottledPeriods, &cpu.ThrottledPeriods, &cpu.Measured, "Throttled Periods")
 	measure(stats.ThrottledTime, &cpu.ThrottledTime, &cpu.Measured, "Throttled Time")
@@ -110,13 +121,7 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 	}, nil
 }
 
-// ticks is the share of the machine's MHz; without a topology there is none.
-func ticks(t *cpustats.Tracker, percent float64, c cpustats.Compute) float64 {
-	if c.NumCores == 0 {
-		return 0
-	}
-	return t.TicksConsumed(percent)
-}
+func known(n uint64) cgroup.Value { return cgroup.Value{N: n, Known: true} }
 
 type usage struct{ cpuUser, cpuSystem, rss uint64 } // ns, ns, bytes
 
@@ -128,9 +133,7 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 		seen[st.PID] = true
 		p := s.pids[st.PID]
 		if p == nil || p.start != st.Start {
-			p = &pidSampler{
-				start: st.Start, total: cpustats.New(s.compute), user: cpustats.New(s.compute), system: cpustats.New(s.compute),
-			}
+			p = &pidSampler{start: st.Start, cpu: newCPUTracker(s.compute)}
 			s.pids[st.PID] = p
 		}
 		u := usage{
@@ -141,13 +144,8 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 		sum.cpuUser += u.cpuUser
 		sum.cpuSystem += u.cpuSystem
 		sum.rss += u.rss
-		percent := p.total.Percent(float64(u.cpuUser + u.cpuSystem))
 		out[strconv.Itoa(st.PID)] = &drivers.ResourceUsage{
-			CpuStats: &drivers.CpuStats{
-				Percent: percent, TotalTicks: ticks(p.total, percent, s.compute),
-				UserMode: p.user.Percent(float64(u.cpuUser)), SystemMode: p.system.Percent(float64(u.cpuSystem)),
-				Measured: []string{"Percent", "Total Ticks", "User Mode", "System Mode"},
-			},
+			CpuStats:    p.cpu.measure(known(u.cpuUser+u.cpuSystem), known(u.cpuUser), known(u.cpuSystem)),
 			MemoryStats: &drivers.MemoryStats{RSS: u.rss, Measured: []string{"RSS"}},
 		}
 	}
