@@ -4,6 +4,7 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -136,26 +137,26 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	// the step doubles, so that no number of planted names keeps this busy
 	for step, try := int64(1), 0; try < 48; try++ {
 		path := fileName(name, index)
-		fd, err = openFile(dir, path)
-		if err == nil {
+		if fd, err = openFile(dir, path); err == nil {
 			return fd, index, nil
 		}
-		switch err {
-		case errMakeWay:
+		if err == errMakeWay {
 			if err = unix.Unlinkat(dir, path, 0); err == nil || err == unix.ENOENT {
 				continue
 			}
+			err = errSkip
+		}
+		switch err {
 		case errSkip:
+			index += step
+			step *= 2
+			continue
 		case unix.EEXIST, unix.ENOENT, unix.ELOOP, unix.ENXIO: // it was replaced since the stat
 			if exists(dir) {
 				continue
 			}
-			return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
-		default:
-			return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
 		}
-		index += step
-		step *= 2
+		return -1, 0, fmt.Errorf("failed to open log file: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}
 	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
 }
@@ -166,14 +167,10 @@ func exists(dir int) bool {
 	return unix.Fstat(dir, &st) == nil && st.Nlink > 0
 }
 
-const (
-	errMakeWay = sentinel("not a file")
-	errSkip    = sentinel("not a log file")
+var (
+	errMakeWay = errors.New("not a file")
+	errSkip    = errors.New("not a log file")
 )
-
-type sentinel string
-
-func (s sentinel) Error() string { return string(s) }
 
 // openFile opens one file, not O_APPEND, which splice(2) refuses.
 func openFile(dir int, path string) (int, error) {
