@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -43,10 +44,6 @@ type Config struct {
 	// Build says which binary this is. A collector of another build is replaced.
 	Build string
 
-	// Running returns the tasks whose output is to be collected: a collector that
-	// takes another's place gets them.
-	Running func() []Spec
-
 	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
@@ -67,6 +64,7 @@ type Client struct {
 	wire *wire.Client[reply]
 
 	mu    sync.Mutex
+	specs map[string]Spec // the tasks whose output is collected
 	had   []string        // the tasks that the collector had when it was connected
 	fresh bool            // it was started for this connection
 	hangs map[string]bool // the tasks at which the collector reports hanging
@@ -77,7 +75,7 @@ type connection = wire.Conn[reply]
 
 // NewClient returns a client; nothing runs before its first call.
 func NewClient(cfg Config) *Client {
-	c := &Client{cfg: cfg, hangs: map[string]bool{}}
+	c := &Client{cfg: cfg, specs: map[string]Spec{}, hangs: map[string]bool{}}
 	c.wire = &wire.Client[reply]{
 		Dial: c.dial, Event: c.received, Needed: c.needed, Log: cfg.Log,
 		WriteTime: answerTime, // for a collector that does not read
@@ -94,12 +92,24 @@ func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
 	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec, New: true}, files...)
+	if err == nil {
+		c.Keep(spec)
+	}
 	return r.Files, r.Body.From, err
+}
+
+// Keep makes a task known whose output is collected: a collector that takes another's place
+// gets it. It starts none.
+func (c *Client) Keep(spec Spec) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.specs[spec.ID] = spec
 }
 
 // Resume makes sure that the output of a task that was started earlier is collected.
 // It reports whether it was all the time, so that nothing can be missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
+	c.Keep(spec)
 	if _, err := c.wire.Connect(ctx); err != nil {
 		return false, err
 	}
@@ -123,6 +133,9 @@ func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 // Close ends the collection of a task's output. What waits for a file system is
 // moved in the background when that answers. Nothing is started for it.
 func (c *Client) Close(ctx context.Context, id string) error {
+	c.mu.Lock()
+	delete(c.specs, id)
+	c.mu.Unlock()
 	for try := 0; ; try++ {
 		p := c.find()
 		if p == nil {
@@ -141,6 +154,13 @@ func (c *Client) Close(ctx context.Context, id string) error {
 
 // Rename gives a task another id.
 func (c *Client) Rename(ctx context.Context, id, to string) error {
+	c.mu.Lock()
+	if spec, ok := c.specs[id]; ok {
+		delete(c.specs, id)
+		spec.ID = to
+		c.specs[to] = spec
+	}
+	c.mu.Unlock()
 	_, err := c.repeat(ctx, &request{Op: opRename, ID: id, To: to})
 	return err
 }
@@ -321,7 +341,9 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	if old != nil {
 		defer unix.Close(old.pidfd)
 	}
-	specs := c.cfg.Running()
+	c.mu.Lock()
+	specs := slices.Collect(maps.Values(c.specs))
+	c.mu.Unlock()
 	release := sync.OnceFunc(c.hold(specs))
 	defer release()
 	conn, id, err := c.start()
@@ -389,8 +411,8 @@ func (c *Client) hold(specs []Spec) (release func()) {
 			continue
 		}
 		opening.Go(func() {
-			for _, path := range spec.FIFOs {
-				if fd, err := logs.OpenReadEnd(path); err == nil {
+			for _, name := range Streams {
+				if fd, err := logs.OpenReadEnd(c.cfg.Store.FIFO(spec.ID, name)); err == nil {
 					fds <- fd
 				}
 			}
@@ -452,28 +474,28 @@ func (p *process) hangs() bool {
 }
 
 // start forks a collector.
-func (c *Client) start() (*connection, task.Identity, error) {
-	var none task.Identity
+func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, none, err
+		return nil, id, err
 	}
 	mine, its := os.NewFile(uintptr(pair[0]), "collector"), os.NewFile(uintptr(pair[1]), "supervisor")
 	defer its.Close()
 	nc, err := net.FileConn(mine)
 	mine.Close()
 	if err != nil {
-		return nil, none, err
+		return nil, id, err
 	}
-	o, err := json.Marshal(options{Dir: c.cfg.Store.Dir, Build: c.cfg.Build})
-	if err != nil {
-		nc.Close()
-		return nil, none, err
-	}
+	t := wire.New(nc.(*net.UnixConn))
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
 	// its garbage is little, and the memory that waits for it counts for each plugin
-	cmd.Env = []string{optionsVar + "=" + string(o), "GOGC=10"}
+	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{its}
@@ -481,20 +503,17 @@ func (c *Client) start() (*connection, task.Identity, error) {
 	c.cfg.Forks.Lock()
 	defer c.cfg.Forks.Unlock()
 	if err := cmd.Start(); err != nil {
-		nc.Close()
-		return nil, none, err
+		return nil, id, err
 	}
 	pid := cmd.Process.Pid
 	c.cfg.OnStart(pid)
-	id, err := task.Identify(pid)
+	id, err = task.Identify(pid)
 	go func() {
 		_ = cmd.Wait()
 		c.cfg.OnEnd(pid)
 	}()
-	t := wire.New(nc.(*net.UnixConn))
 	if err != nil {
-		t.Close()
-		return nil, none, err
+		return nil, id, err
 	}
 	return c.wire.Open(t), id, nil
 }
@@ -514,7 +533,6 @@ func (c *Client) received(r reply) {
 // needed reports whether there is something to collect.
 func (c *Client) needed() bool {
 	c.mu.Lock()
-	over := c.over
-	c.mu.Unlock()
-	return !over && len(c.cfg.Running()) > 0
+	defer c.mu.Unlock()
+	return !c.over && len(c.specs) > 0
 }

@@ -4,7 +4,6 @@
 package collector
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,20 +24,15 @@ import (
 // Role is the argument that makes the supervisor's binary a collector.
 const Role = "collect"
 
-// optionsVar is the environment variable that holds a collector's options. The
-// arguments are left to what a reader of ps wants to know.
-const optionsVar = "OUTRIDER_COLLECTOR"
+// buildVar is the environment variable that says which build a collector is. The
+// arguments are left to what a reader of ps wants to know: the store's directory.
+const buildVar = "OUTRIDER_COLLECTOR"
 
 // socketFD is where a new collector finds the connection to the supervisor that started it.
 const socketFD = 3
 
 // linger is how long a collector without a supervisor stays once all writers are gone.
 const linger = 10 * time.Second
-
-type options struct {
-	Dir   string `json:"dir"`
-	Build string `json:"build"`
-}
 
 // server is the collector's whole state.
 type server struct {
@@ -66,13 +60,8 @@ func Main() {
 	// signals to the process group of the agent must not end it
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 	debug.SetMaxThreads(1 << 20) // one for each task whose files hang
-	var o options
-	if err := json.Unmarshal([]byte(os.Getenv(optionsVar)), &o); err != nil {
-		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
-		os.Exit(2)
-	}
-	s := &server{store: task.Store{Dir: o.Dir}, build: o.Build, outputs: map[string]*output{}, alone: time.Now(),
-		wake: make(chan struct{}, 1)}
+	s := &server{store: task.Store{Dir: os.Args[2]}, build: os.Getenv(buildVar), outputs: map[string]*output{},
+		alone: time.Now(), wake: make(chan struct{}, 1)}
 	conn, err := firstTransport()
 	if err == nil {
 		s.loop, err = newLoop(s)
@@ -219,7 +208,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 		}
 		s.mu.Unlock()
 	case opTake:
-		ends, r.From, r.Had, err = s.take(req, files)
+		ends, err = s.take(req, files, r)
 	case opGo:
 		err = s.start()
 	case opDrain:
@@ -244,43 +233,45 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 	return r, ends
 }
 
-// take begins to collect the output of a task. What can't be opened fails a task
-// that is being started; one that runs goes on, with an event.
-func (s *server) take(
-	req *request, files []*os.File,
-) (ends []*os.File, from task.LogPlace, had bool, err error) {
+// take begins to collect the output of a task, and returns what a new one needs. What can't
+// be opened fails a task that is being started; one that runs goes on, with an event.
+func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
-		return nil, from, false, errors.New("take needs a task")
+		return nil, errors.New("take needs a task")
 	}
-	o := &output{spec: *req.Spec, opened: make(chan struct{})}
+	o := &output{store: s.store, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
 	// of a start that a killed supervisor did not get to the end
-	if known != nil && req.New && known.spec.Inodes != o.spec.Inodes {
+	if known != nil && req.New && known.spec.Output.FIFOs != o.spec.Output.FIFOs {
 		s.mu.Unlock()
 		s.close(o.spec.ID)
 		s.mu.Lock()
 		known = s.outputs[o.spec.ID]
 	}
-	if known == nil {
+	if r.Had = known != nil; !r.Had {
 		s.outputs[o.spec.ID] = o
 	}
 	s.mu.Unlock()
-	if known != nil && req.New { // asked again, over another connection
-		<-known.opened
-		ends, err := known.reopenEnds()
-		return ends, known.from, true, errors.Join(known.err, err)
+	switch {
+	case !r.Had:
+		o.mayHang("", s, func() { _ = o.open(files, req.New) })
+	case req.New: // asked again, over another connection
+		o = known
+		<-o.opened
+	default:
+		return nil, nil
 	}
-	if known != nil {
-		return nil, from, true, nil
+	r.From, err = o.from, o.err
+	if err == nil && req.New {
+		o.mayHang("", s, func() { ends, err = o.nomadFIFOs() })
 	}
-	o.mayHang("", s, func() { ends, err = o.open(files, req.New) })
-	if err != nil && req.New {
+	switch {
+	case err != nil && req.New:
 		wire.CloseAll(ends)
 		s.close(o.spec.ID)
-		return nil, from, false, err
-	}
-	if err != nil {
+		return nil, err
+	case err != nil:
 		s.events(o, []string{err.Error()})
 	}
 	s.mu.Lock()
@@ -289,7 +280,7 @@ func (s *server) take(
 	if moving {
 		o.watch(s.loop)
 	}
-	return ends, o.from, false, nil
+	return ends, nil
 }
 
 // start begins to move output: from here on a supervisor finds this collector by

@@ -15,7 +15,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/task"
-	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // drainTime bounds how long the end of a task waits for its last output to be
@@ -26,6 +25,8 @@ const drainTime = 2 * time.Second
 // output is that of one task. Its methods may take as long as a file system does,
 // unless they say otherwise.
 type output struct {
+	store task.Store
+
 	mu    sync.Mutex // of spec.ID, which may change, and of hangs
 	spec  Spec
 	hangs int // how many threads hang at it
@@ -104,16 +105,17 @@ func (o *output) id() string {
 	return o.spec.ID
 }
 
+func (o *output) fifo(i int) string { return o.store.FIFO(o.id(), Streams[i]) }
+
 func (o *output) rename(to string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spec.ID = to
 }
 
-// open opens what the output needs. For CollectorNomad and a new task it returns
-// the task's ends of the FIFOs, which are the caller's to close. What is open when
-// there is an error stays so: a stream whose file can't be made yet tries again.
-func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error) {
+// open opens what the output needs. What is open when there is an error stays so: a stream
+// whose file can't be made yet tries again.
+func (o *output) open(files []*os.File, isNew bool) (err error) {
 	defer func() {
 		o.err = err
 		close(o.opened)
@@ -122,52 +124,32 @@ func (o *output) open(files []*os.File, isNew bool) (ends []*os.File, err error)
 		index, size := logs.End(o.spec.Output.AllocDir, o.spec.Task+".stderr")
 		o.from = task.LogPlace{File: int(index), Offset: size}
 	}
+	if o.spec.Output.Collector == task.CollectorNomad {
+		o.held, err = o.nomadFIFOs()
+		return err
+	}
 	for i := range Streams {
-		var e error
-		if o.spec.Output.Collector == task.CollectorNomad {
-			var end *os.File
-			if end, e = o.hold(i, isNew); end != nil {
-				ends = append(ends, end)
-			}
-		} else {
-			e = o.openStream(i, files)
-		}
-		if err = errors.Join(err, e); err != nil && isNew {
+		if err = errors.Join(err, o.openStream(i, files)); err != nil && isNew {
 			break
 		}
 	}
-	return ends, err
+	return err
 }
 
-// hold keeps a FIFO of Nomad's logmon open for as long as the task lives, so that
-// its output waits there while no logmon does.
-func (o *output) hold(i int, isNew bool) (end *os.File, err error) {
-	path := [2]string{o.spec.Output.Stdout, o.spec.Output.Stderr}[i]
-	f, err := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
-	if err != nil {
-		return nil, err
-	}
-	o.held = append(o.held, f)
-	if !isNew {
-		return nil, nil
-	}
-	return logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
-}
-
-// reopenEnds returns the task's ends of Nomad's FIFOs once more.
-func (o *output) reopenEnds() (ends []*os.File, err error) {
+// nomadFIFOs opens the FIFOs of Nomad's logmon, if there are any. The collector holds them
+// for as long as the task lives, so that its output waits there while no logmon does. The
+// task gets its own.
+func (o *output) nomadFIFOs() (ends []*os.File, err error) {
 	if o.spec.Output.Collector != task.CollectorNomad {
 		return nil, nil
 	}
 	for _, path := range []string{o.spec.Output.Stdout, o.spec.Output.Stderr} {
-		end, err := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
-		if err != nil {
-			wire.CloseAll(ends)
-			return nil, err
+		end, e := logs.OpenNomadFIFO(path, o.spec.UID, o.spec.GID)
+		if err = errors.Join(err, e); e == nil {
+			ends = append(ends, end)
 		}
-		ends = append(ends, end)
 	}
-	return ends, nil
+	return ends, err
 }
 
 // openStream opens this process's end of a FIFO, and the log file.
@@ -176,7 +158,7 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 	if i < len(files) {
 		fd, err = unix.FcntlInt(files[i].Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	} else {
-		fd, err = logs.OpenReadEnd(o.spec.FIFOs[i])
+		fd, err = logs.OpenReadEnd(o.fifo(i))
 		if errors.Is(err, fs.ErrNotExist) {
 			fd, err = o.readEndOfTask(i, err)
 		}
@@ -211,7 +193,7 @@ func (o *output) readEndOfTask(i int, notFound error) (int, error) {
 		return -1, notFound
 	}
 	defer unix.Close(fd)
-	if at, err := task.InodeOf(fd); err != nil || at != o.spec.Inodes[i] || at == (task.Inode{}) {
+	if at, err := task.InodeOf(fd); err != nil || at != o.spec.Output.FIFOs[i] || at == (task.Inode{}) {
 		return -1, notFound
 	}
 	return logs.OpenReadEnd(fmt.Sprintf("/proc/self/fd/%d", fd)) // a description of our own
@@ -326,9 +308,7 @@ func (o *output) atEnd() bool {
 
 // removeFIFOs is for an output that is at its end.
 func (o *output) removeFIFOs() {
-	for _, path := range o.spec.FIFOs {
-		if path != "" {
-			_ = os.Remove(path)
-		}
+	for i := range Streams {
+		_ = os.Remove(o.fifo(i))
 	}
 }

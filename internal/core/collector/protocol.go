@@ -14,6 +14,8 @@
 package collector
 
 import (
+	"os"
+
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -23,16 +25,22 @@ type Spec struct {
 	Task   string      `json:"task"` // its name, which that of its files begins with
 	Output task.Output `json:"output"`
 
-	// FIFOs are the paths of the task's stdout and stderr, for CollectorDriver. A new
-	// task's read ends come with the request. Those of one that runs are opened, or,
-	// where their names are gone, found at its process.
-	FIFOs    [2]string     `json:"fifos,omitempty"`
-	Inodes   [2]task.Inode `json:"inodes,omitzero"`
+	// Identity is that of a task that runs. Its FIFOs are found at its process if their
+	// names are gone.
 	Identity task.Identity `json:"identity,omitzero"`
 
 	// UID and GID are the task's, for the FIFOs of CollectorNomad; -1 is this process's own.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
+}
+
+// SpecOf returns what a collector needs to know of a task.
+func SpecOf(st *task.State) Spec {
+	spec := Spec{ID: st.ID, Task: st.Task, Output: st.Output, Identity: st.Identity, UID: -1, GID: -1}
+	if u := st.Command.User; u != nil && os.Geteuid() == 0 {
+		spec.UID, spec.GID = int(u.UID), int(u.GID)
+	}
+	return spec
 }
 
 // request and reply are the bodies of messages; see package wire for what is around them.

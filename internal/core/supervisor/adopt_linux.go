@@ -68,9 +68,8 @@ type adoption struct {
 }
 
 func newAdoption(st *task.State) adoption {
-	p := newProcess(st.ID)
+	p := newTask(st)
 	p.adopting = true
-	p.run = runOf(st)
 	p.identity, p.group, p.oomKills, p.mark = st.Identity, st.Group, st.OOMKills, st.Mark
 	return adoption{p, st}
 }
@@ -137,9 +136,10 @@ func (s *server) takeOver(a adoption) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p.exit, p.adopting = e, false
-		p.output.spec = s.specOf(st) // a collector may have the rest of its output yet
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
-		p.closed = err != nil || st.Output.Collector != task.CollectorDriver
+		if err == nil && p.output.collected() { // a collector may have the rest of its output yet
+			s.collector.Keep(collector.SpecOf(st))
+		}
 		close(p.output.opened)
 		close(p.done)
 		return true
@@ -147,9 +147,6 @@ func (s *server) takeOver(a adoption) bool {
 	fd, _ := st.Identity.Open() // -1 if it is gone
 	if st.Identity.PID == 0 || neverRan(s.store.Record(st.ID), fd) {
 		unix.Close(fd)
-		s.mu.Lock()
-		p.output.spec, p.closed = s.specOf(st), true // a collector may have it
-		s.mu.Unlock()
 		close(p.output.opened)
 		finish := begun
 		begun = func() {}
@@ -217,24 +214,15 @@ func runs(id task.Identity) bool {
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called when a pidfd reports that the process is dead.
+// processEnded is called when a pidfd reports that the process is dead. It finds out how it
+// ended, which may take a while: if it is not our child, a debugger has it, or its orphans
+// are to be killed.
 func (s *server) processEnded(p *process) {
-	if p.child && p.group.Mode != cgroup.None {
-		if e := peek(p.identity.PID); e != nil {
-			s.finish(p, e)
-			return
-		}
-	}
-	s.conclude(p)
-}
-
-// conclude finds out how a dead process ended, where that may take a while: it is
-// not our child, a debugger has it, its orphans are to be killed, or Nomad's
-// logmon is to read the rest.
-func (s *server) conclude(p *process) {
 	var e *task.Exit
 	if p.child {
-		for end := time.Now().Add(100 * time.Millisecond); e == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		e = peek(p.identity.PID)
+		for end := time.Now().Add(100 * time.Millisecond); e == nil && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
 			e = peek(p.identity.PID)
 		}
 	}

@@ -106,13 +106,8 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 		for _, as := range disguises {
 			for _, ends := range []bool{false, true} {
 				h := newHost(t, cgroups)
-				first := h.plugin()
 				file := filepath.Join(h.dir, "go")
-				st := first.launch(h.disguised(as, file))
-				h.waitOutput(st, "first")
-				pid := h.supervisor()
-				first.kill() // before: it would start another supervisor
-				h.kill(pid, unix.SIGKILL)
+				st := h.orphaned(h.disguised(as, file))
 				if ends {
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
@@ -124,10 +119,7 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 					t.Errorf("%s: status %+v", as, stat)
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
-				e := h.wait(c, st.ID)
-				must.Eq(t, 7, e.Code, must.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
-				must.Eq(t, 0, e.Signal, must.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
-				test.False(t, e.Lost, test.Sprintf("%s, it ends meanwhile: %v: exit %+v", as, ends, e))
+				h.ends(c, st.ID, task.Exit{Code: 7}, as, ends)
 				h.destroy(c, st.ID)
 				reapOrphans()
 			}
@@ -151,8 +143,7 @@ func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	h.kill(pid, unix.SIGKILL)
 	c := h.client()
 	other := h.launch(c, h.shell("exit 3"))
-	e := h.wait(c, other.ID)
-	test.Eq(t, 3, e.Code, test.Sprintf("another task: exit %+v", e))
+	h.ends(c, other.ID, task.Exit{Code: 3}, "another task")
 	h.destroy(c, other.ID)
 	for _, st := range tasks {
 		stat, err := c.Adopt(ctx(t), st)
@@ -161,8 +152,7 @@ func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	}
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, st := range tasks {
-		e := h.wait(c, st.ID)
-		test.Eq(t, 7, e.Code, test.Sprintf("exit %+v", e))
+		h.ends(c, st.ID, task.Exit{Code: 7})
 		h.destroy(c, st.ID)
 	}
 	reapOrphans()
@@ -175,21 +165,15 @@ func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
 		"truncated": func(path string) error { return os.Truncate(path, 0) },
 	} {
 		h := newHost(t, withCgroup)
-		first := h.plugin()
 		file := filepath.Join(h.dir, "go")
-		st := first.launch(h.shell(waits(file, "exit 7")))
-		h.waitOutput(st, "first")
-		pid := h.supervisor()
-		first.kill()
-		h.kill(pid, unix.SIGKILL)
+		st := h.orphaned(h.shell(waits(file, "exit 7")))
 		must.NoError(t, damage(h.store.Record(st.ID)))
 		c := h.client()
 		stat, err := c.Adopt(ctx(t), st)
 		must.NoError(t, err, must.Sprintf("%s: status %+v", name, stat))
 		test.True(t, stat.Running, test.Sprintf("%s: status %+v", name, stat))
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
-		e := h.wait(c, st.ID)
-		test.Eq(t, 7, e.Code, test.Sprintf("%s: exit %+v", name, e))
+		h.ends(c, st.ID, task.Exit{Code: 7}, name)
 		h.destroy(c, st.ID)
 		reapOrphans()
 	}
@@ -239,9 +223,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
 			outcomes["killed"]++
-			e := h.wait(c, st.ID)
-			must.Eq(t, int(unix.SIGKILL), e.Signal, must.Sprintf("kill %d: exit %+v", i, e))
-			test.False(t, e.Lost, test.Sprintf("kill %d: exit %+v", i, e))
+			h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)}, i)
 		default:
 			outcomes["runs"]++
 			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))

@@ -120,21 +120,21 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	h := c.hold(st) // before the launch: the exit may arrive before the reply
 	// it may be repeated: the supervisor starts an id once
 	r, err := c.call(ctx, &request{Op: opLaunch, State: st})
-	if err == nil && r.State == nil {
+	if err == nil && (r.Stat == nil || r.Stat.State == nil) {
 		err = fmt.Errorf("supervisor returned no state of task %s", st.ID)
 	}
 	if err != nil {
 		c.Forget(st.ID)
 		return nil, err
 	}
-	if r.Stat != nil && r.Stat.Exit != nil {
+	if r.Stat.Exit != nil {
 		c.ended(st.ID, r.Stat.Exit)
 	}
 	c.mu.Lock()
-	h.state = r.State
+	h.state = r.Stat.State
 	h.open()
 	c.mu.Unlock()
-	return r.State, nil
+	return r.Stat.State, nil
 }
 
 // Adopt makes the supervisor know a task that an earlier plugin started, from the

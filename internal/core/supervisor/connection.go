@@ -61,7 +61,7 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 // supervisor is not late. When there is no task left it hangs up, so that the supervisor
 // may end.
 func (c *Client) tend(conn *connection) {
-	const look = 100 * time.Millisecond
+	look := min(100*time.Millisecond, c.cfg.Idle/2)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	silent, received, used := 0, conn.Received(), time.Now()
@@ -237,7 +237,8 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 			continue // it was just ending
 		}
 		if old != nil {
-			c.logReplaced(old, r.Hello)
+			c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (pid %d, build %s); "+
+				"its tasks go on", old.PID, old.Build, r.Hello.PID, r.Hello.Build)
 		}
 		if c.upgraded || r.Hello.Build == buildID() {
 			c.upgraded = true
@@ -274,18 +275,4 @@ func (c *Client) upgradeSupervisor(ctx context.Context, conn *connection) error 
 		return nil
 	}
 	return err
-}
-
-// logReplaced logs the outcome of an upgrade: the supervisor that answers now has the same
-// pid and this plugin's build, or the old one ended, and another one was started.
-func (c *Client) logReplaced(old, now *hello) {
-	if now.PID == old.PID && now.Build == buildID() {
-		c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (build %s); its tasks "+
-			"go on",
-			old.PID, old.Build, now.Build)
-		return
-	}
-	c.cfg.Log("supervisor %d of another version (build %s) ended during its upgrade: another one was started (pid %d, "+
-		"build %s)",
-		old.PID, old.Build, now.PID, now.Build)
 }

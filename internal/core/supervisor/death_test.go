@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,10 +74,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				st := h.launch(c, h.shell(waits(file, want.then)))
 				h.waitOutput(st, "first")
 				scene(st, file)
-				got := h.wait(c, st.ID)
-				must.Eq(t, want.exit.Code, got.Code, must.Sprintf("%s, %s: got %+v", name, when, got))
-				must.Eq(t, want.exit.Signal, got.Signal, must.Sprintf("%s, %s: got %+v", name, when, got))
-				test.False(t, got.Lost, test.Sprintf("%s, %s: got %+v", name, when, got))
+				h.ends(c, st.ID, want.exit, name, when)
 				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("%s, %s: output", name, when))
 				n := len(h.told(st.ID))
 				test.Eq(t, 1, n, test.Sprintf("%s, %s: its exit was told %d times", name, when, n))
@@ -113,8 +109,7 @@ func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	st := h.launch(c, h.shell(fmt.Sprintf(script, enough), func(st *task.State) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
 	}))
-	const kills = 20
-	for range kills {
+	for range 20 {
 		testsupport.Eventually(t, "a supervisor serves", func() bool {
 			pids := h.supervisors()
 			return len(pids) == 1 && c.SupervisorPID(ctx(t)) == pids[0]
@@ -123,18 +118,8 @@ func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	must.NoError(t, os.WriteFile(enough, nil, 0o600))
-	got := h.wait(c, st.ID)
-	must.Eq(t, 5, got.Code, must.Sprintf("exit is %+v", got))
-	test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
-	lines, err := strconv.Atoi(strings.TrimSpace(h.output(st, "stderr")))
-	must.NoError(t, err)
-	var want strings.Builder
-	for i := range lines {
-		fmt.Fprintf(&want, "line %d\n", i+1)
-	}
-	if got := h.output(st, "stdout"); got != want.String() {
-		t.Errorf("after %d kills the output has %d bytes, want %d", kills, len(got), want.Len())
-	}
+	h.ends(c, st.ID, task.Exit{Code: 5})
+	h.counted(st)
 	h.destroy(c, st.ID)
 }
 
@@ -173,9 +158,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 					t.Error("the supervisor was replaced")
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
-				got := h.wait(second, st.ID)
-				must.Eq(t, 7, got.Code, must.Sprintf("exit is %+v", got))
-				test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
+				h.ends(second, st.ID, task.Exit{Code: 7})
 				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprint("output"))
 				h.destroy(second, st.ID)
 			})
@@ -186,15 +169,9 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
-		first := h.plugin()
 		file := filepath.Join(h.dir, "go")
-		m := testsupport.Mark()
-		st := first.launch(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
-		h.waitOutput(st, "first")
-		pid := h.supervisor()
-		first.kill() // before: it would start another, which would see the exit
-		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
-		h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
+		m := mark()
+		st := h.orphaned(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.waitDead(st)
 		reapOrphans()
@@ -318,9 +295,7 @@ func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 				must.NoError(t, err, must.Sprintf("%s, supervisor dead: %v: status %+v", name, dead, stat))
 				must.True(t, stat.Running, must.Sprintf("%s, supervisor dead: %v: status %+v", name, dead, stat))
 				must.NoError(t, c.Signal(ctx(t), st.ID, unix.SIGTERM, task.KillAll))
-				got := h.wait(c, st.ID)
-				test.Eq(t, int(unix.SIGTERM), got.Signal,
-					test.Sprintf("%s, supervisor dead: %v: exit %+v", name, dead, got))
+				h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGTERM)}, name, dead)
 				h.destroy(c, st.ID)
 				test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprintf("%s: left behind", name))
 			}
@@ -338,9 +313,7 @@ func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	must.NoError(t, os.RemoveAll(h.store.Dir))
 	h.kill(h.supervisor(), unix.SIGKILL)
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	got := h.wait(c, st.ID)
-	must.Eq(t, 7, got.Code, must.Sprintf("exit is %+v", got))
-	test.False(t, got.Lost, test.Sprintf("exit is %+v", got))
+	h.ends(c, st.ID, task.Exit{Code: 7})
 	out := h.output(st, "stdout")
 	test.Eq(t, "first\nlast\n"+strings.Repeat("x", 200000), out, test.Sprintf("output has %d bytes", len(out)))
 	h.destroy(c, st.ID)

@@ -38,8 +38,7 @@ func TestSupervisor_IsOneForManyClients(t *testing.T) {
 				t.Errorf("client %d: %v", i, err)
 				return
 			}
-			e := h.wait(c, st.ID)
-			test.Eq(t, i, e.Code, test.Sprintf("client %d: exit %+v", i, e))
+			h.ends(c, st.ID, task.Exit{Code: i}, i)
 			pids[i] = c.SupervisorPID(ctx(t))
 		})
 	}
@@ -59,8 +58,7 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	for i := 0; i < 60 || len(seen) < 3 && time.Now().Before(end); i++ {
 		st := h.shell("exit 3")
 		h.launch(c, st)
-		e := h.wait(c, st.ID)
-		test.Eq(t, 3, e.Code, test.Sprintf("exit is %+v", e))
+		h.ends(c, st.ID, task.Exit{Code: 3})
 		seen[c.SupervisorPID(ctx(t))] = true
 		h.destroy(c, st.ID)
 		time.Sleep(time.Duration(i%12) * 2 * time.Millisecond)
@@ -99,8 +97,7 @@ func TestExit_RecordOutlivesTheSupervisor(t *testing.T) {
 	if stat.Exit == nil || stat.Exit.Code != 42 {
 		t.Errorf("status is %+v", stat)
 	}
-	e := h.wait(c, st.ID)
-	test.Eq(t, 42, e.Code, test.Sprintf("exit is %+v", e))
+	h.ends(c, st.ID, task.Exit{Code: 42})
 	h.destroy(c, st.ID)
 }
 
@@ -237,9 +234,8 @@ func TestOrphans_AreWaitedFor(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	time.Sleep(3 * time.Second)
 	freeze("THAWED")
-	e := h.wait(c, st.ID)
-	test.Eq(t, 4, e.Code, test.Sprintf("exit %+v", e))
-	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
+	h.ends(c, st.ID, task.Exit{Code: 4})
+	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
 	h.destroy(c, st.ID)
 	h.mu.Lock()
 	defer h.mu.Unlock()

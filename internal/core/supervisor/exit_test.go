@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,14 +48,6 @@ func kernel(t *testing.T, major, minor int) bool {
 
 func marks(t *testing.T) bool { return kernel(t, 5, 17) }
 
-func tracesAll(t *testing.T) bool {
-	t.Helper()
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	must.NoError(t, unix.Capget(&hdr, &caps[0]))
-	return caps[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
-}
-
 func always(p proof) func() proof { return func() proof { return p } }
 
 func never(t *testing.T) func() proof {
@@ -93,7 +84,7 @@ func TestProof_IsNeededToTrustProc(t *testing.T) {
 // The child that all depends on ends in two ways: what is proved is that the second one is told.
 func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 	test.NotEq(t, codeProcess, codeFirstThread, test.Sprint("the two can't be told apart"))
-	may := os.Geteuid() != 0 || tracesAll(t) // a container may have taken that from root
+	may := os.Geteuid() != 0 || tracesAll() // a container may have taken that from root
 	want := proof{done: true, proc: may, marks: may, pidfd: kernel(t, 6, 15)}
 	testsupport.Eventually(t, fmt.Sprintf("%+v is proved", want), func() bool {
 		// a child that got no processor proves less
@@ -147,34 +138,6 @@ func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 		test.Sprint("an exit code is believed that could not be read"))
 	test.True(t, (proof{proc: true}).believes(refused),
 		test.Sprint("on a kernel without the mark nothing is believed"))
-}
-
-// With the user's ids but not their group a process may not be traced.
-func TestProof_RefusesAProcessOfAnotherGroup(t *testing.T) {
-	testsupport.NeedRoot(t)
-	for name, row := range map[string]struct {
-		uid, gid uint32
-		may      bool
-	}{
-		"the same":      {strangerUID, strangerUID, true},
-		"another group": {strangerUID, 1, false},
-		"another user":  {1, strangerUID, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command("sleep", "1000")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: row.uid, Gid: row.gid}}
-			must.NoError(t, cmd.Start())
-			defer func() {
-				cmd.Process.Kill()
-				cmd.Wait()
-			}()
-			test.Eq(t, tracesAll(t), mayTrace(cmd.Process.Pid), test.Sprint("root may"))
-			testsupport.AsUser(t, strangerUID, func() error {
-				test.Eq(t, row.may, mayTrace(cmd.Process.Pid), test.Sprint("a user of the same name may"))
-				return nil
-			})
-		})
-	}
 }
 
 // Between a look at the pidfd and the news that the process is reaped the exit comes to be known.

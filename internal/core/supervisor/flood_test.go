@@ -79,8 +79,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 			} else {
 				must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL))
 			}
-			e := h.wait(c, st.ID)
-			test.Eq(t, int(unix.SIGKILL), e.Signal, test.Sprintf("%v: exit %+v", of, e))
+			h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)}, of)
 			t.Logf("%v: gone in %v", of, time.Since(begin))
 			if cgroups {
 				h.destroy(c, st.ID)
@@ -114,8 +113,7 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 				must.NoError(t, c.Kill(ctx(t), st.ID))
 			} else {
 				must.NoError(t, os.WriteFile(fifo, []byte("\n"), 0))
-				e := h.wait(c, st.ID)
-				test.Eq(t, 4, e.Code, test.Sprintf("exit %+v", e))
+				h.ends(c, st.ID, task.Exit{Code: 4})
 				h.destroy(c, st.ID)
 			}
 			t.Logf("%s: signalled in %v, gone in %v", how, signalled, time.Since(begin))
@@ -237,8 +235,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	}
 	for range 5 {
 		st := h.launch(c, h.shell("exit 4"))
-		e := h.wait(c, st.ID)
-		test.Eq(t, 4, e.Code, test.Sprintf("another task: exit %+v", e))
+		h.ends(c, st.ID, task.Exit{Code: 4}, "another task")
 		h.destroy(c, st.ID)
 	}
 	all.Wait()

@@ -21,6 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 var noLimits cgroup.Limits
@@ -73,10 +74,8 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 			}
 			for i := range 20 {
 				st := h.launch(c, h.shell(fmt.Sprint("echo hello; exit ", i)))
-				e := h.wait(c, st.ID)
-				must.Eq(t, i, e.Code, must.Sprintf("%s: another task: exit %+v", step, e))
-				test.Eq(t, "hello\n", h.output(st, "stdout"),
-					test.Sprintf("%s: another task: exit %+v", step, e))
+				h.ends(c, st.ID, task.Exit{Code: i}, step)
+				test.Eq(t, "hello\n", h.output(st, "stdout"), test.Sprintf("%s: another task's output", step))
 				h.destroy(c, st.ID)
 			}
 			select {
@@ -124,7 +123,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 	must.NoError(t, err)
 	defer deaf.Close()
-	ask, err := json.Marshal(&request{Op: opHello})
+	ask, err := json.Marshal(&wire.Message[request]{Seq: 1, Body: request{Op: opHello}})
 	must.NoError(t, err)
 	for range 100 {
 		if _, err := deaf.Write(bytes.Repeat(ask, 100)); err != nil {
@@ -134,9 +133,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	c := h.client()
 	for i := range 20 {
 		next := h.launch(c, h.shell(fmt.Sprint("exit ", i)))
-		e := h.wait(c, next.ID)
-		must.Eq(t, i, e.Code, must.Sprintf("exit %+v", e))
-		must.False(t, e.Lost, must.Sprintf("exit %+v", e))
+		h.ends(c, next.ID, task.Exit{Code: i})
 		h.destroy(c, next.ID)
 	}
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
@@ -169,10 +166,8 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 		}
 		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // now wait4 tells the tracer first
 		other := h.launch(c, h.shell("exit 3"))
-		e := h.wait(c, other.ID)
-		test.Eq(t, 3, e.Code, test.Sprintf("exit %+v", e))
-		e = h.wait(c, st.ID)
-		test.Eq(t, int(unix.SIGKILL), e.Signal, test.Sprintf("exit %+v", e))
+		h.ends(c, other.ID, task.Exit{Code: 3})
+		h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)})
 		close(release)
 		<-attached
 		h.destroy(c, other.ID)

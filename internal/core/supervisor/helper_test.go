@@ -27,6 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // The launcher changes the thread it runs on: the main one, whose id is the process's.
@@ -292,6 +293,25 @@ func (h *host) wait(c *Client, id string) *task.Exit {
 	}
 }
 
+// ends waits for the end of a task and checks how it ended; what is for the message.
+func (h *host) ends(c *Client, id string, want task.Exit, what ...any) {
+	h.t.Helper()
+	got := h.wait(c, id)
+	if got.Code != want.Code || got.Signal != want.Signal || got.Lost != want.Lost {
+		h.t.Errorf("%v: exit %+v, want %+v", what, got, want)
+	}
+}
+
+// orphaned starts a task, of which no supervisor and no plugin is left then.
+func (h *host) orphaned(st *task.State) *task.State {
+	h.t.Helper()
+	first := h.plugin()
+	st = first.launch(st)
+	h.waitOutput(st, "first")
+	h.unwatched(first)
+	return st
+}
+
 // told are the exits of a task that a client's owner was told.
 func (h *host) told(id string) []*task.Exit {
 	h.mu.Lock()
@@ -397,7 +417,7 @@ func (h *host) keep() bool {
 	}
 	h.t.Cleanup(func() { c.Close() })
 	must.NoError(h.t, c.SetDeadline(time.Now().Add(time.Minute)))
-	ask, err := json.Marshal(&request{Op: opHello})
+	ask, err := json.Marshal(&wire.Message[request]{Seq: 1, Body: request{Op: opHello}})
 	must.NoError(h.t, err)
 	if _, err := c.Write(ask); err != nil {
 		return false

@@ -29,16 +29,21 @@ const (
 // collection is the state of the collection of a task's output. It contains no file of the
 // allocation: only the collector touches those.
 type collection struct {
-	spec   *collector.Spec // nil if nothing is collected
-	opened chan struct{}   // closed when the collector has it, or failed to take it
-	err    error           // why it failed; set before opened is closed
-	from   task.LogPlace   // where stderr began; set before opened is closed
-	late   bool            // under mu: taken after the task had ended, so that some output may be missing
+	task.Output
+	opened chan struct{} // closed when the collector has it, or failed to take it
+	err    error         // why it failed; set before opened is closed
+	from   task.LogPlace // where stderr began; set before opened is closed
+	late   bool          // under mu: taken after the task had ended, so that some output may be missing
+}
+
+// collected reports whether the output is collected at all.
+func (c *collection) collected() bool {
+	return c.Collector == task.CollectorDriver || c.Collector == task.CollectorNomad
 }
 
 func newCollector(s *server) *collector.Client {
 	return collector.NewClient(collector.Config{
-		Store: s.store, Argv0: argv0, Build: s.build, Running: s.collected,
+		Store: s.store, Argv0: argv0, Build: s.build,
 		OnEvent: func(e collector.Event) { s.event(e.ID, "%s", e.Message) },
 		Forks:   &s.forks,
 		OnStart: func(pid int) {
@@ -51,38 +56,10 @@ func newCollector(s *server) *collector.Client {
 	})
 }
 
-// collected are the tasks whose output is collected. Of those that are being started
-// it has the ones that a collector has had; the starts of the others ask again.
-func (s *server) collected() (specs []collector.Spec) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.processes {
-		if p.output.spec != nil && !p.closed && (!p.starting || p.isOpened()) {
-			specs = append(specs, *p.output.spec)
-		}
-	}
-	return specs
-}
-
-func (p *process) isOpened() bool {
-	select {
-	case <-p.output.opened:
-		return p.output.err == nil
-	default:
-		return false
-	}
-}
-
-func (p *process) isCollected(s *server) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return p.output.spec != nil
-}
-
 // withOutput calls do once the collector has the output of a task, or failed to take it, if
 // the output is collected at all.
 func (s *server) withOutput(p *process, do func(ctx context.Context)) {
-	if !p.isCollected(s) {
+	if !p.output.collected() {
 		return
 	}
 	<-p.output.opened
@@ -91,38 +68,15 @@ func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	do(ctx)
 }
 
-func (s *server) specOf(st *task.State) *collector.Spec {
-	spec := &collector.Spec{
-		ID: st.ID, Task: st.Task, Output: st.Output, Inodes: st.Output.FIFOs, Identity: st.Identity, UID: -1, GID: -1,
-	}
-	if u := st.Command.User; u != nil && os.Geteuid() == 0 {
-		spec.UID, spec.GID = int(u.UID), int(u.GID)
-	}
-	if st.Output.Collector == task.CollectorDriver {
-		spec.FIFOs = s.fifos(st.ID)
-	}
-	return spec
-}
-
-func (s *server) fifos(id string) (paths [2]string) {
-	for i, name := range collector.Streams {
-		paths[i] = s.store.FIFO(id, name)
-	}
-	return paths
-}
-
 // openOutput makes a new task's standard streams, and lets the collector open the
 // other side meanwhile: output.opened says when it has. The caller closes the files,
 // which are the task's ends, when the task has them.
 func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err error) {
-	if st.Output.Collector != task.CollectorDriver && st.Output.Collector != task.CollectorNomad {
+	if !p.output.collected() {
 		close(p.output.opened)
 		return stdio, nil // /dev/null is what a nil file becomes
 	}
-	spec := s.specOf(st)
-	s.mu.Lock()
-	p.output.spec = spec
-	s.mu.Unlock()
+	spec := collector.SpecOf(st)
 	if st.Output.Collector == task.CollectorNomad {
 		ends, err := s.startCollection(p, spec)
 		copy(stdio[1:], ends)
@@ -131,14 +85,14 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 	var reads []*os.File
 	for i, name := range collector.Streams {
 		var read *os.File
-		if stdio[i+1], read, err = makeFIFO(spec, i); err != nil {
+		if stdio[i+1], read, err = s.makeFIFO(&spec, i); err != nil {
 			wire.CloseAll(reads)
 			close(p.output.opened)
 			return stdio, fmt.Errorf("failed to make the task's %s: %w", name, err)
 		}
 		reads = append(reads, read)
 	}
-	st.Output.FIFOs = spec.Inodes
+	st.Output, p.output.Output = spec.Output, spec.Output
 	go func() {
 		defer wire.CloseAll(reads)
 		_, _ = s.startCollection(p, spec, reads...)
@@ -147,8 +101,8 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 }
 
 // makeFIFO makes one and opens both of its ends.
-func makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
-	path := spec.FIFOs[i]
+func (s *server) makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
+	path := s.store.FIFO(spec.ID, collector.Streams[i])
 	if err := logs.MakeFIFO(path, spec.UID, spec.GID); err != nil {
 		return nil, nil, err
 	}
@@ -160,7 +114,7 @@ func makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
 		end.Close()
 		return nil, nil, err
 	}
-	spec.Inodes[i], err = task.InodeOf(fd)
+	spec.Output.FIFOs[i], err = task.InodeOf(fd)
 	if err != nil {
 		end.Close()
 		unix.Close(fd)
@@ -169,11 +123,11 @@ func makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
 	return end, os.NewFile(uintptr(fd), path), nil
 }
 
-func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.File) ([]*os.File, error) {
+func (s *server) startCollection(p *process, spec collector.Spec, reads ...*os.File) ([]*os.File, error) {
 	defer close(p.output.opened)
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	ends, from, err := s.collector.Start(ctx, *spec, reads...)
+	ends, from, err := s.collector.Start(ctx, spec, reads...)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("log directory does not answer: its file system hangs")
 	}
@@ -188,20 +142,18 @@ func (s *server) startCollection(p *process, spec *collector.Spec, reads ...*os.
 // resumeOutput makes sure that the output of a task of an earlier supervisor is
 // collected. Errors become events: they do not end a task that runs.
 func (s *server) resumeOutput(p *process, st *task.State) {
-	if st.Output.Collector != task.CollectorDriver && st.Output.Collector != task.CollectorNomad {
+	if !p.output.collected() {
 		close(p.output.opened)
 		return
 	}
 	late := !runs(st.Identity) && st.Output.Collector == task.CollectorDriver
-	spec := s.specOf(st)
-	s.mu.Lock()
-	p.output.spec = spec
-	s.mu.Unlock()
+	spec := collector.SpecOf(st)
+	s.collector.Keep(spec) // before any collector is replaced
 	go func() {
 		defer close(p.output.opened)
 		ctx, cancel := context.WithTimeout(context.Background(), openTime)
 		defer cancel()
-		always, err := s.collector.Resume(ctx, *spec)
+		always, err := s.collector.Resume(ctx, spec)
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // the collector itself reports what hangs
 			s.event(s.idOf(p), "Output: %v", err)
 		}
@@ -241,14 +193,6 @@ func (s *server) drainOutput(p *process) {
 // renameOutput tells the collector that a task has another id, and so another directory.
 func (s *server) renameOutput(p *process, old, id string) {
 	s.withOutput(p, func(ctx context.Context) {
-		s.mu.Lock()
-		spec := *p.output.spec
-		spec.ID = id
-		if spec.Output.Collector == task.CollectorDriver {
-			spec.FIFOs = s.fifos(id)
-		}
-		p.output.spec = &spec
-		s.mu.Unlock()
 		if err := s.collector.Rename(ctx, old, id); err != nil {
 			s.event(id, "Output: %v", err) // a collector that comes later has the new id
 		}
@@ -258,9 +202,6 @@ func (s *server) renameOutput(p *process, old, id string) {
 // closeOutput ends the collection of a task's output.
 func (s *server) closeOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
-		s.mu.Lock()
-		p.closed = true
-		s.mu.Unlock()
 		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has closed it, too
 	})
 }

@@ -85,8 +85,7 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
 	h.launch(c, st) // by a supervisor of our own, which takes the place
-	e := h.wait(c, st.ID)
-	test.Eq(t, 3, e.Code, test.Sprintf("exit %+v", e))
+	h.ends(c, st.ID, task.Exit{Code: 3})
 	h.destroy(c, st.ID)
 	_, all := s.heard()
 	test.Eq(t, "", all, test.Sprint("told"))

@@ -34,7 +34,7 @@ type request struct {
 
 const (
 	opHello   = "hello"   // -> Hello
-	opLaunch  = "launch"  // State -> State with Identity; answers when the program runs
+	opLaunch  = "launch"  // State -> Status, whose State has the Identity; answers when the program runs
 	opAdopt   = "adopt"   // State, perhaps a pidfd -> Status
 	opSignal  = "signal"  // ID, Signal, Mode
 	opKill    = "kill"    // ID: the whole tree, answers when it is gone
@@ -48,7 +48,6 @@ type reply struct {
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`
 	Hello *hello       `json:"hello,omitempty"`
-	State *task.State  `json:"state,omitempty"`
 	Stat  *Status      `json:"status,omitempty"`
 	Exit  *task.Exit   `json:"exit,omitempty"`
 	Event *Event       `json:"event,omitempty"`
@@ -89,6 +88,9 @@ var ErrUnknownTask = errors.New("supervisor does not know this task")
 // ErrEnded is returned by Signal when the process has ended already.
 var ErrEnded = errors.New("process has already ended")
 
+// kinds are the errors that keep their identity on the socket.
+var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded}
+
 // remoteError is an error on the socket; Kind and Start keep what callers test for.
 type remoteError struct {
 	Message string        `json:"message"`
@@ -101,13 +103,11 @@ func toRemote(err error) *remoteError {
 		return nil
 	}
 	r := &remoteError{Message: err.Error()}
-	switch {
-	case errors.Is(err, ErrUnknownTask):
-		r.Kind = "unknown"
-	case errors.Is(err, ErrEnded):
-		r.Kind = "ended"
-	case errors.As(err, &r.Start):
-		r.Kind = "start"
+	errors.As(err, &r.Start)
+	for kind, is := range kinds {
+		if errors.Is(err, is) {
+			r.Kind = kind
+		}
 	}
 	return r
 }
@@ -116,13 +116,10 @@ func (r *remoteError) err() error {
 	switch {
 	case r == nil:
 		return nil
-	case r.Kind == "unknown":
-		return ErrUnknownTask
-	case r.Kind == "ended":
-		return ErrEnded
-	case r.Kind == "start" && r.Start != nil:
+	case kinds[r.Kind] != nil:
+		return kinds[r.Kind]
+	case r.Start != nil:
 		return r.Start
-	default:
-		return errors.New(r.Message)
 	}
+	return errors.New(r.Message)
 }

@@ -67,7 +67,6 @@ type process struct {
 	oomKills uint64
 	mark     uint64 // task.State.Mark; an exec session has its task's
 	output   collection
-	closed   bool // the collection of its output has ended
 
 	exit *task.Exit    // nil while it runs
 	done chan struct{} // closed when exit is set
@@ -89,6 +88,12 @@ func newProcess(id string) *process {
 		id: id, pidfd: -1, group: cgroup.Group{Mode: cgroup.None},
 		done: make(chan struct{}), begun: make(chan struct{}), output: collection{opened: make(chan struct{})},
 	}
+}
+
+func newTask(st *task.State) *process {
+	p := newProcess(st.ID)
+	p.run, p.output.Output = runOf(st), st.Output
+	return p
 }
 
 // serve talks with a client that has connected. It answers until the client hangs up; then
@@ -136,7 +141,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	case opHello:
 		r.Hello = &hello{Protocol: protocolVersion, Build: s.build, PID: os.Getpid()}
 	case opLaunch:
-		r.State, r.Stat, err = s.launch(req.State)
+		r.Stat, err = s.launch(req.State)
 	case opAdopt:
 		r.Stat, err = s.adopt(req.State, files)
 	case opSignal:
@@ -179,10 +184,7 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	st, err := s.store.Load(id)
 	if err != nil && p.task == nil {
 		// the file was damaged: what is in memory is enough to go on
-		st = &task.State{ID: id, Identity: p.identity, Group: p.group}
-		if p.isCollected(s) {
-			st.Output = p.output.spec.Output
-		}
+		st = &task.State{ID: id, Identity: p.identity, Group: p.group, Output: p.output.Output}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,15 +231,15 @@ func (s *server) publish(p *process, e *task.Exit) {
 func (s *server) mayEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.clients) > 0 {
-		s.busySince = time.Now()
-	}
+	now := time.Now()
+	busy := len(s.clients) > 0
 	for _, p := range s.processes {
-		if p.exit == nil && !p.gone || p.unsaved {
-			s.busySince = time.Now()
-		}
+		busy = busy || p.exit == nil && !p.gone || p.unsaved
 	}
-	s.ending = time.Since(s.busySince) >= s.idle
+	if busy {
+		s.busySince = now
+	}
+	s.ending = now.Sub(s.busySince) >= s.idle
 	return s.ending
 }
 

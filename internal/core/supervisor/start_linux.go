@@ -24,15 +24,14 @@ const startTimeout = 60 * time.Second
 
 // launch starts a task. On an error nothing of it is left. An id names one start: asked
 // again (by a client that lost its connection), it returns the first one with its Status.
-func (s *server) launch(st *task.State) (*task.State, *Status, error) {
+func (s *server) launch(st *task.State) (*Status, error) {
 	if st == nil || st.ID == "" {
-		return nil, nil, errors.New("launch needs a state")
+		return nil, errors.New("launch needs a state")
 	}
 	s.launches.RLock()
 	defer s.launches.RUnlock()
 
-	p := newProcess(st.ID)
-	p.run = runOf(st)
+	p := newTask(st)
 	p.starting = true
 	known, earlier := s.enter(p)
 	if known == nil {
@@ -41,11 +40,7 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	}
 	if known != nil {
 		s.settle(known, nil)
-		stat, err := s.statusOf(known)
-		if err != nil {
-			return nil, nil, err
-		}
-		return stat.State, stat, nil
+		return s.statusOf(known)
 	}
 	proc, err := s.prepare(p, st)
 	if err == nil {
@@ -56,12 +51,12 @@ func (s *server) launch(st *task.State) (*task.State, *Status, error) {
 	}
 	if err != nil {
 		s.abandon(p)
-		return nil, nil, err
+		return nil, err
 	}
 	s.mu.Lock()
 	p.starting = false
 	s.mu.Unlock()
-	return st, nil, nil
+	return &Status{Running: true, State: st}, nil
 }
 
 // enter makes a new process known, unless one of its id is known and was started or

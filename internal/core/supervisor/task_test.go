@@ -43,12 +43,10 @@ func TestExit_IsReported(t *testing.T) {
 			"(sleep 60 & ); exit 3": {Code: 3},
 		} {
 			st := h.launch(c, h.shell(script))
-			got := h.wait(c, st.ID)
-			must.Eq(t, want.Code, got.Code, must.Sprintf("%s: got %+v, want %+v", script, got, want))
-			must.Eq(t, want.Signal, got.Signal, must.Sprintf("%s: got %+v, want %+v", script, got, want))
-			must.False(t, got.Lost, must.Sprintf("%s: got %+v, want %+v", script, got, want))
-			must.False(t, got.OOMKilled, must.Sprintf("%s: got %+v, want %+v", script, got, want))
-			test.False(t, got.At.IsZero(), test.Sprintf("%s: got %+v, want %+v", script, got, want))
+			h.ends(c, st.ID, want, script)
+			got := c.Exit(st.ID)
+			test.False(t, got.OOMKilled, test.Sprintf("%s: got %+v", script, got))
+			test.False(t, got.At.IsZero(), test.Sprintf("%s: got %+v", script, got))
 			h.destroy(c, st.ID)
 		}
 	})
@@ -158,8 +156,7 @@ func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
 					h.destroy(c, st.ID)
 				default:
 					must.NoError(t, os.WriteFile(h.dir+"/"+m, nil, 0o600))
-					e := h.wait(c, st.ID)
-					test.Eq(t, 4, e.Code, test.Sprintf("%s: exit %+v", name, e))
+					h.ends(c, st.ID, task.Exit{Code: 4}, name)
 					h.destroy(c, st.ID)
 				}
 				if left := testsupport.Sleepers(m); len(left) > 0 {

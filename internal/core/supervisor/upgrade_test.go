@@ -141,9 +141,7 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 		})
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		for i, st := range tasks {
-			e := h.wait(first, st.ID)
-			must.Eq(t, i, e.Code, must.Sprintf("task %d: exit %+v", i, e))
-			test.False(t, e.Lost, test.Sprintf("task %d: exit %+v", i, e))
+			h.ends(first, st.ID, task.Exit{Code: i}, i)
 			test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("task %d: output", i))
 			h.destroy(first, st.ID)
 		}
@@ -179,9 +177,7 @@ func TestUpgrade_KeepsAnExitExact(t *testing.T) {
 		second := h.client()
 		second.buildOf(t)
 		for i, st := range tasks {
-			e := h.wait(first, st.ID)
-			must.Eq(t, i+1, e.Code, must.Sprintf("task %d: exit %+v", i, e))
-			test.False(t, e.Lost, test.Sprintf("task %d: exit %+v", i, e))
+			h.ends(first, st.ID, task.Exit{Code: i + 1}, i)
 			h.destroy(first, st.ID)
 		}
 		first.Close()

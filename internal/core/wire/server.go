@@ -8,8 +8,11 @@ import (
 	"sync"
 )
 
-// Peer is a server's side of a connection. Messages to the client go through a queue, since a
-// caller must not wait for a client that does not read.
+// maxQueued is how many messages may wait for a client.
+const maxQueued = 2048
+
+// Peer is a server's side of a connection. Messages to the client go through a queue, since
+// no caller is to wait for a client that does not read.
 type Peer struct {
 	*Transport
 	out  chan *Message[any]
@@ -18,13 +21,15 @@ type Peer struct {
 
 // NewPeer returns a server's side of a connection; Serve is to follow.
 func NewPeer(t *Transport) *Peer {
-	return &Peer{Transport: t, out: make(chan *Message[any], 1024), over: make(chan struct{})}
+	return &Peer{Transport: t, out: make(chan *Message[any], maxQueued), over: make(chan struct{})}
 }
 
 // Event queues an event. It returns false if the queue is full.
-func (p *Peer) Event(body any) bool {
+func (p *Peer) Event(body any) bool { return p.queue(&Message[any]{Body: body}) }
+
+func (p *Peer) queue(m *Message[any]) bool {
 	select {
-	case p.out <- &Message[any]{Body: body}:
+	case p.out <- m:
 		return true
 	default:
 		return false
@@ -35,8 +40,9 @@ func (p *Peer) Event(body any) bool {
 func (p *Peer) Queued() int { return len(p.out) }
 
 // Serve answers requests of type Q until the client hangs up, then calls gone, and returns
-// when the last call of handle has. Requests are handled concurrently. A request's files are
-// closed after handle, those of its reply when it has been sent.
+// when the last call of handle has. Requests are handled concurrently. A client that does not
+// read its replies is disconnected. A request's files are closed after handle, those of its
+// reply when it has been sent.
 func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.File), gone func()) {
 	go p.write()
 	var running sync.WaitGroup
@@ -49,10 +55,9 @@ func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.F
 			r := &Message[any]{Seq: m.Seq}
 			r.Body, r.Files = handle(&m.Body, m.Files)
 			CloseAll(m.Files)
-			select {
-			case p.out <- r:
-			case <-p.over:
+			if !p.queue(r) {
 				CloseAll(r.Files)
+				p.Close()
 			}
 		})
 	}
