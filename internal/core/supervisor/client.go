@@ -117,7 +117,10 @@ func (c *Client) Close() {
 // once the program itself runs. A *launch.Error says why a program could not be
 // started; nothing is left of it then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
-	h := c.hold(st) // before the launch: the exit may arrive before the reply
+	c.mu.Lock()
+	h := &hold{state: st, done: make(chan struct{})}
+	c.holds[st.ID] = h // before the launch: the exit may arrive before the reply
+	c.mu.Unlock()
 	// it may be repeated: the supervisor starts an id once
 	r, err := c.call(ctx, &request{Op: opLaunch, State: st})
 	if err == nil && (r.Stat == nil || r.Stat.State == nil) {
@@ -142,11 +145,10 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Lock()
 	h := c.holds[st.ID]
-	c.mu.Unlock()
 	if h == nil {
-		h = c.hold(st)
+		h = &hold{state: st, done: make(chan struct{})}
+		c.holds[st.ID] = h
 	}
-	c.mu.Lock()
 	h.open()
 	c.mu.Unlock()
 	var status *Status
@@ -248,14 +250,6 @@ func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 		return err
 	})
 	return r, err
-}
-
-func (c *Client) hold(st *task.State) *hold {
-	h := &hold{state: st, done: make(chan struct{})}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.holds[st.ID] = h
-	return h
 }
 
 // open gets a pidfd of the task, for the case that the supervisor is lost. If the process

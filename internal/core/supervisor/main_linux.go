@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -85,22 +84,18 @@ func supervise(with string) int {
 	debug.SetGCPercent(20) // its heap is small, and the garbage of each plugin's supervisor counts
 
 	var o options
-	var err error
-	if err = json.Unmarshal([]byte(with), &o); err != nil {
+	if err := json.Unmarshal([]byte(with), &o); err != nil {
 		fmt.Fprintln(os.Stderr, "outrider-supervisor:", err)
 		return 2
 	}
-	var ready io.WriteCloser
+	var ready *os.File // nil after an upgrade, when no client waits
 	if o.Listener == 0 {
 		ready = os.NewFile(readyFD, "ready")
 		syscall.CloseOnExec(readyFD)
 	}
 	report := func(what string) {
-		if ready != nil {
-			fmt.Fprintln(ready, what)
-			ready.Close()
-			ready = nil
-		}
+		fmt.Fprintln(ready, what)
+		ready.Close()
 	}
 	s, err := newServer(o)
 	if errors.Is(err, errBusy) {
@@ -213,12 +208,7 @@ func (s *server) run() {
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
-	s.leave()
-}
-
-// leave moves this process out of its own cgroup and removes that. If it may not, the
-// client that started it does so after its end.
-func (s *server) leave() {
+	// out of its own cgroup, and away with that: else the client that started it does so
 	if s.leaf.Leave() == nil {
 		_ = s.leaf.Remove()
 	}

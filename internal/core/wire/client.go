@@ -50,7 +50,9 @@ type Client[R any] struct {
 
 // Open begins to receive over a transport, which the connection closes with itself.
 func (c *Client[R]) Open(t *Transport) *Conn[R] {
-	conn := &Conn[R]{Transport: t, writeTime: c.WriteTime, pending: map[uint64]chan Message[R]{}, lost: make(chan struct{})}
+	conn := &Conn[R]{
+		Transport: t, writeTime: c.WriteTime, pending: map[uint64]chan Message[R]{}, lost: make(chan struct{}),
+	}
 	go func() {
 		conn.receive(c.Event)
 		c.mu.Lock()
