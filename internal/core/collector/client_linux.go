@@ -84,10 +84,10 @@ func NewClient(cfg Config) *Client {
 }
 
 // Start begins to collect the output of a task that is being started. files are the
-// read ends of its FIFOs, for CollectorDriver; they stay the caller's. What is
-// returned are the task's ends of Nomad's FIFOs, for CollectorNomad, and where its
+// read ends of its FIFOs, for CollectorDriver; they stay the caller's. It returns
+// the task's ends of Nomad's FIFOs, for CollectorNomad, and where its
 // stderr begins, since all its runs in an allocation write to the same files. An error
-// says why its output can't be collected; it is not, then.
+// says why its output can't be collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -455,7 +455,7 @@ func (p *process) kill() {
 	p.reap()
 }
 
-// reap is for one that may be a child; ECHILD means that it is none, or was reaped.
+// reap reaps a process that may be a child. ECHILD means that it is not, or was reaped.
 func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {

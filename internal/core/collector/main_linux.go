@@ -332,8 +332,8 @@ func (s *server) rename(id, to string) {
 	}
 }
 
-// stalls counts the threads that hang at an output, and tells the connected supervisor
-// about it; the next one gets them with its hello.
+// stalls counts the threads that hang at an output, and reports that to the connected
+// supervisor. The next one gets it in the reply to its hello.
 func (s *server) stalls(o *output, on bool) {
 	o.mu.Lock()
 	if on {

@@ -71,7 +71,7 @@ type reporter interface {
 // it, or empty.
 func (o *output) mayHang(label string, t reporter, do func()) {
 	var mu sync.Mutex
-	stalled, told := false, false
+	stalled, reported := false, false
 	short := time.AfterFunc(stallTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -81,7 +81,7 @@ func (o *output) mayHang(label string, t reporter, do func()) {
 	long := time.AfterFunc(hangTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		told = true
+		reported = true
 		t.events(o, []string{label + "waits: the file system of the log directory does not answer"})
 	})
 	do()
@@ -89,7 +89,7 @@ func (o *output) mayHang(label string, t reporter, do func()) {
 	long.Stop()
 	mu.Lock()
 	defer mu.Unlock()
-	if told {
+	if reported {
 		t.events(o, []string{label + "goes on"})
 	}
 	if stalled {

@@ -43,7 +43,7 @@ func SpecOf(st *task.State) Spec {
 	return spec
 }
 
-// request and reply are the bodies of messages; see package wire for what is around them.
+// request and reply are the bodies of wire.Messages.
 type request struct {
 	Op   op     `json:"op"`
 	ID   string `json:"id,omitempty"`

@@ -228,7 +228,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 		if take > 0 {
 			k, err := s.move(take, st.Size)
 			moved += k
-			if err == unix.EAGAIN { // another reader was quicker
+			if err == unix.EAGAIN { // another reader was faster
 				return moved, nil
 			}
 			if err != nil {
@@ -263,7 +263,7 @@ func (s *Stream) rotate(now time.Time) bool {
 	return false
 }
 
-// cut is the function cut of what is queued.
+// cut applies the function cut to the queued bytes.
 func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 	err := peek(s.fifo, n, func(p []byte) {
 		midLine := false

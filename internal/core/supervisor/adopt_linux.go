@@ -242,7 +242,7 @@ func (s *server) processEnded(p *process) {
 }
 
 // finish completes what is known of an exit, once the output that was written
-// before it is in the log files, records it, and tells the clients. The process is reaped
+// before it is in the log files, records it, and sends it to the clients. The process is reaped
 // after the record is on disk: if this supervisor is killed in between, the kernel still
 // has the exit.
 func (s *server) finish(p *process, e *task.Exit) {

@@ -127,7 +127,7 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 	})
 }
 
-// A client gives a new supervisor half a minute until it serves.
+// A client waits half a minute for a new supervisor to serve.
 func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -158,7 +158,7 @@ func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	reapOrphans()
 }
 
-// What an earlier version left has no record.
+// Tasks of an earlier version have no record.
 func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"missing":   os.Remove,
@@ -179,8 +179,8 @@ func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
 	}
 }
 
-// Killed between any two steps of a start: a task that is said never to have run
-// has done nothing, and of one that ran the exit is the program's.
+// The launcher is killed between any two steps of a start. A task that is reported as never
+// started has done nothing; the exit of one that ran is the program's.
 func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
@@ -218,7 +218,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		case errors.Is(err, ErrUnknownTask):
 			outcomes["never"]++
 			_, err := os.Stat(ran)
-			test.Error(t, err, test.Sprintf("kill %d: it ran, and is said not to have", i))
+			test.Error(t, err, test.Sprintf("kill %d: it ran, and is reported as never started", i))
 		case err != nil:
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
@@ -237,7 +237,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// A kernel's count of OOM kills is that of a cgroup, which other runs were in.
+// The kernel counts the OOM kills of a cgroup, in which earlier runs were, too.
 func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after uint64
@@ -251,7 +251,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		"an earlier run was, it failed":    {3, 3, task.Exit{Code: 1}, false, 0},
 		"an earlier run was, it is killed": {3, 3, task.Exit{Signal: 9}, false, 0},
 		"an earlier run was, and it is":    {3, 4, task.Exit{Signal: 9}, true, 4},
-		"nobody was":                       {0, 0, task.Exit{Signal: 9}, false, 0},
+		"none was":                         {0, 0, task.Exit{Signal: 9}, false, 0},
 	} {
 		dir := t.TempDir()
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
@@ -263,7 +263,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		}).p
 		e := c.e
 		s.finish(p, &e)
-		for where, got := range map[string]*task.Exit{"told": p.exit, "on disk": s.store.LoadExit("a/t/1")} {
+		for where, got := range map[string]*task.Exit{"reported": p.exit, "on disk": s.store.LoadExit("a/t/1")} {
 			if got == nil || got.OOMKilled != c.oom || got.OOMKills != c.kills || got.Code != c.e.Code ||
 				got.Signal != c.e.Signal {
 				t.Errorf("%s, %s: %+v", name, where, got)

@@ -57,7 +57,7 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 
 // tend looks after a connection for as long as it lasts. It sends hellos to the supervisor
 // while tasks run or a call is under way, and kills one that does not answer. Time is
-// counted in ticks and not by the clock: while this process stands still, too, the
+// counted in ticks and not by the clock: while this process is stopped, too, the
 // supervisor is not late. When there is no task left it hangs up, so that the supervisor
 // may end.
 func (c *Client) tend(conn *connection) {
@@ -98,7 +98,7 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// its lock goes with it: it touches nothing that can hang but its own directory
+		// its lock is released with it: no file that it uses hangs, but for its own directory
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// waits is a script that ends as then says when the file is there.
+// waits is a script that waits for the file, and then ends by the command in then.
 func waits(file, then string) string {
 	return fmt.Sprintf("echo first; while [ ! -e %s ]; do sleep 0.005; done; echo last; %s", file, then)
 }
 
-// reapWhenDead plays an init that reaps at once: then only a pidfd tells the exit.
+// reapWhenDead acts as an init that reaps at once: then only a pidfd has the exit.
 func reapWhenDead(pid int) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
@@ -76,8 +76,8 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				scene(st, file)
 				h.ends(c, st.ID, want.exit, name, when)
 				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("%s, %s: output", name, when))
-				n := len(h.told(st.ID))
-				test.Eq(t, 1, n, test.Sprintf("%s, %s: its exit was told %d times", name, when, n))
+				n := len(h.reported(st.ID))
+				test.Eq(t, 1, n, test.Sprintf("%s, %s: its exit was reported %d times", name, when, n))
 				h.destroy(c, st.ID)
 				reapOrphans()
 				os.Remove(file)
@@ -215,8 +215,8 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 			continue
 		}
 		reapOrphans()
-		if n := len(testsupport.Sleepers(m)); n != 1 {
-			// the launch may have been told as done, and its process be lost with the supervisor
+		if n := len(sleepers(m)); n != 1 {
+			// the launch may have been answered, and its process be lost with the supervisor
 			e := h.wait(c, st.ID)
 			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
 		} else if !got.Identity.Alive() {

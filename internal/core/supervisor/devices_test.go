@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A task with devices is one mount namespace more: who takes the task over must
+// A task with devices is one mount namespace more: an adopting supervisor must
 // find it, and nothing of it may be left when the task is gone.
 func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount

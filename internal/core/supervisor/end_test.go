@@ -73,7 +73,7 @@ func TestSupervisor_ServesItsOwnStoreOnly(t *testing.T) {
 	must.NotEq(t, b.supervisor(), a.supervisor(), must.Sprint("one supervisor serves both"))
 	b.destroy(cb, sa.ID+"x")
 	test.Error(t, cb.Signal(ctx(t), "no such task", unix.SIGTERM, ""),
-		test.Sprint("a task of nobody was signalled"))
+		test.Sprint("an unknown task was signalled"))
 	a.kill(a.supervisor(), unix.SIGKILL)
 	test.Nil(t, cb.Exit(sb.ID), test.Sprint("the other's task ended"))
 	a.destroy(ca, sa.ID)
@@ -86,7 +86,7 @@ func TestExit_RecordOutlivesTheSupervisor(t *testing.T) {
 	first := h.plugin()
 	st := first.launch(h.shell("exit 42"))
 	if a := first.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Code != 42 {
-		t.Fatalf("told %+v", a)
+		t.Fatalf("got %+v", a)
 	}
 	first.kill()
 	testsupport.Eventually(t, "the idle supervisor ends", func() bool { return len(h.supervisors()) == 0 })
@@ -192,28 +192,28 @@ func count(t *testing.T, pid int, what string) int {
 	return len(e)
 }
 
-// The answer to a Kill may not come before the exit that it waits for.
+// A client gets the exit before the answer to the Kill that waited for it.
 func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}}
 	for range 1000 {
 		s.clients[wire.NewPeer(nil)] = true
 	}
 	p := newProcess("task")
-	told := make(chan int)
+	notified := make(chan int)
 	go func() {
 		<-p.done
 		n := 0
 		for c := range s.clients {
 			n += c.Queued()
 		}
-		told <- n
+		notified <- n
 	}()
 	s.publish(p, &task.Exit{})
-	n := <-told
-	test.Eq(t, len(s.clients), n, test.Sprintf("%d of %d clients had been told", n, len(s.clients)))
+	n := <-notified
+	test.Eq(t, len(s.clients), n, test.Sprintf("%d of %d clients had the exit", n, len(s.clients)))
 }
 
-// What is left behind may get no processor for a while, to die on.
+// A killed process may wait for a processor before it ends.
 func TestOrphans_AreWaitedFor(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	frozen := fmt.Sprintf("/sys/fs/cgroup/freezer/outrider-test-sup-%d", os.Getpid())

@@ -80,8 +80,8 @@ func (w witness) exit(deadline time.Time) *task.Exit {
 			if ws, ok := w.inInfo(); ok {
 				return exitOf(ws)
 			}
-			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) tells no other " +
-				"process how")
+			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) does not report " +
+				"it to another process")
 		}
 		if time.Now().After(deadline) {
 			return lost("its parent does not reap it, and its exit status can't be read: it is another user's, or the kernel " +

@@ -57,7 +57,7 @@ func never(t *testing.T) func() proof {
 	}
 }
 
-// It is right on every kernel: where the child's end is not told as it was, nothing is believed.
+// Where the kernel reports the child's end wrongly, /proc is not trusted.
 func TestProof_IsNeededToTrustProc(t *testing.T) {
 	id := zombie(t, "sh", "-c", "exit 7")
 	e, dead := exitInProc(id, always(proof{}))
@@ -81,9 +81,9 @@ func TestProof_IsNeededToTrustProc(t *testing.T) {
 	test.False(t, dead, test.Sprintf("one that runs: %+v, a zombie: %v", e, dead))
 }
 
-// The child that all depends on ends in two ways: what is proved is that the second one is told.
+// The child's first thread and its process end in two ways: the kernel must report the second.
 func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
-	test.NotEq(t, codeProcess, codeFirstThread, test.Sprint("the two can't be told apart"))
+	test.NotEq(t, codeProcess, codeFirstThread, test.Sprint("the two can't be distinguished"))
 	may := os.Geteuid() != 0 || tracesAll() // a container may have taken that from root
 	want := proof{done: true, proc: may, marks: may, pidfd: kernel(t, 6, 15)}
 	testsupport.Eventually(t, fmt.Sprintf("%+v is proved", want), func() bool {
@@ -111,27 +111,27 @@ func TestProof_DistinguishesTheProcessFromItsFirstThread(t *testing.T) {
 	t.Logf("seen with its first thread dead and another running: %v", both) // a matter of luck
 }
 
-// /proc says 0 to who is not permitted to know, and looks as if it meant it.
+// Without permission /proc shows 0, which looks like success.
 func TestProof_DoesNotTakeAnUnreadableExitForSuccess(t *testing.T) {
 	testsupport.NeedRoot(t)
 	id := zombie(t, "sh", "-c", "exit 7")
 	success := zombie(t, "true")
 	for _, p := range []proof{{proc: true, marks: marks(t)}, {proc: true}} {
 		if e, _ := exitInProc(success, always(p)); e == nil || e.Code != 0 {
-			t.Errorf("%+v: success is told as %+v", p, e)
+			t.Errorf("%+v: success is reported as %+v", p, e)
 		}
 		testsupport.AsUser(t, strangerUID, func() error {
 			for _, id := range []task.Identity{id, success} {
 				e, dead := exitInProc(id, always(p))
-				must.Nil(t, e, must.Sprintf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead))
-				test.True(t, dead, test.Sprintf("%+v: a stranger is told %+v, a zombie: %v", p, e, dead))
+				must.Nil(t, e, must.Sprintf("%+v: a stranger reads %+v, a zombie: %v", p, e, dead))
+				test.True(t, dead, test.Sprintf("%+v: a stranger reads %+v, a zombie: %v", p, e, dead))
 			}
 			return nil
 		})
 	}
 }
 
-// A security module refuses what the capability promises: the kernel's mark tells.
+// A security module may refuse what the capability promises: the kernel's mark decides.
 func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 	refused := task.Stat{Zombie: true}
 	test.False(t, (proof{proc: true, marks: true}).believes(refused),
@@ -140,16 +140,16 @@ func TestProof_TrustsTheKernelsMarkOverACapability(t *testing.T) {
 		test.Sprint("on a kernel without the mark nothing is believed"))
 }
 
-// Between a look at the pidfd and the news that the process is reaped the exit comes to be known.
+// The exit may become known between the look at the pidfd and the end of the process.
 func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
 		known int // at which look
 		want  task.Exit
 	}{
-		"known at once":              {1, task.Exit{Code: 7}},
-		"known when it is reaped":    {2, task.Exit{Code: 7}},
-		"never, on an older kernel":  {9, task.Exit{Lost: true}},
-		"known to nobody but a look": {3, task.Exit{Lost: true}},
+		"known at once":             {1, task.Exit{Code: 7}},
+		"known when it is reaped":   {2, task.Exit{Code: 7}},
+		"never, on an older kernel": {9, task.Exit{Lost: true}},
+		"known too late":            {3, task.Exit{Lost: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			looks := 0
@@ -164,7 +164,7 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	}
 }
 
-// A zombie is not given up before the deadline, and not waited for after it.
+// A zombie is waited for until the deadline.
 func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 	asked := 0
 	w := witness{

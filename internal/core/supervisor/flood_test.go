@@ -149,7 +149,7 @@ func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	if s.mu.TryLock() {
 		s.mu.Unlock()
 	} else {
-		t.Error("all else waits meanwhile")
+		t.Error("other requests wait meanwhile")
 	}
 	must.NoError(t, os.WriteFile(procs+".new", nil, 0o600))
 	must.NoError(t, os.Rename(procs+".new", procs))

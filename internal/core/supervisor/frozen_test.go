@@ -74,7 +74,7 @@ func (f *frozen) thaw() {
 	}
 }
 
-// counts prints numbered lines until the file stop is there, and then their number on stderr.
+// counts prints numbered lines until the file stop is there, and then writes their number to stderr.
 func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	const script = `i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo $i >&2; exit 5`
 	return h.shell(fmt.Sprintf(script, stop), change...)
@@ -84,7 +84,7 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 func (h *host) counted(st *task.State) {
 	h.t.Helper()
 	var out, count string
-	testsupport.Eventually(h.t, "the number of lines is told", func() bool {
+	testsupport.Eventually(h.t, "the number of lines is written", func() bool {
 		count = strings.TrimSpace(h.output(st, "stderr"))
 		return count != ""
 	})
@@ -116,7 +116,7 @@ func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	}
 }
 
-// others starts, reads and ends tasks that have nothing to do with what hangs.
+// others starts and ends tasks that do not use what hangs, and reads their output.
 func (h *host) others(c *Client, running []*task.State) {
 	h.t.Helper()
 	for i := range 10 {
@@ -134,7 +134,7 @@ func (h *host) others(c *Client, running []*task.State) {
 	}
 }
 
-func (h *host) saidOf(id, text string) bool {
+func (h *host) hasEvent(id, text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.events {
@@ -159,7 +159,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			testsupport.Eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
-		"the collector stands": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
+		"the collector is stopped": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := newFrozen(t)
@@ -173,9 +173,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			}
 			h.waitOutput(hung, "line 5\n")
 			disk.freeze()
-			testsupport.Eventually(t, "the user of the task is told", func() bool {
-				return h.saidOf(hung.ID, "does not answer")
-			})
+			testsupport.Eventually(t, "the task gets an event", func() bool { return h.hasEvent(hung.ID, "does not answer") })
 			fault(h)
 			h.others(c, running)
 			must.NoError(t, os.WriteFile(stop, nil, 0o600))
@@ -246,7 +244,7 @@ func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h.endCounting(c, stop, st)
 }
 
-// A plugin that comes later has no call under way that could be too late.
+// A plugin that starts later has no call under way that could exceed its deadline.
 func TestClient_RecoversTasksOfAStoppedSupervisor(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -276,7 +274,7 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 	h.endCounting(c, stop, st)
 }
 
-// EMFILE once must not be the end of service.
+// A supervisor that once got EMFILE must go on to accept connections.
 func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()

@@ -58,7 +58,7 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	}
 }
 
-// unwatched ends the supervisor and all that it was told to.
+// unwatched ends a plugin and the supervisor.
 func (h *host) unwatched(first *plugin) {
 	h.t.Helper()
 	pid := h.supervisor()

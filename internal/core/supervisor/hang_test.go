@@ -119,7 +119,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	stopped := h.plugin()
 	st := stopped.launch(h.shell("exec sleep 1000"))
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGSTOP))
-	// and one that asks and asks and never reads an answer
+	// and one that sends requests and never reads a reply
 	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 	must.NoError(t, err)
 	defer deaf.Close()
@@ -127,7 +127,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	must.NoError(t, err)
 	for range 100 {
 		if _, err := deaf.Write(bytes.Repeat(ask, 100)); err != nil {
-			break // it was hung up on
+			break // it was disconnected
 		}
 	}
 	c := h.client()
@@ -137,10 +137,10 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 		h.destroy(c, next.ID)
 	}
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
-	// it missed nothing that concerns it
+	// it missed no message
 	must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
 	if a := stopped.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Signal != int(unix.SIGTERM) {
-		t.Errorf("told %+v", a)
+		t.Errorf("got %+v", a)
 	}
 	h.destroy(c, st.ID)
 }
@@ -164,7 +164,7 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 			close(release)
 			t.Skipf("no process can be traced here: %v", err)
 		}
-		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // now wait4 tells the tracer first
+		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports it to the tracer first
 		other := h.launch(c, h.shell("exit 3"))
 		h.ends(c, other.ID, task.Exit{Code: 3})
 		h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)})
@@ -222,7 +222,7 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		other.Close()
 		testsupport.WaitSleepers(t, m, 0)
 		e, ok := <-ended
-		test.False(t, ok, test.Sprintf("told %+v", e))
+		test.False(t, ok, test.Sprintf("got %+v", e))
 		out.Close()
 
 		ended, out = h.session(c, st.ID, "exec sleep "+m)

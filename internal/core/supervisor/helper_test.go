@@ -293,7 +293,7 @@ func (h *host) wait(c *Client, id string) *task.Exit {
 	}
 }
 
-// ends waits for the end of a task and checks how it ended; what is for the message.
+// ends waits for the end of a task and checks how it ended. what describes the case.
 func (h *host) ends(c *Client, id string, want task.Exit, what ...any) {
 	h.t.Helper()
 	got := h.wait(c, id)
@@ -312,14 +312,14 @@ func (h *host) orphaned(st *task.State) *task.State {
 	return st
 }
 
-// told are the exits of a task that a client's owner was told.
-func (h *host) told(id string) []*task.Exit {
+// reported are the exits of a task that clients passed to OnExit.
+func (h *host) reported(id string) []*task.Exit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.exits[id])
 }
 
-// output is what is in a task's files of one stream, of all rotated ones.
+// output is the content of all rotated files of one stream of a task.
 func (h *host) output(st *task.State, stream string) string {
 	h.t.Helper()
 	var all strings.Builder
@@ -333,7 +333,7 @@ func (h *host) output(st *task.State, stream string) string {
 	return all.String()
 }
 
-// waitOutput returns when the output has that text in it.
+// waitOutput returns when the output contains the text.
 func (h *host) waitOutput(st *task.State, text string) string {
 	h.t.Helper()
 	var out string
@@ -407,8 +407,8 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Fatalf("process %d did not die", pid)
 }
 
-// keep has a supervisor stay that would end for want of a client, until the test is
-// over or it is upgraded. It reports whether the supervisor was still there.
+// keep connects to a supervisor that would end without a client, so that it stays until the
+// test is over or it is upgraded. It reports whether the supervisor was still there.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
@@ -422,11 +422,11 @@ func (h *host) keep() bool {
 	if _, err := c.Write(ask); err != nil {
 		return false
 	}
-	_, err = c.Read(make([]byte, 1)) // it has us for a client
+	_, err = c.Read(make([]byte, 1)) // we are its client
 	return err == nil
 }
 
-// nothingLeft checks that the supervisor ends by itself, and what is there after it.
+// nothingLeft checks that the supervisor ends by itself and leaves nothing behind.
 func (h *host) nothingLeft() {
 	t := h.t
 	t.Helper()

@@ -181,8 +181,8 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("failed to lock %s", dir)
 }
 
-// run returns when there has been neither a task nor a client for a while, and has removed
-// by then what is of no use any more.
+// run returns when there has been neither a task nor a client for a while. It removes what
+// is of no use then.
 func (s *server) run() {
 	go s.loop.run()
 	every := min(s.idle/4+time.Millisecond, time.Second)
@@ -208,7 +208,7 @@ func (s *server) run() {
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
-	// out of its own cgroup, and away with that: else the client that started it does so
+	// if it may not leave its cgroup, the client that started it removes that
 	if s.leaf.Leave() == nil {
 		_ = s.leaf.Remove()
 	}

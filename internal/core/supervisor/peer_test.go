@@ -19,51 +19,77 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 const strangerUID = 65534
 
-// stranger listens where the supervisor would, and remembers what it is told.
+// asStranger runs a function on a thread of another user, and ends the thread.
+func asStranger(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the calls are made for this thread alone
+
+		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
+			if _, _, errno := unix.RawSyscall(call, strangerUID, strangerUID, strangerUID); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		done <- f()
+	}()
+	must.NoError(t, <-done)
+}
+
+// stranger listens in the place of the supervisor and records what it receives.
 type stranger struct {
 	listener *net.UnixListener
-	told     chan []byte // of each connection, when that has ended
+	received chan []byte // of each connection, when that has ended
 }
 
 func listenAsStranger(t *testing.T, path string) *stranger {
 	t.Helper()
-	s := &stranger{told: make(chan []byte, 1000)}
-	testsupport.AsUser(t, strangerUID, func() (err error) {
+	s := &stranger{received: make(chan []byte, 1000)}
+	asStranger(t, func() (err error) {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
 	s.listener.SetUnlinkOnClose(false) // by then it is another's
 	go func() {
-		defer close(s.told)
+		defer close(s.received)
 		for {
 			c, err := s.listener.AcceptUnix()
 			if err != nil {
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // one that is being told does not end
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // a client that sends does not end
 			b, _ := io.ReadAll(c)
 			c.Close()
-			s.told <- b
+			s.received <- b
 		}
 	}()
 	return s
 }
 
-// heard is all that was said to the stranger, who ends.
-func (s *stranger) heard() (connections int, all string) {
+// end closes the listener and returns all that it received.
+func (s *stranger) end() (connections int, all string) {
 	s.listener.Close()
-	for b := range s.told {
+	for b := range s.received {
 		connections++
 		all += string(b)
 	}
 	return connections, all
 }
 
-// The directory is as it should be, and what listens in it is not.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to be another user, too")
+	}
+}
+
+// The directory is as it should be; the process that listens in it is another user's.
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
@@ -81,17 +107,17 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 		t.Fatal("the connection was taken for the supervisor's")
 	}
 	test.StrContains(t, err.Error(), "the other end is user 65534's", test.Sprintf("error %q does not say", err))
-	test.SliceEmpty(t, <-s.told, test.Sprint("told"))
+	test.SliceEmpty(t, <-s.received, test.Sprint("received"))
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
 	h.launch(c, st) // by a supervisor of our own, which takes the place
 	h.ends(c, st.ID, task.Exit{Code: 3})
 	h.destroy(c, st.ID)
-	_, all := s.heard()
-	test.Eq(t, "", all, test.Sprint("told"))
+	_, all := s.end()
+	test.Eq(t, "", all, test.Sprint("received"))
 }
 
-// The directory is a stranger's, or below one.
+// The directory, or one above it, belongs to another user.
 func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, whose := range map[string]func(store string) string{
@@ -108,8 +134,8 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 			_, err := h.client().Launch(ctx(t), h.shell("exit 3"))
 			want := "state directory can't be used: " + whose(h.store.Dir) + " belongs to user 65534, "
 			test.ErrorContains(t, err, want, test.Sprint("error"))
-			n, all := s.heard()
-			test.Eq(t, 0, n, test.Sprintf("%d connections, told %q", n, all))
+			n, all := s.end()
+			test.Eq(t, 0, n, test.Sprintf("%d connections, received %q", n, all))
 			_, err = lockDir(h.store.Dir)
 			test.ErrorContains(t, err, want, test.Sprint("the supervisor's error"))
 			must.NoError(t, os.RemoveAll(filepath.Dir(h.store.Dir)))
@@ -117,7 +143,7 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	}
 }
 
-// The directory's mode would keep a stranger out; who gets in all the same is not heard.
+// The directory's mode keeps other users out; a connection of one is refused all the same.
 func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
@@ -134,7 +160,7 @@ func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	})
 	defer nc.Close()
 	must.NoError(t, nc.SetDeadline(time.Now().Add(time.Minute)))
-	order, err := json.Marshal(&request{Op: opKill, ID: st.ID})
+	order, err := json.Marshal(&wire.Message[request]{Seq: 1, Body: request{Op: opKill, ID: st.ID}})
 	must.NoError(t, err)
 	_, _ = nc.Write(order) // the other end may be closed already
 	b, err := io.ReadAll(nc)

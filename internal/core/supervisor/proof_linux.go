@@ -35,8 +35,7 @@ func (p proof) believes(st task.Stat) bool {
 	return p.proc && (st.ExitCode != 0 || st.Permitted || !p.marks)
 }
 
-// The child's exit codes, and its user: one that no other process has, which could signal
-// it.
+// The child's exit codes, and its user id, which no other process has: none may signal it.
 const (
 	roleProve       = "prove"
 	codeFirstThread = 3
@@ -91,8 +90,8 @@ func finishProof(pid, pidfd int) (p proof) {
 		// a zombie has the mark with a small delay; without the mark the proof still holds
 		for end := time.Now().Add(200 * time.Millisecond); !p.marks && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			st, err := task.ReadStat(pid)
-			told := err == nil && st.Zombie && unix.WaitStatus(st.ExitCode).ExitStatus() == codeProcess
-			p.proc, p.marks = told, told && st.Permitted
+			right := err == nil && st.Zombie && unix.WaitStatus(st.ExitCode).ExitStatus() == codeProcess
+			p.proc, p.marks = right, right && st.Permitted
 		}
 	}
 	for _, err := unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {

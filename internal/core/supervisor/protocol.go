@@ -21,7 +21,7 @@ import (
 // upgrades a supervisor of another version before it asks anything of it.
 const protocolVersion = 3 // 3: the messages are package wire's
 
-// request is the body of a request to the supervisor; see package wire for what is around it.
+// request is the body of a wire.Message to the supervisor.
 type request struct {
 	Op     string        `json:"op"`
 	ID     string        `json:"id,omitempty"`     // the task, or the exec session

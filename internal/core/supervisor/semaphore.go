@@ -3,9 +3,9 @@
 
 package supervisor
 
-// semaphore bounds how many goroutines do something at once. Go gives each goroutine that waits in a system
-// call a thread of its own, and never takes one back: a burst of a thousand
-// requests would leave a thousand threads, and be no quicker.
+// semaphore bounds how many goroutines do something at once. Go gives each goroutine that
+// waits in a system call a thread, and never ends a thread: a burst of a thousand requests
+// would leave a thousand threads, and be no faster.
 type semaphore chan struct{}
 
 func (s semaphore) acquire() { s <- struct{}{} }

@@ -18,7 +18,7 @@ import (
 )
 
 // server is the supervisor's whole state. The event loop (loop_linux.go) and the
-// connections' goroutines share it under mu; nothing that can hang, and no system
+// connections' goroutines share it under mu; no call that can hang, and no system
 // call on a path that a task chose, is made while mu is held.
 type server struct {
 	store task.Store
@@ -183,7 +183,7 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	id := s.idOf(p)
 	st, err := s.store.Load(id)
 	if err != nil && p.task == nil {
-		// the file was damaged: what is in memory is enough to go on
+		// the file was damaged: what is in memory will do
 		st = &task.State{ID: id, Identity: p.identity, Group: p.group, Output: p.output.Output}
 	}
 	s.mu.Lock()

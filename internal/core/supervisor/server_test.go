@@ -48,7 +48,7 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 	}
 }
 
-// A session is named by its client: of another one with the same name this would be the end.
+// Clients choose the names of sessions: two may use the same.
 func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 	owner, other := wire.NewPeer(nil), wire.NewPeer(nil)
 	s := &server{clients: map[*wire.Peer]bool{owner: true, other: true}, processes: map[string]*process{}}
@@ -59,16 +59,16 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 
 	s.publish(session, &task.Exit{Code: 3})
 	must.Eq(t, 1, owner.Queued(),
-		must.Sprintf("the session's exit: the owner was told %d times, another one %d times", owner.Queued(), other.Queued()))
+		must.Sprintf("the session's exit: the owner got it %d times, another one %d times", owner.Queued(), other.Queued()))
 	test.Eq(t, 0, other.Queued(),
-		test.Sprintf("the session's exit: the owner was told %d times, another one %d times", owner.Queued(), other.Queued()))
+		test.Sprintf("the session's exit: the owner got it %d times, another one %d times", owner.Queued(), other.Queued()))
 	test.Nil(t, s.processes["session"], test.Sprint("the session is not forgotten"))
 	s.publish(of, &task.Exit{Code: 4})
 	s.publish(of, &task.Exit{Code: 5})
 	must.Eq(t, 2, owner.Queued(),
-		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
+		must.Sprintf("the task's exit %+v: sent %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 	must.Eq(t, 1, other.Queued(),
-		must.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
+		must.Sprintf("the task's exit %+v: sent %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 	test.Eq(t, 4, of.exit.Code,
-		test.Sprintf("the task's exit %+v: told %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
+		test.Sprintf("the task's exit %+v: sent %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 }

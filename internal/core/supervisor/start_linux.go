@@ -60,8 +60,8 @@ func (s *server) launch(st *task.State) (*Status, error) {
 }
 
 // enter makes a new process known, unless one of its id is known and was started or
-// adopted. It returns the earlier runs of the same task: they have begun, or will have
-// soon.
+// adopted. It returns the earlier runs of the same task, each of which has begun or is about
+// to.
 func (s *server) enter(p *process) (known *process, earlier []*process) {
 	for {
 		s.mu.Lock()
@@ -90,26 +90,10 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	s.starters.acquire()
 	defer s.starters.release()
-	// the intent is on disk before the process exists: after a crash between the two,
-	// the next supervisor finds the cgroup and removes it
-	if err := s.store.Save(st); err != nil {
-		return nil, fmt.Errorf("failed to save the task's state: %w", err)
+	if err := s.plan(p, st); err != nil {
+		close(p.output.opened) // nothing is
+		return nil, err
 	}
-	if err := s.store.MarkUnclaimed(st.ID); err != nil {
-		return nil, fmt.Errorf("failed to save the task's state: %w", err)
-	}
-	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
-		s.event(st.ID, "Limits are not enforced: %v", err)
-		st.Group = cgroup.Group{Mode: cgroup.None}
-	} else if err != nil {
-		return nil, fmt.Errorf("failed to set up the cgroup: %w", err)
-	}
-	if st.Group.Mode == cgroup.None {
-		st.Mark = newMark(st.ID)
-	}
-	st.OOMKills, _ = st.Group.OOMKills()
-	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
-
 	stdio, err := s.openOutput(p, st)
 	defer wire.CloseAll(stdio[:])
 	if err != nil {
@@ -129,6 +113,31 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	}
 	proc.KeepMounts = func(ns *os.File) error { return s.keepMounts(p, st, ns) }
 	return proc, nil
+}
+
+// plan saves the intent to start a task, and makes its cgroup. The intent is on disk before
+// the process exists: after a crash between the two, the next supervisor finds the cgroup and
+// removes it.
+func (s *server) plan(p *process, st *task.State) error {
+	err := s.store.Save(st)
+	if err == nil {
+		err = s.store.MarkUnclaimed(st.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to save the task's state: %w", err)
+	}
+	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
+		s.event(st.ID, "Limits are not enforced: %v", err)
+		st.Group = cgroup.Group{Mode: cgroup.None}
+	} else if err != nil {
+		return fmt.Errorf("failed to set up the cgroup: %w", err)
+	}
+	if st.Group.Mode == cgroup.None {
+		st.Mark = newMark(st.ID)
+	}
+	st.OOMKills, _ = st.Group.OOMKills()
+	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
+	return nil
 }
 
 // collects waits until the collector has opened the files of a launcher's output, and

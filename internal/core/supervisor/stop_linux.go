@@ -108,8 +108,8 @@ func (s *server) sessionsOf(t *process) (ids []task.Identity) {
 	return ids
 }
 
-// killGroup kills a cgroup and waits until it is empty. Nearly all are at once; one that
-// is not waits without a place in the semaphore.
+// killGroup kills a cgroup and waits until it is empty, which nearly always is at once. The
+// semaphore is not held while it waits.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		s.enders.acquire()

@@ -35,7 +35,7 @@ func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() i
 		}
 }
 
-// again is what an agent asks for that knows nothing of an earlier start.
+// again is the request of an agent that knows nothing of an earlier start.
 func again(st *task.State, n int) *task.State {
 	next := *st
 	next.ID = fmt.Sprintf("%s-again%d", st.ID, n)
@@ -116,8 +116,8 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 				change(h, st, next)
 				second := h.launch(c, next)
 				must.NotEqOp(t, first.Identity, second.Identity,
-					must.Sprint("it is the run from before, or that goes on"))
-				test.False(t, first.Identity.Alive(), test.Sprint("it is the run from before, or that goes on"))
+					must.Sprint("it is the earlier run, or that goes on still"))
+				test.False(t, first.Identity.Alive(), test.Sprint("it is the earlier run, or that goes on still"))
 				end()
 				h.ends(c, next.ID, task.Exit{Code: 7})
 				n := begun()
@@ -137,7 +137,7 @@ func slowProgram(t *testing.T, script string) (path string, release func()) {
 	w := os.NewFile(uintptr(fd), "slow")
 	_, err = w.WriteString("#!/bin/sh\n" + script)
 	must.NoError(t, err)
-	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) // who has it open for writing keeps it from being executed
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) // a file that is open for writing can't be executed
 	must.NoError(t, err)
 	must.NoError(t, w.Close())
 	t.Cleanup(func() { f.Close() })
@@ -161,12 +161,12 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 			err error
 		}
 		launch := func(c *Client, st *task.State) chan answer {
-			told := make(chan answer, 1)
+			answered := make(chan answer, 1)
 			go func() {
 				got, err := c.Launch(ctx(t), st)
-				told <- answer{got, err}
+				answered <- answer{got, err}
 			}()
-			return told
+			return answered
 		}
 		first := launch(clients[0], st)
 		h.waitLauncher("launch:exec")
@@ -203,7 +203,7 @@ func TestTakeUp_LeavesOneID(t *testing.T) {
 	ran := h.launch(first, st)
 	next := again(st, 1)
 	h.launch(second, next)
-	// its first client does not know of that: it hands the run to each new supervisor
+	// its first client does not know that, and hands the run to each new supervisor
 	for range 3 {
 		h.kill(h.supervisor(), unix.SIGKILL)
 		if _, err := first.Adopt(ctx(t), ran); !errors.Is(err, ErrUnknownTask) {

@@ -85,7 +85,7 @@ func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
 }
 
 func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
-	// a signal that has come is heard before the file is seen
+	// a pending signal is handled before the file is seen
 	const script = `until="until [ -e FILE ]; do sleep 0.05; done"
 		trap 'echo main' USR1
 		sh -c "trap 'echo child' USR1; echo ready; $until" &
@@ -122,7 +122,7 @@ func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 	})
 }
 
-// daemons are ways to get away: from the process group, the session, the
+// daemons are ways to escape from the process group, the session, the
 // environment, the standard streams and the parent.
 var daemons = map[string]string{
 	"in the background":        "sleep MARK & ",
@@ -219,9 +219,9 @@ func TestDestroy_ReleasesWaiters(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("still waiting")
 	}
-	got := h.told(st.ID)
-	must.SliceLen(t, 1, got, must.Sprint("told"))
-	test.Eq(t, int(unix.SIGKILL), got[0].Signal, test.Sprint("told"))
+	got := h.reported(st.ID)
+	must.SliceLen(t, 1, got, must.Sprint("exits"))
+	test.Eq(t, int(unix.SIGKILL), got[0].Signal, test.Sprint("exits"))
 }
 
 func TestLaunch_RemovesAnEarlierRun(t *testing.T) {

@@ -65,7 +65,7 @@ func killTree(id task.Identity, timeout time.Duration) error {
 		if err != nil || gone {
 			return nil, err // what was below it is the supervisor's now: killOrphans
 		}
-		// if the kernel can, nearly the whole tree at once: a fork bomb is quicker than a
+		// if the kernel can, nearly the whole tree at once: a fork bomb is faster than a
 		// reader of /proc
 		signalOne(root, unix.SIGSTOP, wholeGroup)
 		signalOne(root, unix.SIGSTOP, 0)

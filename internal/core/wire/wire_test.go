@@ -297,7 +297,7 @@ func TestServe_AnswersEachRequestAndClosesItsFiles(t *testing.T) {
 	}
 	conn.Close()
 	<-served
-	test.True(t, gone, test.Sprint("the server was told that the client is gone"))
+	test.True(t, gone, test.Sprint("gone was called"))
 	test.True(t, peer.Event(1), test.Sprint("an event is queued and not waited for"))
 	after, err := os.ReadDir("/proc/self/fd")
 	must.NoError(t, err)
