@@ -6,7 +6,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -23,15 +22,13 @@ var endCases = []driverCase{
 		}
 	}},
 	{"a signal that ended a task is reported", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		r.signalAll(syscall.SIGKILL)
 		r.wantExit(0, syscall.SIGKILL)
 	}},
 	{"the delay of an exit", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
-		ch, err := c.WaitTask(background, r.cfg.ID)
+		r := c.running(sleeping)
+		ch, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
 		r.signalAll(syscall.SIGKILL)
 		began := time.Now()
@@ -39,23 +36,22 @@ var endCases = []driverCase{
 		c.note("%s", time.Since(began).Round(time.Millisecond))
 	}},
 	{"every call of WaitTask gets the exit, also after it", func(c *check) {
-		r := c.startTask("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5")
-		r.ready("ready")
-		first, err := c.WaitTask(background, r.cfg.ID)
+		r := c.running("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5")
+		first, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
-		second, err := c.WaitTask(background, r.cfg.ID)
+		second, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
-		cancelled, cancel := context.WithCancel(background)
+		cancelled, cancel := context.WithCancel(c.ctx)
 		_, err = c.WaitTask(cancelled, r.cfg.ID)
 		c.ok(err, "WaitTask")
 		cancel() // which must not be the end of the others
-		c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task")
+		r.end()
 		for _, got := range []*drivers.ExitResult{receive(c, first, "exit"), receive(c, second, "exit"), r.wait(), r.wait()} {
 			c.wantExit(got, 5, 0)
 		}
 	}},
 	{"WaitTask for a task that is not known is an error", func(c *check) {
-		ch, err := c.WaitTask(background, unknown)
+		ch, err := c.WaitTask(c.ctx, unknown)
 		if err == nil {
 			if got := receive(c, ch, "result"); got.Err == nil {
 				c.fail("got the exit %s", exit(got))
@@ -63,26 +59,22 @@ var endCases = []driverCase{
 		}
 	}},
 	{"StopTask sends the job's signal and returns when the task is dead", func(c *check) {
-		r := c.startTask("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
-		r.ready("ready")
+		r := c.running("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
 		c.wantExit(r.stop(soon, "SIGUSR1"), 3, 0)
 	}},
 	{"WaitTask after StopTask has the exit, too", func(c *check) {
-		r := c.startTask("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
-		r.ready("ready")
+		r := c.running("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
 		c.ok(c.StopTask(r.cfg.ID, soon, "SIGUSR1"), "StopTask")
 		r.wantExit(3, 0)
 	}},
 	{"StopTask without a signal uses the driver's", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		if got := r.stop(500*time.Millisecond, ""); got.Err != nil || got.ExitCode == 0 && got.Signal == 0 {
 			c.fail("the exit is %s", exit(got))
 		}
 	}},
 	{"StopTask kills after the timeout, and not before", func(c *check) {
-		r := c.startTask("trap '' INT TERM USR1; echo > ready; while :; do sleep 0.1; done")
-		r.ready("ready")
+		r := c.running("trap '' INT TERM USR1; echo > ready; while :; do sleep 0.1; done")
 		began := time.Now()
 		got := r.stop(2*time.Second, "SIGTERM")
 		took := time.Since(began)
@@ -95,8 +87,7 @@ var endCases = []driverCase{
 		c.note("%s", took.Round(100*time.Millisecond))
 	}},
 	{"StopTask called twice at once succeeds twice", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		done := make(chan error, 2)
 		for range 2 {
 			go func() { done <- c.StopTask(r.cfg.ID, time.Second, "SIGTERM") }()
@@ -123,16 +114,14 @@ var endCases = []driverCase{
 		}
 	}},
 	{"DestroyTask without force does not end a task", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		if err := c.DestroyTask(r.cfg.ID, false); err == nil {
 			c.fail("it succeeded")
 		}
 		r.wantRunning("DestroyTask")
 	}},
 	{"DestroyTask with force ends a task", func(c *check) {
-		r := c.startTask("trap '' INT TERM; echo > ready; while :; do sleep 0.1; done")
-		r.ready("ready")
+		r := c.running("trap '' INT TERM; echo > ready; while :; do sleep 0.1; done")
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		r.wantNone("DestroyTask")
 		if _, err := c.InspectTask(r.cfg.ID); err == nil {

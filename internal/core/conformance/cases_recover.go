@@ -4,31 +4,23 @@
 package conformance
 
 import (
-	"os"
 	"syscall"
 
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// waiting is a script that ends with code 7 when it is told to.
-const waiting = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
-
-func (r *run) end() { r.c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task") }
-
 // recoverCases are about what has to outlive the plugin: an agent that is restarted
 // kills it.
 var recoverCases = []driverCase{
 	{"RecoverTask for a task that is known succeeds", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
 		r.end()
 		r.wantExit(7, 0)
 	}},
 	{"a task outlives a plugin that is killed, and is recovered", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		c.restart()
 		r.wantRunning("the restart")
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
@@ -42,8 +34,7 @@ var recoverCases = []driverCase{
 		c.until("output of after the restart arrives", func() bool { return r.output("stdout") == "over\n" })
 	}},
 	{"a task outlives a plugin that ends in good order", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		c.shutdown()
 		c.ok(c.start(), "starting the plugin again")
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
@@ -51,8 +42,7 @@ var recoverCases = []driverCase{
 		r.wantExit(7, 0)
 	}},
 	{"an agent re-attaches to a running plugin", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		config, _ := c.instance.ReattachConfig()
 		instance, err := c.catalog.Reattach(c.info.Name, base.PluginTypeDriver, config)
 		c.ok(err, "re-attaching")
@@ -63,8 +53,7 @@ var recoverCases = []driverCase{
 		r.wantExit(7, 0)
 	}},
 	{"an exit while no plugin runs is reported as it was", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		c.kill()
 		r.end()
 		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
@@ -73,8 +62,7 @@ var recoverCases = []driverCase{
 		r.wantExit(7, 0)
 	}},
 	{"a death by signal while no plugin runs is reported as it was", func(c *check) {
-		r := c.startTask(waiting)
-		r.ready("ready")
+		r := c.running(waiting)
 		c.kill()
 		r.signalAll(syscall.SIGKILL)
 		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
@@ -89,7 +77,7 @@ var recoverCases = []driverCase{
 		r.cfg.ID += "-2" // a new id for the same task, in the same directories
 		r.collect()
 		r.start()
-		r.ready("ready")
+		r.ready()
 		c.restart()
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
 		r.wantRunning("RecoverTask")
@@ -98,30 +86,26 @@ var recoverCases = []driverCase{
 		}
 	}},
 	{"a recovered task can be stopped", func(c *check) {
-		r := c.startTask("trap 'exit 3' TERM; echo > ready; while :; do sleep 0.1; done")
-		r.ready("ready")
+		r := c.running("trap 'exit 3' TERM; echo > ready; while :; do sleep 0.1; done")
 		c.restart()
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
 		c.wantExit(r.stop(soon, "SIGTERM"), 3, 0)
 	}},
 	{"a recovered task can be destroyed", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		c.restart()
 		c.ok(c.RecoverTask(r.handle), "RecoverTask")
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		r.wantNone("DestroyTask")
 	}},
 	{"a task that was not recovered can be destroyed", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		c.restart()
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		r.wantNone("DestroyTask")
 	}},
 	{"no exit is invented for a task of which nothing is left", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 		c.restart()
 		if c.RecoverTask(r.handle) != nil {
@@ -144,11 +128,4 @@ var recoverCases = []driverCase{
 			}
 		}
 	}},
-}
-
-// shutdown ends the plugin as an agent does that ends.
-func (c *check) shutdown() {
-	c.kills++
-	c.instance.Kill()
-	c.until("the plugin ends", func() bool { return !alive(c.pid) })
 }

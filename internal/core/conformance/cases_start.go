@@ -31,8 +31,7 @@ var pluginCases = []driverCase{
 		c.note("%s %s", info.Name, info.PluginVersion)
 	}},
 	{"an agent that only looks at the plugin changes nothing", func(c *check) {
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		before := len(c.processes())
 		_, err := c.look()
 		c.ok(err, "looking at the plugin")
@@ -40,7 +39,7 @@ var pluginCases = []driverCase{
 		c.until("the processes that were looked at end", func() bool { return len(c.processes()) <= before })
 	}},
 	{"the fingerprint comes at once, is healthy, and stays open", func(c *check) {
-		ch, err := c.Fingerprint(c.context())
+		ch, err := c.Fingerprint(c.ctx)
 		c.ok(err, "Fingerprint")
 		f := receive(c, ch, "a fingerprint")
 		if f.Err != nil || f.Health != drivers.HealthStateHealthy {
@@ -59,7 +58,7 @@ var pluginCases = []driverCase{
 		}
 	}},
 	{"attributes are under driver.<name>", func(c *check) {
-		ch, err := c.Fingerprint(c.context())
+		ch, err := c.Fingerprint(c.ctx)
 		c.ok(err, "Fingerprint")
 		f := receive(c, ch, "a fingerprint")
 		own := "driver." + c.info.Name
@@ -73,7 +72,7 @@ var pluginCases = []driverCase{
 		}
 	}},
 	{"the stream of events stays open", func(c *check) {
-		ch, err := c.TaskEvents(c.context())
+		ch, err := c.TaskEvents(c.ctx)
 		c.ok(err, "TaskEvents")
 		for end := time.After(time.Second); ; {
 			select {
@@ -87,20 +86,6 @@ var pluginCases = []driverCase{
 			break
 		}
 	}},
-}
-
-// receive returns what a stream brings first.
-func receive[T any](c *check, ch <-chan T, what string) T {
-	select {
-	case v, open := <-ch:
-		if !open {
-			c.fail("the stream was closed without %s", what)
-		}
-		return v
-	case <-time.After(soon):
-		c.fail("no %s within %s", what, soon)
-		panic("unreachable")
-	}
 }
 
 // startCases are about what a started task has.
@@ -121,7 +106,7 @@ var startCases = []driverCase{
 				c.fail("%s is %q, want %q", name, b, env[name])
 			}
 		}
-		if r.has("wrong") {
+		if exists(r.path("wrong")) {
 			c.fail("%s", r.read("wrong"))
 		}
 	}},
@@ -148,11 +133,7 @@ var startCases = []driverCase{
 		for _, path := range []string{r.cfg.StdoutPath, r.cfg.StderrPath} {
 			c.ok(unix.Mkfifo(path, 0o600), "making the log pipes")
 		}
-		_, err := within(c, soon, "StartTask", func() (any, error) {
-			_, _, err := c.StartTask(r.cfg)
-			return nil, err
-		})
-		if err == nil {
+		if _, _, err := c.StartTask(r.cfg); err == nil {
 			r.wantExit(0, 0)
 		}
 	}},
@@ -186,8 +167,7 @@ var startCases = []driverCase{
 		}
 	}},
 	{"a second start with the same id is an error", func(c *check) {
-		r := c.startTask("echo run >> runs; echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running("echo run >> runs; echo > ready; exec sleep 1000")
 		if _, _, err := c.StartTask(r.cfg); err == nil {
 			c.fail("it was started again")
 		}
@@ -207,10 +187,9 @@ var startCases = []driverCase{
 	}},
 	{"a task is in the cgroup that Nomad made for it", func(c *check) {
 		if c.cgroups.missing != "" {
-			c.skip("%s", c.cgroups.missing)
+			c.skip(c.cgroups.missing)
 		}
-		r := c.startTask("echo > ready; exec sleep 1000")
-		r.ready("ready")
+		r := c.running(sleeping)
 		r.wantRunning("its start")
 		for _, pid := range r.pids() {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -221,7 +200,7 @@ var startCases = []driverCase{
 	}},
 	{"a task that exceeds its memory is reported as killed for it", func(c *check) {
 		if c.cgroups.missing != "" || !slices.Contains(c.cgroups.support.Controllers, "memory") {
-			c.skip("no memory limit can be set here: %s", c.cgroups.support.Missing)
+			c.skip("no memory limit can be set here: " + c.cgroups.support.Missing)
 		}
 		r := c.startTask("mkfifo pipe; head -c 300000000 /dev/zero > pipe & exec tail -c 300000000 pipe > out",
 			func(cfg *drivers.TaskConfig) {
@@ -263,14 +242,13 @@ var startCases = []driverCase{
 		}
 	}},
 	{"InspectTask tells state, times and exit", func(c *check) {
-		r := c.startTask("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 4")
-		r.ready("ready")
+		r := c.running("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 4")
 		st, err := c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask")
 		if st.ID != r.cfg.ID || st.State != drivers.TaskStateRunning || time.Since(st.StartedAt) > time.Hour {
 			c.fail("of a running task: %+v", st)
 		}
-		c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task")
+		r.end()
 		r.wantExit(4, 0)
 		st, err = c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask after the exit")

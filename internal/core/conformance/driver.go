@@ -4,10 +4,10 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -129,9 +129,10 @@ type driverCase struct {
 // driverCases are all cases in order. A case leaves no task behind.
 var driverCases = slices.Concat(pluginCases, startCases, endCases, recoverCases, callCases)
 
-// check is one case under way. A case ends itself with fail, skip or notApplicable.
+// check is one running case. A case ends itself with fail, skip or notApplicable.
 type check struct {
 	*host
+	ctx      context.Context // ends with the case
 	cleanups []func()
 	notes    []string
 }
@@ -146,9 +147,7 @@ func (c *check) fail(format string, args ...any) {
 	panic(ended{Failed, fmt.Sprintf(format, args...)})
 }
 
-func (c *check) skip(format string, args ...any) {
-	panic(ended{Skipped, fmt.Sprintf(format, args...)})
-}
+func (c *check) skip(why string) { panic(ended{Skipped, why}) }
 
 func (c *check) notApplicable(why string) { panic(ended{NotApplicable, why}) }
 
@@ -188,70 +187,34 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// within ends the case if a call takes longer than limit. The call is ended with the
-// plugin.
-func within[T any](c *check, limit time.Duration, call string, do func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		value, err := do()
-		done <- result{value, err}
-	}()
+// receive returns what a stream brings first.
+func receive[T any](c *check, ch <-chan T, what string) T {
 	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-time.After(limit):
-		c.kill()
-		c.fail("%s did not return within %s", call, limit)
+	case v, open := <-ch:
+		if !open {
+			c.fail("the stream was closed without %s", what)
+		}
+		return v
+	case <-time.After(soon):
+		c.fail("no %s within %s", what, soon)
 		panic("unreachable")
 	}
 }
 
-// Limits on what has to happen on a busy machine. A driver that is right needs
-// a small part of them.
+// Limits on what has to happen on a busy machine. A correct driver needs a small part of
+// them.
 const (
 	soon      = 20 * time.Second
-	caseLimit = 3 * time.Minute
+	caseLimit = time.Minute
 )
 
-// run runs one case, and ends the plugin if the case does not end.
-func (h *host) run(c driverCase) Result {
-	done := make(chan Result, 1)
-	go func() { done <- h.judge(c) }()
-	select {
-	case r := <-done:
-		return r
-	case <-time.After(caseLimit):
-	}
-	h.kill()
-	result := Result{Case: c.name, Outcome: Failed, Why: fmt.Sprintf("not over after %s", caseLimit)}
-	select {
-	case r := <-done:
-		if r.Outcome == Failed {
-			result.Why += ": " + r.Why
-		}
-	case <-time.After(caseLimit):
-		stacks := make([]byte, 1<<20)
-		h.logger.Error("a case does not end", "case", c.name, "stacks", string(stacks[:runtime.Stack(stacks, true)]))
-	}
-	return result
-}
-
-func (h *host) judge(driverCase driverCase) (result Result) {
-	c := &check{host: h}
-	result = Result{Case: driverCase.name, Outcome: Passed}
-	kills := h.kills
-	defer func() {
-		for _, f := range slices.Backward(c.cleanups) {
-			f()
-		}
-		if result.Outcome == Passed && kills == h.kills && h.pid != 0 && !alive(h.pid) {
-			result = Result{Case: driverCase.name, Outcome: Failed, Why: "the plugin's process ended: " + h.lastWords()}
-		}
-	}()
+// run runs one case. If it takes too long the plugin is killed, which ends the call that
+// hangs.
+func (h *host) run(dc driverCase) (result Result) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &check{host: h, ctx: ctx, cleanups: []func(){cancel}}
+	result = Result{Case: dc.name, Outcome: Passed}
+	limit := time.AfterFunc(caseLimit, h.kill)
 	defer func() {
 		if p := recover(); p != nil {
 			e, expected := p.(ended)
@@ -260,8 +223,18 @@ func (h *host) judge(driverCase driverCase) (result Result) {
 			}
 			result.Outcome, result.Why = e.outcome, strings.Join(strings.Fields(e.why), " ")
 		}
+		for _, f := range slices.Backward(c.cleanups) {
+			f()
+		}
+		switch {
+		case !limit.Stop():
+			result.Outcome = Failed
+			result.Why = strings.TrimSuffix(fmt.Sprintf("a call did not return within %s: %s", caseLimit, result.Why), ": ")
+		case result.Outcome == Passed && h.pid != 0 && !alive(h.pid):
+			result.Outcome, result.Why = Failed, "the plugin's process ended: "+h.lastWords()
+		}
 	}()
-	driverCase.run(c)
+	dc.run(c)
 	result.Why = strings.Join(c.notes, ", ")
 	return result
 }

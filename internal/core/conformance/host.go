@@ -4,7 +4,6 @@
 package conformance
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
@@ -49,8 +47,7 @@ type host struct {
 
 	instance loader.PluginInstance // nil: none is running
 	drivers.DriverPlugin
-	pid   int
-	kills int // how often a case has ended the plugin
+	pid int // 0: a case has ended the plugin
 }
 
 // newHost loads the plugin: two starts to look at it, and one to use it.
@@ -64,16 +61,15 @@ func newHost(d Driver) (*host, error) {
 }
 
 func (h *host) load() (err error) {
-	d := h.driver
-	if d.Exe == "" {
-		h.driver.Env = map[string]string{pluginVar: "1"}
-		maps.Copy(h.driver.Env, d.Env)
-		d.Exe, err = os.Executable()
+	env := map[string]string{}
+	maps.Copy(env, h.driver.Env)
+	if h.driver.Exe == "" {
+		env[pluginVar] = "1"
+		h.driver.Exe, err = os.Executable()
+	} else {
+		h.driver.Exe, err = filepath.Abs(h.driver.Exe)
 	}
 	if err != nil {
-		return err
-	}
-	if h.driver.Exe, err = filepath.Abs(d.Exe); err != nil {
 		return err
 	}
 	h.logger = hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Debug})
@@ -83,16 +79,12 @@ func (h *host) load() (err error) {
 	h.tmp = filepath.Join(h.dir, "t")
 	for _, name := range []string{".", "t", "p", "alloc", "mounts"} {
 		dir := filepath.Join(h.dir, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users go through it
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil { // tasks of other users go through it
 			return err
 		}
 	}
-	env := map[string]string{"TMPDIR": h.tmp}
-	maps.Copy(env, h.driver.Env)
-	if err := writeWrapper(filepath.Join(h.dir, "p", h.binary()), h.driver.Exe, env); err != nil {
+	env["TMPDIR"] = h.tmp
+	if err := writeWrapper(h.wrapper(), h.driver.Exe, env); err != nil {
 		return err
 	}
 	if h.config, err = h.pluginConfig(); err != nil {
@@ -118,7 +110,8 @@ func (h *host) load() (err error) {
 	return nil
 }
 
-func (h *host) binary() string { return filepath.Base(h.driver.Exe) }
+// wrapper is the plugin in the agent's plugin directory.
+func (h *host) wrapper() string { return filepath.Join(h.dir, "p", filepath.Base(h.driver.Exe)) }
 
 // writeWrapper writes a program that executes exe with more environment.
 func writeWrapper(path, exe string, env map[string]string) error {
@@ -131,33 +124,29 @@ func writeWrapper(path, exe string, env map[string]string) error {
 	return os.WriteFile(path, []byte(script.String()), 0o755)
 }
 
-// look loads the plugin as an agent does when it starts: one process to ask what it
-// is, and one to validate its configuration.
-func (h *host) look() (loader.PluginCatalog, error) {
-	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
-		Logger: h.logger, PluginDir: filepath.Join(h.dir, "p"), SupportedVersions: loader.AgentSupportedApiVersions,
-		Configs: []*config.PluginConfig{{Name: h.binary(), Config: h.config}},
+// loadPlugin loads the one plugin of a directory as an agent does when it starts: one
+// process to ask what it is, and one to validate its configuration.
+func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.PluginCatalog, error) {
+	return loader.NewPluginLoader(&loader.PluginLoaderConfig{
+		Logger: log, PluginDir: filepath.Dir(path), SupportedVersions: loader.AgentSupportedApiVersions,
+		Configs: []*config.PluginConfig{{Name: filepath.Base(path), Config: options}},
 	})
-	if err != nil {
-		return nil, err
+}
+
+func (h *host) look() (loader.PluginCatalog, error) {
+	catalog, err := loadPlugin(h.logger, h.wrapper(), h.config)
+	if err == nil && len(catalog.Catalog()[base.PluginTypeDriver]) == 0 {
+		err = fmt.Errorf("it is no driver: %s", h.lastWords())
 	}
-	if len(catalog.Catalog()[base.PluginTypeDriver]) == 0 {
-		return nil, fmt.Errorf("it is no driver: %s", h.lastWords())
-	}
-	return catalog, nil
+	return catalog, err
 }
 
 var topology = numalib.Scan(numalib.PlatformScanners(false))
 
-func agentConfig() *base.AgentConfig {
-	return &base.AgentConfig{
-		Driver: &base.ClientDriverConfig{ClientMinPort: 20000, ClientMaxPort: 32000, Topology: topology},
-	}
-}
-
 // start starts the plugin as an agent uses it.
 func (h *host) start() error {
-	instance, err := h.catalog.Dispense(h.info.Name, base.PluginTypeDriver, agentConfig(), h.logger)
+	agent := &base.ClientDriverConfig{ClientMinPort: 20000, ClientMaxPort: 32000, Topology: topology}
+	instance, err := h.catalog.Dispense(h.info.Name, base.PluginTypeDriver, &base.AgentConfig{Driver: agent}, h.logger)
 	if err != nil {
 		return err
 	}
@@ -172,12 +161,16 @@ func (h *host) use(instance loader.PluginInstance) {
 
 // kill kills the plugin's process.
 func (h *host) kill() {
-	h.kills++
 	_ = syscall.Kill(h.pid, syscall.SIGKILL)
-	for end := time.Now().Add(soon); alive(h.pid) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	h.shutdown()
+}
+
+// shutdown ends the plugin as an agent does that ends.
+func (h *host) shutdown() {
+	pid := h.pid
+	h.pid = 0
 	h.instance.Kill()
+	eventually(soon, func() bool { return !alive(pid) })
 }
 
 // restart kills the plugin and starts it anew, as after a crash.
@@ -193,10 +186,7 @@ func (h *host) close() (left string) {
 	}
 	var pids []int
 	if h.tmp != "" {
-		pids = h.processes()
-	}
-	for end := time.Now().Add(patience); len(pids) > 0 && time.Now().Before(end); pids = h.processes() {
-		time.Sleep(20 * time.Millisecond)
+		eventually(patience, func() bool { pids = h.processes(); return len(pids) == 0 })
 	}
 	for _, pid := range pids {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -215,12 +205,27 @@ func (h *host) close() (left string) {
 // processes are those of the plugin: with its TMPDIR, or with one of its directories
 // among their arguments.
 func (h *host) processes() []int {
-	pids := withEnviron("TMPDIR=" + h.tmp)
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp), processes("cmdline", func(arguments string) bool {
+		return strings.Contains(arguments, h.dir+"/")
+	}))
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// withEnviron are the processes that were started with this environment variable.
+func withEnviron(variable string) []int {
+	return processes("environ", func(environ string) bool {
+		return strings.HasPrefix(environ, variable+"\x00") || strings.Contains(environ, "\x00"+variable+"\x00")
+	})
+}
+
+// processes are those with a matching file in their directory of /proc, except this one.
+func processes(file string, matches func(content string) bool) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
 	for _, file := range files {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		b, _ := os.ReadFile(file)
-		if strings.Contains(string(b), h.dir+"/") && pid != os.Getpid() && alive(pid) && !slices.Contains(pids, pid) {
+		b, err := os.ReadFile(file)
+		if err == nil && pid != os.Getpid() && matches(string(b)) && alive(pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -233,25 +238,11 @@ func (h *host) lastWords() string {
 	return strings.Join(lines[max(0, len(lines)-2):], " / ")
 }
 
-// withEnviron are the processes that were started with this environment variable,
-// but for this one.
-func withEnviron(variable string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, file := range files {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		b, err := os.ReadFile(file)
-		if err == nil && pid != os.Getpid() && alive(pid) && slices.Contains(strings.Split(string(b), "\x00"), variable) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 // pluginConfig is what is in the plugin's config block.
 func (h *host) pluginConfig() (map[string]any, error) {
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake, Plugins: map[string]goplugin.Plugin{base.PluginTypeBase: &base.PluginBase{}},
-		Cmd:              exec.Command(filepath.Join(h.dir, "p", h.binary())),
+		Cmd:              exec.Command(h.wrapper()),
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: h.logger,
 	})
 	defer client.Kill()
@@ -326,6 +317,3 @@ func decode(block map[string]any, schema *hclspec.Spec) (cty.Value, error) {
 	}
 	return value, nil
 }
-
-// background is the context of calls that end with the plugin.
-var background = context.Background()

@@ -4,11 +4,11 @@
 package conformance
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -54,7 +54,8 @@ func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run 
 		f(cfg)
 	}
 	r := &run{c: c, cfg: cfg, marker: "OUTRIDER_CONFORMANCE=" + cfg.Env["OUTRIDER_CONFORMANCE"]}
-	block := substitute(c.task, "cd \"$NOMAD_TASK_DIR\" || exit 99\n"+script).(map[string]any)
+	block, err := substitute(c.task, "cd \"$NOMAD_TASK_DIR\" || exit 99\n"+script)
+	c.ok(err, "the task's config block")
 	value, err := decode(block, c.taskHCL)
 	c.ok(err, "the task's config block")
 	c.ok(cfg.EncodeDriverConfig(value), "the task's config block")
@@ -77,31 +78,17 @@ func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run 
 }
 
 // substitute puts a script where SCRIPT is.
-func substitute(v any, script string) any {
-	switch v := v.(type) {
-	case string:
-		literal := strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script) // for HCL
-		return strings.ReplaceAll(v, "SCRIPT", literal)
-	case []any:
-		out := slices.Clone(v)
-		for i := range out {
-			out[i] = substitute(out[i], script)
-		}
-		return out
-	case []map[string]any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = substitute(v[i], script)
-		}
-		return out
-	case map[string]any:
-		out := map[string]any{}
-		for k := range v {
-			out[k] = substitute(v[k], script)
-		}
-		return out
+func substitute(block map[string]any, script string) (out map[string]any, err error) {
+	text, err := json.Marshal(block)
+	if err != nil {
+		return nil, err
 	}
-	return v
+	literal, err := json.Marshal(strings.NewReplacer("${", "$${", "%{", "%%{").Replace(script)) // for HCL
+	if err != nil {
+		return nil, err
+	}
+	text = bytes.ReplaceAll(text, []byte("SCRIPT"), literal[1:len(literal)-1])
+	return out, json.Unmarshal(text, &out)
 }
 
 func (r *run) makeDirs() {
@@ -156,18 +143,34 @@ func (r *run) collect() {
 	})
 }
 
-// start is newRun, started.
+// startTask is newRun, started.
 func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *run {
 	r := c.newRun(script, change...)
 	r.start()
 	return r
 }
 
+// sleeping is a script for running, waiting is one that ends with code 7 after end.
+const (
+	sleeping = "echo > ready; exec sleep 1000"
+	waiting  = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
+)
+
+// running is startTask for a script that makes the file "ready", which it waits for.
+func (c *check) running(script string) *run {
+	r := c.startTask(script)
+	r.ready()
+	return r
+}
+
+func (r *run) ready() {
+	r.c.until("the task makes its file ready", func() bool { return exists(r.path("ready")) })
+}
+
+func (r *run) end() { r.c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task") }
+
 func (r *run) start() {
-	handle, err := within(r.c, soon, "StartTask", func() (*drivers.TaskHandle, error) {
-		handle, _, err := r.c.StartTask(r.cfg)
-		return handle, err
-	})
+	handle, _, err := r.c.StartTask(r.cfg)
 	r.c.ok(err, "StartTask")
 	if handle == nil || handle.Config == nil || handle.Config.ID != r.cfg.ID {
 		r.c.fail("StartTask returned a handle without the task's configuration")
@@ -183,14 +186,6 @@ func stored(c *check, handle *drivers.TaskHandle) *drivers.TaskHandle {
 	c.ok(json.Unmarshal(b, &back), "storing the handle")
 	return &back
 }
-
-// ready waits until the script has made a file, and returns its content.
-func (r *run) ready(file string) string {
-	r.c.until("the task makes its file "+file, func() bool { return r.has(file) })
-	return r.read(file)
-}
-
-func (r *run) has(file string) bool { return exists(r.path(file)) }
 
 func (r *run) read(file string) string {
 	b, _ := os.ReadFile(r.path(file))
@@ -213,13 +208,9 @@ func (r *run) pids() []int { return withEnviron(r.marker) }
 
 // wantRunning ends the case if the task has no process.
 func (r *run) wantRunning(after string) {
-	for range 50 {
-		if len(r.pids()) > 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !eventually(500*time.Millisecond, func() bool { return len(r.pids()) > 0 }) {
+		r.c.fail("after %s the task is gone", after)
 	}
-	r.c.fail("after %s the task is gone", after)
 }
 
 func (r *run) signalAll(sig syscall.Signal) {
@@ -230,14 +221,10 @@ func (r *run) signalAll(sig syscall.Signal) {
 
 // wantNone ends the case if processes of the task are left for 2 s.
 func (r *run) wantNone(after string) {
-	var pids []int
-	for range 200 {
-		if pids = r.pids(); len(pids) == 0 && len(r.pids()) == 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	none := func() bool { return len(r.pids()) == 0 && len(r.pids()) == 0 }
+	if !eventually(2*time.Second, none) {
+		r.c.fail("after %s processes of the task are left: %s", after, commandLines(r.pids()))
 	}
-	r.c.fail("after %s processes of the task are left: %s", after, commandLines(pids))
 }
 
 func exists(path string) bool {
@@ -256,20 +243,17 @@ func commandLines(pids []int) string {
 
 // stop stops the task as an agent does, which waits for the exit meanwhile.
 func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
-	ch, err := r.c.WaitTask(r.c.context(), r.cfg.ID)
+	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")
 	time.Sleep(50 * time.Millisecond) // the call is made in the background
-	_, err = within(r.c, timeout+soon, "StopTask", func() (any, error) {
-		return nil, r.c.StopTask(r.cfg.ID, timeout, sig)
-	})
-	r.c.ok(err, "StopTask")
+	r.c.ok(r.c.StopTask(r.cfg.ID, timeout, sig), "StopTask")
 	r.wantNone("StopTask")
 	return receive(r.c, ch, "exit")
 }
 
 // wait waits for the task's exit.
 func (r *run) wait() *drivers.ExitResult {
-	ch, err := r.c.WaitTask(r.c.context(), r.cfg.ID)
+	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")
 	return receive(r.c, ch, "exit")
 }
