@@ -45,17 +45,7 @@ var pluginCases = []driverCase{
 		if f.Err != nil || f.Health != drivers.HealthStateHealthy {
 			c.fail("the driver is %s: %q, %v", f.Health, f.HealthDescription, f.Err)
 		}
-		for end := time.After(time.Second); ; {
-			select {
-			case _, open := <-ch:
-				if !open {
-					c.fail("the stream was closed, after which an agent opens it again without a pause")
-				}
-				continue
-			case <-end:
-			}
-			break
-		}
+		wantOpen(c, ch)
 	}},
 	{"attributes are under driver.<name>", func(c *check) {
 		ch, err := c.Fingerprint(c.ctx)
@@ -74,18 +64,23 @@ var pluginCases = []driverCase{
 	{"the stream of events stays open", func(c *check) {
 		ch, err := c.TaskEvents(c.ctx)
 		c.ok(err, "TaskEvents")
-		for end := time.After(time.Second); ; {
-			select {
-			case e, open := <-ch:
-				if !open || e.Err != nil {
-					c.fail("the stream was closed: %+v", e)
-				}
-				continue
-			case <-end:
-			}
-			break
-		}
+		wantOpen(c, ch)
 	}},
+}
+
+// wantOpen ends the case if a stream is closed within a second. An agent opens such a
+// stream again without a pause.
+func wantOpen[T any](c *check, ch <-chan T) {
+	for end := time.After(time.Second); ; {
+		select {
+		case _, open := <-ch:
+			if !open {
+				c.fail("the stream was closed, after which an agent opens it again without a pause")
+			}
+		case <-end:
+			return
+		}
+	}
 }
 
 // startCases are about what a started task has.

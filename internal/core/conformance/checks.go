@@ -20,9 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// CheckGroups reports everything in a list that Nomad would refuse or that would mislead
+// checkGroups reports everything in a list that Nomad would refuse or that would mislead
 // its scheduler.
-func CheckGroups(t *testing.T, groups []*device.DeviceGroup) {
+func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 	t.Helper()
 	names, ids := map[string]bool{}, map[string]bool{}
 	for _, g := range groups {
@@ -96,19 +96,6 @@ func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
 			t.Errorf("%s: environment variable %s=%s", id, name, value)
 		}
 	}
-}
-
-func anyHealthy(t *testing.T, groups []*device.DeviceGroup) (*device.DeviceGroup, string) {
-	t.Helper()
-	for _, g := range groups {
-		for _, d := range g.Devices {
-			if d.Healthy {
-				return g, d.ID
-			}
-		}
-	}
-	t.Fatalf("no healthy device in %s", describe(groups))
-	panic("unreachable")
 }
 
 func healthy(groups []*device.DeviceGroup) (ids []string) {

@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -19,6 +20,7 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
@@ -44,10 +46,6 @@ type Device struct {
 	// is not possible.
 	Unplug, Plug func()
 
-	// Lag is how long it may take until a change is found; 0 means a minute, since test
-	// machines are busy.
-	Lag time.Duration
-
 	// Measures means that there are statistics of each healthy device.
 	Measures bool
 
@@ -57,14 +55,9 @@ type Device struct {
 
 // Test runs the table over gRPC, as an agent calls the plugin.
 func (d Device) Test(t *testing.T) {
-	if d.Lag == 0 {
-		d.Lag = patience
-	}
 	t.Run("the plugin names itself, its version and its API", func(t *testing.T) {
-		info, err := d.start(t, false).PluginInfo()
-		if err != nil {
-			t.Fatal(err)
-		}
+		info, err := d.start(t).PluginInfo()
+		must.NoError(t, err)
 		speaks := slices.Contains(info.PluginApiVersions, device.ApiVersion010)
 		if info.Type != base.PluginTypeDevice || info.Name == "" || info.PluginVersion == "" || !speaks {
 			t.Errorf("got %+v", info)
@@ -72,11 +65,11 @@ func (d Device) Test(t *testing.T) {
 	})
 	t.Run("a configuration has no effect and can be repeated", d.testConfig)
 	t.Run("the first list comes at once and is valid for Nomad", func(t *testing.T) {
-		CheckGroups(t, d.next(t, d.stream(t)))
+		_, _, groups := d.list(t)
+		checkGroups(t, groups)
 	})
 	t.Run("nothing is sent without a change", func(t *testing.T) {
-		ch := d.stream(t)
-		d.next(t, ch)
+		_, ch, _ := d.list(t)
 		select {
 		case r := <-ch:
 			t.Errorf("got another list: %s", describe(r.Devices))
@@ -84,8 +77,8 @@ func (d Device) Test(t *testing.T) {
 		}
 	})
 	t.Run("a new process has the same list", func(t *testing.T) {
-		first := d.next(t, d.stream(t))
-		if again := d.next(t, d.stream(t)); !reflect.DeepEqual(first, again) {
+		_, _, first := d.list(t)
+		if _, _, again := d.list(t); !reflect.DeepEqual(first, again) {
 			t.Errorf("got %s\nthen %s", describe(first), describe(again))
 		}
 	})
@@ -104,10 +97,10 @@ func (d Device) Test(t *testing.T) {
 
 // start makes the plugin at the other end of a socket. When the test ends, nothing of
 // the plugin may be left.
-func (d Device) start(t *testing.T, configure bool) device.DevicePlugin {
+func (d Device) start(t *testing.T) device.DevicePlugin {
 	t.Helper()
 	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to it
-	before := held()
+	left := leftSince(held())
 	ctx, cancel := context.WithCancel(context.Background())
 	impl := d.Plugin(ctx, hclog.New(&hclog.LoggerOptions{Output: t.Output(), Level: hclog.Debug}))
 	client, _ := goplugin.TestPluginGRPCConn(t, false, map[string]goplugin.Plugin{
@@ -116,32 +109,35 @@ func (d Device) start(t *testing.T, configure bool) device.DevicePlugin {
 	t.Cleanup(func() {
 		client.Close() // which ends the server, too
 		cancel()
-		var now map[string]int
-		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if now = held(); now["goroutines"] <= before["goroutines"] && now["files"] <= before["files"] {
-				return
-			}
+		if what := left(); what != "" {
+			stacks := make([]byte, 1<<20)
+			t.Errorf("left: %s\n%s", what, stacks[:runtime.Stack(stacks, true)])
 		}
-		stacks := make([]byte, 1<<20)
-		t.Errorf("left: %v, before %v\n%s", now, before, stacks[:runtime.Stack(stacks, true)])
 	})
 	raw, err := client.Dispense(base.PluginTypeDevice)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := raw.(device.DevicePlugin)
-	if configure {
-		if err := p.SetConfig(&base.Config{PluginConfig: d.pack(t, p)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return p
+	must.NoError(t, err)
+	return raw.(device.DevicePlugin)
 }
 
 // held counts the resources of the process.
 func held() map[string]int {
 	files, _ := os.ReadDir("/proc/self/fd")
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
+}
+
+// leftSince returns a function that waits until the process holds no more than before, and
+// says what is left if it still does after a minute.
+func leftSince(before map[string]int) func() string {
+	return func() string {
+		var now map[string]int
+		if eventually(patience, func() bool {
+			now = held()
+			return now["goroutines"] <= before["goroutines"] && now["files"] <= before["files"]
+		}) {
+			return ""
+		}
+		return fmt.Sprintf("%v, before %v", now, before)
+	}
 }
 
 // settled is held when the counts have not changed for a while, because everything
@@ -162,34 +158,27 @@ func settled() map[string]int {
 func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	t.Helper()
 	schema, err := p.ConfigSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	block, err := parseHCL(d.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	value, err := decode(block, schema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	packed, err := msgpack.Marshal(value, value.Type())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return packed
 }
 
-func (d Device) stream(t *testing.T) <-chan *device.FingerprintResponse {
+// list starts the plugin with its configuration, and returns its first list too.
+func (d Device) list(t *testing.T) (device.DevicePlugin, <-chan *device.FingerprintResponse, []*device.DeviceGroup) {
 	t.Helper()
-	ch, err := d.start(t, true).Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ch
+	p := d.start(t)
+	must.NoError(t, p.SetConfig(&base.Config{PluginConfig: d.pack(t, p)}))
+	ch, err := p.Fingerprint(t.Context())
+	must.NoError(t, err)
+	return p, ch, next(t, ch)
 }
 
-func (d Device) next(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.DeviceGroup {
+func next(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.DeviceGroup {
 	t.Helper()
 	select {
 	case r, open := <-ch:
@@ -197,38 +186,26 @@ func (d Device) next(t *testing.T, ch <-chan *device.FingerprintResponse) []*dev
 			t.Fatalf("the stream ended, after which Nomad drops the plugin for good: %+v", r)
 		}
 		return r.Devices
-	case <-time.After(d.Lag):
-		t.Fatalf("nothing was sent within %s", d.Lag)
+	case <-time.After(patience):
+		t.Fatalf("nothing was sent within %s", patience)
 		panic("unreachable")
 	}
 }
 
 func (d Device) testConfig(t *testing.T) {
-	p := d.start(t, false)
+	p := d.start(t)
 	packed := d.pack(t, p)
-	before := settled()
+	left := leftSince(settled())
 	for range 3 {
-		if err := p.SetConfig(&base.Config{PluginConfig: packed}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, p.SetConfig(&base.Config{PluginConfig: packed}))
 	}
-	now := settled()
-	more := func() bool { return now["goroutines"] > before["goroutines"] || now["files"] > before["files"] }
-	for end := time.Now().Add(patience); more(); now = settled() {
-		if time.Now().After(end) {
-			t.Fatalf("the plugin has %v, before its configuration %v", now, before)
-		}
-	}
+	must.Eq(t, "", left(), must.Sprint("held by the plugin since its configuration"))
 }
 
 func (d Device) testRefusals(t *testing.T) {
-	p := d.start(t, true)
-	ch, err := p.Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups := d.next(t, ch)
-	_, id := anyHealthy(t, groups)
+	p, _, groups := d.list(t)
+	must.SliceNotEmpty(t, healthy(groups), must.Sprintf("no healthy device in %s", describe(groups)))
+	id := healthy(groups)[0]
 	refused := map[string][]string{
 		"no device": nil, "an unknown device": {"no-such:device"},
 		"a device twice": {id, id}, "one of two": {id, "no-such:device"},
@@ -250,42 +227,24 @@ func (d Device) testRefusals(t *testing.T) {
 }
 
 func (d Device) testReservations(t *testing.T) {
-	p := d.start(t, true)
-	ch, err := p.Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range d.next(t, ch) {
-		for _, one := range g.Devices {
-			if one.Healthy {
-				r, err := p.Reserve([]string{one.ID})
-				if err != nil {
-					t.Errorf("%s: %v", one.ID, err)
-					continue
-				}
-				checkReservation(t, one.ID, r)
-			}
-		}
+	p, _, groups := d.list(t)
+	for _, id := range healthy(groups) {
+		r, err := p.Reserve([]string{id})
+		must.NoError(t, err, must.Sprint(id))
+		checkReservation(t, id, r)
 	}
 }
 
 func (d Device) testStats(t *testing.T) {
-	p := d.start(t, true)
-	ch, err := p.Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups := d.next(t, ch)
+	p, _, groups := d.list(t)
 	stats, err := p.Stats(t.Context(), 100*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	for range 2 {
 		var r *device.StatsResponse
 		select {
 		case r = <-stats:
-		case <-time.After(d.Lag):
-			t.Fatalf("nothing was measured within %s", d.Lag)
+		case <-time.After(patience):
+			t.Fatalf("nothing was measured within %s", patience)
 		}
 		got := map[string]bool{}
 		for _, g := range r.Groups {
@@ -307,20 +266,9 @@ func (d Device) testStats(t *testing.T) {
 }
 
 func (d Device) testReplug(t *testing.T) {
-	p := d.start(t, true)
-	ch, err := p.Fingerprint(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := d.next(t, ch)
+	p, ch, before := d.list(t)
 	d.Unplug()
-	plugged := false
-	defer func() {
-		if !plugged {
-			d.Plug()
-		}
-	}()
-	away := d.next(t, ch)
+	away := next(t, ch)
 	if len(healthy(away)) >= len(healthy(before)) {
 		t.Errorf("got %s without the device, %s with it", describe(away), describe(before))
 	}
@@ -330,12 +278,11 @@ func (d Device) testReplug(t *testing.T) {
 		}
 	}
 	d.Plug()
-	plugged = true
 	// a plugin may see it come piece by piece
-	for end := time.Now().Add(d.Lag); ; {
-		now := d.next(t, ch)
+	for end := time.Now().Add(patience); ; {
+		now := next(t, ch)
 		if slices.Equal(healthy(now), healthy(before)) {
-			CheckGroups(t, now)
+			checkGroups(t, now)
 			break
 		}
 		if time.Now().After(end) {

@@ -20,12 +20,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/devicemanager"
 	"github.com/hashicorp/nomad/client/devicemanager/state"
-	"github.com/hashicorp/nomad/helper/pluginutils/loader"
 	"github.com/hashicorp/nomad/helper/pluginutils/singleton"
 	"github.com/hashicorp/nomad/nomad/structs"
-	"github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -58,10 +57,9 @@ type Manager struct {
 
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
-	updates int
-	unseen  []string // the lists of devices since the one that Want found last
+	updates []string // the devices after each update, in the format of Devices
+	wanted  int      // the update that Want found last
 	state   *state.PluginState
-	changed chan struct{} // closed at an update
 }
 
 // StartManager starts a manager with one plugin. When the test ends it is shut down as an
@@ -69,9 +67,7 @@ type Manager struct {
 func StartManager(t *testing.T, b Binary) *Manager {
 	t.Helper()
 	m, err := newManager(t, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return m
 }
 
@@ -79,9 +75,7 @@ func StartManager(t *testing.T, b Binary) *Manager {
 func RefuseManager(t *testing.T, b Binary) string {
 	t.Helper()
 	m, err := newManager(t, b)
-	if err == nil {
-		t.Fatal("the agent starts")
-	}
+	must.Error(t, err, must.Sprint("the agent starts"))
 	for _, pid := range m.processes() { // an agent ends here, and its plugins with it
 		m.kill(pid)
 	}
@@ -90,15 +84,12 @@ func RefuseManager(t *testing.T, b Binary) string {
 
 func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Helper()
-	m := &Manager{t: t, changed: make(chan struct{})}
-	dir := t.TempDir()
-	if err := writeWrapper(filepath.Join(dir, b.Name), b.Exe, b.Env); err != nil {
-		t.Fatal(err)
-	}
+	m := &Manager{t: t}
+	path := filepath.Join(t.TempDir(), b.Name)
+	must.NoError(t, writeWrapper(path, b.Exe, b.Env))
 	var err error
-	if m.short, err = os.MkdirTemp("", "oc"); err != nil { // a socket's path may have 107 bytes (unix(7))
-		t.Fatal(err)
-	}
+	m.short, err = os.MkdirTemp("", "oc") // a socket's path has at most 107 bytes (unix(7))
+	must.NoError(t, err)
 	t.Setenv("TMPDIR", m.short)
 	t.Cleanup(func() {
 		for _, pid := range m.processes() {
@@ -116,14 +107,9 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 		}
 	})
 	parsed, err := parseHCL(b.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	logger := hclog.New(&hclog.LoggerOptions{Output: &m.log, Level: hclog.Trace})
-	catalog, err := loader.NewPluginLoader(&loader.PluginLoaderConfig{
-		Logger: logger, PluginDir: dir, SupportedVersions: loader.AgentSupportedApiVersions,
-		Configs: []*config.PluginConfig{{Name: b.Name, Config: parsed}},
-	})
+	catalog, err := loadPlugin(logger, path, parsed)
 	if err != nil {
 		return m, err
 	}
@@ -145,10 +131,7 @@ func (m *Manager) update(devices []*structs.NodeDeviceResource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices = devices
-	m.updates++
-	m.unseen = append(m.unseen, nodeDevices(devices))
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.updates = append(m.updates, nodeDevices(devices))
 }
 
 // GetDevicePluginState is part of devicemanager.StateStorage.
@@ -182,7 +165,7 @@ func (m *Manager) PID() int {
 func (m *Manager) Updates() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.updates
+	return len(m.updates)
 }
 
 // Devices are what the node has, one line for a group:
@@ -221,23 +204,19 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	m.t.Helper()
 	began := time.Now()
-	end := time.After(limit)
-	for {
+	found := func() bool {
 		m.mu.Lock()
-		found, got, changed := slices.Index(m.unseen, devices), strings.Join(m.unseen, "\nthen\n"), m.changed
-		if found >= 0 {
-			m.unseen = m.unseen[found:] // itself too: it may be wanted again
-		}
-		m.mu.Unlock()
-		if found >= 0 {
-			return time.Since(began)
-		}
-		select {
-		case <-changed:
-		case <-end:
-			m.t.Fatalf("after %s the node has had\n%s\nwant\n%s", limit, got, devices)
-		}
+		defer m.mu.Unlock()
+		i := slices.Index(m.updates[m.wanted:], devices)
+		m.wanted += max(i, 0) // itself too: it may be wanted again
+		return i >= 0
 	}
+	if !eventually(limit, found) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.t.Fatalf("after %s the node has had\n%s\nwant\n%s", limit, strings.Join(m.updates[m.wanted:], "\nthen\n"), devices)
+	}
+	return time.Since(began)
 }
 
 // Reserve reserves devices as an agent does before it starts a task. The group is
@@ -259,9 +238,7 @@ func (m *Manager) Log() string { return m.log.String() }
 func (m *Manager) KillPlugin() int {
 	m.t.Helper()
 	pid := m.PID()
-	if pid == 0 {
-		m.t.Fatal("there is no plugin")
-	}
+	must.NotEqOp(m.t, 0, pid, must.Sprint("there is no plugin"))
 	m.kill(pid)
 	return pid
 }
@@ -282,12 +259,8 @@ func (m *Manager) processes() []int { return withEnviron("TMPDIR=" + m.short) }
 // WantEnd waits for the end of a process.
 func WantEnd(t *testing.T, pid int, limit time.Duration) {
 	t.Helper()
-	for end := time.Now().Add(limit); pid > 0 && alive(pid); {
-		if time.Now().After(end) {
-			t.Errorf("process %d is left", pid)
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+	if !eventually(limit, func() bool { return pid == 0 || !alive(pid) }) {
+		t.Errorf("process %d is left", pid)
 	}
 }
 

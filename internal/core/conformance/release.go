@@ -42,7 +42,6 @@ type releaser struct {
 	Release
 	*testing.T
 	*Manager
-	lag   time.Duration
 	group string
 	a, b  string
 }
@@ -116,7 +115,7 @@ func (d Device) testRelease(t *testing.T) {
 // releaser starts the plugin for one test.
 func (d Device) releaser(test func(releaser)) func(*testing.T) {
 	return func(t *testing.T) {
-		r := releaser{Release: *d.Release, T: t, Manager: StartManager(t, d.Release.Binary), lag: d.Lag}
+		r := releaser{Release: *d.Release, T: t, Manager: StartManager(t, d.Release.Binary)}
 		r.until("two healthy devices", func() error {
 			for _, g := range r.Resources() {
 				if len(g.Instances) >= 2 && g.Instances[0].Healthy {
@@ -158,6 +157,6 @@ func (r releaser) wantHeldOnce(id string) {
 
 func (r releaser) until(what string, try func() error) {
 	r.Helper()
-	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(r.lag), wait.Gap(20*time.Millisecond)),
+	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(patience), wait.Gap(20*time.Millisecond)),
 		must.Sprint(what))
 }
