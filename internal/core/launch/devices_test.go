@@ -474,12 +474,8 @@ func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	spec := shell("cat /proc/self/oom_score_adj /proc/self/comm").in(t, pid)
 	spec.Command.User = &task.User{UID: 65534, GID: 65534}
 	spec.Command.OOMScoreAdj = 7
-	for _, l := range []Launcher{Default, {Path: Default.Path, Args: []string{"outrider-supervisor", "launch-off-main"}}} {
-		Default, l = l, Default
-		e := mustRun(t, spec)
-		Default = l
-		test.Eq(t, "untouched\nuntouched\n", e.out)
-	}
+	e := mustRun(t, spec)
+	test.Eq(t, "untouched\nuntouched\n", e.out)
 }
 
 func TestDev_BindsNodesItCannotMake(t *testing.T) {

@@ -266,28 +266,6 @@ func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 	test.NotEq(t, want, got, test.Sprintf("without one it is %s, want the host's", got))
 }
 
-func TestLauncher_WorksOnAnyThread(t *testing.T) {
-	nothingLeft(t)
-	l := Default
-	l.Args = []string{"outrider-supervisor", "launch-off-main"}
-	l.Env = nil
-	spec := shell("exit 3")
-	for range 50 {
-		p, err := l.Start(spec, [3]*os.File{}, nil)
-		must.NoError(t, err)
-		must.NoError(t, p.Started(t.Context()))
-		var ws unix.WaitStatus
-		_, err = unix.Wait4(p.PID, &ws, 0, nil)
-		must.NoError(t, err, must.Sprint("exit code"))
-		test.Eq(t, 3, ws.ExitStatus(), test.Sprint("exit code"))
-		unix.Close(p.TakePidFD())
-	}
-	spec.Command.Path = "/does/not/exist"
-	p, err := l.Start(spec, [3]*os.File{}, nil)
-	must.NoError(t, err)
-	test.Error(t, p.Started(t.Context()), test.Sprint("a program that does not exist was started"))
-}
-
 func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 	testsupport.NeedRoot(t)
 	dir := t.TempDir() // under directories of mode 0755 and 0777 only

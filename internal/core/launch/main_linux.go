@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,17 +32,20 @@ func processName(s Stage) string { return namePrefix + string(s) }
 type launcher struct {
 	spec  Spec
 	stage Stage
+}
 
-	// leader says that this thread is the process's first one. Else its name is
-	// not the process's.
-	leader bool
+// Inits run on the process's first thread, whose name is the process's. Everything that a
+// launcher does is done to this thread, the one that execs.
+func init() {
+	if slices.Equal(os.Args, Default.Args) {
+		runtime.LockOSThread()
+	}
 }
 
 // Main is the launcher's role: it never returns. It is called from main() before
 // anything else, with what Start left in fd 3.
 func Main() {
-	runtime.LockOSThread() // what follows is done to one thread, the one that execs
-	l := &launcher{leader: unix.Gettid() == unix.Getpid()}
+	l := &launcher{}
 	l.enter(StageSetup)
 	if !decodeSpec(receive(), &l.spec) {
 		l.fail(&Error{Message: "launcher got a spec that it can't read"})
@@ -138,12 +142,7 @@ func (l *launcher) joinCgroups() *Error {
 // enter starts a step: it is the process's name while it lasts.
 func (l *launcher) enter(s Stage) {
 	l.stage = s
-	name := processName(s)
-	if l.leader {
-		_, _ = call(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(cstr(name)))
-		return
-	}
-	_ = writeFile("/proc/self/comm", name)
+	_, _ = call(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(cstr(processName(s))))
 }
 
 // fail reports why the program was not started, and ends the launcher.

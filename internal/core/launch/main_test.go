@@ -33,10 +33,6 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "launch":
 			Main()
-		case "launch-off-main":
-			runtime.LockOSThread() // holds the process's first thread
-			go Main()
-			select {}
 		case "supervise":
 			superviseOne()
 		}
