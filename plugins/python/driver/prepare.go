@@ -101,7 +101,7 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 	var built *install.Result
 	doing := "not in the cache, building it"
 	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
-	spec.Build = func(ctx context.Context, as *environment.Builder, dir, final, scratch, downloads string) error {
+	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch, downloads string) error {
 		if !o.other {
 			r.Event("Environment: %s with %s for %s", doing, installer.Tool(python), full(python))
 		}
@@ -109,7 +109,7 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 		defer say.stop()
 		req := install.Request{
 			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
-			Dir: dir, Final: final, Work: scratch, Downloads: downloads,
+			Dir: dir, Work: scratch, Downloads: downloads,
 			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download, Refresh: r.Config.Refresh,
 		}
 		if as != nil {

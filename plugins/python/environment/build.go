@@ -8,72 +8,78 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
-	"path/filepath"
+	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// build makes the next environment of a key, whose lock the caller has. Errors of Spec.Build are returned as they are.
-func (s *store) build(ctx context.Context, key string, spec Spec) (*Environment, error) {
-	downloads, err := s.waitLock(ctx, "downloads", shared, nil)
+// build makes a new environment for a key, whose lock the caller has, and returns it locked. It is built where it will
+// be used, below a directory of ours, so that the builder cannot replace it as a whole. Errors of Spec.Build are
+// returned as they are.
+func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environment, err error) {
+	id := strings.ToLower(rand.Text())
+	l, err := s.waitLock(ctx, id, shared, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer downloads.close()
-	_, id, err := s.newest(key)
-	if err != nil {
-		return nil, err
-	}
-	// What the builder may write to is below a directory of ours, so that it cannot interfere with the steps that follow.
-	name := filepath.Join("builds", key+"."+rand.Text())
-	made, scratch := filepath.Join(name, "made"), filepath.Join(name, "scratch")
-	defer s.removeTree(s.path(name))
-	err = s.subdirectory(name, 0o711)
-	for _, d := range []string{made, scratch} {
-		if err == nil {
-			err = s.buildersDirectory(d)
+	dir, scratch := s.path("envs", id), s.path("builds", id)
+	defer func() {
+		s.removeTree(scratch)
+		if err != nil {
+			s.removeTree(dir)
+			l.close()
+		}
+	}()
+	for _, d := range []string{dir, scratch} {
+		if err := s.buildersDirectory(d); err != nil {
+			return nil, err
 		}
 	}
-	if err != nil {
-		return nil, full(s.dir, err)
-	}
-	release, err := s.run(ctx, spec, s.path(made, "env"), s.path("envs", id), s.path(scratch))
+	release, err := s.run(ctx, spec, dir, scratch)
 	defer release()
 	if err != nil {
 		return nil, err
 	}
-	sealed := s.path(name, "env")
-	if err := os.Rename(s.path(made, "env"), sealed); err != nil {
-		return nil, fmt.Errorf("failed to take over what was built: %w", err)
-	}
-	content, err := s.seal(sealed)
+	t, err := s.seal(dir)
 	if err != nil {
-		return nil, full(s.dir, fmt.Errorf("failed to seal the environment: %w", err))
+		return nil, fmt.Errorf("failed to seal the environment: %w", err)
 	}
-	env, err := s.publish(ctx, id, sealed, content, spec)
+	e := entry{ID: id, Key: spec.Key, Built: time.Now(), Boot: task.BootID(), Tree: t, key: key}
+	if spec.Warnings != nil {
+		e.Warnings = spec.Warnings()
+	}
+	if err := s.writeEntry(e); err != nil {
+		return nil, err
+	}
+	return &Environment{Dir: dir, ID: id[:8], Size: t.Size, Warnings: e.Warnings, id: id, store: s, lock: l}, nil
+}
+
+// buildersDirectory makes a directory of the builder in one of ours.
+func (s *store) buildersDirectory(path string) error {
+	err := os.Mkdir(path, 0o700)
+	if err == nil && s.builder != nil {
+		err = os.Lchown(path, int(s.builder.UID), int(s.builder.GID))
+	}
 	if err != nil {
-		return nil, full(s.dir, err)
+		return fmt.Errorf("failed to make a directory for the build: %w", err)
 	}
-	env.ID = key[:8]
-	return env, nil
+	return nil
 }
 
 // run calls Spec.Build. No process of the builder is left when it returns without an error. Call release after the
 // environment was sealed: a file that is linked in it and in the downloads must be the builder's while either is
 // checked.
-func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) (release func(), err error) {
+func (s *store) run(ctx context.Context, spec *Spec, dir, scratch string) (release func(), err error) {
 	downloads := ""
 	var k *downloadDir
 	if spec.Downloads {
 		if k, err = s.acquireDownloads(); err != nil {
-			return func() {}, full(s.dir, err)
+			return func() {}, err
 		}
-		downloads = s.path(k.name)
+		downloads = k.path
 	}
-	err = spec.Build(ctx, s.builder, dir, final, scratch, downloads)
+	err = spec.Build(ctx, s.builder, dir, scratch, downloads)
 	var left error
 	if s.builder != nil {
 		left = s.builder.Clear()
@@ -87,44 +93,4 @@ func (s *store) run(ctx context.Context, spec Spec, dir, final, scratch string) 
 		err = left
 	}
 	return release, err // processes that are left may be a consequence of the error of the build
-}
-
-// publish makes a sealed directory with this content an environment, and returns it locked.
-func (s *store) publish(ctx context.Context, id, sealed string, content branch, spec Spec) (_ *Environment, err error) {
-	l, err := s.waitLock(ctx, id, shared, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			if err := s.discard(id, l); err != nil {
-				s.log("failed to remove environment %s, Tidy will: %v", id, err)
-			}
-		}
-	}()
-	final := s.path("envs", id)
-	if err := os.Rename(sealed, final); err != nil {
-		return nil, fmt.Errorf("failed to move the environment to its place: %w", err)
-	}
-	if err := os.Chmod(final, 0o555); err != nil { // not before: without root it could not have been moved
-		return nil, fmt.Errorf("failed to seal the environment: %w", err)
-	}
-	if err := unix.Lstat(final, &content.stat); err != nil {
-		return nil, fmt.Errorf("failed to look at the environment: %w", err)
-	}
-	t := content.tree()
-	e := entry{Key: spec.Key, Built: time.Now(), Boot: task.BootID(), Tree: t}
-	if spec.Warnings != nil {
-		e.Warnings = spec.Warnings()
-	}
-	if e.Boot == "" { // otherwise Tidy does it, when no task waits
-		if err := s.syncEnvironments(); err != nil {
-			return nil, err
-		}
-		e.Synced = true
-	}
-	if err := s.writeEntry(id, e); err != nil {
-		return nil, err
-	}
-	return &Environment{Dir: final, Size: t.Size, Warnings: e.Warnings, id: id, store: s, lock: l}, nil
 }

@@ -121,43 +121,13 @@ func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err
 	return b, left, err
 }
 
-// lock returns nil where another build has the user. It locks a file, which is removed with the lock; the kernel
-// releases it when this process ends.
+// lock returns nil where another build has the user.
 func (u *Users) lock(user User) (*Builder, error) {
-	path := filepath.Join(u.Dir, strconv.FormatUint(uint64(user.UID), 10)+".lock")
-	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("failed to open the lock of a user that builds: %w", err)
-		}
-		switch err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-		case errors.Is(err, unix.EINTR):
-			f.Close()
-			continue
-		case errors.Is(err, unix.EWOULDBLOCK):
-			f.Close()
-			return nil, nil
-		case err != nil:
-			f.Close()
-			return nil, fmt.Errorf("failed to lock a user that builds: %w", err)
-		}
-		var st unix.Stat_t
-		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("failed to lock a user that builds: %w", err)
-		}
-		if st.Nlink > 0 {
-			return &Builder{user.UID, user.GID, func() error { return clear(user.UID) }, func() { unlock(f) }}, nil
-		}
-		f.Close() // it was removed in between
+	l, err := lockByte(filepath.Join(u.Dir, "lock"), int64(user.UID), exclusive)
+	if l == nil || err != nil {
+		return nil, err
 	}
-}
-
-// unlock ends what lock began.
-func unlock(f *os.File) {
-	_ = os.Remove(f.Name())
-	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child between fork and exec has the description, too
-	_ = f.Close()
+	return &Builder{user.UID, user.GID, func() error { return clear(user.UID) }, l.close}, nil
 }
 
 // grace is how long a killed process may take to end, which it cannot while it waits for a disk.

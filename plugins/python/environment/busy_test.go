@@ -42,13 +42,13 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 					queued = true
 					comes(0)
 				},
-				Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+				Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 					if !queued {
 						comes(1)
 						defer comes(-1)
 					}
 					<-everyoneCame
-					return building(3)(ctx, as, dir, final, scratch, downloads)
+					return building(3)(ctx, as, dir, scratch, downloads)
 				}})
 			test.NoError(t, err)
 			e.Release()
@@ -67,11 +67,11 @@ func TestCache_LimitStartsWithTheBuild(t *testing.T) {
 			free = time.Now()
 			<-c.places
 		},
-		Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+		Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 			if end, ok := ctx.Deadline(); !ok || end.Before(free.Add(time.Hour)) {
 				t.Errorf("it has %s", time.Until(end))
 			}
-			return building(3)(ctx, as, dir, final, scratch, downloads)
+			return building(3)(ctx, as, dir, scratch, downloads)
 		}})
 	e.Release()
 }
@@ -117,7 +117,7 @@ func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
 			e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Downloads: true, Build: func(context.Context,
-				*Builder, string, string, string, string) error {
+				*Builder, string, string, string) error {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
@@ -138,8 +138,7 @@ func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 		for range 20 {
 			all.Go(func() {
 				e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Limit: 100 * time.Millisecond,
-					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _,
-						_ string) error {
+					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _ string) error {
 						<-ctx.Done()
 						return ctx.Err()
 					}})

@@ -10,36 +10,36 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 )
 
 // downloadDir is a directory with what installers download, for one build after the other: downloads/<n>. It is the
-// builder's during a build, and ours in between. Its record, downloads/<n>.digest, exists in between only: what was
-// changed, or left by a killed build, serves no other.
+// builder's during a build, and ours in between. Then it is not writable: without that it was left by a build that did
+// not end, and serves no other.
 type downloadDir struct {
 	store *store // of the build
-	name  string
+	path  string
 	lock  *lock
 }
 
-const digestSuffix = ".digest"
-
-func (k *downloadDir) recordPath() string { return k.store.path(k.name + digestSuffix) }
+const (
+	keptMode = 0o500 // of downloads between builds
+	usedMode = 0o700 // of downloads during a build
+)
 
 // acquireDownloads gives the builder the first directory that no other build has.
 func (s *store) acquireDownloads() (*downloadDir, error) {
 	for n := 0; ; n++ {
-		k := &downloadDir{store: s, name: filepath.Join("downloads", strconv.Itoa(n))}
-		var err error
-		if k.lock, err = s.tryLock(k.name, exclusive); err != nil {
+		name := filepath.Join("downloads", strconv.Itoa(n))
+		l, err := s.tryLock(name, exclusive)
+		if err != nil {
 			return nil, err
 		}
-		if k.lock == nil {
+		if l == nil {
 			continue
 		}
+		k := &downloadDir{store: s, path: s.path(name), lock: l}
 		if err := k.handOver(); err != nil {
-			k.lock.close()
+			l.close()
 			return nil, fmt.Errorf("failed to give the builder the downloads: %w", err)
 		}
 		return k, nil
@@ -47,107 +47,76 @@ func (s *store) acquireDownloads() (*downloadDir, error) {
 }
 
 func (k *downloadDir) handOver() error {
-	s := k.store
-	if why := k.unusable(); why != nil {
-		if !errors.Is(why, fs.ErrNotExist) {
-			s.log("downloads are not used any more: %v", why)
+	info, err := os.Lstat(k.path)
+	if err == nil && info.Mode() == fs.ModeDir|keptMode {
+		err = os.Chmod(k.path, usedMode) // from here on a crash leaves what is not kept
+		if b := k.store.builder; err == nil && b != nil {
+			err = k.give(uint32(os.Geteuid()), int(b.UID), int(b.GID))
 		}
-		if err := s.trash(nil, s.path(k.name)); err != nil {
-			return err
+		if err == nil {
+			return nil
 		}
+		k.store.log("downloads are not used any more: %v", err)
 	}
-	if err := ignoreMissing(os.Remove(k.recordPath())); err != nil {
+	if err := k.store.dropDownloads(k.path); err != nil {
 		return err
 	}
-	if err := s.subdirectory(k.name, 0o700); err != nil {
-		return err
-	}
-	if s.builder == nil {
-		return nil
-	}
-	_, err := s.reown(s.path(k.name), uint32(os.Geteuid()), s.builder)
-	return err
-}
-
-// unusable compares the directory with its record.
-func (k *downloadDir) unusable() error {
-	now, err := measure(k.store.path(k.name))
-	if err != nil {
-		return err
-	}
-	content, err := os.ReadFile(k.recordPath())
-	if err != nil {
-		return errors.New("its build did not end")
-	}
-	if string(content) != now.Digest {
-		return errors.New("files were changed")
-	}
-	return nil
+	return k.store.buildersDirectory(k.path)
 }
 
 // release ends what acquireDownloads began; quiet means that no process can change the directory any more.
 func (k *downloadDir) release(quiet bool) {
-	s := k.store
 	defer k.lock.close()
 	err := errors.New("its builder still runs")
 	if quiet {
-		if err = k.seal(); err == nil {
+		if err = k.give(k.store.builtBy(), os.Geteuid(), os.Getegid()); err == nil {
+			err = os.Chmod(k.path, keptMode)
+		}
+		if err == nil {
 			return
 		}
 	}
-	s.log("downloads are not kept: %v", err)
-	if err := s.trash(nil, s.path(k.name)); err != nil {
-		s.log("failed to remove downloads, the next build will: %v", err)
+	k.store.log("downloads are not kept: %v", err)
+	if err := k.store.dropDownloads(k.path); err != nil {
+		k.store.log("failed to remove downloads, the next build will: %v", err)
 	}
 }
 
-func (k *downloadDir) seal() error {
-	s := k.store
-	t, err := s.reown(s.path(k.name), s.builtBy(), nil)
+// give changes the owner of all downloads. It refuses files of others, which the builder may have linked.
+func (k *downloadDir) give(from uint32, uid, gid int) error {
+	root, err := os.OpenRoot(k.path)
 	if err != nil {
 		return err
 	}
-	return writeFile(k.recordPath(), []byte(t.Digest))
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		kind := info.Mode().Type()
+		switch {
+		case owner(info) != from:
+			return fmt.Errorf("%s belongs to user %d instead of %d", name, owner(info), from)
+		case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
+			return fmt.Errorf("%s is neither a file, a directory nor a link", name)
+		case kind != fs.ModeSymlink:
+			if err := root.Chmod(name, info.Mode()&0o755); err != nil {
+				return err
+			}
+		}
+		return root.Lchown(name, uid, gid)
+	})
 }
 
-// handover changes the owner of a tree. The top is the other's last.
-type handover struct {
-	from     uint32
-	uid, gid int
-}
-
-// reown walks through a tree, to is nil where it is to be ours.
-func (s *store) reown(dir string, from uint32, to *Builder) (tree, error) {
-	h := handover{from, os.Geteuid(), os.Getegid()}
-	if to != nil {
-		h.uid, h.gid = int(to.UID), int(to.GID)
+// dropDownloads removes a directory of downloads. What an interruption leaves of it serves no build.
+func (s *store) dropDownloads(path string) error {
+	if err := ignoreMissing(os.Chmod(path, usedMode)); err != nil {
+		return fmt.Errorf("failed to remove downloads: %w", err)
 	}
-	b := walk(dir, h)
-	return b.tree(), b.err
-}
-
-func (h handover) enter(fd int, rel string, st *unix.Stat_t) error {
-	return takeOver(fd, rel, st, h.from)
-}
-
-func (h handover) leave(fd int, rel string) error {
-	return changing(rel, unix.Fchown(fd, h.uid, h.gid))
-}
-
-func (h handover) entry(dir int, name, rel string, st *unix.Stat_t) error {
-	if err := checkOwner(rel, st, h.from); err != nil {
-		return err
-	}
-	var err error
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		err = unix.Fchmodat(dir, name, st.Mode&0o755, 0)
-	case unix.S_IFLNK:
-	default:
-		return fmt.Errorf("%s is neither a file, a directory nor a link", rel)
-	}
-	if err == nil {
-		err = unix.Fchownat(dir, name, h.uid, h.gid, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	return changing(rel, err)
+	s.removeTree(path)
+	return nil
 }

@@ -19,7 +19,7 @@ import (
 
 // downloading is a build that finds some downloads, and adds one.
 func downloading(t *testing.T, found *[]string, name string) Spec {
-	return Spec{Key: name, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+	return Spec{Key: name, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
 		downloads string) error {
 		entries, err := os.ReadDir(downloads)
 		if err != nil {
@@ -45,31 +45,15 @@ func downloading(t *testing.T, found *[]string, name string) Spec {
 				return err
 			}
 		}
-		return building(3)(ctx, as, dir, final, scratch, downloads)
+		return building(3)(ctx, as, dir, scratch, downloads)
 	}}
 }
 
-func TestDownloads_ServeTheNextBuildUnlessChanged(t *testing.T) {
+func TestDownloads_ServeTheNextBuildIfTheirsEnded(t *testing.T) {
 	for name, change := range map[string]func(dir string) error{
-		"nothing": nil,
-		"a file's content, with its times": func(dir string) error {
-			file := dir + "/first/of/it/wheel"
-			info, err := os.Stat(file)
-			return errors.Join(err, os.WriteFile(file, []byte("changed"), 0o600), os.Chtimes(file, info.ModTime(),
-				info.ModTime()))
-		},
-		"a file more": func(dir string) error { return os.WriteFile(dir+"/first/new", nil, 0o600) },
-		"a file less": func(dir string) error { return os.Remove(dir + "/first/of/it/wheel") },
-		"where a link leads": func(dir string) error {
-			return errors.Join(os.Remove(dir+"/first/of/it/link"), os.Symlink("/etc/passwd", dir+"/first/of/it/link"))
-		},
-		"a file's mode": func(dir string) error { return os.Chmod(dir+"/first/of/it/wheel", 0o777) },
-		"the whole directory": func(dir string) error {
-			return errors.Join(os.Rename(dir, dir+".old"), os.Mkdir(dir,
-				0o700))
-		},
-		"its record":           func(dir string) error { return os.WriteFile(dir+".digest", []byte("0"), 0o600) },
-		"its build was killed": func(dir string) error { return os.Remove(dir + ".digest") },
+		"it ended":       nil,
+		"it was killed":  func(dir string) error { return os.Chmod(dir, usedMode) },
+		"it was removed": func(dir string) error { (&store{}).removeTree(dir); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testCache(t)
@@ -94,11 +78,8 @@ func TestDownloads_ServeTheNextBuildUnlessChanged(t *testing.T) {
 			}
 			mustGet(t, c, downloading(t, &found, "second")).Release()
 			test.Eq(t, want, strings.Join(found, " "), test.Sprintf("the next build found %q", found))
-			mustGet(t, c, downloading(t, &found, "third")).Release()
-			test.Eq(t, strings.TrimSpace(want+" second"), strings.Join(found, " "),
-				test.Sprintf("the one after that found %q", found))
 			mustTidy(t, c)
-			mustBeTidy(t, c, 3)
+			mustBeTidy(t, c, 2)
 		})
 	}
 }
@@ -108,13 +89,13 @@ func TestDownloads_AreNotSharedByConcurrentBuilds(t *testing.T) {
 	var inner, outer []string
 	s := downloading(t, &outer, "outer")
 	build := s.Build
-	s.Build = func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
+	s.Build = func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 		e, err := c.Get(ctx, downloading(t, &inner, "inner"))
 		e.Release()
 		if entries, err := os.ReadDir(downloads); err != nil || len(entries) > 0 {
 			t.Errorf("from the other came %v, %v", entries, err)
 		}
-		return errors.Join(err, build(ctx, as, dir, final, scratch, downloads))
+		return errors.Join(err, build(ctx, as, dir, scratch, downloads))
 	}
 	mustGet(t, c, s).Release()
 	test.False(t, len(inner)+len(outer) > 0, test.Sprintf("found %q and %q", inner, outer))
@@ -149,8 +130,8 @@ func TestDownloads_DropLinkedFilesOfOthers(t *testing.T) {
 	var found []string
 	s := downloading(t, &found, "first")
 	build := s.Build
-	s.Build = func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error {
-		return errors.Join(build(ctx, as, dir, final, scratch, downloads), os.Link(secret, downloads+"/linked"))
+	s.Build = func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+		return errors.Join(build(ctx, as, dir, scratch, downloads), os.Link(secret, downloads+"/linked"))
 	}
 	mustGet(t, c, s).Release()
 	if info, err := os.Stat(secret); err != nil || info.Mode() != 0o644 || owner(info) != 0 {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -16,139 +17,147 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// entry is the record of an environment, without which a directory below envs is none. The modification time of its
-// file is when the environment was last used.
+// entry is the record of a key's environment: a directory below envs that no record names is not used. The modification
+// time of the record's file is when the environment was last used. Its mode is writable until Tidy has written the
+// environment to the disk: only then does it outlive a crash of the machine.
 type entry struct {
-	Key    string    `json:"key"` // Spec.Key
-	Built  time.Time `json:"built"`
-	Boot   string    `json:"boot"`   // which of the machine's starts it was built in
-	Synced bool      `json:"synced"` // it is on the disk, and so is whole even if the machine went down since
-	Tree   tree      `json:"tree"`
+	ID       string    `json:"id"`  // the name of the directory
+	Key      string    `json:"key"` // Spec.Key
+	Built    time.Time `json:"built"`
+	Boot     string    `json:"boot"` // which of the machine's starts it was built in
+	Tree     tree      `json:"tree"`
+	Warnings []string  `json:"warnings,omitempty"` // Spec.Warnings
 
-	Warnings []string `json:"warnings,omitempty"` // Spec.Warnings
+	key  string    // the name of the record
+	used time.Time // the modification time
 }
 
 const entrySuffix = ".json"
 
-func (s *store) entryPath(id string) string { return s.path("meta", id+entrySuffix) }
+func (s *store) entryPath(key string) string { return s.path("meta", key+entrySuffix) }
 
-// errNotWhole is of an environment that exists and must not be used.
+// errNotWhole is the error of a record or an environment that exists and must not be used.
 var errNotWhole = errors.New("it is not as it was built")
 
-// unusable reports whether an environment is missing or not whole, and not only unreadable for now.
-func unusable(err error) bool { return errors.Is(err, errNotWhole) || errors.Is(err, fs.ErrNotExist) }
-
-// readEntry returns errNotWhole for what a crash left.
-func (s *store) readEntry(id string) (entry, error) {
-	var e entry
-	content, err := os.ReadFile(s.entryPath(id))
+// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole for what a crash left.
+func (s *store) readEntry(key string) (entry, error) {
+	e := entry{key: key}
+	f, err := os.Open(s.entryPath(key))
 	if err != nil {
 		return e, err
 	}
-	if err := json.Unmarshal(content, &e); err != nil || e.Tree.Digest == "" {
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return e, err
+	}
+	content, err := io.ReadAll(f)
+	if err != nil {
+		return e, err
+	}
+	e.used = info.ModTime()
+	if err := json.Unmarshal(content, &e); err != nil || e.ID == "" || e.Tree.Digest == "" {
 		return e, errNotWhole
 	}
-	if !e.survived(task.BootID()) {
+	if unsynced(info) && e.Boot != task.BootID() {
 		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
 	}
 	return e, nil
 }
 
-// survived reports whether nothing of it can be lost: the machine has not gone down since, or all was on the disk.
-func (e entry) survived(boot string) bool { return e.Synced || e.Boot != "" && e.Boot == boot }
+func unsynced(info fs.FileInfo) bool { return info.Mode()&0o200 != 0 }
 
-func (s *store) writeEntry(id string, e entry) error {
+// writeEntry replaces the record of a key. It prepares it in builds, where Tidy removes what a crash left.
+func (s *store) writeEntry(e entry) error {
 	content, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeFile(s.entryPath(id), append(content, '\n'))
+	temporary := s.path("builds", e.ID+entrySuffix)
+	defer os.Remove(temporary)
+	if err = os.WriteFile(temporary, append(content, '\n'), 0o600); err == nil {
+		err = os.Rename(temporary, s.entryPath(e.key))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to write an environment's record: %w", err)
+	}
+	return nil
 }
 
-// used records that an environment is used now.
-func (s *store) used(id string) {
+// entries are all records, by the id of their environment. It removes those that must not be used, and fails if one
+// cannot be read now.
+func (s *store) entries() (map[string]entry, error) {
+	names, err := s.names("meta")
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]entry{}
+	for _, name := range names {
+		e, err := s.readEntry(strings.TrimSuffix(name, entrySuffix))
+		if err == nil {
+			found[e.ID] = e
+		} else if errors.Is(err, errNotWhole) {
+			err = os.Remove(s.path("meta", name))
+		}
+		if ignoreMissing(err) != nil {
+			return nil, fmt.Errorf("failed to read the records of environments: %w", err)
+		}
+	}
+	return found, nil
+}
+
+// touch records that an environment is used now.
+func (s *store) touch(key string) {
 	now := time.Now()
-	if err := os.Chtimes(s.entryPath(id), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log("failed to record the use of environment %s: %v", id, err)
+	if err := ignoreMissing(os.Chtimes(s.entryPath(key), now, now)); err != nil {
+		s.log("failed to record the use of an environment: %v", err)
 	}
-}
-
-// newest is the latest environment of a key, "" if there is none; next is the name of the one after it, of which
-// nothing is left from another.
-func (s *store) newest(key string) (newest, next string, err error) {
-	last, after := -1, 0
-	for _, dir := range []string{"meta", "envs", "users"} {
-		names, err := s.names(dir)
-		if err != nil {
-			return "", "", err
-		}
-		for _, name := range names {
-			k, n, ok := splitID(strings.TrimSuffix(name, entrySuffix))
-			if !ok || k != key {
-				continue
-			}
-			after = max(after, n+1)
-			if dir == "meta" {
-				last = max(last, n)
-			}
-		}
-	}
-	if last >= 0 {
-		newest = fmt.Sprintf("%s.%d", key, last)
-	}
-	return newest, fmt.Sprintf("%s.%d", key, after), nil
 }
 
 // find returns the environment of a key, locked, or nil if there is none that may be used.
 func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	for {
-		id, _, err := s.newest(key)
-		if id == "" || err != nil {
-			return nil, err
-		}
-		// an exclusive lock is of one that removes it, or of a short check
-		l, err := s.waitLock(ctx, id, shared, nil)
-		if err != nil {
-			return nil, err
-		}
-		e, err := s.check(id)
+		e, err := s.readEntry(key)
+		var l *lock
 		if err == nil {
-			s.used(id)
-			return &Environment{
-				Dir: s.path("envs", id), ID: key[:8], Hit: true, Age: time.Since(e.Built), Size: e.Tree.Size,
-				Warnings: e.Warnings, id: id, store: s, lock: l,
-			}, nil
-		}
-		if errors.Is(err, errNotWhole) {
-			s.log("environment %s is not used any more: %v", id, err)
-			if err := os.Remove(s.entryPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				l.close()
-				return nil, fmt.Errorf("failed to remove a broken environment's record: %w", err)
+			// only a removal, or Tidy for a moment, has it exclusively
+			if l, err = s.waitLock(ctx, e.ID, shared, nil); err != nil {
+				return nil, err
 			}
+			if now, changed := s.readEntry(key); changed != nil || now.ID != e.ID {
+				l.close()
+				continue // it was removed or replaced
+			}
+			err = s.check(e)
+		}
+		switch {
+		case err == nil:
+			s.touch(key)
+			return &Environment{
+				Dir: s.path("envs", e.ID), ID: e.ID[:8], Hit: true, Age: time.Since(e.Built), Size: e.Tree.Size,
+				Warnings: e.Warnings, id: e.ID, store: s, lock: l,
+			}, nil
+		case errors.Is(err, errNotWhole):
+			s.log("environment %q is not used any more: %v", e.ID, err)
+			err = nil
 		}
 		l.close()
-		if !unusable(err) {
-			return nil, err
-		}
+		return nil, ignoreMissing(err)
 	}
 }
 
 // check compares an environment with what it was when it was built.
-func (s *store) check(id string) (entry, error) {
-	e, err := s.readEntry(id)
-	if err != nil {
-		return e, err
-	}
-	now, err := measure(s.path("envs", id))
+func (s *store) check(e entry) error {
+	now, err := measure(s.path("envs", e.ID))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return e, fmt.Errorf("files are missing: %w", errNotWhole)
+		return fmt.Errorf("files are missing: %w", errNotWhole)
 	case err != nil:
-		return e, err
+		return err
 	case now.Files != e.Tree.Files:
-		return e, fmt.Errorf("it has %d files instead of %d: %w", now.Files, e.Tree.Files, errNotWhole)
+		return fmt.Errorf("it has %d files instead of %d: %w", now.Files, e.Tree.Files, errNotWhole)
 	case now.Digest != e.Tree.Digest:
-		return e, fmt.Errorf("files were changed: %w", errNotWhole)
+		return fmt.Errorf("files were changed: %w", errNotWhole)
 	}
-	return e, nil
+	return nil
 }

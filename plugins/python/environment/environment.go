@@ -7,14 +7,12 @@
 //
 // Below Config.Dir are
 //
-//	envs/<key>.<n>      an environment; n counts those of one key, since tasks may still run in an older one
-//	meta/<key>.<n>.json what it has to look like; written last, so that what has none is not used
-//	users/<key>.<n>/    a file for each task that uses it, with the directory that exists for as long
-//	builds/             what is being built, and what is being removed
-//	downloads/<n>/      what installers keep between builds, one of them at a time
-//	downloads/<n>.digest  what that has to look like before the next build
-//	lock                a file whose bytes are locked, see lock.go
-//	salt                what secrets are hashed with
+//	envs/<id>        an environment, also while it is built; the id is random
+//	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
+//	users/<id>/      for each task that uses it a link to a directory that exists for as long
+//	builds/          temporary files of builds
+//	downloads/<n>/   what installers keep between builds, for one of them at a time
+//	lock             a file whose bytes are locked, see lock.go
 //
 // Where Config.Builders is nil, tasks run as the user that the environments belong to, and so could change one: that is
 // noticed at the next Get, not prevented.
@@ -50,11 +48,10 @@ type Config struct {
 // several of one directory, in any number of processes.
 type Cache struct {
 	cfg    Config
-	places chan struct{} // one is taken for each build: what all at once would take, a node has not
-	builds flight        // of this process, by key
+	places chan struct{} // a semaphore: one is taken for each build
 
 	mu     sync.Mutex
-	failed map[string]failure // by key: the last build that was to replace an old environment
+	failed map[string]failure // by key: the last build, for those that waited for it, and for Patience
 }
 
 type failure struct {
@@ -87,11 +84,10 @@ type Spec struct {
 	// zero value accepts any.
 	Since time.Time
 
-	// Build makes it, as a user (nil: this process's): in dir, which does not exist, to be used at final, with a scratch
-	// directory for it and one whose content is kept between builds, "" unless Downloads. These two exist and are
-	// the builder's, as is the directory that dir is in; all that Build makes in dir has to be the builder's too.
-	// Nothing that it started may run any more when it returns.
-	Build func(ctx context.Context, as *Builder, dir, final, scratch, downloads string) error
+	// Build makes it, as a user (nil: this process's): in dir, which is empty, with a scratch directory for it and one
+	// whose content is kept between builds, "" unless Downloads. These three are the builder's, and all that Build makes
+	// in them has to be, too. Nothing that it started may run any more when it returns.
+	Build func(ctx context.Context, as *Builder, dir, scratch, downloads string) error
 
 	// Warnings returns what Build reports to each task that uses the environment, and is called after it. May be nil.
 	Warnings func() []string
@@ -99,8 +95,8 @@ type Spec struct {
 	// Downloads says that what Build downloads may serve other builds.
 	Downloads bool
 
-	// Limit is how long Build may take, with the wait for another process that builds the same, and
-	// before that how long others may be built first; 0 is without limit.
+	// Limit is how long Build may take, and before that how long others may be built first; the wait for another that
+	// builds the same may take both. 0 is without limit.
 	Limit time.Duration
 
 	// Outdated is called before Build is where there is an environment that is not Fresh any more. May be nil.
@@ -114,7 +110,7 @@ type Spec struct {
 // Environment is one that may be used until Release.
 type Environment struct {
 	Dir   string        // read-only
-	ID    string        // eight characters of its key, for people
+	ID    string        // the first eight characters of the name of Dir, for people
 	Hit   bool          // this call did not build it
 	Stale error         // it is older than Spec.Fresh, since this happened when it was to be built anew
 	Age   time.Duration // since it was built
@@ -122,78 +118,79 @@ type Environment struct {
 
 	Warnings []string // of its build
 
-	id    string // <key>.<n>
+	id    string // the name of Dir
 	store *store
 	lock  *lock // shared, on id
 
 	mu sync.Mutex // guards lock
 }
 
-// Get returns an environment: one that is there and whole, or a new one. Of all that
-// ask at the same time one builds, in whatever process, and the others wait. When it fails those of this
-// process that waited get its error, too, unless it failed as its ctx was cancelled: then the next one tries.
-// Those of other processes try themselves, one process after the other.
+// Get returns an environment: one that exists and is whole, or a new one. If several callers ask at the same time, in
+// any process, one builds and the others wait. When it fails, those of this process that waited get its error, too,
+// unless it failed because its ctx was cancelled: then the next one tries. Those of other processes try themselves.
 //
-// One that is older than Spec.Fresh is returned all the same when building it anew
-// fails for a while only (Temporary() true), or takes longer than Spec.Limit or ctx has; Stale says why then.
-// The errors of Spec.Build are returned as they are; a full disk is a *FullError, and a place
-// that did not become free in time a *BusyError.
+// An environment that is older than Spec.Fresh is returned nevertheless if building a new one fails temporarily
+// (Temporary() true), or takes longer than Spec.Limit or ctx allows; then Stale has the reason.
+// The errors of Spec.Build are returned as they are, but for a full disk, which is a *FullError. A place that did not
+// become free in time is a *BusyError.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
+	env, err := c.get(ctx, &s)
+	return env, full(c.cfg.Dir, err)
+}
+
+func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
+	begun := time.Now()
 	st, err := c.cfg.open()
 	if err != nil {
 		return nil, err
 	}
-	key, err := st.key(ctx, s.Key, s.Secret)
-	if err != nil {
-		return nil, err
+	key := s.key()
+	old, err := st.find(ctx, key)
+	if err != nil || old.serves(s) {
+		return old, err
 	}
-	s.Waiting = onceOrNever(s.Waiting)
-	for {
-		old, err := st.find(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		if old != nil && old.isFresh(&s) {
-			return old, nil
-		}
-		if err := c.recentFailure(key); old != nil && err != nil {
-			old.Stale = err
-			return old, nil
-		}
+	if err = c.failure(key, begun.Add(-c.cfg.Patience)); old == nil || !isTemporary(err) {
 		if old != nil && s.Outdated != nil {
 			s.Outdated(old.Age)
 		}
-		var built *Environment
-		led, err := c.builds.do(ctx, key, s.Waiting, func() (err error) {
-			built, err = c.lead(ctx, st, key, s)
-			if old != nil && isTemporary(err) && !errors.Is(ctx.Err(), context.Canceled) {
-				c.recordFailure(key, err)
-			}
-			return err
-		})
-		if err != nil {
-			return fallback(ctx, old, err)
-		}
-		old.Release()
-		if led {
-			return built, nil
+		var env *Environment
+		if env, err = c.replace(ctx, st, key, s, begun); err == nil {
+			old.Release()
+			return env, nil
 		}
 	}
-}
-
-// fallback is the old environment, which may be nil, if the error of the new one is temporary and the caller still
-// waits.
-func fallback(ctx context.Context, old *Environment, err error) (*Environment, error) {
 	if old == nil || !isTemporary(err) || errors.Is(ctx.Err(), context.Canceled) {
 		old.Release()
 		return nil, err
 	}
-	old.Stale = err // a time that is over is temporary, too
+	old.Stale = full(c.cfg.Dir, err)
 	return old, nil
 }
 
-// lead gets the environment for this call and those of this process that wait for it.
-func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Environment, error) {
+// replace waits until no other caller or process builds the same, and builds it if that is still necessary.
+func (c *Cache) replace(
+	ctx context.Context, st *store, key string, s *Spec, begun time.Time,
+) (env *Environment, err error) {
+	waiting, cancel := s.limit(ctx, 2)
+	defer cancel()
+	building, err := st.waitLock(waiting, s.Key, exclusive, s.Waiting)
+	if err != nil {
+		return nil, err
+	}
+	defer building.close()
+	if err := c.failure(key, begun); err != nil {
+		return nil, err
+	}
+	there, err := st.find(ctx, key)
+	if err != nil || there.serves(s) {
+		return there, err
+	}
+	there.Release()
+	defer func() {
+		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+			c.recordFailure(key, err)
+		}
+	}()
 	as, err := c.takePlace(ctx, s)
 	if err != nil {
 		return nil, err
@@ -204,26 +201,19 @@ func (c *Cache) lead(ctx context.Context, st *store, key string, s Spec) (*Envir
 		}
 		<-c.places
 	}()
-	limited, cancel := s.limit(ctx)
+	limited, cancel := s.limit(ctx, 1)
 	defer cancel()
-	building, err := st.waitLock(limited, key, exclusive, s.Waiting)
-	if err != nil {
-		return nil, err
-	}
-	defer building.close()
-	there, err := st.find(limited, key) // another process may have built it meanwhile
-	if err != nil || there != nil && there.isFresh(&s) {
-		return there, err
-	}
-	there.Release()
 	return st.by(as, s.Interpreter).build(limited, key, s)
 }
 
 // takePlace waits until there are fewer builds than may be at once, and for a user that builds.
-func (c *Cache) takePlace(ctx context.Context, s Spec) (as *Builder, err error) {
-	limited, cancel := s.limit(ctx)
+func (c *Cache) takePlace(ctx context.Context, s *Spec) (as *Builder, err error) {
+	limited, cancel := s.limit(ctx, 1)
 	defer cancel()
-	queued := onceOrNever(s.Queued)
+	queued := func() {}
+	if s.Queued != nil {
+		queued = sync.OnceFunc(s.Queued)
+	}
 	select {
 	case c.places <- struct{}{}:
 	default:
@@ -255,11 +245,12 @@ func (s *Spec) tooBusy(ctx context.Context) error {
 	return &BusyError{s.Limit}
 }
 
-func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+// limit returns a context that ends after some times Limit.
+func (s *Spec) limit(ctx context.Context, times time.Duration) (context.Context, context.CancelFunc) {
 	if s.Limit <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, s.Limit)
+	return context.WithTimeout(ctx, times*s.Limit)
 }
 
 // BusyError says that other environments were built for all the time that this one could wait.
@@ -273,28 +264,34 @@ func (e *BusyError) Error() string {
 // Temporary says that the same may succeed later, or elsewhere.
 func (e *BusyError) Temporary() bool { return true }
 
-// recordFailure is for recentFailure.
+// recordFailure is for failure.
 func (c *Cache) recordFailure(key string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for key, f := range c.failed {
+		if time.Since(f.at) > max(c.cfg.Patience, time.Minute) {
+			delete(c.failed, key)
+		}
+	}
 	c.failed[key] = failure{time.Now(), err}
 }
 
-// recentFailure is why an environment could not be rebuilt, if that was within Patience.
-func (c *Cache) recentFailure(key string) error {
+// failure is the error of the last build of a key in this process, if it ended after a time.
+func (c *Cache) failure(key string, after time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f, ok := c.failed[key]
-	if !ok || time.Since(f.at) > c.cfg.Patience {
-		delete(c.failed, key)
-		return nil
+	if f := c.failed[key]; f.at.After(after) {
+		return f.err
 	}
-	return f.err
+	return nil
 }
 
-// isFresh reports whether an environment may serve a new task. One that was built in the future is old: the clock was
-// wrong then, or is now.
-func (e *Environment) isFresh(s *Spec) bool {
+// serves reports whether an environment, which may be nil, is fresh enough for a new task. One that was built in the
+// future is old: the clock was wrong then, or is now.
+func (e *Environment) serves(s *Spec) bool {
+	if e == nil {
+		return false
+	}
 	limit := s.Fresh
 	if !s.Since.IsZero() {
 		limit = max(1, time.Since(s.Since))
@@ -305,11 +302,4 @@ func (e *Environment) isFresh(s *Spec) bool {
 func isTemporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary()
-}
-
-func onceOrNever(f func()) func() {
-	if f == nil {
-		return func() {}
-	}
-	return sync.OnceFunc(f)
 }

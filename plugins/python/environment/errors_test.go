@@ -24,9 +24,9 @@ import (
 func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir,
 		scratch, downloads string) error {
-		if err := building(30)(ctx, as, dir, final, scratch, downloads); err != nil {
+		if err := building(30)(ctx, as, dir, scratch, downloads); err != nil {
 			return err
 		}
 		return want
@@ -53,7 +53,7 @@ func TestCache_SharesTheErrorOfABuild(t *testing.T) {
 						close(everyoneWaits)
 					}
 				},
-				Downloads: true, Build: func(context.Context, *Builder, string, string, string, string) error {
+				Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
 					builds.Add(1)
 					<-everyoneWaits
 					return failure
@@ -78,8 +78,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string,
-		string) error {
+	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -106,8 +105,7 @@ func TestCache_WaitEndsWithItsContext(t *testing.T) {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string,
-				string, string) error {
+			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
 				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
 				return err
 			}})
@@ -169,9 +167,9 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builders: takeBuilder(), Log: t.Logf})
 			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)))
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
 				downloads string) error {
-				failure = building(3)(ctx, as, dir, final, scratch, downloads)
+				failure = building(3)(ctx, as, dir, scratch, downloads)
 				if failure == nil {
 					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
 				}

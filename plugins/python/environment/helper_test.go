@@ -122,8 +122,8 @@ func helpGet(dir string) {
 // helpBlock builds without end.
 func helpBlock(dir string) {
 	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context,
-		as *Builder, dir, final, scratch, downloads string) error {
-		fatal(building(30)(ctx, as, dir, final, scratch, downloads))
+		as *Builder, dir, scratch, downloads string) error {
+		fatal(building(30)(ctx, as, dir, scratch, downloads))
 		fmt.Println("building")
 		select {}
 	}})

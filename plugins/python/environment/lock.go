@@ -16,15 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A lock is on one byte of the lock file, and an open file description's (fcntl(2),
-// F_OFD_SETLK): the kernel gives it back when the process ends, however that happens,
-// and it also holds between goroutines. What is locked:
+// A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
+// it when the process ends, and it also holds between goroutines. What is locked in the cache's lock file:
 //
-//	<key>      exclusive: it is being built, in builds/<key>.*
-//	<key>.<n>  shared: it is between its Get (or publication) and its Release; exclusive: it may be removed
-//	downloads  shared: a build uses them; exclusive: they may be removed
-//	downloads/<n>  exclusive: a build uses that one
-//	salt       exclusive: it is being made
+//	<Spec.Key>      exclusive: an environment of that text is being built
+//	<id>            shared: the environment is being built, or is between its Get and its Release;
+//	                exclusive: it may be removed
+//	downloads/<n>   exclusive: a build uses them, or they may be removed
 type lock struct {
 	file *os.File
 	at   int64
@@ -40,28 +38,30 @@ const (
 
 // tryLock returns nil without an error when another has the lock.
 func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
-	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, full(s.dir, fmt.Errorf("failed to open the cache's lock: %w", err))
-	}
 	sum := sha256.Sum256([]byte(name))
-	l := &lock{file: f, at: int64(binary.BigEndian.Uint64(sum[:8]) >> 2)}
-	err = l.set(int16(kind))
-	if err == nil {
+	return lockByte(s.path("lock"), int64(binary.BigEndian.Uint64(sum[:8])>>2), kind)
+}
+
+// lockByte returns nil without an error when another has the lock.
+func lockByte(path string, at int64, kind lockKind) (*lock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open a lock: %w", err)
+	}
+	l := &lock{file: f, at: at}
+	if err = l.set(int16(kind)); err == nil {
 		return l, nil
 	}
 	f.Close()
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return nil, nil
 	}
-	return nil, full(s.dir, fmt.Errorf("failed to lock %s: %w", f.Name(), err))
+	return nil, fmt.Errorf("failed to lock %s: %w", path, err)
 }
 
-// waitLock asks again and again, as F_OFD_SETLKW could not be cancelled. waiting, which
-// may be nil, is called before the first wait.
+// waitLock polls, because F_OFD_SETLKW cannot be cancelled. waiting, which may be nil, is called before the first wait.
 func (s *store) waitLock(ctx context.Context, name string, kind lockKind, waiting func()) (*lock, error) {
-	const every = 10 * time.Millisecond
-	for {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 80*time.Millisecond) {
 		l, err := s.tryLock(name, kind)
 		if l != nil || err != nil {
 			return l, err
@@ -73,13 +73,13 @@ func (s *store) waitLock(ctx context.Context, name string, kind lockKind, waitin
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(every):
+		case <-time.After(pause):
 		}
 	}
 }
 
-// close may be called twice, and of nil. It unlocks before it closes: a child that is between
-// fork and exec has the description too.
+// close may be called more than once, and on nil. It unlocks before it closes, because a child that is between fork and
+// exec also has the description.
 func (l *lock) close() {
 	if l == nil {
 		return
@@ -91,10 +91,7 @@ func (l *lock) close() {
 }
 
 func (l *lock) set(kind int16) error {
-	for {
-		err := unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return retry(func() error {
+		return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
+	})
 }

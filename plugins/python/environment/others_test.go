@@ -106,12 +106,11 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 			"ls " + dir + "/builds",
 			"mkdir " + dir + "/envs/new",
 			"mkdir " + dir + "/builds/new",
+			"ls " + dir + "/downloads",
 			"mkdir " + dir + "/new",
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",
 			"ls " + dir + "/downloads/0",
-			"cat " + dir + "/downloads/0.digest",
-			"cat " + dir + "/salt",
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",
 		} {

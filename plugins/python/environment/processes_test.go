@@ -66,7 +66,7 @@ func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	test.Eq(t, "building\n", line, test.Sprintf("got %q, %v", line, err))
 	mustTidy(t, c) // which leaves it alone
-	builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "builds/*/made/env/bin/python3"))
+	builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "envs/*/bin/python3"))
 	must.SliceLen(t, 1, builds, must.Sprint("there are"))
 	test.NoError(t, err, test.Sprint("there are"))
 	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {

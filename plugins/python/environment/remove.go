@@ -4,46 +4,23 @@
 package environment
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 )
 
-const trashed = "trash" // what builds/<this>.* is
-
-// discard removes an environment that is not in use. Wherever it is interrupted, what is left is not used: the record
-// goes first. It releases l, the environment's lock.
-func (s *store) discard(id string, l *lock) error {
-	defer l.close()
-	for _, file := range []string{s.entryPath(id), s.entryPath(id) + temporarySuffix} {
-		if err := ignoreMissing(os.Remove(file)); err != nil {
+// discard removes an environment that is not in use, and whose lock the caller has exclusively; e is the zero value if it
+// has no record. The record goes first, so that what an interruption leaves is not used. (A build that replaces the
+// record at the same time may lose its own. Then the next Get builds again.)
+func (s *store) discard(id string, e entry) error {
+	if e.key != "" {
+		if err := ignoreMissing(os.Remove(s.entryPath(e.key))); err != nil {
 			return fmt.Errorf("failed to remove an environment's record: %w", err)
 		}
 	}
-	if os.Geteuid() != 0 { // without root, what is not writable cannot be moved
-		if err := ignoreMissing(os.Chmod(s.path("envs", id), 0o700)); err != nil {
-			return fmt.Errorf("failed to remove an environment: %w", err)
-		}
-	}
-	return s.trash(l, s.path("envs", id), s.path("users", id))
-}
-
-// trash moves paths out of the way, releases their lock, which may be nil, and then removes them, which may take long.
-func (s *store) trash(l *lock, paths ...string) (err error) {
-	var aside []string
-	for _, path := range paths {
-		to := s.path("builds", trashed+"."+rand.Text())
-		if failed := os.Rename(path, to); failed == nil {
-			aside = append(aside, to)
-		} else if ignoreMissing(failed) != nil {
-			err = errors.Join(err, fmt.Errorf("failed to move what is to be removed: %w", failed))
-		}
-	}
-	l.close()
-	s.removeTree(aside...)
-	return err
+	s.removeTree(s.path("envs", id), s.path("users", id))
+	return nil
 }
 
 // removeTree follows no links. What it cannot remove, Tidy tries again.
@@ -67,10 +44,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// openUp lets what is in read-only directories be removed by their owner. A process that
-// is still there may put a link in the place of a directory meanwhile: the Root keeps
-// chmod from following it out of dir. What can't be opened up can't be removed, and the
-// removal says so.
+// openUp makes read-only directories writable, so that their owner can remove what is in them. A process that still runs
+// may put a link in the place of a directory meanwhile: the Root keeps chmod from following it out of dir. What cannot
+// be opened up cannot be removed, and the removal reports it.
 func openUp(dir string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// sealing makes a tree ours and read-only, except for its top, which publish does. The builder may still have
-// files and directories of it open. What is written to an open file later changes its times, and is noticed at the next
-// Get.
+// sealing makes a tree ours and read-only. The builder may still have files and directories of it open. What is written
+// to an open file later changes its times, and the next Get notices that.
 type sealing struct {
 	store  *store
 	from   uint32 // the builder
@@ -26,9 +25,8 @@ type sealing struct {
 }
 
 // seal walks through what was built. It returns it as it is then.
-func (s *store) seal(dir string) (branch, error) {
-	b := walk(dir, sealing{store: s, from: s.builtBy(), python: s.python})
-	return b, b.err
+func (s *store) seal(dir string) (tree, error) {
+	return walk(dir, &sealing{store: s, from: s.builtBy(), python: s.python})
 }
 
 // builtBy is the user that builds.
@@ -39,18 +37,42 @@ func (s *store) builtBy() uint32 {
 	return s.builder.UID
 }
 
-func (s sealing) enter(fd int, rel string, st *unix.Stat_t) error {
-	return takeOver(fd, rel, st, s.from)
+// enter makes a directory ours before it is read. After that nothing else can change what is in it, but for open files.
+func (s *sealing) enter(fd int, rel string, st *unix.Stat_t) error {
+	if err := s.checkOwner(rel, st); err != nil {
+		return err
+	}
+	if int(s.from) != os.Geteuid() {
+		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
+			return changing(rel, err)
+		}
+	}
+	return changing(rel, unix.Fchmod(fd, 0o700))
 }
 
-func (s sealing) leave(fd int, rel string) error {
-	if rel == "" {
-		return nil
-	}
+// leave is called after all that is in a directory.
+func (s *sealing) leave(fd int, rel string) error {
 	return changing(rel, unix.Fchmod(fd, 0o555))
 }
 
-func (s sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
+// checkOwner refuses what the builder linked or moved from elsewhere.
+func (s *sealing) checkOwner(rel string, st *unix.Stat_t) error {
+	if st.Uid != s.from {
+		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", path.Join(".", rel), st.Uid, s.from)
+	}
+	return nil
+}
+
+// changing adds to an error what it is about.
+func changing(rel string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: "change", Path: path.Join(".", rel), Err: err}
+}
+
+// entry takes over what is no directory.
+func (s *sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return s.file(dir, name, rel, st)
@@ -60,8 +82,8 @@ func (s sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
 	return fmt.Errorf("%s is neither a file, a directory nor a link", rel)
 }
 
-func (s sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
-	if err := checkOwner(rel, st, s.from); err != nil {
+func (s *sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
+	if err := s.checkOwner(rel, st); err != nil {
 		return err
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
@@ -83,14 +105,14 @@ func (s sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
 	return changing(rel, err)
 }
 
-func (s sealing) take(dir int, name string) error {
+func (s *sealing) take(dir int, name string) error {
 	if int(s.from) == os.Geteuid() {
 		return nil
 	}
 	return unix.Fchownat(dir, name, os.Geteuid(), os.Getegid(), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func (s sealing) link(dir int, name, rel string) error {
+func (s *sealing) link(dir int, name, rel string) error {
 	target, err := readLink(dir, name)
 	if err != nil {
 		return changing(rel, err)
@@ -158,7 +180,7 @@ func checkLink(rel, target string) error {
 // linkInterpreter allows an absolute link to the build's interpreter alone, whatever its name is (PyPy's is bin/pypy3).
 // The link is replaced by one to the interpreter's own path: on the way of the builder's there may be links of other
 // users, or /proc/PID, which lead elsewhere later.
-func (s sealing) linkInterpreter(fd int, name, rel, target string) error {
+func (s *sealing) linkInterpreter(fd int, name, rel, target string) error {
 	python, err := filepath.EvalSymlinks(s.python)
 	if err != nil {
 		return fmt.Errorf("the interpreter of the environment is not there: %w", err)

@@ -49,7 +49,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 				d+"/bin/python3.11")
 		}, "not to its interpreter"},
 		{"a link to another environment's interpreter", func(d string) error {
-			other := filepath.Join(d, "../../../../envs/other/bin")
+			other := filepath.Join(d, "../../other/bin")
 			if err := os.MkdirAll(other, 0o755); err != nil {
 				return err
 			}
@@ -81,7 +81,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)
 			s := Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: func(ctx context.Context, as *Builder, dir,
-				final, scratch, downloads string) error {
+				scratch, downloads string) error {
 				if err := writeTree(dir, 30); err != nil {
 					return err
 				}
@@ -129,7 +129,7 @@ func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
 	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
-		build := func(_ context.Context, as *Builder, dir, _, _, _ string) error {
+		build := func(_ context.Context, as *Builder, dir, _, _ string) error {
 			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
 		}
 		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Downloads: true, Build: build})
@@ -151,7 +151,7 @@ func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 		python := filepath.Join(testDir(t), "python3")
 		must.NoError(t, errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(uid), 0)))
 		_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir,
-			final, scratch, downloads string) error {
+			scratch, downloads string) error {
 			if err := writeTree(dir, 3); err != nil {
 				return err
 			}
@@ -166,9 +166,9 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
-	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final,
+	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir,
 		scratch, downloads string) error {
-		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
+		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
 			return err
 		}
 		return os.Link(secret, filepath.Join(dir, "lib", "linked"))
@@ -185,9 +185,9 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 func TestSeal_CopiesLinkedFiles(t *testing.T) {
 	c := testCache(t)
 	var original string
-	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, final, scratch,
+	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
 		downloads string) error {
-		if err := building(3)(ctx, as, dir, final, scratch, downloads); err != nil {
+		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
 			return err
 		}
 		original = filepath.Join(downloads, "original.py")
@@ -238,8 +238,8 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	for i := range times {
 		var failure error // of the build itself
 		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Downloads: true, Build: func(ctx context.Context, as *Builder,
-			dir, final, scratch, downloads string) error {
-			if failure = building(200)(ctx, as, dir, final, scratch, downloads); failure != nil {
+			dir, scratch, downloads string) error {
+			if failure = building(200)(ctx, as, dir, scratch, downloads); failure != nil {
 				return failure
 			}
 			if _, failure = fmt.Fprintln(in, dir, scratch); failure != nil {

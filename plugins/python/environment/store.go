@@ -4,9 +4,6 @@
 package environment
 
 import (
-	"context"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,8 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
@@ -34,21 +29,21 @@ type store struct {
 func (c *Config) open() (*store, error) {
 	dir, err := makeDir(c.Dir, c.Builders != nil)
 	if err != nil {
-		return nil, full(c.Dir, err)
+		return nil, err
 	}
 	s := &store{dir: dir, log: c.Log}
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
 	}{
-		{"envs", 0o711}, // not to be listed: names are hashes of secrets, too
+		{"envs", 0o711},
 		{"meta", 0o700},
 		{"users", 0o700},
 		{"builds", 0o711},
 		{"downloads", 0o711},
 	} {
 		if err := s.subdirectory(d.name, d.mode); err != nil {
-			return nil, full(dir, err)
+			return nil, err
 		}
 	}
 	return s, nil
@@ -118,86 +113,12 @@ func (s *store) subdirectory(name string, mode fs.FileMode) error {
 	return nil
 }
 
-// buildersDirectory makes a directory of the builder in one of ours.
-func (s *store) buildersDirectory(name string) error {
-	if err := s.subdirectory(name, 0o700); err != nil {
-		return err
-	}
-	return s.giveToBuilder(s.path(name))
-}
-
-func (s *store) giveToBuilder(path string) error {
-	if s.builder == nil {
-		return nil
-	}
-	if err := os.Lchown(path, int(s.builder.UID), int(s.builder.GID)); err != nil {
-		return fmt.Errorf("failed to give a directory to the user that builds: %w", err)
-	}
-	return nil
-}
-
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key is the name of an environment's files. Other users see it in the list of processes, and must not be able to try
-// which secret fits.
-func (s *store) key(ctx context.Context, text, secret string) (string, error) {
-	sum := sha256.Sum256([]byte(text))
-	if secret != "" {
-		salt, err := s.salt(ctx)
-		if err != nil {
-			return "", err
-		}
-		mac := hmac.New(sha256.New, salt)
-		mac.Write(sum[:])
-		mac.Write([]byte(secret))
-		mac.Sum(sum[:0])
-	}
-	return hex.EncodeToString(sum[:16]), nil
-}
-
-func (s *store) salt(ctx context.Context) ([]byte, error) {
-	const size = 32
-	salt, err := os.ReadFile(s.path("salt"))
-	if err == nil && len(salt) == size {
-		return salt, nil
-	}
-	l, err := s.waitLock(ctx, "salt", exclusive, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer l.close()
-	if salt, err = os.ReadFile(s.path("salt")); err == nil && len(salt) == size {
-		return salt, nil
-	}
-	salt = make([]byte, size)
-	rand.Read(salt) // never fails
-	if err := writeFile(s.path("salt"), salt); err != nil {
-		return nil, full(s.dir, err)
-	}
-	return salt, nil
-}
-
-// writeFile replaces a file as a whole. Only one may write it at a time.
-func writeFile(path string, content []byte) error {
-	temporary := path + temporarySuffix
-	err := os.WriteFile(temporary, content, 0o600)
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		_ = os.Remove(temporary) // which is only in the way
-		return fmt.Errorf("failed to write the cache's records: %w", err)
-	}
-	return nil
-}
-
-const temporarySuffix = ".new"
-
-// splitID is for <key>.<n>.
-func splitID(id string) (key string, n int, ok bool) {
-	key, number, ok := strings.Cut(id, ".")
-	n, err := strconv.Atoi(number)
-	return key, n, ok && err == nil && n >= 0 && key != ""
+// key names the record of an environment, in a directory that other users cannot list.
+func (s *Spec) key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(s.Key), s.Key, s.Secret))
+	return hex.EncodeToString(sum[:])
 }
 
 // names lists one of the cache's directories.

@@ -29,25 +29,17 @@ type tree struct {
 
 // measure looks at a directory. It follows no links.
 func measure(dir string) (tree, error) {
-	b := walk(dir, nil)
-	if b.err != nil {
-		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, b.err)
+	t, err := walk(dir, nil)
+	if err != nil {
+		return t, fmt.Errorf("failed to look at %s: %w", dir, err)
 	}
-	return b.tree(), nil
+	return t, nil
 }
 
 // maxDepth bounds the descriptors and the stack that a malicious tree takes.
 const maxDepth = 100
 
 var errTooDeep = fmt.Errorf("directories are nested more than %d deep", maxDepth)
-
-// visitor changes a tree while it is walked. Directories are reached from their parent's descriptor, never by a path.
-// Several of them are visited at a time.
-type visitor interface {
-	enter(fd int, rel string, st *unix.Stat_t) error // a directory, before it is read
-	leave(fd int, rel string) error                  // a directory, after all that is in it
-	entry(dir int, name, rel string, st *unix.Stat_t) error
-}
 
 // branch is a directory as it was when it was left.
 type branch struct {
@@ -58,36 +50,37 @@ type branch struct {
 	err     error
 }
 
-func (b *branch) tree() tree {
-	sum := sha256.Sum256(append(appendStat(nil, &b.stat), b.content[:]...))
-	return tree{hex.EncodeToString(sum[:]), b.files, b.size + b.stat.Blocks*512}
-}
-
-// walk goes through a directory once, and has v, unless it is nil, visit all of it.
-func walk(dir string, v visitor) branch {
+// walk goes through a directory once, and seals it unless s is nil. Directories are reached from their parent's
+// descriptor, never by a path.
+func walk(dir string, s *sealing) (tree, error) {
 	fd, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
-		return branch{err: &os.PathError{Op: "open", Path: dir, Err: err}}
+		return tree{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	w := walker{v, make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
-	return w.directory(fd, "", 0)
+	w := walker{s, make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
+	b := w.directory(fd, "", 0)
+	if b.err != nil {
+		return tree{}, b.err
+	}
+	sum := sha256.Sum256(append(appendStat(nil, &b.stat), b.content[:]...))
+	return tree{hex.EncodeToString(sum[:]), b.files, b.size + b.stat.Blocks*512}, nil
 }
 
 // walker looks at a few directories at a time.
 type walker struct {
-	visitor visitor
-	free    chan struct{} // a semaphore
+	seal *sealing      // nil to change nothing
+	free chan struct{} // a semaphore
 }
 
-// directory closes fd. rel is its path in the tree, "" without a visitor.
+// directory closes fd. rel is its path in the tree.
 func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 	defer unix.Close(fd)
 	if depth > maxDepth {
 		return branch{err: errTooDeep}
 	}
-	if w.visitor != nil {
+	if w.seal != nil {
 		if b.err = unix.Fstat(fd, &b.stat); b.err == nil {
-			b.err = w.visitor.enter(fd, rel, &b.stat)
+			b.err = w.seal.enter(fd, rel, &b.stat)
 		}
 	}
 	var names []string
@@ -120,7 +113,7 @@ func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 		if sub, b.err = openDir(fd, name); b.err != nil {
 			break
 		}
-		c, below := &child{at: len(record)}, w.join(rel, name)
+		c, below := &child{at: len(record)}, path.Join(rel, name)
 		children = append(children, c)
 		record = append(record, make([]byte, statSize+sha256.Size)...)
 		select {
@@ -140,8 +133,8 @@ func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 		b.size += c.branch.size + c.branch.stat.Blocks*512
 		b.err = errors.Join(b.err, c.branch.err)
 	}
-	if b.err == nil && w.visitor != nil {
-		b.err = w.visitor.leave(fd, rel)
+	if b.err == nil && w.seal != nil {
+		b.err = w.seal.leave(fd, rel)
 	}
 	if b.err == nil {
 		b.err = unix.Fstat(fd, &b.stat)
@@ -150,10 +143,10 @@ func (w *walker) directory(fd int, rel string, depth int) (b branch) {
 	return b
 }
 
-// entry appends what is no directory to the record, as st has it after the visit.
+// entry appends what is no directory to the record, as st has it after the sealing.
 func (w *walker) entry(record []byte, dir int, name, rel string, st *unix.Stat_t) ([]byte, error) {
-	if w.visitor != nil {
-		err := w.visitor.entry(dir, name, w.join(rel, name), st)
+	if w.seal != nil {
+		err := w.seal.entry(dir, name, path.Join(rel, name), st)
 		if err == nil {
 			err = fstatat(dir, name, st)
 		}
@@ -167,42 +160,6 @@ func (w *walker) entry(record []byte, dir int, name, rel string, st *unix.Stat_t
 	}
 	target, err := readLink(dir, name)
 	return append(append(record, target...), 0), err
-}
-
-func (w *walker) join(rel, name string) string {
-	if w.visitor == nil {
-		return ""
-	}
-	return path.Join(rel, name)
-}
-
-// takeOver makes a directory of from ours. Nothing else can change what is in it then, but for open files.
-func takeOver(fd int, rel string, st *unix.Stat_t, from uint32) error {
-	if err := checkOwner(rel, st, from); err != nil {
-		return err
-	}
-	if int(from) != os.Geteuid() {
-		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
-			return changing(rel, err)
-		}
-	}
-	return changing(rel, unix.Fchmod(fd, 0o700))
-}
-
-// checkOwner refuses what the builder linked or moved from elsewhere.
-func checkOwner(rel string, st *unix.Stat_t, want uint32) error {
-	if st.Uid != want {
-		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", path.Join(".", rel), st.Uid, want)
-	}
-	return nil
-}
-
-// changing says of an error what it is about.
-func changing(rel string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &os.PathError{Op: "change", Path: path.Join(".", rel), Err: err}
 }
 
 // statSize is how long what appendStat appends is.

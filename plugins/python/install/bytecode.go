@@ -12,16 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // bytecode compiles the packages, since tasks can't write beside them: with hashes that are not checked, as the
-// sources do not change (PEP 552), and with the final paths for tracebacks. The base interpreter runs without site
-// (-S), so nothing of the environment runs. A file that does not compile is no error.
+// sources do not change (PEP 552). The base interpreter runs without site (-S), so nothing of the environment runs. A
+// file that does not compile is no error.
 func (b *build) bytecode(ctx context.Context) error {
-	final := filepath.Join(b.Final, strings.TrimPrefix(b.site, b.Dir))
 	_ = b.run(ctx, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", "-d", final, b.site}, io.Discard)
+		"--invalidation-mode", "unchecked-hash", b.site}, io.Discard)
 	return ctx.Err()
 }
 

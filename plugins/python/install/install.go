@@ -46,13 +46,9 @@ type Request struct {
 	AllowedHosts []string      // besides those of Sources and of Requirements.URLs
 	AllowSdists  bool
 
-	// Dir is where the environment is made: it does not exist, and As may write to its parent. Final is where it will be
-	// when it is used.
-	Dir, Final string
-
-	// Work is a directory for temporary files, Downloads one for downloads that serve the next builds, "" for none. As may
-	// write to both.
-	Work, Downloads string
+	// Dir is the empty directory in which the environment is made, Work one for temporary files, Downloads one for
+	// downloads that serve the next builds, "" for none. All of them are As's.
+	Dir, Work, Downloads string
 
 	// Refresh asks the indexes again, whatever Downloads has of their pages.
 	Refresh bool
@@ -81,12 +77,6 @@ type Result struct {
 // installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
-	if err := os.Mkdir(r.Dir, 0o755); err != nil { // so the installer needs no right to write beside it
-		return nil, fmt.Errorf("failed to make the environment's directory: %w", err)
-	}
-	if err := r.give(r.Dir); err != nil {
-		return nil, err
-	}
 	b, err := i.begin(r, r.Dir, r.Work)
 	if err != nil {
 		return nil, err
@@ -112,9 +102,6 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 		}
 	}
 	if err := b.verify(before); err != nil {
-		return nil, err
-	}
-	if err := b.relocate(); err != nil {
 		return nil, err
 	}
 	if err := b.bytecode(ctx); err != nil {

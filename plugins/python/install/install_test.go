@@ -32,7 +32,7 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	t.Helper()
 	result, python := installs(t, i, r)
 	must.Eq(t, []string{"greeting-words 1.0", "hello-world 2.0"}, result.Packages)
-	if out, err := exec.Command(filepath.Join(p.final(), "bin/hello")).CombinedOutput(); err != nil ||
+	if out, err := exec.Command(filepath.Join(p.env(), "bin/hello")).CombinedOutput(); err != nil ||
 		string(out) != "hello 1.0\n" {
 		t.Errorf("its program printed %q: %v", out, err)
 	}
@@ -43,15 +43,13 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	}
 	out, _ := cmd.CombinedOutput()
 	minor := r.Python.Minor
-	site := filepath.Join(p.final(), "lib/python"+minor+"/site-packages")
+	site := filepath.Join(p.env(), "lib/python"+minor+"/site-packages")
 	for _, want := range []string{
 		"# code object from '" + site + "/__pycache__/hello_world.cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc'",
 		`File "` + site + `/hello_world.py", line 6, in fail`,
 	} {
 		test.StrContains(t, string(out), want)
 	}
-	out, err := exec.Command("grep", "-rIl", p.env(), p.final()).Output()
-	test.Error(t, err, test.Sprintf("these files still name the place of the build:\n%s", out))
 }
 
 func TestInstall_WorksInMemory(t *testing.T) {
@@ -88,8 +86,8 @@ func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
 		}}.Write(t, p.wheels)
 		result, _ := installs(t, i, p.request(t, "another"))
 		must.Eq(t, []string{"another 1.0"}, result.Packages)
-		must.FileExists(t, filepath.Join(p.final(), "lib/an/site-packages/text.txt"))
-		compiled, err := filepath.Glob(filepath.Join(p.final(), "lib/python*/site-packages/__pycache__/*.pyc"))
+		must.FileExists(t, filepath.Join(p.env(), "lib/an/site-packages/text.txt"))
+		compiled, err := filepath.Glob(filepath.Join(p.env(), "lib/python*/site-packages/__pycache__/*.pyc"))
 		must.NoError(t, err)
 		must.SliceNotEmpty(t, compiled)
 	})

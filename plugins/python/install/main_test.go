@@ -128,7 +128,7 @@ func newPlace(t testing.TB) place {
 // mkdirs makes the builder's directories.
 func (p place) mkdirs(t testing.TB) {
 	t.Helper()
-	for _, dir := range []string{p.dir, p.work(), p.downloads()} {
+	for _, dir := range []string{p.dir, p.env(), p.work(), p.downloads()} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 		must.NoError(t, os.Chmod(dir, 0o755))
 		if p.as != nil {
@@ -138,7 +138,6 @@ func (p place) mkdirs(t testing.TB) {
 }
 
 func (p place) env() string       { return filepath.Join(p.dir, "new") }
-func (p place) final() string     { return filepath.Join(p.dir, "final") }
 func (p place) work() string      { return filepath.Join(p.dir, "work") }
 func (p place) downloads() string { return filepath.Join(p.dir, "downloads") }
 
@@ -148,19 +147,18 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 		Python:       system(t),
 		Requirements: &requirement.Set{Lines: lines},
 		Sources:      index.Sources{FindLinks: []string{p.wheels}, Offline: true},
-		Dir:          p.env(), Final: p.final(), Work: p.work(), Downloads: p.downloads(),
+		Dir:          p.env(), Work: p.work(), Downloads: p.downloads(),
 		As:       p.as,
 		Progress: func(words string) { t.Logf("progress: %s", words) },
 	}
 }
 
-// installs installs, moves the environment to its final place, and returns its interpreter there.
+// installs installs, and returns the environment's interpreter.
 func installs(t testing.TB, i install.Installer, r install.Request) (*install.Result, string) {
 	t.Helper()
 	result, err := i.Install(t.Context(), r)
 	must.NoError(t, err, must.Sprint(lines(err)))
-	must.NoError(t, os.Rename(r.Dir, r.Final))
-	return result, filepath.Join(r.Final, "bin/python")
+	return result, filepath.Join(r.Dir, "bin/python")
 }
 
 // fails installs what can't be, for a cause.
