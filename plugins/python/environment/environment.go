@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -131,8 +132,8 @@ type Environment struct {
 //
 // An environment that is older than Spec.Fresh is returned nevertheless if building a new one fails temporarily
 // (Temporary() true), or takes longer than Spec.Limit or ctx allows; then Stale has the reason.
-// The errors of Spec.Build are returned as they are, but for a full disk, which is a *FullError. A place that did not
-// become free in time is a *BusyError.
+// The errors of Spec.Build are returned as they are. A full disk, and a place that did not become free in time, are
+// temporary errors.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	env, err := c.get(ctx, &s)
 	return env, full(c.cfg.Dir, err)
@@ -242,7 +243,8 @@ func (s *Spec) tooBusy(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return &BusyError{s.Limit}
+	return temporaryError{fmt.Errorf(
+		"no build could begin within %s (build_timeout), since this node was busy with other environments", s.Limit)}
 }
 
 // limit returns a context that ends after some times Limit.
@@ -253,16 +255,27 @@ func (s *Spec) limit(ctx context.Context, times time.Duration) (context.Context,
 	return context.WithTimeout(ctx, times*s.Limit)
 }
 
-// BusyError says that other environments were built for all the time that this one could wait.
-type BusyError struct{ Waited time.Duration }
+// temporaryError is the error of a state of the node that passes: the same may succeed later, or elsewhere.
+type temporaryError struct{ error }
 
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("no build could begin within %s (build_timeout), since this node was busy with other environments",
-		e.Waited)
+func (e temporaryError) Unwrap() error { return e.error }
+
+// Temporary is what callers look for.
+func (e temporaryError) Temporary() bool { return true }
+
+func isTemporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
 }
 
-// Temporary says that the same may succeed later, or elsewhere.
-func (e *BusyError) Temporary() bool { return true }
+// full marks the error of a full disk.
+func full(dir string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("the disk of the cache %s is full: free some space, or lower cache_max_size: %w", dir, err)
+		return temporaryError{err}
+	}
+	return err
+}
 
 // recordFailure is for failure.
 func (c *Cache) recordFailure(key string, err error) {
@@ -297,9 +310,4 @@ func (e *Environment) serves(s *Spec) bool {
 		limit = max(1, time.Since(s.Since))
 	}
 	return limit <= 0 || e.Age <= limit && e.Age > -time.Minute
-}
-
-func isTemporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -184,9 +183,9 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			if !done {
 				failures++
 				test.ErrorIs(t, err, unix.ENOSPC, test.Sprintf("%d %s", n, step.what))
-				if fullErr := (*FullError)(nil); failure == nil && !(errors.As(err, &fullErr) && isTemporary(err) &&
-					strings.Contains(err.Error(), "is full")) {
-					t.Errorf("%d %s: %v", n, step.what, err)
+				if failure == nil {
+					test.True(t, isTemporary(err))
+					test.ErrorContains(t, err, "is full", test.Sprintf("%d %s", n, step.what))
 				}
 			}
 			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=1000,size=4m"))

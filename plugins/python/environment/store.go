@@ -134,26 +134,3 @@ func (s *store) names(dir string) ([]string, error) {
 	}
 	return names, nil
 }
-
-// FullError says that the disk has no room for an environment. It is for a while only.
-type FullError struct {
-	Dir string
-	Err error
-}
-
-func (e *FullError) Error() string {
-	return fmt.Sprintf("the disk of the cache %s is full: free some space, or lower cache_max_size: %v", e.Dir, e.Err)
-}
-
-// Unwrap gives what failed, among it the system's ENOSPC or EDQUOT.
-func (e *FullError) Unwrap() error { return e.Err }
-
-// Temporary says that the same may succeed later, or elsewhere.
-func (e *FullError) Temporary() bool { return true }
-
-func full(dir string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &FullError{dir, err}
-	}
-	return err
-}
