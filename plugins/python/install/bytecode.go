@@ -4,14 +4,11 @@
 package install
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"net/textproto"
-	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 )
 
 // bytecode compiles the packages, since tasks can't write beside them: with hashes that are not checked, as the
@@ -33,27 +30,16 @@ func sitePackages(dir string) (string, error) {
 	return found[0], nil
 }
 
-// installed lists the packages of a directory by their metadata (core metadata specification).
+// installed lists the packages of a directory by the names of their metadata (core metadata specification).
 func installed(site string) ([]string, error) {
-	root, err := os.OpenRoot(site)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the packages: %w", err)
-	}
-	defer root.Close()
 	infos, err := filepath.Glob(filepath.Join(site, "*.dist-info"))
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the packages: %w", err)
 	}
 	var packages []string
 	for _, info := range infos {
-		f, err := root.Open(filepath.Join(filepath.Base(info), "METADATA"))
-		if err != nil {
-			continue // a directory of that name is not yet a package
-		}
-		header, _ := textproto.NewReader(bufio.NewReader(io.LimitReader(f, 1<<20))).ReadMIMEHeader()
-		f.Close()
-		packages = append(packages, clean(header.Get("Name")+" "+header.Get("Version")))
+		name, version, _ := strings.Cut(strings.TrimSuffix(filepath.Base(info), ".dist-info"), "-")
+		packages = append(packages, clean(strings.ReplaceAll(name, "_", "-")+" "+version))
 	}
-	slices.Sort(packages)
 	return packages, nil
 }

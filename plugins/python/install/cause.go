@@ -5,7 +5,6 @@ package install
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -69,15 +68,11 @@ func (b *build) explain(ctx context.Context, err error, lines []string) error {
 		lines = []string{err.Error()}
 	}
 	for n, line := range lines {
-		lines[n] = strings.ReplaceAll(line, b.Work+"/", "") // which does not exist any more when somebody reads it
+		lines[n] = strings.ReplaceAll(line, b.Work+"/", "") // it is removed with the build
 	}
 	e := &Error{Tool: b.with.Tool(b.Python), Lines: lines}
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	if ctx.Err() != nil {
 		e.Cause, e.Words = TimedOut, "the environment was not built in time"
-		return e
-	case ctx.Err() != nil:
-		e.Cause, e.Words = TimedOut, "the build of the environment was given up"
 		return e
 	}
 	switch errnoOf(lines) {
