@@ -42,8 +42,12 @@ func (c *Config) open() (*store, error) {
 		{"builds", 0o711},
 		{"downloads", 0o711},
 	} {
-		if err := s.subdirectory(d.name, d.mode); err != nil {
-			return nil, err
+		err := ignoreExisting(os.Mkdir(s.path(d.name), d.mode))
+		if err == nil {
+			err = os.Chmod(s.path(d.name), d.mode) // whatever the umask is
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to make the cache's directory: %w", err)
 		}
 	}
 	return s, nil
@@ -90,27 +94,6 @@ func makeDir(dir string, othersToo bool) (string, error) {
 		}
 	}
 	return f.Name(), nil
-}
-
-// subdirectory makes one of the cache's own directories, or repairs one that was left half-made.
-func (s *store) subdirectory(name string, mode fs.FileMode) error {
-	path := s.path(name)
-	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("failed to make the cache's directory: %w", err)
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return fmt.Errorf("failed to find the cache's directory: %w", err)
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory: remove it", path)
-	}
-	if info.Mode().Perm() != mode {
-		if err := os.Chmod(path, mode); err != nil { // whatever the umask is
-			return fmt.Errorf("failed to set the mode of the cache's directory: %w", err)
-		}
-	}
-	return nil
 }
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

@@ -7,13 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
+	"hash"
 	"os"
 	"path"
-	"runtime"
 	"slices"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,15 +39,6 @@ const maxDepth = 100
 
 var errTooDeep = fmt.Errorf("directories are nested more than %d deep", maxDepth)
 
-// branch is a directory as it was when it was left.
-type branch struct {
-	stat    unix.Stat_t
-	content [sha256.Size]byte // a digest of all that is in it
-	files   int
-	size    int64 // without the directory itself
-	err     error
-}
-
 // walk goes through a directory once, and seals it unless s is nil. Directories are reached from their parent's
 // descriptor, never by a path.
 func walk(dir string, s *sealing) (tree, error) {
@@ -57,122 +46,101 @@ func walk(dir string, s *sealing) (tree, error) {
 	if err != nil {
 		return tree{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	w := walker{s, make(chan struct{}, min(4, runtime.GOMAXPROCS(0))-1)} // each may take a thread, which stays
-	b := w.directory(fd, "", 0)
-	if b.err != nil {
-		return tree{}, b.err
+	w := walker{seal: s, digest: sha256.New()}
+	if err := w.directory(fd, "", 0); err != nil {
+		return tree{}, err
 	}
-	sum := sha256.Sum256(append(appendStat(nil, &b.stat), b.content[:]...))
-	return tree{hex.EncodeToString(sum[:]), b.files, b.size + b.stat.Blocks*512}, nil
+	return tree{hex.EncodeToString(w.digest.Sum(nil)), w.files, w.size}, nil
 }
 
-// walker looks at a few directories at a time.
 type walker struct {
-	seal *sealing      // nil to change nothing
-	free chan struct{} // a semaphore
+	seal   *sealing // nil to change nothing
+	digest hash.Hash
+	files  int
+	size   int64
 }
 
 // directory closes fd. rel is its path in the tree.
-func (w *walker) directory(fd int, rel string, depth int) (b branch) {
+func (w *walker) directory(fd int, rel string, depth int) error {
 	defer unix.Close(fd)
 	if depth > maxDepth {
-		return branch{err: errTooDeep}
+		return errTooDeep
 	}
+	var st unix.Stat_t
 	if w.seal != nil {
-		if b.err = unix.Fstat(fd, &b.stat); b.err == nil {
-			b.err = w.seal.enter(fd, rel, &b.stat)
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if err := w.seal.enter(fd, rel, &st); err != nil {
+			return err
 		}
 	}
-	var names []string
-	if b.err == nil {
-		names, b.err = readNames(fd)
+	names, err := readNames(fd)
+	if err != nil {
+		return err
 	}
 	slices.Sort(names)
-	type child struct {
-		at     int // where its digest belongs in record
-		branch branch
-	}
-	var children []*child
-	var others sync.WaitGroup
-	record := make([]byte, 0, 128*len(names))
 	for _, name := range names {
-		var st unix.Stat_t
-		if b.err = fstatat(fd, name, &st); b.err != nil {
-			break
+		if err := fstatat(fd, name, &st); err != nil {
+			return err
 		}
-		b.files++
-		record = append(append(record, name...), 0)
+		w.files++
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			if record, b.err = w.entry(record, fd, name, rel, &st); b.err != nil {
-				break
+			err = w.entry(fd, name, rel, &st)
+		} else {
+			fmt.Fprintf(w.digest, "%s/\x00", name) // no name has a slash
+			var sub int
+			if sub, err = openDir(fd, name); err == nil {
+				err = w.directory(sub, path.Join(rel, name), depth+1)
 			}
-			b.size += st.Blocks * 512
-			continue
 		}
-		var sub int
-		if sub, b.err = openDir(fd, name); b.err != nil {
-			break
-		}
-		c, below := &child{at: len(record)}, path.Join(rel, name)
-		children = append(children, c)
-		record = append(record, make([]byte, statSize+sha256.Size)...)
-		select {
-		case w.free <- struct{}{}:
-			others.Go(func() {
-				c.branch = w.directory(sub, below, depth+1)
-				<-w.free
-			})
-		default:
-			c.branch = w.directory(sub, below, depth+1)
+		if err != nil {
+			return err
 		}
 	}
-	others.Wait()
-	for _, c := range children {
-		copy(record[c.at:], append(appendStat(nil, &c.branch.stat), c.branch.content[:]...))
-		b.files += c.branch.files
-		b.size += c.branch.size + c.branch.stat.Blocks*512
-		b.err = errors.Join(b.err, c.branch.err)
+	if w.seal != nil {
+		if err := w.seal.leave(fd, rel); err != nil {
+			return err
+		}
 	}
-	if b.err == nil && w.seal != nil {
-		b.err = w.seal.leave(fd, rel)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
 	}
-	if b.err == nil {
-		b.err = unix.Fstat(fd, &b.stat)
-	}
-	b.content = sha256.Sum256(record)
-	return b
+	w.add("", &st) // ends the directory
+	return nil
 }
 
-// entry appends what is no directory to the record, as st has it after the sealing.
-func (w *walker) entry(record []byte, dir int, name, rel string, st *unix.Stat_t) ([]byte, error) {
+// entry adds what is no directory, as it is after the sealing.
+func (w *walker) entry(dir int, name, rel string, st *unix.Stat_t) error {
 	if w.seal != nil {
 		err := w.seal.entry(dir, name, path.Join(rel, name), st)
 		if err == nil {
 			err = fstatat(dir, name, st)
 		}
 		if err != nil {
-			return record, err
+			return err
 		}
 	}
-	record = appendStat(record, st)
+	w.add(name, st)
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return record, nil
+		return nil
 	}
 	target, err := readLink(dir, name)
-	return append(append(record, target...), 0), err
+	fmt.Fprintf(w.digest, "%s\x00", target)
+	return err
 }
 
-// statSize is how long what appendStat appends is.
-const statSize = 64
-
-func appendStat(to []byte, st *unix.Stat_t) []byte {
+func (w *walker) add(name string, st *unix.Stat_t) {
+	w.size += st.Blocks * 512
+	record := append(make([]byte, 0, len(name)+65), name...)
+	record = append(record, 0)
 	for _, v := range []uint64{
 		uint64(st.Mode), uint64(st.Uid)<<32 | uint64(st.Gid), uint64(st.Size), st.Ino,
 		uint64(st.Mtim.Sec), uint64(st.Mtim.Nsec), uint64(st.Ctim.Sec), uint64(st.Ctim.Nsec),
 	} {
-		to = binary.LittleEndian.AppendUint64(to, v)
+		record = binary.LittleEndian.AppendUint64(record, v)
 	}
-	return to
+	w.digest.Write(record)
 }
 
 func openDir(at int, name string) (fd int, err error) {
