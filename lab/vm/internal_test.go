@@ -84,38 +84,6 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 	}
 }
 
-func TestResults_AreReadFromTestEvents(t *testing.T) {
-	r := newResults()
-	err := r.read(strings.NewReader(`
-{"Action":"start"}
-{"Action":"run","Test":"TestA"}
-{"Action":"output","Test":"TestA","Output":"=== RUN   TestA\n"}
-{"Action":"run","Test":"TestA/b/c"}
-{"Action":"run","Test":"TestA/b/c/d"}
-{"Action":"output","Test":"TestA/b/c/d","Output":"    x_test.go:1: needs a thing\n"}
-{"Action":"output","Test":"TestA/b/c/d","Output":"        --- SKIP: TestA/b/c/d (0.00s)\n"}
-{"Action":"skip","Test":"TestA/b/c/d","Elapsed":0}
-{"Action":"pass","Test":"TestA/b/c","Elapsed":1.5}
-{"Action":"fail","Test":"TestA","Elapsed":2}
-{"Action":"run","Test":"TestHangs"}
-{"Action":"output","Output":"panic: no time left\n"}
-{"Action":"fail","Elapsed":3}`))
-	must.NoError(t, err)
-	test.SliceEqOp(t, []string{"TestA", "TestA/b/c", "TestA/b/c/d", "TestHangs"}, r.order, test.Sprint("order"))
-	for name, want := range map[string]string{"TestA": "fail", "TestA/b/c": "pass", "TestA/b/c/d": "skip",
-		"TestHangs": ""} {
-		test.Eq(t, want, r.tests[name].action, test.Sprint(name))
-	}
-	test.Eq(t, "    x_test.go:1: needs a thing\n", r.tests["TestA/b/c/d"].output.String(),
-		test.Sprint("its output"))
-	test.StrContains(t, r.own.String(), "no time left", test.Sprint("the package's own output"))
-	must.True(t, r.nested("TestA", "TestA/b/c/d"),
-		must.Sprint("a slash in a name is taken for a subtest, or the other way round"))
-	test.False(t, r.nested("TestA", "TestA/b/c"),
-		test.Sprint("a slash in a name is taken for a subtest, or the other way round"))
-	test.Error(t, newResults().read(strings.NewReader("no json")), test.Sprint("what is no event is no error"))
-}
-
 func TestTail_KeepsTheLast(t *testing.T) {
 	tl := newTail(nil)
 	for range 3 {

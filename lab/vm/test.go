@@ -4,18 +4,17 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gotest.tools/gotestsum/testjson"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
@@ -38,9 +37,9 @@ func New(t testing.TB, o Options) *VM {
 	return v
 }
 
-// Test runs the tests of a package in the VM, and reports each as a subtest of t,
-// with its output, as passed, failed or skipped. The flags are those of the test
-// binary, such as -test.run=X. That no test ran is a failure.
+// Test runs the tests of a package in the VM, and reports each as a subtest of t: as passed, failed or skipped, with the
+// output of one that did not pass. The flags are those of the test binary, such as -test.run=X. That no test ran is a
+// failure.
 //
 // The tests are compiled here, and run in the directory of their package, as by
 // `go test`.
@@ -56,15 +55,26 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := v.runTest(ctx, binary, dir, flags)
+	results, err := v.runTest(ctx, pkg, binary, dir, flags)
 	var exit *ExitError
 	if err != nil && !errors.As(err, &exit) {
-		t.Error(err) // what is known of the tests comes still
+		t.Fatal(err)
 	}
-	if r.report(t) == 0 {
-		t.Errorf("no test of %s ran in the VM: %s", pkg, r.own.String())
+	report := func(tests []testjson.TestCase, how func(*testing.T, ...any)) {
+		for _, one := range tests {
+			t.Run(one.Test.Name(), func(t *testing.T) {
+				how(t, one.Elapsed, "in the VM", strings.Join(results.OutputLines(one), ""))
+			})
+		}
+	}
+	report(results.Passed, (*testing.T).Log)
+	report(results.Skipped, (*testing.T).Skip)
+	report(results.Failed, (*testing.T).Error)
+	own := strings.Join(results.OutputLines(testjson.TestCase{}), "") // of no test
+	if len(results.Passed)+len(results.Failed) == 0 {
+		t.Errorf("no test of %s ran in the VM: %s", pkg, own)
 	} else if err != nil && !t.Failed() {
-		t.Errorf("the tests of %s passed, but: %v\n%s", pkg, err, r.own.String())
+		t.Errorf("the tests of %s passed, but: %v\n%s", pkg, err, own)
 	}
 }
 
@@ -88,128 +98,34 @@ func compileTest(ctx context.Context, pkg, dir string) (string, error) {
 	return binary, nil
 }
 
-// runTest runs a test binary and collects its results, those until it ends early, too.
-func (v *VM) runTest(ctx context.Context, binary, dir string, flags []string) (*results, error) {
-	r := newResults()
-	convert := exec.CommandContext(ctx, "go", "tool", "test2json", "-t") // -t: with how long they took
+// runTest runs a test binary and returns its results. A test that has not ended has failed.
+func (v *VM) runTest(ctx context.Context, pkg, binary, dir string, flags []string) (*testjson.Package, error) {
+	convert := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", pkg) // -t: with how long they took
 	stdin, err := convert.StdinPipe()
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	events, err := convert.StdoutPipe()
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	if err := convert.Start(); err != nil {
-		return r, fmt.Errorf("failed to run go tool test2json: %w", err)
+		return nil, fmt.Errorf("failed to run go tool test2json: %w", err)
 	}
-	read := make(chan error, 1)
-	go func() { read <- r.read(events) }()
-	args := append([]string{binary, "-test.v=test2json", "-test.paniconexit0"}, flags...)
-	err = v.Run(ctx, Cmd{Args: args, Dir: dir, Stdout: stdin, Stderr: stdin})
-	stdin.Close()
-	return r, errors.Join(err, <-read, convert.Wait())
-}
-
-// results are the tests of one run.
-type results struct {
-	order []string // top-level tests and subtests, as they began
-	tests map[string]*result
-	own   bytes.Buffer // what belongs to no test
-}
-
-type result struct {
-	action  string // pass, fail or skip; empty: it did not end
-	seconds float64
-	output  bytes.Buffer
-}
-
-func newResults() *results { return &results{tests: map[string]*result{}} }
-
-// read takes the events of go tool test2json, see its documentation.
-func (r *results) read(events io.Reader) error {
-	in := json.NewDecoder(events)
-	for {
-		var e struct {
-			Action, Test, Output string
-			Elapsed              float64
-		}
-		if err := in.Decode(&e); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			io.Copy(io.Discard, events)
-			return fmt.Errorf("failed to read test events: %w", err)
-		}
-		if e.Test == "" {
-			r.own.WriteString(e.Output)
-			continue
-		}
-		t := r.tests[e.Test]
-		if t == nil {
-			t = &result{}
-			r.tests[e.Test] = t
-			r.order = append(r.order, e.Test)
-		}
-		switch e.Action {
-		case "output":
-			if !strings.HasPrefix(e.Output, "=== ") && !strings.HasPrefix(strings.TrimSpace(e.Output), "--- ") {
-				t.output.WriteString(e.Output)
-			}
-		case "pass", "fail", "skip":
-			t.action, t.seconds = e.Action, e.Elapsed
-		}
-	}
-}
-
-// report makes a subtest of each test, and returns how many ran.
-func (r *results) report(t *testing.T) (ran int) {
-	t.Helper()
-	for _, name := range r.order {
-		if !strings.Contains(name, "/") {
-			ran += r.reportOne(t, name, name)
-		}
-	}
-	return ran
-}
-
-func (r *results) reportOne(t *testing.T, full, name string) (ran int) {
-	t.Helper()
-	one := r.tests[full]
-	t.Run(name, func(t *testing.T) {
-		for _, sub := range r.order {
-			if rest, ok := strings.CutPrefix(sub, full+"/"); ok && !r.nested(full, sub) {
-				ran += r.reportOne(t, sub, rest)
-			}
-		}
-		text := strings.TrimRight(one.output.String(), "\n")
-		switch one.action {
-		case "pass":
-			ran++
-			if text != "" {
-				t.Log(text)
-			}
-			t.Logf("%.2f s in the VM", one.seconds)
-		case "skip":
-			t.Skip(text)
-		case "fail":
-			ran++
-			t.Error(text)
-		default:
-			ran++
-			t.Errorf("it did not end\n%s", text)
-		}
+	ran := make(chan error, 1)
+	go func() {
+		args := append([]string{binary, "-test.v=test2json", "-test.paniconexit0"}, flags...)
+		err := v.Run(ctx, Cmd{Args: args, Dir: dir, Stdout: stdin, Stderr: stdin})
+		ran <- errors.Join(err, stdin.Close())
+	}()
+	results, err := testjson.ScanTestOutput(testjson.ScanConfig{
+		Stdout: events, Stop: func() { _ = convert.Process.Kill() },
 	})
-	return ran
-}
-
-// nested says whether another subtest of full is above sub: slashes are in names, too.
-func (r *results) nested(full, sub string) bool {
-	for i := len(full) + 1; i < len(sub); i++ {
-		if sub[i] == '/' && r.tests[sub[:i]] != nil {
-			return true
-		}
+	err = errors.Join(err, <-ran, convert.Wait())
+	if results == nil || results.Package(pkg) == nil {
+		return nil, fmt.Errorf("no results of the tests of %s: %w", pkg, err)
 	}
-	return false
+	return results.Package(pkg), err
 }
 
 // environment is this process's, with the mark.
