@@ -102,10 +102,7 @@ func cachedKernel(dir string) (kernel, error) {
 	return kernel{}, errors.New("there is no kernel in " + dir)
 }
 
-var (
-	dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-\S+)`)
-	uriLine     = regexp.MustCompile(`(?m)^'[^']+' (\S+\.deb) `)
-)
+var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-\S+)`)
 
 // fetchKernel downloads the package that Debian's linux-image-amd64 stands for now.
 func fetchKernel(ctx context.Context, dir string, progress func(string, ...any)) error {
@@ -123,14 +120,6 @@ func fetchKernel(ctx context.Context, dir string, progress func(string, ...any))
 	if m == nil {
 		return fmt.Errorf("apt knows no package %s (apt-get update?)", meta)
 	}
-	out, err = output(ctx, "", "apt-get", "download", "--print-uris", m[1])
-	if err != nil {
-		return err
-	}
-	file := uriLine.FindStringSubmatch(out)
-	if file == nil {
-		return fmt.Errorf("failed to read where apt would download %s from: %q", m[1], out)
-	}
 	progress("downloading the VM's kernel, package %s (70 MB)", m[1])
 	tmp, err := os.MkdirTemp(dir, "download-")
 	if err != nil {
@@ -145,7 +134,7 @@ func fetchKernel(ctx context.Context, dir string, progress func(string, ...any))
 		return fmt.Errorf("apt-get has downloaded %q, %w", debs, err)
 	}
 	progress("unpacking the VM's kernel")
-	return unpack(ctx, debs[0], filepath.Join(dir, strings.TrimSuffix(file[1], ".deb")))
+	return unpack(ctx, debs[0], filepath.Join(dir, strings.TrimSuffix(filepath.Base(debs[0]), ".deb")))
 }
 
 // unpack unpacks a package by a rename, so that a half unpacked one never looks
