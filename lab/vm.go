@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -19,8 +18,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/internal/cache"
-	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	labterm "github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
@@ -105,7 +102,7 @@ func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
 
 // startInVM starts the agent and returns its address there and here.
 func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside, outside string, err error) {
-	ctl, err := l.buildCtl(ctx)
+	ctl, err := vm.Build(ctx, "vmctl", l.steps.Progress)
 	if err != nil {
 		return "", "", err
 	}
@@ -136,21 +133,4 @@ func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside,
 	}
 	address, err := v.Forward(port)
 	return inside, "http://" + address, err
-}
-
-// buildCtl builds the program that does all this in the VM.
-func (l *Lab) buildCtl(ctx context.Context) (string, error) {
-	dir, err := cache.Dir()
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(dir, "vm", "vmctl")
-	err = gobuild.Build{
-		Dir: filepath.Join(l.root, "lab"), Env: []string{"CGO_ENABLED=0"}, Progress: l.steps.Progress,
-		Args: []string{"-trimpath", "-buildvcs=false", "-o", out, "./vm/vmctl"},
-	}.Run(ctx)
-	if err != nil {
-		return "", fmt.Errorf("failed to build vmctl: %w", err)
-	}
-	return out, nil
 }

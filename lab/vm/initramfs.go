@@ -19,6 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
+	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 // bootModules are what the guest needs before it has the host's files.
@@ -26,12 +27,16 @@ var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p",
 
 // initramfs makes the archive that the kernel starts from: the guest's program,
 // the modules in the order to load them in, and the configuration.
-func initramfs(ctx context.Context, k kernel) ([]byte, error) {
-	program, err := buildGuest(ctx)
+func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
+	path, err := Build(ctx, "guest", o.Progress)
 	if err != nil {
 		return nil, err
 	}
-	config, err := json.Marshal(map[string]string{"modules": k.modules()})
+	program, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(wire.Config{Modules: k.modules(), Disk: o.Disk != ""})
 	if err != nil {
 		return nil, err
 	}
@@ -83,28 +88,28 @@ func dependencies(k kernel, names []string) (files []string, err error) {
 	return files, nil
 }
 
-// buildGuest builds the guest's program. What is up to date is left to the go command.
-func buildGuest(ctx context.Context) ([]byte, error) {
+// Build builds one of the programs of this folder that run in a VM, guest or vmctl, and returns its path in the cache.
+func Build(ctx context.Context, name string, progress func(string, ...any)) (string, error) {
 	root, err := build.Root(".")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	dir, err := cache.Dir()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	out := filepath.Join(dir, "vm", "guest")
+	out := filepath.Join(dir, "vm", name)
 	unlock, err := cache.Lock(ctx, out+".lock", nil)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer unlock()
 	err = gobuild.Build{
-		Dir: filepath.Join(root, "lab"), Env: []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"},
-		Args: []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./vm/guest"},
+		Dir: filepath.Join(root, "lab"), Env: []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"}, Progress: progress,
+		Args: []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./vm/" + name},
 	}.Run(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("failed to build the VM's first program: %w", err)
+		return "", fmt.Errorf("failed to build %s: %w", name, err)
 	}
-	return os.ReadFile(out)
+	return out, nil
 }

@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("the VM is made for amd64, this is %s", runtime.GOARCH)
 	}
-	if err := o.fill(); err != nil {
+	if err := o.fill(ctx); err != nil {
 		return nil, err
 	}
 	qemu, err := findQEMU()
@@ -85,7 +85,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	initrd, err := initramfs(ctx, k)
+	initrd, err := initramfs(ctx, k, o)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	return nil, err
 }
 
-func (o *Options) fill() error {
+func (o *Options) fill(ctx context.Context) error {
 	if o.Memory == 0 {
 		o.Memory = 2048
 	}
@@ -117,15 +117,15 @@ func (o *Options) fill() error {
 		o.Progress = func(string, ...any) {}
 	}
 	if o.Disk != "" {
-		return makeDisk(o.Disk)
+		return makeDisk(ctx, o.Disk)
 	}
 	return nil
 }
 
-const diskSize = 4 << 30 // of which what was never written takes no room
+const diskSize = "4G" // of which what was never written takes no room
 
-// makeDisk creates a disk of zeros, which the guest makes a file system on.
-func makeDisk(path string) error {
+// makeDisk creates a disk with a file system.
+func makeDisk(ctx context.Context, path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return nil
@@ -133,8 +133,15 @@ func makeDisk(path string) error {
 	if err != nil {
 		return fmt.Errorf("failed to create the VM's disk: %w", err)
 	}
-	if err := errors.Join(f.Truncate(diskSize), f.Close()); err != nil {
-		return fmt.Errorf("failed to create the VM's disk: %w", err)
+	f.Close()
+	mkfs, err := sbin("mkfs.ext4")
+	if err != nil {
+		err = fmt.Errorf("%w (apt-get install e2fsprogs)", err)
+	} else {
+		_, err = output(ctx, "", mkfs, "-q", "-F", "-E", "lazy_itable_init=1", path, diskSize)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("failed to create the VM's disk: %w", err), os.Remove(path))
 	}
 	return nil
 }

@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -40,13 +38,10 @@ const agentDir = vm.DiskMount + "/agent"
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, ctl: filepath.Join(t.TempDir(), "vmctl")}
+	ctl, err := vm.Build(t.Context(), "vmctl", t.Logf)
+	must.NoError(t, err)
+	h := &host{t: t, ctl: ctl}
 	h.o = vm.Options{Memory: 3072, Disk: filepath.Join(t.TempDir(), "disk"), Progress: t.Logf}
-	cmd := exec.Command("go", "build", "-o", h.ctl, "./vm/vmctl")
-	cmd.Dir = filepath.Join(repository(t), "lab")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	must.NoError(t, err, must.Sprintf("failed to build vmctl: %v\n%s", err, out))
 	return h
 }
 

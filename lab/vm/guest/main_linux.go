@@ -22,11 +22,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
-// Config is what the host has written into the initramfs as config.json.
-type config struct {
-	Modules string `json:"modules"` // the kernel's modules, below the host's root
-}
-
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "serve" {
 		serve(os.NewFile(3, wire.Port)) // does not return
@@ -47,7 +42,7 @@ func start() error {
 	if err != nil {
 		return err
 	}
-	var c config
+	var c wire.Config
 	if err := json.Unmarshal(text, &c); err != nil {
 		return fmt.Errorf("failed to read the configuration: %w", err)
 	}
@@ -61,7 +56,7 @@ func start() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(becomeHost(), system(c), disk()); err != nil {
+	if err := errors.Join(becomeHost(), system(c)); err != nil {
 		return err
 	}
 	server := exec.Command("/proc/self/exe", "serve")

@@ -11,14 +11,16 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 // path is where the guest's own programs are looked for.
 const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // system does what an init does after it has mounted: the kernel's modules in
-// their place, cgroup controllers, loopback, limits.
-func system(c config) error {
+// their place, the disk, cgroup controllers, loopback, limits.
+func system(c wire.Config) error {
 	release, err := release()
 	if err != nil {
 		return err
@@ -40,6 +42,14 @@ func system(c config) error {
 		return err
 	}
 
+	if c.Disk {
+		if err := modprobe("virtio_blk", "ext4"); err != nil {
+			return err
+		}
+		if err := mountAll([]mount{{"/dev/vda", "/disk", "ext4", 0, ""}}); err != nil { // as vm.DiskMount
+			return err
+		}
+	}
 	if err := delegate("/sys/fs/cgroup"); err != nil {
 		return err
 	}
@@ -103,48 +113,4 @@ func modprobe(names ...string) error {
 		return fmt.Errorf("modprobe %s: %w: %s", names, err, bytes.TrimSpace(out))
 	}
 	return nil
-}
-
-const (
-	diskDevice = "/dev/vda"
-	diskMount  = "/disk" // as vm.DiskMount
-)
-
-// disk mounts the disk, if there is one, and makes its file system the first time.
-func disk() error {
-	if pci, err := filepath.Glob("/sys/bus/virtio/devices/*/modalias"); err == nil {
-		for _, path := range pci {
-			if b, _ := os.ReadFile(path); bytes.HasPrefix(b, []byte("virtio:d00000002v")) { // a block device
-				return mountDisk()
-			}
-		}
-	}
-	return nil
-}
-
-func mountDisk() error {
-	if err := modprobe("virtio_blk", "ext4"); err != nil {
-		return err
-	}
-	f, err := os.Open(diskDevice)
-	if err != nil {
-		return fmt.Errorf("failed to open the disk: %w", err)
-	}
-	defer f.Close()
-	magic := make([]byte, 2) // s_magic of the ext4 superblock at 1024
-	if _, err := f.ReadAt(magic, 1024+56); err != nil {
-		return fmt.Errorf("failed to read the disk: %w", err)
-	}
-	if !bytes.Equal(magic, []byte{0x53, 0xef}) {
-		mkfs, err := lookPath("mkfs.ext4", []string{path})
-		if err != nil {
-			return fmt.Errorf("failed to make the disk's file system (package e2fsprogs): %w", err)
-		}
-		cmd := exec.Command(mkfs, "-q", "-E", "lazy_itable_init=1", diskDevice)
-		cmd.Env = []string{path}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("failed to make the disk's file system: %w: %s", err, out)
-		}
-	}
-	return mountAll([]mount{{diskDevice, diskMount, "ext4", 0, ""}})
 }

@@ -51,10 +51,6 @@ func runAgent(verb string, args []string) error {
 		}
 		fmt.Println(a.Address())
 		return nil
-	case "stop":
-		return a.Stop(ctx)
-	case "kill":
-		return a.Kill(ctx)
 	case "close":
 		if err := a.Close(ctx); err != nil {
 			return err
@@ -65,5 +61,5 @@ func runAgent(verb string, args []string) error {
 		}
 		return err
 	}
-	return errors.New("want run, start, stop, kill or close")
+	return errors.New("want run, start or close")
 }

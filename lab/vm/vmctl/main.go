@@ -4,7 +4,7 @@
 // Command vmctl is what a host runs in a VM of package vm to have a Nomad agent and
 // USB sticks there:
 //
-//	vmctl agent run|start|stop|kill|close DIR
+//	vmctl agent run|start|close DIR
 //	vmctl usb plug|unplug [NAME] [-port N] [-serial S] [-id 1d6b:0104]
 package main
 
@@ -23,7 +23,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: vmctl agent run|start|stop|kill|close DIR, or vmctl usb plug|unplug [NAME] [FLAG...]")
+		return errors.New("usage: vmctl agent run|start|close DIR, or vmctl usb plug|unplug [NAME] [FLAG...]")
 	}
 	switch args[0] {
 	case "agent":

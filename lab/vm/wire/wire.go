@@ -16,6 +16,12 @@ const Port = "outrider.vm"
 // Version is what the guest's SSH version begins with; its kernel's release follows.
 const Version = "SSH-2.0-guest "
 
+// Config is what the host writes into the initramfs as config.json.
+type Config struct {
+	Modules string `json:"modules"` // the kernel's modules, below the host's root
+	Disk    bool   `json:"disk"`    // whether there is one, with an ext4 file system
+}
+
 // Run is the command of an exec request, as JSON.
 type Run struct {
 	Args  []string `json:"args"`
