@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func New(runtime string) (*Lab, error) {
 	if runtime == "" {
 		runtime = os.Getenv("LAB_RUNTIME")
 	}
-	r, err := agent.ParseRuntime(runtime)
+	r, err := parseRuntime(runtime)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +77,20 @@ func New(runtime string) (*Lab, error) {
 		}
 	}
 	return l, nil
+}
+
+// auto is the runtime for a user without a wish: a container if Docker answers, otherwise the host.
+const auto agent.Runtime = "auto"
+
+// parseRuntime reads the value of a flag; empty is auto.
+func parseRuntime(s string) (agent.Runtime, error) {
+	switch r := agent.Runtime(strings.ToLower(s)); r {
+	case "":
+		return auto, nil
+	case auto, agent.Host, agent.Container:
+		return r, nil
+	}
+	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
 }
 
 // defaultDir is the directory of a checkout's lab: in the checkout, unless root's agent can't be there or is elsewhere

@@ -31,12 +31,24 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	var b bytes.Buffer
 	dir := t.TempDir()
 	return &Lab{
-		root: dir, dir: filepath.Join(dir, ".lab"), runtime: agent.Auto,
+		root: dir, dir: filepath.Join(dir, ".lab"), runtime: auto,
 		steps: term.New(&b), out: &b, errOut: &b,
 		docker:   func(context.Context) error { return errors.New("no daemon") },
 		image:    func(context.Context, func(string, ...any)) (string, error) { return "img:1", nil },
 		hasImage: func(context.Context) bool { return false },
 	}, &b
+}
+
+func TestParseRuntime_KnowsThree(t *testing.T) {
+	for in, want := range map[string]agent.Runtime{
+		"": auto, "AUTO": auto, "host": agent.Host, "container": agent.Container,
+	} {
+		got, err := parseRuntime(in)
+		must.NoError(t, err, must.Sprint(in))
+		test.Eq(t, want, got, test.Sprint(in))
+	}
+	_, err := parseRuntime("vm")
+	test.Error(t, err, test.Sprint("vm is taken for a runtime"))
 }
 
 func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
@@ -48,9 +60,9 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 		want          agent.Runtime
 		why, err      string
 	}{
-		{name: "docker answers", asked: agent.Auto, want: agent.Container, why: "container from img:1"},
-		{name: "no docker", asked: agent.Auto, docker: no, want: agent.Host, why: "Docker does not answer"},
-		{name: "no image", asked: agent.Auto, image: no, want: agent.Host, why: "since broken"},
+		{name: "docker answers", asked: auto, want: agent.Container, why: "container from img:1"},
+		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "Docker does not answer"},
+		{name: "no image", asked: auto, image: no, want: agent.Host, why: "since broken"},
 		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "host process"},
 		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
 			err: "a container was asked for: broken"},

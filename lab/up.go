@@ -99,7 +99,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 // choose decides between a container, for which it finds the image, and the host.
 // A lab that is up decides for itself.
 func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err error) {
-	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == agent.Auto || l.runtime == a.Info().Runtime) {
+	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == auto || l.runtime == a.Info().Runtime) {
 		return a.Info().Runtime, a.Info().Image, fmt.Sprintf("%s, as before", a.Info().Runtime), nil
 	}
 	host := "host process"
@@ -144,7 +144,7 @@ func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.A
 	case err == nil:
 		end(nil, "%s%s%s", a.Address(), note, mode(a.Info()))
 		return l.healthy(ctx, a, true)
-	case o.Runtime != agent.Container || l.runtime != agent.Auto || ctx.Err() != nil:
+	case o.Runtime != agent.Container || l.runtime != auto || ctx.Err() != nil:
 		end(err, "")
 		return nil, err
 	}

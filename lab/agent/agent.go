@@ -13,7 +13,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -29,21 +28,9 @@ type Runtime string
 
 // The runtimes.
 const (
-	Auto      Runtime = "auto"      // a container if Docker answers, otherwise the host
 	Host      Runtime = "host"      // a process of this machine
 	Container Runtime = "container" // a process in a container
 )
-
-// ParseRuntime reads the value of a flag; empty is Auto.
-func ParseRuntime(s string) (Runtime, error) {
-	switch r := Runtime(strings.ToLower(s)); r {
-	case "":
-		return Auto, nil
-	case Auto, Host, Container:
-		return r, nil
-	}
-	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
-}
 
 // Options describe one agent.
 type Options struct {
@@ -53,7 +40,7 @@ type Options struct {
 	// (see Agent.StateDir).
 	Dir string
 
-	// Runtime is Auto if empty.
+	// Runtime is Host if empty.
 	Runtime Runtime
 
 	// Binary is the nomad program; empty is what nomad.Binary finds.
@@ -198,9 +185,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 		return nil, err
 	}
 	if _, err := WaitHealthy(ctx, a, o.Missing); err != nil {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, errors.Join(err, a.Close(cctx))
+		return nil, errors.Join(err, closeNew(ctx, a))
 	}
 	return a, nil
 }
@@ -210,36 +195,47 @@ func Start(ctx context.Context, o Options) (Agent, error) {
 	if err := o.fill(ctx); err != nil {
 		return nil, err
 	}
-	if o.Runtime == Container || o.Runtime == Auto && DockerAnswers(ctx) == nil {
-		auto := o.Runtime == Auto
-		o.Runtime = Container
-		a, err := startContainer(ctx, o)
-		if err == nil || !auto || ctx.Err() != nil {
-			return a, err
-		}
-		o.Progress("no container can run the agent, trying as a host process: %v", err)
+	start := startHost
+	if o.Runtime == Container {
+		start = startContainer
 	}
-	o.Runtime = Host
-	return startHost(ctx, o)
+	for try := 1; ; try++ {
+		a, err := start(ctx, o)
+		if err == nil {
+			return a, nil
+		}
+		if a != nil {
+			err = errors.Join(err, closeNew(ctx, a))
+		}
+		// a free port may be taken between the look and the bind, by the agent or by Docker
+		taken := strings.Contains(err.Error(), "address already in use") ||
+			strings.Contains(err.Error(), "port is already allocated")
+		if try == 3 || !taken {
+			return nil, err
+		}
+	}
+}
+
+// closeNew closes an agent that has not come up.
+func closeNew(ctx context.Context, a Agent) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return a.Close(ctx)
 }
 
 func (o *Options) fill(ctx context.Context) error {
 	if o.Dir == "" {
 		return errors.New("no directory given for the agent")
 	}
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
+	var err error
+	if o.Dir, err = resolve(o.Dir); err != nil {
 		return err
 	}
-	if dir, err = resolve(dir); err != nil {
-		return err
-	}
-	o.Dir = dir
 	if o.Name == "" {
 		o.Name = "outrider"
 	}
 	if o.Runtime == "" {
-		o.Runtime = Auto
+		o.Runtime = Host
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
@@ -255,9 +251,13 @@ func (o *Options) fill(ctx context.Context) error {
 	return err
 }
 
-// resolve follows links in the part of path that exists: the kernel shows
+// resolve returns the absolute path, and follows links in the part of it that exists: the kernel shows
 // resolved paths in /proc, where the clean-up looks for them.
 func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
 		return real, nil

@@ -13,11 +13,10 @@ import (
 type layout struct {
 	data, plugins, state string
 	bind, iface          string // iface empty: Nomad picks
-	http, rpc, serf      int
 }
 
 // config renders the agent's configuration.
-func config(o Options, l layout) string {
+func config(o Options, l layout, i Info) string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 
@@ -55,7 +54,7 @@ server {
 }
 
 client {
-  enabled = true`, l.http, l.rpc, l.serf)
+  enabled = true`, i.HTTP, i.RPC, i.Serf)
 	if l.iface != "" {
 		p("  network_interface = %s", quote(l.iface))
 	}

@@ -21,7 +21,8 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 			{Binary: "/x/bin/nomad-driver-exec-lite", Config: "state_dir = \"${state_dir}\"\nlog_collection = \"nomad\""},
 			{Binary: "nomad-device-usb"},
 		},
-	}, layout{data: "/d/${x}", plugins: "/p", state: "/s", bind: "127.0.0.1", iface: "lo", http: 1, rpc: 2, serf: 3})
+	}, layout{data: "/d/${x}", plugins: "/p", state: "/s", bind: "127.0.0.1", iface: "lo"},
+		Info{HTTP: 1, RPC: 2, Serf: 3})
 	for _, want := range []string{
 		"plugin \"nomad-driver-exec-lite\" {\n  config {\n    state_dir = \"/s\"\n    log_collection = \"nomad\"\n  }\n}",
 		"plugin \"nomad-device-usb\" {\n  config {\n  }\n}",
@@ -102,16 +103,6 @@ func TestResolve_TakesADirectoryThatDoesNotExist(t *testing.T) {
 	got, err := resolve(filepath.Join(dir, "link", "new", "deep"))
 	must.NoError(t, err)
 	test.Eq(t, filepath.Join(dir, "real", "new", "deep"), got)
-}
-
-func TestParseRuntime_KnowsThree(t *testing.T) {
-	for in, want := range map[string]Runtime{"": Auto, "AUTO": Auto, "host": Host, "container": Container} {
-		got, err := ParseRuntime(in)
-		must.NoError(t, err, must.Sprint(in))
-		test.Eq(t, want, got, test.Sprint(in))
-	}
-	_, err := ParseRuntime("vm")
-	test.Error(t, err, test.Sprint("vm is taken for a runtime"))
 }
 
 func TestStateDir_IsInTmpForADeepDirectory(t *testing.T) {

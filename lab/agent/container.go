@@ -63,43 +63,30 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-func startContainer(ctx context.Context, o Options) (_ Agent, err error) {
+// inContainer is where an agent in a container finds its things.
+var inContainer = layout{data: nomad.DataDir, plugins: nomad.PluginDir, state: nomad.StateDir, bind: "0.0.0.0"}
+
+// startContainer returns the agent even with an error, if there is something to close.
+func startContainer(ctx context.Context, o Options) (Agent, error) {
 	quiet()
 	r, err := newRecord(o)
 	if err != nil {
 		return nil, err
 	}
+	r.layout = inContainer
 	if o.Image == "" {
 		if o.Image, err = image.Ensure(ctx, o.Progress); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
-	}
-	for try := 1; ; try++ {
-		a, err := runContainer(ctx, o, r)
-		if err == nil {
-			return a, nil
-		}
-		if a != nil {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			err = errors.Join(err, a.remove(cctx))
-			cancel()
-		}
-		// a free port may be taken between the look and the daemon's bind
-		if try == 3 || o.HTTPPort != 0 || !strings.Contains(err.Error(), "already") {
-			return nil, errors.Join(err, os.RemoveAll(o.Dir))
-		}
-	}
-}
-
-func runContainer(ctx context.Context, o Options, r *record) (*containerAgent, error) {
 	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
 	a := &containerAgent{record: r}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return a, fmt.Errorf("failed to create the agent's directory: %w", err)
+	}
 	a.info.Image, a.info.HTTP, a.info.RPC, a.info.Serf = o.Image, cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
 	opts := []testcontainers.ContainerCustomizer{
 		nomad.WithPort(a.info.HTTP),
@@ -108,11 +95,11 @@ func runContainer(ctx context.Context, o Options, r *record) (*containerAgent, e
 		testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
 		// a name that says whose it is, in `docker ps`
 		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
+		nomad.WithNamedConfig(configName, config(o, a.layout, a.info)),
 	}
 	for _, p := range o.Plugins {
 		opts = append(opts, nomad.WithPlugin(p.Binary, p.Name()))
 	}
-	opts = append(opts, nomad.WithNamedConfig(configName, a.config(o)))
 	if o.Config != "" {
 		opts = append(opts, nomad.WithConfigString(o.Config))
 	}
@@ -134,16 +121,9 @@ func runContainer(ctx context.Context, o Options, r *record) (*containerAgent, e
 // configName is that of the agent's configuration.
 const configName = "lab"
 
-func (a *containerAgent) config(o Options) string {
-	return config(o, layout{
-		data: a.DataDir(), plugins: a.PluginDir(), state: a.StateDir(), bind: "0.0.0.0",
-		http: a.info.HTTP, rpc: a.info.RPC, serf: a.info.Serf,
-	})
-}
-
 func openContainer(ctx context.Context, info Info) (Agent, error) {
 	quiet()
-	a := &containerAgent{record: &record{info: info}}
+	a := &containerAgent{record: &record{info: info, layout: inContainer}}
 	var err error
 	if a.ctr, err = nomad.Open(ctx, info.Container); err != nil && !errors.Is(err, nomad.ErrGone) {
 		return nil, err
@@ -221,23 +201,18 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 
 // ReplacePlugin implements Agent.
 func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error {
-	name := filepath.Base(binary)
-	sum, err := Sum(binary)
-	if err != nil {
+	if err := a.ctr.PutPlugin(ctx, binary, filepath.Base(binary)); err != nil {
 		return err
 	}
-	if err := a.ctr.PutPlugin(ctx, binary, name); err != nil {
-		return err
-	}
-	return a.update(func(i *Info) { i.Sums[name] = sum })
+	return a.replaced(binary)
 }
 
 // Reconfigure implements Agent.
 func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
-	if err := a.ctr.PutConfig(ctx, configName, a.config(o)); err != nil {
+	if err := a.ctr.PutConfig(ctx, configName, config(o, a.layout, a.info)); err != nil {
 		return err
 	}
-	return a.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
+	return a.reconfigured(o)
 }
 
 // Leftovers implements Agent. All that the agent started ends with its container.
@@ -280,12 +255,3 @@ func (a *containerAgent) remove(ctx context.Context) error {
 	a.ctr = nil
 	return nil
 }
-
-// DataDir implements Agent.
-func (a *containerAgent) DataDir() string { return a.ctr.DataDir() }
-
-// PluginDir implements Agent.
-func (a *containerAgent) PluginDir() string { return a.ctr.PluginDir() }
-
-// StateDir implements Agent.
-func (a *containerAgent) StateDir() string { return a.ctr.StateDir() }

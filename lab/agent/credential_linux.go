@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -68,18 +66,13 @@ func asNobody(cmd *exec.Cmd) (binary *os.File, err error) {
 	return binary, nil
 }
 
-// permitted reads this process's permitted capabilities, proc_pid_status(5).
-func permitted() (uint64, error) {
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
+// permitted returns the first 32 of this process's permitted capabilities: the kept ones are among them.
+func permitted() (uint32, error) {
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
 		return 0, fmt.Errorf("failed to read capabilities: %w", err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "CapPrm:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-		}
-	}
-	return 0, errors.New("failed to read capabilities: no CapPrm in /proc/self/status")
+	return sets[0].Permitted, nil
 }
 
 // giveAway makes nobody the owner of a directory and what is in it.

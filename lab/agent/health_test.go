@@ -18,6 +18,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // fake has the processes of one look after the other.
@@ -95,7 +97,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	client, err := newClient(s.URL)
+	client, err := nomad.NewClient(s.URL)
 	must.NoError(t, err)
 	u := &unregistered{client: client}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
@@ -119,7 +121,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	client, err := newClient(s.URL)
+	client, err := nomad.NewClient(s.URL)
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -38,91 +39,64 @@ type hostAgent struct{ *record }
 
 var _ Agent = (*hostAgent)(nil)
 
-func startHost(ctx context.Context, o Options) (_ Agent, err error) {
+func newHost(r *record) *hostAgent {
+	dir := r.info.Dir
+	r.layout = layout{
+		data: filepath.Join(dir, "data"), plugins: filepath.Join(dir, "plugins"), state: stateDir(dir),
+		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
+	}
+	return &hostAgent{r}
+}
+
+// startHost returns the agent even with an error, if there is something to close.
+func startHost(ctx context.Context, o Options) (Agent, error) {
 	r, err := newRecord(o)
 	if err != nil {
 		return nil, err
 	}
-	a := &hostAgent{r}
+	a := newHost(r)
 	a.info.Parents = absent(nomadCgroups())
 	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
-	defer func() {
-		if err != nil {
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			err = errors.Join(err, a.Close(cctx))
-		}
-	}()
 	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("failed to create the agent's directory: %w", err)
+			return a, fmt.Errorf("failed to create the agent's directory: %w", err)
 		}
 	}
 	if err := makeStateDir(a.StateDir()); err != nil {
-		return nil, err
+		return a, err
 	}
 	for _, p := range o.Plugins {
 		if err := install(p.Binary, filepath.Join(a.PluginDir(), p.Name())); err != nil {
-			return nil, err
+			return a, err
 		}
 	}
 	if o.Config != "" {
 		if err := os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644); err != nil {
-			return nil, fmt.Errorf("failed to write the agent's configuration: %w", err)
+			return a, fmt.Errorf("failed to write the agent's configuration: %w", err)
 		}
 	}
-
 	if a.info.NotRoot && os.Geteuid() == 0 {
 		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
-			return nil, fmt.Errorf("failed to hand the agent's directory over: %w", err)
+			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
 		}
 	}
-
-	// A free port may be taken between the look and the agent's bind: try again.
-	for try := 1; ; try++ {
-		if err := a.listen(o); err != nil {
-			return nil, err
-		}
-		if err := a.info.write(); err != nil {
-			return nil, err
-		}
-		if err := a.Start(ctx); err != nil {
-			return nil, err
-		}
-		err := a.up(ctx)
-		if err == nil {
-			return a, nil
-		}
-		if try == 3 || !strings.Contains(err.Error(), "address already in use") {
-			return nil, err
-		}
-	}
-}
-
-// listen picks the ports and writes the configuration that has them.
-func (a *hostAgent) listen(o Options) error {
 	ports, err := freePorts(3)
 	if err != nil {
-		return err
+		return a, err
 	}
-	if o.HTTPPort != 0 {
-		ports[0] = o.HTTPPort
+	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
+	if err := errors.Join(a.configure(o), a.connect(), a.info.write()); err != nil {
+		return a, err
 	}
-	a.info.HTTP, a.info.RPC, a.info.Serf = ports[0], ports[1], ports[2]
-	if err := a.configure(o); err != nil {
-		return err
+	if err := a.Start(ctx); err != nil {
+		return a, err
 	}
-	return a.connect()
+	return a, a.up(ctx)
 }
 
 // configure writes the configuration.
 func (a *hostAgent) configure(o Options) error {
-	text := config(o, layout{
-		data: a.DataDir(), plugins: a.PluginDir(), state: a.StateDir(),
-		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
-		http: a.info.HTTP, rpc: a.info.RPC, serf: a.info.Serf,
-	})
-	if err := os.WriteFile(a.mainConfig(), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(a.mainConfig(), []byte(config(o, a.layout, a.info)), 0o644); err != nil {
 		return fmt.Errorf("failed to write the agent's configuration: %w", err)
 	}
 	return nil
@@ -274,15 +248,10 @@ func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
 
 // ReplacePlugin implements Agent.
 func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
-	name := filepath.Base(binary)
-	if err := install(binary, filepath.Join(a.PluginDir(), name)); err != nil {
+	if err := install(binary, filepath.Join(a.PluginDir(), filepath.Base(binary))); err != nil {
 		return err
 	}
-	sum, err := Sum(binary)
-	if err != nil {
-		return err
-	}
-	return a.update(func(i *Info) { i.Sums[name] = sum })
+	return a.replaced(binary)
 }
 
 // Reconfigure implements Agent.
@@ -290,7 +259,7 @@ func (a *hostAgent) Reconfigure(_ context.Context, o Options) error {
 	if err := a.configure(o); err != nil {
 		return err
 	}
-	return a.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
+	return a.reconfigured(o)
 }
 
 // Logs implements Agent.
@@ -336,28 +305,22 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 
 // Close implements Agent.
 func (a *hostAgent) Close(ctx context.Context) error {
-	var errs []error
 	allocs := a.allocs()
+	var jobs error
 	if a.process().alive() && a.client != nil {
-		if err := stopJobs(ctx, a.client); err != nil {
-			errs = append(errs, err)
-		}
+		jobs = stopJobs(ctx, a.client)
 	}
-	if err := a.Stop(ctx); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, clean(ctx, a.info, allocs))
-	return errors.Join(errs...)
+	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx, allocs))
 }
 
-// clean removes what an agent on the host may have left. It looks at what exists and
+// clean removes what the agent may have left. It looks at what exists and
 // does not rely on how the agent ended.
-func clean(ctx context.Context, i Info, allocs map[string]bool) error {
+func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	leaves, err := killAll(ctx, i.Dir)
-	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, i.Parents))
-	return errors.Join(err, unmountBelow(i.Dir), removeAll(i.Dir), removeAll(stateDir(i.Dir)))
+	leaves, err := killAll(ctx, a.info.Dir)
+	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, a.info.Parents))
+	return errors.Join(err, unmountBelow(a.info.Dir), removeAll(a.info.Dir), removeAll(a.StateDir()))
 }
 
 // allocs are the allocations that the agent ever had a directory or a record for.
@@ -377,15 +340,6 @@ func (a *hostAgent) allocs() map[string]bool {
 	}
 	return ids
 }
-
-// DataDir implements Agent.
-func (a *hostAgent) DataDir() string { return filepath.Join(a.info.Dir, "data") }
-
-// StateDir implements Agent.
-func (a *hostAgent) StateDir() string { return stateDir(a.info.Dir) }
-
-// PluginDir implements Agent.
-func (a *hostAgent) PluginDir() string { return filepath.Join(a.info.Dir, "plugins") }
 
 func (a *hostAgent) process() process { return process{a.info.Process} }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Info is the record of an agent, in agent.json of its directory, from which another
@@ -79,6 +80,7 @@ func (i Info) DevicePlugins() []string {
 
 // record is an agent's information and what follows from it, for both kinds of agents.
 type record struct {
+	layout layout
 	client *api.Client
 
 	mu   sync.Mutex // guards info
@@ -107,7 +109,7 @@ func newRecord(o Options) (*record, error) {
 
 // connect makes the client, once the port is chosen.
 func (r *record) connect() (err error) {
-	r.client, err = newClient(r.Address())
+	r.client, err = nomad.NewClient(r.Address())
 	return err
 }
 
@@ -131,6 +133,29 @@ func (r *record) Client() *api.Client { return r.client }
 
 // Address implements Agent.
 func (r *record) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", r.info.HTTP) }
+
+// DataDir implements Agent.
+func (r *record) DataDir() string { return r.layout.data }
+
+// StateDir implements Agent.
+func (r *record) StateDir() string { return r.layout.state }
+
+// PluginDir implements Agent.
+func (r *record) PluginDir() string { return r.layout.plugins }
+
+// replaced records the new binary of a plugin.
+func (r *record) replaced(binary string) error {
+	sum, err := Sum(binary)
+	if err != nil {
+		return err
+	}
+	return r.update(func(i *Info) { i.Sums[filepath.Base(binary)] = sum })
+}
+
+// reconfigured records new options.
+func (r *record) reconfigured(o Options) error {
+	return r.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
+}
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
 

@@ -14,16 +14,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// newClient is an API client of one agent, whatever NOMAD_ADDR and NOMAD_TOKEN say.
-func newClient(address string) (*api.Client, error) {
-	c, err := api.NewClient(&api.Config{Address: address, Region: "global"})
-	if err != nil {
-		return nil, fmt.Errorf("failed to make an API client: %w", err)
-	}
-	c.SetSecretID("")
-	return c, nil
-}
-
 // Evaluated waits until the scheduler is done with an evaluation.
 func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api.Evaluation, error) {
 	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)

@@ -8,17 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 )
 
 // Open returns the agent that Run started in dir, in this process or another one,
 // whether it still runs or not. It returns ErrNone if there is none.
 func Open(ctx context.Context, dir string) (Agent, error) {
-	dir, err := filepath.Abs(dir)
+	dir, err := resolve(dir)
 	if err != nil {
-		return nil, err
-	}
-	if dir, err = resolve(dir); err != nil {
 		return nil, err
 	}
 	info, err := readInfo(dir)
@@ -28,34 +24,29 @@ func Open(ctx context.Context, dir string) (Agent, error) {
 	if info.Runtime == Container {
 		return openContainer(ctx, info)
 	}
-	a := &hostAgent{record: &record{info: info}}
+	a := newHost(&record{info: info})
 	return a, a.connect()
 }
 
 // Remove removes what is left of an agent of dir, even if its state file is lost or
 // cannot be read. It returns ErrNone if there was nothing.
 func Remove(ctx context.Context, dir string) error {
-	a, err := Open(ctx, dir)
-	if err == nil {
+	dir, err := resolve(dir)
+	if err != nil {
+		return err
+	}
+	a, lost := Open(ctx, dir)
+	if lost == nil {
 		return a.Close(ctx)
 	}
-	abs, aerr := filepath.Abs(dir)
-	if aerr != nil {
-		return aerr
+	ps, err := processes(dir)
+	if err != nil {
+		return err
 	}
-	if abs, aerr = resolve(abs); aerr != nil {
-		return aerr
-	}
-	ps, perr := processes(abs)
-	if perr != nil {
-		return perr
-	}
-	if _, serr := os.Stat(abs); serr != nil && len(ps) == 0 && errors.Is(err, ErrNone) {
+	if !errors.Is(lost, ErrNone) {
+		fmt.Fprintf(os.Stderr, "warning: %v; removing what can be found\n", lost)
+	} else if _, err := os.Stat(dir); err != nil && len(ps) == 0 {
 		return ErrNone
 	}
-	if !errors.Is(err, ErrNone) {
-		fmt.Fprintf(os.Stderr, "warning: %v; removing what can be found\n", err)
-	}
-	h := &hostAgent{record: &record{info: Info{Dir: abs}}}
-	return clean(ctx, h.info, h.allocs())
+	return newHost(&record{info: Info{Dir: dir}}).Close(ctx)
 }

@@ -26,11 +26,15 @@ import (
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 )
 
+// Directories in the container.
+const (
+	DataDir   = "/var/lib/nomad"               // Nomad's data_dir
+	PluginDir = "/usr/local/lib/nomad/plugins" // Nomad's plugin_dir
+	StateDir  = DataDir + "-plugins"           // for state of the plugins: a volume, for sockets and FIFOs
+)
+
 const (
 	configDir = "/etc/nomad.d"
-	dataDir   = "/var/lib/nomad"
-	pluginDir = "/usr/local/lib/nomad/plugins"
-	stateDir  = dataDir + "-plugins" // a volume too: plugins keep sockets and FIFOs there
 
 	// as in entrypoint.sh; in memory, so that they are gone when the container starts again
 	pidFile  = "/dev/shm/nomad-agent.pid"
@@ -111,7 +115,7 @@ func runWith(
 			init := true // plugins leave orphans behind for pid 1 to reap
 			hc.Init = &init
 			hc.CgroupnsMode = container.CgroupnsModePrivate   // does not litter the host's cgroups
-			for _, dir := range []string{dataDir, stateDir} { // not overlay: tasks' directories are bind mounted
+			for _, dir := range []string{DataDir, StateDir} { // not overlay: tasks' directories are bind mounted
 				hc.Mounts = append(hc.Mounts, mount.Mount{Type: mount.TypeVolume, Target: dir})
 			}
 			r.apply(hc)
@@ -219,7 +223,7 @@ func WithBinary(path string) testcontainers.CustomizeRequestOption {
 // comes with WithConfigString.
 func WithPlugin(path, name string) testcontainers.CustomizeRequestOption {
 	return testcontainers.WithFiles(testcontainers.ContainerFile{
-		HostFilePath: path, ContainerFilePath: pluginDir + "/" + name, FileMode: 0o755,
+		HostFilePath: path, ContainerFilePath: PluginDir + "/" + name, FileMode: 0o755,
 	})
 }
 
@@ -230,22 +234,17 @@ func (c *Container) Address() string { return fmt.Sprintf("http://127.0.0.1:%d",
 func (c *Container) Mode() string { return c.mode }
 
 // Client talks to the agent.
-func (c *Container) Client() (*api.Client, error) {
-	cl, err := api.NewClient(&api.Config{Address: c.Address(), Region: "global"})
+func (c *Container) Client() (*api.Client, error) { return NewClient(c.Address()) }
+
+// NewClient is an API client of the agent at an address, whatever NOMAD_ADDR and NOMAD_TOKEN say.
+func NewClient(address string) (*api.Client, error) {
+	c, err := api.NewClient(&api.Config{Address: address, Region: "global"})
 	if err != nil {
-		return nil, fmt.Errorf("nomad client: %w", err)
+		return nil, fmt.Errorf("failed to make a Nomad client: %w", err)
 	}
-	return cl, nil
+	c.SetSecretID("")
+	return c, nil
 }
-
-// DataDir is Nomad's data_dir in the container.
-func (c *Container) DataDir() string { return dataDir }
-
-// PluginDir is Nomad's plugin_dir in the container.
-func (c *Container) PluginDir() string { return pluginDir }
-
-// StateDir is the directory in the container for state of the plugins.
-func (c *Container) StateDir() string { return stateDir }
 
 // Output runs a command in the container and returns what it prints. A command
 // that fails is an error.
@@ -323,7 +322,7 @@ func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 	if c == nil {
 		return ErrGone
 	}
-	if err := c.CopyFileToContainer(ctx, path, pluginDir+"/"+name, 0o755); err != nil {
+	if err := c.CopyFileToContainer(ctx, path, PluginDir+"/"+name, 0o755); err != nil {
 		return fmt.Errorf("copy plugin: %w", err)
 	}
 	return nil

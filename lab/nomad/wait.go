@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/testcontainers/testcontainers-go/wait"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
@@ -33,7 +32,7 @@ func nodeHealthy(ctx context.Context, target wait.StrategyTarget, drivers []stri
 	if err != nil {
 		return fmt.Errorf("nomad port: %w", err)
 	}
-	client, err := api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", port), Region: "global"})
+	client, err := NewClient(fmt.Sprintf("http://127.0.0.1:%d", port))
 	if err != nil {
 		return err
 	}
