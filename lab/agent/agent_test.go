@@ -18,13 +18,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// run starts a host agent without plugins and closes it with the test.
-func run(t *testing.T) agent.Agent {
+// run starts an agent without plugins and closes it with the test.
+func run(t *testing.T, runtime agent.Runtime) agent.Agent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	t.Cleanup(cancel)
 	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf,
+		Runtime: runtime, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf,
 	})
 	must.NoError(t, err)
 	t.Cleanup(func() {
@@ -55,8 +55,11 @@ func runningAlloc(t *testing.T, a agent.Agent, job string) *api.Allocation {
 	return alloc
 }
 
-func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) {
-	a := run(t)
+func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) { keepsTasks(t, run(t, agent.Host)) }
+
+// keepsTasks stops and kills an agent under a task.
+func keepsTasks(t *testing.T, a agent.Agent) {
+	t.Helper()
 	ctx := t.Context()
 	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
 		t.Fatal(err)
@@ -83,12 +86,13 @@ func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) {
 		must.Eq(t, 0, after.TaskStates["sleep"].Restarts,
 			must.Sprintf("after %s: the task was started again", end.name))
 	}
-	now, _ := a.PID(ctx)
+	now, err := a.PID(ctx)
+	must.NoError(t, err)
 	must.NotEq(t, pid, now, must.Sprint("the agent was not restarted"))
 }
 
 func TestAgent_CloseLeavesNothing(t *testing.T) {
-	a := run(t)
+	a := run(t, agent.Host)
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
 	must.NoError(t, err)
 	runningAlloc(t, a, "s")
@@ -141,7 +145,7 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 }
 
 func TestAgent_DoesNotMeetAnother(t *testing.T) {
-	a, b := run(t), run(t)
+	a, b := run(t, agent.Host), run(t, agent.Host)
 	must.NotEq(t, b.Address(), a.Address(), must.Sprint("one address"))
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
 	must.NoError(t, err)
@@ -155,7 +159,7 @@ func TestAgent_DoesNotMeetAnother(t *testing.T) {
 }
 
 func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
-	a := run(t)
+	a := run(t, agent.Host)
 	b, err := agent.Open(t.Context(), a.Info().Dir)
 	must.NoError(t, err)
 	must.NoError(t, b.Alive(t.Context()))

@@ -6,7 +6,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,30 +23,8 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	a, err := agent.Run(ctx, agent.Options{Runtime: agent.Container, Dir: filepath.Join(t.TempDir(), "a"),
-		Progress: t.Logf})
-	must.NoError(t, err)
-	defer a.Close(context.WithoutCancel(ctx))
-	if _, _, err := a.Client().Jobs().Register(sleeper("s"), nil); err != nil {
-		t.Fatal(err)
-	}
-	before := runningAlloc(t, a, "s")
-	pid, err := a.PID(ctx)
-	must.NoError(t, err)
-	for name, end := range map[string]func(context.Context) error{"stop": a.Stop, "kill": a.Kill} {
-		must.NoError(t, end(ctx), must.Sprint(name))
-		must.Error(t, a.Alive(ctx), must.Sprintf("alive after %s", name))
-		must.NoError(t, a.Start(ctx))
-		_, err := agent.WaitHealthy(ctx, a)
-		must.NoError(t, err)
-		after := runningAlloc(t, a, "s")
-		must.Eq(t, before.ID, after.ID, must.Sprintf("after %s: the task was started again", name))
-		must.True(t, after.TaskStates["sleep"].StartedAt.Equal(before.TaskStates["sleep"].StartedAt),
-			must.Sprintf("after %s: the task was started again", name))
-	}
-	now, err := a.PID(ctx)
-	must.NoError(t, err, must.Sprintf("pid %d as before", now))
-	test.NotEq(t, pid, now, test.Sprintf("pid %d as before", now))
+	a := run(t, agent.Container)
+	keepsTasks(t, a)
 	out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1")
 	must.NoError(t, err, must.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	test.NotEq(t, "nomad", strings.TrimSpace(out), test.Sprintf("pid 1 is %q, %v: want an init", out, err))
