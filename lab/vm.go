@@ -9,10 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -60,12 +57,12 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 		l.say("The VM is gone, with all that was in it.")
 	}()
 	end = l.step(ctx, "Starting the agent")
-	inside, outside, err := l.startInVM(ctx, v, o)
-	end(err, "%s", outside)
+	address, err := l.startInVM(ctx, v, o)
+	end(err, "%s", address)
 	if err != nil {
 		return err
 	}
-	l.say("\nWeb UI   %s/ui\nNomad    NOMAD_ADDR=%[1]s %s status   # from here", outside, o.Binary)
+	l.say("\nWeb UI   %s/ui\nNomad    NOMAD_ADDR=%[1]s %s status   # from here", address, o.Binary)
 	l.say("Ready in %s. In the VM you can now:\n", labterm.Short(time.Since(start)))
 	l.say("  usb plug       # a serial stick, as device \"zigbee\"; -h lists the options of another")
 	l.say("  nomad job run plugins/usb/example/serial.nomad.hcl")
@@ -76,6 +73,7 @@ func (l *Lab) VM(ctx context.Context) (err error) {
 		return nil
 	}
 	l.say("This is a shell in it, as root, over a copy of this machine's files. Its end (^D) ends the VM.")
+	inside := fmt.Sprintf("http://127.0.0.1:%d", o.HTTPPort)
 	env := append(os.Environ(), "NOMAD_ADDR="+inside, "PATH="+vmBin+":"+os.Getenv("PATH"))
 	return v.Shell(ctx, vm.Cmd{Args: []string{"bash"}, Dir: l.root, Env: env})
 }
@@ -100,37 +98,26 @@ func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
 	return o, err
 }
 
-// startInVM starts the agent and returns its address there and here.
-func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (inside, outside string, err error) {
+// startInVM starts the agent and returns its address here.
+func (l *Lab) startInVM(ctx context.Context, v *vm.VM, o agent.Options) (string, error) {
 	ctl, err := vm.Build(ctx, "vmctl", l.steps.Progress)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	// what a shell there finds on its PATH
 	script := `ln -sf "$1" "$3/nomad"; printf '#!/bin/sh\nexec "%s" usb "$@"\n' "$2" >"$3/usb"; chmod 755 "$3/usb"`
 	if out, err := v.Output(ctx, "sh", "-ec", script, "sh", o.Binary, ctl, vmBin); err != nil {
-		return "", "", fmt.Errorf("%w: %s", err, out)
+		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	options, err := json.Marshal(o)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	var out, errOut bytes.Buffer
-	err = v.Run(ctx, vm.Cmd{
-		Args: []string{ctl, "agent", "run", vmDir}, Stdin: bytes.NewReader(options), Stdout: &out, Stderr: &errOut,
-	})
+	var errOut bytes.Buffer
+	err = v.Run(ctx, vm.Cmd{Args: []string{ctl, "agent", "run", vmDir}, Stdin: bytes.NewReader(options), Stderr: &errOut})
 	if err != nil {
-		return "", "", fmt.Errorf("failed to start the agent in the VM: %w: %s", err, errOut.String())
+		return "", fmt.Errorf("failed to start the agent in the VM: %w: %s", err, errOut.String())
 	}
-	inside = strings.TrimSpace(out.String())
-	u, err := url.Parse(inside)
-	if err != nil {
-		return "", "", err
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		return "", "", err
-	}
-	address, err := v.Forward(port)
-	return inside, "http://" + address, err
+	address, err := v.Forward(o.HTTPPort)
+	return "http://" + address, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
@@ -53,7 +54,7 @@ func accelerators() []accelerator {
 	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) != nil {
 		return []accelerator{tcg}
 	}
-	verdict, boot := verdictPath(), bootID()
+	verdict, boot := verdictPath(), task.BootID()
 	if b, err := os.ReadFile(verdict); err == nil && string(b) == boot {
 		return []accelerator{tcg}
 	}
@@ -71,11 +72,6 @@ func verdictPath() string {
 		return os.DevNull
 	}
 	return filepath.Join(dir, "vm", "kvm-does-not-work")
-}
-
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(b)
 }
 
 // firstLine is the error without the console.

@@ -97,7 +97,7 @@ func TestTail_KeepsTheLast(t *testing.T) {
 
 func TestVM_IsGivenUpIfItHangs(t *testing.T) {
 	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
-	must.NoError(t, v.machine.qmp.do("stop", nil, nil))
+	must.NoError(t, v.machine.qmp.do("stop", nil))
 	begin := time.Now()
 	_, err := v.Output(t.Context(), "sleep", "600")
 	if err == nil || !strings.Contains(err.Error(), "has gone away") && !strings.Contains(err.Error(), "does not answer") {

@@ -32,6 +32,7 @@ func findQEMU() (string, error) {
 // name and files in memory: nothing is left to remove when it or we are killed.
 type machine struct {
 	port    net.Conn // the guest's serial port
+	serial  net.Conn // the USB serial adapter, if it is plugged
 	qmp     *qmp
 	console *tail // of the first serial line
 	said    *tail // by QEMU itself
@@ -72,16 +73,12 @@ func startMachine(
 		files, ours = append(files, theirs), append(ours, mine)
 		return mine, 2 + len(files), nil
 	}
-	var portFD, qmpFD, consoleFD int
 	var qmpConn, consoleConn net.Conn
-	if m.port, portFD, err = socket(); err != nil {
-		return nil, err
-	}
-	if qmpConn, qmpFD, err = socket(); err != nil {
-		return nil, err
-	}
-	if consoleConn, consoleFD, err = socket(); err != nil {
-		return nil, err
+	fds := map[*net.Conn]int{&m.port: 0, &m.serial: 0, &qmpConn: 0, &consoleConn: 0}
+	for conn := range fds {
+		if *conn, fds[conn], err = socket(); err != nil {
+			return nil, err
+		}
 	}
 	image, err := memoryFile("initramfs", initrd)
 	if err != nil {
@@ -95,14 +92,14 @@ func startMachine(
 		"-machine", "q35", "-accel", a.name, "-cpu", a.cpu,
 		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.Memory),
 		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs + " " + a.args,
-		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
-		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
-		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", fds[&consoleConn]), "-serial", "chardev:console",
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fds[&qmpConn]), "-mon", "chardev=qmp,mode=control",
+		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", fds[&m.port]),
 		"-device", "virtserialport,chardev=port,name=" + portName,
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
 		"-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
-		"-device", "qemu-xhci,id=" + usbBus,
+		"-device", "qemu-xhci,id=" + usbBus, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", serialID, fds[&m.serial]),
 	}
 	if o.Disk != "" {
 		args = append(args,
@@ -179,6 +176,7 @@ func (m *machine) end(patience time.Duration) error {
 // close frees what connects us to the machine.
 func (m *machine) close() {
 	m.port.Close()
+	m.serial.Close()
 	m.qmp.close()
 }
 

@@ -5,13 +5,11 @@ package vm
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // qmp speaks QEMU's machine protocol (docs/interop/qmp-spec): a line of JSON for a
@@ -29,8 +27,8 @@ func newQMP(c net.Conn) *qmp { return &qmp{conn: c, in: json.NewDecoder(c)} }
 
 func (q *qmp) close() { q.conn.Close() }
 
-// do runs one command. Where file is not nil, QEMU gets it with the command.
-func (q *qmp) do(command string, args any, file *os.File) error {
+// do runs one command.
+func (q *qmp) do(command string, args any) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.conn.SetDeadline(time.Now().Add(qmpPatience))
@@ -40,7 +38,7 @@ func (q *qmp) do(command string, args any, file *os.File) error {
 		}
 		q.met = true
 	}
-	if err := q.command(command, args, file); err != nil {
+	if err := q.command(command, args); err != nil {
 		return fmt.Errorf("qemu: %s: %w", command, err)
 	}
 	return nil
@@ -51,23 +49,15 @@ func (q *qmp) greet() error {
 	if err := q.in.Decode(&hello); err != nil {
 		return err
 	}
-	return q.command("qmp_capabilities", nil, nil)
+	return q.command("qmp_capabilities", nil)
 }
 
-func (q *qmp) command(command string, args any, file *os.File) error {
+func (q *qmp) command(command string, args any) error {
 	m := map[string]any{"execute": command}
 	if args != nil {
 		m["arguments"] = args
 	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	var rights []byte
-	if file != nil {
-		rights = unix.UnixRights(int(file.Fd()))
-	}
-	if _, _, err := q.conn.(*net.UnixConn).WriteMsgUnix(append(b, '\n'), rights, nil); err != nil {
+	if err := json.NewEncoder(q.conn).Encode(m); err != nil {
 		return err
 	}
 	for {
@@ -82,7 +72,7 @@ func (q *qmp) command(command string, args any, file *os.File) error {
 		}
 		switch {
 		case answer.Error != nil:
-			return fmt.Errorf("%s", answer.Error.Desc)
+			return errors.New(answer.Error.Desc)
 		case answer.Return != nil:
 			return nil
 		}

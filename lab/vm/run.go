@@ -24,6 +24,7 @@ import (
 const (
 	portName = wire.Port
 	usbBus   = "usb"
+	serialID = "serial" // of the character device behind the USB serial adapter
 )
 
 // Cmd is a command to run in the VM, as exec.Cmd is one to run here. The user is
