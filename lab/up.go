@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -190,12 +191,15 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Age
 func Missing(steps *term.Printer) func(error) {
 	return func(err error) {
 		var unhealthy *nomad.NotHealthyError
-		if errors.As(err, &unhealthy) && len(unhealthy.Told()) > 0 {
+		if errors.As(err, &unhealthy) && slices.ContainsFunc(unhealthy.Drivers, explained) {
 			steps.Println("       %v", err)
 		}
 		steps.Status("%v", err)
 	}
 }
+
+// explained reports whether a driver has a message of its own.
+func explained(d nomad.Driver) bool { return d.Description != "" }
 
 // update makes a lab that exists like o: it starts one that has ended, restarts
 // one whose plugins were built anew or are to be configured in another way, and refuses

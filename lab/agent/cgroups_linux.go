@@ -42,17 +42,6 @@ func nomadCgroups() []string {
 	return dirs
 }
 
-// absent returns those of dirs that do not exist.
-func absent(dirs []string) []string {
-	var out []string
-	for _, d := range dirs {
-		if _, err := os.Stat(d); errors.Is(err, fs.ErrNotExist) {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 // taskCgroups returns the cgroups of these allocations, children first.
 func taskCgroups(allocs map[string]bool) []string {
 	var found []string

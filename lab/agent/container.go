@@ -146,11 +146,10 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil // the caller's time is over, which says nothing of the agent
 		}
-		var log strings.Builder
-		if a.ctr != nil {
-			err = errors.Join(err, a.Logs(ctx, &log, false))
+		if a.ctr == nil {
+			return fmt.Errorf("the nomad agent is not running: %w", err)
 		}
-		return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, interesting(log.String(), 12))
+		return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(ctx, a))
 	}
 	return nil
 }

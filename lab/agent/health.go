@@ -56,11 +56,9 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		return false, early.mend(ctx, a, err)
 	})
 	if err != nil && ctx.Err() != nil {
-		var log strings.Builder
 		lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		a.Logs(lctx, &log, false)
-		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, interesting(log.String(), 12))
+		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(lctx, a))
 	}
 	return got, err
 }

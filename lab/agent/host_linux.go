@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -55,7 +56,10 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 		return nil, err
 	}
 	a := newHost(r)
-	a.info.Parents = absent(nomadCgroups())
+	a.info.Parents = slices.DeleteFunc(nomadCgroups(), func(dir string) bool {
+		_, err := os.Stat(dir)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
 	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -109,7 +113,7 @@ func (a *hostAgent) up(ctx context.Context) error {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, a.logTail())
+			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, logTail(ctx, a))
 		}
 		return a.answers(ctx), nil
 	})
@@ -209,11 +213,11 @@ func (a *hostAgent) Kill(ctx context.Context) error {
 }
 
 // Alive implements Agent.
-func (a *hostAgent) Alive(context.Context) error {
+func (a *hostAgent) Alive(ctx context.Context) error {
 	if a.process().alive() {
 		return nil
 	}
-	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", a.logTail())
+	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", logTail(ctx, a))
 }
 
 // PID implements Agent.
@@ -346,11 +350,6 @@ func (a *hostAgent) process() process { return process{a.info.Process} }
 func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
 func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }
-
-func (a *hostAgent) logTail() string {
-	b, _ := os.ReadFile(a.logPath())
-	return interesting(string(b), 12)
-}
 
 // install copies a program by a rename, so that a running one is not disturbed. Meanwhile
 // this process forks no other: the child would have the file open for writing until it

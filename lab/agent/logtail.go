@@ -4,10 +4,20 @@
 package agent
 
 import (
+	"context"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
+
+// logTail is the end of an agent's log, as far as it is interesting.
+func logTail(ctx context.Context, a Agent) string {
+	var log strings.Builder
+	if err := a.Logs(ctx, &log, false); err != nil {
+		return err.Error()
+	}
+	return interesting(log.String(), 12)
+}
 
 // interesting returns the last n lines of an agent's log that tell why it did not
 // come up: errors and warnings and what is not in log format (a usage message,

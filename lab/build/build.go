@@ -61,38 +61,19 @@ func (b Builder) ForContainer() Builder {
 // Supervisor builds the static binary that plugins embed. The go command embeds
 // files only from the module's own folder, so it is put there (and git-ignored).
 func (b Builder) Supervisor(ctx context.Context) error {
-	out, err := filepath.Abs(filepath.Join(b.Root, supervisorBinary))
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return fmt.Errorf("failed to build the supervisor: %w", err)
-	}
 	core := filepath.Join(b.Root, "internal", "core")
 	// no version control stamp: the same source must be the same bytes, or each
 	// commit would make plugins that want to replace a running supervisor
-	err = b.goBuild(ctx, core, false, "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./"+supervisorPackage)
-	if err != nil {
-		return fmt.Errorf("failed to build the supervisor: %w", err)
-	}
-	return nil
+	_, err := b.goBuild(ctx, "the supervisor", core, filepath.Join(b.Root, supervisorBinary), false,
+		"-buildvcs=false", "-ldflags", "-s -w", "./"+supervisorPackage)
+	return err
 }
 
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
-	out, err := filepath.Abs(filepath.Join(b.bin(), p.Binary))
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
-	}
 	cgo := p.Libusb && b.Libusb(ctx) == nil
-	err = b.goBuild(ctx, p.Dir, cgo, b.vcs(ctx), "-tags", "embed_supervisor", "-o", out, ".")
-	if err != nil {
-		return "", fmt.Errorf("failed to build %s: %w", p.Name, err)
-	}
-	return out, nil
+	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo,
+		b.vcs(ctx), "-tags", "embed_supervisor", ".")
 }
 
 // All builds the named plugins, or every plugin, and returns their paths.
@@ -140,19 +121,29 @@ func (b Builder) vcs(ctx context.Context) string {
 	return "-buildvcs=true"
 }
 
-// goBuild runs in dir, so that every path among the arguments has to be absolute.
-func (b Builder) goBuild(ctx context.Context, dir string, cgo bool, args ...string) error {
+// goBuild builds a package of the module in dir, and returns the program's absolute path.
+func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, args ...string) (string, error) {
 	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {
 		env = append(env, "CGO_ENABLED=0")
 	}
-	build := gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath"}, args...)}
-	if b.Progress != nil {
-		build.Progress = func(format string, args ...any) {
-			b.Progress("%s: %s", filepath.Base(dir), fmt.Sprintf(format, args...))
-		}
+	out, err := filepath.Abs(out)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(out), 0o755)
 	}
-	return build.Run(ctx)
+	if err == nil {
+		build := gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath", "-o", out}, args...)}
+		if b.Progress != nil {
+			build.Progress = func(format string, args ...any) {
+				b.Progress("%s: %s", filepath.Base(dir), fmt.Sprintf(format, args...))
+			}
+		}
+		err = build.Run(ctx)
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to build %s: %w", name, err)
+	}
+	return out, nil
 }
 
 func (b Builder) arch() string {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,11 +54,6 @@ func (e *NotHealthyError) Error() string {
 		}
 	}
 	return strings.Join(parts, "; ")
-}
-
-// Told are the drivers with a message of their own.
-func (e *NotHealthyError) Told() []Driver {
-	return slices.DeleteFunc(slices.Clone(e.Drivers), func(d Driver) bool { return d.Description == "" })
 }
 
 // Health looks once at the agent's own node, and returns the named drivers. The error is a
