@@ -1,14 +1,14 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command python plays the example jobs of the python driver: a page, an environment
-// that is built and then found in the cache, a plugin that is killed while it builds,
-// and an exception. It runs a Nomad agent of its own and removes everything at the
-// end: mage demo:python.
+// Command python plays the example jobs of the python driver: a page, an environment that is built and then found in the
+// cache, a plugin that is killed while it builds, and an exception. It runs a Nomad agent of its own and removes
+// everything at the end: mage demo:python.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,9 +41,7 @@ type demo struct {
 }
 
 func (d *demo) acts(ctx context.Context) error {
-	for _, act := range []func(context.Context) error{
-		d.interpreters, d.page, d.built, d.found, d.killed, d.crash,
-	} {
+	for _, act := range []func(context.Context) error{d.interpreters, d.page, d.cached, d.killed, d.crash} {
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -69,22 +67,18 @@ func (d *demo) page(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := web.wait(ctx, "to run", is(api.AllocClientStatusRunning)); err != nil {
+	if err := web.wait(ctx, api.AllocClientStatusRunning); err != nil {
 		return err
 	}
-	var services []*api.ServiceRegistration
-	err = stage.Until(ctx, "service "+web.job, func() (bool, error) {
-		services, _, err = d.agent.Client().Services().Get(web.job, nil)
-		return len(services) > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("failed to look the service up: %w", err)
-	}
-	url := fmt.Sprintf("http://%s:%d/", services[0].Address, services[0].Port)
 	const get = "import sys, urllib.request as r\n" +
 		"print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
-	var page string
+	var url, page string
 	err = stage.Until(ctx, "the page", func() (bool, error) { // the program runs, and may not listen yet
+		services, _, err := d.agent.Client().Services().Get(web.job, nil)
+		if err != nil || len(services) == 0 {
+			return false, err
+		}
+		url = fmt.Sprintf("http://%s:%d/", services[0].Address, services[0].Port)
 		page, err = d.agent.Exec(ctx, "python3", "-c", get, url)
 		return err == nil, nil
 	})
@@ -102,35 +96,30 @@ func (d *demo) page(ctx context.Context) error {
 	if _, _, err := d.agent.Client().Jobs().Deregister(web.job, false, nil); err != nil {
 		return fmt.Errorf("failed to stop the job: %w", err)
 	}
-	if err := web.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
+	if err := web.wait(ctx, api.AllocClientStatusComplete); err != nil {
 		return err
 	}
 	stage.Note("Stopped; its output was:")
 	return d.output(ctx, web)
 }
 
-// built starts a job whose environment is not there yet.
-func (d *demo) built(ctx context.Context) error {
+// cached builds an environment, and then finds it in the cache.
+func (d *demo) cached(ctx context.Context) error {
 	stage.Say("A job with a locked dependency, which it brings along: nothing is downloaded")
-	return d.moon(ctx, "built in")
-}
-
-func (d *demo) found(ctx context.Context) error {
+	if err := d.moon(ctx, "built in"); err != nil {
+		return err
+	}
 	stage.Say("The same job again")
 	return d.moon(ctx, "cache hit")
 }
 
-// moon runs the wheelhouse job to its end, and fails unless its events tell this of the
-// environment.
-func (d *demo) moon(ctx context.Context, environment string) error {
+// moon runs the wheelhouse job to its end. One of its events must have this text.
+func (d *demo) moon(ctx context.Context, event string) error {
 	r, err := d.submit(ctx, "wheelhouse")
 	if err != nil {
 		return err
 	}
-	if _, err := r.ends(ctx, environment); err != nil {
-		return err
-	}
-	if err := d.output(ctx, r); err != nil {
+	if _, err := d.completes(ctx, r, event); err != nil {
 		return err
 	}
 	// Nomad runs a batch job that has ended only once, unless it forgets it
@@ -140,75 +129,40 @@ func (d *demo) moon(ctx context.Context, environment string) error {
 // killed kills the plugin while it builds.
 func (d *demo) killed(ctx context.Context) error {
 	stage.Say("Another environment (for a script that lists its own needs), and kill -9 of the plugin while it builds")
-	for try := 1; ; try++ {
-		late, err := d.killedAmid(ctx)
-		if err != nil || !late {
-			return err
-		}
-		if try == 5 {
-			return fmt.Errorf("the plugin was killed only after the environment was built, %d times", try)
-		}
-		stage.Note("That was too late: the environment was there already. Once more, without it:")
-		if err := agent.Purge(ctx, d.agent.Client(), "default", "inline"); err != nil {
-			return err
-		}
-		const script = `chmod -R u+w "$1" && rm -rf "$1"/*` // an environment may not be written to
-		if out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", d.cache("envs")); err != nil {
-			return fmt.Errorf("failed to empty the cache: %w: %s", err, out)
-		}
-	}
-}
-
-// cache is a directory of the environments' cache, where the plugin is.
-func (d *demo) cache(dir string) string {
-	return strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/" + dir
-}
-
-// killedAmid runs the job, and says whether the plugin was killed too late for its build.
-func (d *demo) killedAmid(ctx context.Context) (late bool, err error) {
 	pids, err := d.agent.PluginPIDs(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	plugin := pids[agent.DriverPrefix+"python"]
-	type end struct {
-		at  time.Time
-		err error
-	}
-	ended := make(chan end, 1)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var at time.Time
+	killed := make(chan error, 1)
 	go func() {
-		at, err := d.killBuilder(ctx, plugin)
-		ended <- end{at, err}
+		var err error
+		at, err = d.killBuilder(ctx, plugin)
+		killed <- err
 	}()
 	r, err := d.submit(ctx, "inline")
 	if err != nil {
-		return false, err
+		return err
 	}
-	var killed end
-	select {
-	case killed = <-ended:
-		if killed.err != nil {
-			return false, killed.err
-		}
-	case <-time.After(2 * time.Minute):
-		return false, fmt.Errorf("no build was seen")
+	if err := <-killed; err != nil {
+		return err
 	}
 	stage.Note("Plugin %d was killed. Nomad started another, and that built the environment anew:", plugin)
-	built, err := r.ends(ctx, "built in")
-	if err != nil {
-		return false, err
+	built, err := d.completes(ctx, r, "built in")
+	if err == nil && time.Unix(0, built.Time).Before(at) {
+		return errors.New("the environment was built before the plugin was killed: run the demo again")
 	}
-	if time.Unix(0, built.Time).Before(killed.at) {
-		return true, nil
-	}
-	return false, d.output(ctx, r)
+	return err
 }
 
-// killBuilder waits, where the plugin is, for the first sign of a build, and returns when
-// it killed the plugin.
+// killBuilder waits on the plugin's machine for the first sign of a build, kills the plugin, and returns the time.
 func (d *demo) killBuilder(ctx context.Context, plugin int) (time.Time, error) {
+	builds := strings.Replace(cache, "${state_dir}", d.agent.StateDir(), 1) + "/builds"
 	const script = `until [ -n "$(ls "$1")" ]; do :; done; kill -9 "$2"; date +%s%N`
-	out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", d.cache("builds"), fmt.Sprint(plugin))
+	out, err := d.agent.Exec(ctx, "sh", "-c", script, "sh", builds, fmt.Sprint(plugin))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("failed to kill the plugin: %w: %s", err, out)
 	}
@@ -225,10 +179,10 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.wait(ctx, "to fail", is(api.AllocClientStatusFailed)); err != nil {
+	if err := r.wait(ctx, api.AllocClientStatusFailed); err != nil {
 		return err
 	}
-	_, err = r.tells(ctx, "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)")
+	_, err = r.event(ctx, "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)")
 	stage.Note("The task's events, as in nomad alloc status and in the web UI:")
 	r.show()
 	return err
@@ -241,7 +195,7 @@ type run struct {
 	alloc  *api.Allocation
 }
 
-// submit submits an example, and waits until it has a place.
+// submit submits an example, and waits until it is placed.
 func (d *demo) submit(ctx context.Context, example string) (*run, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -253,18 +207,17 @@ func (d *demo) submit(ctx context.Context, example string) (*run, error) {
 		return nil, fmt.Errorf("failed to read the job: %w", err)
 	}
 	stage.Note("The job is %s", file)
-	c := d.agent.Client()
 	id, err := stage.Submit(d.agent, string(text))
 	if err != nil {
 		return nil, err
 	}
-	r := &run{client: c, job: id}
+	r := &run{client: d.agent.Client(), job: id}
 	err = stage.Until(ctx, "a place for "+r.job, func() (bool, error) {
-		list, _, err := c.Jobs().Allocations(r.job, false, nil)
+		list, _, err := r.client.Jobs().Allocations(r.job, false, nil)
 		if err != nil || len(list) == 0 {
 			return false, err
 		}
-		r.alloc, _, err = c.Allocations().Info(list[0].ID, nil)
+		r.alloc, _, err = r.client.Allocations().Info(list[0].ID, nil)
 		return true, err
 	})
 	return r, err
@@ -283,48 +236,53 @@ func (d *demo) output(ctx context.Context, r *run) error {
 	return nil
 }
 
-// ends waits for an end in good order, shows the driver's events, and returns the one
-// with this text about the environment.
-func (r *run) ends(ctx context.Context, environment string) (*api.TaskEvent, error) {
-	if err := r.wait(ctx, "to end", func(a *api.Allocation) bool { return a.ClientTerminalStatus() }); err != nil {
+// completes waits until a job is complete, shows its events and output, and returns the event with a text.
+func (d *demo) completes(ctx context.Context, r *run, text string) (*api.TaskEvent, error) {
+	if err := r.wait(ctx, api.AllocClientStatusComplete); err != nil {
 		return nil, err
 	}
-	if r.alloc.ClientStatus != api.AllocClientStatusComplete {
-		r.show()
-		return nil, fmt.Errorf("job %s is %s", r.job, r.alloc.ClientStatus)
-	}
-	told, err := r.tells(ctx, environment)
+	event, err := r.event(ctx, text)
 	r.show()
+	if err != nil {
+		return nil, err
+	}
 	stage.Note("The program started %s.", r.took())
-	return told, err
+	return event, d.output(ctx, r)
 }
 
-// tells waits for an event of the driver's: Nomad may report it after the exit.
-func (r *run) tells(ctx context.Context, text string) (told *api.TaskEvent, err error) {
-	err = r.wait(ctx, "to tell: "+text, func(*api.Allocation) bool {
+// wait waits for a status. It fails if the allocation ends with another one.
+func (r *run) wait(ctx context.Context, status string) error {
+	return r.until(ctx, "to be "+status, func() (bool, error) {
+		if now := r.alloc.ClientStatus; now != status && r.alloc.ClientTerminalStatus() {
+			r.show()
+			return false, fmt.Errorf("job %s is %s", r.job, now)
+		}
+		return r.alloc.ClientStatus == status, nil
+	})
+}
+
+// event waits for an event of the driver's: Nomad may report it after the exit.
+func (r *run) event(ctx context.Context, text string) (found *api.TaskEvent, err error) {
+	err = r.until(ctx, "to report: "+text, func() (bool, error) {
 		for _, e := range r.events() {
 			if e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, text) {
-				told = e
+				found = e
 			}
 		}
-		return told != nil
+		return found != nil, nil
 	})
-	return told, err
+	return found, err
 }
 
-func (r *run) wait(ctx context.Context, what string, done func(*api.Allocation) bool) error {
+func (r *run) until(ctx context.Context, what string, done func() (bool, error)) error {
 	return stage.Until(ctx, r.job+" "+what, func() (bool, error) {
 		now, _, err := r.client.Allocations().Info(r.alloc.ID, nil)
 		if err != nil {
 			return false, err
 		}
 		r.alloc = now
-		return done(now), nil
+		return done()
 	})
-}
-
-func is(status string) func(*api.Allocation) bool {
-	return func(a *api.Allocation) bool { return a.ClientStatus == status }
 }
 
 // events are those of the only task.
@@ -335,7 +293,7 @@ func (r *run) events() []*api.TaskEvent {
 	return nil
 }
 
-// show prints the events that tell more than that the task was set up.
+// show prints the events except those of each task's setup.
 func (r *run) show() {
 	for _, e := range r.events() {
 		switch e.Type {
@@ -346,8 +304,8 @@ func (r *run) show() {
 	}
 }
 
-// took says how long the program took to start: from the task's directory, in which
-// templates are rendered first, to its process.
+// took is how long the program took to start: from the task's directory, in which templates are rendered first, to its
+// process.
 func (r *run) took() string {
 	at := map[string]int64{}
 	for _, e := range r.events() {
