@@ -40,7 +40,7 @@ type attempts struct {
 	others  []string
 }
 
-func (k key) digest() string { return digest([]byte(k.text + "\x00" + k.secret)) }
+func (k key) digest() string { return digest([]byte(k.secret)) }
 
 // skips reports whether an environment need not be tried.
 func (a *attempts) skips(k key, last bool) bool {

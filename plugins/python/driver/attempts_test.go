@@ -98,7 +98,7 @@ func TestAttempts_ReportTheFirstError(t *testing.T) {
 func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 	final := &install.Error{Words: "no wheel"}
 	soon := &install.Error{Cause: install.Unreachable, Words: "gone"}
-	newest, older := key{text: "3.13"}, key{text: "3.11"}
+	newest, older := key{secret: "3.13"}, key{secret: "3.11"}
 	python := interpreter.Interpreter{Implementation: "cpython", Version: "3.13.0"}
 	var known unsuited
 	begin := func() attempts { return attempts{unsuited: &known, again: time.Hour} }

@@ -32,24 +32,24 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	if err != nil {
 		return nil, err
 	}
-	rejected := d.finder.Rejected()
+	rejected := found.Rejected
 	d.logRejected(rejected, d.config.Interpreters != nil)
-	if len(found) == 0 {
+	if len(found.Interpreters) == 0 {
 		words := "no Python interpreter that tasks can run is on this node: install one, or name its path with " +
 			"interpreters in the plugin's config"
 		if len(rejected) > 0 {
 			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}
-		if len(d.finder.Late()) > 0 {
+		if len(found.Late) > 0 {
 			return nil, errors.New(words) // there may be one
 		}
 		return nil, driver.Undetected(words)
 	}
-	all := attributes(found)
+	all := attributes(found.Interpreters)
 	if len(rejected) > 0 && d.config.Interpreters != nil {
 		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
-	if i, err := d.installers.renew(ctx, found); err == nil {
+	if i, err := d.installers.renew(ctx, found.Interpreters); err == nil {
 		all["installer"] = pstructs.NewStringAttribute(i.Name)
 		all[i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
 	}

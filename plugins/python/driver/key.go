@@ -5,7 +5,6 @@ package driver
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
@@ -17,16 +16,18 @@ import (
 // format changes with the way in which environments are built, so that older ones are not used.
 const format = 3
 
-// key is what an environment depends on.
+// key is what an environment depends on: all of it, which is secret since URLs may have passwords, and the text that the
+// operator sees.
 type key struct{ text, secret string }
 
-// environmentKey has everything in it that makes another environment. It is shown to
-// the operator, so that what may have passwords in it is apart.
+// environmentKey has everything in it that makes another environment.
 func environmentKey(python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources,
 	sdists bool) key {
-	var t, secret strings.Builder
+	var all, text strings.Builder
 	line := func(name string, values ...any) {
-		fmt.Fprintf(&t, "%s %s\n", name, strings.TrimSuffix(fmt.Sprintln(values...), "\n"))
+		l := name + " " + fmt.Sprintln(values...)
+		all.WriteString(l)
+		text.WriteString(index.Redact(l))
 	}
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
 		python.File.ModTime)
@@ -35,26 +36,16 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	line("source-distributions", sdists)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {
-		line("require", index.Redact(l))
+		line("require", l)
 	}
 	for _, l := range required.Constraints {
-		line("constrain", index.Redact(l))
+		line("constrain", l)
 	}
 	if u := required.UVLock; u != nil {
-		line("uv.lock", digest(u.Lock), digest(u.Project))
-		for _, e := range u.Choice.Extras {
-			line("extra", e)
-		}
-		for _, g := range u.Choice.Groups {
-			line("group", g)
-		}
+		line("uv.lock", digest(u.Lock), digest(u.Project), u.Choice.Extras, u.Choice.Groups)
 	}
 	for _, s := range src.describe(required.Hashed) {
-		line("from", index.Redact(s))
-		fmt.Fprintln(&secret, s)
+		line("from", s)
 	}
-	for _, l := range slices.Concat(required.Lines, required.Constraints) {
-		fmt.Fprintln(&secret, l)
-	}
-	return key{t.String(), secret.String()}
+	return key{text.String(), all.String()}
 }

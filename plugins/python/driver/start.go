@@ -45,16 +45,16 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err != nil {
 		return nil, err
 	}
-	fitting, err := choose(found, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
+	fitting, err := choose(found.Interpreters, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
-		return nil, choiceError(err, d.finder.Late())
+		return nil, choiceError(err, found.Late)
 	}
 	python := fitting[0]
 	cmd.Path = python.Path
 	cmd.Env = withoutAgents(cmd.Env)
 	if !required.Empty() {
 		var env *environment.Environment
-		env, python, err = d.environmentOfAny(ctx, r, files, found, fitting, required)
+		env, python, err = d.environmentOfAny(ctx, r, files, found.Interpreters, fitting, required)
 		if err == nil {
 			r.Finally(env.Release)
 			err = env.Acquire(r.StateDir())

@@ -52,22 +52,22 @@ var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
 	finder := &interpreter.Finder{As: builder()}
 	found, err := finder.Find(context.Background())
 	for range 3 { // a machine with much to do gives them the time only then
-		if err == nil && len(finder.Late()) > 0 {
+		if err == nil && len(found.Late) > 0 {
 			found, err = finder.Renew(context.Background())
 		}
 	}
 	if err != nil {
 		return interpreter.Interpreter{}, err
 	}
-	for _, i := range found {
+	for _, i := range found.Interpreters {
 		if i.Pip != nil && i.Implementation == "cpython" && !i.FreeThreaded {
 			return i, nil
 		}
 	}
 	return interpreter.Interpreter{}, fmt.Errorf(
 		"no interpreter with pip is here: %d were found, %q are none",
-		len(found),
-		finder.Rejected(),
+		len(found.Interpreters),
+		found.Rejected,
 	)
 })
 

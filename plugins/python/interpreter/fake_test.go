@@ -40,12 +40,17 @@ func fake(t testing.TB, path, script string) {
 	must.NoError(t, os.Rename(path+".new", path))
 }
 
-// find is Find, which must not fail.
-func find(t testing.TB, f *Finder) []Interpreter {
+// search is Find, which must not fail.
+func search(t testing.TB, f *Finder) Found {
 	t.Helper()
 	found, err := f.Find(t.Context())
 	must.NoError(t, err)
 	return found
+}
+
+func find(t testing.TB, f *Finder) []Interpreter {
+	t.Helper()
+	return search(t, f).Interpreters
 }
 
 // renew is Renew, which must not fail.
@@ -53,7 +58,7 @@ func renew(t testing.TB, f *Finder) []Interpreter {
 	t.Helper()
 	found, err := f.Renew(t.Context())
 	must.NoError(t, err)
-	return found
+	return found.Interpreters
 }
 
 // paths are those of interpreters, with the directory taken away.

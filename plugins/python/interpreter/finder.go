@@ -28,11 +28,9 @@ type Finder struct {
 
 	asking sync.Mutex // held while interpreters run, so that none runs twice; its holder ends with a context
 
-	mu       sync.Mutex // guards what follows, and is not held while an interpreter runs
-	known    map[string]verdict
-	rejected []string // of the last Find or Renew
-	late     []string // of these, those that did not answer in time
-	asked    int      // how many were run, for tests
+	mu    sync.Mutex // guards what follows, and is not held while an interpreter runs
+	known map[string]verdict
+	asked int // how many were run, for tests
 
 	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
 }
@@ -68,39 +66,49 @@ type candidate struct {
 	file  fileKey
 }
 
-// Find returns the interpreters, the best to use by default first: CPython with a GIL before others, releases before
-// pre-releases, and then the newest. Each is run once, and again when its file has changed. Virtual environments are
-// left out, and what can't be run, which Rejected names; several names of one file are one interpreter. It runs
-// interpreters, or waits for another call that does, only where nothing is known. The error is that of a glob, or of
-// ctx.
-func (f *Finder) Find(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, false) }
+// Found is the result of a search.
+type Found struct {
+	// Interpreters are in the order of preference: CPython with a GIL before others, releases before pre-releases, and
+	// then the newest first. Several names of one file are one interpreter.
+	Interpreters []Interpreter
+
+	// Rejected has a sentence for each file that matches and is not used, such as one of a virtual environment, in the
+	// order of Globs.
+	Rejected []string
+
+	// Late are the paths of rejected files that did not answer in time when they were last run. They may be interpreters.
+	Late []string
+}
+
+// Find returns the interpreters. Each is run once, and again when its file has changed. It runs interpreters, or waits
+// for another call that does, only if nothing is known of one. The error is that of a glob, or of ctx.
+func (f *Finder) Find(ctx context.Context) (Found, error) { return f.find(ctx, false) }
 
 // Renew is Find, and asks those again that failed a while ago or were late. Call it periodically.
-func (f *Finder) Renew(ctx context.Context) ([]Interpreter, error) { return f.find(ctx, true) }
+func (f *Finder) Renew(ctx context.Context) (Found, error) { return f.find(ctx, true) }
 
-func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
-	var rejected []string
-	candidates, err := f.candidates(&rejected)
+func (f *Finder) find(ctx context.Context, again bool) (Found, error) {
+	var result Found
+	candidates, err := f.candidates(&result.Rejected)
 	if err != nil {
-		return nil, err
+		return Found{}, err
 	}
 	verdicts, err := f.verdicts(ctx, candidates, again)
 	if err != nil {
-		return nil, err
+		return Found{}, err
 	}
 	type identity struct {
 		device, inode uint64
 		prefix        string
 	}
 	var found []Interpreter
-	var late []string
 	at := map[identity]int{}
 	for n, c := range candidates {
 		v := verdicts[n]
 		if v.err != nil {
-			rejected = append(rejected, fmt.Sprintf("%s %v", c.path, v.err))
+			result.Rejected = append(result.Rejected, fmt.Sprintf("%s %v", c.path, v.err))
 			if v.late > 0 {
-				late = append(late, c.path)
+				result.Late = append(result.Late, c.path)
 			}
 			continue
 		}
@@ -117,10 +125,8 @@ func (f *Finder) find(ctx context.Context, again bool) ([]Interpreter, error) {
 		found[n].finish()
 	}
 	slices.SortStableFunc(found, byDefault)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.rejected, f.late = rejected, late
-	return found, nil
+	result.Interpreters = found
+	return result, nil
 }
 
 // finish removes duplicate names, and takes the preferred of those that are the
@@ -140,20 +146,6 @@ func (i *Interpreter) finish() {
 	if len(own) > 0 {
 		i.Path = preferred(own, i.Real)
 	}
-}
-
-// Rejected is why files that match are not among the interpreters, one sentence each, in the order of Globs.
-func (f *Finder) Rejected() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.rejected)
-}
-
-// Late are the paths of files that did not answer in time when they were last asked: they may be interpreters.
-func (f *Finder) Late() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.late)
 }
 
 // candidates are what the globs match, in their order.

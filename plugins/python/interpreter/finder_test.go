@@ -40,7 +40,7 @@ func TestFinder_OrdersTheBestFirst(t *testing.T) {
 		"d/bin/python3.15=3.15.0rc1 " +
 		"e/bin/python3.14t=3.14.0 (free-threaded) f/bin/pypy3.13=3.13.1 (pypy)"
 	test.Eq(t, want, paths(dir, find(t, f)))
-	test.SliceEmpty(t, f.Rejected(), test.Sprint("rejected"))
+	test.SliceEmpty(t, search(t, f).Rejected, test.Sprint("rejected"))
 }
 
 func TestFinder_RunsOnlyFilesNamedAsInterpreters(t *testing.T) {
@@ -218,7 +218,7 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 	must.NoError(t, os.Chmod(dir+"/p/python3", 0o644))
 	f := &Finder{Globs: []string{dir + "/*/*"}}
 	test.Eq(t, "m/python3.11=3.11.2", paths(dir, find(t, f)), test.Sprint("found"))
-	r := f.Rejected()
+	r := search(t, f).Rejected
 	for at, words := range map[string]string{
 		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8",
 		"c/": `is no Python: it answered "world"`, "d/": "is no Python",
@@ -244,7 +244,7 @@ func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 		go func() { most <- mostAsleep(mark, over) }()
 		test.Eq(t, "", paths(dir, renew(t, f)), test.Sprint("found"))
 		close(over)
-		mentions(t, f.Rejected(), "did not answer within ")
+		mentions(t, search(t, f).Rejected, "did not answer within ")
 		if <-most == 2 {
 			break
 		}
@@ -252,7 +252,7 @@ func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 	testsupport.WaitSleepers(t, mark, 0)
 	f = &Finder{Globs: []string{dir + "/b/*"}, timeout: patience}
 	if got := paths(dir, find(t, f)); got != "b/python3=3.11.2" {
-		t.Errorf("found %s: %q", got, f.Rejected())
+		t.Errorf("found %s: %q", got, search(t, f).Rejected)
 	}
 	testsupport.WaitSleepers(t, mark, 0)
 }
@@ -265,8 +265,8 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	for round, late := range []string{"300ms", "600ms"} {
 		got := paths(dir, renew(t, f))
 		test.Eq(t, "", got, test.Sprintf("found %s in round %d", got, round))
-		mentions(t, f.Rejected(), "did not answer within "+late)
-		late := f.Late()
+		mentions(t, search(t, f).Rejected, "did not answer within "+late)
+		late := search(t, f).Late
 		must.SliceLen(t, 1, late, must.Sprint("late are"))
 		test.Eq(t, dir+"/a/python3", late[0], test.Sprint("late are"))
 		got = paths(dir, find(t, f))
@@ -278,7 +278,7 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	f.timeout = patience // so that a slow machine does not matter
 	got := paths(dir, renew(t, f))
 	must.Eq(t, "a/python3=3.11.2", got, must.Sprintf("found %s, late are", got))
-	test.SliceEmpty(t, f.Late(), test.Sprintf("found %s, late are", got))
+	test.SliceEmpty(t, search(t, f).Late, test.Sprintf("found %s, late are", got))
 	renew(t, f)
 	test.Eq(t, 3, f.asked, test.Sprintf("%d were asked", f.asked))
 }
@@ -353,9 +353,9 @@ func TestFinder_RunsInterpretersAsItsUser(t *testing.T) {
 	t.Setenv("PYTHONPATH", "/x")
 	f := &Finder{Globs: []string{open + "/*/*"}, As: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if got := paths(open, find(t, f)); got != "a/python3=3.11.2" {
-		t.Errorf("found %s: %q", got, f.Rejected())
+		t.Errorf("found %s: %q", got, search(t, f).Rejected)
 	}
-	mentions(t, f.Rejected(), open+"/b/python3 can't be run by user 65534: permission denied")
+	mentions(t, search(t, f).Rejected, open+"/b/python3 can't be run by user 65534: permission denied")
 }
 
 func TestFinder_LimitsConcurrency(t *testing.T) {
@@ -373,8 +373,8 @@ func TestFinder_LimitsConcurrency(t *testing.T) {
 		wait.Go(func() {
 			found, err := f.Find(t.Context())
 			must.NoError(t, err, must.Sprint("found"))
-			must.SliceLen(t, 200, found, must.Sprint("found"))
-			test.Eq(t, "3.11.199", found[0].Version, test.Sprint("found"))
+			must.SliceLen(t, 200, found.Interpreters, must.Sprint("found"))
+			test.Eq(t, "3.11.199", found.Interpreters[0].Version, test.Sprint("found"))
 		})
 	}
 	wait.Wait()

@@ -103,7 +103,7 @@ func TestFinder_IgnoresVirtualEnvironments(t *testing.T) {
 			test.False(t, strings.HasPrefix(name, dir), test.Sprintf("%s is taken for %s", name, f.Path))
 		}
 	}
-	mentions(t, f.Rejected(), dir+"/venv/bin/python", "is of a virtual environment")
+	mentions(t, search(t, f).Rejected, dir+"/venv/bin/python", "is of a virtual environment")
 	// a link from elsewhere to an interpreter is a name of it
 	must.NoError(t, os.Symlink(i.Path, dir+"/python3"))
 	f = &Finder{Globs: []string{dir + "/python3", "/usr/bin/python3*"}, timeout: patience}
