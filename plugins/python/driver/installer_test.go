@@ -193,9 +193,7 @@ func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	must.NoError(t, err)
 	defer written.Close()
 	a := start(t, func(c *Config) { c.Installer, c.UV = "auto", uv })
-	cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
-		map[string]string{"app.py": useMoon})
-	a.withWheels(cfg, moon)
+	cfg := a.withMoon(useMoon, "moon-phase")
 	if err := a.refused(cfg); !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "not known yet") {
 		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
 	}

@@ -6,6 +6,7 @@ package driver
 import (
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -57,23 +58,43 @@ var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
+// withMoon is a task that runs a script and requires what is in the wheel moon, which it brings along.
+func (a *agent) withMoon(script, requirement string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	a.t.Helper()
+	cfg := a.task("script = \"app.py\"\nrequirements = [\""+requirement+"\"]\nfind_links = [\"local/wheels\"]",
+		map[string]string{"app.py": script}, change...)
+	a.withWheels(cfg, moon)
+	return cfg
+}
+
+// uvLock is a lock of a project, by uv itself. The project's packages come from an index.
+func uvLock(t *testing.T, uv, index, project string) string {
+	t.Helper()
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "pyproject.toml"), []byte(project), 0o644))
+	cmd := exec.Command(uv, "lock", "--no-python-downloads", "--no-cache", "--default-index", index)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	lock, err := os.ReadFile(filepath.Join(dir, "uv.lock"))
+	must.NoError(t, err)
+	return string(lock)
+}
+
 func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
-		config := "script = \"app.py\"\nrequirements = [\"Moon_Phase >= 1\"]\nfind_links = [\"local/wheels\"]"
-		first := a.task(config, map[string]string{"app.py": useMoon})
-		a.withWheels(first, moon)
+		first := a.withMoon(useMoon, "Moon_Phase >= 1")
 		out := a.runs(first)
 		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
 		a.says(first, "not in the cache")
 		a.says(first, "built in")
 
-		second := a.task(config, map[string]string{"app.py": useMoon})
-		a.withWheels(second, moon)
+		second := a.withMoon(useMoon, "Moon_Phase >= 1")
 		test.Eq(t, out, a.runs(second), test.Sprintf("first %q, then", out))
 		a.says(second, "cache hit")
 
 		// the same name and version is not the same wheel
-		third := a.task(config, map[string]string{"app.py": useMoon})
+		third := a.withMoon(useMoon, "Moon_Phase >= 1")
 		a.withWheels(third, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
 		test.NotEq(t, out, a.runs(third), test.Sprint("another wheel has the environment of the first"))
 	})
@@ -119,26 +140,13 @@ func TestRequirements_ComeFromEachSource(t *testing.T) {
 	})
 }
 
-func TestEnvironment_WarnsOfAnUnknownExtra(t *testing.T) {
-	installers(t, func(t *testing.T, a *agent) {
-		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[nosuch]\"]\nfind_links = [\"local/wheels\"]",
-			map[string]string{"app.py": useMoon})
-		a.withWheels(cfg, moon)
-		a.runs(cfg)
-		a.says(cfg, "nosuch")
-	})
-}
-
 func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	const pypy = "/usr/bin/pypy3"
 	if _, err := os.Stat(pypy); err != nil {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
 	installers(t, func(t *testing.T, a *agent) {
-		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
-			map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
-		a.withWheels(cfg, moon)
-		out := a.runs(cfg)
+		out := a.runs(a.withMoon(useMoon+"print(sys.implementation.name)\n", "moon-phase"))
 		must.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
 		test.StrHasSuffix(t, "\npypy\n", out)
 	}, func(c *Config) { c.Interpreters = []string{pypy} })
@@ -173,9 +181,7 @@ func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
 		t.Run(user, func(t *testing.T) {
 			a := start(t)
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
-				map[string]string{"app.py": attack}, asUserOf(user))
-			a.withWheels(cfg, moon)
+			cfg := a.withMoon(attack, "moon-phase", asUserOf(user))
 			want := "tried\n"
 			if user == "root" {
 				want = "sibling succeeded\ntried\n" // nothing keeps root from what is not lent to it

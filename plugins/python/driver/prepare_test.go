@@ -36,9 +36,7 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 func TestBuild_ShowsItsWarningsToEachTask(t *testing.T) {
 	installers(t, func(t *testing.T, a *agent) {
 		for _, event := range []string{"built in", ": cache hit"} {
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase[gone]\"]\nfind_links = [\"local/wheels\"]",
-				map[string]string{"app.py": useMoon})
-			a.withWheels(cfg, moon)
+			cfg := a.withMoon(useMoon, "moon-phase[gone]")
 			a.runs(cfg)
 			a.says(cfg, event)
 			a.hasSaid()

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"archive/zip"
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,18 +22,25 @@ import (
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
 
-func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
-	a := start(t)
-	var zipped bytes.Buffer
+// zipApp is a zip application.
+func zipApp(t *testing.T) string {
+	t.Helper()
+	var zipped strings.Builder
 	z := zip.NewWriter(&zipped)
 	f, err := z.Create("__main__.py")
 	must.NoError(t, err)
 	_, err = f.Write([]byte(greet))
 	must.NoError(t, err)
 	must.NoError(t, z.Close())
+	return zipped.String()
+}
+
+func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
+	a := start(t)
+	zipped := zipApp(t)
 	files := map[string]string{
-		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped.String(),
-		"exe.pex": "#!/usr/bin/env python3\n" + zipped.String(),
+		"app.py": greet, "dir/__main__.py": greet, "app.pyz": zipped,
+		"exe.pex": "#!/usr/bin/env python3\n" + zipped,
 		"-odd.py": greet, "package/__init__.py": "", "package/cli.py": greet,
 	}
 	for name, config := range map[string]string{
@@ -170,20 +176,14 @@ func TestFiles_NameEachPlaceOnce(t *testing.T) {
 }
 
 func TestProgram_DoesNotReadLargeFiles(t *testing.T) {
-	var zipped bytes.Buffer
-	z := zip.NewWriter(&zipped)
-	f, err := z.Create("__main__.py")
-	must.NoError(t, err)
-	_, err = f.Write([]byte(greet))
-	must.NoError(t, err)
-	must.NoError(t, z.Close())
+	zipped := zipApp(t)
 	a := start(t)
 	cfg := a.task("script = \"app.pyz\"\nrequirements = []\nargs = [\"one\"]", map[string]string{"app.pyz": ""})
 	path := filepath.Join(cfg.TaskDir().LocalDir, "app.pyz")
 	must.NoError(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
 	app, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	must.NoError(t, err)
-	_, err = app.Write(zipped.Bytes())
+	_, err = app.WriteString(zipped)
 	must.NoError(t, err)
 	must.NoError(t, app.Close())
 	test.Eq(t, "hello one\n", a.runs(cfg))

@@ -6,14 +6,11 @@ package driver
 import (
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -74,20 +71,9 @@ func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 	wheels := t.TempDir()
 	shopWheels(t, wheels)
 	index := wheeltest.Index(t, wheels)
-	project := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(shopProject), 0o644))
-	in := func(args ...string) []byte {
-		t.Helper()
-		cmd := exec.Command(uv, append(args, "--no-config", "--no-python-downloads", "--no-cache")...)
-		cmd.Dir = project
-		out, err := cmd.Output()
-		must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
-		return out
+	files := map[string]string{
+		"app.py": found, "pyproject.toml": shopProject, "uv.lock": uvLock(t, uv, index.URL+"/simple", shopProject),
 	}
-	in("lock", "--default-index", index.URL+"/simple")
-	locked, err := os.ReadFile(filepath.Join(project, "uv.lock"))
-	must.NoError(t, err)
-	files := map[string]string{"app.py": found, "pyproject.toml": shopProject, "uv.lock": string(locked)}
 	a := start(t, func(c *Config) { c.Offline = false }, with(uv))
 	for chosen, want := range map[string]string{
 		"":                             "moon_phase",
@@ -100,6 +86,6 @@ func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 		out := a.runs(cfg)
 		test.Eq(t, want, strings.TrimSpace(out), test.Sprintf("%q: got %q", chosen, out))
 	}
-	err = a.refused(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"\ndependency_groups = [\"gone\"]", files))
+	err := a.refused(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"\ndependency_groups = [\"gone\"]", files))
 	test.StrContains(t, err.Error(), `no dependency group "gone": there is dev, test`, test.Sprint(err))
 }

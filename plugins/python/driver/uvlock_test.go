@@ -4,14 +4,10 @@
 package driver
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
@@ -21,21 +17,10 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	index := wheeltest.Index(t, wheels)
-	project := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"),
-		[]byte("[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\ndependencies = [\"moon-phase\"]\n"),
-		0o644))
-	cmd := exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
-		index.URL+"/simple")
-	cmd.Dir = project
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	files := map[string]string{"app.py": useMoon}
-	for _, name := range []string{"pyproject.toml", "uv.lock"} {
-		b, err := os.ReadFile(filepath.Join(project, name))
-		must.NoError(t, err)
-		files[name] = string(b)
+	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
+		"dependencies = [\"moon-phase\"]\n"
+	files := map[string]string{
+		"app.py": useMoon, "pyproject.toml": project, "uv.lock": uvLock(t, uv, index.URL+"/simple", project),
 	}
 	// what came since is not in the lock
 	later := moon
@@ -56,18 +41,9 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	}
 
 	// a lock may name where a file is, too
-	files["pyproject.toml"] = strings.Replace(files["pyproject.toml"], "moon-phase",
+	files["pyproject.toml"] = strings.Replace(project, "moon-phase",
 		"moon-phase @ "+index.URL+"/files/"+later.File(), 1)
-	must.NoError(t, os.WriteFile(filepath.Join(project, "pyproject.toml"), []byte(files["pyproject.toml"]), 0o644))
-	cmd = exec.Command(uv, "lock", "--no-config", "--no-python-downloads", "--no-cache", "--default-index",
-		index.URL+"/simple")
-	cmd.Dir = project
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	b, err := os.ReadFile(filepath.Join(project, "uv.lock"))
-	must.NoError(t, err)
-	files["uv.lock"] = string(b)
+	files["uv.lock"] = uvLock(t, uv, index.URL+"/simple", files["pyproject.toml"])
 	for _, may := range []bool{true, false} {
 		a = start(t, func(c *Config) {
 			c.IndexURL, c.Offline, c.JobIndexes = index.URL+"/simple", false, may
@@ -81,6 +57,6 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	}
 
 	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "pip" })
-	err = a.refused(a.task(config, files))
+	err := a.refused(a.task(config, files))
 	test.StrContains(t, err.Error(), "needs uv", test.Sprint(err))
 }
