@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command python plays the example jobs of the python driver: a page, an environment that is built and then found in the
-// cache, a plugin that is killed while it builds, and an exception. It runs a Nomad agent of its own and removes
-// everything at the end: mage demo:python.
+// Command python plays the example jobs of the python driver: a web page, an environment that is built once and then
+// found in the cache, a plugin that is killed while it builds, and an exception. It runs its own Nomad agent and
+// removes everything at the end: mage demo:python.
 package main
 
 import (

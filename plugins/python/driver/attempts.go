@@ -15,24 +15,25 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
-// unsuited are environments that could not be built while that of another interpreter could: a package has no wheel for
-// the newest Python yet. It is safe for concurrent use. It ends with the process, which costs another attempt.
+// unsuited are environments that could not be built although that of another interpreter could, such as when a package
+// has no wheel for the newest Python yet. It is safe for concurrent use. It is lost with the process, which costs
+// another attempt.
 type unsuited struct {
 	since sync.Map // a time.Time by the digest of a key
 }
 
-// at is when an environment could not be built, and zero where that is not known.
+// at is when the build of an environment failed, and zero if that is unknown.
 func (u *unsuited) at(key string) time.Time {
 	at, _ := u.since.Load(key)
 	t, _ := at.(time.Time)
 	return t
 }
 
-// attempts are those of one start to get an environment, with one interpreter after the other.
+// attempts are those of one start of a task to get an environment, with one interpreter after the other.
 type attempts struct {
 	unsuited *unsuited
 	again    time.Duration // after which an environment that could not be built is tried again, 0 is never
-	anew     bool          // each is tried
+	anew     bool          // none is skipped
 
 	keys    []string // of those that failed now
 	skipped []string
@@ -52,9 +53,8 @@ func (a *attempts) skips(k key, last bool) bool {
 	return true
 }
 
-// failed takes an error, and reports whether another interpreter may do better: not where the same may
-// succeed later, unless it did not before, nor where something else than the installer's words tells why, nor where the
-// requirements have hashes.
+// failed records an error, and reports whether the next interpreter is tried. It is not if the cause is known, since
+// that does not depend on the interpreter. The exception is a temporary failure of an environment that failed before.
 func (a *attempts) failed(k key, python interpreter.Interpreter, err error) bool {
 	var e *install.Error
 	if !errors.As(err, &e) {

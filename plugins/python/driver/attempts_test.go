@@ -104,12 +104,9 @@ func TestAttempts_RetryUnsuitedInterpretersLater(t *testing.T) {
 	begin := func() attempts { return attempts{unsuited: &known, again: time.Hour} }
 
 	a := begin()
-	must.False(t, a.skips(newest, false),
-		must.Sprint("nothing is known yet"))
-	must.True(t, a.failed(newest, python, final),
-		must.Sprint("nothing is known yet"))
-	test.False(t, a.failed(older, python, soon),
-		test.Sprint("nothing is known yet"))
+	must.False(t, a.skips(newest, false), must.Sprint("before anything is known"))
+	must.True(t, a.failed(newest, python, final), must.Sprint("a final failure is followed by the next interpreter"))
+	test.False(t, a.failed(older, python, soon), test.Sprint("a temporary failure is not"))
 	test.False(t, a.failed(older, python, &install.Error{Cause: install.Locked, Words: "another hash"}),
 		test.Sprint("a file with another hash is followed by another interpreter"))
 	if a = begin(); a.skips(newest, false) {

@@ -96,7 +96,7 @@ func TestFingerprint_ReportsRejectedInterpreters(t *testing.T) {
 			t.Skip(err)
 		}
 		rejected, _ := all["rejected"].GetString()
-		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " is no file"} {
+		for _, want := range []string{broken + " failed to run: exit status 3: broken", missing + " matches no file"} {
 			test.StrContains(t, rejected, want, test.Sprintf("%q is not in", want))
 			if n := strings.Count(log.String(), want); n != 1 {
 				t.Errorf("%q is %d times in the log: %s", want, n, log.String())

@@ -41,18 +41,19 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 	}
 }
 
-// instance is the driver with its configuration. Nothing of it has an effect outside of this process before it is used.
+// instance is the driver with its configuration. It has no effect outside of this process before its first use.
 type instance struct {
 	config     Config
 	logger     hclog.Logger
 	finder     *interpreter.Finder
 	installers *installerFinder
 	cache      *environment.Cache
-	users      *environment.Users // who runs installers, nil: this process's user
+	users      *environment.Users // the users that installers run as; nil for this process's
 	unsuited   unsuited
 
-	// minRefresh is the age up to which an environment is not built anew for a job with refresh either: one that fails
-	// and is started again every few seconds would fill the cache with copies in use, and have others removed.
+	// minRefresh is the age below which a job with refresh reuses an environment. Without it, a task that fails and is
+	// started again every few seconds would fill the cache with copies in use, and the environments of others would be
+	// removed.
 	minRefresh time.Duration
 
 	mu       sync.Mutex // guards rejected
@@ -82,7 +83,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Patience: 5 * time.Minute,
 		Log: func(format string, args ...any) { logger.Info(fmt.Sprintf(format, args...)) },
 	}
-	var as *syscall.Credential // who asks programs what they are
+	var as *syscall.Credential // the user that runs interpreters and installers to get their versions
 	if os.Geteuid() == 0 {
 		if d.users, err = buildUsers(&c); err != nil {
 			return nil, err

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
 
-// ReportExit returns the exception that ended a program, from the end of its stderr. Nothing of ours is within the
-// program, so that this works with any interpreter and any hook of the program.
+// ReportExit returns the exception that ended a program, from the end of its stderr. Nothing is added to the program,
+// so that this works with any interpreter and any exception hook.
 func (d *instance) ReportExit(e driver.Ended) string {
 	if !d.config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
 		return ""
@@ -44,7 +44,7 @@ func (d *instance) ReportExit(e driver.Ended) string {
 	return "Python: " + f.String()
 }
 
-// isFatal reports whether an interpreter reports a signal itself (faulthandler).
+// isFatal reports whether faulthandler writes a traceback for a signal.
 func isFatal(signal int) bool {
 	switch unix.Signal(signal) {
 	case unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
@@ -53,8 +53,8 @@ func isFatal(signal int) bool {
 	return false
 }
 
-// lastOutput reads the end of the newest log files, and nothing before a place. The task may have replaced the files by
-// anything.
+// lastOutput reads the end of the newest log files, and nothing before a place. The task may have replaced the files,
+// so that only regular files are read.
 func lastOutput(dir, stream string, from task.LogPlace) ([]byte, error) {
 	all, err := logs.Indexes(dir, stream)
 	if err != nil || len(all) == 0 {

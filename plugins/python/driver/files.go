@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// taskFiles are the files that a task's configuration names. They are read with the rights of the task's user: what a
-// task may not read does not appear in its events.
+// taskFiles are the files that a task's configuration names. They are read with the rights of the task's user, so that
+// an event shows nothing that the task may not read.
 type taskFiles struct {
 	user *task.User // nil: this process's own
 	dirs []string   // where relative names are looked for, in order

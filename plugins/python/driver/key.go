@@ -16,11 +16,11 @@ import (
 // format changes with the way in which environments are built, so that older ones are not used.
 const format = 3
 
-// key is what an environment depends on: all of it, which is secret since URLs may have passwords, and the text that the
-// operator sees.
+// key is what an environment depends on. secret has all of it, with the passwords of URLs; text is what the operator
+// sees.
 type key struct{ text, secret string }
 
-// environmentKey has everything in it that makes another environment.
+// environmentKey is the key of an environment. Two environments that may differ have different keys.
 func environmentKey(python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources,
 	sdists bool) key {
 	var all, text strings.Builder

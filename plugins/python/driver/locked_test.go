@@ -20,7 +20,8 @@ func TestLock_UsesTheNodesCredentials(t *testing.T) {
 	with := strings.Replace(url, "://", "://build:hunter2@", 1)
 	lock := "lock-version = '1.0'\ncreated-by = 'a test'\n[[packages]]\nname = 'moon-phase'\nversion = '1.2'\n" +
 		"index = '" + url + "/'\n" +
-		"wheels = [{url = '" + strings.TrimSuffix(url, "simple") + "files/" + moon.File() + "', hashes = {sha256 = '" + hash + "'}}]\n"
+		"wheels = [{url = '" + strings.TrimSuffix(url, "simple") + "files/" + moon.File() + "', " +
+		"hashes = {sha256 = '" + hash + "'}}]\n"
 	files := map[string]string{"app.py": useMoon, "pylock.toml": lock}
 	installers(t, func(t *testing.T, a *agent) {
 		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/pylock.toml\"", files)))

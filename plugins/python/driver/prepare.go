@@ -20,7 +20,7 @@ import (
 // order describes an environment to get.
 type order struct {
 	python    interpreter.Interpreter
-	other     bool // than the best that fits
+	other     bool // python is not the best that fits
 	installer install.Installer
 	required  *requirement.Set
 	from      *sources
@@ -28,8 +28,8 @@ type order struct {
 	limit     time.Duration
 }
 
-// environmentOfAny returns an environment in which everything that is required is installed, and the interpreter it is
-// for: the best of those that fit for which that can be. The caller releases it.
+// environmentOfAny returns an environment in which all requirements are installed, and the interpreter it is for: the
+// best of the fitting ones for which they can be installed. The caller releases it.
 func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFiles,
 	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment,
 	interpreter.Interpreter, error) {
@@ -72,7 +72,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 			return env, python, nil
 		}
 		if !try.failed(key, python, err) {
-			if try.first != nil && time.Since(begun) >= limit { // it had only the rest of the time
+			if try.first != nil && time.Since(begun) >= limit { // only the rest of the time was left for it
 				break
 			}
 			return nil, none, err
@@ -89,7 +89,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 func (d *instance) environment(ctx context.Context, r request, o order) (*environment.Environment, error) {
 	c, python, installer, required, src := &d.config, o.python, o.installer, o.required, o.from
 	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
-	spec.Downloads = !c.AllowSdists // a package's code could change what the next environment is made of
+	spec.Downloads = !c.AllowSdists // a package's code could change downloads that the next build uses
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
 	}

@@ -21,7 +21,7 @@ import (
 // show its lines and multiprocessing finds it.
 const inlineCode = "local/inline_code.py"
 
-// program is what a task runs: the interpreter's arguments for it, and what it declares to require.
+// program is what a task runs: the interpreter's arguments for it, and the requirements that it declares.
 type program struct {
 	args     []string
 	metadata requirement.Script

@@ -46,7 +46,7 @@ func (p *progress) hear(line string) {
 func (p *progress) download(host string, bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	const most = 100 // where the operator allows any host, a package's code may ask any number of them
+	const most = 100 // if the operator allows any host, a package's code may connect to any number of them
 	if _, ok := p.downloaded[host]; ok || len(p.downloaded) < most {
 		p.downloaded[host] += bytes
 	}

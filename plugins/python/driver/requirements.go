@@ -13,8 +13,8 @@ import (
 // maxRequirements bounds a requirements file or a lock.
 const maxRequirements = 8 << 20
 
-// readRequirements is what the job and the program require together. A lock is complete, so that the declarations of
-// the program are not read.
+// readRequirements returns the requirements of the job and of the program together. A lock is complete, so that those
+// of the program are not added to it.
 func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
 	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
 	choice := requirement.Choice{Extras: t.Extras, Groups: t.DepGroups}

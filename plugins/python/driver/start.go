@@ -92,8 +92,8 @@ func use(cmd *task.Command, env *environment.Environment) {
 	}
 }
 
-// withoutAgents removes the agent's own settings for Python and its installers, which raw environments inherit, and
-// keeps those of the job.
+// withoutAgents removes the agent's own settings for Python and its installers, which a task can inherit, and keeps
+// those of the job.
 func withoutAgents(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, value, _ := strings.Cut(v, "=")
@@ -113,12 +113,12 @@ func choose(found []interpreter.Interpreter, job, script, lock string) ([]interp
 		path, job = job, ""
 	}
 	wanted := interpreter.Specifier{}
-	for _, w := range []struct{ who, spec string }{
+	for _, w := range []struct{ source, spec string }{
 		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock},
 	} {
 		s, err := interpreter.ParseSpecifier(w.spec)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", w.who, err)
+			return nil, fmt.Errorf("%s: %w", w.source, err)
 		}
 		wanted = wanted.And(s)
 	}

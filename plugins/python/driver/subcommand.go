@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// constraintCommand prints a constraint that keeps a job from nodes without an interpreter for it: the driver sees a
-// program only when Nomad has chosen the node.
+// constraintCommand prints a constraint that keeps a job from nodes without an interpreter for it. The driver sees a
+// program only after Nomad has chosen the node.
 func constraintCommand() plugin.Command {
 	return plugin.Command{
 		Name: "constraint",
@@ -47,14 +47,14 @@ func constraint(w io.Writer, args []string) error {
 		return fmt.Errorf("%s: %w", strings.Join(args, ", "), err)
 	}
 	for _, f := range from {
-		fmt.Fprintf(w, "# from %s\n", strings.Join(strings.Fields(f), " ")) // whatever a file has in it
+		fmt.Fprintf(w, "# from %s\n", strings.Join(strings.Fields(f), " ")) // without line breaks of a file
 	}
 	if c == nil {
 		fmt.Fprintln(w, "# no constraint is needed: each interpreter of a node with the python driver fits")
 		return nil
 	}
 	for _, minor := range c.Partial {
-		fmt.Fprintf(w, "# not every release of %s fits: the driver looks at that when the task starts\n", minor)
+		fmt.Fprintf(w, "# not every release of %s fits: the driver checks that when the task starts\n", minor)
 	}
 	if c.Open {
 		fmt.Fprintln(w, "# newer versions would fit too: add them when nodes have them")
@@ -63,10 +63,11 @@ func constraint(w io.Writer, args []string) error {
 	return nil
 }
 
-// maxProject is more than any project or lock file has.
+// maxProject bounds a file, in bytes.
 const maxProject = 64 << 20
 
-// statement is the versions that an argument allows, and a comment about it. What is no file is taken for a specifier.
+// statement is the versions that an argument allows, and a comment about it. An argument that is not a file is a
+// specifier.
 func statement(arg string) (says interpreter.Specifier, words string, err error) {
 	text, err := requirement.RequiresPython(arg, func(name string) ([]byte, error) {
 		return taskFiles{dirs: []string{"."}}.read(name, maxProject)

@@ -58,10 +58,10 @@ func TestConstraint_PrintsABlockForEachKindOfFile(t *testing.T) {
 		{[]string{"old.py"}, "# from old.py: requires-python = \">=3.6\"\n" + none},
 		{[]string{"exact.py"}, "# from exact.py: requires-python = \"==3.11.2\"\n" + block("set_contains", "3.11.2")},
 		{[]string{"pyproject.toml"}, "# from pyproject.toml: requires-python = \">=3.12.4\"\n# not every release of 3.12 " +
-			"fits: the driver looks at that when the task starts\n" + open + block("set_contains_any",
+			"fits: the driver checks that when the task starts\n" + open + block("set_contains_any",
 			"3.12,3.13,3.14,3.15,3.16")},
 		{[]string{"pylock.toml"}, "# from pylock.toml: requires-python = \"~=3.11.4\"\n# not every release of 3.11 fits: " +
-			"the driver looks at that when the task starts\n" + block("set_contains_any", "3.11")},
+			"the driver checks that when the task starts\n" + block("set_contains_any", "3.11")},
 		{[]string{"uv.lock"}, "# from uv.lock: requires-python = \"==3.12.*\"\n" + block("set_contains_any", "3.12")},
 		{[]string{"app.py.lock"}, "# from app.py.lock: requires-python = \">=3.10, <3.11\"\n" + block("set_contains_any",
 			"3.10")},

@@ -29,9 +29,9 @@ type sources struct {
 	houses  []wheelhouse  // the job's own directories
 }
 
-// wheelhouse is a directory of a task with wheels. They are copied for the installer,
-// which may not see the directory, with what they were when they were looked at. Where the requirements have
-// hashes, the installer knows what they have to be: then they are first read when an environment is built.
+// wheelhouse is a directory of a task with wheels. They are copied for the installer, which has no access to the
+// directory, and a wheel that changed since newWheelhouse is an error. If the requirements have hashes, the installer
+// checks the wheels itself: then they are read only when an environment is built.
 type wheelhouse struct {
 	name  string
 	path  string
@@ -45,7 +45,7 @@ type wheelFile struct {
 	size int64
 }
 
-// newSources joins what the node, the job and the job's requirements say.
+// newSources joins the sources that the node, the job and the job's requirements name.
 func newSources(
 	ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set,
 ) (*sources, error) {
@@ -61,7 +61,7 @@ func newSources(
 		return nil, err
 	}
 	s := &sources{indexes: logins.Login(indexes)}
-	left := c.CacheMaxSize.Bytes() // what is larger makes no environment
+	left := c.CacheMaxSize.Bytes() // no environment may be larger
 	if left <= 0 {
 		left = math.MaxInt64 - 1
 	}
@@ -109,8 +109,8 @@ func readNetrc(files taskFiles) (index.Netrc, error) {
 	return found, nil
 }
 
-// describe is for the key. What is in directories matters only where requirements do
-// not have hashes of their own.
+// describe lists the sources for the key of an environment. The content of directories matters only if the
+// requirements have no hashes.
 func (s *sources) describe(hashed bool) []string {
 	list := []string{"offline " + fmt.Sprint(s.indexes.Offline)}
 	if s.indexes.URL != "" {
@@ -135,12 +135,12 @@ func (s *sources) describe(hashed bool) []string {
 	return list
 }
 
-// nodeDirectory lists a directory that the operator answers for: it may be large, so
-// what is in the files is not looked at.
+// nodeDirectory lists a directory of the operator by names, sizes and times. It may be large, so that its files are not
+// read.
 func nodeDirectory(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return []string{"unreadable " + dir} // the installer tells
+		return []string{"unreadable " + dir} // the installer reports it
 	}
 	var list []string
 	for _, e := range entries {
@@ -160,8 +160,8 @@ func isPage(name string) bool {
 	return ext == ".html" || ext == ".htm"
 }
 
-// newWheelhouse looks at a directory whose packages have at most limit bytes together, and reads them if that is
-// wanted.
+// newWheelhouse describes a directory whose packages have at most limit bytes together. With read it has their
+// checksums.
 func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int64, read bool) (wheelhouse, error) {
 	path, info, err := files.find(name)
 	if err != nil {
@@ -197,8 +197,8 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 	return h, nil
 }
 
-// lookAtWheel opens the file in any case, so that one that can't be read is found at once. A size above limit means
-// only that.
+// lookAtWheel describes a wheel. It opens the file even if it is not to be read, so that a wheel without read
+// permission is an error at once. A returned size above limit is not exact.
 func lookAtWheel(ctx context.Context, dir, name string, limit int64, read bool) (wheelFile, error) {
 	f, err := openRegular(filepath.Join(dir, name), 0)
 	if err != nil {
@@ -230,9 +230,8 @@ func (r untilEnd) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// into copies the job's wheels into the build's scratch directory, and returns where
-// everything is for the installer. The directory may be another user's: no link in
-// it is followed out of it.
+// into copies the job's wheels into the build's scratch directory, and returns the sources as the installer sees them.
+// The directory may be another user's, so that no link in it is followed out of it.
 func (s *sources) into(ctx context.Context, scratch string) (index.Sources, error) {
 	indexes := s.indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)

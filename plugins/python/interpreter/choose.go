@@ -26,7 +26,7 @@ func byDefault(a, b Interpreter) int {
 	)
 }
 
-// ordinary reports whether packages are made for such an interpreter in general.
+// ordinary reports whether most packages have wheels for such an interpreter.
 func (i Interpreter) ordinary() bool { return i.Implementation == "cpython" && !i.FreeThreaded }
 
 // String is the version, with what is unusual about the interpreter: "3.11.2", "3.9.16 (pypy)", "3.13.0
@@ -52,9 +52,9 @@ func (i Interpreter) Name() string {
 	return i.Implementation
 }
 
-// Fitting returns those of the interpreters found (in Find's order, the best first) whose version is in the wanted set,
-// and only the first of several for which packages are the same. With a path, it is the interpreter of that name, if
-// its version is wanted. The error is a *NoneFitsError.
+// Fitting returns those of the interpreters, the best first as in Found, whose version is in the wanted set. Of several
+// with the same ABI it returns only the first. With a path, it returns the interpreter of that name, if its version is
+// wanted. The error is a *NoneFitsError.
 func Fitting(found []Interpreter, path string, wanted Specifier) ([]Interpreter, error) {
 	var fitting []Interpreter
 	for _, i := range found {
@@ -84,7 +84,7 @@ type NoneFitsError struct {
 	Found  []Interpreter
 }
 
-// Error is one line, as it is shown among a task's events.
+// Error is one line, for the task's events.
 func (e *NoneFitsError) Error() string {
 	if e.Path != "" {
 		return e.pathError()

@@ -23,7 +23,8 @@ type Finder struct {
 	// wildcard matches names of interpreters only ("python3.12", "pypy3"); one without wildcards may have any.
 	Globs []string
 
-	// As is the user that runs them, nil for this process's. Tasks could not use an interpreter that it can't run.
+	// As is the user that runs them, nil for this process's. It should have no more rights than tasks, so that each
+	// interpreter found can be run by them.
 	As *syscall.Credential
 
 	asking sync.Mutex // held while interpreters run, so that none runs twice; its holder ends with a context
@@ -50,15 +51,15 @@ const (
 // verdict is the answer of the interpreter at a path.
 type verdict struct {
 	file        fileKey // at the path
-	target      fileKey // that ran, another one if the path is a script's
+	target      fileKey // of the interpreter that ran: another file if the path is a script's
 	interpreter Interpreter
-	err         error // why it is none
+	err         error // why it is not used
 	at          time.Time
 	late        time.Duration // how long it was waited for without an answer
 }
 
-// candidate is a file in one directory, under all its names there. The directory decides whether it is of a virtual
-// environment (PEP 405), even if the file is elsewhere.
+// candidate is a file in one directory, under all its names there. The same file in another directory is another
+// candidate, since the directory decides whether it belongs to a virtual environment (PEP 405).
 type candidate struct {
 	path  string // the preferred of names
 	real  string
@@ -167,7 +168,7 @@ func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
 			return nil, fmt.Errorf("failed to look for interpreters at %q: %w", glob, err)
 		}
 		if len(paths) == 0 && f.Globs != nil {
-			*rejected = append(*rejected, fmt.Sprintf("%s is no file, or none that is named as an interpreter", glob))
+			*rejected = append(*rejected, fmt.Sprintf("%s matches no file that is named as an interpreter", glob))
 		}
 		for _, path := range paths {
 			if path = filepath.Clean(path); seen[path] {

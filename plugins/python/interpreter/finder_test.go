@@ -224,8 +224,8 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 		"c/": `is no Python: it answered "world"`, "d/": "is no Python",
 		"e/": "exit status 127: no libpython3.so", "f/": "signal: ", "g/": "is of a virtual environment",
 		"h/": "it said too much", "i/": "gone, which it is: ",
-		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3", "n/": "no file", "o/": "no such file",
-		"p/": "permission denied",
+		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3",
+		"n/": "not a regular file", "o/": "no such file", "p/": "permission denied",
 	} {
 		mentions(t, r, filepath.Join(dir, at)+"/", words)
 	}

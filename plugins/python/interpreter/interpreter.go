@@ -4,7 +4,7 @@
 // Package interpreter finds the Python interpreters of a node, and chooses among them.
 package interpreter
 
-// Interpreter is one that was found and has answered.
+// Interpreter is a Python interpreter of the node that can be run.
 type Interpreter struct {
 	Path           string // what tasks are started with, see preferred
 	Real           string // without symbolic links

@@ -150,7 +150,7 @@ func lookAt(path string) (real string, key fileKey, err error) {
 		return "", fileKey{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fileKey{}, errors.New("it is no file")
+		return "", fileKey{}, errors.New("it is not a regular file")
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	return real, fileKey{uint64(st.Dev), FileID{Inode: st.Ino, Size: info.Size(), ModTime: info.ModTime().UnixNano()}}, nil

@@ -87,9 +87,9 @@ func parseClause(text string, alone bool) (clause, error) {
 	return clause{operator: operator, version: number, checks: checks}, nil
 }
 
-// parseChecks is a comparison in the library's terms. It has the version's canonical spelling, since the library compares
-// prefixes as text. "~=1.4.5a4" becomes what the PEP defines, ">=1.4.5a4, ==1.4.*", since the library takes the
-// pre-release for a part of the release.
+// parseChecks is a comparison in the library's terms. The version has its canonical spelling, since the library
+// compares prefixes as text. "~=1.4.5a4" becomes ">=1.4.5a4, ==1.4.*", as the PEP defines it, since the library takes
+// the pre-release for a part of the release.
 func parseChecks(operator, number string) ([]version.Specifiers, error) {
 	base, wildcard := strings.CutSuffix(number, ".*")
 	v, err := version.Parse(base)
@@ -117,8 +117,8 @@ func parseChecks(operator, number string) ([]version.Specifiers, error) {
 	return checks, nil
 }
 
-// Allows reports whether a version is in the set. A pre-release is where it is within the bounds: the interpreter is
-// installed.
+// Allows reports whether a version is in the set. A pre-release is if it is within the bounds, even if the specifier
+// names none: the interpreter is installed.
 func (s Specifier) Allows(text string) bool {
 	v, err := version.Parse(text)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s Specifier) And(other Specifier) Specifier {
 	}
 	both := Specifier{clauses: append(s.clauses[:len(s.clauses):len(s.clauses)], other.clauses...)}
 	var texts []string
-	for _, c := range both.clauses { // a bare version is none beside others
+	for _, c := range both.clauses { // a bare version is allowed only alone
 		texts = append(texts, c.operator+c.version)
 	}
 	both.text = strings.Join(texts, ",")

@@ -17,7 +17,7 @@ type Choice struct {
 
 func (c Choice) empty() bool { return len(c.Extras) == 0 && len(c.Groups) == 0 }
 
-// of is the choice with names as they are compared, sorted, each once. A name that the file has not is an error.
+// of is the choice with normalised names, sorted, each once. A name that the file does not have is an error.
 func (c Choice) of(file string, extras, groups []string) (Choice, error) {
 	var chosen Choice
 	for _, kind := range []struct {

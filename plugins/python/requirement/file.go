@@ -53,10 +53,10 @@ type files struct {
 	lines       int
 }
 
-// file reads one and what it includes.
+// file reads a file and those that it includes.
 func (f *files) file(name string, constraint bool) error {
 	if slices.Contains(f.open, name) {
-		return fmt.Errorf("%s includes itself, by way of %s", name, strings.Join(f.open, ", "))
+		return fmt.Errorf("%s includes itself through %s", name, strings.Join(f.open, ", "))
 	}
 	if f.files++; f.files > maxFiles || len(f.open) == maxIncludes {
 		return fmt.Errorf("there are too many files that include others: at most %d, and %d deep", maxFiles, maxIncludes)
@@ -75,7 +75,7 @@ func (f *files) file(name string, constraint bool) error {
 
 var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
 
-// text joins lines that are continued, as pip does, and leaves comments out.
+// text reads the content of a file. It joins continued lines and leaves comments out as pip does.
 func (f *files) text(name, content string, constraint bool) error {
 	content = strings.TrimPrefix(content, "\ufeff")
 	var joined strings.Builder
@@ -91,7 +91,7 @@ func (f *files) text(name, content string, constraint bool) error {
 			start = i + 1
 		}
 		if strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") {
-			line = " " + line // a comment ends what was continued, and is always seen as one
+			line = " " + line // a comment ends a continued line
 		} else if before, ok := strings.CutSuffix(line, `\`); ok {
 			if line = before; i < len(lines)-1 {
 				joined.WriteString(line)
@@ -107,7 +107,7 @@ func (f *files) text(name, content string, constraint bool) error {
 	return nil
 }
 
-// line reads one that is complete.
+// line reads a complete line.
 func (f *files) line(at place, text string, constraint bool) error {
 	text = strings.TrimSpace(comment.ReplaceAllString(text, ""))
 	if err := checkText(text); err != nil {

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// digits is how long a hash is in hex. Others than these are not safe, as pip documents
-// too.
+// digits is the length of a hash in hex. Other algorithms are not secure, as pip documents too.
 var digits = map[string]int{"sha256": 64, "sha384": 96, "sha512": 128}
 
 var hex = regexp.MustCompile(`^[0-9a-f]+$`)
@@ -30,8 +29,7 @@ func checkHash(text string) (string, error) {
 	return algorithm + ":" + value, nil
 }
 
-// fragmentHash is the hash that a URL ends with ("#sha256=…"), as in the pages of
-// indexes, and the URL without it.
+// fragmentHash is the hash that a URL ends with ("#sha256=…"), as in the pages of indexes, and the URL without it.
 func fragmentHash(url string) (hash, rest string) {
 	rest, fragment, _ := strings.Cut(url, "#")
 	var others []string
@@ -48,7 +46,7 @@ func fragmentHash(url string) (hash, rest string) {
 	return hash, rest
 }
 
-// hashed writes the hash of a URL as all others are written.
+// hashed moves the hash of a URL to the other hashes.
 func (r requirement) hashed() requirement {
 	if h, rest := fragmentHash(r.url); h != "" {
 		r.url, r.hashes = rest, sorted(append(slices.Clone(r.hashes), h))

@@ -22,7 +22,7 @@ var short = map[string]string{
 	"--pypi-url": "--index-url",
 }
 
-// alone are the options without a value.
+// alone are the options that take no value.
 var alone = []string{"--no-index", "--prefer-binary", "--require-hashes", "--pre"}
 
 // breakOptions cuts a line where pip does, before the first word with a hyphen.
@@ -120,8 +120,8 @@ func (f *files) include(at place, o option, constraint bool) error {
 	return f.file(relative(at.file, o.value), o.name == "--constraint")
 }
 
-// option is one that does not include a file. Only the configuration of the node decides what is built and which
-// hosts are trusted.
+// option applies an option that does not include a file. The node's configuration alone decides what is built from
+// source and which hosts are trusted.
 func (f *files) option(file string, o option) error {
 	if o.name == "--index-url" || o.name == "--extra-index-url" {
 		if _, err := index.CheckURL(o.value); err != nil {
@@ -146,7 +146,7 @@ func (f *files) option(file string, o option) error {
 		f.indexes.Offline = true
 	case "--require-hashes":
 		f.insist = true
-	case "--only-binary", "--prefer-binary": // what is built here never comes from source otherwise either
+	case "--only-binary", "--prefer-binary": // wheels are preferred anyway
 	default:
 		if why := refusals[o.name]; why != "" {
 			return fmt.Errorf("%s %s", o.name, why)

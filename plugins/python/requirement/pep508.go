@@ -56,7 +56,7 @@ func (r requirement) String() string {
 	return b.String()
 }
 
-// pinned reports whether exactly one version fits.
+// pinned reports whether only one version fits.
 func (r requirement) pinned() bool {
 	return r.url != "" || len(r.specs) == 1 && strings.HasPrefix(r.specs[0], "==") && !strings.HasSuffix(r.specs[0], ".*")
 }
@@ -115,8 +115,8 @@ func (r *requirement) read(s *scanner) (err error) {
 	return nil
 }
 
-// extras reads up to the closing bracket. They are not normalised like names: pip before 23.3 compares them literally,
-// but for capitals.
+// extras reads up to the closing bracket. They become lower case, but are not normalised like names: pip before 23.3
+// compares them literally.
 func (s *scanner) extras() ([]string, error) {
 	var list []string
 	s.blank()

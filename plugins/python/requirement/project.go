@@ -53,7 +53,7 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	if p.Project != nil {
 		p.set.RequiresPython = and(p.Project.RequiresPython)
 		if slices.Contains(p.Project.Dynamic, "dependencies") {
-			return nil, fmt.Errorf("%s has dynamic dependencies, which only a build of the project tells: "+
+			return nil, fmt.Errorf("%s has dynamic dependencies, which are known only after a build of the project: "+
 				"write them out, or lock them", name)
 		}
 		if err := p.requireAll("dependencies", p.Project.Dependencies, nil); err != nil {
@@ -74,7 +74,7 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	return p.set, nil
 }
 
-// check is the choice of what the project has.
+// check is the choice, if the project has all of it.
 func (p *pyproject) check(file string, c Choice) (Choice, error) {
 	groups := slices.Collect(maps.Keys(p.Groups))
 	if len(p.Tool.UV.Dev) > 0 {
@@ -84,7 +84,7 @@ func (p *pyproject) check(file string, c Choice) (Choice, error) {
 		return c.of(file, nil, groups)
 	}
 	if slices.Contains(p.Project.Dynamic, "optional-dependencies") && len(c.Extras) > 0 {
-		return c, fmt.Errorf("%s has dynamic extras, which only a build of the project tells: "+
+		return c, fmt.Errorf("%s has dynamic extras, which are known only after a build of the project: "+
 			"write them out, or lock them", file)
 	}
 	return c.of(file, slices.Collect(maps.Keys(p.Project.Optional)), groups)
@@ -102,11 +102,11 @@ type project struct {
 	open []string        // extras, each within the one before
 	done int             // requirements
 
-	// What the file has, by names as they are compared.
+	// The content of the file by normalised names.
 	name    string
 	extras  map[string][]string
 	groups  map[string][]any
-	sources map[string]bool // but for the project itself
+	sources map[string]bool // except for the project itself
 }
 
 func (p *project) index() {
@@ -128,7 +128,7 @@ func (p *project) index() {
 	}
 }
 
-// requireAll adds requirements, for where when holds. One of the project itself is of its extras.
+// requireAll adds requirements under the marker when. One that names the project itself stands for its extras.
 func (p *project) requireAll(where string, list []string, when *marker) error {
 	for _, text := range list {
 		r, err := p.parse(text, when)
@@ -182,14 +182,14 @@ func (p *project) parse(text string, when *marker) (requirement, error) {
 	return r, nil
 }
 
-// extra adds what an extra requires. Its name is as names are compared.
+// extra adds the requirements of an extra, whose name is normalised.
 func (p *project) extra(name string, when *marker) error {
 	list, ok := p.extras[name]
 	if !ok {
 		_, err := p.check(p.file, Choice{Extras: []string{name}})
 		return err
 	}
-	if slices.Contains(p.open, name) { // there it holds wherever it does here
+	if slices.Contains(p.open, name) { // its requirements are added already, under a weaker marker
 		return nil
 	}
 	key := "extra " + name
@@ -206,7 +206,7 @@ func (p *project) extra(name string, when *marker) error {
 	return err
 }
 
-// group adds what a group requires, and those that it includes.
+// group adds the requirements of a group and of the groups that it includes.
 func (p *project) group(name string) error {
 	if p.seen["group "+name] {
 		return nil

@@ -18,7 +18,8 @@ import (
 // pylockName is what the specification requires of a file's name.
 var pylockName = regexp.MustCompile(`^pylock\.(?:[^.]+\.)?toml$`)
 
-// pylock is a lock file of PyPA's pylock.toml specification (PEP 751), without what only its author needs.
+// pylock is a lock file of PyPA's pylock.toml specification (PEP 751), without the fields that an installation does not
+// need.
 type pylock struct {
 	Version        string          `toml:"lock-version"`
 	RequiresPython string          `toml:"requires-python"`
@@ -56,7 +57,8 @@ func pylockVariables() map[string]string {
 	return all
 }
 
-// readPylock makes a Set of a lock for several environments: markers select the packages, as in a requirements file.
+// readPylock makes a Set of a lock. A lock may be for several environments: markers select the packages, as in a
+// requirements file.
 func (c Choice) readPylock(name string, read Reader) (*Set, error) {
 	var lock pylock
 	if err := decode("lock", name, read, &lock); err != nil {
@@ -99,8 +101,8 @@ func (c Choice) readPylock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// checkEnvironments refuses a lock for other systems than Linux: what is needed here may not be in it. (The
-// specification wants all of the markers looked at; of what else they say requires-python has the most.)
+// checkEnvironments refuses a lock for other systems than Linux, since packages that Linux needs may be missing. Other
+// conditions of the markers are not checked; requires-python covers most of them.
 func checkEnvironments(markers []string) error {
 	fits := len(markers) == 0
 	for _, text := range markers {
@@ -117,7 +119,7 @@ func checkEnvironments(markers []string) error {
 	return nil
 }
 
-// onLinux is for decide.
+// onLinux evaluates comparisons that have the same value on each Linux, for decide.
 func onLinux(c *marker) (value, ok bool) {
 	is := map[string]string{"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"}
 	variable, text := c.operands()
@@ -208,11 +210,11 @@ func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
 	return s.addIndex(p.Index)
 }
 
-// maxIndexes bounds those of a lock, each of which is asked for each package.
+// maxIndexes bounds the indexes of a lock, each of which is asked for each package.
 const maxIndexes = 50
 
-// addIndex is for the index that a lock names for a package. PyPI stands for the node's own, which may be a mirror of
-// it.
+// addIndex adds the index that a lock names for a package. PyPI stands for the node's own index, which may be a mirror
+// of it.
 func (s *Set) addIndex(source string) error {
 	if source == "" || strings.TrimSuffix(source, "/") == "https://pypi.org/simple" {
 		return nil
@@ -251,7 +253,7 @@ func (f pylockFile) safeHashes() ([]string, error) {
 	return sorted(list), nil
 }
 
-// besideLock is the directory of a file that a lock names by a path, which has to be below the directory of the lock.
+// besideLock is the directory of a file that a lock names by a path. It must be below the directory of the lock.
 func besideLock(lock, file string) (string, error) {
 	clean := path.Clean(file)
 	if path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(file, `\:`) {
@@ -268,7 +270,7 @@ func besideLock(lock, file string) (string, error) {
 	return links, nil
 }
 
-// lockMarker evaluates extras and groups in a marker. It is false where the package is not to be installed.
+// lockMarker evaluates extras and groups in a marker. It is false if the package is not to be installed.
 func (r *requirement) lockMarker(text string, choice Choice) (bool, error) {
 	if text == "" {
 		return true, nil

@@ -1,8 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package requirement reads what a program requires: lists, requirements files, projects, scripts and lock files. The
-// result is one canonical form, with nothing in it that an installer would look up elsewhere on the node.
+// Package requirement reads the requirements of a Python program from lists, requirements files, projects, scripts and
+// lock files. The result is one canonical form. Installers accept more than it allows: paths of the node, options,
+// variables of the environment and builds from source are refused.
 package requirement
 
 import (
@@ -17,13 +18,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// Set is what is to be installed.
+// Set is a set of requirements, ready for an installer.
 type Set struct {
 	// Lines are requirements as in a requirements file, canonical, sorted, each once:
 	// "requests[socks]==2.31.0 ; python_version < \"3.13\" --hash=sha256:…".
 	Lines []string
 
-	// Constraints bound versions of what is installed besides, in the same form.
+	// Constraints bound versions of packages that the requirements depend on, in the same form.
 	Constraints []string
 
 	// Hashed: each line has hashes, which the installer must insist on.
@@ -104,7 +105,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	case pylockName.MatchString(base):
 		return c.readPylock(name, read)
 	case path.Ext(base) == ".toml":
-		return nil, fmt.Errorf("lock %s is not called pylock.toml or pylock.NAME.toml, which says that it is one", name)
+		return nil, fmt.Errorf("lock %s must be called pylock.toml or pylock.NAME.toml", name)
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
@@ -128,7 +129,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// Join is what both require; either may be nil. Both have hashes or neither has, and so with locks.
+// Join is the union of two sets; either may be nil. It is an error if only one has hashes, or if one is a lock of uv.
 func (s *Set) Join(other *Set) (*Set, error) {
 	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
 	empty := len(s.Lines) == 0 || len(other.Lines) == 0
@@ -160,7 +161,7 @@ func (s *Set) Join(other *Set) (*Set, error) {
 	return joined, nil
 }
 
-// and is the specifier of what both specifiers allow.
+// and is the specifier of the versions that all specifiers allow.
 func and(specifiers ...string) string {
 	var list []string
 	seen := map[string]bool{"": true}
@@ -186,9 +187,9 @@ func each(lists ...[]string) []string {
 	return all
 }
 
-// CheckWheels refuses URLs of anything but wheels, for a node that builds nothing. It is to be asked before an
-// installer is: to learn what a source distribution requires, one runs the package's code. (Repositories and source
-// trees are no requirements in any case.)
+// CheckWheels refuses URLs that do not name wheels, for a node that builds nothing. Call it before an installer runs:
+// an installer runs a source distribution's code to learn what that requires. Repositories and source trees are refused
+// before.
 func (s *Set) CheckWheels() error {
 	for _, text := range s.URLs {
 		if u, err := url.Parse(text); err != nil || !strings.HasSuffix(u.Path, ".whl") {

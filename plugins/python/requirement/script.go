@@ -14,13 +14,13 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Script is what a script declares about itself (PEP 723, inline script metadata).
+// Script is the metadata that a script declares (PEP 723, inline script metadata).
 type Script struct {
 	RequiresPython string   `toml:"requires-python"` // a PEP 440 specifier, "" where it declares none
 	Dependencies   []string `toml:"dependencies"`    // PEP 508 requirements
 }
 
-// MaxScript is the longest source that is looked through, in bytes.
+// MaxScript is the size of the longest source that is searched, in bytes.
 const MaxScript = 16 << 20
 
 // maxBlock is the longest block that is parsed.

@@ -21,10 +21,10 @@ import (
 
 var notBlank = regexp.MustCompile(`^[^ \t]+`)
 
-// maxShown bounds what of a file turns up in an error.
+// maxShown bounds the parts of a file that errors show, in characters.
 const maxShown = 80
 
-// show quotes a part of a file for an error, without what may be secret in it.
+// show quotes a part of a file for an error, without secrets of URLs.
 func show(text string) string {
 	text = index.Redact(text)
 	if utf8.RuneCountInString(text) > maxShown {
@@ -43,8 +43,8 @@ func plain(words string) string {
 	return words
 }
 
-// checkText is for all of a file: what readers of such files do not agree on is refused,
-// so that what was checked here is what an installer sees.
+// checkText refuses characters on which readers of such files do not agree, so that an installer sees what was checked
+// here.
 func checkText(text string) error {
 	if !utf8.ValidString(text) {
 		return errors.New("this is not UTF-8: save the file as UTF-8 text")
@@ -99,7 +99,7 @@ func checkPackageURL(text string) error {
 	return nil
 }
 
-// checkPlain refuses what could be changed on its way here without anyone's noticing.
+// checkPlain refuses a URL whose file could be changed in transit unnoticed.
 func (r requirement) checkPlain() error {
 	u, err := url.Parse(r.url)
 	if hash, _ := fragmentHash(r.url); err != nil || u.Scheme != "http" || hash != "" || len(r.hashes) > 0 {
