@@ -31,11 +31,7 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 		Name:    "python",
 		Summary: "runs Python programs, each with the interpreter and the packages it requires",
 		New: func(c Config, logger hclog.Logger) (driver.Instance[TaskConfig], error) {
-			d, err := newInstance(c, logger)
-			if err != nil {
-				return nil, err
-			}
-			return d, nil
+			return newInstance(c, logger)
 		},
 		Commands: []plugin.Command{constraintCommand()},
 	}

@@ -78,8 +78,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 			return nil, none, err
 		}
 		if i == 0 && len(fitting) > 1 {
-			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %s", full(python),
-				brief(err))
+			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %.300s", full(python), err)
 		}
 	}
 	return nil, none, try.err()
@@ -157,15 +156,6 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 
 // full is an interpreter with its name: "CPython 3.11.2".
 func full(python interpreter.Interpreter) string { return python.Name() + " " + python.Version }
-
-// brief is the beginning of an error.
-func brief(err error) string {
-	const most = 300
-	if text := []rune(err.Error()); len(text) > most {
-		return string(text[:most]) + "…"
-	}
-	return err.Error()
-}
 
 func packages(n int) string {
 	if n == 1 {

@@ -31,10 +31,8 @@ func validate(c *Config) error {
 	if c.UV != "" && !filepath.IsAbs(c.UV) {
 		return fmt.Errorf("uv %q is not absolute: write the program's path from /", c.UV)
 	}
-	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
-		if _, err := index.CheckURL(u); err != nil {
-			return fmt.Errorf("an index: %w", err)
-		}
+	if err := checkIndexes(append([]string{c.IndexURL}, c.ExtraIndexURLs...)); err != nil {
+		return err
 	}
 	for _, f := range c.FindLinks {
 		if !filepath.IsAbs(f) && !index.IsURL(f) {
@@ -77,18 +75,24 @@ func (t *TaskConfig) check(c *Config) error {
 	if t.IndexURL != "" {
 		urls = append(urls, t.IndexURL)
 	}
-	for _, u := range urls {
-		if _, err := index.CheckURL(u); err != nil {
-			return fmt.Errorf("an index: %w", err)
-		}
+	if err := checkIndexes(urls); err != nil {
+		return err
 	}
 	if t.Offline && len(urls) > 0 {
 		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline " +
 			"is set")
 	}
-	urls = append(urls, slices.DeleteFunc(slices.Clone(t.FindLinks), func(f string) bool { return !index.IsURL(f) })...)
-	if !c.JobIndexes && len(urls) > 0 {
+	if !c.JobIndexes && (len(urls) > 0 || slices.ContainsFunc(t.FindLinks, index.IsURL)) {
 		return index.ErrJobIndexes
+	}
+	return nil
+}
+
+func checkIndexes(urls []string) error {
+	for _, u := range urls {
+		if _, err := index.CheckURL(u); err != nil {
+			return fmt.Errorf("an index: %w", err)
+		}
 	}
 	return nil
 }

@@ -19,27 +19,32 @@ func (c Choice) empty() bool { return len(c.Extras) == 0 && len(c.Groups) == 0 }
 
 // of is the choice with normalised names, sorted, each once. A name that the file does not have is an error.
 func (c Choice) of(file string, extras, groups []string) (Choice, error) {
-	var chosen Choice
-	for _, kind := range []struct {
-		word      string
-		want, has []string
-		chosen    *[]string
-	}{{"extra", c.Extras, extras, &chosen.Extras}, {"dependency group", c.Groups, groups, &chosen.Groups}} {
-		var has []string
-		for _, name := range kind.has {
-			has = append(has, ProjectName(name))
-		}
-		for _, name := range kind.want {
-			if !slices.Contains(has, ProjectName(name)) {
-				there := "none"
-				if len(has) > 0 {
-					there = strings.Join(sorted(has), ", ")
-				}
-				return chosen, fmt.Errorf("%s has no %s %s: there is %s", file, kind.word, show(name), plain(there))
-			}
-			*kind.chosen = append(*kind.chosen, ProjectName(name))
-		}
-		*kind.chosen = sorted(*kind.chosen)
+	e, err := choose(file, "extra", c.Extras, extras)
+	if err != nil {
+		return c, err
 	}
-	return chosen, nil
+	g, err := choose(file, "dependency group", c.Groups, groups)
+	return Choice{e, g}, err
+}
+
+func choose(file, kind string, want, has []string) ([]string, error) {
+	want, has = normalised(want), normalised(has)
+	for _, name := range want {
+		if slices.Contains(has, name) {
+			continue
+		}
+		if len(has) == 0 {
+			has = []string{"none"}
+		}
+		return nil, fmt.Errorf("%s has no %s %s: there is %s", file, kind, show(name), plain(strings.Join(has, ", ")))
+	}
+	return want, nil
+}
+
+func normalised(names []string) []string {
+	var list []string
+	for _, name := range names {
+		list = append(list, ProjectName(name))
+	}
+	return sorted(list)
 }
