@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// maxGroups bounds how deep groups are in each other; Python itself shows ten.
+// maxGroups bounds the nesting of groups; Python itself shows ten levels.
 const maxGroups = 12
 
-// leaf is an exception that a group has in it.
+// leaf is an exception within a group that is not a group itself.
 type leaf struct {
-	text   string   // "" if there is none
+	text   string   // empty if none was found
 	frames []string // the innermost first
 }
 
-// firstLeaf is the first exception of a group whose first line is before these; of one that is a group itself, its
-// first. indent is that of the group's lines:
+// firstLeaf is the first exception within a group. If that is a group too, it is the first within that one. lines
+// follow the first line of the group, and indent is that of its lines:
 //
 //	| ExceptionGroup: several (2 sub-exceptions)
 //	+-+---------------- 1 ----------------
@@ -32,7 +32,7 @@ func firstLeaf(lines []string, indent string, depth int) (found leaf) {
 		return leaf{}
 	}
 	inner := indent + "  "
-	first, traced := true, false // whether a line may be an exception: it is the first, or ends a traceback
+	first, traced := true, false // a line may be an exception if it is the first, or ends a traceback
 	var frames []string
 	for i, line := range lines[begin+1:] {
 		text, own := strings.CutPrefix(line, inner+"|")
@@ -42,7 +42,7 @@ func firstLeaf(lines []string, indent string, depth int) (found leaf) {
 			if l := firstLeaf(lines[begin+1+i:], inner, depth+1); l.text != "" {
 				found = leaf{l.text, slices.Concat(l.frames, found.frames)}
 			}
-		case !own && strings.HasPrefix(line, inner+" "): // of a group in it
+		case !own && strings.HasPrefix(line, inner+" "): // of a group within this one
 		case !own:
 			return found
 		case header.MatchString(text):

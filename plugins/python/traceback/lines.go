@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// MaxTail is how much of an output's end is looked at, in bytes.
+// MaxTail is the size of an output's end that Last reads, in bytes.
 const MaxTail = 256 << 10
 
 const (
@@ -20,15 +20,15 @@ const (
 )
 
 var (
-	// colours, of Python 3.13 and later, and whatever else a terminal would understand
+	// colours of Python 3.13 and later, and other control sequences of terminals
 	escapes = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
-	// where packages are, those that were installed and Python's own
+	// the directories of installed packages, and of Python's own
 	packages = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages)/`)
 	library  = regexp.MustCompile(`(?:^|/)lib(?:64)?/(?:python|pypy)[0-9.]+/`)
 	cython   = regexp.MustCompile(`\.(?:pyx|pxd|pxi)$`)
 )
 
-// plainLines are the lines of an output, without those at its end that are empty.
+// plainLines are the lines of an output without control characters, and without empty lines at the end.
 func plainLines(tail []byte) []string {
 	text := escapes.ReplaceAllString(strings.ToValidUTF8(string(tail), "\ufffd"), "")
 	text = strings.Map(func(c rune) rune {
@@ -37,7 +37,7 @@ func plainLines(tail []byte) []string {
 			return c
 		case c == '\t':
 			return ' '
-		case unicode.IsControl(c) || unicode.Is(unicode.Cf, c): // and what turns the direction of text
+		case unicode.IsControl(c) || unicode.Is(unicode.Cf, c): // also those that reverse the direction of text
 			return -1
 		case c == '\u2028' || c == '\u2029':
 			return ' '
@@ -63,9 +63,9 @@ func cutTo(text string, most int) string {
 	return text
 }
 
-// innermost is the first of the frames that is the program's own, rather than of a package that was installed (Cython
-// names its files as they were when it was built), and such a one rather than Python's. Code without a file (python -c)
-// is the program's own where no file is, and otherwise the first frame is taken.
+// innermost is the first of the frames with the highest rank. The program's own files come first, then code without a
+// file (python -c), installed packages, Python's library, and what is frozen into the interpreter. Cython names its
+// files by their paths at the time of the build: they are taken for an installed package.
 func innermost(frames, dirs []string) (file string, line int) {
 	best := 0
 	for i, f := range frames {
@@ -90,8 +90,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown is the short name of a file: from the directory of packages or one of dirs on, the first that it is in, or else
-// its name alone.
+// shown is the short name of a file: relative to the directory of packages, or to the first of dirs that it is in, and
+// otherwise its base name.
 func shown(name string, dirs []string) string {
 	for _, where := range []*regexp.Regexp{packages, library} {
 		if at := where.FindAllStringIndex(name, -1); at != nil {
@@ -116,7 +116,7 @@ func below(name, rest string) string {
 	return rest
 }
 
-// baseName keeps the directory where the file is called as all others.
+// baseName is the last part of a path. It includes the directory for names that many packages have.
 func baseName(name string) string {
 	base := path.Base(name)
 	if base == "__init__.py" || base == "__main__.py" {

@@ -14,16 +14,17 @@ var (
 	misused   = regexp.MustCompile(`^[^\s:][^:]*: error: .`) // argparse
 	clickLine = regexp.MustCompile(`^Error: .`)
 	warning   = regexp.MustCompile(`^\S.*:\d+: [\w.]*Warning: `)
-	// lines that are shown although they have a level
+	// lines with a level that are not taken for log records
 	bareLevel = regexp.MustCompile(`^(?:ERROR|CRITICAL|FATAL): .`)
-	// how click and typer end when Nomad stops the task
+	// the last line of click and typer when Nomad stops the task
 	aborted = regexp.MustCompile(`^Aborted[!.]$`)
 )
 
-// misuse is what argparse or click say of a program's arguments: after how they are to be written, and at the end.
+// misuse is the complaint of argparse or click about a program's arguments. It is the end of the output, after a usage
+// line.
 func misuse(lines []string) (string, bool) {
 	at := len(lines) - 1
-	for at > 0 && strings.HasPrefix(lines[at], " ") { // of what click lists
+	for at > 0 && strings.HasPrefix(lines[at], " ") { // of a list by click
 		at--
 	}
 	text := lines[at]
@@ -41,9 +42,9 @@ func misuse(lines []string) (string, bool) {
 	return "", false
 }
 
-// parting is the last line of a program that ended with code 1, as by sys.exit("text") and click's errors. From stderr
-// alone it is unknown whether it is the reason, so that it is shown as what it is, and only where it is nothing else:
-// no log record, no warning, no progress, and nothing that may be of a traceback, such as one of a thread.
+// parting is the last line of a program that ended with code 1, as by sys.exit("text") and click's errors. It need not
+// be the reason, so that it is shown as the last line. Log records, warnings, progress, and lines that may belong to a
+// traceback, such as that of a thread, are not shown.
 func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	last := lines[len(lines)-1]
 	whole, ended := bytes.CutSuffix(tail, []byte("\n"))
@@ -58,7 +59,7 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		line := lines[i]
 		if i < len(lines)-1 && record.MatchString(line) {
-			break // what was before that is over
+			break // an earlier traceback did not end the program
 		}
 		bare := strings.TrimSpace(line)
 		if header.MatchString(bare) || boxTop.MatchString(bare) || frame.MatchString(line) || thread.MatchString(line) {
@@ -68,7 +69,7 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	if clickLine.MatchString(last) {
 		return last, true
 	}
-	const most = 200 // of one whose beginning is lost, its end is shown
+	const most = 200 // of a line whose beginning is cut off, the end is shown
 	if r := []rune(last); begin == 0 && cut && len(r) > most {
 		last = "…" + string(r[len(r)-most:])
 	}

@@ -14,25 +14,25 @@ var (
 	boxEdge    = regexp.MustCompile(`^(?:[╭╰]─+[╮╯]|\+-+\+)$`)
 	arrow      = regexp.MustCompile(`^(?:❱|\\u2771) `) // before the line of the source that failed
 	boxContent = regexp.MustCompile(`^[│|] (.*) [│|]$`)
-	boxFrame   = regexp.MustCompile(`^(.+):(\d+)(?: ?in ?(\S.*))?$`) // a blank where a line was broken is lost
+	boxFrame   = regexp.MustCompile(`^(.+):(\d+)(?: ?in ?(\S.*))?$`) // a line break may have replaced a blank
 )
 
-// box is what rich draws, while it is read: a traceback, the place of a syntax error that follows it, or (typer) an
-// error.
+// box is the state of a box of rich while it is read: a traceback, the place of a syntax error after it, or an error of
+// typer.
 type box struct {
 	title string
 	width int    // in characters
-	text  string // what may go on in the next line: a place, or the error
-	full  bool   // the text's last line had no blank at its end
+	text  string // that may continue in the next line: a place, or the error
+	full  bool   // the text's last line fills the box
 }
 
-// unboxed writes the tracebacks and errors of rich as Python and click do themselves. What rich draws for a log
-// record is indented.
+// unboxed rewrites the tracebacks and errors of rich in the format of Python and click. A traceback within a log record
+// is indented.
 func unboxed(lines []string) []string {
 	var out []string
 	var b *box
-	message := 0 // how wide the box was after which a message is, whose lines rich breaks
-	last := ""   // of the message's lines
+	message := 0 // the width of the box before a message, at which rich breaks the message's lines; 0 without one
+	last := ""   // the last line of the message
 	indent := ""
 	for _, line := range lines {
 		if bare := strings.TrimLeft(line, " "); boxTop.MatchString(bare) {
@@ -79,14 +79,14 @@ func unboxed(lines []string) []string {
 	return out
 }
 
-// goesOn reports whether a line was broken before the next, since no other word had fitted into it.
+// goesOn reports whether a line was broken before the next one: the next word would not have fitted into it.
 func goesOn(line, next string, width int) bool {
 	word, _, _ := strings.Cut(next, " ")
 	n := utf8.RuneCountInString(line)
 	return word != "" && n <= width && n+1+utf8.RuneCountInString(word) > width
 }
 
-// read takes a line of the content.
+// read reads a line of the content, and appends what it completes.
 func (b *box) read(out []string, text string) []string {
 	trimmed := strings.TrimRight(text, " ")
 	starts := trimmed != "" && trimmed[0] != ' ' && !arrow.MatchString(trimmed)
@@ -105,7 +105,7 @@ func (b *box) read(out []string, text string) []string {
 	return out
 }
 
-// put writes what was read, if it is complete.
+// put appends the text that was read, if it is a place or an error.
 func (b *box) put(out []string) []string {
 	text := b.text
 	b.text = ""

@@ -15,10 +15,10 @@ import (
 // Failure is why a program failed. Its texts are valid UTF-8, one line, and at most 300 characters.
 type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
-	File string // of the innermost frame that is the program's own: "app.py", "gunicorn/util.py"; "" if not known
+	File string // of the program's innermost frame: "app.py", "gunicorn/util.py"; empty if unknown
 	Line int
 
-	Parting bool // it is the last line alone, which need not be the reason
+	Parting bool // Text has the last line, which need not be the reason
 }
 
 // String is one line for people: "ModuleNotFoundError: No module named 'requests' (app.py:12)".
@@ -29,14 +29,14 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s (%s:%d)", f.Text, f.File, f.Line)
 }
 
-// A message, with its notes, may have any number of lines of any form, so that what may follow the first line of an
-// exception depends on what printed it. The interpreter prints an exception that was not caught: the traceback begins
-// with the program's first frame (<module>), no log record announces it, and the exit code is 1. Then all lines that
-// follow are the message, except log records. Other exceptions were caught and printed, often by a program that goes
-// on: then only indented lines are of the message. A program that ends may still write a little.
+// The message of an exception, with its notes, may have any number of lines of any form. Which lines belong to it
+// depends on what printed the exception. One that was not caught was printed by the interpreter: the traceback begins
+// with the program's first frame (<module>), no log record is before it, and the exit code is 1. Then all lines that
+// follow belong to the message, except log records. Other exceptions were caught and printed, often by a program that
+// continues: then only indented lines belong to the message. A program that ends may still write a few lines.
 const (
-	maxAfter = 10   // lines that are not the message's
-	maxLines = 5000 // with the message's
+	maxAfter = 10   // lines after the message
+	maxLines = 5000 // lines after the exception, with those of the message
 )
 
 var (
@@ -47,16 +47,16 @@ var (
 	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError)(?::|$)`)
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	grouped     = regexp.MustCompile(`^\s+[|+]`)
-	// the line before the header of an exception that did not end the program
+	// the line before a traceback that did not end the program
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|` +
 		`(?:occurred|happened) during processing of request) |` +
 		`--- Logging error ---$|` +
 		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
-		// asyncio's, of what was not awaited
+		// asyncio's, of tasks that were not awaited
 		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`)
 	outermost = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
 	word      = regexp.MustCompile(`[\p{L}\p{N}]`)
-	// a log record has a time or a level, or is JSON; the one before a traceback complains
+	// a log record has a time or a level, or is JSON; one with a traceback has a level of complaint
 	record = regexp.MustCompile(`^\W?\d{4}[-/.]\d\d[-/.]\d\d|^\W?\d\d:\d\d:\d\d|^\{".*\}$|\[\d\d/[A-Z][a-z]{2}/\d{4}|` +
 		`\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b`)
 	complaint = regexp.MustCompile(`\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\[(?:warning|error|critical)\b`)
@@ -67,9 +67,9 @@ var (
 		`(No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
 )
 
-// Last finds the failure that a program's standard error ends with; tail is its end, of which the last MaxTail bytes
-// are looked at, code the program's exit code, and dirs are where its files are. It is false where there is none, since
-// the program wrote none or something else after it.
+// Last finds the failure with which a program's standard error ends. tail is the end of the output, of which the last
+// MaxTail bytes are read; code is the program's exit code, and dirs are the directories of its files. It is false if
+// the program wrote none, or more after it.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	cut := len(tail) >= MaxTail
 	tail = tail[max(0, len(tail)-MaxTail):]
@@ -84,7 +84,7 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 		return Failure{}, false
 	}
 	last := lines[len(lines)-1]
-	if code == 1 && syntaxError.MatchString(last) { // of a file that can't be shown
+	if code == 1 && syntaxError.MatchString(last) { // of a file that Python can't decode
 		return Failure{Text: bounded(last)}, true
 	}
 	if m := started.FindStringSubmatch(last); m != nil {
@@ -99,30 +99,29 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	return Failure{}, false
 }
 
-// block is a traceback while it is read.
+// block is the state of a traceback while it is read.
 type block struct {
 	frames   []string
 	syntax   bool // it began without a header
 	harmless bool
-	logged   bool // a log record is before it
-	cut      bool // the first frames are not in the tail
+	logged   bool // it follows a log record
+	cut      bool // its first frames are not in the tail
 }
 
-// uncaught reports whether the interpreter printed it.
+// uncaught reports whether the interpreter printed the traceback.
 func (b *block) uncaught(code int) bool {
 	return code == 1 && !b.logged && !b.cut && len(b.frames) > 0 && outermost.MatchString(b.frames[0])
 }
 
-// lastException is the last traceback, if the output ends with it. Where the output is
-// cut, it may begin within one.
+// lastException is the last traceback, if the output ends with it. If the output is cut, it may begin within one.
 func lastException(lines []string, code int, cut bool, dirs []string) (f Failure, ok bool) {
 	var b, previous *block
 	var before string // the last line that is neither empty nor indented
 	var uncaught bool // f is an exception that was not caught
-	var empty bool    // so far, its message is
+	var empty bool    // the message of f is, so far
 	after, foreign := 0, 0
 	found := func(i int, line string) {
-		// One within a message, or of while the interpreter ends, did not end the program.
+		// A traceback within a message, or from the interpreter's shutdown, did not end the program.
 		if is := b.uncaught(code); !b.harmless && (is || !uncaught || b.logged) {
 			f, ok, uncaught = b.failure(line, lines[i+1:], dirs), true, is
 			empty, after, foreign = strings.HasSuffix(line, ":"), 0, 0
@@ -147,7 +146,7 @@ func lastException(lines []string, code int, cut bool, dirs []string) (f Failure
 			}
 		case b == nil && syntaxFrame.MatchString(line):
 			b = &block{frames: []string{line}, syntax: true}
-		case b == nil && cut && frame.MatchString(line): // the header is not in the tail any more
+		case b == nil && cut && frame.MatchString(line): // the header is cut off
 			b = &block{frames: []string{line}, cut: true}
 		case line == "":
 		case b == nil:
@@ -161,7 +160,7 @@ func lastException(lines []string, code int, cut bool, dirs []string) (f Failure
 				b.frames = append(b.frames, strings.TrimPrefix(line, "  |"))
 			}
 		case !b.endsWith(line):
-			if b.syntax || len(b.frames) == 0 || !record.MatchString(line) { // which another thread writes in between
+			if b.syntax || len(b.frames) == 0 || !record.MatchString(line) { // a record may come from another thread
 				b = nil
 				follows(line)
 			}
@@ -181,7 +180,7 @@ func (b *block) endsWith(line string) bool {
 	return exception.MatchString(line) && !level.MatchString(line) && (!b.syntax || syntaxError.MatchString(line))
 }
 
-// failure is of the exception that a line has; rest are the lines after it, which of a group have its exceptions.
+// failure is the exception in a line. rest are the lines after it, which for a group have its exceptions.
 func (b *block) failure(line string, rest, dirs []string) Failure {
 	f := Failure{Text: bounded(strings.TrimSuffix(strings.TrimSpace(line), ":"))}
 	slices.Reverse(b.frames)
@@ -201,7 +200,7 @@ var (
 		`Extension modules: .*|Python runtime state: .*|)$`)
 )
 
-// fatal reads what faulthandler and a dying interpreter write, the innermost frame first.
+// fatal reads the report of faulthandler or of a crashing interpreter, which has the innermost frame first.
 func fatal(lines, dirs []string) (f Failure, ok bool) {
 	current := false
 	var frames []string
