@@ -170,7 +170,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		file := filepath.Join(h.dir, "go")
-		m := mark()
+		m := testsupport.Mark()
 		st := h.orphaned(h.shell("setsid -f sleep " + m + "; " + waits(file, "exit 0")))
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.waitDead(st)
