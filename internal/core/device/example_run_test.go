@@ -70,7 +70,9 @@ func TestExample_IsWholePlugin(t *testing.T) {
 func TestExample_Conforms(t *testing.T) {
 	config, unplug, plug := host(t)
 	conformance.Device{
-		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin { return device.New(ctx, log, hastySerial) },
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
+			return device.New(ctx, log, hastySerial)
+		},
 		Config: config, Unplug: unplug, Plug: plug,
 	}.Test(t)
 }

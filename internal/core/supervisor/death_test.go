@@ -215,7 +215,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 			continue
 		}
 		reapOrphans()
-		if n := len(sleepers(m)); n != 1 {
+		if n := len(testsupport.Sleepers(m)); n != 1 {
 			// the launch may have been answered, and its process be lost with the supervisor
 			e := h.wait(c, st.ID)
 			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
