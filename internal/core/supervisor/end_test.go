@@ -235,7 +235,7 @@ func TestOrphans_AreWaitedFor(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	freeze("THAWED")
 	h.ends(c, st.ID, task.Exit{Code: 4})
-	test.SliceEmpty(t, sleepers(m), test.Sprint("left behind"))
+	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
 	h.destroy(c, st.ID)
 	h.mu.Lock()
 	defer h.mu.Unlock()

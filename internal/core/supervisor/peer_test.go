@@ -24,24 +24,6 @@ import (
 
 const strangerUID = 65534
 
-// asStranger runs a function on a thread of another user, and ends the thread.
-func asStranger(t *testing.T, f func() error) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the calls are made for this thread alone
-
-		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			if _, _, errno := unix.RawSyscall(call, strangerUID, strangerUID, strangerUID); errno != 0 {
-				done <- errno
-				return
-			}
-		}
-		done <- f()
-	}()
-	must.NoError(t, <-done)
-}
-
 // stranger listens in the place of the supervisor and records what it receives.
 type stranger struct {
 	listener *net.UnixListener
@@ -51,7 +33,7 @@ type stranger struct {
 func listenAsStranger(t *testing.T, path string) *stranger {
 	t.Helper()
 	s := &stranger{received: make(chan []byte, 1000)}
-	asStranger(t, func() (err error) {
+	testsupport.AsUser(t, strangerUID, func() (err error) {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
