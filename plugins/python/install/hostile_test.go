@@ -32,7 +32,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 		modes map[string]uint32
 		made  bool // the tools may make an environment without the offending part
 	}{
-		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}, made: true},
+		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}},
 		{name: "an absolute path", files: map[string]string{outside: "x"}, made: true},
 		{name: "data over the settings", files: map[string]string{"evil-1.0.data/data/pyvenv.cfg": "home = /tmp\n"}},
 		{name: "data over the interpreter", files: map[string]string{"evil-1.0.data/data/bin/python": "#!/bin/sh\n"}},
@@ -55,11 +55,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 			name:  "an entry point over the interpreter",
 			files: map[string]string{"evil-1.0.dist-info/entry_points.txt": "[console_scripts]\npython = evil:main\n"},
 		},
-		{
-			name:  "headers upwards",
-			files: map[string]string{"evil-1.0.data/headers/../../../../../../outside.h": "x"},
-			made:  true,
-		},
+		{name: "headers upwards", files: map[string]string{"evil-1.0.data/headers/../../../../../../outside.h": "x"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

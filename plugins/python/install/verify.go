@@ -5,10 +5,14 @@ package install
 
 import (
 	"bytes"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
+	"strings"
 )
 
 // parts are the files of an environment without packages, which no package may change: its settings, the links to its
@@ -58,8 +62,8 @@ func (b *build) inside(f func(*os.Root) error) error {
 	return err
 }
 
-// verify refuses packages that changed the environment itself. What else they may contain is checked when the
-// environment is sealed, and outside of it they could not write.
+// verify refuses packages that changed the environment itself, or that list files outside of it. (What is in it,
+// sealing looks at.)
 func (b *build) verify(before parts) error {
 	return b.inside(func(root *os.Root) error {
 		for name, content := range before {
@@ -67,6 +71,40 @@ func (b *build) verify(before parts) error {
 				return b.refused(Malicious, "a package changed or removed %q of the environment itself", name)
 			}
 		}
-		return nil
+		records, err := fs.Glob(root.FS(), "lib/*/site-packages/*.dist-info/RECORD")
+		for _, record := range records {
+			if err = b.verifyRecord(root, record); err != nil {
+				break
+			}
+		}
+		return err
 	})
+}
+
+// maxRecord is more than a package with a million files has.
+const maxRecord = 256 << 20
+
+// verifyRecord refuses a package whose list of files has one outside of the environment (RECORD, of the recording
+// installed projects specification): a tool may have left it out silently.
+func (b *build) verifyRecord(root *os.Root, record string) error {
+	f, err := root.Open(record)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := csv.NewReader(io.LimitReader(f, maxRecord))
+	r.FieldsPerRecord, r.ReuseRecord, r.LazyQuotes = -1, true, true
+	for {
+		row, err := r.Read()
+		if err != nil {
+			return nil // of the end, or of what is no list
+		}
+		file := path.Join(b.Dir, path.Dir(path.Dir(record)), row[0])
+		if path.IsAbs(row[0]) {
+			file = path.Clean(row[0])
+		}
+		if !strings.HasPrefix(file, b.Dir+"/") {
+			return b.refused(Malicious, "%q lists a file outside of the environment, %q", path.Base(path.Dir(record)), row[0])
+		}
+	}
 }
