@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// onceTask leaves a line in a file when it begins, and ends with code 7 when told to.
+// onceTask leaves a line in a file when it begins, and ends with code 7 after end.
 type onceTask struct {
 	a      *agent
 	lines  string
@@ -287,7 +287,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			}
 			must.NoError(t, await(t, "DestroyTask", over))
 			must.NoError(t, await(t, "RecoverTask", recovered))
-			if under == "before DestroyTask" { // that was its own wish
+			if under == "before DestroyTask" { // by the agent that recovered it
 				_, err := a.driver.WaitTask(t.Context(), cfg.ID)
 				test.ErrorIs(t, err, drivers.ErrTaskNotFound)
 				return

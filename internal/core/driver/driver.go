@@ -32,7 +32,7 @@ type Driver struct {
 	name     string
 	logger   hclog.Logger
 	eventer  *eventer.Eventer
-	calm     *time.Timer // fires when the last start is a while ago
+	calm     *time.Timer // returns memory some time after the last start
 	local    *local
 	sampling worker                   // takes all samples of statistics
 	instance atomic.Pointer[instance] // of the last configuration
@@ -77,7 +77,7 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
 		eventer: eventer.NewEventer(ctx, logger), sampling: newWorker(ctx),
-		// a burst of starts leaves many times the garbage of what is kept of it
+		// a burst of starts leaves much more garbage than memory in use
 		calm:    time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:   map[string]context.Context{},
 		handles: map[string]*handle{},
@@ -164,13 +164,13 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	h.busy.Lock()
 	defer h.busy.Unlock()
 	if !d.keep(h) {
-		return nil // another call was quicker
+		return nil // another call recovers it
 	}
 	engine := d.instance.Load().engine
 	t, err := engine.Recover(d.ctx, id, saved, d.eventsOf(h))
 	if err == nil {
 		d.run(h, engine, t)
-		err = h.claim() // as late as can be: an agent that gets an error here starts the task again
+		err = h.claim() // last: an agent that gets an error here starts the task again
 	}
 	if err != nil {
 		d.forget(id)
@@ -279,15 +279,15 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 }
 
 // StopTask is part of drivers.DriverPlugin: it signals, waits for the timeout,
-// kills what is left, and returns when nothing is. A task that is not known is
-// stopped, since any error makes Nomad ask again for minutes.
+// kills what is left, and returns when nothing is left. An unknown task is no error,
+// since any error makes Nomad ask again for minutes.
 func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error {
 	h, err := d.handle(id)
 	if err != nil {
 		return nil
 	}
 	if err := h.claim(); err != nil {
-		d.logger.Warn("stopping all the same", "task", id, "error", err)
+		d.logger.Warn("stopping the task nevertheless", "task", id, "error", err)
 	}
 	defer h.stopping()()
 	if t, ok := h.task.(Stopper); ok {

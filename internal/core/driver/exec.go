@@ -109,7 +109,7 @@ func receive(stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan dri
 		}
 		if in := m.Stdin; in != nil {
 			if len(in.Data) > 0 {
-				_, _ = input.Write(in.Data) // a command that reads no more has output that is wanted
+				_, _ = input.Write(in.Data) // an error is no reason to end: the command may still write output
 			}
 			if in.Close {
 				input.Close()

@@ -40,7 +40,7 @@ func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
 	}
 }
 
-// slowUser is one whose line is slow at first.
+// slowUser is a client whose connection is slow at first.
 type slowUser struct {
 	wait time.Duration
 	got  atomic.Int64
@@ -73,7 +73,7 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	}
 }
 
-// goneUser is one who has hung up: there is nobody to send to. (What would tell of it, Nomad does not pass on.)
+// goneUser is a client that has disconnected. Only sending reports this: Nomad does not pass on the end of Recv.
 type goneUser struct{ hungUp chan struct{} }
 
 func (u goneUser) Send(*drivers.ExecTaskStreamingResponseMsg) error {

@@ -76,14 +76,14 @@ func (h *handle) save(cfg *drivers.TaskConfig) (*drivers.TaskHandle, error) {
 	return th, th.SetDriverState(&savedHandle{StartedAt: h.startedAt, Task: saved})
 }
 
-// claim has the engine know that an agent knows of the task.
+// claim records that an agent knows of the task.
 func (h *handle) claim() error {
 	c, ok := h.task.(Claimer)
 	if !ok {
 		return nil
 	}
 	if err := c.Claim(); err != nil {
-		return fmt.Errorf("failed to note that the agent knows of the task: %w", err)
+		return fmt.Errorf("failed to record that the agent knows of the task: %w", err)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (h *handle) delivered(by time.Time) {
 	h.deliveredBy = by
 }
 
-// stopping notes that Nomad ends the task. over is for when it has done so.
+// stopping records that Nomad ends the task. The caller calls over when that is done.
 func (h *handle) stopping() (over func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,7 +130,7 @@ func (h *handle) stopOver() <-chan struct{} {
 	return h.stopped
 }
 
-// exitWithMessage is how the task ended, with what was reported while Nomad stopped it.
+// exitWithMessage returns how the task ended, with what was reported while Nomad stopped it.
 func (h *handle) exitWithMessage() *drivers.ExitResult {
 	r := exitResult(h.task.Exit())
 	h.mu.Lock()

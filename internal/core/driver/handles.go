@@ -19,7 +19,8 @@ func (d *Driver) handle(id string) (*handle, error) {
 	return nil, drivers.ErrTaskNotFound
 }
 
-// keep makes a task known that is being recovered, unless one of that id is.
+// keep registers a task that is being recovered, and reports whether none of this id was
+// registered.
 func (d *Driver) keep(h *handle) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,8 +31,8 @@ func (d *Driver) keep(h *handle) bool {
 	return true
 }
 
-// run makes a task known that runs in the engine. Earlier runs of the same
-// allocation's task are forgotten: they are over, or this is one of them.
+// run registers a task that runs in the engine. Earlier runs of the same allocation's
+// task are forgotten: they are over, or this is one of them.
 func (d *Driver) run(h *handle, e Engine, t Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,8 +52,8 @@ func (d *Driver) forget(id string) {
 	delete(d.handles, id)
 }
 
-// settled returns a task that is known, once it is clear whether it remains so: the
-// agent that had it destroyed may be gone, and another one asks for it meanwhile.
+// settled returns a registered task. It waits for a DestroyTask that is under way: the
+// agent that called it may be gone, and another agent recovers the task meanwhile.
 func (d *Driver) settled(id string) *handle {
 	d.mu.Lock()
 	h := d.handles[id]
@@ -66,12 +67,12 @@ func (d *Driver) settled(id string) *handle {
 	return h
 }
 
-// maxDestroyed is more than ends while an agent starts again.
+// maxDestroyed is more than the number of tasks that end while an agent restarts.
 const maxDestroyed = 1000
 
-// retire forgets a task that was destroyed, but for its exit: an agent that was killed
-// before it noted the end asks for the task once more, and the engine does not know
-// it any longer.
+// retire forgets a task that was destroyed, except for its exit: an agent that was killed
+// before it recorded the end recovers the task once more, and the engine does not know
+// it any more.
 func (d *Driver) retire(h *handle) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +86,7 @@ func (d *Driver) retire(h *handle) {
 	d.destroyed = append(d.destroyed, h)
 }
 
-// restore makes a task known again that was destroyed.
+// restore registers a destroyed task again.
 func (d *Driver) restore(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

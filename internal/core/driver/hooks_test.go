@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// before is a driver of which f is asked before each start.
+// before is a driver that calls f before each start.
 func before(f func(context.Context, testRequest) error) testInstance {
 	w := testInstance{}
 	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
@@ -221,7 +221,7 @@ func TestDefaultUser_IsIgnoredWithoutRoot(t *testing.T) {
 	test.Eq(t, fmt.Sprintln(os.Geteuid()), out)
 }
 
-// listener keeps the events that a driver tells.
+// listener collects the events of a driver.
 type listener struct {
 	mu       sync.Mutex
 	messages []string
@@ -261,7 +261,7 @@ func (l *listener) count() int {
 	return len(l.messages)
 }
 
-// told is a driver that says a sentence of each end and keeps it.
+// told is a driver that reports a sentence for each exit, and sends the exit to calls.
 func told(calls chan Ended) testInstance {
 	w := testInstance{}
 	w.ended = func(e Ended) string {
@@ -414,7 +414,7 @@ func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
 	test.Eq(t, 2, r.ExitCode, test.Sprintf("got %+v", r))
 	select {
 	case r := <-waits:
-		t.Errorf("told before the driver had its word: %+v", r)
+		t.Errorf("the exit came before the driver had explained it: %+v", r)
 	default:
 	}
 	close(answer)

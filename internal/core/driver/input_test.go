@@ -170,7 +170,7 @@ func TestUser_HasItsEnvironment(t *testing.T) {
 	}))
 	test.Eq(t, "/what/the/job/says\n", out, test.Sprint("HOME of the job"))
 	out, _ = a.result(a.shell("echo $HOME $USER $LOGNAME", "", func(cfg *drivers.TaskConfig) {
-		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // an agent of which its service manager told nothing
+		for _, name := range []string{"HOME", "USER", "LOGNAME"} { // an agent whose service manager sets none of them
 			delete(cfg.Env, name)
 		}
 	}))

@@ -15,8 +15,9 @@ import (
 // with a pointer for each (fs/exec.c).
 const maxCommand = 6 << 20
 
-// checkCommand refuses what no program can be started with, and keeps a flood from the
-// supervisor. The launcher reports whatever else is wrong, or too long for the kernel.
+// checkCommand refuses a command that no program can be started with, and protects the
+// supervisor from very large ones. The launcher reports any other mistake, and what is
+// too long for the kernel.
 func checkCommand(cmd *task.Command) error {
 	if cmd.Path == "" {
 		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")

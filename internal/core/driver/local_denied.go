@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// denied is what the operator denies to tasks.
+// denied holds the users, groups and variables that the operator denies to tasks.
 type denied struct {
 	uids, gids []idRange
 	env        []string // globs

@@ -63,11 +63,11 @@ func (t *localTask) Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exi
 }
 
 // waitForOutput waits until everything that a command wrote is read, now that it has
-// ended. What it left running in the background may hold the pipes indefinitely: then
-// empty ones are the end. (Full ones may be read late, by a user whose line is slow,
-// or on a busy machine.)
+// ended. A process that it left in the background may hold the pipes indefinitely: then
+// the output has ended when they are empty. (Full ones may be read late, if the client's
+// connection or the machine is slow.)
 func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
-	for range 600 { // a minute, if what runs in the background writes all the time
+	for range 600 { // a minute, if a process in the background writes all the time
 		select {
 		case <-read:
 			return

@@ -43,7 +43,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	must.False(t, r.OOMKilled, must.Sprintf("after an earlier run's kill: got %+v", r))
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("after an earlier run's kill: got %+v", r))
 	a.destroy(again.ID)
-	// what is told comes in order
+	// events come in order
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)
@@ -72,7 +72,7 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 	}
 }
 
-// An exit may be told before the answer to the launch, and so before the kills of earlier runs are known.
+// An exit may come before the answer to the launch, and so before the kills of earlier runs are known.
 func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})

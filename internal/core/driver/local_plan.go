@@ -46,7 +46,7 @@ func (d *detected) now() cgroup.Support {
 }
 
 // plan decides how a task is to run, and returns events for its author. It has no effect.
-// Whatever is wrong with the task's configuration is found here or by the launcher.
+// Any mistake in the task's configuration is found here or by the launcher.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()
@@ -90,7 +90,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	return notes, err
 }
 
-// allowedCommand is what does not depend on the driver, for a user that is not denied.
+// allowedCommand is baseCommand for a user that the operator does not deny.
 func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, err error) {
 	name := s.Task.User
 	if name == "" && os.Geteuid() == 0 { // only root can choose
@@ -152,7 +152,7 @@ func whyNoCgroup(s cgroup.Support) string {
 	return "Nomad names no cgroup for the task"
 }
 
-// baseCommand is what does not depend on the driver.
+// baseCommand is the part of the command that does not depend on the driver.
 func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny denied) (task.Command, error) {
 	dir := cfg.TaskDir()
 	cmd := task.Command{
@@ -199,7 +199,7 @@ var self = sync.OnceValue(func() *account {
 })
 
 // environment is the task's as Nomad made it. Without file system isolation it contains
-// the agent's own, of which the variables about the user are corrected.
+// the agent's own variables. Those about the user are corrected.
 func environment(env map[string]string, who *account) []string {
 	env = maps.Clone(env)
 	if env == nil {

@@ -57,9 +57,9 @@ func recoverable(err error) error {
 
 func runOf(alloc, name string) string { return alloc + "/" + name }
 
-// onlyStart returns when no other start of a run is under way, unless ctx ends, which is
-// also an error if it has ended before: of two calls for the same run, the one whose
-// agent lives is the later one, and launches later.
+// onlyStart returns when no other start of a run is under way. It is an error if ctx ends
+// before that, or has ended: of two calls for the same run, the one whose agent lives is
+// the later one, and must launch later.
 func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
 	for {
 		l.mu.Lock()
@@ -87,8 +87,8 @@ func (l *local) onlyStart(ctx context.Context, run string) (over func(), err err
 	}
 }
 
-// releaseEarlier drops the runs before one that was started: it is one of them under
-// another id, or the supervisor has removed them.
+// releaseEarlier drops the runs before one that was started: the supervisor has removed
+// them, or the one that was started is one of them under another id.
 func (l *local) releaseEarlier(id, run string) {
 	var earlier []*localTask
 	l.mu.Lock()

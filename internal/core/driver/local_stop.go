@@ -49,7 +49,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	}
 	e := t.Exit()
 	switch {
-	case late && e != nil && e.Signal == int(unix.SIGKILL): // it has not ended by itself after all
+	case late && e != nil && e.Signal == int(unix.SIGKILL): // it did not end by itself in the last moment
 		t.event("kill_timeout of %v passed: the task was killed", timeout)
 	case left:
 		t.event("kill_timeout of %v passed: the processes that were left of the task were killed", timeout)
@@ -57,8 +57,8 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	return nil
 }
 
-// waitForTree gives processes that were signalled besides the main one the rest
-// of the time to end in good order, and returns whether any is left then.
+// waitForTree waits until the deadline for the processes that were signalled besides the
+// main one to end, and returns whether any is left then.
 func (t *localTask) waitForTree(deadline time.Time) (left bool) {
 	if t.killMode == task.KillProcess || t.killMode == "" {
 		return false

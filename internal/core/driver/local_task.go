@@ -50,7 +50,7 @@ var (
 type savedTask struct {
 	StoreDir string        `json:"store_dir"`
 	KillMode task.KillMode `json:"kill_mode"`
-	State    *task.State   `json:"state"` // should the one on disk be lost
+	State    *task.State   `json:"state"` // used if the one on disk is lost
 }
 
 // maxSaved keeps handles, which also have Nomad's copy of the task's configuration,
@@ -121,8 +121,8 @@ func (t *localTask) exited(e *task.Exit) {
 	t.End(e)
 }
 
-// reportOOM reports that processes were killed while the task itself goes on, or
-// ended well all the same.
+// reportOOM reports that processes were killed, but the task itself goes on or has
+// ended with success.
 func (t *localTask) reportOOM(kills uint64) {
 	t.mu.Lock()
 	more := kills > max(t.oomKills, t.state.OOMKills)

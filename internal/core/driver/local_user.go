@@ -218,8 +218,8 @@ func parseDecimal(s string) (uint32, error) {
 	return uint32(v), err
 }
 
-// checkNumber refuses what is written like a number and is no id. getent(1) would
-// read it with strtoul(3), to which "4294967296", "+0" and " 0" are root's.
+// checkNumber refuses text that is written like a number and is not an id. getent(1)
+// would read it with strtoul(3), which makes root's id of "4294967296", "+0" and " 0".
 func checkNumber(kind, s string) error {
 	digits := strings.TrimLeft(strings.TrimSpace(s), "+-")
 	_, err := strconv.ParseUint(digits, 0, 64) // also 0x0

@@ -66,24 +66,24 @@ type Fingerprinter interface {
 // StatsReporter is an Instance with statistics of its own.
 type StatsReporter interface {
 	// ReportStats is called for each sample of a running task, with what the kernel
-	// counts. It changes and adds what the driver knows better; a value is shown if
-	// the field Measured beside it has its name. After an error the sample is shown as
-	// it is, and the error is logged.
+	// counts. It changes and adds values. A value is shown if the field Measured beside
+	// it has its name. After an error the sample is shown as it is, and the error is
+	// logged.
 	ReportStats(ctx context.Context, r Run, u *drivers.TaskResourceUsage) error
 }
 
 // ExitReporter is an Instance that explains exits.
 type ExitReporter interface {
 	// ReportExit looks at a task that has ended, also at one that an earlier plugin
-	// process started, and returns what its author should read among the task's
-	// events, or an empty string. While Nomad stops the task it is part of the exit
+	// process started, and returns a sentence for the task's events, or an empty
+	// string. While Nomad stops the task it is part of the exit
 	// message. The exit is delivered when it has returned, or after 10 s.
 	ReportExit(e Ended) string
 }
 
-// Capable is an Instance that can do less, or more, than the core by itself.
+// Capable is an Instance that changes the capabilities of the driver.
 type Capable interface {
-	// Capabilities changes what the driver tells Nomad of itself. Without Exec the
+	// Capabilities changes what the driver reports to Nomad. Without Exec the
 	// core refuses commands in tasks.
 	Capabilities(c *drivers.Capabilities)
 }
@@ -111,7 +111,7 @@ func (r Request[T]) Run(program string, args ...string) *task.Command {
 	return &cmd
 }
 
-// User is who the task will run as, nil for the agent's own user.
+// User is the user that the task will run as, nil for the agent's own.
 func (r Request[T]) User() *task.User { return r.base.User }
 
 // StateDir is a directory that exists from the creation of the task's process until

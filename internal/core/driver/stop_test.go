@@ -28,8 +28,8 @@ func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 		testsupport.Eventually(t, "both are ready", func() bool { return strings.Contains(a.output(cfg), "r\n") })
 		must.NoError(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))
 		if _, err := os.Stat(file); err != nil {
-			must.Eq(t, "", a.share, must.Sprintf("%s: it was killed amid its end: %v", mode, err))
-			test.Eq(t, "all", mode, test.Sprintf("%s: it was killed amid its end: %v", mode, err))
+			must.Eq(t, "", a.share, must.Sprintf("%s: it was killed while it ended: %v", mode, err))
+			test.Eq(t, "all", mode, test.Sprintf("%s: it was killed while it ended: %v", mode, err))
 		}
 		r := a.wait(cfg.ID)
 		test.Eq(t, 6, r.ExitCode, test.Sprintf("%s: got %+v", mode, r))

@@ -51,7 +51,7 @@ type Described interface {
 	Example(indent string) string
 }
 
-// Schema is what a configuration of type T may say.
+// Schema describes the options of a configuration of type T.
 type Schema[T any] struct {
 	options []*option
 }

@@ -125,8 +125,8 @@ type Exit struct {
 	Code   int `json:"code"`
 	Signal int `json:"signal,omitempty"`
 
-	// OOMKilled: the kernel killed a process of the task for want of memory, and
-	// the task failed.
+	// OOMKilled: the kernel killed a process of the task because memory ran out,
+	// and the task failed.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 
 	// OOMKills counts the processes of the task's cgroup that were killed so, since

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record is a file of one page that is made with a task's launcher, all of it
-// written, so that what it is told later needs no space on the disk: that the
-// program is executed, and how it ended.
+// A record is a file of one page that is made with a task's launcher. All of it is
+// written then, so that later records need no more space on the disk: that the program
+// is executed, and how it ended.
 //
 //	0      RecordMark, from just before execve(2) on
 //	8      length of the exit's JSON, 4 bytes, 0 where there is none

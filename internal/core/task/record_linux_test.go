@@ -49,7 +49,7 @@ func TestRecord_TellsALauncherFromAProgram(t *testing.T) {
 	want("launcher that ended", ProgressNever)
 }
 
-// The one file holds both, and a task that has ended was executed all the same.
+// The one file holds both: a task that has ended was executed.
 func TestRecord_NeedsNoMoreSpaceForTheExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	unix.Close(newRecord(t, s, "a/b/c"))
