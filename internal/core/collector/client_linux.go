@@ -65,8 +65,7 @@ type Client struct {
 
 	mu    sync.Mutex
 	specs map[string]Spec // the tasks whose output is collected
-	had   []string        // the tasks that the collector had when it was connected
-	fresh bool            // it was started for this connection
+	had   []string        // the tasks that the collector had when this client connected to it
 	hangs map[string]bool // the tasks at which the collector reports hanging
 	over  bool
 }
@@ -107,20 +106,19 @@ func (c *Client) Keep(spec Spec) {
 }
 
 // Resume makes sure that the output of a task that was started earlier is collected.
-// It reports whether it was all the time, so that nothing can be missing.
+// It reports whether it always was, so that nothing can be missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
 	c.Keep(spec)
 	if _, err := c.wire.Connect(ctx); err != nil {
 		return false, err
 	}
 	c.mu.Lock()
-	had, fresh := slices.Contains(c.had, spec.ID), c.fresh
+	always = slices.Contains(c.had, spec.ID)
 	c.mu.Unlock()
-	if had {
-		return true, nil
+	if !always {
+		_, err = c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
 	}
-	r, err := c.repeat(ctx, &request{Op: opTake, ID: spec.ID, Spec: &spec})
-	return err == nil && r.Body.Had && !fresh, err
+	return always, err
 }
 
 // Drain returns when all that a task wrote is in the files; false if that takes
@@ -315,7 +313,7 @@ func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	unix.Close(p.pidfd)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.had, c.fresh = r.Tasks, false
+	c.had = r.Tasks
 	for _, id := range r.Hangs {
 		c.hangs[id] = true
 	}
@@ -356,7 +354,7 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.had, c.fresh = nil, true
+	c.had = nil
 	return conn, nil
 }
 

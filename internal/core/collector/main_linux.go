@@ -249,12 +249,12 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 		s.mu.Lock()
 		known = s.outputs[o.spec.ID]
 	}
-	if r.Had = known != nil; !r.Had {
+	if known == nil {
 		s.outputs[o.spec.ID] = o
 	}
 	s.mu.Unlock()
 	switch {
-	case !r.Had:
+	case known == nil:
 		o.mayHang("", s, func() { _ = o.open(files, req.New) })
 	case req.New: // asked again, over another connection
 		o = known

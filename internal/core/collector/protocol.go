@@ -56,7 +56,7 @@ type op string
 
 const (
 	opHello  op = "hello"  // -> Build, Tasks, Hangs
-	opTake   op = "take"   // Spec -> Had; with New, From; with CollectorNomad, too, the task's ends of the FIFOs
+	opTake   op = "take"   // Spec; with New -> From, and for CollectorNomad the task's ends of the FIFOs
 	opGo     op = "go"     // begin to move: every other collector has stopped
 	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
 	opClose  op = "close"  // ID: drain, and close; what hangs goes on in the background
@@ -68,7 +68,6 @@ type reply struct {
 	Error string        `json:"error,omitempty"`
 	Build string        `json:"build,omitempty"`
 	Tasks []string      `json:"tasks,omitempty"` // ids
-	Had   bool          `json:"had,omitempty"`   // the task was known already
 	From  task.LogPlace `json:"from,omitzero"`   // where a new task's stderr begins
 	Waits bool          `json:"waits,omitempty"` // a file system does not answer, or has no space
 	Event *Event        `json:"event,omitempty"`
