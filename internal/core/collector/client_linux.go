@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -477,14 +476,12 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	if err != nil {
 		return nil, id, err
 	}
-	mine, its := os.NewFile(uintptr(pair[0]), "collector"), os.NewFile(uintptr(pair[1]), "supervisor")
+	its := os.NewFile(uintptr(pair[1]), "supervisor")
 	defer its.Close()
-	nc, err := net.FileConn(mine)
-	mine.Close()
+	t, err := wire.FromFD(pair[0])
 	if err != nil {
 		return nil, id, err
 	}
-	t := wire.New(nc.(*net.UnixConn))
 	defer func() {
 		if err != nil {
 			t.Close()

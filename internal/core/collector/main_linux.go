@@ -62,7 +62,8 @@ func Main() {
 	debug.SetMaxThreads(1 << 20) // one for each task whose files hang
 	s := &server{store: task.Store{Dir: os.Args[2]}, build: os.Getenv(buildVar), outputs: map[string]*output{},
 		alone: time.Now(), wake: make(chan struct{}, 1)}
-	conn, err := firstTransport()
+	syscall.CloseOnExec(socketFD)
+	conn, err := wire.FromFD(socketFD)
 	if err == nil {
 		s.loop, err = newLoop(s)
 	}
@@ -79,21 +80,6 @@ func Main() {
 		_ = os.Remove(identityFile(s.store))
 	}
 	os.Exit(0)
-}
-
-func firstTransport() (*wire.Transport, error) {
-	syscall.CloseOnExec(socketFD)
-	f := os.NewFile(socketFD, "supervisor")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, errors.New("this role is for the supervisor, which starts it by itself")
-	}
-	return wire.New(u), nil
 }
 
 // run returns when the collector is not needed any more.

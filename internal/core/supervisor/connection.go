@@ -116,7 +116,7 @@ func (c *Client) received(r reply) {
 }
 
 // lost ends the sessions, which died with the connection.
-func (c *Client) lost(*connection) {
+func (c *Client) lost() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, ended := range c.sessions {

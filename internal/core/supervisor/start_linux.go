@@ -265,10 +265,12 @@ func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	err = s.execute(p, req, files)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.starting = false; err != nil {
+	p.starting = false
+	if err != nil || !s.clients[c] || t.exit != nil {
+		p.killSession() // if it runs
+	}
+	if err != nil {
 		delete(s.processes, p.id)
-	} else if !s.clients[c] || t.exit != nil {
-		p.killSession()
 	}
 	return err
 }

@@ -26,8 +26,9 @@ type Client[R any] struct {
 	// Opened, if set, is called with each new connection before Connect returns it.
 	Opened func(*Conn[R])
 
-	// Lost, if set, is called when the connection in use has ended by itself.
-	Lost func(*Conn[R])
+	// Lost, if set, is called when the connection in use has ended by itself, before there
+	// is another one. It must not call the Client.
+	Lost func()
 
 	// Event is called, from one goroutine a connection, with each event.
 	Event func(R)
@@ -60,13 +61,13 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		inUse := c.conn == conn
 		if inUse { // under one lock: a call that gets ErrLost connects again at once
 			c.conn = nil
+			if c.Lost != nil {
+				c.Lost()
+			}
 		}
 		c.mu.Unlock()
 		conn.Shut()
 		if inUse {
-			if c.Lost != nil {
-				c.Lost(conn)
-			}
 			c.reconnect()
 		}
 	}()

@@ -61,6 +61,22 @@ func New(c *net.UnixConn) *Transport {
 	return w
 }
 
+// FromFD returns the transport over the unix socket with this descriptor, which it takes over.
+func FromFD(fd int) (*Transport, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("the descriptor is of no unix socket")
+	}
+	return New(u), nil
+}
+
 // Dial connects to a socket at whose other end is a process of root's or this user's.
 func Dial(path string) (*Transport, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})

@@ -43,11 +43,8 @@ func pair(t *testing.T) (a, b *Transport) {
 	must.NoError(t, err)
 	var conns [2]*Transport
 	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		f.Close()
+		conns[i], err = FromFD(fd)
 		must.NoError(t, err)
-		conns[i] = New(c.(*net.UnixConn))
 		t.Cleanup(conns[i].Shut)
 	}
 	return conns[0], conns[1]
