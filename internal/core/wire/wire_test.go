@@ -248,6 +248,8 @@ func client(t *testing.T) (c *Client[int], server *Transport) {
 
 func TestClient_ReturnsErrLost(t *testing.T) {
 	c, server := client(t)
+	lost := false
+	c.Lost = func() { lost = true }
 	conn, err := c.Connect(context.Background())
 	must.NoError(t, err)
 	go func() {
@@ -257,6 +259,7 @@ func TestClient_ReturnsErrLost(t *testing.T) {
 	_, err = conn.Call(context.Background(), 1)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the call under way"))
 	must.Nil(t, c.Current(), must.Sprint("the lost connection is in use"))
+	must.True(t, lost, must.Sprint("the loss is known before there can be another connection"))
 	_, err = conn.Call(context.Background(), 2)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the next call"))
 }
