@@ -23,9 +23,8 @@ import (
 // longer than stallTime, another takes its place, and it ends when it comes back;
 // from then until it does, the streams of that file system have a goroutine each.
 type loop struct {
-	ep       int
-	reporter reporter
-	watch    *time.Timer // fires when the runner's work takes too long
+	ep    int
+	watch *time.Timer // fires when the runner's work takes too long
 
 	mu      sync.Mutex
 	watched map[int32]*stream // by FIFO
@@ -44,9 +43,9 @@ const (
 	hangTime = 2 * time.Second
 )
 
-func newLoop(t reporter) (*loop, error) {
+func newLoop() (*loop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	l := &loop{ep: ep, reporter: t, watched: map[int32]*stream{}, resting: map[*stream]time.Time{},
+	l := &loop{ep: ep, watched: map[int32]*stream{}, resting: map[*stream]time.Time{},
 		stalled: map[uint64]int{}}
 	l.watch = time.AfterFunc(time.Hour, l.takeOver)
 	l.watch.Stop()
@@ -123,7 +122,7 @@ func (l *loop) next(runner int) (*stream, bool) {
 		str := l.queue[0]
 		l.queue = l.queue[1:]
 		if l.stalled[str.device] > 0 {
-			go str.locked(func() { str.mayHang(l.reporter, func() { l.pump(str) }) })
+			go str.locked(func() { str.mayHang(func() { l.pump(str) }) })
 			continue
 		}
 		l.busy = str
@@ -169,7 +168,7 @@ func (l *loop) takeOver() {
 	go l.run(l.runner)
 	device := str.device
 	l.stalled[device]++
-	go str.mayHang(l.reporter, func() {
+	go str.mayHang(func() {
 		str.mu.Lock() // when it has come back
 		defer str.mu.Unlock()
 		l.mu.Lock()
@@ -199,7 +198,7 @@ func (l *loop) timeout() int {
 // stream is locked.
 func (l *loop) pump(str *stream) {
 	r := str.logs.Pump(time.Now())
-	l.reporter.events(str.output, r.Events)
+	str.output.events(r.Events...)
 	switch r.Next {
 	case logs.Wait:
 		l.arm(str.logs.FD())

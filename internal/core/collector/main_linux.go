@@ -65,7 +65,7 @@ func Main() {
 	syscall.CloseOnExec(socketFD)
 	conn, err := wire.FromFD(socketFD)
 	if err == nil {
-		s.loop, err = newLoop(s)
+		s.loop, err = newLoop()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "outrider-collector:", err)
@@ -199,7 +199,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 		err = s.start()
 	case opDrain:
 		if o := s.find(req.ID); o != nil {
-			r.Waits = !o.drain(s)
+			r.Waits = !o.drain()
 		}
 	case opClose:
 		r.Waits = !s.close(req.ID)
@@ -225,7 +225,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, errors.New("take needs a task")
 	}
-	o := &output{store: s.store, spec: *req.Spec, opened: make(chan struct{})}
+	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
 	// of a start that a killed supervisor did not get to the end
@@ -241,7 +241,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	s.mu.Unlock()
 	switch {
 	case known == nil:
-		o.mayHang("", s, func() { _ = o.open(files, req.New) })
+		o.mayHang("", func() { _ = o.open(files, req.New) })
 	case req.New: // asked again, over another connection
 		o = known
 		<-o.opened
@@ -250,7 +250,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	}
 	r.From, err = o.from, o.err
 	if err == nil && req.New {
-		o.mayHang("", s, func() { ends, err = o.nomadFIFOs() })
+		o.mayHang("", func() { ends, err = o.nomadFIFOs() })
 	}
 	switch {
 	case err != nil && req.New:
@@ -258,7 +258,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 		s.close(o.spec.ID)
 		return nil, err
 	case err != nil:
-		s.events(o, []string{err.Error()})
+		o.events(err.Error())
 	}
 	s.mu.Lock()
 	moving := s.moving
@@ -315,30 +315,6 @@ func (s *server) rename(id, to string) {
 		delete(s.outputs, id)
 		s.outputs[to] = o
 		o.rename(to)
-	}
-}
-
-// stalls counts the threads that hang at an output, and reports that to the connected
-// supervisor. The next one gets it in the reply to its hello.
-func (s *server) stalls(o *output, on bool) {
-	o.mu.Lock()
-	if on {
-		o.hangs++
-	} else {
-		o.hangs--
-	}
-	r := &reply{Stall: &stall{ID: o.spec.ID, On: o.hangs > 0}}
-	o.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		s.client.Event(r)
-	}
-}
-
-func (s *server) events(o *output, events []string) {
-	for _, e := range events {
-		s.event(Event{ID: o.id(), Message: "Output: " + e})
 	}
 }
 

@@ -25,7 +25,7 @@ const drainTime = 2 * time.Second
 // output is that of one task. Its methods may take as long as a file system does,
 // unless they say otherwise.
 type output struct {
-	store task.Store
+	server *server
 
 	mu    sync.Mutex // of spec.ID, which may change, and of hangs
 	spec  Spec
@@ -60,29 +60,23 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// reporter receives what happens to a task's output.
-type reporter interface {
-	events(o *output, events []string)
-	stalls(o *output, on bool)
-}
-
 // mayHang calls do. It reports to the supervisor if that takes longer than stallTime, and
-// to the user of the task if it takes longer than hangTime. label is the stream's, with a space behind
-// it, or empty.
-func (o *output) mayHang(label string, t reporter, do func()) {
+// to the user of the task if it takes longer than hangTime. label is the stream's, with a
+// space behind it, or empty.
+func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
 	stalled, reported := false, false
 	short := time.AfterFunc(stallTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		stalled = true
-		t.stalls(o, true)
+		o.stalls(true)
 	})
 	long := time.AfterFunc(hangTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		reported = true
-		t.events(o, []string{label + "waits: the file system of the log directory does not answer"})
+		o.events(label + "waits: the file system of the log directory does not answer")
 	})
 	do()
 	short.Stop()
@@ -90,14 +84,40 @@ func (o *output) mayHang(label string, t reporter, do func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	if reported {
-		t.events(o, []string{label + "goes on"})
+		o.events(label + "goes on")
 	}
 	if stalled {
-		t.stalls(o, false)
+		o.stalls(false)
 	}
 }
 
-func (str *stream) mayHang(t reporter, do func()) { str.output.mayHang(str.label, t, do) }
+func (str *stream) mayHang(do func()) { str.output.mayHang(str.label, do) }
+
+// stalls counts the threads that hang at an output, and reports that to the connected
+// supervisor. The next one gets it in the reply to its hello.
+func (o *output) stalls(on bool) {
+	o.mu.Lock()
+	if on {
+		o.hangs++
+	} else {
+		o.hangs--
+	}
+	r := &reply{Stall: &stall{ID: o.spec.ID, On: o.hangs > 0}}
+	o.mu.Unlock()
+	s := o.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		s.client.Event(r)
+	}
+}
+
+// events sends events to the user of the task.
+func (o *output) events(events ...string) {
+	for _, e := range events {
+		o.server.event(Event{ID: o.id(), Message: "Output: " + e})
+	}
+}
 
 func (o *output) id() string {
 	o.mu.Lock()
@@ -105,7 +125,7 @@ func (o *output) id() string {
 	return o.spec.ID
 }
 
-func (o *output) fifo(i int) string { return o.store.FIFO(o.id(), Streams[i]) }
+func (o *output) fifo(i int) string { return o.server.store.FIFO(o.id(), Streams[i]) }
 
 func (o *output) rename(to string) {
 	o.mu.Lock()
@@ -206,7 +226,7 @@ func (o *output) watch(l *loop) {
 		for _, str := range o.streams {
 			str.locked(func() {
 				if err := l.add(str); err != nil {
-					l.reporter.events(o, []string{str.label + "is not collected: " + err.Error()})
+					o.events(str.label + "is not collected: " + err.Error())
 				}
 			})
 		}
@@ -216,14 +236,14 @@ func (o *output) watch(l *loop) {
 // drain moves all output that is there, once a task has ended: the last line is in the
 // file before the exit is reported. It returns within drainTime; false:
 // not all was moved.
-func (o *output) drain(t reporter) bool {
+func (o *output) drain() bool {
 	return o.bounded(func() bool {
 		all := true
 		for _, str := range o.streams {
-			str.mayHang(t, func() {
+			str.mayHang(func() {
 				str.locked(func() {
 					r := str.logs.Drain(time.Now())
-					t.events(o, r.Events)
+					o.events(r.Events...)
 					all = all && r.Next == logs.Ended
 				})
 			})
@@ -245,7 +265,7 @@ func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
 		for _, str := range o.streams {
-			str.mayHang(l.reporter, func() { str.locked(func() { str.close(l) }) })
+			str.mayHang(func() { str.locked(func() { str.close(l) }) })
 		}
 		for _, f := range o.held {
 			f.Close()
@@ -257,13 +277,13 @@ func (o *output) close(l *loop, done func()) bool {
 func (str *stream) close(l *loop) {
 	for end := time.Now().Add(drainTime); ; time.Sleep(50 * time.Millisecond) {
 		r := str.logs.Drain(time.Now())
-		l.reporter.events(str.output, r.Events)
+		str.output.events(r.Events...)
 		if r.Next == logs.Ended || time.Now().After(end) {
 			break
 		}
 	}
 	l.remove(str)
-	l.reporter.events(str.output, str.logs.Close())
+	str.output.events(str.logs.Close()...)
 	str.logs = nil
 }
 

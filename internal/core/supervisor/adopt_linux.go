@@ -22,7 +22,7 @@ const adopters = 8
 
 // register makes every task on disk known, so that calls about one wait for its adoption.
 // adoptAll must follow.
-func (s *server) register() ([]adoption, error) {
+func (s *server) register() ([]*process, error) {
 	states, _, err := s.store.List()
 	if err != nil {
 		return nil, err
@@ -30,12 +30,12 @@ func (s *server) register() ([]adoption, error) {
 	s.launches.RLock() // until all are adopted: an upgrade waits
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []adoption
+	var found []*process
 	for _, st := range states {
 		if s.processes[st.ID] == nil {
-			a := newAdoption(st)
-			s.processes[st.ID] = a.p
-			found = append(found, a)
+			p := foundTask(st)
+			s.processes[st.ID] = p
+			found = append(found, p)
 		}
 	}
 	return found, nil
@@ -43,35 +43,30 @@ func (s *server) register() ([]adoption, error) {
 
 // adoptAll takes over every task on disk: after a supervisor was killed, and after this
 // one has replaced its own binary. The supervisor serves clients meanwhile.
-func (s *server) adoptAll(found []adoption) {
+func (s *server) adoptAll(found []*process) {
 	defer s.launches.RUnlock()
-	next := make(chan adoption)
+	next := make(chan *process)
 	var all sync.WaitGroup
 	for range min(adopters, len(found)) {
 		all.Go(func() {
-			for a := range next {
-				s.takeOver(a)
+			for p := range next {
+				s.takeOver(p)
 			}
 		})
 	}
-	for _, a := range found {
-		next <- a
+	for _, p := range found {
+		next <- p
 	}
 	close(next)
 	all.Wait()
 }
 
-// adoption is a process that is known by its state only, until takeOver has examined it.
-type adoption struct {
-	p  *process
-	st *task.State
-}
-
-func newAdoption(st *task.State) adoption {
+// foundTask is a process that is known by its state only, until takeOver has examined it.
+func foundTask(st *task.State) *process {
 	p := newTask(st)
-	p.adopting = true
+	p.found = st
 	p.identity, p.group, p.oomKills, p.mark = st.Identity, st.Group, st.OOMKills, st.Mark
-	return adoption{p, st}
+	return p
 }
 
 // adopt makes sure that a task is known, from the state that its driver has if need be.
@@ -80,13 +75,13 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
-	a := newAdoption(st)
-	p, _ := s.enter(a.p)
-	if p == nil && s.knownUnderAnotherID(a.p) { // it was taken up under another id, which this client does not know yet
+	own := foundTask(st)
+	p, _ := s.enter(own)
+	if p == nil && s.knownUnderAnotherID(own) { // it was taken up under another id, which this client does not know yet
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
-		close(a.p.begun)
+		close(own.begun)
 		return nil, ErrUnknownTask
 	}
 	if p == nil {
@@ -95,10 +90,10 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 				s.event(st.ID, "failed to save the task's state: %v", err)
 			}
 		}
-		if !s.takeOver(a) {
+		if !s.takeOver(own) {
 			return nil, ErrUnknownTask
 		}
-		p = a.p
+		p = own
 	}
 	s.reportLate(p)
 	s.settle(p, files)
@@ -125,8 +120,8 @@ func (s *server) settle(p *process, files []*os.File) {
 // takeOver finds out what a process on disk is: one that runs, one that has ended, or one
 // that is gone without a record of its exit. It returns false for a task whose program
 // never ran, and removes that.
-func (s *server) takeOver(a adoption) bool {
-	p, st := a.p, a.st
+func (s *server) takeOver(p *process) bool {
+	st := p.found
 	begun := sync.OnceFunc(func() { close(p.begun) })
 	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
@@ -135,7 +130,7 @@ func (s *server) takeOver(a adoption) bool {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		p.exit, p.adopting = e, false
+		p.exit, p.found = e, nil
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
 		if err == nil && p.output.collected() { // a collector may have the rest of its output yet
 			s.collector.Keep(collector.SpecOf(st))
@@ -161,7 +156,7 @@ func (s *server) takeOver(a adoption) bool {
 		go s.drainOutput(p)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		p.gone, p.adopting = true, false
+		p.gone, p.found = true, nil
 		return true
 	}
 	p.child = isChild(p.identity)
@@ -179,7 +174,7 @@ func (s *server) takeOver(a adoption) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.adopting = false
+	p.found = nil
 	return true
 }
 

@@ -257,10 +257,10 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
 			"oom_kill_disable 0\nunder_oom 0\noom_kill %d\n", c.after), 0o600))
 		s := &server{store: task.Store{Dir: t.TempDir()}, clients: map[*wire.Peer]bool{}, processes: map[string]*process{}}
-		p := newAdoption(&task.State{
+		p := foundTask(&task.State{
 			ID: "a/t/1", OOMKills: c.before,
 			Group: cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"memory": dir}, Controllers: []string{"memory"}},
-		}).p
+		})
 		e := c.e
 		s.finish(p, &e)
 		for where, got := range map[string]*task.Exit{"reported": p.exit, "on disk": s.store.LoadExit("a/t/1")} {
@@ -299,7 +299,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
-	slow := newAdoption(&task.State{ID: "slow"}).p
+	slow := foundTask(&task.State{ID: "slow"})
 	s.processes["slow"], s.processes["other"] = slow, newProcess("other")
 	p, err := s.find("other")
 	must.NoError(t, err, must.Sprintf("got %+v", p))
@@ -325,7 +325,7 @@ func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	s.mu.Lock()
-	slow.adopting = false
+	slow.found = nil
 	s.mu.Unlock()
 	close(slow.begun)
 	for range 2 {

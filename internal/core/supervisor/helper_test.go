@@ -241,7 +241,7 @@ func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
 	n := h.ids
-	alloc := fmt.Sprintf("alloc%d", n)
+	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // the mark of a task's processes is made of it
 	h.mu.Unlock()
 	st := &task.State{
 		ID: alloc + "/t/" + fmt.Sprintf("%08x", n), AllocID: alloc, Task: "t" + strconv.Itoa(n),

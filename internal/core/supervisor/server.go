@@ -73,7 +73,7 @@ type process struct {
 
 	gone     bool          // adopted too late: there is no such process, and no record of its exit
 	starting bool          // its launcher is at work
-	adopting bool          // found on disk, but not taken over yet
+	found    *task.State   // its state on disk, until it is taken over; else nil
 	begun    chan struct{} // closed when that is over, well or not
 	settling sync.Mutex    // held while settle finds out how one that is gone ended
 	unsaved  bool          // its exit is not on disk yet, and the process not reaped
@@ -170,7 +170,7 @@ func (s *server) find(id string) (*process, error) {
 			s.mu.Unlock()
 			return nil, ErrUnknownTask
 		}
-		adopting := p.adopting
+		adopting := p.found != nil
 		s.mu.Unlock()
 		if !adopting {
 			return p, nil

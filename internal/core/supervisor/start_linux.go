@@ -76,7 +76,7 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 			s.mu.Unlock()
 			return nil, earlier
 		}
-		pending := other.starting || other.adopting
+		pending := other.starting || other.found != nil
 		s.mu.Unlock()
 		if !pending {
 			return other, nil
