@@ -53,55 +53,50 @@ func (l Limits) Check() error {
 
 // limit writes the limits to the groups, which exist.
 func (g Group) limit(l Limits) error {
-	w := writer{g: g}
+	memory, shares, swappiness := strconv.FormatInt(l.MemoryMax, 10), l.CPUShares, uint64(0)
 	if g.Mode == V2 {
-		w.set("memory", "memory.max", l.MemoryMax != 0, bytesOr(l.MemoryMax, "max"))
-		w.set("memory", "memory.low", l.MemoryLow != 0, bytesOr(l.MemoryLow, ""))
-		w.set("cpu", "cpu.weight", l.CPUShares != 0, strconv.FormatUint(weight(l.CPUShares), 10))
-		w.set("cpuset", "cpuset.cpus", l.Cpuset != "", l.Cpuset)
-	} else {
-		if l.Cpuset != "" && g.Has("cpuset") && filepath.Base(g.V1["cpuset"]) != filepath.Base(g.V1["cpu"]) {
-			return fmt.Errorf("failed to set cores %q: cpuset group %s is shared with other tasks", l.Cpuset, g.V1["cpuset"])
+		shares = weight(shares)
+		if l.MemoryMax == -1 {
+			memory = "max"
 		}
-		w.set("memory", "memory.limit_in_bytes", l.MemoryMax != 0, bytesOr(l.MemoryMax, "-1"))
-		w.set("memory", "memory.soft_limit_in_bytes", l.MemoryLow != 0, bytesOr(l.MemoryLow, ""))
-		w.set("cpu", "cpu.shares", l.CPUShares != 0, strconv.FormatUint(l.CPUShares, 10))
-		w.set("cpuset", "cpuset.cpus", l.Cpuset != "", l.Cpuset)
-		if l.Swappiness != nil && w.err == nil {
-			w.set("memory", "memory.swappiness", true, strconv.FormatUint(*l.Swappiness, 10))
-			if missing(w.err) || errors.Is(w.err, unix.EOPNOTSUPP) {
-				w.err = nil // a kernel without swap
-			}
+	} else if l.Cpuset != "" && g.Has("cpuset") && filepath.Base(g.V1["cpuset"]) != filepath.Base(g.V1["cpu"]) {
+		return fmt.Errorf("failed to set cores %q: cpuset group %s is shared with other tasks", l.Cpuset, g.V1["cpuset"])
+	}
+	if l.Swappiness != nil {
+		swappiness = *l.Swappiness
+	}
+	for _, row := range []struct {
+		wanted         bool
+		controller     string
+		fileV1, fileV2 string
+		value          string
+	}{
+		{l.MemoryMax != 0, "memory", "memory.limit_in_bytes", "memory.max", memory},
+		{l.MemoryLow != 0, "memory", "memory.soft_limit_in_bytes", "memory.low", strconv.FormatInt(l.MemoryLow, 10)},
+		{l.CPUShares != 0, "cpu", "cpu.shares", "cpu.weight", strconv.FormatUint(shares, 10)},
+		{l.Cpuset != "", "cpuset", "cpuset.cpus", "cpuset.cpus", l.Cpuset},
+		{l.Swappiness != nil, "memory", swappinessFile, "", strconv.FormatUint(swappiness, 10)},
+		{l.PidsMax != 0, "pids", "pids.max", "pids.max", strconv.FormatInt(l.PidsMax, 10)},
+	} {
+		dir, file := g.V1[row.controller], row.fileV1
+		if g.Mode == V2 {
+			dir, file = g.Path, row.fileV2
+		}
+		if !row.wanted || file == "" || !g.Has(row.controller) {
+			continue
+		}
+		err := writeFile(filepath.Join(dir, file), row.value)
+		if file == swappinessFile && (missing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
+			continue // a kernel without swap
+		}
+		if err != nil {
+			return err
 		}
 	}
-	w.set("pids", "pids.max", l.PidsMax != 0, strconv.FormatInt(l.PidsMax, 10))
-	return w.err
+	return nil
 }
 
-// writer writes limits until one fails.
-type writer struct {
-	g   Group
-	err error
-}
-
-func (w *writer) set(controller, file string, wanted bool, value string) {
-	if w.err != nil || !wanted || !w.g.Has(controller) {
-		return
-	}
-	dir := w.g.Path
-	if w.g.Mode == V1 {
-		dir = w.g.V1[controller]
-	}
-	w.err = writeFile(filepath.Join(dir, file), value)
-}
-
-// bytesOr is n in digits, and unlimited where n is -1.
-func bytesOr(n int64, unlimited string) string {
-	if n == -1 {
-		return unlimited
-	}
-	return strconv.FormatInt(n, 10)
-}
+const swappinessFile = "memory.swappiness"
 
 // weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun
 // and runc, which goes through the least, the default and the greatest of both:
