@@ -4,8 +4,6 @@
 package cgroup
 
 import (
-	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -48,46 +46,6 @@ func BenchmarkRemove(b *testing.B) {
 		b.StartTimer()
 		must.NoError(b, g.Remove())
 	}
-}
-
-// BenchmarkJoin is what the launcher pays: a thread moves itself into one group.
-// Each round also moves it back, outside of the measurement.
-func BenchmarkJoin(b *testing.B) {
-	g := v1Task(b)
-	must.NoError(b, g.Create(Limits{}))
-	for controller, dir := range g.V1 {
-		b.Run(controller, func(b *testing.B) { benchmarkJoin(b, []string{filepath.Join(dir, "tasks")}) })
-	}
-	b.Run("all", func(b *testing.B) { benchmarkJoin(b, g.TasksFiles()) })
-}
-
-func benchmarkJoin(b *testing.B, files []string) {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		var back []string
-		for _, file := range files {
-			back = append(back, filepath.Join(hierarchyRoot(filepath.Dir(file)), "tasks"))
-		}
-		for b.Loop() {
-			for _, file := range files {
-				if err := writeFile(file, "0"); err != nil {
-					done <- err
-					return
-				}
-			}
-			b.StopTimer()
-			for _, file := range back {
-				if err := writeFile(file, "0"); err != nil {
-					done <- err
-					return
-				}
-			}
-			b.StartTimer()
-		}
-		done <- nil
-	}()
-	must.NoError(b, <-done)
 }
 
 // BenchmarkEmpty is asked at every exit of a task.

@@ -5,11 +5,9 @@ package launch
 
 import (
 	"context"
-	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -20,50 +18,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
-
-// tiny is a program of two system calls, write(1, "x", 1) and exit(0), so that
-// what is measured is the way to its first instruction. Where it is not known,
-// /bin/echo stands in, whose own start then counts too.
-func tiny(b *testing.B, dir string) string {
-	if runtime.GOARCH != "amd64" {
-		return "/bin/echo"
-	}
-	code := []byte{
-		0xb8, 1, 0, 0, 0, // mov eax, SYS_write
-		0xbf, 1, 0, 0, 0, // mov edi, 1
-		0xbe, 0xa6, 0, 0x40, 0, // mov esi, the x: 0x400000 + 120 + 46 bytes of code
-		0xba, 1, 0, 0, 0, // mov edx, 1
-		0x0f, 0x05, // syscall
-		0xb8, 60, 0, 0, 0, // mov eax, SYS_exit
-		0x31, 0xff, // xor edi, edi
-		0x0f, 0x05, // syscall
-	}
-	for len(code) < 46 {
-		code = append(code, 0x90)
-	}
-	code = append(code, 'x')
-	le := binary.LittleEndian
-	size := uint64(120 + len(code))
-	elf := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 9)...)
-	elf = le.AppendUint16(elf, 2)        // ET_EXEC
-	elf = le.AppendUint16(elf, 62)       // EM_X86_64
-	elf = le.AppendUint32(elf, 1)        // version
-	elf = le.AppendUint64(elf, 0x400078) // entry
-	elf = le.AppendUint64(elf, 64)       // phoff
-	elf = le.AppendUint64(elf, 0)        // shoff
-	elf = le.AppendUint32(elf, 0)        // flags
-	for _, v := range []uint16{64, 56, 1, 0, 0, 0} {
-		elf = le.AppendUint16(elf, v)
-	}
-	elf = le.AppendUint32(elf, 1) // PT_LOAD
-	elf = le.AppendUint32(elf, 5) // r-x
-	for _, v := range []uint64{0, 0x400000, 0x400000, size, size, 0x1000} {
-		elf = le.AppendUint64(elf, v)
-	}
-	path := filepath.Join(dir, "tiny")
-	must.NoError(b, os.WriteFile(path, append(elf, code...), 0o755))
-	return path
-}
 
 // small is a launcher without a test binary's weight, as the supervisor's is.
 func small(b *testing.B, dir string) Launcher {
@@ -78,12 +32,12 @@ func small(b *testing.B, dir string) Launcher {
 }
 
 // BenchmarkStart compares the time from a start to the program's first
-// instruction, taken in turns, since a machine is never the same twice. The
+// output, taken in turns, since a machine is never the same twice. The
 // ratio to os/exec is its metric; -v prints all. Most of a launcher's time is the
 // Go runtime's own start: an empty Go program takes two thirds of it.
 func BenchmarkStart(b *testing.B) {
 	dir := filepath.Dir(self) // TestMain's, which every user can reach
-	program := tiny(b, dir)
+	const program = "/bin/echo"
 	launcher := small(b, dir)
 	devNull, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	must.NoError(b, err)

@@ -82,14 +82,12 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 			p.mkdir("a", 0o755)
 			p.link("a", "m")
 			p.give("m")
-			p.link("m",
-				"l")
+			p.link("m", "l")
 		}, "l/b", "m", "% belongs to user 65534, ", true},
 		"a link into a stranger's": {func(p place) {
 			p.mkdir("a/b", 0o755)
 			p.give("a")
-			p.link(p.path("a/b"),
-				"l")
+			p.link(p.path("a/b"), "l")
 		}, "l", "a", "% belongs to user 65534, ", true},
 		"a link out of a stranger's": {func(p place) {
 			p.mkdir("a/b", 0o755)
@@ -144,14 +142,12 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		"through an absolute link": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.mkdir("c", 0o755)
-			p.link(p.path("a"),
-				"c/l")
+			p.link(p.path("a"), "c/l")
 		}, "c/l/b", "a/b"},
 		"through a link up": {func(p place) {
 			p.mkdir("a/b", 0o755)
 			p.mkdir("c", 0o755)
-			p.link("../c",
-				"a/l")
+			p.link("../c", "a/l")
 		}, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
