@@ -124,9 +124,9 @@ func renew(dir string) error {
 		}
 		return nil
 	}
-	// a task that may write here may have handed controllers down to groups of
-	// its own: no process can be started in such a group (cgroup-v2.rst, "No
-	// Internal Process Constraint")
+	// a task that may write here may have delegated controllers to groups of its
+	// own: no process can be started in such a group (cgroup-v2.rst, "No Internal
+	// Process Constraint")
 	if down := words(filepath.Join(dir, "cgroup.subtree_control")); len(down) > 0 {
 		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "-"+strings.Join(down, " -")); err != nil {
 			return err

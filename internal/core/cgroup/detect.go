@@ -94,8 +94,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			root, euid, s.parent(""))
 	}
 
-	// what a task can get is what its parent hands down; before Nomad has made
-	// its slice, what the root has
+	// a task can have the controllers that its parent delegates, or those of the root
+	// before Nomad has made its slice
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
 	if exists(slice) {
 		available, where = words(filepath.Join(slice, "cgroup.subtree_control")), slice
@@ -118,7 +118,7 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 		}
 	}
 	switch {
-	case euid != 0: // Nomad, too, uses v1 as root only
+	case euid != 0: // Nomad also uses v1 as root only
 		return none("cgroup v1 can be used by root only, and this is user id %d", euid)
 	case len(s.Mounts) == 0 && readOnly:
 		return none("cgroup v1 cannot be used: the hierarchies in %s are mounted read-only", root)

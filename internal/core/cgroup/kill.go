@@ -19,8 +19,8 @@ import (
 const killTimeout = 10 * time.Second
 
 // ErrSelf is returned by Signal and Kill for a group that the calling process is in, or
-// that is above the caller's: even a damaged state can't make a supervisor kill itself or
-// the machine.
+// that is above the caller's: a supervisor with damaged state must not kill itself or the
+// machine.
 var ErrSelf = errors.New("cgroup holds the calling process")
 
 // Procs returns every process in the group and in the groups below it, sorted,
@@ -82,7 +82,7 @@ func (g Group) Signal(sig unix.Signal) error {
 // never to one outside of it that got the pid of one that has ended.
 func (g Group) signal(pids []int, sig unix.Signal) error {
 	var errs []error
-	for some := range slices.Chunk(pids, 256) { // each is a descriptor meanwhile
+	for some := range slices.Chunk(pids, 256) { // each takes a file descriptor during the call
 		errs = append(errs, g.signalSome(some, sig))
 	}
 	return errors.Join(errs...)
@@ -124,9 +124,10 @@ func (g Group) targets() ([]int, error) {
 }
 
 // KillOnce sends SIGKILL to every process of the group and does not wait for
-// their end. With cgroup.kill that is final: a fork does not escape it. Without,
-// the group is frozen meanwhile as far as the kernel can, and the caller repeats
-// until [Group.Empty]; [Group.Kill] does. Callers that must not wait use this.
+// their end. With cgroup.kill that is final: a fork does not escape it. Without it,
+// the group is frozen during the call where the kernel can do so, and the caller has to
+// repeat the call until [Group.Empty], as [Group.Kill] does. Callers that must not wait
+// use KillOnce.
 func (g Group) KillOnce() error {
 	pids, err := g.targets()
 	if err != nil || g.none() {
@@ -171,9 +172,8 @@ func (g Group) KillOnce() error {
 	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
-// freeze stops the group's processes, if really is true, and returns what lets
-// them run again: a process that is frozen on v1 dies only when it is thawed,
-// no matter who froze it.
+// freeze stops the group's processes if really is true, and returns a function that lets
+// them run again. On v1 a frozen process dies only when it is thawed, also if another process froze it.
 func (g Group) freeze(really bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {

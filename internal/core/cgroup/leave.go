@@ -29,10 +29,10 @@ func (g Group) Join(pid int) error {
 }
 
 // Leave moves the calling process out of the group, so that it can remove it as
-// its last act. In each hierarchy it goes to the root or, since the root of a
-// cgroup namespace takes no process while it hands controllers down, to where
-// process 1 is: a group that holds a process can hold another. In what an agent
-// without root was delegated, neither can be written to, and it goes Home.
+// its last act. In each hierarchy it moves to the root. The root of a cgroup
+// namespace takes no process while it delegates controllers; then the process moves
+// to the group of process 1, which can hold another one. An agent without root, to
+// which a group was delegated, can write to neither and moves to Home.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error

@@ -33,7 +33,7 @@ import (
 //		Unplug: func() { os.Remove(link) }, Plug: func() { os.Symlink(target, link) },
 //	}.Test(t)
 //
-// Nothing else may change the devices meanwhile, and at least one must be healthy.
+// Nothing else may change the devices during the test, and at least one must be healthy.
 type Device struct {
 	// Plugin makes the plugin, which ends with the context.
 	Plugin func(context.Context, hclog.Logger) device.DevicePlugin
@@ -107,7 +107,7 @@ func (d Device) start(t *testing.T) device.DevicePlugin {
 		base.PluginTypeBase: &base.PluginBase{Impl: impl}, base.PluginTypeDevice: &device.PluginDevice{Impl: impl},
 	})
 	t.Cleanup(func() {
-		client.Close() // which ends the server, too
+		client.Close() // which also ends the server
 		cancel()
 		if what := left(); what != "" {
 			stacks := make([]byte, 1<<20)
@@ -140,8 +140,8 @@ func leftSince(before map[string]int) func() string {
 	}
 }
 
-// settled is held when the counts have not changed for a while, because everything
-// that calls have begun is over.
+// settled waits until the counts have not changed for a while, because everything that
+// earlier calls have started is over, and returns them.
 func settled() map[string]int {
 	now := held()
 	end := time.Now().Add(patience)

@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// Driver is the binary of a driver plugin, on this core or not, for the table that
-// every driver must pass:
+// Driver is the binary of a driver plugin, with or without this core, and runs the table
+// of cases that every driver must pass:
 //
 //	conformance.Driver{Exe: "bin/nomad-driver-exec-lite"}.Test(t)
 //
@@ -27,7 +27,7 @@ type Driver struct {
 	// Exe is the plugin's binary. If it is empty, the plugin is this test binary: see Main.
 	Exe string
 
-	// Env is what the binary needs besides the environment of this process.
+	// Env is added to the environment of this process for the binary.
 	Env map[string]string
 
 	// Config is HCL or JSON: the content of the plugin's config block. If the plugin
@@ -58,7 +58,7 @@ func Main(m *testing.M, plugin func()) {
 	os.Exit(m.Run())
 }
 
-// pluginVar tells a test binary that it is to be the plugin.
+// pluginVar is set in the environment of a test binary that has to be the plugin.
 const pluginVar = "OUTRIDER_CONFORMANCE_PLUGIN"
 
 // Result is the outcome of one case.
@@ -75,8 +75,8 @@ type Outcome string
 const (
 	Passed        Outcome = "passed"
 	Failed        Outcome = "failed"
-	Skipped       Outcome = "skipped" // this machine or user can't run it
-	NotApplicable Outcome = "n/a"     // it is about what the driver's capabilities exclude
+	Skipped       Outcome = "skipped" // this machine or user can't run the case
+	NotApplicable Outcome = "n/a"     // the driver's capabilities exclude it
 )
 
 // Test runs each case as a subtest.
@@ -100,8 +100,8 @@ func (d Driver) Test(t *testing.T) {
 	}
 }
 
-// Run runs the table and calls report after each case. The error is that of a plugin
-// that does not load.
+// Run runs the table and calls report after each case. It returns an error if the plugin
+// does not load.
 func (d Driver) Run(report func(Result)) error {
 	h, err := newHost(d)
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// host is the part of a Nomad agent that has to do with drivers: its plugin loader,
-// one plugin, and the directories and cgroups of tasks.
+// host is the part of a Nomad agent that drivers need: its plugin loader, one plugin,
+// and the directories and cgroups of tasks.
 type host struct {
 	driver  Driver
 	dir     string // everything of the run
@@ -79,7 +79,8 @@ func (h *host) load() (err error) {
 	h.tmp = filepath.Join(h.dir, "t")
 	for _, name := range []string{".", "t", "p", "alloc", "mounts"} {
 		dir := filepath.Join(h.dir, name)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil { // tasks of other users go through it
+		// tasks of other users need to pass through it
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
 			return err
 		}
 	}
@@ -202,8 +203,8 @@ func (h *host) close() (left string) {
 	return strings.TrimSpace(left)
 }
 
-// processes are those of the plugin: with its TMPDIR, or with one of its directories
-// among their arguments.
+// processes are the plugin's: they have its TMPDIR, or one of its directories in their
+// arguments.
 func (h *host) processes() []int {
 	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp), processes("cmdline", func(arguments string) bool {
 		return strings.Contains(arguments, h.dir+"/")

@@ -31,9 +31,9 @@ type run struct {
 	marker string        // the environment variable by which its processes are found
 }
 
-// newRun is a task as an agent hands it to a driver, with directories, cgroups and
-// log pipes, and with a script that runs in the task's local directory. It is
-// destroyed when the case is over.
+// newRun makes a task as an agent passes it to a driver, with directories, cgroups and
+// log pipes. Its script runs in the task's local directory. It is destroyed at the end of
+// the case.
 func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run {
 	alloc := uuid.Generate()
 	cfg := &drivers.TaskConfig{
@@ -143,7 +143,7 @@ func (r *run) collect() {
 	})
 }
 
-// startTask is newRun, started.
+// startTask makes a task and starts it.
 func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *run {
 	r := c.newRun(script, change...)
 	r.start()
@@ -156,7 +156,7 @@ const (
 	waiting  = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
 )
 
-// running is startTask for a script that makes the file "ready", which it waits for.
+// running starts a task and waits until its script has made the file "ready".
 func (c *check) running(script string) *run {
 	r := c.startTask(script)
 	r.ready()
@@ -178,7 +178,7 @@ func (r *run) start() {
 	r.handle = stored(r.c, handle)
 }
 
-// stored is a handle as it comes back from an agent's disk.
+// stored returns a handle as an agent reads it back from its disk.
 func stored(c *check, handle *drivers.TaskHandle) *drivers.TaskHandle {
 	b, err := json.Marshal(handle)
 	c.ok(err, "storing the handle")
@@ -202,8 +202,8 @@ func (r *run) output(stream string) string {
 	return string(b)
 }
 
-// pids are the task's processes. One that executes another program may be missed at
-// that moment: its environment is being replaced.
+// pids are the task's processes. A process that is executing another program may be
+// missing, because its environment is being replaced.
 func (r *run) pids() []int { return withEnviron(r.marker) }
 
 // wantRunning ends the case if the task has no process.
@@ -241,7 +241,7 @@ func commandLines(pids []int) string {
 	return strings.Join(lines, ", ")
 }
 
-// stop stops the task as an agent does, which waits for the exit meanwhile.
+// stop stops the task as an agent does, which waits for the exit at the same time.
 func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
 	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")

@@ -12,10 +12,10 @@ import (
 // dev makes a /dev with all entries of the host's, to which the program's own can be
 // added.
 //
-// Nodes and links are copied, as they are at the start. Directories are the
-// host's own, mounted, so that what comes and goes in them is seen (pts, shm, bus,
-// and those in which a device plugin keeps its nodes). Only those on the way to a
-// path of the program's own are new directories, too.
+// Nodes and links are copied as they are at the start. The host's directories are
+// mounted, so that later changes in them are visible (pts, shm, bus, and those in which
+// a device plugin keeps its nodes). Only directories above a path of the program's own
+// are new.
 type dev struct {
 	host uint64 // st_dev of the host's
 
@@ -91,7 +91,7 @@ func (d *dev) copy(host int, path string) *Error {
 		default:
 			e = d.copyEntry(to, name, p, &st)
 		}
-		if e != 0 && e != unix.ENOENT { // it went meanwhile
+		if e != 0 && e != unix.ENOENT { // it was removed in the meantime
 			return failed("copy "+quote(p), e)
 		}
 	}

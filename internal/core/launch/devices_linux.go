@@ -87,10 +87,10 @@ func handOverMounts(ns int) *Error {
 	return nil
 }
 
-// allExposed lists what is to be at another path, parents before their contents. A device
-// that is used at its own path must exist, and needs nothing else. It refuses what a device
-// plugin must not ask for: the launcher changes nothing that the host sees, and no device
-// hides another.
+// allExposed lists everything that the program has at another path than the host, parents
+// before their contents. A device that is used at its own path must exist, and needs nothing
+// else. allExposed refuses requests that would change what the host sees, and devices that
+// would hide each other.
 func allExposed(c *task.Command) ([]exposed, *Error) {
 	var all []exposed
 	for _, d := range c.Devices {

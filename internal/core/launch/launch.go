@@ -33,12 +33,13 @@ type Spec struct {
 	TasksFiles []string
 
 	// MountNamespace is a descriptor of the mount namespace to enter (setns(2),
-	// CLONE_NEWNS), 0 for none: that which a launcher made for a running task (see
-	// Process.KeepMounts), for one more process in it. It has the task's devices and
-	// mounts, so that Command must have none. It is open until Start has returned.
+	// CLONE_NEWNS), 0 for none. A launcher has made it for a running task (see
+	// Process.KeepMounts), and this process is one more in it. It has the task's
+	// devices and mounts, so that Command must have none. The caller keeps it open
+	// until Start has returned.
 	//
-	// It is no path, since a task chooses what its /proc/<pid>/ns/mnt leads to: root
-	// would enter a namespace in which every file is the task's.
+	// It is not a path, because a task chooses what its /proc/<pid>/ns/mnt leads to:
+	// root would enter a namespace in which every file belongs to the task.
 	MountNamespace int
 
 	// Subreaper makes the process adopt the orphans below it (prctl(2),
@@ -81,7 +82,7 @@ type Error struct {
 	Message string        `json:"message"` // one sentence for the job's author
 	Errno   syscall.Errno `json:"errno,omitempty"`
 
-	// Temporary: the same start may succeed later, since what is missing comes and goes.
+	// Temporary means that the same start may succeed later, as with an unplugged device.
 	Temporary bool `json:"temporary,omitempty"`
 }
 

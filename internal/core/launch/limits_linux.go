@@ -13,9 +13,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// setOOMScoreAdj always writes, also the 0 that most commands have: what was
-// inherited is the supervisor's, which protects itself. Only to go below what a
-// privileged process has set needs CAP_SYS_RESOURCE.
+// setOOMScoreAdj always writes, even 0: the inherited value is that of the
+// supervisor, which protects itself. Only a value below the one that a privileged
+// process has set needs CAP_SYS_RESOURCE.
 func setOOMScoreAdj(v int) *Error {
 	e := writeFile("/proc/self/oom_score_adj", strconv.Itoa(v))
 	switch {
@@ -30,7 +30,7 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice leaves 0, which also means "not set", as it was inherited.
+// setNice keeps the inherited value for 0, which also means "not set".
 func setNice(v int) *Error {
 	if v == 0 {
 		return nil

@@ -40,7 +40,7 @@ var Default = Launcher{
 // Process is a launcher, and once Started has returned nil the program that it
 // became. Its methods are for one goroutine.
 //
-// Until Started has returned no one else may reap it.
+// Until Started has returned, nothing else may reap the process.
 type Process struct {
 	PID int
 
@@ -72,8 +72,8 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 // one; if the caller dies before Started, the launcher ends by itself. Each
 // Process is ended by Started or by Kill.
 //
-// No other process may be forked meanwhile where the spec has a Record: it would
-// hold the record's lock until it has executed something.
+// If the spec has a Record, no other process may be forked during the call: it would
+// hold the record's lock until its exec.
 func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 	msg, err := encodeSpec(spec)
 	if err != nil {

@@ -32,7 +32,7 @@ func (p *Process) Started(ctx context.Context) error {
 	_, err := p.status.Write(p.spec)
 	p.spec = nil
 	var reply []byte
-	if !errors.Is(err, os.ErrDeadlineExceeded) { // a launcher that died may yet have said why
+	if !errors.Is(err, os.ErrDeadlineExceeded) { // a launcher that died may still have sent its reason
 		reply, err = p.readReply()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -171,7 +171,7 @@ func (p *Process) comm() (string, error) {
 	return strings.TrimSuffix(string(b), "\n"), err
 }
 
-// readSmall reads a file of the kernel's whole, without the runtime's poller.
+// readSmall reads a small file of the kernel in one call, without the runtime's poller.
 func readSmall(dir int, path string) ([]byte, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -239,8 +239,8 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 		unix.Close(fd)
 		return ws, true
 	}
-	// the kernel can't interrupt it (frozen, or a driver's fault): it goes when it
-	// can, and holds one thread until then
+	// the kernel can't interrupt it (it is frozen, or a driver has a fault): waiting for
+	// its end takes one thread until then
 	go func() {
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(fd)

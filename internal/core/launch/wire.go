@@ -93,7 +93,7 @@ func encodeSpec(s *Spec) ([]byte, error) {
 	return e.b, nil
 }
 
-// decoder reads what encoder wrote. Once bad it stays so and reads zeros.
+// decoder reads what encoder wrote. After an error it reads zeros.
 type decoder struct {
 	b   []byte
 	bad bool

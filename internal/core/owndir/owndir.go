@@ -1,11 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package owndir opens directories that no other user can replace: only root and this
-// process's own user can, from which nothing can be protected anyway.
-//
-// Only those two can change what was checked, so that a path stays safe to use by its
-// name after one check.
+// Package owndir opens directories that only root and this process's own user can replace.
+// Since no other user can change what was checked, a path can be used by its name after one
+// check.
 package owndir
 
 import (
@@ -20,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Make opens dir, an absolute path, and makes missing directories with this mode. Every
-// directory from / on, and every symbolic link on the way, must belong to root or to this
-// process's user, and be writable for no one else, except that a directory above dir may
-// be sticky, as /tmp is. The error names the one that is not, and what to do about it.
-// The file's name is dir without symbolic links; the caller closes it.
+// Make opens dir, an absolute path, and makes missing directories with this mode. Each
+// directory from / on, and each symbolic link in the path, must belong to root or to this
+// process's user. No other user may write to these directories, except that a directory
+// above dir may be sticky, as /tmp is. The error names the directory at fault and what to do
+// about it. The file's name is dir without symbolic links; the caller closes it.
 func Make(dir string, mode fs.FileMode) (*os.File, error) { return open(dir, &mode) }
 
 // Open is Make for a directory that has to exist: the error is fs.ErrNotExist if it

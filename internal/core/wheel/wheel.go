@@ -110,7 +110,7 @@ func (w Wheel) WriteSource(dir, code string) error {
 }
 
 // Source is a source distribution that needs no build tool: it brings its own build backend (PEP 517, backend-path),
-// which runs code and then has the wheel. setup.py is the code, too.
+// which runs code and then returns the wheel. setup.py contains the code too.
 func (w Wheel) Source(code string) ([]byte, error) {
 	archive, err := w.Archive()
 	if err != nil {
