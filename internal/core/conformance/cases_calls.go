@@ -5,9 +5,7 @@ package conformance
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -48,7 +46,7 @@ var callCases = []driverCase{
 		for range 3 {
 			receive(c, ch, "statistics")
 		}
-		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.destroy()
 		for end := time.After(soon); ; {
 			select {
 			case _, open := <-ch:
@@ -240,16 +238,4 @@ func (s *session) result(c *check) (out string, code int) {
 		c.fail("the session ended without an exit code")
 	}
 	return s.out.String(), *s.code
-}
-
-func withEnv(name string, value any) func(*drivers.TaskConfig) {
-	return func(cfg *drivers.TaskConfig) { cfg.Env[name] = fmt.Sprint(value) }
-}
-
-// tempDir is a directory that is removed with the run.
-func (c *check) tempDir() string {
-	dir, err := os.MkdirTemp(c.dir, "v")
-	c.ok(err, "making a directory")
-	c.ok(os.Chmod(dir, 0o755), "making a directory")
-	return dir
 }

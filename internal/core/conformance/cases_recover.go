@@ -15,7 +15,7 @@ import (
 var recoverCases = []driverCase{
 	{"RecoverTask for a task that is known succeeds", func(c *check) {
 		r := c.running(waiting)
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		r.end()
 		r.wantExit(7, 0)
 	}},
@@ -23,7 +23,7 @@ var recoverCases = []driverCase{
 		r := c.running(waiting)
 		c.restart()
 		r.wantRunning("the restart")
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		st, err := c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask")
 		if st.State != drivers.TaskStateRunning {
@@ -37,7 +37,7 @@ var recoverCases = []driverCase{
 		r := c.running(waiting)
 		c.shutdown()
 		c.ok(c.start(), "starting the plugin again")
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		r.end()
 		r.wantExit(7, 0)
 	}},
@@ -48,7 +48,7 @@ var recoverCases = []driverCase{
 		c.ok(err, "re-attaching")
 		c.use(instance) // which has no SetConfig
 		c.cleanup(func() { c.shutdown(); _ = c.start() })
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		r.end()
 		r.wantExit(7, 0)
 	}},
@@ -58,7 +58,7 @@ var recoverCases = []driverCase{
 		r.end()
 		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
 		c.ok(c.start(), "starting the plugin again")
-		c.ok(c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+		r.recover()
 		r.wantExit(7, 0)
 	}},
 	{"a death by signal while no plugin runs is reported as it was", func(c *check) {
@@ -67,19 +67,19 @@ var recoverCases = []driverCase{
 		r.signalAll(syscall.SIGKILL)
 		r.c.until("the task ends", func() bool { return len(r.pids()) == 0 })
 		c.ok(c.start(), "starting the plugin again")
-		c.ok(c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+		r.recover()
 		r.wantExit(0, syscall.SIGKILL)
 	}},
 	{"a restart in place is not mistaken for the run before", func(c *check) {
 		r := c.startTask("if [ -e again ]; then echo > ready; exec sleep 1000; fi; echo > again; exit 9")
 		r.wantExit(9, 0)
-		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.destroy()
 		r.cfg.ID += "-2" // a new id for the same task, in the same directories
 		r.collect()
 		r.start()
 		r.ready()
 		c.restart()
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		r.wantRunning("RecoverTask")
 		if st, err := c.InspectTask(r.cfg.ID); err != nil || st.State != drivers.TaskStateRunning {
 			c.fail("the task runs, and is reported as %+v, %v", st, err)
@@ -88,25 +88,23 @@ var recoverCases = []driverCase{
 	{"a recovered task can be stopped", func(c *check) {
 		r := c.running("trap 'exit 3' TERM; echo > ready; while :; do sleep 0.1; done")
 		c.restart()
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
+		r.recover()
 		c.wantExit(r.stop(soon, "SIGTERM"), 3, 0)
 	}},
 	{"a recovered task can be destroyed", func(c *check) {
 		r := c.running(sleeping)
 		c.restart()
-		c.ok(c.RecoverTask(r.handle), "RecoverTask")
-		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
-		r.wantNone("DestroyTask")
+		r.recover()
+		r.destroy()
 	}},
 	{"a task that was not recovered can be destroyed", func(c *check) {
 		r := c.running(sleeping)
 		c.restart()
-		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
-		r.wantNone("DestroyTask")
+		r.destroy()
 	}},
 	{"no exit is invented for a task of which nothing is left", func(c *check) {
 		r := c.running(sleeping)
-		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+		r.destroy()
 		c.restart()
 		if c.RecoverTask(r.handle) != nil {
 			return

@@ -211,7 +211,8 @@ var startCases = []driverCase{
 			c.notApplicable("the driver has no volumes, and says so")
 		}
 		c.needRoot()
-		source := c.tempDir()
+		source := filepath.Join(c.dir, "volume")
+		c.ok(os.Mkdir(source, 0o755), "making the volume")
 		c.ok(os.WriteFile(filepath.Join(source, "file"), []byte("of the volume\n"), 0o644), "making the volume")
 		r := c.newRun("cat /conformance-volume/file > got", func(cfg *drivers.TaskConfig) {
 			cfg.Mounts = []*drivers.MountConfig{{HostPath: source, TaskPath: "/conformance-volume"}}

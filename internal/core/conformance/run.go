@@ -178,6 +178,17 @@ func (r *run) start() {
 	r.handle = stored(r.c, handle)
 }
 
+// recover recovers the task, as an agent does after it was restarted.
+func (r *run) recover() {
+	r.c.ok(r.c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+}
+
+// destroy destroys the task, after which it has no process.
+func (r *run) destroy() {
+	r.c.ok(r.c.DestroyTask(r.cfg.ID, true), "DestroyTask")
+	r.wantNone("DestroyTask")
+}
+
 // stored returns a handle as an agent reads it back from its disk.
 func stored(c *check, handle *drivers.TaskHandle) *drivers.TaskHandle {
 	b, err := json.Marshal(handle)
