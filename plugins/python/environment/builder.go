@@ -22,18 +22,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// Prober is the user that runs programs to find their version. It builds nothing, so that a probe never delays a build.
+// Prober is the user that runs programs to learn their versions. It never builds, so a probe does not delay a build.
 const Prober = builders.First
 
-// User is one without an account that owns nothing else on the node.
+// User is a user and group without an account that own nothing else on the node.
 type User struct{ UID, GID uint32 }
 
-// Users are the users of the node that build, each for one build at a time of any process.
+// Users are the users of the node that build, each in one build at a time, of any process.
 type Users struct {
-	// Dir is builders.Dir, but in tests.
+	// Dir is builders.Dir except in tests.
 	Dir string
 
-	// Only is the one user that builds, nil for any of builders.First to builders.Last but Prober.
+	// Only is the only user that builds. If it is nil, all of builders.First to builders.Last except Prober do.
 	Only *User
 }
 
@@ -45,16 +45,16 @@ func (u *Users) Declare() error {
 	return builders.Declare(u.Dir, u.Only.UID, u.Only.GID)
 }
 
-// Builder is a user that owns nothing else on the node, for one build.
+// Builder is the user of one build.
 type Builder struct {
 	UID, GID uint32
-	Clear    func() error // returns when no process of the user is there, and kills those that are
-	Release  func()       // lets others build as the user; to be called once
+	Clear    func() error // kills the user's processes, and returns when none is left
+	Release  func()       // lets others build as the user
 }
 
-// Take waits for a user without another build and without a process. waiting is called before the first wait. Processes
-// that an earlier build left are killed. Those of Only, which may be outside of the ids that are reserved for builders,
-// are an error.
+// Take waits for a user that has neither a build nor a process. It calls waiting, which may be nil, before the first
+// wait. It kills processes of an earlier build. If Only is outside of the ids that are reserved for builders, its
+// processes may be others', and are an error instead.
 func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 	if err := builders.Make(u.Dir); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 	}
 }
 
-// try returns nil where all are taken.
+// try returns nil if all users are taken.
 func (u *Users) try() (*Builder, error) {
 	if u.Only != nil {
 		b, left, err := u.takeUser(*u.Only, builders.Reserved(u.Only.UID))
@@ -89,12 +89,12 @@ func (u *Users) try() (*Builder, error) {
 		}
 		return b, err
 	}
-	// one that has no process first: what is there may be of an agent that does not share this directory, or not end
+	// First those without processes: a process may belong to an agent that does not share this directory, or not end.
 	var failed error
 	for _, evict := range []bool{false, true} {
 		for id := uint32(Prober + 1); id <= builders.Last; id++ {
 			b, _, err := u.takeUser(User{id, id}, evict)
-			if b != nil || err != nil && !evict { // which is of a disk or of /proc, and not of the user
+			if b != nil || err != nil && !evict { // without eviction an error is not about this user
 				return b, err
 			}
 			failed = cmp.Or(err, failed)
@@ -103,7 +103,7 @@ func (u *Users) try() (*Builder, error) {
 	return nil, failed
 }
 
-// takeUser returns no Builder where another build has the user, or where it has processes that are not to be killed.
+// takeUser returns no Builder if another build has the user, or if it has processes and evict is false.
 func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err error) {
 	b, err = u.lock(user)
 	if b == nil || err != nil {
@@ -121,7 +121,7 @@ func (u *Users) takeUser(user User, evict bool) (b *Builder, left []process, err
 	return b, left, err
 }
 
-// lock returns nil where another build has the user.
+// lock returns nil if another build has the user.
 func (u *Users) lock(user User) (*Builder, error) {
 	l, err := lockByte(filepath.Join(u.Dir, "lock"), int64(user.UID), exclusive)
 	if l == nil || err != nil {
@@ -130,10 +130,10 @@ func (u *Users) lock(user User) (*Builder, error) {
 	return &Builder{user.UID, user.GID, func() error { return clear(user.UID) }, l.close}, nil
 }
 
-// grace is how long a killed process may take to end, which it cannot while it waits for a disk.
+// grace is how long a killed process may take to end. One that waits for a disk cannot end.
 const grace = 15 * time.Second
 
-// clear returns when no process of the user is there, and kills those that are.
+// clear kills all processes of a user, and returns when none is left.
 func clear(uid uint32) error {
 	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
 		left, err := processes(uid)
@@ -155,7 +155,7 @@ type process struct {
 	name string
 }
 
-// processes are those that have a user as any of their user ids, and that still run.
+// processes are all that still run and have the user as any of their user ids.
 func processes(uid uint32) (found []process, err error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -182,7 +182,7 @@ func processes(uid uint32) (found []process, err error) {
 	return found, nil
 }
 
-// isOf reads proc_pid_status(5).
+// isOf reports whether a process still runs and has a user as any of its user ids (proc_pid_status(5)).
 func isOf(pid int, uid uint32) (has bool, name string, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -205,14 +205,14 @@ func isOf(pid int, uid uint32) (has bool, name string, err error) {
 			has = slices.Contains(fields, want) // real, effective, saved, of the file system
 		case "Threads":
 			if dead && len(fields) > 0 && (fields[0] == "0" || fields[0] == "1") {
-				return false, "", nil // it has ended; with more threads only its first has
+				return false, "", nil // with more threads, only the first one has ended
 			}
 		}
 	}
 	return has, name, nil
 }
 
-// kill kills the process if it still is the user's, and no other that has its number meanwhile.
+// kill kills the process if it is still the user's, and not another one that has its number meanwhile.
 func (p process) kill(uid uint32) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {

@@ -14,8 +14,8 @@
 //	downloads/<n>/   what installers keep between builds, for one of them at a time
 //	lock             a file whose bytes are locked, see lock.go
 //
-// Where Config.Builders is nil, tasks run as the user that the environments belong to, and so could change one: that is
-// noticed at the next Get, not prevented.
+// Where Config.Builders is nil, tasks run as the owner of the environments. A task can change one then: the next Get
+// notices that, nothing prevents it.
 package environment
 
 import (
@@ -28,31 +28,31 @@ import (
 	"time"
 )
 
-// Config is what a Cache needs to know.
+// Config configures a Cache.
 type Config struct {
 	Dir     string        // absolute; made on first use
-	MaxSize int64         // bytes, 0 is without limit
-	MaxAge  time.Duration // without use, 0 is without limit
+	MaxSize int64         // in bytes; 0 is no limit
+	MaxAge  time.Duration // since the last use; 0 is no limit
 
-	// Builders gives each build a user of its own, and calls waiting, which may be nil, before it waits for one
-	// (Users.Take). It is nil where this process's user builds.
+	// Builders returns a user for one build, such as Users.Take. It calls waiting, which may be nil, before it waits for
+	// one. If Builders is nil, this process's user builds.
 	Builders func(ctx context.Context, waiting func()) (*Builder, error)
 
-	// Patience is for how long an old environment (Spec.Fresh) is used without another try
-	// after it could not be built anew: an index that hangs would hold up each start.
+	// Patience is the time after a failed rebuild in which an outdated environment (Spec.Fresh) is used without another
+	// attempt. Otherwise an index that hangs would delay each start.
 	Patience time.Duration
 
 	Log func(format string, args ...any)
 }
 
-// Cache is the environments below a directory. It is safe for concurrent use, and so are
-// several of one directory, in any number of processes.
+// Cache is the environments below a directory. It is safe for concurrent use. Several caches, in any number of
+// processes, may share a directory.
 type Cache struct {
 	cfg    Config
 	places chan struct{} // a semaphore: one is taken for each build
 
 	mu     sync.Mutex
-	failed map[string]failure // by key: the last build, for those that waited for it, and for Patience
+	failed map[string]failure // the last failed build of each key, for the callers that waited and for Patience
 }
 
 type failure struct {
@@ -60,7 +60,7 @@ type failure struct {
 	err error
 }
 
-// Open returns a cache. Nothing is read or made before its first use.
+// Open returns a cache. It reads and creates nothing before its first use.
 func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
@@ -68,52 +68,53 @@ func Open(cfg Config) *Cache {
 	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))), failed: map[string]failure{}}
 }
 
-// Spec says which environment is wanted.
+// Spec describes the environment that a caller needs.
 type Spec struct {
-	// Key is everything that the environment depends on, as text that a person can read,
-	// without secrets; Secret is what else distinguishes it and is only hashed.
+	// Key is everything that the environment depends on, as readable text without secrets. Secret is what else
+	// distinguishes it; only its hash is stored.
 	Key, Secret string
 
-	// Interpreter is the file that absolute links in the environment may lead to; any other is refused.
+	// Interpreter is the only file that absolute links in the environment may lead to.
 	Interpreter string
 
-	// Fresh is for how long after its build an environment is good for new tasks; 0 is indefinitely. (Of
-	// requirements that are not locked the meaning changes with time.)
+	// Fresh is how long after its build an environment may serve new tasks; 0 is indefinitely. (What requirements without
+	// a lock resolve to changes with time.)
 	Fresh time.Duration
 
-	// Since replaces Fresh for a caller that wants a new build: an environment that was built before it is outdated. The
-	// zero value accepts any.
+	// Since replaces Fresh for a caller that wants a new build: an environment that was built before Since is outdated.
+	// The zero value is ignored.
 	Since time.Time
 
-	// Build makes it, as a user (nil: this process's): in dir, which is empty, with a scratch directory for it and one
-	// whose content is kept between builds, "" unless Downloads. These three are the builder's, and all that Build makes
-	// in them has to be, too. Nothing that it started may run any more when it returns.
+	// Build creates the environment in dir, which is empty, as the user as (nil: this process's). Scratch is for its
+	// temporary files. What is in downloads is kept for later builds; it is "" unless Downloads is set. The directories
+	// belong to the builder, and so must all files that Build creates there. No process that Build started may run any
+	// more when it returns.
 	Build func(ctx context.Context, as *Builder, dir, scratch, downloads string) error
 
-	// Warnings returns what Build reports to each task that uses the environment, and is called after it. May be nil.
+	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
 	Warnings func() []string
 
-	// Downloads says that what Build downloads may serve other builds.
+	// Downloads allows other builds to use what Build downloads.
 	Downloads bool
 
-	// Limit is how long Build may take, and before that how long others may be built first; the wait for another that
-	// builds the same may take both. 0 is without limit.
+	// Limit is how long Build may take, and how long it may have to wait for other builds before. The wait for another
+	// build of the same environment may take twice as long. 0 is no limit.
 	Limit time.Duration
 
-	// Outdated is called before Build is where there is an environment that is not Fresh any more. May be nil.
+	// Outdated is called before Build if there is an outdated environment. May be nil.
 	Outdated func(age time.Duration)
 
-	// Waiting is called, once, when another task or process builds it, and Queued when it has to wait
-	// until others are built. May be nil.
+	// Waiting is called once if another task or process builds the same environment, Queued once if the build has to wait
+	// for other builds. Both may be nil.
 	Waiting, Queued func()
 }
 
-// Environment is one that may be used until Release.
+// Environment may be used until Release.
 type Environment struct {
 	Dir   string        // read-only
 	ID    string        // the first eight characters of the name of Dir, for people
 	Hit   bool          // this call did not build it
-	Stale error         // it is older than Spec.Fresh, since this happened when it was to be built anew
+	Stale error         // why the rebuild of this outdated environment failed, nil if it is not outdated
 	Age   time.Duration // since it was built
 	Size  int64         // bytes on the disk
 
@@ -126,12 +127,13 @@ type Environment struct {
 	mu sync.Mutex // guards lock
 }
 
-// Get returns an environment: one that exists and is whole, or a new one. If several callers ask at the same time, in
-// any process, one builds and the others wait. When it fails, those of this process that waited get its error, too,
-// unless it failed because its ctx was cancelled: then the next one tries. Those of other processes try themselves.
+// Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
+// process, one builds it and the others wait. If that fails, the callers that waited in this process get the same error,
+// unless the build was cancelled: then the next caller builds. Callers in other processes build themselves.
 //
-// An environment that is older than Spec.Fresh is returned nevertheless if building a new one fails temporarily
-// (Temporary() true), or takes longer than Spec.Limit or ctx allows; then Stale has the reason.
+// If a rebuild fails temporarily (the error has Temporary() true), or takes longer than Spec.Limit or ctx allows, Get
+// returns the outdated environment, with the error in Stale.
+//
 // The errors of Spec.Build are returned as they are. A full disk, and a place that did not become free in time, are
 // temporary errors.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
@@ -168,7 +170,7 @@ func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
 	return old, nil
 }
 
-// replace waits until no other caller or process builds the same, and builds it if that is still necessary.
+// replace waits until no other caller or process builds the same, and then builds it unless another has.
 func (c *Cache) replace(
 	ctx context.Context, st *store, key string, s *Spec, begun time.Time,
 ) (env *Environment, err error) {
@@ -207,7 +209,7 @@ func (c *Cache) replace(
 	return st.by(as, s.Interpreter).build(limited, key, s)
 }
 
-// takePlace waits until there are fewer builds than may be at once, and for a user that builds.
+// takePlace waits until fewer builds run than may run at once, and until there is a user for one.
 func (c *Cache) takePlace(ctx context.Context, s *Spec) (as *Builder, err error) {
 	limited, cancel := s.limit(ctx, 1)
 	defer cancel()
@@ -238,7 +240,7 @@ func (c *Cache) takePlace(ctx context.Context, s *Spec) (as *Builder, err error)
 	return as, nil
 }
 
-// tooBusy is the error of a build that could not begin in time, or that of ctx.
+// tooBusy is the error of ctx, or of a build that could not begin in time.
 func (s *Spec) tooBusy(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -247,7 +249,7 @@ func (s *Spec) tooBusy(ctx context.Context) error {
 		"no build could begin within %s (build_timeout), since this node was busy with other environments", s.Limit)}
 }
 
-// limit returns a context that ends after some times Limit.
+// limit returns a context that ends after a multiple of Limit.
 func (s *Spec) limit(ctx context.Context, times time.Duration) (context.Context, context.CancelFunc) {
 	if s.Limit <= 0 {
 		return context.WithCancel(ctx)
@@ -255,12 +257,12 @@ func (s *Spec) limit(ctx context.Context, times time.Duration) (context.Context,
 	return context.WithTimeout(ctx, times*s.Limit)
 }
 
-// temporaryError is the error of a state of the node that passes: the same may succeed later, or elsewhere.
+// temporaryError is about a passing state of the node: the same may succeed later, or elsewhere.
 type temporaryError struct{ error }
 
 func (e temporaryError) Unwrap() error { return e.error }
 
-// Temporary is what callers look for.
+// Temporary reports true, by which callers recognise such an error.
 func (e temporaryError) Temporary() bool { return true }
 
 func isTemporary(err error) bool {
@@ -299,8 +301,8 @@ func (c *Cache) failure(key string, after time.Time) error {
 	return nil
 }
 
-// serves reports whether an environment, which may be nil, is fresh enough for a new task. One that was built in the
-// future is old: the clock was wrong then, or is now.
+// serves reports whether an environment, which may be nil, is fresh enough for a new task. One with a build time in the
+// future is outdated, since the clock was wrong then, or is wrong now.
 func (e *Environment) serves(s *Spec) bool {
 	if e == nil {
 		return false

@@ -16,15 +16,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// sealing makes a tree ours and read-only. The builder may still have files and directories of it open. What is written
-// to an open file later changes its times, and the next Get notices that.
+// sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to an
+// open file changes its times, which the next Get notices.
 type sealing struct {
 	store  *store
-	from   uint32 // the builder
-	python string // the interpreter
+	from   uint32 // the owner so far: the builder
+	python string // the only target of absolute links
 }
 
-// seal walks through what was built. It returns it as it is then.
+// seal takes over what was built, and returns what it looks like afterwards.
 func (s *store) seal(dir string) (tree, error) {
 	return walk(dir, &sealing{store: s, from: s.builtBy(), python: s.python})
 }
@@ -37,7 +37,7 @@ func (s *store) builtBy() uint32 {
 	return s.builder.UID
 }
 
-// enter makes a directory ours before it is read. After that nothing else can change what is in it, but for open files.
+// enter makes a directory ours before it is read. After that no other user can replace what is in it.
 func (s *sealing) enter(fd int, rel string, st *unix.Stat_t) error {
 	if err := s.checkOwner(rel, st); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *sealing) leave(fd int, rel string) error {
 	return changing(rel, unix.Fchmod(fd, 0o555))
 }
 
-// checkOwner refuses what the builder linked or moved from elsewhere.
+// checkOwner refuses files that the builder linked or moved from elsewhere.
 func (s *sealing) checkOwner(rel string, st *unix.Stat_t) error {
 	if st.Uid != s.from {
 		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", path.Join(".", rel), st.Uid, s.from)
@@ -63,7 +63,7 @@ func (s *sealing) checkOwner(rel string, st *unix.Stat_t) error {
 	return nil
 }
 
-// changing adds to an error what it is about.
+// changing adds the file to an error.
 func changing(rel string, err error) error {
 	if err == nil {
 		return nil
@@ -71,7 +71,7 @@ func changing(rel string, err error) error {
 	return &os.PathError{Op: "change", Path: path.Join(".", rel), Err: err}
 }
 
-// entry takes over what is no directory.
+// entry takes over a file or a link, and refuses anything else.
 func (s *sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -94,7 +94,7 @@ func (s *sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
 		mode = 0o555
 	}
 	var err error
-	if st.Nlink > 1 { // it could be changed where it is linked, too
+	if st.Nlink > 1 { // it could be changed by its other name
 		err = copyInPlace(dir, name)
 	} else {
 		err = s.take(dir, name)
@@ -155,8 +155,8 @@ func openFile(at int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// checkLink allows relative links that stay inside. A ".." is only allowed at the start, where it is sure which
-// directory it leads to.
+// checkLink allows relative links that stay inside. A ".." is only allowed at the start: after another link it would
+// lead elsewhere.
 func checkLink(rel, target string) error {
 	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
 	parts := strings.Split(target, "/")
@@ -177,9 +177,9 @@ func checkLink(rel, target string) error {
 	return nil
 }
 
-// linkInterpreter allows an absolute link to the build's interpreter alone, whatever its name is (PyPy's is bin/pypy3).
-// The link is replaced by one to the interpreter's own path: on the way of the builder's there may be links of other
-// users, or /proc/PID, which lead elsewhere later.
+// linkInterpreter allows an absolute link if it leads to the build's interpreter; its name does not matter (PyPy's is
+// bin/pypy3). It replaces the link by one to the interpreter's own path: the builder's may lead through links of other
+// users, or through /proc/PID, which can change later.
 func (s *sealing) linkInterpreter(fd int, name, rel, target string) error {
 	python, err := filepath.EvalSymlinks(s.python)
 	if err != nil {

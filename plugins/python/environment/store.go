@@ -19,13 +19,12 @@ import (
 // store is the cache's directory.
 type store struct {
 	dir     string   // without symbolic links
-	builder *Builder // of the build that this is for; nil where it is this process's user
-	python  string   // of the build that this is for: Spec.Interpreter
+	builder *Builder // the user of a build, nil if that is this process's
+	python  string   // Spec.Interpreter of a build
 	log     func(format string, args ...any)
 }
 
-// open makes what is missing. It is called for each operation, so that the directory
-// may be removed while this process runs.
+// open creates missing directories. Each operation calls it, so the cache may be removed while this process runs.
 func (c *Config) open() (*store, error) {
 	dir, err := makeDir(c.Dir, c.Builders != nil)
 	if err != nil {
@@ -53,7 +52,7 @@ func (c *Config) open() (*store, error) {
 	return s, nil
 }
 
-// existing is open without making a cache: nil where there is none.
+// existing is open, but returns nil if there is no cache yet.
 func (c *Config) existing() (*store, error) {
 	if _, err := os.Stat(filepath.Join(c.Dir, "meta")); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -61,7 +60,7 @@ func (c *Config) existing() (*store, error) {
 	return c.open()
 }
 
-// by is the store of a build, by a user and for an interpreter.
+// by returns the store for a build by a user, for an interpreter.
 func (s *store) by(as *Builder, python string) *store {
 	its := *s
 	its.builder, its.python = as, python
@@ -72,8 +71,8 @@ func (s *store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// makeDir returns dir as it is without symbolic links, and makes what does not exist of it. With othersToo any user has
-// to be able to reach it.
+// makeDir creates dir if it is missing, and returns it without symbolic links. With othersToo it is an error if other
+// users cannot reach it.
 func makeDir(dir string, othersToo bool) (string, error) {
 	f, err := owndir.Make(dir, 0o755)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tidy removes broken environments, what is left of builds, and of the environments that no task uses those above size
-// and age. It also makes sure that what was built is on the disk. It does not wait for other tasks or processes: what
-// they use is left to the next call.
+// Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
+// recently used first. It also writes new environments to the disk. It does not wait for tasks or other processes: the
+// next call looks again at what they use now.
 func (c *Cache) Tidy(ctx context.Context) error {
 	s, err := c.cfg.existing()
 	if s == nil || err != nil {
@@ -28,7 +28,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	return errors.Join(t.builds(), t.sync(), t.downloads(c.cfg.MaxSize), t.environments(ctx), t.limit(ctx, &c.cfg))
 }
 
-// Usage is what environments take, in bytes, and how many there are.
+// Usage returns the size of all environments in bytes, and their number.
 func (c *Cache) Usage() (size int64, count int, err error) {
 	s, err := c.cfg.existing()
 	if s == nil || err != nil {
@@ -43,11 +43,11 @@ func (c *Cache) Usage() (size int64, count int, err error) {
 
 type tidying struct {
 	*store
-	total int64       // bytes of all that stays
-	idle  []candidate // what no task uses
+	total int64       // the size of all that stays, in bytes
+	idle  []candidate
 }
 
-// candidate is an environment that may be removed, with its lock: nothing uses it until that is closed.
+// candidate is an environment that no task uses, with its exclusive lock: no task can acquire it until that is closed.
 type candidate struct {
 	entry
 	lock *lock
@@ -59,7 +59,7 @@ func (t *tidying) close() {
 	}
 }
 
-// builds removes what killed builds and removals left.
+// builds removes temporary files of builds that were killed.
 func (t *tidying) builds() error {
 	names, err := t.names("builds")
 	for _, name := range names {
@@ -74,8 +74,7 @@ func (t *tidying) builds() error {
 	return err
 }
 
-// sync writes environments that were built since the last time to the disk, and records that by the mode of the records
-// that it saw before.
+// sync writes new environments to the disk, and then marks the records that it has seen before as synced.
 func (t *tidying) sync() error {
 	names, err := t.names("meta")
 	if err != nil {
@@ -107,7 +106,7 @@ func (t *tidying) sync() error {
 	return err
 }
 
-// environments removes those that are broken or replaced, and locks those that are idle.
+// environments removes broken and replaced environments, and locks the idle ones.
 func (t *tidying) environments(ctx context.Context) error {
 	envs, err := t.names("envs")
 	users, usersErr := t.names("users")
@@ -129,7 +128,7 @@ func (t *tidying) environments(ctx context.Context) error {
 	return err
 }
 
-// environment decides about one; entries are from before, and have no record of what was built since.
+// environment removes, counts or locks one. It reads the records again if entries, which are older, have none of it.
 func (t *tidying) environment(id string, entries map[string]entry) (err error) {
 	e, recorded := entries[id]
 	l, err := t.tryLock(id, exclusive)
@@ -151,7 +150,7 @@ func (t *tidying) environment(id string, entries map[string]entry) (err error) {
 	}
 	inUse, err := t.inUse(id, func() {
 		if e.used = time.Now(); recorded {
-			t.touch(e.key) // until now, as far as we know
+			t.touch(e.key) // the task may have ended just now
 		}
 	})
 	if inUse || err != nil {
@@ -174,7 +173,7 @@ func (t *tidying) environment(id string, entries map[string]entry) (err error) {
 	return nil
 }
 
-// limit removes what is above age and size. It unlocks the others first, since a removal may take long.
+// limit removes idle environments above age and size. It unlocks the others first, since a removal may take long.
 func (t *tidying) limit(ctx context.Context, c *Config) (err error) {
 	slices.SortFunc(t.idle, func(a, b candidate) int { return a.used.Compare(b.used) })
 	var evicted []candidate
@@ -197,7 +196,7 @@ func (t *tidying) limit(ctx context.Context, c *Config) (err error) {
 	return err
 }
 
-// downloads removes what no build uses where all together takes more than a quarter of the cache, and counts the rest.
+// downloads removes directories that no build uses if together they exceed a quarter of the cache, and counts the rest.
 func (t *tidying) downloads(maxSize int64) error {
 	names, err := t.names("downloads")
 	for _, name := range names {
