@@ -12,9 +12,9 @@ import (
 	"strconv"
 )
 
-// downloadDir is a directory with what installers download, for one build after the other: downloads/<n>. It is the
-// builder's during a build, and ours in between. Then it is not writable: without that it was left by a build that did
-// not end, and serves no other.
+// downloadDir is a directory of downloads, which one build after the other uses: downloads/<n>. It is the builder's
+// during a build, and ours in between. Its mode is keptMode only then: in any other mode it is of a build that did not
+// end, and no other build uses it.
 type downloadDir struct {
 	store *store // of the build
 	path  string
@@ -49,7 +49,7 @@ func (s *store) acquireDownloads() (*downloadDir, error) {
 func (k *downloadDir) handOver() error {
 	info, err := os.Lstat(k.path)
 	if err == nil && info.Mode() == fs.ModeDir|keptMode {
-		err = os.Chmod(k.path, usedMode) // from here on a crash leaves what is not kept
+		err = os.Chmod(k.path, usedMode) // so a crash from here on makes it unusable
 		if b := k.store.builder; err == nil && b != nil {
 			err = k.give(uint32(os.Geteuid()), int(b.UID), int(b.GID))
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// entry is the record of a key's environment: a directory below envs that no record names is not used. The modification
-// time of the record's file is when the environment was last used. Its mode is writable until Tidy has written the
-// environment to the disk: only then does it outlive a crash of the machine.
+// entry is the record of a key's environment. A directory below envs that no record names is not used. The modification
+// time of the record's file is the time of the last use. The file is writable until Tidy has written the environment to
+// the disk: until then a crash of the machine may lose part of it.
 type entry struct {
 	ID       string    `json:"id"`  // the name of the directory
 	Key      string    `json:"key"` // Spec.Key
@@ -36,10 +36,10 @@ const entrySuffix = ".json"
 
 func (s *store) entryPath(key string) string { return s.path("meta", key+entrySuffix) }
 
-// errNotWhole is the error of a record or an environment that exists and must not be used.
+// errNotWhole is the error of a record or an environment that exists but must not be used.
 var errNotWhole = errors.New("it is not as it was built")
 
-// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole for what a crash left.
+// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole if a crash made it unusable.
 func (s *store) readEntry(key string) (entry, error) {
 	e := entry{key: key}
 	f, err := os.Open(s.entryPath(key))
@@ -114,13 +114,13 @@ func (s *store) touch(key string) {
 	}
 }
 
-// find returns the environment of a key, locked, or nil if there is none that may be used.
+// find returns the environment of a key, locked, or nil if there is none or it must not be used.
 func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	for {
 		e, err := s.readEntry(key)
 		var l *lock
 		if err == nil {
-			// only a removal, or Tidy for a moment, has it exclusively
+			// Tidy has it exclusively while it looks at the environment or removes it.
 			if l, err = s.waitLock(ctx, e.ID, shared, nil); err != nil {
 				return nil, err
 			}

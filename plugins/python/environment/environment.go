@@ -128,8 +128,8 @@ type Environment struct {
 }
 
 // Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
-// process, one builds it and the others wait. If that fails, the callers that waited in this process get the same error,
-// unless the build was cancelled: then the next caller builds. Callers in other processes build themselves.
+// process, one builds it and the others wait. If that fails, the callers that waited in this process get the same
+// error, unless the build was cancelled: then the next caller builds. Callers in other processes build themselves.
 //
 // If a rebuild fails temporarily (the error has Temporary() true), or takes longer than Spec.Limit or ctx allows, Get
 // returns the outdated environment, with the error in Stale.

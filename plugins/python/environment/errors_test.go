@@ -77,7 +77,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	_, err := c.Get(ctx, Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
+	build := func(context.Context, *Builder, string, string, string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -88,7 +88,8 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 		<-waits
 		cancel()
 		return testError{temporary: true}
-	}})
+	}
+	_, err := c.Get(ctx, Spec{Key: "k", Build: build})
 	all.Wait()
 	if err != (testError{temporary: true}) {
 		t.Errorf("got %v", err)
@@ -104,10 +105,11 @@ func TestCache_WaitEndsWithItsContext(t *testing.T) {
 				waiter = Open(c.cfg) // they know each other from the disk alone
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
+			build := func(context.Context, *Builder, string, string, string) error {
 				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
 				return err
-			}})
+			}
+			_, err := c.Get(t.Context(), Spec{Key: "k", Build: build})
 			test.ErrorIs(t, err, context.Canceled)
 		})
 	}

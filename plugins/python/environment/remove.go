@@ -10,9 +10,9 @@ import (
 	"os"
 )
 
-// discard removes an environment that is not in use, and whose lock the caller has exclusively; e is the zero value if it
-// has no record. The record goes first, so that what an interruption leaves is not used. (A build that replaces the
-// record at the same time may lose its own. Then the next Get builds again.)
+// discard removes an environment that is not in use. The caller has its lock exclusively; e is the zero value if the
+// environment has no record. The record is removed first, so that no task uses what an interruption leaves. (A build
+// that replaces the record at the same time may lose its own. Then the next Get builds again.)
 func (s *store) discard(id string, e entry) error {
 	if e.key != "" {
 		if err := ignoreMissing(os.Remove(s.entryPath(e.key))); err != nil {
@@ -23,7 +23,7 @@ func (s *store) discard(id string, e entry) error {
 	return nil
 }
 
-// removeTree follows no links. What it cannot remove, Tidy tries again.
+// removeTree follows no links. Tidy tries to remove again what it leaves.
 func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		err := os.RemoveAll(path)
@@ -44,9 +44,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// openUp makes read-only directories writable, so that their owner can remove what is in them. A process that still runs
-// may put a link in the place of a directory meanwhile: the Root keeps chmod from following it out of dir. What cannot
-// be opened up cannot be removed, and the removal reports it.
+// openUp makes read-only directories writable, so that their owner can remove what is in them. A process that still
+// runs may replace a directory by a link meanwhile: the Root keeps chmod from following it out of dir. Errors show in
+// the removal.
 func openUp(dir string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

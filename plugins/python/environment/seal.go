@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
-// sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to an
-// open file changes its times, which the next Get notices.
+// sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to
+// an open file changes its times, which the next Get notices.
 type sealing struct {
 	store  *store
 	from   uint32 // the owner so far: the builder

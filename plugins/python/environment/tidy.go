@@ -43,7 +43,7 @@ func (c *Cache) Usage() (size int64, count int, err error) {
 
 type tidying struct {
 	*store
-	total int64       // the size of all that stays, in bytes
+	total int64 // the size of all that stays, in bytes
 	idle  []candidate
 }
 

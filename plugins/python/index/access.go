@@ -17,9 +17,9 @@ import (
 	"github.com/ryanuber/go-glob"
 )
 
-// Access is which hosts a build may reach, with which credentials.
+// Access has the hosts that a build may reach, and their credentials.
 type Access struct {
-	// Patterns are hosts that the operator allows, with or without a port; * stands for any characters.
+	// Patterns are further hosts that the operator allows, with or without a port; * stands for any characters.
 	Patterns []string
 
 	hosts   map[string]bool // host:port
@@ -56,8 +56,8 @@ func (a *Access) Add(u *url.URL) {
 	}
 }
 
-// hide has Redact remove secrets. One of less than four characters would remove ordinary words, and so is only
-// removed from URLs.
+// hide makes Redact remove secrets. Secrets of less than four characters occur in ordinary words, so Redact removes
+// them from URLs only.
 func (a *Access) hide(secrets ...string) {
 	for _, s := range secrets {
 		if len(s) >= 4 {
@@ -66,8 +66,7 @@ func (a *Access) hide(secrets ...string) {
 	}
 }
 
-// Logins is a digest of all credentials, "" without any. What one job's credentials fetched must not serve jobs
-// that have others.
+// Logins is a digest of all credentials, "" without any. Downloads that needed them must not serve jobs with others.
 func (a *Access) Logins() string {
 	if a.logins == nil {
 		return ""
@@ -97,7 +96,7 @@ func address(u *url.URL) string {
 	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// short leaves out a port that is the scheme's own.
+// short removes a default port.
 func short(address string) string {
 	if host, port, err := net.SplitHostPort(address); err == nil && (port == "443" || port == "80") {
 		return host
@@ -113,8 +112,8 @@ var (
 	places      = regexp.MustCompile("\\S*/[^\\s'\"`)>]*") // URLs, and paths that may be of URLs
 )
 
-// Redact removes from the URLs of a line what may be secret: user and password, the query, and the fragment except
-// for a hash.
+// Redact removes possible secrets from the URLs of a line: user and password, the query, and the fragment except for a
+// hash.
 func Redact(line string) string {
 	line = ambiguous.ReplaceAllString(line, "://…")
 	line = credentials.ReplaceAllString(line, "://…@")
@@ -132,7 +131,7 @@ func Redact(line string) string {
 	})
 }
 
-// Redact removes the secrets from a line of a tool's output, and what may be secret from all of its URLs.
+// Redact removes the secrets from a line of output, and possible secrets from its URLs.
 func (a *Access) Redact(line string) string {
 	for _, s := range a.secrets {
 		line = strings.ReplaceAll(line, s, "****")

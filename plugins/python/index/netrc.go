@@ -13,13 +13,13 @@ import (
 // MaxNetrc bounds a .netrc file, in bytes.
 const MaxNetrc = 64 << 10
 
-// Netrc has the credentials of hosts, by name, the first ones of each.
+// Netrc has the credentials of hosts by their names.
 type Netrc map[string]*url.Userinfo
 
-// ParseNetrc reads machine, login and password of a .netrc file, with or without quotes. The entry "default" would
-// give a password to every index, and is left out. What curl, pip and uv read in different ways is an error: with a
-// missing value, one host would get the credentials of another. Comments begin where a keyword could; macros end with
-// an empty line. What is in the file is in no error.
+// ParseNetrc reads machine, login and password of a .netrc file, with or without quotes. The first entry of a machine
+// counts. It ignores the entry "default", which would send a password to each index. Text that curl, pip and uv read
+// differently is an error: with a missing value, one host would get the credentials of another. Comments begin where a
+// keyword could; macros end with an empty line. Errors do not quote the file.
 func ParseNetrc(text string) (Netrc, error) {
 	found := Netrc{}
 	host, values := "", map[string]string{}
@@ -71,7 +71,7 @@ func ParseNetrc(text string) (Netrc, error) {
 	return found, nil
 }
 
-// netrcWord is the first word of a line, if it has one, and what is after that.
+// netrcWord returns the first word of a line, and the rest; ok is false without one.
 func netrcWord(line string) (word, rest string, ok bool) {
 	switch {
 	case line == "":
@@ -88,7 +88,7 @@ func netrcWord(line string) (word, rest string, ok bool) {
 	return word, strings.TrimLeft(rest, " \t"), ok
 }
 
-// unquoted is a text up to its quotation mark, if it has one, and what is after that.
+// unquoted returns a text up to its quotation mark, and the rest; ok is false without one.
 func unquoted(text string) (word, rest string, ok bool) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

@@ -28,10 +28,10 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// Proxy is an installer's only way to the network: an HTTP proxy that lets it reach the hosts of an Access alone, and
-// remembers the outcome.
+// Proxy is an installer's only connection to the network: an HTTP proxy that lets it reach only the hosts of an Access,
+// and remembers failures.
 type Proxy struct {
-	URL string // with the credentials that it wants
+	URL string // with the credentials that the proxy requires
 
 	access    *Access
 	secret    string
@@ -45,10 +45,10 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	refused []string           // hosts, in the order of their first request
-	failed  map[string]failure // by URL, unless a later request succeeded
+	failed  map[string]failure // by URL, until a later request succeeds
 }
 
-// failure is an answer that was missing or incomplete, or that is about the server's state.
+// failure is a missing or incomplete answer, or one about the server's state.
 type failure struct {
 	host string
 	err  error
@@ -56,12 +56,12 @@ type failure struct {
 
 const timeout = 15 * time.Second
 
-// maxRemembered bounds both lists of a Proxy: a package's code may ask for any number of URLs.
+// maxRemembered bounds both lists of a Proxy: code of a package may request any number of URLs.
 const maxRemembered = 100
 
-// NewProxy serves on l, which it closes, until Close. Unless the installer is alone on the network of l, the proxy
-// wants credentials. (uv forgets them when it is redirected from http.) counted is called from several goroutines with
-// what comes from a host, and with 0 when the host is asked; it may be nil.
+// NewProxy serves on l until Close, which also closes l. Unless the installer is alone on the network of l, the proxy
+// requires credentials. (uv drops them when it is redirected from http.) counted, which may be nil, is called with the
+// number of bytes that came from a host, and with 0 for each request, by several goroutines.
 func NewProxy(l net.Listener, access *Access, alone bool, counted func(host string, bytes int)) *Proxy {
 	p := &Proxy{
 		URL:      "http://" + l.Addr().String(),
@@ -109,8 +109,8 @@ func (p *Proxy) Close() {
 	p.transport.CloseIdleConnections()
 }
 
-// dialer refuses link-local addresses, whatever the host's name is: there clouds serve the machine's own credentials
-// (169.254.169.254), which a job must not get.
+// dialer refuses link-local addresses, for any host name: clouds serve the credentials of the machine there
+// (169.254.169.254), and a job must not get them.
 func (p *Proxy) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: timeout, Control: func(_, to string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(to)
@@ -173,7 +173,7 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) 
 		return
 	}
 	done := make(chan struct{})
-	var over atomic.Bool // the installer has ended it
+	var over atomic.Bool // the installer has closed the tunnel
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(there, buffered)
@@ -189,7 +189,7 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) 
 	<-done
 }
 
-// dial connects to the target, through the agent's own proxy where it has one.
+// dial connects to the target, through the agent's own proxy if there is one.
 func (p *Proxy) dial(ctx context.Context, target *url.URL) (net.Conn, error) {
 	dialer := p.dialer()
 	proxy, err := p.upstream(target)
@@ -233,7 +233,7 @@ func (p *Proxy) dial(ctx context.Context, target *url.URL) (net.Conn, error) {
 	return conn, nil
 }
 
-// answered looks at an answer that is not encrypted.
+// answered records the outcome of an answer that is not encrypted.
 func (p *Proxy) answered(r *http.Response) error {
 	of := r.Request.URL
 	err := outcome(r)
@@ -248,7 +248,7 @@ func (p *Proxy) answered(r *http.Response) error {
 	return nil
 }
 
-// outcome is the error of an answer that is about the server's state, and not about the URL.
+// outcome returns an error if the status is about the server's state, and not about the URL.
 func outcome(r *http.Response) error {
 	switch code := r.StatusCode; {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
@@ -257,7 +257,7 @@ func outcome(r *http.Response) error {
 	return nil
 }
 
-// ask asks each index of s with https once, without credentials.
+// ask requests each index of s with https once, without credentials.
 func (p *Proxy) ask(ctx context.Context, s Sources) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -276,7 +276,7 @@ func (p *Proxy) ask(ctx context.Context, s Sources) {
 	}
 }
 
-// watchedBody reports an answer that breaks off: pip takes what it got for the whole.
+// watchedBody reports a body that ends early: pip takes it for the whole.
 type watchedBody struct {
 	io.ReadCloser
 	counted func(bytes int)
@@ -292,10 +292,10 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// remember notes the outcome of a request. The last one of a URL counts, also if another URL of its host succeeded.
+// remember records the outcome of a request. The last request of each URL counts.
 func (p *Proxy) remember(of *url.URL, err error) {
 	if errors.Is(err, context.Canceled) {
-		return // by the installer
+		return // the installer did that
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,15 +312,15 @@ func (p *Proxy) refuse(address string) {
 	}
 }
 
-// Refused are the hosts that the installer wanted and must not reach.
+// Refused returns the hosts that the installer requested and must not reach.
 func (p *Proxy) Refused() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.refused)
 }
 
-// Failed returns a host that did not answer, or not with the whole, and the reason; "" where none is known. The answers
-// to an installer over TLS are encrypted: if nothing else failed, the proxy asks the indexes of s itself.
+// Failed returns a host that did not answer, or not completely, and the reason; "" if none is known. Answers over TLS
+// are encrypted: if nothing else failed, the proxy requests the indexes of s itself.
 func (p *Proxy) Failed(ctx context.Context, s Sources) (host string, err error) {
 	if host, err = p.firstFailed(); host == "" {
 		p.ask(ctx, s)

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package index has all that concerns where Python packages come from: package indexes and pages of links, the hosts
-// that an installer may reach for them, the proxy that holds it to these, and the credentials that they want.
+// Package index is about the origin of Python packages: package indexes and pages of links, their credentials, and the
+// proxy that lets an installer reach their hosts and no others.
 package index
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Sources is where packages come from.
+// Sources are the places that packages come from.
 type Sources struct {
 	URL       string   // the index (PEP 503); "" leaves it to the next level: file, job, node
 	Extra     []string // more indexes
@@ -28,8 +28,9 @@ type Sources struct {
 var ErrJobIndexes = errors.New("this node does not let jobs name package indexes or URLs " +
 	"(job_indexes = false in the plugin's config)")
 
-// Resolve joins what the node, a job and the job's requirements file or lock say. It returns the directories of the
-// job apart: the installer does not see them. Unless jobs, a file may name the node's own indexes alone.
+// Resolve merges the sources of the node, a job, and the job's requirements file or lock. It returns the job's
+// directories separately, because the installer cannot read them. Without jobs, the file may only name the node's own
+// indexes.
 func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []string, err error) {
 	own := slices.Concat([]string{node.URL}, node.Extra)
 	foreign := func(index string) bool { return !slices.Contains(own, index) }
@@ -61,7 +62,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	return s, directories, nil
 }
 
-// like replaces indexes by known ones that differ only in their credentials, which locks do not have.
+// like replaces indexes without credentials, as locks have them, by known ones that have some.
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		if login, bare := split(index); login == nil && bare != "" {
@@ -81,7 +82,7 @@ func (s Sources) like(known []string) Sources {
 	return s
 }
 
-// split separates the credentials of an index from its URL, which it returns without a last slash.
+// split returns the credentials of an index, and its URL without them and without a slash at the end.
 func split(index string) (login *url.Userinfo, bare string) {
 	u, err := url.Parse(index)
 	if err != nil {
@@ -91,8 +92,8 @@ func split(index string) (login *url.Userinfo, bare string) {
 	return login, strings.TrimSuffix(u.String(), "/")
 }
 
-// Options are the lines of a requirements file that name the sources for pip, or for uv. Their hosts and secrets are
-// added to a.
+// Options returns the lines of a requirements file that name the sources, for pip or for uv. It adds their hosts and
+// secrets to a.
 func (s Sources) Options(pip bool, a *Access) ([]string, error) {
 	var lines []string
 	var failed []error
@@ -122,7 +123,7 @@ func (s Sources) Options(pip bool, a *Access) ([]string, error) {
 	return lines, errors.Join(failed...)
 }
 
-// IsURL tells a page from a directory.
+// IsURL reports whether text is a URL, and not a directory.
 func IsURL(text string) bool {
 	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }

@@ -10,8 +10,8 @@ import (
 	"io"
 )
 
-// tlsReader follows the records of a TLS connection (RFC 8446, 5.1), which is all that can be seen of a tunnel from
-// outside. A connection that is cut off mostly ends within a record.
+// tlsReader follows the records of a TLS connection (RFC 8446, 5.1). Nothing else of a tunnel is visible to a proxy. A
+// connection that is cut off usually ends within a record.
 type tlsReader struct {
 	io.Reader
 	counted func(bytes int)
@@ -52,8 +52,8 @@ func (r *tlsReader) follow(p []byte) {
 	}
 }
 
-// broken returns how the connection broke off, nil if it may have ended regularly: a reset between two records is one
-// way in which a server, or a router on the way, ends an idle connection.
+// broken returns how the connection broke off, or nil if it may have ended regularly: servers and routers may also end
+// an idle connection by a reset between two records.
 func (r *tlsReader) broken() error {
 	within := !r.unknown && (r.left > 0 || len(r.header) > 0)
 	switch {

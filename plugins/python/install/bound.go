@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// watch ends the context that it returns when a directory of the build grows by more than MaxSize: what a package
-// unpacks to shows only then. stop ends the watch, looks at the environment once more, and reports whether it was too
-// much.
+// watch cancels the context that it returns when a directory of the build grows by more than MaxSize. (The size of a
+// package is unknown until it is unpacked.) stop ends the watch, measures the environment again, and reports whether a
+// directory was too large.
 func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooLarge bool)) {
 	if b.MaxSize <= 0 {
 		return ctx, func() bool { return false }
@@ -42,8 +42,8 @@ func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooL
 	return watched, func() bool { cancel(); return <-found || sizeOf(ctx, b.Dir) > b.MaxSize }
 }
 
-// sizeOf is the size of the files in a directory, which the installer changes at the same time; 0 if there is none. It
-// is incomplete when ctx ends.
+// sizeOf is the size of the files in a directory, 0 if it does not exist. The installer may change it meanwhile. It is
+// incomplete when ctx ends.
 func sizeOf(ctx context.Context, dir string) (size int64) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -56,7 +56,7 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 				size += info.Size()
 			}
 		}
-		return ctx.Err() // a file that is gone, or can't be read, does not matter
+		return ctx.Err() // errors of files are ignored: they may be removed meanwhile
 	})
 	return size
 }

@@ -11,17 +11,16 @@ import (
 	"strings"
 )
 
-// bytecode compiles the packages, since tasks can't write beside them: with hashes that are not checked, as the
-// sources do not change (PEP 552). The base interpreter runs without site (-S), so nothing of the environment runs. A
-// file that does not compile is no error.
+// bytecode compiles the packages, because tasks cannot write there. The sources do not change, so the interpreter need
+// not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does not compile is
+// not an error.
 func (b *build) bytecode(ctx context.Context) error {
 	_ = b.run(ctx, []string{b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", b.site}, io.Discard)
 	return ctx.Err()
 }
 
-// sitePackages is where an environment's packages will be. It has to be asked before: packages may have such
-// directories.
+// sitePackages returns where the packages of an empty environment will be. (Packages may contain such directories.)
 func sitePackages(dir string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages"))
 	if err != nil || len(found) != 1 {

@@ -12,18 +12,18 @@ import (
 	"syscall"
 )
 
-// Cause is why an installer failed, as far as something other than its words shows it.
+// Cause is why an installer failed, if anything other than its output shows it.
 type Cause int
 
 // The causes.
 const (
-	Unknown     Cause = iota // the installer's last lines are all that is known; another interpreter may do better
-	Locked                   // unknown, of a lock: who can corrupt a file must not choose the interpreter
-	Unreachable              // an index did not answer: it may later, or on another node
+	Unknown     Cause = iota // only the installer's last lines show it; another interpreter may work
+	Locked                   // the same for locked requirements: no other interpreter, since a file may be corrupt
+	Unreachable              // an index did not answer, but may later, or on another node
 	NoSpace                  // the disk is full
 	TimedOut                 // ctx ended
 	RefusedHost              // an index sent the installer to a host that is not allowed
-	Malicious                // a package installed what leads out of the environment
+	Malicious                // a package changed the environment itself
 	TooLarge                 // the packages are larger than an environment may be
 )
 
@@ -57,12 +57,12 @@ func (e *Error) Temporary() bool {
 	return e.Cause == Unreachable || e.Cause == NoSpace || e.Cause == TimedOut
 }
 
-// refused is an error that the installer's output does not matter to.
+// refused returns an error without the installer's output.
 func (b *build) refused(cause Cause, format string, args ...any) error {
 	return &Error{Cause: cause, Tool: b.with.Tool(b.Python), Words: clean(fmt.Sprintf(format, args...))}
 }
 
-// explain makes an *Error of what is known besides the installer's words.
+// explain returns an *Error with the cause and the last lines of an installer that failed with err.
 func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	if len(lines) == 0 {
 		lines = []string{err.Error()}
@@ -113,7 +113,7 @@ func errnoOf(lines []string) syscall.Errno {
 	return 0
 }
 
-// wanted is what the installer was asked for besides the requirements: "CPython 3.11 on linux-x86_64, from wheels alone
+// wanted describes the request without the requirements: "CPython 3.11 on linux-x86_64, from wheels alone
 // (allow_sdists)".
 func (b *build) wanted() string {
 	text := strings.TrimSpace(fmt.Sprintf("%s %s on %s", b.Python.Name(), b.Python.Minor, b.Python.Platform))

@@ -14,11 +14,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// groupless are the versions of uv that have --no-default-groups. Earlier ones can leave out dev alone.
+// groupless are the versions of uv that have --no-default-groups. Earlier ones can only leave out dev.
 var groupless, _ = interpreter.ParseSpecifier(">=0.5.23")
 
-// Export makes a Set of a project that uv locked (Set.UVLock), for the interpreter. Only uv can. It leaves nothing in
-// Work.
+// Export converts a project that uv locked (Set.UVLock) to a Set for the interpreter. It needs uv, and leaves no files
+// in Work.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
 	dir, err := os.MkdirTemp(r.Work, "export-")
 	if err != nil {
@@ -66,7 +66,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err := b.tool(ctx, append(argv, "--output-file", filepath.Join(dir, exported))); err != nil {
 		return nil, err
 	}
-	// The builder made that file: only what is in the directory is read.
+	// The builder wrote that file: it must not lead out of the directory.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read what uv exported: %w", err)

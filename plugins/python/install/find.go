@@ -29,7 +29,7 @@ func Find(
 	case "auto", "uv":
 		i, err := findUV(ctx, uv, as)
 		if err != nil && ctx.Err() != nil {
-			return Installer{}, ctx.Err() // it is unknown whether there is uv
+			return Installer{}, ctx.Err() // a uv may exist
 		}
 		var notKnown *NotKnownError
 		if err == nil || want == "uv" || errors.As(err, &notKnown) {
@@ -52,8 +52,8 @@ func Find(
 	return Installer{}, errors.Join(noUV, errors.New("no interpreter has pip: install python3-pip, or uv"))
 }
 
-// NotKnownError is of a program that may be uv, but could not answer now. pip is no fallback then: it builds other
-// environments.
+// NotKnownError is about a program that may be uv, but could not answer now. pip is no fallback then, because it builds
+// other environments.
 type NotKnownError struct {
 	Path string
 	Err  error
@@ -71,7 +71,7 @@ func (e *NotKnownError) Temporary() bool { return true }
 var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: " +
 	"install it, or name it by the option uv")
 
-// findUV returns the first uv that answers. It returns no later one while an earlier one may still answer.
+// findUV returns the first uv that answers. While an earlier candidate may still answer, it returns no later one.
 func findUV(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
 	candidates := []string{configured}
 	if configured == "" {

@@ -13,11 +13,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// input are files that both tools read (the requirements file format, pip.pypa.io). Their URLs may have credentials:
-// only the builder can read the files, and no argument has a URL.
+// input has the paths of files that both tools read (the requirements file format, pip.pypa.io). Their URLs may have
+// credentials: only the builder can read the files, and arguments, which all users can see, have no URL.
 type input struct{ requirements, constraints string } // constraints may be ""
 
-// prepare writes the files into Work, and collects which hosts their URLs allow.
+// prepare writes the files into Work, and collects the hosts of their URLs.
 func (b *build) prepare() error {
 	lines, err := b.Sources.Options(b.with.Name == "pip", &b.access)
 	if err != nil {
@@ -41,11 +41,10 @@ func (b *build) prepare() error {
 	return nil
 }
 
-// kept is where the tool may keep downloads: apart for each set of credentials, since tools find a download by a URL
-// without credentials.
+// kept is the directory in which the tool may keep downloads. Each set of credentials has its own, because tools find a
+// download by its URL without credentials.
 func (b *build) kept() string {
-	const format = "2" // an earlier one could have been changed by code of packages
-	return filepath.Join(b.Downloads, format, b.access.Logins(), b.with.Name)
+	return filepath.Join(b.Downloads, b.access.Logins(), b.with.Name)
 }
 
 func (b *build) write(path string, lines []string) error {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package install makes virtual environments with uv or pip, run as their documentation says, in a sandbox: as a user
-// without other rights on the node, from nowhere but the indexes of the request.
+// Package install creates virtual environments with uv or pip. It runs them by their documented options in a sandbox:
+// as a user without other rights on the node, with access to no host but the indexes of the request.
 package install
 
 import (
@@ -23,11 +23,11 @@ type Installer struct {
 	Version string
 	UV      string                  // the program, of uv
 	Python  interpreter.Interpreter // of pip: the interpreter that runs it, unless the environment's own has one
-	NoUV    error                   // of pip: why an existing uv is not used, nil if there is none or none was wanted
+	NoUV    error                   // of pip: why an existing uv is not used; nil if there is none, or pip was chosen
 }
 
-// Tool names what installs for an interpreter, with its version. A pip is the interpreter's own, where it has one, and
-// otherwise that of another, which is named.
+// Tool names the program that installs for an interpreter, with its version. pip is the interpreter's own if it has
+// one. Otherwise it is that of another interpreter, which Tool names, too.
 func (i Installer) Tool(python interpreter.Interpreter) string {
 	switch {
 	case i.Name == "pip" && python.Pip != nil:
@@ -38,7 +38,7 @@ func (i Installer) Tool(python interpreter.Interpreter) string {
 	return i.Name + " " + i.Version
 }
 
-// Request is an environment to make.
+// Request describes an environment to create.
 type Request struct {
 	Python       interpreter.Interpreter
 	Requirements *requirement.Set
@@ -46,21 +46,21 @@ type Request struct {
 	AllowedHosts []string      // besides those of Sources and of Requirements.URLs
 	AllowSdists  bool
 
-	// Dir is the empty directory in which the environment is made, Work one for temporary files, Downloads one for
-	// downloads that serve the next builds, "" for none. All of them are As's.
+	// Dir is the empty directory in which to create the environment, Work one for temporary files, Downloads one for
+	// files that later builds may use, or "". All of them belong to As.
 	Dir, Work, Downloads string
 
-	// Refresh asks the indexes again, whatever Downloads has of their pages.
+	// Refresh asks the indexes again, even if Downloads has their pages.
 	Refresh bool
 
 	// As is the user that runs the installer, nil for this process's user.
 	As *syscall.Credential
 
-	// MaxSize bounds the environment, and each file that its making takes, in bytes; 0 does not.
+	// MaxSize bounds the environment, its temporary files and its downloads, in bytes; 0 is no limit.
 	MaxSize int64
 
-	// Progress is called with each line of the installer's output. Downloaded is called from several goroutines with what
-	// comes from a host, and with 0 when the host is asked. May be nil.
+	// Progress is called with each line of the installer's output. Downloaded is called with the number of bytes that
+	// came from a host, and with 0 for each request, by several goroutines. Both may be nil.
 	Progress   func(string)                 `json:"-"`
 	Downloaded func(host string, bytes int) `json:"-"`
 }
@@ -68,12 +68,12 @@ type Request struct {
 // Result describes a new environment.
 type Result struct {
 	Packages []string // "requests 2.31.0", sorted
-	Warnings []string // of the installer, such as of an extra that a package does not have
+	Warnings []string // of the installer, for example about an extra that a package does not have
 	Took     time.Duration
 }
 
-// Install makes the environment: virtual environment, packages, bytecode. The files still belong to the builder. When
-// ctx ends, or this process is killed, the installer and all that it started is killed. The error is an *Error if the
+// Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
+// this process is killed, the installer and all processes that it started are killed. The error is an *Error if the
 // installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
@@ -114,7 +114,7 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	return &Result{Packages: packages, Warnings: b.warnings, Took: time.Since(begun)}, nil
 }
 
-// give makes a directory the builder's.
+// give changes the owner of a directory to the builder.
 func (r *Request) give(dir string) error {
 	if r.As == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// output splits what an installer writes into lines, and removes from them what must not be seen.
+// output splits what an installer writes into lines, and removes secrets and control characters.
 type output struct {
 	line   func(string) // called with each line
 	access *index.Access
@@ -27,7 +27,7 @@ const maxLines = 10
 func (o *output) Write(p []byte) (int, error) {
 	o.rest = append(o.rest, p...)
 	for {
-		i := bytes.IndexAny(o.rest, "\r\n") // a carriage return is a progress bar's
+		i := bytes.IndexAny(o.rest, "\r\n") // progress bars use carriage returns
 		if i < 0 && len(o.rest) > 1<<16 {
 			i = len(o.rest) - 1
 		}
@@ -39,7 +39,7 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 }
 
-// end takes a last line that has no end.
+// end takes a last line without a line break.
 func (o *output) end() { o.take(string(o.rest)); o.rest = nil }
 
 func (o *output) take(line string) {
@@ -63,7 +63,7 @@ func cut(text string, most int) string {
 
 var escapes = regexp.MustCompile("\x1b(\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-_])") // ECMA-48
 
-// clean leaves what can be shown: no colours, no control characters, no broken UTF-8.
+// clean removes colours, control characters and broken UTF-8.
 func clean(line string) string {
 	line = escapes.ReplaceAllString(strings.ToValidUTF8(line, "?"), "")
 	return strings.Map(func(r rune) rune {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// check refuses, before anything runs, what could run code of a package.
+// check refuses requests that could run code of a package, before anything runs.
 func (b *build) check() error {
 	if b.AllowSdists {
 		return nil
@@ -43,8 +43,8 @@ func (b *build) pipInstall() ([]string, error) {
 	return append(argv, b.common()...), nil
 }
 
-// pipPath is a directory, or an archive, from which the environment's interpreter imports pip and nothing else: what is
-// beside a pip would count as installed.
+// pipPath returns a directory, or an archive, from which the environment's interpreter imports pip and nothing else:
+// packages beside a pip would count as installed.
 func (b *build) pipPath() (string, error) {
 	pip := b.Python.PipDir
 	if pip == "" {
@@ -65,9 +65,9 @@ func (b *build) pipPath() (string, error) {
 	return filepath.Join(b.Work, name), root.Symlink(pip, filepath.Join(name, "pip"))
 }
 
-// maxProcesses keeps pip from building a package that another one names by its URL, to which --only-binary does not
-// apply: for that it needs a second process. The kernel counts the processes of a user, so this needs a user that has
-// no others. 0 is no limit.
+// maxProcesses keeps pip from building a package that another package names by its URL: --only-binary does not apply to
+// it, but a build needs a second process. The kernel counts the processes of a user, so the user must have no others. 0
+// is no limit.
 func (b *build) maxProcesses() int {
 	if b.with.Name == "pip" && !b.AllowSdists && b.As != nil {
 		return 1

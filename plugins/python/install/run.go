@@ -29,10 +29,10 @@ type build struct {
 	warnings []string
 }
 
-// begin prepares the sandbox, in which only the directories writable (and Downloads) are; end undoes it.
+// begin prepares the sandbox, in which only the directories writable, and Downloads, can be written to; end undoes it.
 func (i Installer) begin(r Request, writable ...string) (*build, error) {
 	if r.AllowSdists {
-		r.Downloads = "" // a package's code could change what the next environment is made of
+		r.Downloads = "" // code of a package could change what later builds use
 	}
 	b := &build{with: i, Request: r, access: index.Access{Patterns: r.AllowedHosts}}
 	if err := b.check(); err != nil {
@@ -60,7 +60,7 @@ func (b *build) end() {
 	b.proxy.Close()
 }
 
-// environ has nothing of this process's environment but the certificates to trust.
+// environ returns the installer's environment. Of this process's it has only the certificates to trust.
 func environ(work, proxy string) []string {
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin",
@@ -115,14 +115,14 @@ func (b *build) common() []string {
 	return argv
 }
 
-// limits is sh's part: a process can only set these for itself before it runs a program. The unit of -f is 512 bytes
-// (POSIX). That of processes is -p or -u, whichever the shell has.
+// limits is a script that sets limits and runs a program: a process can set them only for itself. The unit of -f is 512
+// bytes (POSIX). Shells name the limit of processes -p or -u.
 const limits = `umask 022; ulimit -c 0
 test "$1" = 0 || ulimit -f "$1" || exit
 test "$2" = 0 || ulimit -p "$2" 2>/dev/null || ulimit -u "$2" || exit
 shift 2; exec "$@"`
 
-// run runs a program to its end; out gets both of its outputs.
+// run runs a program to its end; out gets stdout and stderr.
 func (b *build) run(ctx context.Context, argv []string, out io.Writer) error {
 	sh := []string{"/bin/sh", "-c", limits, "sh", fmt.Sprint(b.MaxSize / 512), fmt.Sprint(b.maxProcesses())}
 	return b.sandbox.Run(ctx, sandbox.Program{
@@ -130,7 +130,7 @@ func (b *build) run(ctx context.Context, argv []string, out io.Writer) error {
 	})
 }
 
-// tool runs the installer and makes its failure an *Error.
+// tool runs the installer. If it fails, the error is an *Error.
 func (b *build) tool(ctx context.Context, argv []string) error {
 	out := &output{access: &b.access}
 	out.line = func(line string) {
@@ -154,7 +154,7 @@ func (b *build) tool(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// warned keeps the first warnings: a package's code may write any number of them.
+// warned collects the first warnings: code of a package may write any number of them.
 func (b *build) warned(line string) {
 	const most, longest = 20, 500
 	text, ok := strings.CutPrefix(line, "WARNING: ") // pip's level

@@ -5,7 +5,7 @@ package install
 
 import "path/filepath"
 
-// uvGlobal begins each command of uv: without the node's configuration, and without any interpreter but the request's.
+// uvGlobal returns the start of each uv command: it ignores the node's configuration and downloads no interpreter.
 func (b *build) uvGlobal(command ...string) []string {
 	argv := append([]string{b.with.UV}, command...)
 	argv = append(argv, "--no-config", "--no-python-downloads", "--color", "never")
@@ -20,9 +20,9 @@ func (b *build) uvVenv() []string {
 }
 
 func (b *build) uvInstall() []string {
-	strategy := "first-index" // a name of a private index is never taken from another one
+	strategy := "first-index" // a package of a private index is never taken from another index
 	if b.Requirements.Hashed {
-		strategy = "unsafe-best-match" // a lock may be of several indexes, and its hashes identify the file
+		strategy = "unsafe-best-match" // a lock may have several indexes, and its hashes identify the files
 	}
 	argv := append(b.uvGlobal("pip", "install"),
 		"--python", filepath.Join(b.Dir, "bin/python"),

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// parts are the files of an environment without packages, which no package may change: its settings, the links to its
-// interpreter, its scripts. Links have their target as content.
+// parts are the files of an environment without packages: its settings, the links to its interpreter, its scripts. No
+// package may change them. The content of a link is its target.
 type parts map[string][]byte
 
 // snapshot reads the new environment.
@@ -48,7 +48,7 @@ func readPart(root *os.Root, name string, max int) ([]byte, error) {
 	return root.ReadFile(name)
 }
 
-// inside calls f with the environment's directory, out of which no link of the builder leads.
+// inside calls f with the environment's directory as a root that no link leads out of.
 func (b *build) inside(f func(*os.Root) error) error {
 	root, err := os.OpenRoot(b.Dir)
 	if err == nil {

@@ -14,19 +14,18 @@ import (
 )
 
 var (
-	// ErrLate is the error of a program that takes too long.
+	// ErrLate is the error of a program that did not end in time.
 	ErrLate = errors.New("did not answer")
-	// ErrTooMuch is the error of a program that prints more than any answer has.
+	// ErrTooMuch is the error of a program that printed more than maxOutput.
 	ErrTooMuch = errors.New("said too much")
 )
 
 // maxOutput is more than any answer has, in bytes.
 const maxOutput = 64 << 10
 
-// Ask runs a program to its end, for limit at most, as a user (nil: this process's own), in / and with the environment
-// env and a TMPDIR. In its sandbox it can only write to that TMPDIR, and has no network where this process is root. Its
-// output is also returned with an error. When Ask returns, the program and its children have ended, as after
-// Sandbox.Run.
+// Ask runs a program in a sandbox to its end, for limit at most, as a user (nil: this process's own), in the directory
+// / and with the environment env and a TMPDIR. It can write only to that TMPDIR, and has no network if this process is
+// root. Ask returns the output also with an error. The program and its children have ended then, as after Sandbox.Run.
 //
 // The error is that of ctx, wraps ErrLate or ErrTooMuch, or is that of package os/exec.
 func Ask(
@@ -55,7 +54,7 @@ func Ask(
 // bounded is a buffer with a limit. (bytes.Buffer is not embedded: its ReadFrom has no limit.)
 type bounded struct {
 	text bytes.Buffer
-	full func() // called when it is too much
+	full func() // called when the limit is reached
 	over bool
 }
 

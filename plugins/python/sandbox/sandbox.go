@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sandbox runs programs that are not trusted, such as installers and candidates for interpreters, where they
-// can change only the directories that they are given.
+// Package sandbox runs programs that are not trusted, such as installers and possible interpreters. They can write only
+// to the directories that the caller names.
 package sandbox
 
 import (
@@ -24,9 +24,9 @@ import (
 )
 
 // Sandbox is a thread of this process that has given up rights. The programs that it starts inherit that, and end with
-// it. Without root the thread gives up writing to all but some directories, and gaining privileges; as root also the
-// network, except for a loopback interface of its own. (Namespaces, Landlock and no_new_privs: clone(2), landlock(7),
-// prctl(2). All of them are per thread, so no helper program is needed.)
+// the thread. They can write only to some directories, and cannot gain privileges. If this process is root, they also
+// have no network, except for a loopback interface of their own. (Namespaces, Landlock and no_new_privs are per thread,
+// so no helper program is needed: clone(2), landlock(7), prctl(2).)
 type Sandbox struct {
 	as       *syscall.Credential
 	alone    bool // it has a network of its own
@@ -34,8 +34,8 @@ type Sandbox struct {
 	ended    chan struct{}
 }
 
-// New starts the thread, until Close. Programs run as a user (nil: this process's own). They may write to the
-// directories writable, which exist, and to /dev/shm, which is one of their own where this process is root.
+// New starts the thread, which runs until Close. Programs run as a user (nil: this process's own). They may write to
+// the existing directories writable and to /dev/shm. If this process is root, they have a /dev/shm of their own.
 func New(as *syscall.Credential, writable ...string) *Sandbox {
 	s := &Sandbox{as: as, commands: make(chan func()), ended: make(chan struct{})}
 	go s.serve(writable)
@@ -72,8 +72,8 @@ func (s *Sandbox) Close() {
 	<-s.ended
 }
 
-// confine takes all rights from this thread that it can. Some kernels and containers refuse parts of that: the boundary
-// that always holds is the program's user.
+// confine takes as many rights from this thread as it can. Some kernels and containers refuse parts of that: only the
+// program's user is a boundary that always holds.
 func (s *Sandbox) confine(writable []string) {
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	root := os.Geteuid() == 0
@@ -84,7 +84,7 @@ func (s *Sandbox) confine(writable []string) {
 		_ = unix.Unshare(unix.CLONE_NEWIPC)
 	}
 	closed := root && unix.Unshare(unix.CLONE_NEWNS) == nil && readOnly(writable) == nil
-	_ = landlock(writable, closed) // also if closed: it keeps programs from tracing other processes
+	_ = landlock(writable, closed) // needed even if closed: it keeps programs from tracing other processes
 }
 
 // loopbackUp brings up lo, which is down in a new network namespace (netdevice(7)).
@@ -102,8 +102,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
-// readOnly leaves nothing writable in this mount namespace except the directories, and a /dev/shm of its own, which
-// Python's semaphores need (mount_setattr(2), Linux 5.12). What the host unmounts is also unmounted here.
+// readOnly makes this mount namespace read-only, except for the directories and a /dev/shm of its own, which Python's
+// semaphores need (mount_setattr(2), Linux 5.12). What the host unmounts is unmounted here, too.
 func readOnly(writable []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -119,7 +119,7 @@ func readOnly(writable []string) error {
 	}
 	const shm = "/dev/shm"
 	below := func(dir string) bool { return strings.HasPrefix(dir, shm+"/") }
-	if !slices.ContainsFunc(writable, below) { // it would hide them
+	if !slices.ContainsFunc(writable, below) { // the mount would hide them
 		_ = unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=64m")
 	}
 	// Hide processes that may not be traced: the arguments of another build name its directory. (proc(5). Before Linux
@@ -140,7 +140,7 @@ func (s *Sandbox) Listen() (l net.Listener, alone bool, err error) {
 	return l, s.alone, err
 }
 
-// Program is one to run.
+// Program describes a program to run.
 type Program struct {
 	Args           []string // Args[0] is its path, absolute
 	Env            []string
@@ -151,8 +151,8 @@ type Program struct {
 // Run runs a program to its end. When ctx ends, the program and its children are killed, and the error is that of ctx;
 // otherwise it is that of package os/exec. Output that a child still holds open is no error.
 //
-// Where this process is root and the kernel has PID namespaces, all children have ended when Run returns; elsewhere all
-// those of the program's session.
+// When Run returns, all children have ended if this process is root and the kernel has PID namespaces. Otherwise only
+// those of the program's session have.
 func (s *Sandbox) Run(ctx context.Context, p Program) error {
 	err := s.try(ctx, p, os.Geteuid() == 0)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
