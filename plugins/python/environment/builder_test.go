@@ -35,19 +35,12 @@ func helpWith(ids string) {
 }
 
 // with starts a process with these user ids, and returns when it has them. It ends with the test at the latest.
-func with(t *testing.T, real, effective, saved uint32) *exec.Cmd {
+func with(t *testing.T, real, effective, saved uint32) *peer {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{fmt.Sprintf("%s=ids %d %d %d", role, real, effective, saved)}
-	in, err := cmd.StdinPipe()
-	must.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	must.NoError(t, err)
-	must.NoError(t, cmd.Start())
-	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	must.Eq(t, "ready\n", line, must.Sprintf("it said %q, %v", line, err))
-	return cmd
+	p := startPeer(t, nil, "ids", fmt.Sprint(real, effective, saved))
+	t.Cleanup(func() { p.in.Close(); _ = p.Wait() })
+	p.says(t, "ready")
+	return p
 }
 
 // only is a user of this run of the tests alone, in a directory of its own.

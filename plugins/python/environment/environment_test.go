@@ -102,6 +102,10 @@ func building(files int) buildFunc {
 	}
 }
 
+func failing(err error) buildFunc {
+	return func(context.Context, *Builder, string, string, string) error { return err }
+}
+
 func mustGet(t testing.TB, c *Cache, s Spec) *Environment {
 	t.Helper()
 	e, err := c.Get(t.Context(), s)
@@ -252,7 +256,7 @@ func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 	first := mustGet(t, c, s)
 	defer first.Release()
 	unreachable := testError{temporary: true}
-	s.Build = func(context.Context, *Builder, string, string, string) error { return unreachable }
+	s.Build = failing(unreachable)
 	stale := mustGet(t, c, s)
 	if !stale.Hit || stale.Stale != unreachable || stale.Dir != first.Dir {
 		t.Errorf("got %+v", stale)
@@ -274,7 +278,7 @@ func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 	if _, err := c.Get(ctx, s); err != unreachable {
 		t.Errorf("got %v of one that nobody waits for any more", err)
 	}
-	s.Build = func(context.Context, *Builder, string, string, string) error { return testError{} }
+	s.Build = failing(testError{})
 	if _, err := c.Get(t.Context(), s); err != (testError{}) {
 		t.Errorf("got %v", err)
 	}

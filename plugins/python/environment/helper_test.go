@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -70,8 +71,15 @@ func leftOvers() string {
 	return strings.Join(left, ", ")
 }
 
-// helper starts this binary as another process, which the kernel kills with this one.
-func helper(t testing.TB, as *Builder, what, argument string) *exec.Cmd {
+// peer is another process of a test, which the kernel kills with this one.
+type peer struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// startPeer starts this binary as another process, as a user (nil: this process's).
+func startPeer(t testing.TB, as *Builder, what, argument string) *peer {
 	t.Helper()
 	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
 	cmd.Env = append(os.Environ(), role+"="+what+" "+argument)
@@ -80,7 +88,20 @@ func helper(t testing.TB, as *Builder, what, argument string) *exec.Cmd {
 	if as != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: as.UID, Gid: as.GID}
 	}
-	return cmd
+	in, err := cmd.StdinPipe()
+	must.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	return &peer{cmd, in, bufio.NewReader(out)}
+}
+
+// says waits for the next line of the process.
+func (p *peer) says(t testing.TB, want string) {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	must.NoError(t, err)
+	must.Eq(t, want+"\n", line)
 }
 
 // reachableBinary is this one where that user can reach it.

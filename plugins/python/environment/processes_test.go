@@ -4,7 +4,6 @@
 package environment
 
 import (
-	"bufio"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -18,24 +17,12 @@ import (
 
 func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 	c := testCache(t)
-	type process struct {
-		in  io.WriteCloser
-		out *bufio.Reader
-		end func() error
-	}
-	var all []process
+	var all []*peer
 	for range 20 {
-		cmd := helper(t, nil, "get", c.cfg.Dir)
-		in, err := cmd.StdinPipe()
-		must.NoError(t, err)
-		out, err := cmd.StdoutPipe()
-		must.NoError(t, err)
-		must.NoError(t, cmd.Start())
-		all = append(all, process{in, bufio.NewReader(out), cmd.Wait})
+		all = append(all, startPeer(t, nil, "get", c.cfg.Dir))
 	}
 	for _, p := range all {
-		line, err := p.out.ReadString('\n')
-		test.Eq(t, "ready\n", line, test.Sprintf("got %q, %v", line, err))
+		p.says(t, "ready")
 	}
 	for _, p := range all {
 		_, err := io.WriteString(p.in, "go\n")
@@ -44,14 +31,12 @@ func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 	built := 0
 	for _, p := range all {
 		line, err := p.out.ReadString('\n')
-		switch {
-		case err != nil:
-			t.Error(err)
-		case line == "hit false\n":
+		test.NoError(t, err)
+		if line == "hit false\n" {
 			built++
 		}
 		p.in.Close()
-		test.NoError(t, p.end())
+		test.NoError(t, p.Wait())
 	}
 	test.Eq(t, 1, built, test.Sprintf("%d of them built", built))
 	mustBeTidy(t, c, 1)
@@ -59,21 +44,17 @@ func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
 
 func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	c := testCache(t)
-	cmd := helper(t, nil, "block", c.cfg.Dir)
-	out, err := cmd.StdoutPipe()
-	must.NoError(t, err)
-	must.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	test.Eq(t, "building\n", line, test.Sprintf("got %q, %v", line, err))
+	other := startPeer(t, nil, "block", c.cfg.Dir)
+	other.says(t, "building")
 	mustTidy(t, c) // which leaves it alone
 	builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "envs/*/bin/python3"))
 	must.SliceLen(t, 1, builds, must.Sprint("there are"))
 	test.NoError(t, err, test.Sprint("there are"))
 	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {
-		test.NoError(t, cmd.Process.Kill())
+		test.NoError(t, other.Process.Kill())
 	}})
 	defer e.Release()
-	test.Error(t, cmd.Wait(), test.Sprint("it ended by itself"))
+	test.Error(t, other.Wait(), test.Sprint("it ended by itself"))
 	test.False(t, e.Hit, test.Sprint("it cannot have been there"))
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
@@ -90,15 +71,11 @@ func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 	for i := range times {
 		var ended []func()
 		for range 2 {
-			cmd := helper(t, nil, "churn", c.cfg.Dir)
-			out, err := cmd.StdoutPipe()
-			must.NoError(t, err)
-			must.NoError(t, cmd.Start())
-			line, err := bufio.NewReader(out).ReadString('\n')
-			test.Eq(t, "ready\n", line, test.Sprintf("got %q, %v", line, err))
+			other := startPeer(t, nil, "churn", c.cfg.Dir)
+			other.says(t, "ready")
 			ended = append(ended, func() {
-				test.NoError(t, cmd.Process.Kill())
-				if err := cmd.Wait(); err == nil || cmd.ProcessState.Exited() {
+				test.NoError(t, other.Process.Kill())
+				if err := other.Wait(); err == nil || other.ProcessState.Exited() {
 					t.Errorf("after %d times, a process ended by itself: %v", i, err)
 				}
 			})

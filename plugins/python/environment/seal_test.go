@@ -4,7 +4,6 @@
 package environment
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -222,13 +221,7 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(victim, "secret"), []byte("root's"), 0o600))
 	before, err := measure(victim)
 	must.NoError(t, err)
-	cmd := helper(t, builder(), "swap", victim)
-	in, err := cmd.StdinPipe()
-	must.NoError(t, err)
-	pipe, err := cmd.StdoutPipe()
-	must.NoError(t, err)
-	must.NoError(t, cmd.Start())
-	out := bufio.NewReader(pipe)
+	swapper := startPeer(t, builder(), "swap", victim)
 	c := testCache(t)
 	sealed, refused := 0, 0
 	times := 25
@@ -242,10 +235,10 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 			if failure = building(200)(ctx, as, dir, scratch, downloads); failure != nil {
 				return failure
 			}
-			if _, failure = fmt.Fprintln(in, dir, scratch); failure != nil {
+			if _, failure = fmt.Fprintln(swapper.in, dir, scratch); failure != nil {
 				return failure
 			}
-			_, failure = out.ReadString('\n')
+			_, failure = swapper.out.ReadString('\n')
 			return failure
 		}})
 		must.NoError(t, failure)
@@ -261,8 +254,8 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 			mustBeTidy(t, c, 0)
 		}
 	}
-	in.Close()
-	test.NoError(t, cmd.Wait())
+	swapper.in.Close()
+	test.NoError(t, swapper.Wait())
 	mustTidy(t, c)
 	mustBeTidy(t, c, 0)
 	after, err := measure(victim)

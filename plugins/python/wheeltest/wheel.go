@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
@@ -66,4 +67,15 @@ func write(t testing.TB, dir, file string, content []byte) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(content))
+}
+
+// UV is the uv that tests use: $UV, or else that of the PATH. If there is none that as can run (nil is this
+// process's user), the test is skipped.
+func UV(t testing.TB, as *syscall.Credential) string {
+	t.Helper()
+	uv := wheel.FindUV(as)
+	if uv == "" {
+		t.Skip("there is no uv that the user who builds can run")
+	}
+	return uv
 }
