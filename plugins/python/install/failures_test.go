@@ -78,10 +78,7 @@ func TestInstall_TellsAFullDisk(t *testing.T) {
 			Name:    "large",
 			Version: "1.0",
 			Files:   map[string]string{"large.bin": noise(40 << 20)},
-		}.Write(
-			t,
-			p.wheels,
-		)
+		}.Write(t, p.wheels)
 		must.True(t, fails(t, i, p.request(t, "large"), install.NoSpace).Temporary())
 	})
 }
@@ -114,10 +111,7 @@ func TestInstall_BoundsAFile(t *testing.T) {
 			Name:    "bomb",
 			Version: "1.0",
 			Files:   map[string]string{"bomb.bin": strings.Repeat("0", 64<<20)},
-		}.Write(
-			t,
-			p.wheels,
-		)
+		}.Write(t, p.wheels)
 		r := p.request(t, "bomb")
 		r.MaxSize = 16 << 20
 		fails(t, i, r, install.TooLarge)
@@ -132,10 +126,7 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 				Name:    name,
 				Version: "1.0",
 				Files:   map[string]string{name + ".bin": noise(3 << 20)},
-			}.Write(
-				t,
-				p.wheels,
-			)
+			}.Write(t, p.wheels)
 		}
 		// The end of the second file never comes: the installer itself waits for it.
 		handler, ended := wheeltest.Handler(p.wheels), make(chan struct{})

@@ -100,10 +100,7 @@ func TestInstall_RefusesABuildThatChangesTheEnvironmentItself(t *testing.T) {
 					Name:    "evil",
 					Version: "1.0",
 					Code:    "import os; ENV = " + quoted(p.env()) + "; " + code,
-				}.Write(
-					t,
-					p.wheels,
-				)
+				}.Write(t, p.wheels)
 				r := p.request(t, "evil")
 				r.AllowSdists = true
 				fails(t, i, r, install.Malicious)

@@ -83,10 +83,7 @@ if os.fork() == 0:
     time.sleep(600)
 time.sleep(600)
 `,
-					}.Write(
-						t,
-						p.wheels,
-					)
+					}.Write(t, p.wheels)
 				}
 				r := p.request(t, "slow")
 				r.Progress, r.AllowSdists = nil, source
