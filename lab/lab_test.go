@@ -127,7 +127,7 @@ func TestRows_ShowEachPluginsHealth(t *testing.T) {
 func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 	start := time.Unix(100, 0)
 	run := func(f func(*task)) task {
-		x := task{Job: "j", Alloc: "12345678-9", Name: "t", State: "running", Started: start}
+		x := task{&api.TaskState{StartedAt: start}, "j", "12345678-9", "t"}
 		if f != nil {
 			f(&x)
 		}
@@ -137,7 +137,7 @@ func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 	now := map[string]task{
 		"1": run(nil),
 		"2": run(func(x *task) { x.Restarts = 1 }),
-		"3": run(func(x *task) { x.Started = start.Add(time.Second) }),
+		"3": run(func(x *task) { x.StartedAt = start.Add(time.Second) }),
 		// 4 does not run any more
 		"5": run(nil), // is new
 	}

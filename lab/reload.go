@@ -6,7 +6,8 @@ package lab
 import (
 	"context"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -98,19 +99,14 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
 
 // task is a running task as the servers know it.
 type task struct {
-	Job, Alloc, Name, Driver string
-	State                    string
-	Started                  time.Time
-	Restarts                 uint64
+	*api.TaskState
+	job, alloc, name string
 }
 
-// same says whether it is still the same run of the task.
-func (t task) same(o task) bool {
-	return o.State == "running" && t.Started.Equal(o.Started) && t.Restarts == o.Restarts
-}
+// same reports whether it is still the same run of the task.
+func (t task) same(o task) bool { return t.StartedAt.Equal(o.StartedAt) && t.Restarts == o.Restarts }
 
-// tasks returns the tasks of all allocations that are meant to run, by
-// allocation and name.
+// tasks returns the running tasks, by allocation and name.
 func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	list, _, err := c.Allocations().List(q)
@@ -121,9 +117,7 @@ func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
 	for _, a := range list {
 		for name, s := range a.TaskStates {
 			if s.State == "running" {
-				found[a.ID+"/"+name] = task{
-					Job: a.JobID, Alloc: a.ID, Name: name, State: s.State, Started: s.StartedAt, Restarts: s.Restarts,
-				}
+				found[a.ID+"/"+name] = task{s, a.JobID, a.ID, name}
 			}
 		}
 	}
@@ -152,26 +146,22 @@ func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]ta
 	return nil
 }
 
+// compare lists what became of each task that ran before, and counts those that did not live on.
 func compare(before, now map[string]task) (rows [][]string, lost int) {
 	rows = [][]string{{"JOB", "TASK", "ALLOCATION", "AFTER THE RESTART"}}
-	var keys []string
-	for k := range before {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	for _, k := range keys {
-		b, n := before[k], now[k]
+	for _, k := range slices.Sorted(maps.Keys(before)) {
+		b := before[k]
+		n, runs := now[k]
 		verdict := "lived on"
 		switch {
-		case b.same(n):
-		case n.State == "running":
-			verdict = "was started again"
-			lost++
-		default:
+		case !runs:
 			verdict = "ended"
 			lost++
+		case !b.same(n):
+			verdict = "was started again"
+			lost++
 		}
-		rows = append(rows, []string{b.Job, b.Name, fmt.Sprintf("%.8s", b.Alloc), verdict})
+		rows = append(rows, []string{b.job, b.name, fmt.Sprintf("%.8s", b.alloc), verdict})
 	}
 	return rows, lost
 }

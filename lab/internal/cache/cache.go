@@ -6,9 +6,15 @@
 package cache
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // Dir is this project's directory in the user's cache. It may not exist yet.
@@ -18,4 +24,43 @@ func Dir() (string, error) {
 		return "", fmt.Errorf("failed to find the user's cache directory (set HOME or XDG_CACHE_HOME): %w", err)
 	}
 	return filepath.Join(dir, "outrider"), nil
+}
+
+// Lock takes an exclusive flock(2) on path, waiting for another holder until
+// the context ends; waits is called once if there is one, and may be nil. The
+// kernel drops the lock when the holder dies.
+func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the cache lock: %w", err)
+	}
+	if err := Flock(ctx, f, syscall.LOCK_EX, waits); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// Flock takes a flock(2) of that kind on an open file, waiting for another holder until
+// the context ends; waits is called once if there is one, and may be nil. Closing the
+// file drops it.
+func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
+	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return true, err
+		}
+		if waits != nil {
+			waits()
+			waits = nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+	}
+	return nil
 }
