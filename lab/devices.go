@@ -12,8 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// devicePlugins are the rows of the device plugins, of which Nomad's API says
-// nothing: whether one runs, and what its own binary says.
+// devicePlugins returns the table's rows of the device plugins. Nomad's API does not list them: whether one runs
+// follows from the processes, and the version comes from the plugin's own binary.
 func devicePlugins(ctx context.Context, a agent.Agent) ([][]string, error) {
 	names := a.Info().DevicePlugins()
 	if len(names) == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// Down stops the jobs and the agent and removes everything of the lab, but for what the next
-// one will want, of which it tells. Where there is no lab it says so and succeeds.
+// Down stops the jobs and the agent, and removes everything of the lab but what the next lab can use again. It lists
+// that. If there is no lab, it reports that and succeeds.
 func (l *Lab) Down(ctx context.Context) error {
 	if err := l.remove(ctx); err != nil {
 		return err
@@ -33,8 +33,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	return nil
 }
 
-// Purge is Down, and removes what is kept for the next lab. What the build made is in bin/
-// and in Go's cache, and stays.
+// Purge is Down, and also removes what is kept for the next lab. The results of builds stay in bin/ and in Go's cache.
 func (l *Lab) Purge(ctx context.Context) error {
 	if err := l.remove(ctx); err != nil {
 		return err
@@ -69,7 +68,7 @@ func (l *Lab) remove(ctx context.Context) error {
 	return err
 }
 
-// kept is what outlives a lab, for the next one.
+// kept is something that stays after a lab, for the next one.
 type kept struct {
 	name   string
 	remove func(context.Context) error

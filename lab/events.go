@@ -23,8 +23,8 @@ var trouble = []string{
 	api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, hookFailed,
 }
 
-// events prints what goes wrong with a task when it happens, and its driver's messages: a start or a restart can take a
-// minute, in which a silent lab would look stuck.
+// events prints a task's failures and its driver's messages as they happen. A start or a restart can take a minute,
+// during which a silent lab would look stuck.
 func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	key := a.ID + "/" + name
 	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
@@ -90,7 +90,7 @@ func (r *jobRun) failure(allocs []*api.Allocation) error {
 	return errors.New("job " + *r.job.ID + " " + why)
 }
 
-// reason is why a task failed: how its last run ended, and in a line of its own its driver's message about it.
+// reason is why a task failed: how its last run ended and, on a line of its own, the driver's message about it.
 func reason(events []*api.TaskEvent) (why string) {
 	said, started := "", false
 	for _, e := range events {

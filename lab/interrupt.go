@@ -21,7 +21,7 @@ type Interrupted string
 
 func (i Interrupted) Error() string { return "interrupted; " + string(i) }
 
-// ExitStatus is what mage exits with: a shell's for SIGINT.
+// ExitStatus is mage's exit status: a shell's for SIGINT.
 func (Interrupted) ExitStatus() int { return 128 + int(syscall.SIGINT) }
 
 // Command runs a command for a user at a terminal. The first ^C ends it in order, the second one at once. Errors are
@@ -51,9 +51,8 @@ type wrapped struct {
 func (w wrapped) Error() string { return w.text }
 func (w wrapped) Unwrap() error { return w.error }
 
-// UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the
-// process. It takes the signal from mage, which would end the process 5 s after the first,
-// amid the clean-up.
+// UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the process. It takes the
+// signal over from mage, which would end the process 5 s after the first one, during the clean-up.
 func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
 	time.Sleep(20 * time.Millisecond) // mage listens from just after it has called its target
 	signal.Reset(os.Interrupt)
@@ -62,7 +61,7 @@ func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// cancelled reports whether ^C has ended the context. It waits a moment: a program that got the signal, too, may end
+// cancelled reports whether ^C has ended the context. It waits a moment: a program that got the same signal may end
 // before this process handles it.
 func cancelled(ctx context.Context) bool {
 	select {

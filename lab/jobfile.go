@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// parseJob has the agent parse a job file: it may know more options than we do.
+// parseJob lets the agent parse a job file: it may support more options than this program.
 func parseJob(c *api.Client, path string) (*api.Job, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -29,8 +29,8 @@ func parseJob(c *api.Client, path string) (*api.Job, error) {
 	return job, nil
 }
 
-// mistakes are what is wrong with a job file, one a line and with its name. The agent names
-// each file input.hcl, and of several mistakes it may tell only the first.
+// mistakes lists the errors in a job file, one a line, with the file's name. The agent names each file input.hcl, and
+// may report only the first of several errors.
 func mistakes(path string, text []byte, refused error) string {
 	_, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{Path: path, Body: text})
 	var all hcl.Diagnostics
@@ -47,7 +47,7 @@ func mistakes(path string, text []byte, refused error) string {
 	return strings.ReplaceAll(strings.TrimPrefix(plain(refused), "Failed to parse job: "), "input.hcl:", path+":")
 }
 
-// plain is what the agent's API answers, without the HTTP around it.
+// plain returns the message of an API error, without the HTTP status around it.
 func plain(err error) string {
 	var response api.UnexpectedResponseError
 	if errors.As(err, &response) && response.HasBody() {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package lab is the developer's Nomad with every plugin of this repository
-// loaded, in one command: what `mage lab:up` and its companions do.
+// Package lab runs a Nomad agent for development, with every plugin of this repository. It implements `mage lab:up`
+// and its companions.
 package lab
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// defaultPort is Nomad's own, which every tool tries without being told.
+// defaultPort is Nomad's own, which every tool uses by default.
 const defaultPort = 4646
 
 // Lab is the lab of one checkout.
@@ -38,16 +38,15 @@ type Lab struct {
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer
-	firstOutput time.Duration               // how long a service is waited for that prints nothing
+	firstOutput time.Duration               // how long to wait for the output of a silent service
 	docker      func(context.Context) error // nil if Docker answers
 	image       func(ctx context.Context, progress func(string, ...any)) (string, error)
 	hasImage    func(context.Context) bool // whether Docker, if it answers, has it
 	removeImage func(context.Context) error
 }
 
-// New returns the lab of the checkout that the working directory is in. The
-// environment may say LAB_RUNTIME (auto, host, container), LAB_DIR and LAB_PORT;
-// runtime, if not empty, overrides LAB_RUNTIME.
+// New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
+// host, container), LAB_DIR and LAB_PORT. A runtime that is not empty overrides LAB_RUNTIME.
 func New(runtime string) (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -79,7 +78,7 @@ func New(runtime string) (*Lab, error) {
 	return l, nil
 }
 
-// auto is the runtime for a user without a wish: a container if Docker answers, otherwise the host.
+// auto is the default runtime: a container if Docker answers, otherwise the host.
 const auto agent.Runtime = "auto"
 
 // parseRuntime reads the value of a flag; empty is auto.
@@ -93,8 +92,8 @@ func parseRuntime(s string) (agent.Runtime, error) {
 	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
 }
 
-// defaultDir is the directory of a checkout's lab: in the checkout, unless root's agent can't be there or is elsewhere
-// already.
+// defaultDir is the directory of a checkout's lab. It is in the checkout, unless root's agent can't be there or has
+// its directory elsewhere already.
 func defaultDir(root string) string {
 	elsewhere := filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
 	if _, err := os.Stat(elsewhere); err == nil || os.Geteuid() == 0 && !fit(root) {
@@ -103,8 +102,9 @@ func defaultDir(root string) string {
 	return filepath.Join(root, ".lab")
 }
 
-// fit reports whether root's agent can have its tasks below a directory. Tasks may run as any user, who has to reach
-// it: most home directories do not allow that. And only root may be able to replace what a driver keeps there.
+// fit reports whether root's agent can have its tasks below a directory. Tasks may run as any user, and each has to
+// reach the directory: most home directories do not allow that. Only root may be able to replace what a driver stores
+// there.
 func fit(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)
@@ -161,7 +161,7 @@ func (l *Lab) say(format string, args ...any) {
 	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Width, "  "))
 }
 
-// hint prints a command to be copied, in a line of its own that is never broken.
+// hint prints a command to copy, on a line of its own that is never broken.
 func (l *Lab) hint(format string, args ...any) {
 	fmt.Fprintf(l.out, "  %s %s\n", mage, fmt.Sprintf(format, args...))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/newplugin"
 )
 
-// NewPlugin makes a plugin of a kind with a name, and prints what to do next with it.
+// NewPlugin makes a new plugin of a kind, and prints what to do next with it.
 func NewPlugin(ctx context.Context, kind newplugin.Kind, name string) error {
 	l, err := New("")
 	if err != nil {

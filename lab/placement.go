@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// unplaced explains why task groups were not placed. Before that it prints how to get what is missing.
+// unplaced explains why task groups were not placed. First it prints how to get what is missing.
 func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.AllocationMetric) string {
 	why := reasons(failed)
 	if strings.Contains(why, "devices") {
@@ -110,7 +110,7 @@ func deviceAdvice(i agent.Info, plugged bool) (text, command string) {
 	}
 }
 
-// reasons says in words why task groups were not placed.
+// reasons describes why task groups were not placed.
 func reasons(failed map[string]*api.AllocationMetric) string {
 	var out []string
 	for group, m := range failed {

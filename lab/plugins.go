@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Build is BuildPlugins as a command, which ^C ends.
+// Build is BuildPlugins as a command that ^C ends.
 func Build(ctx context.Context) error {
 	l, err := New("")
 	if err != nil {

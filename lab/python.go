@@ -37,8 +37,7 @@ func pythons(drivers []nomad.Driver) string {
 	return ""
 }
 
-// full are the versions in the attribute, which has the minor ones besides:
-// "3.9,3.11,3.9.16,3.11.2".
+// full returns the full versions in the attribute, which also lists the minor ones: "3.9,3.11,3.9.16,3.11.2".
 func full(versions string) []string {
 	return slices.DeleteFunc(strings.Split(versions, ","), func(v string) bool { return strings.Count(v, ".") < 2 })
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Reload builds a plugin anew (or all, where the name is empty), restarts the
-// agent with it, and reports which running tasks lived on. It fails if one did not.
+// Reload builds a plugin (or all, if the name is empty), restarts the agent with it, and reports which running tasks
+// lived on. It fails if one did not.
 func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -35,10 +35,10 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	return l.restart(ctx, a, change{plugins: paths})
 }
 
-// change is what a restart of the agent brings.
+// change is what is new after a restart of the agent.
 type change struct {
 	plugins []string       // binaries
-	options *agent.Options // what the agent is to be configured with; nil: as it is
+	options *agent.Options // the new configuration; nil if it stays
 }
 
 func (c change) none() bool { return len(c.plugins) == 0 && c.options == nil }
@@ -54,7 +54,7 @@ func (c change) String() string {
 	return joined(what)
 }
 
-// apply makes the change for an agent that is stopped.
+// apply makes the change to a stopped agent.
 func (c change) apply(ctx context.Context, a agent.Agent) error {
 	for _, p := range c.plugins {
 		if err := a.ReplacePlugin(ctx, p); err != nil {
@@ -67,7 +67,7 @@ func (c change) apply(ctx context.Context, a agent.Agent) error {
 	return a.Reconfigure(ctx, *c.options)
 }
 
-// restart restarts the agent under its tasks, with a change.
+// restart restarts the agent with a change, while its tasks run on.
 func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
 	before, err := tasks(ctx, a.Client())
 	if err != nil {

@@ -19,9 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Run submits a job file and shows what its tasks print. A batch job is waited
-// for; a service or system job until it runs. It starts the lab if none runs. The
-// error is not nil if a task failed or was not placed.
+// Run submits a job file and shows what its tasks print. It waits until a batch job ends, or until a service or system
+// job runs. It starts the lab if none runs. The error is not nil if a task failed or was not placed.
 func (l *Lab) Run(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("failed to read job file: %w", err)
@@ -54,7 +53,7 @@ type jobRun struct {
 	client *api.Client
 	job    *api.Job
 	out    *term.Lines
-	shown  map[string]int // events of a task that were looked at, by allocation and task
+	shown  map[string]int // number of events that were printed, by allocation and task
 }
 
 func (r *jobRun) run(ctx context.Context) error {
@@ -92,7 +91,7 @@ func (r *jobRun) run(ctx context.Context) error {
 	return r.watch(ctx, ids)
 }
 
-// over says whether a batch job has ended of which Nomad does not say so yet.
+// over reports whether a batch job has ended that Nomad does not report as dead yet.
 func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
 	if *job.Type != api.JobTypeBatch && *job.Type != api.JobTypeSysbatch {
 		return false
@@ -102,9 +101,8 @@ func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
 	return err == nil && len(allocs) > 0 && !slices.ContainsFunc(allocs, running)
 }
 
-// placed waits for the evaluation, and returns the allocations that it made. If the job
-// has changed, those of another one count too: it may have come first, or have replaced
-// what has failed already.
+// placed waits for the evaluation, and returns the allocations that it made. If the job has changed, the allocations
+// of another evaluation count too: it may have come first, or may have replaced one that failed.
 func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, changed bool) ([]string, error) {
 	e, err := agent.Evaluated(ctx, r.client, *r.job.Namespace, reg.EvalID)
 	if err != nil {
@@ -130,8 +128,8 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 	return ids, nil
 }
 
-// watch shows the tasks' output until the allocations have ended, or, for a job
-// without an end, until they have run for a moment.
+// watch shows the tasks' output until the allocations have ended or, for a job without an end, until they have run for
+// a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	r.shown = map[string]int{}
 	streams := newStreams(r)
@@ -191,7 +189,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	}
 }
 
-// show prints what is new of one of so many allocations.
+// show prints the new events and the output of one allocation; of is the number of allocations.
 func (r *jobRun) show(ctx context.Context, streams *streams, a *api.Allocation, of int) {
 	for name, s := range a.TaskStates {
 		r.events(a, name, s)
@@ -213,15 +211,14 @@ func (r *jobRun) allocs(ctx context.Context, ids []string) ([]*api.Allocation, e
 	return out, nil
 }
 
-// hints are what one wants to do next with a job that runs.
+// hints prints the next commands for a job that runs.
 func (r *jobRun) hints() {
 	r.lab.say("Follow its output, and stop it, with:\n")
 	r.lab.hint("lab:logs -job=%s", *r.job.ID)
 	r.lab.hint("lab:stop %s", *r.job.ID)
 }
 
-// end stops a job that failed, so that it is not started again behind the
-// user's back. Its allocations stay to be looked at.
+// end stops a job that failed, so that Nomad does not start it again. Its allocations stay for inspection.
 func (r *jobRun) end(ctx context.Context) {
 	r.client.Jobs().Deregister(*r.job.ID, false, (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx))
 }
@@ -230,7 +227,7 @@ func (r *jobRun) query(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 }
 
-// steady says whether every task has started and none was started again.
+// steady reports whether every task has started and none was restarted.
 func steady(a *api.Allocation) bool {
 	for _, s := range a.TaskStates {
 		if s.Restarts > 0 || s.State == "pending" {

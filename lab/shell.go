@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Shell opens a shell where the tasks run, the lab's container or this machine, with nomad on
-// its PATH and NOMAD_ADDR set. The shell's exit code is not an error of the lab.
+// Shell opens a shell where the tasks run (the lab's container or this machine), with nomad on its PATH and NOMAD_ADDR
+// set. The shell's exit code is not an error of the lab.
 func (l *Lab) Shell(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil {

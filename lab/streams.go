@@ -44,8 +44,8 @@ func newStreams(r *jobRun) *streams {
 	return s
 }
 
-// follow starts to copy a task's stdout and stderr, once. The task has to have
-// been started: before that Nomad knows of no log.
+// follow starts to copy a task's stdout and stderr, once. The task must have started: before that, Nomad has no log of
+// it.
 func (s *streams) follow(ctx context.Context, a *api.Allocation, task string, prefix bool) {
 	key := a.ID + "/" + task
 	if s.tasks[key] {
@@ -63,7 +63,8 @@ func (s *streams) follow(ctx context.Context, a *api.Allocation, task string, pr
 	}
 }
 
-// copy copies what was not copied yet of a stream. With follow it ends when quit is closed, otherwise with the last byte.
+// copy copies the part of a stream that was not copied yet. With follow it ends when quit is closed, otherwise after
+// the last byte.
 func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan struct{}) {
 	fs := s.run.client.AllocFS()
 	frames, errs := fs.Logs(c.alloc, follow, c.task, c.name, api.OriginStart, c.copied, quit, s.run.query(ctx))

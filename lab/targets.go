@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// CheckTargets returns an error for an argument of mage's that is no target, nor an option or
-// an argument of one: mage itself finds that out after it has run the targets before it.
-// Targets are named, each with the names of its arguments, or are the methods of namespaces.
+// CheckTargets returns an error for an argument to mage that is neither a target nor an option or argument of one.
+// Mage itself reports that only after it has run the targets before it. Targets are given by name, each with the names
+// of its arguments, or as the methods of namespaces.
 func CheckTargets(args, names []string, namespaces ...any) error {
 	required := map[string]int{}
 	for _, name := range names {

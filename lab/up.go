@@ -19,11 +19,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Up starts the lab, or brings a running one up to date, and prints what it is.
-// It returns when every plugin is healthy. A failed start leaves nothing behind.
+// Up starts the lab, or updates a running one, and prints its state. It returns when every plugin is healthy. A failed
+// start leaves nothing behind.
 //
-// usb says which USB devices there are: "none", "sim" for a simulated stick, or empty
-// for what the running lab has, and none in a new one.
+// usb selects the USB devices: "none", "sim" for a simulated stick, or empty for those of the running lab, and none in
+// a new one.
 func (l *Lab) Up(ctx context.Context, usb string) error {
 	start := time.Now()
 	a, err := l.start(ctx, usb)
@@ -97,8 +97,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	return o, err
 }
 
-// choose decides between a container, for which it finds the image, and the host.
-// A lab that is up decides for itself.
+// choose decides between a container, for which it finds the image, and the host. A lab that is up keeps its runtime.
 func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err error) {
 	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == auto || l.runtime == a.Info().Runtime) {
 		return a.Info().Runtime, a.Info().Image, fmt.Sprintf("%s, as before", a.Info().Runtime), nil
@@ -186,8 +185,8 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Age
 	return nil, errors.Join(err, cerr)
 }
 
-// Missing shows what an agent waits for: a driver's own message at once, since it may not
-// change, and anything else if the step takes long.
+// Missing shows what an agent waits for. It prints a driver's own message at once, since it may not change, and
+// anything else only if the step takes long.
 func Missing(steps *term.Printer) func(error) {
 	return func(err error) {
 		var unhealthy *nomad.NotHealthyError
@@ -201,9 +200,8 @@ func Missing(steps *term.Printer) func(error) {
 // explained reports whether a driver has a message of its own.
 func explained(d nomad.Driver) bool { return d.Description != "" }
 
-// update makes a lab that exists like o: it starts one that has ended, restarts
-// one whose plugins were built anew or are to be configured in another way, and refuses
-// to touch one that differs more.
+// update changes an existing lab to match o. It starts an agent that has ended, and restarts one with new plugins or
+// plugin configurations. If more differs, it returns an error.
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
 	info := a.Info()
 	if info.Hash != o.Hash {
@@ -278,7 +276,7 @@ func difference(i agent.Info, o agent.Options) string {
 	}
 }
 
-// hash changes with everything that only a new agent can change.
+// hash is a hash of everything that only a new agent can change.
 func hash(o agent.Options) (string, error) {
 	st, err := os.Stat(o.Binary)
 	if err != nil {
@@ -292,10 +290,10 @@ func hash(o agent.Options) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
 }
 
-// configLabel is the agent's label for what configs returns.
+// configLabel is the agent's label for the result of configs.
 const configLabel = "plugin_configs"
 
-// configs changes with the plugins' configurations.
+// configs is a hash of the plugins' configurations.
 func configs(o agent.Options) string {
 	h := sha256.New()
 	for _, p := range o.Plugins {
@@ -335,7 +333,7 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 	return nil
 }
 
-// next is the command that a newcomer wants next.
+// next is the command to suggest to a newcomer.
 func (l *Lab) next(i agent.Info) string {
 	example := "plugins/exec-lite/example/hello.nomad.hcl"
 	if i.Labels[usbLabel] == string(usbSim) {

@@ -19,7 +19,7 @@ import (
 
 const (
 	usbPlugin = agent.DevicePrefix + "usb"
-	usbLabel  = "usb" // of the agent: with which USB devices it was started
+	usbLabel  = "usb" // of the agent: the USB devices it was started with
 
 	simRoot = "/usb"      // of the simulation, below the state directory
 	simJob  = "usb-sim"   // the job that is the stick
@@ -27,7 +27,7 @@ const (
 	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
 )
 
-// usb selects the USB devices that the lab publishes. The user's own devices are not published unless asked for.
+// usb selects the USB devices that the lab publishes. It publishes the user's own devices only if it is asked to.
 type usb string
 
 const (
@@ -56,8 +56,8 @@ func (u usb) chosen(ctx context.Context, dir string) usb {
 	return usbNone
 }
 
-// config is the usb plugin's. Its device nodes are the lab's own, too: the default
-// place is one for a machine.
+// config is the usb plugin's configuration. Its device nodes are in a directory of the lab: the default directory is
+// shared by the machine.
 func (u usb) config() string {
 	if u != usbSim {
 		return `shadow_dir = "${state_dir}/usb-nodes"`
@@ -72,8 +72,8 @@ device "` + simType + `" {
 }`
 }
 
-// plug runs the job that is the simulated stick, and waits until the node has it:
-// while it runs the stick is plugged in.
+// plug runs the job of the simulated stick, and waits until the node has the device. The stick is plugged in while the
+// job runs.
 func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	end := l.step(ctx, "Plugging in the simulated stick")
 	defer func() { end(err, "job %s", simJob) }()
@@ -93,7 +93,7 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	return nil
 }
 
-// unplug stops the job that is the simulated stick, where the lab is to have none any more.
+// unplug stops the job of the simulated stick, unless the lab is to have it.
 func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
 	if l.usb == usbSim || !runs(ctx, a.Client(), simJob) {
 		return nil

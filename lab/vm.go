@@ -25,8 +25,8 @@ const (
 	vmMemory = 3072 // MiB, for the agent, its plugins and some tasks
 )
 
-// vmUSB is the usb plugin's configuration in the VM: all that is plugged, and what
-// `usb plug` plugs by the name that the example jobs use.
+// vmUSB is the usb plugin's configuration in the VM: it publishes any device that is plugged, and that of `usb plug`
+// by the name that the example jobs use.
 const vmUSB = `
 match_all = true
 
@@ -35,10 +35,8 @@ device "zigbee" {
   mode = "0666" # whatever user the task has
 }`
 
-// VM boots a virtual machine, starts the agent in it with every plugin, and gives
-// the caller a shell there, whose end is that of the machine. Where stdin is no
-// terminal it waits for the context's end. Nothing is left, and no lab that is up
-// is touched.
+// VM boots a virtual machine, starts the agent in it with every plugin, and opens a shell there. The machine ends with
+// the shell or, if stdin is no terminal, with the context. Nothing is left, and a running lab is not touched.
 func (l *Lab) VM(ctx context.Context) (err error) {
 	start := time.Now()
 	o, err := l.prepareVM(ctx)
@@ -85,7 +83,7 @@ func processor(v *vm.VM) string {
 	return "processor emulated"
 }
 
-// prepareVM makes here what takes long in a VM.
+// prepareVM builds on this machine, which is faster than in a VM.
 func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
 	l.runtime, l.usb = agent.Host, usbNone
 	o, err := l.prepare(ctx)
