@@ -1,13 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package agent runs private Nomad agents: server and client in one process,
-// with their own directories and loopback ports, so that a lab, a test and a
-// benchmark can be up on one machine at once and never meet.
+// Package agent runs private Nomad agents: server and client in one process, with their own directories and loopback
+// ports. A lab, a test and a benchmark can run on one machine at the same time without sharing anything.
 //
-// Run starts one, as a process of the host or in a container; both answer to
-// the same interface. An agent is not a `-dev` one: it keeps its state, so tasks
-// live on while it is stopped, killed and started again.
+// Run starts an agent, as a process of the host or in a container. Both implement the same interface. It is not a
+// `-dev` agent: it keeps its state, so tasks live on while it is stopped, killed and started again.
 package agent
 
 import (
@@ -61,20 +59,20 @@ type Options struct {
 	// Name is the node's name; empty means "outrider".
 	Name string
 
-	// Hash is kept with the agent and given back by Info, for a caller that
-	// wants to know later whether it would start the same agent again.
+	// Hash is stored with the agent and returned by Info, for a caller that
+	// checks later whether it would start the same agent again.
 	Hash string
 
-	// Labels are kept in the same way, for anything else that the caller wants to know later.
+	// Labels are stored in the same way, for other information of the caller.
 	Labels map[string]string
 
 	// Env is added to the agent's environment, which its plugins inherit.
 	Env map[string]string
 
-	// Progress is told what takes long. May be nil.
+	// Progress is called with the state of steps that can take long. May be nil.
 	Progress func(format string, args ...any) `json:"-"`
 
-	// Missing is told what Run waits for, see WaitHealthy. May be nil.
+	// Missing is called with what Run waits for, see WaitHealthy. May be nil.
 	Missing func(error) `json:"-"`
 }
 
@@ -132,8 +130,8 @@ type Agent interface {
 	// Kill ends the agent's process alone, with SIGKILL.
 	Kill(ctx context.Context) error
 
-	// Alive returns nil while the agent's process runs, else an error that says
-	// how it ended, with the last lines of its log.
+	// Alive returns nil while the agent's process runs, and otherwise an error
+	// with the last lines of its log.
 	Alive(ctx context.Context) error
 
 	// PID is the agent's process id, in the pid namespace that Exec runs in.
@@ -154,8 +152,8 @@ type Agent interface {
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
 
-	// Reconfigure gives the agent the configuration, hash and labels of these options from
-	// its next Start on. Everything else in them has to be as it was.
+	// Reconfigure replaces the agent's configuration, hash and labels from its next Start
+	// on. All other options must be unchanged.
 	Reconfigure(ctx context.Context, o Options) error
 
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
@@ -171,14 +169,14 @@ type Agent interface {
 	Leftovers(ctx context.Context) ([]string, error)
 
 	// Close stops all jobs, ends the agent and everything that it started, and
-	// removes its directory. Closing what is closed is not an error.
+	// removes its directory. A second Close is not an error.
 	Close(ctx context.Context) error
 
 	settle() error // see settled
 }
 
-// Run starts an agent and waits until it and its plugins are healthy. On failure
-// nothing stays behind, and the error has what is known of the reason.
+// Run starts an agent and waits until it and its plugins are healthy. A failure leaves nothing behind, and the error
+// has the reason as far as it is known.
 func Run(ctx context.Context, o Options) (Agent, error) {
 	a, err := Start(ctx, o)
 	if err != nil {
@@ -190,7 +188,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 	return a, nil
 }
 
-// Start is Run without the wait: for a caller that shows the steps.
+// Start is Run without the wait, for a caller that shows the steps.
 func Start(ctx context.Context, o Options) (Agent, error) {
 	if err := o.fill(ctx); err != nil {
 		return nil, err

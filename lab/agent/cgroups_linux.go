@@ -25,9 +25,9 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// nomadCgroups are the directories below which Nomad keeps the cgroups of tasks,
-// whether they exist or not: one with cgroup v2, one a controller with v1. Their
-// names cannot be configured (client/lib/cgroupslib/switch_linux.go).
+// nomadCgroups returns the directories below which Nomad creates the cgroups of tasks, whether they exist or not: one
+// with cgroup v2, one for each controller with v1. Their names cannot be configured
+// (client/lib/cgroupslib/switch_linux.go).
 func nomadCgroups() []string {
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		return []string{filepath.Join(cgroupRoot, "nomad.slice")}
@@ -101,8 +101,8 @@ func killCgroup(dir string) {
 	}
 }
 
-// removeParents removes the cgroups that Nomad made for itself, where they are
-// empty and no other agent runs: what is empty now may be about to be used.
+// removeParents removes the cgroups that Nomad created for itself, if they are empty and no other agent runs: an agent
+// may be about to use an empty one.
 func removeParents(ctx context.Context, dirs []string) error {
 	return locked(ctx, unix.LOCK_EX, func() error {
 		if agentsRun() {
@@ -117,8 +117,7 @@ func removeParents(ctx context.Context, dirs []string) error {
 	})
 }
 
-// startBesideRemovals starts an agent's process while no other process removes cgroups
-// because no agent runs.
+// startBesideRemovals starts an agent's process while no other process is in removeParents.
 func startBesideRemovals(ctx context.Context, cmd *exec.Cmd) error {
 	return locked(ctx, unix.LOCK_SH, cmd.Start)
 }
@@ -136,8 +135,8 @@ func locked(ctx context.Context, how int, f func() error) error {
 	return f()
 }
 
-// agentsRun reports whether any Nomad agent runs on this machine, or a process that one of
-// this package's has started: it may be down for a moment.
+// agentsRun reports whether any Nomad agent runs on this machine, or a process that an agent of this package has
+// started: that agent may be restarting.
 func agentsRun() bool {
 	list, _ := procfs.AllProcs()
 	return slices.ContainsFunc(list, func(p procfs.Proc) bool {
@@ -150,7 +149,7 @@ func agentsRun() bool {
 	})
 }
 
-// ofAgent recognizes them by what they were started with.
+// ofAgent recognizes an agent, or what it has started, by command line and environment.
 func ofAgent(args, env []string) bool {
 	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, markVar+"=") }) {
 		return true

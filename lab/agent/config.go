@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// layout is where an agent finds its things, as its own process sees them.
+// layout is where an agent finds its directories, as its own process sees them.
 type layout struct {
 	data, plugins, state string
 	bind, iface          string // iface empty: Nomad picks

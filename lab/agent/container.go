@@ -29,7 +29,7 @@ import (
 // containerAgent is an agent in a container of its own.
 type containerAgent struct {
 	*record
-	ctr *nomad.Container // nil if it was removed behind our back
+	ctr *nomad.Container // nil if it does not exist any more
 }
 
 var _ Agent = (*containerAgent)(nil)
@@ -51,9 +51,8 @@ func DockerAnswers(ctx context.Context) error {
 	return nil
 }
 
-// quiet sets up testcontainers before its first use, when it reads its
-// configuration. Its reaper (Ryuk) would end the lab together with the program
-// that started it, and its image comes from a registry.
+// quiet configures testcontainers before its first use. Its reaper (Ryuk) would end the lab together with the program
+// that started it, and needs an image from a registry.
 var quiet = sync.OnceFunc(func() {
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	log.SetDefault(silent{})

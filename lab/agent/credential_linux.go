@@ -18,13 +18,12 @@ import (
 // nobody is the user without rights, on every distribution.
 const nobody = 65534
 
-// kept are the capabilities of an agent that may not be root: it and its plugins
-// still have to reach a checkout in root's home.
+// kept are the capabilities of an agent that may not be root: it and its plugins must still reach a checkout in root's
+// home.
 var kept = []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_KILL}
 
-// cgroupsReadOnly reports whether Nomad as root would refuse to start: if cgroups are
-// mounted, it has to create some, unless it is not root (client/lib/cgroupslib: detect
-// and Init).
+// cgroupsReadOnly reports whether Nomad would refuse to start as root: if cgroups are mounted, it has to create some,
+// unless it is not root (client/lib/cgroupslib: detect and Init).
 func cgroupsReadOnly() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -43,10 +42,9 @@ func cgroupsReadOnly() bool {
 // Privileged reports whether an agent that this process starts on the host is root.
 func Privileged() bool { return os.Geteuid() == 0 && !cgroupsReadOnly() }
 
-// asNobody makes a command run as nobody, with those of the kept capabilities that this
-// process has. They take effect only after the exec, so the path of the program can't be
-// one that nobody can't walk, such as one in root's home: the file is opened here, and
-// the caller closes it after Start.
+// asNobody makes a command run as nobody, with those of the kept capabilities that this process has. They take effect
+// only after the exec, so nobody may be unable to reach the program by its path, for example in root's home. So the
+// file is opened here; the caller closes it after Start.
 func asNobody(cmd *exec.Cmd) (binary *os.File, err error) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	have, err := permitted()
@@ -75,7 +73,7 @@ func permitted() (uint32, error) {
 	return sets[0].Permitted, nil
 }
 
-// giveAway makes nobody the owner of a directory and what is in it.
+// giveAway makes nobody the owner of a directory and everything in it.
 func giveAway(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {

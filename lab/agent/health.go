@@ -14,12 +14,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// WaitHealthy waits until the agent leads itself, its node is ready, every
-// expected driver is fingerprinted healthy (or undetected, in its own words), and every device plugin runs; it returns
-// the drivers. What a device plugin publishes is not waited for, beyond its first
-// list, which Nomad itself waits for before it registers the node. If the context or the
-// agent ends first, the error says what was missing and why. Each function of tell is
-// called with it whenever it changes.
+// WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or
+// undetected, by its own report), and every device plugin runs. It returns the drivers. It does not wait for devices,
+// except for a plugin's first list, which Nomad itself waits for before it registers the node. If the context or the
+// agent ends first, the error has what was missing and why. Each function of tell is called with that whenever it
+// changes.
 func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -63,9 +62,8 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 	return got, err
 }
 
-// tooEarly restarts a new agent whose client asked its server a moment before that
-// had made its keyring. The client would ask again after 15 to 30 s; a second
-// start, with a snapshot, is through in two.
+// tooEarly restarts a new agent whose client asked its server just before the server had its keyring. The client would
+// ask again after 15 to 30 s; a second start, with a snapshot, takes two.
 type tooEarly struct {
 	ready    time.Time // when the server was first seen to be ready for its client
 	patience time.Duration
@@ -87,12 +85,12 @@ func (e *tooEarly) mend(ctx context.Context, a Agent, missing error) error {
 	if err := a.Stop(ctx); err != nil {
 		return err
 	}
-	e.ready, e.patience = time.Time{}, 30*time.Second // if it is not registered after this, it is slow and was not early
+	e.ready, e.patience = time.Time{}, 30*time.Second // if it is still not registered, the machine is slow
 	return a.Start(ctx)
 }
 
-// devicePlugins returns the processes of the device plugins, and an error unless
-// each is the same as before: Nomad starts one that crashes again at once, indefinitely.
+// devicePlugins returns the processes of the device plugins, and an error unless each is the same as before: Nomad
+// restarts one that crashes at once, and indefinitely.
 func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[string]int, error) {
 	names := a.Info().DevicePlugins()
 	if len(names) == 0 {
@@ -111,9 +109,8 @@ func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[str
 	return now, err
 }
 
-// pluginPIDs finds the plugins among commands, by process id. Nomad runs a plugin by
-// its path and without arguments. A process that a plugin is just starting looks the
-// same, and is the younger one.
+// pluginPIDs finds the plugins among commands, by process id. Nomad runs a plugin by its path and without arguments. A
+// child that a plugin has just forked has the same command line, and a higher process id.
 func pluginPIDs(commands map[int]string, dir string) map[string]int {
 	found := map[string]int{}
 	for pid, command := range commands {
@@ -126,8 +123,7 @@ func pluginPIDs(commands map[int]string, dir string) map[string]int {
 	return found
 }
 
-// settled notes that the agent was healthy once, with a snapshot on its disk: its
-// next start will be quick.
+// settled records that the agent was healthy once and has a snapshot on its disk: its next start will be quick.
 func settled(ctx context.Context, a Agent) error {
 	if a.Info().Settled {
 		return nil

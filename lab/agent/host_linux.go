@@ -31,8 +31,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// markVar is in the environment of the agent and of all it starts; its value is
-// the agent's directory.
+// markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
 const markVar = "OUTRIDER_LAB_DIR"
 
 // hostAgent is an agent that is a process of this machine.
@@ -119,8 +118,8 @@ func (a *hostAgent) up(ctx context.Context) error {
 	})
 }
 
-// answers reports whether this very agent answers: another one may have the port, which
-// this one notices only when it tries to listen.
+// answers reports whether the API is this agent's: another one may have the port, which this one notices only when it
+// tries to listen.
 func (a *hostAgent) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -169,7 +168,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	return a.update(func(i *Info) { i.Process = p })
 }
 
-// environment is the caller's, without what would make the agent differ from machine to
+// environment is the caller's environment without the variables that would make the agent differ from machine to
 // machine, and with more.
 func environment(env []string, dir string, more map[string]string) []string {
 	var out []string
@@ -317,8 +316,8 @@ func (a *hostAgent) Close(ctx context.Context) error {
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx, allocs))
 }
 
-// clean removes what the agent may have left. It looks at what exists and
-// does not rely on how the agent ended.
+// clean removes everything that the agent may have left. It looks at what exists and does not depend on how the agent
+// ended.
 func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -351,9 +350,9 @@ func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "age
 func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
 func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }
 
-// install copies a program by a rename, so that a running one is not disturbed. Meanwhile
-// this process forks no other: the child would have the file open for writing until it
-// executes its own program, and the new one could not be executed (execve(2): ETXTBSY).
+// install copies a program by a rename, so that a running one is not disturbed. This process forks no other meanwhile:
+// until its exec, the child would have the file open for writing, and executing the new program would fail (execve(2):
+// ETXTBSY).
 func install(src, dst string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -388,9 +387,10 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// freePorts returns n loopback ports without a listener. The kernel gives none of them to connections
-// (net.ipv4.ip_local_port_range: from 32768 on), nor Nomad to jobs (min_dynamic_port: from 20000 on): an agent that was
-// killed finds its ports free when it starts again. It returns each port once: the agent may not listen yet.
+// freePorts returns n loopback ports without a listener. They are outside of the ranges for connections
+// (net.ipv4.ip_local_port_range: from 32768 on) and for Nomad's jobs (min_dynamic_port: from 20000 on), so an agent
+// that was killed finds them free when it starts again. Each port is returned once: the agent may not listen on it
+// yet.
 func freePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int
@@ -413,4 +413,5 @@ func freePorts(n int) ([]int, error) {
 	return nil, fmt.Errorf("failed to find a free port: %w", err)
 }
 
-var givenPorts sync.Map // of int: the ports that freePorts has looked at
+// givenPorts are the ports that freePorts has tried, as a set of int.
+var givenPorts sync.Map

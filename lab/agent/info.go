@@ -78,7 +78,7 @@ func (i Info) DevicePlugins() []string {
 	return names
 }
 
-// record is an agent's information and what follows from it, for both kinds of agents.
+// record is an agent's information and what depends on it alone, for both kinds of agents.
 type record struct {
 	layout layout
 	client *api.Client
@@ -87,7 +87,7 @@ type record struct {
 	info Info
 }
 
-// newRecord describes an agent that is to be started; its ports are still to be chosen.
+// newRecord describes an agent before its start; its ports are not chosen yet.
 func newRecord(o Options) (*record, error) {
 	if _, err := readInfo(o.Dir); err == nil {
 		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
@@ -179,7 +179,7 @@ func readInfo(dir string) (Info, error) {
 	return i, nil
 }
 
-// write replaces agent.json by a rename, so that a reader sees all or nothing.
+// write replaces agent.json by a rename, so that a reader never sees a part of it.
 func (i Info) write() error {
 	b, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {

@@ -34,9 +34,8 @@ func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api
 	return e, nil
 }
 
-// Purge removes a job and waits until the scheduler knows. An evaluation of the removal
-// that is still in the queue would take a job that is submitted under the same name for
-// its own and place it, and the new job's would find nothing left to do.
+// Purge removes a job and waits for the evaluation of the removal. If that were still in the queue when a job with the
+// same name is submitted, it would place the new job, and the new job's own evaluation would have nothing left to do.
 func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	w := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 	eval, _, err := c.Jobs().Deregister(job, true, w)
@@ -49,8 +48,7 @@ func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	return nil
 }
 
-// stopJobs stops every job and waits until no task of theirs runs, at most for
-// the longest usual kill_timeout.
+// stopJobs stops every job and waits until no task runs, at most for the longest usual kill_timeout.
 func stopJobs(ctx context.Context, c *api.Client) error {
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	jobs, _, err := c.Jobs().List(q)

@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// logTail is the end of an agent's log, as far as it is interesting.
+// logTail returns the last interesting lines of an agent's log.
 func logTail(ctx context.Context, a Agent) string {
 	var log strings.Builder
 	if err := a.Logs(ctx, &log, false); err != nil {
@@ -19,9 +19,8 @@ func logTail(ctx context.Context, a Agent) string {
 	return interesting(log.String(), 12)
 }
 
-// interesting returns the last n lines of an agent's log that tell why it did not
-// come up: errors and warnings and what is not in log format (a usage message,
-// a panic), or else simply the last lines.
+// interesting returns the last n lines of an agent's log that explain why it did not come up: errors, warnings, and
+// lines that are not in log format (a usage message, a panic). If there are none, it returns the last lines.
 func interesting(log string, n int) string {
 	var all, bad []string
 	for line := range strings.Lines(log) {

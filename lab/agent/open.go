@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// Open returns the agent that Run started in dir, in this process or another one,
-// whether it still runs or not. It returns ErrNone if there is none.
+// Open returns the agent that Run started in dir, in this process or another one. The agent may have ended. Open
+// returns ErrNone if there is none.
 func Open(ctx context.Context, dir string) (Agent, error) {
 	dir, err := resolve(dir)
 	if err != nil {
@@ -28,8 +28,8 @@ func Open(ctx context.Context, dir string) (Agent, error) {
 	return a, a.connect()
 }
 
-// Remove removes what is left of an agent of dir, even if its state file is lost or
-// cannot be read. It returns ErrNone if there was nothing.
+// Remove removes everything of an agent in dir, even if its state file is lost or cannot be read. It returns ErrNone
+// if there was nothing.
 func Remove(ctx context.Context, dir string) error {
 	dir, err := resolve(dir)
 	if err != nil {

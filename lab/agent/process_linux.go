@@ -72,16 +72,16 @@ func processes(dir string) ([]process, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// supervises recognizes a plugin's supervisor, which has an environment of its own
-// and may run from memory: its one argument names its state directory.
+// supervises recognizes a plugin's supervisor, which has an environment of its own and may run from memory. Its one
+// argument names its state directory.
 func supervises(p procfs.Proc, dir string) bool {
 	args, err := p.CmdLine()
 	return err == nil && len(args) > 0 && args[0] == "outrider-supervisor" &&
 		slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, stateDir(dir)+"/") })
 }
 
-// marked reads the environment that a process was started with. What may not be read
-// belongs to another user.
+// marked reports whether a process was started with the mark of dir. An environment that cannot be read belongs to
+// another user.
 func marked(p procfs.Proc, dir string) bool {
 	env, err := p.Environ()
 	return err == nil && slices.Contains(env, markVar+"="+dir)
@@ -106,9 +106,8 @@ func commandLine(p procfs.Proc) string {
 	return strings.Join(args, " ")
 }
 
-// killAll ends every process of the agent, until none is left: one may start
-// another while it is being killed. It returns the cgroups that supervisors had
-// made for themselves.
+// killAll ends every process of the agent, until none is left: one may start another while it is being killed. It
+// returns the cgroups that supervisors had created for themselves.
 func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	known := map[int]process{} // an orphan cannot be found a second time
 	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
@@ -135,7 +134,7 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	return leaves, nil
 }
 
-// ownCgroups are the cgroups of the process that are named after us.
+// ownCgroups returns the cgroups of the process whose names begin with outrider-.
 func (p process) ownCgroups() (dirs []string) {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// removeAll is os.RemoveAll also where directories are not writable, from which only
-// root can remove: environments of the python driver are sealed so.
+// removeAll is os.RemoveAll that also removes directories that are not writable, as those of the python driver's
+// environments. Only root can remove from them without this.
 func removeAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -20,10 +20,9 @@ func removeAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// openUp lets what is in read-only directories be removed by their owner. A process that
-// is still there may put a link in the place of a directory meanwhile: the Root keeps
-// chmod from following it out of dir. What can't be opened up can't be removed, and the
-// removal says so.
+// openUp makes directories below dir writable, so that their owner can remove what is in them. A process that still
+// runs there may replace a directory by a link meanwhile: the Root keeps chmod from following it out of dir. If a
+// chmod fails, so does the removal, which reports it.
 func openUp(dir string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

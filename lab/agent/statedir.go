@@ -13,14 +13,12 @@ import (
 	"syscall"
 )
 
-// longestState is how long a state directory may be: a plugin adds its name, the
-// node's id and a file name to it, and the path of a unix socket ends at 107 bytes
-// (sun_path, unix(7)).
+// longestState is the limit of a state directory's length: a plugin adds its name, the node's id and a file name to
+// it, and the path of a unix socket ends at 107 bytes (sun_path, unix(7)).
 const longestState = 40
 
-// stateDir is the directory for the plugins' state of the agent in dir: in it,
-// or in /tmp if that is too deep in the file system. The name follows from dir, so that
-// it is found even if the agent's own state is lost.
+// stateDir is the directory for the state of the plugins of the agent in dir. It is in dir, or in /tmp if that path is
+// too long. The name follows from dir, so it is found even if the agent's own state is lost.
 func stateDir(dir string) string {
 	if p := filepath.Join(dir, "state"); len(p) <= longestState {
 		return p
@@ -28,7 +26,7 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates it. In /tmp any user may have made something of its name.
+// makeStateDir creates it. In /tmp, any user may have created something with its name.
 func makeStateDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, fs.ErrExist) {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package build makes the plugin binaries: first the supervisor, which is
-// embedded, then each plugin. What is up to date is left to the go command.
+// Package build compiles the plugin binaries: first the supervisor, which is embedded, then each plugin. The go
+// command decides what is up to date.
 package build
 
 import (
@@ -31,7 +31,7 @@ type Builder struct {
 	// plugin could have libusb.
 	Static bool
 
-	// Progress is told how far a long build is. May be nil.
+	// Progress is called with the state of a long build. May be nil.
 	Progress func(format string, args ...any)
 }
 
@@ -51,8 +51,7 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// ForContainer is b for programs that need no library of the image, in a folder of
-// their own.
+// ForContainer is b for programs that need no library of the image. They have a folder of their own.
 func (b Builder) ForContainer() Builder {
 	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
 	return b
@@ -62,8 +61,8 @@ func (b Builder) ForContainer() Builder {
 // files only from the module's own folder, so it is put there (and git-ignored).
 func (b Builder) Supervisor(ctx context.Context) error {
 	core := filepath.Join(b.Root, "internal", "core")
-	// no version control stamp: the same source must be the same bytes, or each
-	// commit would make plugins that want to replace a running supervisor
+	// no version control stamp: the same source must give the same bytes, or the plugins
+	// of each commit would replace a running supervisor
 	_, err := b.goBuild(ctx, "the supervisor", core, filepath.Join(b.Root, supervisorBinary), false,
 		"-buildvcs=false", "-ldflags", "-s -w", "./"+supervisorPackage)
 	return err

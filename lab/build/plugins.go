@@ -19,7 +19,7 @@ type Plugin struct {
 	Libusb bool   // is linked with libusb where possible; otherwise it is a static program
 }
 
-// declared are the plugins that are more than a static task driver: what Plugins can't know from the folder.
+// declared are the plugins that are not static task drivers: the folder alone does not tell.
 var declared = map[string]Plugin{
 	"usb": {Device: true, Libusb: true},
 }

@@ -33,8 +33,7 @@ const (
 //go:embed driver device
 var templates embed.FS
 
-// names are those that fit a file, a job's driver or device block, and an environment
-// variable.
+// names matches names that can be used for a file, for a job's driver or device block, and in an environment variable.
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 
 // Create makes plugins/<name>, its page in docs and its place in the workspace, and
@@ -85,7 +84,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 			return nil, err
 		}
 	}
-	// the plugin's place in the workspace and, if the folder does not tell, in the lab
+	// the workspace, and the lab's table if the plugin needs a line there
 	for _, file := range []string{"go.work", table} {
 		old, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
@@ -131,8 +130,7 @@ func render(kind Kind, name string, write func(file string, text []byte) error) 
 	})
 }
 
-// table is the source file with the plugins of which the lab has to know more than the
-// folder's name.
+// table is the source file that declares the plugins of which the lab needs more than the folder's name.
 const table = "lab/build/plugins.go"
 
 // declare adds a device plugin to the table.
@@ -153,7 +151,7 @@ func declare(file, name string) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// alone has the go command build the new module as a release does.
+// alone makes the go command build the new module as a release does.
 var alone = []string{"GOWORK=off"}
 
 // run runs the go command.
