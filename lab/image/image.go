@@ -1,9 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package image finds or makes the lab's container image: Debian with what tasks
-// and people want to find in it. Nomad and the plugins are not part of it; they are
-// copied into each container.
+// Package image finds or makes the lab's container image: Debian with the programs that tasks and people expect in it.
+// Nomad and the plugins are not part of it; they are copied into each container.
 package image
 
 import (
@@ -31,9 +30,8 @@ const (
 	packages = "bash ca-certificates iproute2 mount procps python3 python3-venv"
 )
 
-// Ensure returns an image that is there: LAB_BASE_IMAGE as it is, else Name, which
-// is made from Debian's image, or from Debian's packages if no registry answers.
-// progress is told what takes long, and may be nil.
+// Ensure returns an image that exists: LAB_BASE_IMAGE if it is set, otherwise Name, which is made from Debian's image,
+// or from Debian's packages if no registry answers. progress is called with the state of long steps, and may be nil.
 func Ensure(ctx context.Context, progress func(format string, args ...any)) (string, error) {
 	if progress == nil {
 		progress = func(string, ...any) {}
@@ -63,7 +61,7 @@ func Exists(ctx context.Context) bool {
 	return has(ctx, docker, Name)
 }
 
-// Remove removes the image that Ensure made. The one that it was made from stays.
+// Remove removes the image that Ensure made, and not the one that it was made from.
 func Remove(ctx context.Context) error {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -76,7 +74,7 @@ func Remove(ctx context.Context) error {
 	return nil
 }
 
-// maker has the ways to get an image, which tests replace.
+// maker holds the ways to get an image, for tests to replace.
 type maker struct {
 	has       func(ref string) bool
 	pull      func(ref string) error
@@ -125,7 +123,7 @@ func has(ctx context.Context, docker *testcontainers.DockerClient, ref string) b
 	return err == nil
 }
 
-// pull waits 15 s for the first sign of a registry, and then as long as it takes.
+// pull waits 15 s for the first answer of a registry, and then without a limit.
 func pull(ctx context.Context, docker *testcontainers.DockerClient, ref string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -162,7 +160,7 @@ func extend(ctx context.Context, docker *testcontainers.DockerClient) error {
 	return messages(resp.Body)
 }
 
-// bootstrap makes Name from Debian's packages, which takes root and mmdebstrap.
+// bootstrap makes Name from Debian's packages. It needs root and mmdebstrap.
 func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if os.Geteuid() != 0 {
 		return errors.New("making one from Debian packages takes root")
@@ -191,14 +189,14 @@ func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 		resp.Close()
 	}
 	if werr := cmd.Wait(); werr != nil {
-		// Docker took what there was: half an image must not look like one
+		// Docker has imported a part, which must not look like an image
 		_, rerr := docker.ImageRemove(ctx, Name, client.ImageRemoveOptions{Force: true})
 		return errors.Join(err, fmt.Errorf("mmdebstrap: %w\n%s", werr, errOut.String()), rerr)
 	}
 	return err
 }
 
-// messages reads the daemon's stream to its end; an error in it is the outcome.
+// messages reads the daemon's stream to its end, and returns the error that is in it.
 func messages(r io.Reader) error {
 	for d := json.NewDecoder(r); ; {
 		var m struct{ Error string }

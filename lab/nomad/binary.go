@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// Version is the Nomad release that the lab downloads or builds. Any 1.11 or
-// 2.0 agent that is already there will do: the plugin protocol is the same.
+// Version is the Nomad release that the lab downloads or builds. Any existing 1.11 or 2.0 agent works too: the plugin
+// protocol is the same.
 const Version = "1.11.3"
 
 // Origin is where a Nomad binary came from.
@@ -40,7 +40,7 @@ type Program struct {
 	Origin  Origin
 }
 
-// Progress is told, in short phrases, how far a step is that can take minutes. It may be nil.
+// Progress is called with the state of a step that can take minutes, in a few words. It may be nil.
 type Progress func(format string, args ...any)
 
 func (p Progress) say(format string, args ...any) {
@@ -51,7 +51,7 @@ func (p Progress) say(format string, args ...any) {
 
 // Binary finds a Nomad binary, or makes one. It looks at NOMAD_BIN, PATH and the user's cache, then downloads the
 // official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since
-// the user named it.
+// the user set it.
 func Binary(ctx context.Context, progress Progress) (Program, error) {
 	dir, err := cache.Dir()
 	if err != nil {
@@ -60,7 +60,7 @@ func Binary(ctx context.Context, progress Progress) (Program, error) {
 	return finder{cache: dir, release: fetchRelease, source: buildSource}.find(ctx, progress)
 }
 
-// finder holds where Binary puts a new program and how it gets it, for tests to replace.
+// finder is where Binary stores a new program and how it gets it, for tests to replace.
 type finder struct {
 	cache   string
 	release func(ctx context.Context, dst string, progress Progress) error
@@ -118,7 +118,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 	return Program{Path: cached, Version: v, Origin: origin}, nil
 }
 
-// usable runs the program, and returns its version or why the lab cannot work with it.
+// usable runs the program, and returns its version, or an error if the lab cannot use it.
 func usable(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

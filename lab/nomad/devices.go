@@ -17,13 +17,12 @@ type Device struct {
 	Group       string // vendor/type/name
 	ID          string
 	Healthy     bool
-	Description string   // the plugin's own words, if it is not healthy
+	Description string   // the plugin's message, if it is not healthy
 	Users       []string // jobs that have it, with the task: "job/task"
 }
 
-// Devices lists the devices of the agent's own node, in order of group and id, as the
-// server knows them: the agent reports a change after 5 to 10 s
-// (client/client.go, watchNodeUpdates).
+// Devices lists the devices of the agent's own node, ordered by group and id. They are as the server knows them: the
+// agent reports a change after 5 to 10 s (client/client.go, watchNodeUpdates).
 func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	node, err := selfNode(ctx, c)
 	if err != nil {

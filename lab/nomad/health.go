@@ -17,21 +17,21 @@ import (
 // Driver is a task driver as the node has fingerprinted it.
 type Driver struct {
 	Name        string
-	Version     string // attribute driver.<name>.version, empty where the driver sets none
+	Version     string // attribute driver.<name>.version, may be empty
 	Detected    bool
 	Healthy     bool
-	Description string            // the driver's own words
+	Description string            // the driver's message
 	Attributes  map[string]string // without the prefix driver.<name>.
 }
 
-// Undetected reports whether the driver runs and finds its runtime missing on this node, as a driver for Python does
-// without Python. Unlike one whose plugin failed, it has attributes.
+// Undetected reports whether the driver works but found its runtime missing on this node, such as a driver for Python
+// without Python. Unlike a driver whose plugin failed, it has attributes.
 func (d Driver) Undetected() bool { return !d.Detected && d.Version != "" }
 
 // NotHealthyError lists the drivers that are missing or unhealthy.
 type NotHealthyError struct {
 	Node    string   // the node's status, if that is the reason
-	Drivers []Driver // those that are wanted and neither healthy nor undetected
+	Drivers []Driver // neither healthy nor undetected
 }
 
 // ErrNotRegistered is a *NotHealthyError: the client half of the agent has not
@@ -56,8 +56,8 @@ func (e *NotHealthyError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Health looks once at the agent's own node, and returns the named drivers. The error is a
-// *NotHealthyError unless the agent does not answer. An undetected driver is not an error.
+// Health checks the agent's own node once, and returns the named drivers. The error is a *NotHealthyError unless the
+// agent does not answer. An undetected driver is not an error.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
 	node, err := selfNode(ctx, c)
 	if err != nil {

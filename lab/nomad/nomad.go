@@ -58,18 +58,16 @@ type Container struct {
 	mode string
 }
 
-// Run starts an agent from an image that has a shell, and a nomad program unless
-// WithBinary brings one. It returns when the container runs; add a wait strategy
-// such as NodeHealthy for more. The API is published on loopback only. If the
-// container exists, it is returned even with an error.
+// Run starts an agent from an image that has a shell, and a nomad program unless WithBinary adds one. It returns when
+// the container runs; a wait strategy such as NodeHealthy waits for more. The API is published on loopback only. If
+// the container exists, it is returned even with an error.
 //
-// Nomad needs many rights. Run asks for a privileged container first, and if the
-// daemon cannot give all capabilities (it may itself run with fewer), for an explicit
-// set of them.
+// Nomad needs many rights. Run tries a privileged container first. If the daemon cannot give all capabilities (it may
+// itself run with fewer), it tries an explicit set of them.
 func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustomizer) (*Container, error) {
 	var failed error
 	for _, r := range rights {
-		// asked with an empty container first: one with all its files takes seconds
+		// with an empty container: one with all its files takes seconds
 		if r.probe {
 			if err := probe(ctx, img, r); err != nil && refused(err) {
 				failed = errors.Join(failed, fmt.Errorf("%s container: %w", r.name, err))
@@ -96,7 +94,7 @@ func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustom
 	return nil, fmt.Errorf("run nomad: %w", failed)
 }
 
-// probe starts and removes a container with these rights that does nothing.
+// probe starts and removes an idle container with these rights.
 func probe(ctx context.Context, img string, r right) error {
 	ctr, err := testcontainers.Run(ctx, img, testcontainers.WithEntrypoint("/bin/true"),
 		testcontainers.WithHostConfigModifier(r.apply))
@@ -150,7 +148,7 @@ func Open(ctx context.Context, id string) (*Container, error) {
 	return c, c.learn(ctx)
 }
 
-// learn reads back what the labels say.
+// learn reads the port and the mode from the labels.
 func (c *Container) learn(ctx context.Context) error {
 	info, err := c.Inspect(ctx)
 	if err != nil {
@@ -186,7 +184,7 @@ func WithPort(port int) testcontainers.CustomizeRequestOption {
 	}
 }
 
-// WithConfigString adds agent configuration, which wins over what was added before.
+// WithConfigString adds agent configuration, which overrides what was added before.
 func WithConfigString(hcl string) testcontainers.CustomizeRequestOption {
 	return func(req *testcontainers.GenericContainerRequest) error {
 		return withText(nextConfig(req), hcl, 0o644)(req)
@@ -199,20 +197,20 @@ func withText(path, text string, mode int64) testcontainers.CustomizeRequestOpti
 	})
 }
 
-// WithNamedConfig adds agent configuration that PutConfig replaces. That of WithConfigString wins over it.
+// WithNamedConfig adds agent configuration that PutConfig replaces. WithConfigString overrides it.
 func WithNamedConfig(name, hcl string) testcontainers.CustomizeRequestOption {
 	return withText(namedConfig(name), hcl, 0o644)
 }
 
 func namedConfig(name string) string { return configDir + "/40-" + name + ".hcl" }
 
-// nextConfig names files so that Nomad, which reads them in order of name, reads
-// them in the order they were added in.
+// nextConfig returns a file name such that Nomad, which reads files in order of name, reads them in the order in which
+// they were added.
 func nextConfig(req *testcontainers.GenericContainerRequest) string {
 	return fmt.Sprintf("%s/50-%03d.hcl", configDir, len(req.Files))
 }
 
-// WithBinary brings the nomad program, for an image without one.
+// WithBinary adds the nomad program, for an image without one.
 func WithBinary(path string) testcontainers.CustomizeRequestOption {
 	return testcontainers.WithFiles(testcontainers.ContainerFile{
 		HostFilePath: path, ContainerFilePath: "/usr/local/bin/nomad", FileMode: 0o755,
@@ -230,7 +228,7 @@ func WithPlugin(path, name string) testcontainers.CustomizeRequestOption {
 // Address is the URL of the API and the web UI.
 func (c *Container) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", c.port) }
 
-// Mode is how the container got its rights: "privileged" or "capabilities".
+// Mode is the kind of rights that the container has: "privileged" or "capabilities".
 func (c *Container) Mode() string { return c.mode }
 
 // Client talks to the agent.
@@ -316,8 +314,8 @@ echo "agent does not start"; exit 1`, holdFile, pidFile)
 	return nil
 }
 
-// PutPlugin puts a new binary in place of a plugin; the agent uses it from its next
-// start on. One that runs is not disturbed: the daemon replaces the file.
+// PutPlugin replaces a plugin's binary. The agent uses it from its next start on. A running plugin is not disturbed:
+// the daemon replaces the file.
 func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 	if c == nil {
 		return ErrGone
@@ -328,8 +326,7 @@ func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 	return nil
 }
 
-// PutConfig puts new agent configuration in place of what has this name; the agent uses it
-// from its next start on.
+// PutConfig replaces the agent configuration of this name. The agent uses it from its next start on.
 func (c *Container) PutConfig(ctx context.Context, name, hcl string) error {
 	if c == nil {
 		return ErrGone

@@ -5,8 +5,7 @@ package nomad
 
 import "strings"
 
-// Plain is a message of Nomad's without what gRPC puts before each error of a plugin's, which
-// says nothing.
+// Plain removes from a message of Nomad's the prefix that gRPC puts before each error of a plugin.
 func Plain(message string) string {
 	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

@@ -25,8 +25,8 @@ func fetchRelease(ctx context.Context, dst string, progress Progress) error {
 	return downloadRelease(ctx, releases.ExactVersion{ApiBaseURL: officialReleases}, dst, progress)
 }
 
-// downloadRelease installs the release that from names, and puts its program at dst by a rename. hc-install checks the
-// archive against its checksum, and that against HashiCorp's signature.
+// downloadRelease installs the release that from names, and moves its program to dst by a rename. hc-install verifies
+// the archive by its checksum, and that by HashiCorp's signature.
 func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string, progress Progress) (err error) {
 	if err := reachable(ctx, from.ApiBaseURL); err != nil {
 		return err
@@ -51,8 +51,8 @@ func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string
 	return errors.Join(os.Chmod(program, 0o755), os.Rename(program, dst)) // the agent may run as another user
 }
 
-// reachable makes one short request: hc-install itself retries for a quarter of a minute, and a machine without a route
-// to the releases can build from source instead.
+// reachable makes one short request. hc-install itself retries for 15 s, and a machine without a route to the releases
+// can build from source instead.
 func reachable(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -9,10 +9,10 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// right is one way to give a container what Nomad needs.
+// right is one way to give a container the rights that Nomad needs.
 type right struct {
 	name  string
-	probe bool // whether daemons refuse it so often that asking first pays
+	probe bool // whether to try it with an empty container first: many daemons refuse it
 	apply func(*container.HostConfig)
 }
 
@@ -28,9 +28,8 @@ var rights = []right{
 	}},
 }
 
-// capabilities are what Nomad, its executor and exec-lite use, without those that
-// a daemon in a container is most often without itself (SYS_RESOURCE, SYS_MODULE,
-// SYS_BOOT, SYS_TIME).
+// capabilities are those that Nomad, its executor and exec-lite use, without those that a daemon in a container
+// usually lacks itself (SYS_RESOURCE, SYS_MODULE, SYS_BOOT, SYS_TIME).
 var capabilities = []string{
 	"SYS_ADMIN",  // mounts, namespaces
 	"NET_ADMIN",  // bridge networks of task groups
@@ -39,7 +38,7 @@ var capabilities = []string{
 	"FOWNER", "FSETID", "KILL", "SYS_NICE", "NET_RAW", "NET_BIND_SERVICE", "AUDIT_WRITE",
 }
 
-// refused reports whether the daemon could not give the rights; fewer may work.
+// refused reports whether the daemon could not give the rights, so that fewer may work.
 func refused(err error) bool {
 	s := err.Error()
 	return strings.Contains(s, "unable to apply caps") || // runc, for what is not in the bounding set

@@ -15,11 +15,10 @@ import (
 
 // Snapshot makes the server write a Raft snapshot into its data_dir.
 //
-// It makes the agent's next start quick: the server then has its keyring from the
-// snapshot before it leads. Without one it reads the keys from the log when it
-// has begun to lead, refuses the client's first request, which comes at the same
-// time, and the client waits 15 to 30 s before the next (client/client.go:
-// registerRetryIntv, getAllocRetryIntv).
+// It makes the agent's next start fast: the server then has its keyring from the snapshot before it leads. Without a
+// snapshot it reads the keys from the log when it has begun to lead. It then refuses the client's first request, which
+// comes at the same time, and the client waits 15 to 30 s before the next (client/client.go: registerRetryIntv,
+// getAllocRetryIntv).
 func Snapshot(ctx context.Context, c *api.Client) error {
 	s, err := c.Operator().Snapshot((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
@@ -32,8 +31,7 @@ func Snapshot(ctx context.Context, c *api.Client) error {
 	return nil
 }
 
-// Signs returns nil once the server has its keyring and so can register clients:
-// it then publishes its keys.
+// Signs returns nil once the server has its keyring, and so can register clients: from then on it publishes its keys.
 func Signs(ctx context.Context, c *api.Client) error {
 	body, err := c.Raw().Response("/.well-known/jwks.json", (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {

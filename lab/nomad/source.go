@@ -27,8 +27,8 @@ var sourceSum []byte
 // sourcePackages is how many packages the build compiles with an empty cache.
 const sourcePackages = 1650
 
-// buildSource builds Nomad with its web UI to dst: minutes with an empty Go
-// build cache, about one minute otherwise.
+// buildSource builds Nomad with its web UI to dst. It takes minutes with an empty Go build cache, and about one minute
+// otherwise.
 func buildSource(ctx context.Context, dst string, progress Progress) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("failed to find the go command: %w", err)

@@ -15,7 +15,7 @@ import (
 )
 
 // NodeHealthy waits until the agent leads, its node is registered and ready, and the named drivers are detected and
-// healthy. An open port means none of that. The limit is that of testcontainers.WithWaitStrategy, a minute, or of
+// healthy. An open port implies none of that. The limit is that of testcontainers.WithWaitStrategy, a minute, or of
 // WithWaitStrategyAndDeadline.
 func NodeHealthy(drivers ...string) wait.Strategy {
 	return wait.ForNop(func(ctx context.Context, target wait.StrategyTarget) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// accelEnv chooses "kvm" or "tcg" (emulation) and stops the search.
+// accelEnv selects "kvm" or "tcg" (emulation) and disables the search.
 const accelEnv = "LAB_VM_ACCEL"
 
 // accelerator is one way to run the VM's processors.
@@ -25,25 +25,23 @@ type accelerator struct {
 	cpu      string
 	args     string        // for the kernel
 	patience time.Duration // until it has booted
-	remember func()        // that it does not work here, where another is left to try; else nil
+	remember func()        // records that it does not work here; nil if there is no other to try
 }
 
 var (
 	// la57 makes each walk through the page tables longer, and no test needs it
 	//
-	// the kernel finds the emulated time stamp counters wanting, which are all the
-	// same, and would read a timer that is a device, a hundred times slower; and it
-	// panics if the emulated timer is late when it checks it, on a busy machine
+	// the kernel distrusts the emulated time stamp counters, though they are synchronous,
+	// and would read a timer device instead, a hundred times slower; and on a busy machine
+	// it panics if the emulated timer is late when it checks it
 	tcg = accelerator{name: "tcg", cpu: "max,la57=off", args: "tsc=reliable no_timer_check", patience: 3 * time.Minute}
-	// "host" insists on all that the kernel offers, so that a KVM that is broken
-	// shows it at once
+	// "host" requires everything that the kernel offers, so that a broken KVM fails at once
 	kvm = accelerator{name: "kvm", cpu: "host", patience: 20 * time.Second}
 )
 
-// accelerators are those to try, in this order. The only proof that KVM works is
-// a machine that has booted: nested and partly emulated ones have /dev/kvm, too,
-// and then abort, or hang in the first instruction. That it does not work is
-// remembered until this machine boots again.
+// accelerators returns those to try, in this order. Only a machine that has booted proves that KVM works: nested and
+// partly emulated ones have /dev/kvm too, and then abort, or hang in the first instruction. A failure is remembered
+// until this machine boots again.
 func accelerators() []accelerator {
 	switch strings.ToLower(os.Getenv(accelEnv)) {
 	case kvm.name:

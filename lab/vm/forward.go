@@ -19,8 +19,8 @@ func (v *VM) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// Forward makes a TCP port of the VM's loopback reachable at a free one of ours,
-// and returns its address, host and port. It ends with the VM.
+// Forward forwards a free loopback port of this machine to a TCP port of the VM's loopback, and returns its address,
+// host and port. It ends with the VM.
 func (v *VM) Forward(port int) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

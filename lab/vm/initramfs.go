@@ -22,11 +22,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
-// bootModules are what the guest needs before it has the host's files.
+// bootModules are the modules that the guest needs before it has the host's files.
 var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
 
-// initramfs makes the archive that the kernel starts from: the guest's program,
-// the modules in the order to load them in, and the configuration.
+// initramfs makes the archive that the kernel starts from: the guest's program, the modules in the order to load them,
+// and the configuration.
 func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
 	path, err := Build(ctx, "guest", o.Progress)
 	if err != nil {
@@ -65,10 +65,10 @@ func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// dependencies are the files of the modules and of what they need, in the order
-// to load them in. What is built into the kernel has no file.
+// dependencies returns the files of the modules and of their dependencies, in the order to load them. Modules that are
+// built into the kernel have no file.
 func dependencies(k kernel, names []string) (files []string, err error) {
-	var mu sync.Mutex // guards files: modules that need nothing of each other are probed at once
+	var mu sync.Mutex // guards files: independent modules are probed at the same time
 	prober, err := kmodule.NewProber(kmodule.ProbeOpts{
 		RootDir: k.dir, KVer: k.release, IgnoreProcMods: true,
 		DryRunCB: func(file string) {

@@ -16,21 +16,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// kernelEnv names a kernel to boot instead of Debian's newest: a linux-image
-// package, or a directory with one unpacked in it.
+// kernelEnv names a kernel to boot instead of Debian's newest: a linux-image package, or a directory with one unpacked
+// in it.
 const kernelEnv = "LAB_VM_KERNEL"
 
-// kernel is one that was unpacked.
+// kernel is an unpacked kernel.
 type kernel struct {
 	image   string // the file to boot
 	release string // 6.1.0-56-amd64
-	dir     string // what has lib/modules/RELEASE in it
+	dir     string // the directory that has lib/modules/RELEASE
 }
 
 func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules", k.release) }
 
-// findKernel returns the kernel that LAB_VM_KERNEL names, else the one in the
-// cache, else gets Debian's. To get a newer one, remove the one in the cache.
+// findKernel returns the kernel that LAB_VM_KERNEL names, or else the one in the cache, or else downloads Debian's.
+// For a newer one, remove the one in the cache.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
 	dir, err := cache.Dir()
 	if err != nil {
@@ -62,7 +62,7 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 	return cachedKernel(dir)
 }
 
-// givenKernel is what the user named.
+// givenKernel returns the kernel that the user named.
 func givenKernel(ctx context.Context, path, cache string) (kernel, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func givenKernel(ctx context.Context, path, cache string) (kernel, error) {
 	return unpacked(to)
 }
 
-// cachedKernel is the one in the cache.
+// cachedKernel returns the kernel in the cache.
 func cachedKernel(dir string) (kernel, error) {
 	dirs, err := filepath.Glob(filepath.Join(dir, "linux-image-*"))
 	if err != nil {
@@ -104,7 +104,7 @@ func cachedKernel(dir string) (kernel, error) {
 
 var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-\S+)`)
 
-// fetchKernel downloads the package that Debian's linux-image-amd64 stands for now.
+// fetchKernel downloads the package that Debian's linux-image-amd64 depends on now.
 func fetchKernel(ctx context.Context, dir string, progress func(string, ...any)) error {
 	for _, tool := range []string{"apt-get", "apt-cache", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -137,8 +137,7 @@ func fetchKernel(ctx context.Context, dir string, progress func(string, ...any))
 	return unpack(ctx, debs[0], filepath.Join(dir, strings.TrimSuffix(filepath.Base(debs[0]), ".deb")))
 }
 
-// unpack unpacks a package by a rename, so that a half unpacked one never looks
-// ready, without the parts that no VM needs.
+// unpack unpacks a package by a rename, so that a partly unpacked one never looks complete.
 func unpack(ctx context.Context, deb, to string) error {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		return errors.New("dpkg-deb is missing, to unpack the package with (package dpkg)")
@@ -184,7 +183,7 @@ func unpacked(dir string) (kernel, error) {
 	return kernel{}, fmt.Errorf("there is no kernel in %s: want boot/vmlinuz-VERSION and lib/modules/VERSION", dir)
 }
 
-// index makes the lists of modules by name and by alias, where the package has none.
+// index makes the lists of modules by name and by alias, if the package has none.
 func index(ctx context.Context, k kernel) error {
 	if _, err := os.Stat(filepath.Join(k.modules(), "modules.dep.bin")); err == nil {
 		return nil

@@ -16,12 +16,11 @@ import (
 // insideEnv is in the environment of every command in a VM.
 const insideEnv = "OUTRIDER_VM"
 
-// Inside says whether this process runs in a VM of this package.
+// Inside reports whether this process runs in a VM of this package.
 func Inside() bool { return os.Getenv(insideEnv) != "" }
 
-// Main is the TestMain of a package whose tests all need a VM: outside of one it
-// boots one, and runs the test binary in it with the same flags. Before that, it
-// calls each of prepare with the VM.
+// Main is the TestMain of a package whose tests all need a VM. Outside of a VM it boots one, calls each of prepare
+// with it, and runs the test binary in it with the same flags.
 //
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
 func Main(m *testing.M, o Options, prepare ...func(context.Context, *VM) error) int {

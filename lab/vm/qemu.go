@@ -28,24 +28,24 @@ func findQEMU() (string, error) {
 	return qemu, nil
 }
 
-// machine is a QEMU process. All that it is connected to are sockets without a
-// name and files in memory: nothing is left to remove when it or we are killed.
+// machine is a QEMU process. It is connected to unnamed sockets and files in memory only: nothing is left to remove
+// when it or this process is killed.
 type machine struct {
 	port    net.Conn // the guest's serial port
 	serial  net.Conn // the USB serial adapter, if it is plugged
 	qmp     *qmp
 	console *tail // of the first serial line
-	said    *tail // by QEMU itself
+	said    *tail // the output of QEMU itself
 
-	printed chan struct{} // closed when the console has said all
+	printed chan struct{} // closed at the end of the console
 
 	kill func()        // returns when it is gone
 	done chan struct{} // closed when it is gone
 	err  error         // how it ended, once done
 }
 
-// kernelArgs: an oops is a panic, and a panic ends QEMU, so that either is seen at
-// once; the mitigations protect nothing here, and cost time when emulated.
+// kernelArgs: an oops is a panic, and a panic ends QEMU, so that both are noticed at once. The mitigations protect
+// nothing here, and are slow when emulated.
 const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on " +
 	"rcupdate.rcu_expedited=1"
 
@@ -125,9 +125,8 @@ func startMachine(
 	return m, nil
 }
 
-// run starts the process from a thread that lives as long as it does: the kernel
-// sends the parent death signal when the thread ends that has started the process,
-// prctl(2).
+// run starts the process from a thread that lives as long as the process: the kernel sends the parent death signal
+// when the thread that has started the process ends, prctl(2).
 func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
 	started := make(chan error)
 	end := make(chan struct{})
@@ -161,7 +160,7 @@ func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
 	return <-started
 }
 
-// end waits until the machine has switched itself off, and ends it if it does not.
+// end waits until the machine has switched itself off, and kills it if it does not.
 func (m *machine) end(patience time.Duration) error {
 	select {
 	case <-m.done:
@@ -173,15 +172,14 @@ func (m *machine) end(patience time.Duration) error {
 	}
 }
 
-// close frees what connects us to the machine.
+// close closes the connections to the machine.
 func (m *machine) close() {
 	m.port.Close()
 	m.serial.Close()
 	m.qmp.close()
 }
 
-// explain adds to an error what is known of the machine: why it has ended, if it
-// has, and the end of its console.
+// explain adds the machine's state to an error: why it has ended, if it has, and the end of its console.
 func (m *machine) explain(err error) error {
 	select {
 	case <-m.done:

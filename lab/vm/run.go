@@ -27,23 +27,22 @@ const (
 	serialID = "serial" // of the character device behind the USB serial adapter
 )
 
-// Cmd is a command to run in the VM, as exec.Cmd is one to run here. The user is
-// root.
+// Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
 type Cmd struct {
 	Args []string // a program, looked for in the PATH of Env if it has no slash, and its arguments
 	Env  []string // nil is this process's
 	Dir  string   // empty is this process's, which the VM has, too
 
-	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; what the last read gets is lost.
+	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; the last read may be lost.
 	Stdout, Stderr io.Writer // nil discards
 
 	terminal *terminal // if not nil, what the command runs on instead
 }
 
-// ExitError is how a command ended that did not exit with 0.
+// ExitError is the end of a command that did not exit with 0.
 type ExitError struct {
 	Code   int
-	Signal syscall.Signal // that has killed it, or 0
+	Signal syscall.Signal // the signal that killed it, or 0
 }
 
 func (e *ExitError) Error() string {
@@ -53,10 +52,9 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit status %d", e.Code)
 }
 
-// Run runs a command and waits for it. An *ExitError says how it ended if not with
-// 0; any other error is the VM's, with the end of its console. When ctx ends, the
-// command and all that it has started are killed; what it leaves running when it
-// ends by itself lives on.
+// Run runs a command and waits for it. The error is an *ExitError if the command did not exit with 0. Any other error
+// is the VM's, with the end of its console. When ctx ends, the command and all its processes are killed. Processes
+// that it leaves when it ends by itself live on.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if len(c.Args) == 0 {
 		return errors.New("no command given")
@@ -117,7 +115,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	return &ExitError{Code: exit.ExitStatus()}
 }
 
-// locked is a writer, or none, that shares a lock with others.
+// locked is a writer that shares a lock with others. It may have none, and discards then.
 type locked struct {
 	mu *sync.Mutex
 	w  io.Writer

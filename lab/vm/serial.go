@@ -9,9 +9,8 @@ import (
 	"net"
 )
 
-// Serial is a USB serial adapter that is plugged into the VM: QEMU's usb-serial,
-// an FTDI FT232 (0403:6001). What a program in the VM writes to its tty can be
-// read here, and the other way round. A VM has one.
+// Serial is a USB serial adapter that is plugged into the VM: QEMU's usb-serial, an FTDI FT232 (0403:6001). It
+// connects to the adapter's tty in the VM: programs there read what is written here, and the reverse. A VM has one.
 type Serial struct {
 	net.Conn
 	vm *VM

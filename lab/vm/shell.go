@@ -15,11 +15,11 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is this process's, for a command of the VM to run on.
+// terminal is this process's terminal, for a command of the VM.
 type terminal struct{ in, out *os.File }
 
-// Shell runs a command on the terminal that this process has as stdin and stdout,
-// until it ends. How it ended is not an error.
+// Shell runs a command on this process's terminal, its stdin and stdout, until the command ends. A failure of the
+// command is not an error.
 func (v *VM) Shell(ctx context.Context, c Cmd) error {
 	fd := int(os.Stdin.Fd())
 	old, err := term.MakeRaw(fd)

@@ -11,7 +11,7 @@ import (
 
 const tailSize = 8 << 10
 
-// tail keeps the last of what is written to it, and may pass it on.
+// tail keeps the end of what is written to it, and may pass everything on.
 type tail struct {
 	also io.Writer // may be nil
 

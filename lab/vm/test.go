@@ -25,7 +25,7 @@ func New(t testing.TB, o Options) *VM {
 	if o.Progress == nil {
 		o.Progress = t.Logf
 	}
-	v, err := Start(context.WithoutCancel(t.Context()), o) // else it ends before the test's cleanups
+	v, err := Start(context.WithoutCancel(t.Context()), o) // otherwise it would end before the test's cleanups
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +37,11 @@ func New(t testing.TB, o Options) *VM {
 	return v
 }
 
-// Test runs the tests of a package in the VM, and reports each as a subtest of t: as passed, failed or skipped, with the
-// output of one that did not pass. The flags are those of the test binary, such as -test.run=X. That no test ran is a
-// failure.
+// Test runs the tests of a package in the VM, and reports each as a subtest of t: as passed, failed or skipped, with
+// the output of one that did not pass. The flags are those of the test binary, such as -test.run=X. It is a failure if
+// no test ran.
 //
-// The tests are compiled here, and run in the directory of their package, as by
-// `go test`.
+// The tests are compiled here, and run in the directory of their package, as by `go test`.
 func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	t.Helper()
 	ctx := t.Context()
@@ -78,8 +77,8 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	}
 }
 
-// compileTest returns the package's test binary. It is in the cache, by package,
-// since nothing would remove it with a test that is killed.
+// compileTest returns the package's test binary. It is in the cache, one for each package: a temporary file would stay
+// if the test is killed.
 func compileTest(ctx context.Context, pkg, dir string) (string, error) {
 	c, err := cache.Dir()
 	if err != nil {
@@ -128,5 +127,5 @@ func (v *VM) runTest(ctx context.Context, pkg, binary, dir string, flags []strin
 	return results.Package(pkg), err
 }
 
-// environment is this process's, with the mark.
+// environment is this process's environment with the mark.
 func environment() []string { return append(os.Environ(), insideEnv+"=1") }

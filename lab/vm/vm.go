@@ -1,17 +1,15 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package vm runs commands in a virtual machine that has Debian's kernel and this
-// machine's files: any program of this machine runs there, at its own path.
+// Package vm runs commands in a virtual machine that has Debian's kernel and this machine's files: any program of this
+// machine runs there, at its own path.
 //
-// It is for what a test needs of a kernel and a container or a laptop does not
-// have: cgroup v2 alone, USB devices that are plugged and unplugged (package
-// gadget), landlock, modules, being root. It uses KVM if that works; otherwise QEMU
-// emulates the processor.
+// It is for tests that need more of a kernel than a container or a laptop has: cgroup v2 alone, USB devices that are
+// plugged and unplugged (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates
+// the processor.
 //
-// Start boots a machine in some seconds. What is written in it is in its memory
-// and gone with it; only Options.Disk outlives it. The machine ends with Close,
-// and in any case with this process.
+// Start boots a machine in some seconds. Files that are written in it are in its memory and gone with it; only
+// Options.Disk outlives it. The machine ends with Close, and in any case with this process.
 package vm
 
 import (
@@ -36,26 +34,25 @@ const DiskMount = "/disk"
 
 // Options describe one VM.
 type Options struct {
-	Memory int // in MiB; 0 is 2048. What is written in the VM is in it, too.
+	Memory int // in MiB; 0 is 2048. It also holds the files that are written in the VM.
 	CPUs   int // 0 is 2, or 1 where this machine has only one
 
 	// Disk is a file that holds a disk of the VM; it is created if it is not there.
-	// What is below DiskMount stays in it when the VM is closed or dies, for
-	// another one to go on with. Empty: there is no disk.
+	// Files below DiskMount stay in it when the VM is closed or dies, for
+	// another VM. Empty: there is no disk.
 	Disk string
 
-	// Console gets what the kernel and the first process print. May be nil; the
-	// last of it is in errors anyway.
+	// Console gets the output of the kernel and the first process. May be nil;
+	// errors have the end of it in any case.
 	Console io.Writer
 
-	// Progress is told what takes long. May be nil.
+	// Progress is called with the state of long steps. May be nil.
 	Progress func(format string, args ...any)
 
 	silence time.Duration // after which the VM is given up, about; 0 is a minute and a half
 }
 
-// VM is a machine that runs. Its methods may be called by several goroutines at
-// once.
+// VM is a machine that runs. Its methods are safe for concurrent use.
 type VM struct {
 	kernel  string
 	accel   string
@@ -122,7 +119,7 @@ func (o *Options) fill(ctx context.Context) error {
 	return nil
 }
 
-const diskSize = "4G" // of which what was never written takes no room
+const diskSize = "4G" // sparse
 
 // makeDisk creates a disk with a file system.
 func makeDisk(ctx context.Context, path string) error {
@@ -146,7 +143,7 @@ func makeDisk(ctx context.Context, path string) error {
 	return nil
 }
 
-// boot starts one machine and waits for its first word.
+// boot starts one machine and waits until it answers.
 func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *VM, err error) {
 	m, err := startMachine(ctx, qemu, k, initrd, a, o)
 	if err != nil {
@@ -160,7 +157,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	ready := make(chan error, 1)
 	v := &VM{accel: a.name, machine: m}
 	go func() { // ends with the machine
-		// the other end is our own QEMU's, whatever its key
+		// any key will do: the other end is our own QEMU
 		config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
 		conn, channels, requests, err := ssh.NewClientConn(m.port, wire.Port, config)
 		if err == nil {
@@ -187,7 +184,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 // patience is how long a VM may be silent: an emulated machine beside a compiler is slow.
 const patience = 90 * time.Second
 
-// watch gives the VM up if it does not answer. It ends with the connection.
+// watch closes the connection if the VM does not answer. It ends with the connection.
 func (v *VM) watch(patience time.Duration) {
 	for {
 		limit := time.AfterFunc(patience, func() { v.client.Close() })
@@ -208,8 +205,7 @@ func (v *VM) Accelerator() string { return v.accel }
 // Console is the end of what the kernel and the first process have printed.
 func (v *VM) Console() string { return v.machine.console.String() }
 
-// Close ends the VM and frees what it has used. What is on its disk is complete.
-// Closing what is closed is not an error.
+// Close ends the VM and frees its resources. Its disk is complete then. A second Close is not an error.
 func (v *VM) Close() error {
 	v.streams()
 	v.client.Close() // the guest writes what is in its memory, and switches itself off

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cache is where downloaded and built things stay between runs, and how
-// programs that run at once share them.
+// Package cache is the directory for downloads and built programs between runs, and the locks by which programs share
+// it.
 package cache
 
 import (
@@ -26,9 +26,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "outrider"), nil
 }
 
-// Lock takes an exclusive flock(2) on path, waiting for another holder until
-// the context ends; waits is called once if there is one, and may be nil. The
-// kernel drops the lock when the holder dies.
+// Lock takes an exclusive flock(2) on a file. It waits for another holder until the context ends; waits is called once
+// if there is one, and may be nil. The kernel releases the lock when the holder dies.
 func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
@@ -44,9 +43,7 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
-// Flock takes a flock(2) of that kind on an open file, waiting for another holder until
-// the context ends; waits is called once if there is one, and may be nil. Closing the
-// file drops it.
+// Flock takes a flock(2) of that kind on an open file, as Lock does. Closing the file releases it.
 func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
 	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)

@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gobuild runs the go command's builds and reports their progress: with an empty
-// cache they take minutes.
+// Package gobuild runs go build and reports its progress: with an empty cache it takes minutes.
 package gobuild
 
 import (
@@ -28,11 +27,11 @@ type Build struct {
 	Env      []string                         // beside this process's
 	Args     []string                         // after "build"
 	Packages int                              // how many it compiles at most, if that is known
-	Progress func(format string, args ...any) // is told now and then how far it is; may be nil
+	Progress func(format string, args ...any) // is called now and then with the state; may be nil
 }
 
-// Run builds. The error has what the compiler said. At the context's end the go command is
-// asked to end, as by ^C: its compilers end with it.
+// Run builds. The error has the compiler's messages. When the context ends, the go command gets an interrupt, as by
+// ^C, and ends with its compilers.
 func (b Build) Run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-v"}, b.Args...)...)
 	cmd.Dir = b.Dir
@@ -51,7 +50,7 @@ func (b Build) Run(ctx context.Context) error {
 	doing.Store("looking at its packages")
 	stop := b.report(&doing)
 	messages := b.follow(bufio.NewScanner(stderr), func(what string) { doing.Store(what) })
-	_, _ = io.Copy(io.Discard, stderr) // after a line too long to be read the go command would wait for a reader
+	_, _ = io.Copy(io.Discard, stderr) // the scanner stops at a line that is too long, and the go command would block
 	err = cmd.Wait()
 	stop()
 	if err != nil {
@@ -60,8 +59,7 @@ func (b Build) Run(ctx context.Context) error {
 	return nil
 }
 
-// report calls Progress now and then with what the build does, until stop is called, which
-// waits for its end.
+// report calls Progress at intervals with the current activity. stop ends that and waits for it.
 func (b Build) report(doing *atomic.Value) (stop func()) {
 	if b.Progress == nil {
 		return func() {}
@@ -83,7 +81,7 @@ func (b Build) report(doing *atomic.Value) (stop func()) {
 	return func() { close(quit); wg.Wait() }
 }
 
-// follow reads the go command's output to its end, reports what it does, and returns its messages.
+// follow reads the go command's output to its end, calls tell with each activity, and returns the messages.
 func (b Build) follow(lines *bufio.Scanner, tell func(string)) (messages []string) {
 	compiled := 0
 	for lines.Scan() {

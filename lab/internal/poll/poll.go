@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package poll waits for what can only be asked for again and again.
+// Package poll waits for conditions that can only be polled.
 package poll
 
 import (

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package term prints for people: steps with their outcome, and tables. On a
-// terminal a step is one line that changes; elsewhere it is plain lines.
+// Package term prints for people: steps with their outcome, and tables. On a terminal, a step is one line that
+// changes; elsewhere it is plain lines.
 package term
 
 import (
@@ -25,7 +25,7 @@ type Printer struct {
 	color bool
 	width int
 	first time.Duration // how long a step may be silent
-	every time.Duration // and how often it gives a sign of life then
+	every time.Duration // and the interval of its updates after that
 
 	mu   sync.Mutex // guards what follows
 	name string     // the step that runs; empty: none
@@ -35,8 +35,7 @@ type Printer struct {
 	quit chan struct{} // closed by the step's end
 }
 
-// New prints to w; a terminal gets the moving form, with colour unless NO_COLOR
-// is set (no-color.org).
+// New prints to w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
 func New(w io.Writer) *Printer {
 	p := &Printer{w: w, width: Width, first: 3 * time.Second, every: 10 * time.Second}
 	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -52,9 +51,8 @@ func New(w io.Writer) *Printer {
 	return p
 }
 
-// Step begins a step; the function that is returned ends it, with the outcome in
-// a few words. An error is shown as a failed step, the error itself is not: the
-// caller returns it. A step that was cancelled has not failed.
+// Step begins a step. The returned function ends it, with the outcome in a few words. An error makes it a failed step;
+// the error itself is not printed, since the caller returns it. A cancelled step has not failed.
 func (p *Printer) Step(format string, args ...any) (end func(err error, outcome string, args ...any)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +65,7 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	return p.end
 }
 
-// signs shows now and then that the step goes on.
+// signs shows at intervals that the step goes on.
 func (p *Printer) signs(quit chan struct{}) {
 	for wait := p.first; ; wait = p.every {
 		select {
@@ -161,7 +159,7 @@ func (p *Printer) Progress(format string, args ...any) {
 	}
 }
 
-// Status is Progress for what is shown only if the step takes long.
+// Status is Progress that is shown only if the step takes long.
 func (p *Printer) Status(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

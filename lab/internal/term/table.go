@@ -11,11 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Table writes rows in columns; the first row is the head. Line breaks in a cell
-// become spaces, and an empty cell becomes a dash. The last column, which is for messages,
-// continues in the next line if it is wider than Width allows.
+// Table writes rows in columns; the first row is the head. Line breaks in a cell become spaces, and an empty cell
+// becomes a dash. The last column is for messages: it continues on the next line if it is wider than Width allows.
 func Table(w io.Writer, rows ...[]string) error {
-	const gap, least = 2, 40 // least: of the last column, whatever the others need
+	const gap, least = 2, 40 // least: the minimum of the last column
 	var cells [][]string
 	var widths []int
 	for _, row := range rows {

@@ -8,12 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// Width is what every line for people keeps to, so that no usual terminal breaks it.
+// Width is the maximum of every line for people, so that no usual terminal breaks it.
 const Width = 100
 
-// Wrap breaks the lines of s that are wider than width between words. It indents the rest of a
-// line as the line, and by more. A word that is wider stays whole: it is a path or an address,
-// to be copied.
+// Wrap breaks lines of s that are wider than width between words. The rest of a line has the line's indentation and
+// more. A wider word stays whole: it is a path or an address, to be copied.
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {
@@ -31,8 +30,8 @@ func Wrap(s string, width int, more string) string {
 	return strings.Join(out, "\n")
 }
 
-// lastBreak is the last space of a line that leaves no more than width before it, or else the
-// first one; -1 if only spaces follow.
+// lastBreak returns the index of the last space of a line with at most width before it, or else of the first space, or
+// -1 if only spaces follow.
 func lastBreak(line string, width int) int {
 	start := len(line) - len(strings.TrimLeft(line, " "))
 	found, column := -1, utf8.RuneCountInString(line[:start])
@@ -50,7 +49,7 @@ func lastBreak(line string, width int) int {
 	return found
 }
 
-// Cut shortens a line to width, and shows that it did.
+// Cut shortens a line to width, and marks it with an ellipsis.
 func Cut(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {
 		return line

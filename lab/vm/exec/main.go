@@ -1,9 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command exec boots a VM and runs a command in it, on the caller's terminal if it
-// is one, with the caller's environment and directory. Without a command it is a
-// shell:
+// Command exec boots a VM and runs a command in it, with the caller's environment and directory, on the caller's
+// terminal if there is one. Without a command it runs a shell:
 //
 //	go run ./lab/vm/exec [-memory MiB] [COMMAND [ARG...]]
 package main

@@ -1,10 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gadget plugs USB devices into the machine that it runs on, which is best
-// a VM of package vm: the kernel plays both the device (configfs, usb_gadget) and
-// the port that it is plugged into (dummy_hcd). All above is real: the kernel
-// enumerates the device, binds drivers to it, makes its nodes and sends uevents.
+// Package gadget plugs USB devices into the machine that it runs on, preferably a VM of package vm. The kernel plays
+// both the device (configfs, usb_gadget) and the port that it is plugged into (dummy_hcd). Everything above that is
+// real: the kernel enumerates the device, binds drivers to it, makes its nodes and sends uevents.
 //
 // It needs root, the modules dummy_hcd and libcomposite, and configfs.
 package gadget
@@ -25,8 +24,8 @@ const (
 	english  = "strings/0x409"
 )
 
-// Load makes this many ports, dummy_udc.0 and on. Each is the only one of a USB
-// bus of its own. It is called once; a second call fails if it wants more.
+// Load makes this many ports, from dummy_udc.0 on. Each is the only one of its USB bus. A second call fails if it
+// wants more.
 func Load(ports int) error {
 	for _, args := range [][]string{{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"libcomposite"}} {
 		if out, err := exec.Command("/sbin/modprobe", args...).CombinedOutput(); err != nil {
@@ -45,7 +44,7 @@ func udc(port int) string { return fmt.Sprintf("dummy_udc.%d", port) }
 type Device struct {
 	Vendor, Product uint16
 
-	// What the device says of itself; empty strings it does not have.
+	// The device's strings. It has none that is empty.
 	Serial, Manufacturer, Name string
 
 	Functions []Function // at least one; each is an interface or two
@@ -55,7 +54,7 @@ type Device struct {
 type Function struct {
 	kind  string
 	files map[string]string // attributes, and what to write there
-	far   string            // the kernel's name of the other end, with its number's place
+	far   string            // format of the kernel's name of the other end, for its number
 }
 
 // ACM is a serial port, a ttyACM. Its other end is /dev/ttyGS0 or on.
@@ -68,7 +67,7 @@ func Keyboard() Function {
 	}}
 }
 
-// Storage is a disk with what is in a file.
+// Storage is a disk with the content of a file.
 func Storage(file string) Function {
 	return Function{kind: "mass_storage", files: map[string]string{"lun.0/file": file}}
 }
@@ -78,15 +77,14 @@ const keyboard = "\x05\x01\x09\x06\xa1\x01\x05\x07\x19\xe0\x29\xe7\x15\x00\x25\x
 	"\x95\x01\x75\x08\x81\x03\x95\x05\x75\x01\x05\x08\x19\x01\x29\x05\x91\x02\x95\x01\x75\x03\x91\x03" +
 	"\x95\x06\x75\x08\x15\x00\x25\x65\x05\x07\x19\x00\x29\x65\x81\x00\xc0"
 
-// Gadget is a device that may be plugged.
+// Gadget is a device that can be plugged.
 type Gadget struct {
 	name string
 	dir  string
 	far  []string
 }
 
-// New makes a device with a name that no other has; it is not plugged yet. The
-// caller closes it.
+// New makes a device with a new name, which is not plugged yet. The caller closes it.
 func New(name string, d Device) (_ *Gadget, err error) {
 	if len(d.Functions) == 0 {
 		return nil, fmt.Errorf("the USB device %s has no function", name)
@@ -126,7 +124,7 @@ func New(name string, d Device) (_ *Gadget, err error) {
 	return g, nil
 }
 
-// add makes a function, and makes it part of the configuration.
+// add makes a function, and adds it to the configuration.
 func (g *Gadget) add(f Function, i int) error {
 	dir := fmt.Sprintf("functions/%s.%s-%d", f.kind, g.name, i)
 	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads its module
@@ -154,8 +152,7 @@ func (g *Gadget) write(file, text string) error {
 // Far are the terminals at the other ends of the device's serial ports, in order.
 func (g *Gadget) Far() []string { return g.far }
 
-// Plug puts the device into a port that is free, 0 being the first. The kernel
-// has seen it some 100 ms after the return.
+// Plug puts the device into a free port, 0 being the first. The kernel detects it about 100 ms after the return.
 func (g *Gadget) Plug(port int) error {
 	if _, err := os.Stat(filepath.Join(udcs, udc(port))); err != nil {
 		return fmt.Errorf("failed to plug the USB device %s: there is no port %d: %w", g.name, port, err)
@@ -166,13 +163,13 @@ func (g *Gadget) Plug(port int) error {
 	return nil
 }
 
-// Plugged says whether the device is in a port.
+// Plugged reports whether the device is in a port.
 func (g *Gadget) Plugged() bool {
 	b, err := os.ReadFile(filepath.Join(g.dir, "UDC"))
 	return err == nil && strings.TrimSpace(string(b)) != ""
 }
 
-// Unplug pulls the device. One that is not plugged is left alone.
+// Unplug pulls the device out. It does nothing if the device is not plugged.
 func (g *Gadget) Unplug() error {
 	if !g.Plugged() {
 		return nil
@@ -183,13 +180,13 @@ func (g *Gadget) Unplug() error {
 	return nil
 }
 
-// Close unplugs and removes the device. One that is gone is left alone.
+// Close unplugs and removes the device. It does nothing if the device is gone.
 func (g *Gadget) Close() error {
 	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	errs := []error{g.Unplug()}
-	// configfs removes a directory that is not in use, and what it has made in it itself
+	// configfs removes an unused directory together with the entries that it created in it
 	links, _ := filepath.Glob(filepath.Join(g.dir, "configs/c.1/*.*"))
 	functions, _ := filepath.Glob(filepath.Join(g.dir, "functions/*"))
 	paths := append(links, filepath.Join(g.dir, "configs/c.1", english), filepath.Join(g.dir, "configs/c.1"))

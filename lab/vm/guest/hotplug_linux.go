@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hotplug loads the driver of every device that is plugged, which is udev's part
-// on a machine that has it.
+// hotplug loads the driver of every device that is plugged, as udev does on a machine that has it.
 func hotplug() {
 	if err := followDevices(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest: no drivers are loaded for new devices:", err)
@@ -50,7 +49,7 @@ func followDevices() error {
 	}
 }
 
-// modalias is the alias of the device that the event adds, or empty.
+// modalias returns the alias of the device that the event adds, or an empty string.
 func modalias(event []byte) (alias string) {
 	fields := bytes.Split(event, []byte{0})
 	if !bytes.HasPrefix(fields[0], []byte("add@")) {

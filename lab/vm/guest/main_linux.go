@@ -1,12 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command guest is the first process of a VM of package vm: it makes the host's
-// files its root, mounts what a machine with systemd has mounted, and then runs
-// what the host asks for, until the host closes the port or is gone.
+// Command guest is the first process of a VM of package vm. It makes the host's files its root, mounts what a machine
+// with systemd has mounted, and then runs commands for the host, until the host closes the port or is gone.
 //
-// It is the one program of the initramfs. As `serve` it is the second process,
-// too: the first only waits for orphans.
+// It is the only program of the initramfs. As `serve` it is also the second process: the first one only reaps orphans.
 package main
 
 import (
@@ -68,8 +66,7 @@ func start() error {
 	return reap(server.Process.Pid)
 }
 
-// reap waits for whatever ends, until the server does. It never ends well: the
-// server switches the machine off.
+// reap reaps processes until the server ends. It always returns an error: the server switches the machine off.
 func reap(server int) error {
 	for {
 		var st syscall.WaitStatus
@@ -84,7 +81,7 @@ func reap(server int) error {
 	}
 }
 
-// powerOff does not return. What was written to the disk is on it.
+// powerOff does not return. It writes everything to the disk first.
 func powerOff() {
 	unix.Sync()
 	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadModules loads the modules of a directory in the order of their names, which
-// is that of their dependencies.
+// loadModules loads the modules of a directory in the order of their names, which is that of their dependencies.
 func loadModules(dir string) error {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {
@@ -49,8 +48,7 @@ func loadModule(path string) error {
 	return nil
 }
 
-// openPort opens the virtio serial port of that name, which appears a moment
-// after its driver was loaded.
+// openPort opens the virtio serial port of that name. The port appears a moment after its driver was loaded.
 func openPort(name string) (*os.File, error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")

@@ -20,22 +20,21 @@ type mount struct {
 
 const plain = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
-// initial is what it takes to load modules and to find devices.
+// initial are the mounts for loading modules and finding devices.
 var initial = []mount{
 	{"proc", "/proc", "proc", plain, ""},
 	{"sysfs", "/sys", "sysfs", plain, ""},
 	{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
 }
 
-// root is the host's, read-only, below one that takes what is written.
+// root are the host's files, read-only, and the tmpfs that takes changes.
 var root = []mount{
-	// nothing on the host changes under the guest but what is new, so that the
-	// cache may keep what it has
+	// files on the host do not change while the guest runs, except for new ones, so they may be cached
 	{"host", "/lower", "9p", unix.MS_RDONLY, "trans=virtio,version=9p2000.L,cache=loose,msize=512000"},
 	{"overlay", "/upper", "tmpfs", 0, "mode=0755"},
 }
 
-// machine is what a host with systemd has mounted, below newRoot.
+// machine are the mounts of a host with systemd, below newRoot.
 var machine = []mount{
 	{"proc", "/proc", "proc", plain, ""},
 	{"sysfs", "/sys", "sysfs", plain, ""},
@@ -63,8 +62,8 @@ func mountAll(mounts []mount) error {
 	return nil
 }
 
-// becomeHost makes the host's files the root. The new root is a mount of its own
-// over the initramfs, from which nothing can pivot_root(2) away.
+// becomeHost makes the host's files the root. The new root is a mount of its own over the initramfs, because
+// pivot_root(2) does not work on an initramfs.
 func becomeHost() error {
 	if err := mountAll(root); err != nil {
 		return err

@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forAll are the nodes that udev's own rules (50-udev-default.rules) give to everybody.
+// forAll are the nodes that udev's own rules (50-udev-default.rules) open to any user.
 var forAll = map[string]bool{"fuse": true, "net/tun": true}
 
-// staticNodes makes the nodes by which the kernel loads a module when one is opened:
-// /dev/fuse, /dev/net/tun and the like. The list is depmod(8)'s, with lines such as
-// "fuse fuse c10:229".
+// staticNodes makes the nodes that load a module when they are opened: /dev/fuse, /dev/net/tun and the like. The list
+// is depmod(8)'s, with lines such as "fuse fuse c10:229".
 func staticNodes(list string) error {
 	text, err := os.ReadFile(list)
 	if err != nil {
@@ -48,7 +47,7 @@ func staticNodes(list string) error {
 		if err := unix.Mknod(path, mode, int(unix.Mkdev(major, minor))); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("failed to make %s: %w", path, err)
 		}
-		if err := unix.Chmod(path, mode&0o777); err != nil { // whatever the umask
+		if err := unix.Chmod(path, mode&0o777); err != nil { // the umask may have removed bits
 			return err
 		}
 	}

@@ -65,7 +65,7 @@ func session(c ssh.NewChannel) {
 type command struct {
 	ssh.Channel
 	terminal *terminal     // what it runs on instead of pipes; may be nil
-	gone     chan struct{} // closed when the host wants no more of it
+	gone     chan struct{} // closed when the host has closed the channel
 }
 
 // run runs the command and reports to the host how it ended.
@@ -93,7 +93,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if _, err := os.Stat(r.Dir); err != nil { // otherwise the error would name the program
 		return none, err
 	}
-	cmd.Err = nil // of a look in this process's PATH
+	cmd.Err = nil // from exec.Command's search in this process's PATH
 	cmd.Env, cmd.Dir = r.Env, r.Dir
 	if cmd.Env == nil {
 		cmd.Env = []string{} // not this process's
@@ -102,7 +102,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if err := os.Mkdir(scope, 0o755); err != nil {
 		return none, err
 	}
-	defer os.Remove(scope) // fails if something lives on in it
+	defer os.Remove(scope) // fails if a process lives on in it
 	fd, err := unix.Open(scope, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return none, err
@@ -156,7 +156,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 		select {
 		case <-c.gone:
 			os.WriteFile(filepath.Join(scope, "cgroup.kill"), []byte("1"), 0)
-		case <-ended: // what it has left running stays
+		case <-ended: // processes that it has left live on
 		}
 	}()
 	err = cmd.Wait()
@@ -171,7 +171,7 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	return cmd.ProcessState.Sys().(syscall.WaitStatus), nil
 }
 
-// output is one output of a command, on its way to the host.
+// output is one output of a command.
 type output struct {
 	from *os.File
 	to   io.Writer
@@ -180,15 +180,14 @@ type output struct {
 
 func newOutput(from *os.File, to io.Writer) *output { return &output{from, to, make(chan struct{})} }
 
-// pass copies until no process has the other end open; a terminal returns EIO then.
+// pass copies until no process has the other end open; a terminal then returns EIO.
 func (o *output) pass() {
 	defer close(o.done)
 	io.Copy(o.to, o.from)
 }
 
-// finish returns when all is passed on that a command has written, now that it has
-// ended: what it has left running may have its output open, and then an empty one is
-// the end. The host may be slow to take what is there.
+// finish returns when everything that the ended command has written is passed on. Processes that it has left may hold
+// its output open; then the end is when the output is empty. The host may be slow to read.
 func (o *output) finish() {
 	for range 600 { // a minute, if what it has left running writes all the time
 		select {
@@ -236,8 +235,7 @@ func (t *terminal) close() {
 	t.tty.Close()
 }
 
-// resize is not pty.Setsize, whose Fd() makes the file blocking: its reader would not
-// hear of a close.
+// resize is not pty.Setsize, whose Fd() makes the file blocking: a close would not end its reader.
 func (t *terminal) resize(s wire.Size) {
 	if conn, err := t.master.SyscallConn(); err == nil {
 		conn.Control(func(fd uintptr) {

@@ -26,7 +26,8 @@ func serve(port *os.File) {
 	}
 }
 
-// answer is an SSH server for the one client that can reach the port: it asks for no proof, and its key is new.
+// answer is an SSH server for the only client that can reach the port. It needs no authentication, and makes a new
+// key.
 func answer(port *os.File) error {
 	kernel, err := release()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // path is where the guest's own programs are looked for.
 const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// system does what an init does after it has mounted: the kernel's modules in
-// their place, the disk, cgroup controllers, loopback, limits.
+// system does the rest of an init's work after the mounts: the kernel's modules, the disk, cgroup controllers,
+// loopback, limits.
 func system(c wire.Config) error {
 	release, err := release()
 	if err != nil {
@@ -77,7 +77,7 @@ func release() (string, error) {
 	return unix.ByteSliceToString(u.Release[:]), nil
 }
 
-// delegate gives a cgroup's children all the controllers that it has.
+// delegate enables all controllers of a cgroup for its children.
 func delegate(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {

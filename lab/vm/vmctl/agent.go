@@ -14,9 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// runAgent does one thing with the agent of a directory. `run` reads the agent's
-// options as JSON from stdin. Each prints its address once it is up, and leaves it
-// running.
+// runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
+// start print its address once it is up, and leave it running.
 func runAgent(verb string, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("usage: vmctl agent %s DIR", verb)

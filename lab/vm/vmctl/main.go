@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command vmctl is what a host runs in a VM of package vm to have a Nomad agent and
-// USB sticks there:
+// Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent and USB sticks there:
 //
 //	vmctl agent run|start|close DIR
 //	vmctl usb plug|unplug [NAME] [-port N] [-serial S] [-id 1d6b:0104]

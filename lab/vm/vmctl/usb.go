@@ -22,9 +22,8 @@ import (
 // ports is how many sticks can be plugged at once.
 const ports = 8
 
-// runUSB plugs or unplugs a serial stick. While it is plugged, a process in the
-// background plays the stick: it answers "stick: " and the line to each line, and
-// keeps what it got in the file that plug names.
+// runUSB plugs or unplugs a serial stick. While it is plugged, a process in the background plays the stick: it answers
+// each line with "stick: " and the line, and writes what it got to the file that plug names.
 func runUSB(verb string, args []string) error {
 	name := "stick"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wire is what a VM's host and guest agree on beyond SSH, which they speak over a virtio serial port. The guest
-// is the server: a session runs a command, and direct-tcpip connects to a port of the guest.
+// Package wire is the protocol between a VM's host and guest, beyond SSH, which they speak over a virtio serial port.
+// The guest is the server: a session runs a command, and direct-tcpip connects to a port of the guest.
 package wire
 
 import (
