@@ -139,9 +139,6 @@ func fetchKernel(ctx context.Context, dir string, progress func(string, ...any))
 
 // unpack unpacks a package by a rename, so that a partly unpacked one never looks complete.
 func unpack(ctx context.Context, deb, to string) error {
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		return errors.New("dpkg-deb is missing, to unpack the package with (package dpkg)")
-	}
 	tmp := to + ".new"
 	if err := os.RemoveAll(tmp); err != nil {
 		return err

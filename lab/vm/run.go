@@ -36,7 +36,7 @@ type Cmd struct {
 	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; the last read may be lost.
 	Stdout, Stderr io.Writer // nil discards
 
-	terminal *terminal // if not nil, what the command runs on instead
+	terminal bool // whether the command runs on this process's terminal instead
 }
 
 // ExitError is the end of a command that did not exit with 0.
@@ -82,8 +82,8 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	defer stop()
 	var one sync.Mutex // the two may be the same
 	s.Stdout, s.Stderr = &locked{&one, c.Stdout}, &locked{&one, c.Stderr}
-	if c.terminal != nil {
-		defer c.terminal.follow(s)()
+	if c.terminal {
+		defer giveTerminal(s)()
 	}
 	if c.Stdin != nil {
 		in, err := s.StdinPipe()

@@ -15,9 +15,6 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is this process's terminal, for a command of the VM.
-type terminal struct{ in, out *os.File }
-
 // Shell runs a command on this process's terminal, its stdin and stdout, until the command ends. A failure of the
 // command is not an error.
 func (v *VM) Shell(ctx context.Context, c Cmd) error {
@@ -28,7 +25,7 @@ func (v *VM) Shell(ctx context.Context, c Cmd) error {
 	}
 	defer term.Restore(fd, old)
 	c.Stdin, c.Stdout = os.Stdin, os.Stdout
-	c.terminal = &terminal{os.Stdin, os.Stdout}
+	c.terminal = true
 	err = v.Run(ctx, c)
 	var exit *ExitError
 	if errors.As(err, &exit) {
@@ -37,24 +34,25 @@ func (v *VM) Shell(ctx context.Context, c Cmd) error {
 	return err
 }
 
-func (t *terminal) size() (rows, columns int) {
-	columns, rows, err := term.GetSize(int(t.out.Fd()))
+// terminalSize is the size of this process's terminal.
+func terminalSize() (rows, columns int) {
+	columns, rows, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil || columns == 0 || rows == 0 {
 		return 24, 80
 	}
 	return rows, columns
 }
 
-// follow gives the session a terminal of the same size, and updates the size until stop is called.
-func (t *terminal) follow(s *ssh.Session) (stop func()) {
-	rows, columns := t.size()
+// giveTerminal gives the session a terminal of the same size, and updates the size until stop is called.
+func giveTerminal(s *ssh.Session) (stop func()) {
+	rows, columns := terminalSize()
 	s.RequestPty("", rows, columns, nil) // without one, the command runs on pipes
 	s.WindowChange(rows, columns)
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
 	go func() {
 		for range changed {
-			s.WindowChange(t.size())
+			s.WindowChange(terminalSize())
 		}
 	}()
 	return func() {

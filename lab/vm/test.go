@@ -5,7 +5,6 @@ package vm
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -15,8 +14,6 @@ import (
 	"testing"
 
 	"gotest.tools/gotestsum/testjson"
-
-	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
 // New starts a VM for a test, and closes it with the test.
@@ -50,9 +47,9 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 		t.Fatal(err)
 	}
 	dir := strings.TrimSpace(out)
-	binary, err := compileTest(ctx, pkg, dir)
-	if err != nil {
-		t.Fatal(err)
+	binary := filepath.Join(t.TempDir(), "package.test")
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, pkg).CombinedOutput(); err != nil {
+		t.Fatalf("failed to compile the tests of %s: %v\n%s", pkg, err, out)
 	}
 	results, err := v.runTest(ctx, pkg, binary, dir, flags)
 	var exit *ExitError
@@ -75,26 +72,6 @@ func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	} else if err != nil && !t.Failed() {
 		t.Errorf("the tests of %s passed, but: %v\n%s", pkg, err, own)
 	}
-}
-
-// compileTest returns the package's test binary. It is in the cache, one for each package: a temporary file would stay
-// if the test is killed.
-func compileTest(ctx context.Context, pkg, dir string) (string, error) {
-	c, err := cache.Dir()
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(c, "vm", "tests", fmt.Sprintf("%s-%.4x.test", filepath.Base(dir), sha256.Sum256([]byte(dir))))
-	unlock, err := cache.Lock(ctx, binary+".lock", nil)
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, pkg)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("failed to compile the tests of %s: %w\n%s", pkg, err, out)
-	}
-	return binary, nil
 }
 
 // runTest runs a test binary and returns its results. A test that has not ended has failed.
