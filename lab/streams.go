@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,10 +22,8 @@ type streams struct {
 	wg     sync.WaitGroup
 	halt   func() // ends all copies and waits for them
 	copies []*stream
-	tasks  map[string]bool // those with copies, by allocation and name
-
-	mu   sync.Mutex // guards last
-	last time.Time  // when something came
+	tasks  map[string]bool           // those with copies, by allocation and name
+	last   atomic.Pointer[time.Time] // when something came; nil: never
 }
 
 // stream is one of a task's two.
@@ -73,9 +72,7 @@ func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan st
 	for {
 		n, err := in.Read(buf)
 		if n > 0 {
-			s.mu.Lock()
-			s.last = time.Now()
-			s.mu.Unlock()
+			s.last.Store(new(time.Now()))
 			c.out.Write(buf[:n])
 			c.copied += int64(n)
 		}
@@ -89,22 +86,16 @@ func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan st
 }
 
 // came reports whether there was any output.
-func (s *streams) came() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.last.IsZero()
-}
+func (s *streams) came() bool { return s.last.Load() != nil }
 
 // calm waits until there was no output for a moment.
 func (s *streams) calm(ctx context.Context) {
 	const quiet, most = 400 * time.Millisecond, 5 * time.Second
 	start := time.Now()
 	for poll.Sleep(ctx, 50*time.Millisecond) == nil {
-		s.mu.Lock()
-		last := s.last
-		s.mu.Unlock()
-		if last.Before(start) {
-			last = start
+		last := start
+		if came := s.last.Load(); came != nil && came.After(start) {
+			last = *came
 		}
 		if time.Since(last) > quiet || time.Since(start) > most {
 			return
