@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -24,7 +23,6 @@ import (
 type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
-	Name      string   `json:"name"`
 	Binary    string   `json:"binary,omitempty"`
 	Image     string   `json:"image,omitempty"`
 	Container string   `json:"container,omitempty"` // container id
@@ -42,8 +40,6 @@ type Info struct {
 
 	// Sums are the SHA-256 sums of the plugins' binaries, by name.
 	Sums map[string]string `json:"plugin_sums"`
-
-	Started time.Time `json:"started"`
 
 	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
@@ -93,8 +89,8 @@ func newRecord(o Options) (*record, error) {
 		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
 	}
 	r := &record{info: Info{
-		Runtime: o.Runtime, Dir: o.Dir, Name: o.Name, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Started: time.Now(), Sums: map[string]string{},
+		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
+		Sums: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
 		sum, err := Sum(p.Binary)
