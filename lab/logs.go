@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -53,18 +54,12 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	streams := newStreams(r)
 	defer streams.stop()
 	for {
-		allocs, err := r.allocs(ctx, ids)
+		allocs, err := r.show(ctx, streams, ids)
 		if err != nil {
 			return err
 		}
-		ended := 0
-		for _, a := range allocs {
-			r.show(ctx, streams, a, len(ids))
-			if a.ClientTerminalStatus() {
-				ended++
-			}
-		}
-		if ended == len(allocs) {
+		runs := func(a *api.Allocation) bool { return !a.ClientTerminalStatus() }
+		if !slices.ContainsFunc(allocs, runs) {
 			streams.drain(ctx)
 			l.say("\nJob %s has ended.", id)
 			return nil

@@ -39,7 +39,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), job: job, out: term.NewLines(l.out)}
+	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), job: job, out: term.NewLines(l.out), shown: map[string]int{}}
 	if err = r.run(ctx); err != nil && cancelled(ctx) {
 		return goesOn(*job.ID)
 	}
@@ -131,20 +131,18 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 // watch shows the tasks' output until the allocations have ended or, for a job without an end, until they have run for
 // a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string) error {
-	r.shown = map[string]int{}
 	streams := newStreams(r)
 	defer streams.stop()
 	ends := *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch
 	var since time.Time
 	told := time.Now()
 	for patience := 3 * time.Second; ; {
-		allocs, err := r.allocs(ctx, ids)
+		allocs, err := r.show(ctx, streams, ids)
 		if err != nil {
 			return err
 		}
 		running, done, failed := 0, 0, 0
 		for _, a := range allocs {
-			r.show(ctx, streams, a, len(ids))
 			switch {
 			case a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost:
 				failed++
@@ -189,14 +187,18 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	}
 }
 
-// show prints the new events and the output of one allocation; of is the number of allocations.
-func (r *jobRun) show(ctx context.Context, streams *streams, a *api.Allocation, of int) {
-	for name, s := range a.TaskStates {
-		r.events(a, name, s)
-		if !s.StartedAt.IsZero() {
-			streams.follow(ctx, a, name, of > 1 || len(a.TaskStates) > 1)
+// show prints the new events and the output of allocations, and returns them.
+func (r *jobRun) show(ctx context.Context, streams *streams, ids []string) ([]*api.Allocation, error) {
+	allocs, err := r.allocs(ctx, ids)
+	for _, a := range allocs {
+		for name, s := range a.TaskStates {
+			r.events(a, name, s)
+			if !s.StartedAt.IsZero() {
+				streams.follow(ctx, a, name, len(allocs) > 1 || len(a.TaskStates) > 1)
+			}
 		}
 	}
+	return allocs, err
 }
 
 func (r *jobRun) allocs(ctx context.Context, ids []string) ([]*api.Allocation, error) {
