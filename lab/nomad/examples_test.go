@@ -61,7 +61,12 @@ func ExampleRun() {
 
 func ExampleContainer_KillAgent() {
 	ctx := context.Background()
-	ctr, err := nomad.Run(ctx, image.Name, nomad.WithBinary(cachedProgram()), nomad.WithPort(24647),
+	program, err := nomad.Binary(ctx, nil)
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	ctr, err := nomad.Run(ctx, image.Name, nomad.WithBinary(program.Path), nomad.WithPort(24647),
 		testcontainers.WithWaitStrategy(nomad.NodeHealthy()))
 	defer func() {
 		if err := testcontainers.TerminateContainer(ctr); err != nil {
@@ -95,12 +100,4 @@ func ExampleContainer_KillAgent() {
 
 	// Output:
 	// another process: true
-}
-
-func cachedProgram() string {
-	program, err := nomad.Binary(context.Background(), nil)
-	if err != nil {
-		log.Print(err)
-	}
-	return program.Path
 }

@@ -65,33 +65,23 @@ type Container struct {
 // Nomad needs many rights. Run tries a privileged container first. If the daemon cannot give all capabilities (it may
 // itself run with fewer), it tries an explicit set of them.
 func Run(ctx context.Context, img string, opts ...testcontainers.ContainerCustomizer) (*Container, error) {
-	var failed error
+	var refusals error
 	for _, r := range rights {
-		// with an empty container: one with all its files takes seconds
-		if r.probe {
-			if err := probe(ctx, img, r); err != nil && refused(err) {
-				failed = errors.Join(failed, fmt.Errorf("%s container: %w", r.name, err))
-				continue
-			} else if err != nil {
-				return nil, fmt.Errorf("run nomad: %w", err)
-			}
-		}
-		ctr, err := runWith(ctx, img, r, opts)
+		// with an empty container first: one with all its files takes seconds
+		err := probe(ctx, img, r)
 		if err == nil {
-			return ctr, nil
-		}
-		err = fmt.Errorf("%s container: %w", r.name, err)
-		if !refused(err) {
-			return ctr, fmt.Errorf("run nomad: %w", err)
-		}
-		failed = errors.Join(failed, err)
-		if ctr != nil {
-			if err := testcontainers.TerminateContainer(ctr.Container); err != nil {
-				return ctr, fmt.Errorf("run nomad: %w", errors.Join(failed, err))
+			ctr, err := runWith(ctx, img, r, opts)
+			if err != nil {
+				err = fmt.Errorf("run nomad: %s container: %w", r.name, err)
 			}
+			return ctr, err
+		}
+		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", r.name, err))
+		if !refused(err) {
+			break
 		}
 	}
-	return nil, fmt.Errorf("run nomad: %w", failed)
+	return nil, fmt.Errorf("run nomad: %w", refusals)
 }
 
 // probe starts and removes an idle container with these rights.

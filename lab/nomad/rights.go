@@ -12,14 +12,13 @@ import (
 // right is one way to give a container the rights that Nomad needs.
 type right struct {
 	name  string
-	probe bool // whether to try it with an empty container first: many daemons refuse it
 	apply func(*container.HostConfig)
 }
 
 // rights are tried in order.
 var rights = []right{
-	{"privileged", true, func(hc *container.HostConfig) { hc.Privileged = true }},
-	{"capabilities", false, func(hc *container.HostConfig) {
+	{"privileged", func(hc *container.HostConfig) { hc.Privileged = true }},
+	{"capabilities", func(hc *container.HostConfig) {
 		hc.CapAdd = capabilities
 		hc.SecurityOpt = append(hc.SecurityOpt, "seccomp=unconfined", "apparmor=unconfined")
 		// what `--security-opt systempaths=unconfined` is in the API: /proc/sys and the like
