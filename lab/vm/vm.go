@@ -154,27 +154,22 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 			m.kill()
 		}
 	}()
-	ready := make(chan error, 1)
 	v := &VM{accel: a.name, machine: m}
-	go func() { // ends with the machine
-		// any key will do: the other end is our own QEMU
-		config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
-		conn, channels, requests, err := ssh.NewClientConn(m.port, wire.Port, config)
-		if err == nil {
-			v.client = ssh.NewClient(conn, channels, requests)
-		}
-		ready <- err
-	}()
-	select {
-	case err = <-ready:
-	case <-time.After(a.patience):
-		err = fmt.Errorf("not ready within %v", a.patience)
-	case <-ctx.Done():
+	m.port.SetDeadline(time.Now().Add(a.patience))
+	// any key will do: the other end is our own QEMU
+	config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+	conn, channels, requests, err := ssh.NewClientConn(m.port, wire.Port, config)
+	if ctx.Err() != nil { // which has ended the machine
 		err = ctx.Err()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("not ready within %v", a.patience)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
 	}
+	m.port.SetDeadline(time.Time{})
+	v.client = ssh.NewClient(conn, channels, requests)
 	v.kernel = strings.TrimPrefix(string(v.client.ServerVersion()), wire.Version)
 	v.ctx, v.streams = context.WithCancel(ctx)
 	go v.watch(cmp.Or(o.silence, patience))

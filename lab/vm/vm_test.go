@@ -309,9 +309,8 @@ func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			var b bytes.Buffer
-			b.Grow(1 << 16)
-			t.Fatalf("left: %d files and %d goroutines\n%s", f-files, r-routines, stacks())
+			b := make([]byte, 1<<16)
+			t.Fatalf("left: %d files and %d goroutines\n%s", f-files, r-routines, b[:runtime.Stack(b, true)])
 		}
 	}
 }
@@ -321,11 +320,6 @@ func openFiles(t *testing.T) int {
 	list, err := os.ReadDir("/proc/self/fd")
 	must.NoError(t, err)
 	return len(list)
-}
-
-func stacks() string {
-	b := make([]byte, 1<<16)
-	return string(b[:runtime.Stack(b, true)])
 }
 
 func TestDisk_OutlivesTheVM(t *testing.T) {
