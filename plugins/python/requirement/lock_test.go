@@ -146,7 +146,8 @@ func TestPylock_RefusesWhatCannotBeChecked(t *testing.T) {
 		lockWith(head + "directory = {path = \".\", editable = true}"):                      "--no-emit-project",
 		lockWith(head + "archive = {path = \"a.zip\", hashes = {sha256 = \"\"}}"):           "archive of the node",
 		lockWith(head + "archive = {url = \"https://h/a.zip\"}"):                            "no hash that is safe",
-		lockWith(head + "archive = {url = \"https://h/a.zip -x\"}"):                         "encode",
+		lockWith(head + "archive = {url = \"https://h/a.zip -x\", hashes = {sha256 = \"" + strings.Repeat("a", 64) +
+			"\"}}"): "only --hash",
 		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {md5 = " +
 			"\"x\"}}]"): "no hash that is safe",
 		lockWith(head + "wheels = [{path = \"a.whl\", hashes = {sha256 = \"x\"}}]"):                    "64",
@@ -154,7 +155,7 @@ func TestPylock_RefusesWhatCannotBeChecked(t *testing.T) {
 		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"/x\"", 1)):   "below",
 		lockWith(strings.Replace(wheelOf("a", ""), "url = \"https://h/x.whl\"", "path = \"-d/x\"", 1)): "hyphen",
 		lockWith(strings.Replace(wheelOf("a", ""), "\"1.0\"", "\"1.*\"", 1)):                           "version",
-		lockWith(strings.Replace(wheelOf("a", ""), "\"1.0\"", "\"1 --pre\"", 1)):                       "version",
+		lockWith(strings.Replace(wheelOf("a", ""), "\"1.0\"", "\"1 --pre\"", 1)):                       "only --hash",
 	} {
 		s, err := Lock("pylock.toml", in(map[string]string{"pylock.toml": content}))
 		if err == nil {

@@ -128,19 +128,23 @@ func onLinux(c *marker) (value, ok bool) {
 }
 
 // addPackage adds a line for a package, unless it is of a group or an extra that is not chosen, and its requires-python
-// to pythons.
+// to pythons. The line is checked like one of a requirements file.
 func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]string) error {
 	if nameText.FindString(p.Name) != p.Name || p.Name == "" {
 		return errors.New("its name is not one of a package")
 	}
-	r := requirement{name: ProjectName(p.Name)}
-	wanted, err := r.lockMarker(p.Marker, c)
+	condition, wanted, err := c.decide(p.Marker)
 	if err != nil || !wanted {
 		return err
 	}
 	// that of an old package may be wrong, such as ">=3.6.*"; the installer reads it from the package, too
-	if r.marker == nil && isSpecifier(p.RequiresPython) {
+	if condition == nil && isSpecifier(p.RequiresPython) {
 		*pythons = append(*pythons, p.RequiresPython)
+	}
+	line := p.Name + "==" + p.Version
+	files := p.Wheels
+	if p.Sdist != nil {
+		files = append(slices.Clone(files), *p.Sdist)
 	}
 	switch {
 	case p.VCS != nil:
@@ -148,56 +152,28 @@ func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]stri
 	case p.Directory != nil:
 		return errors.New("it is a directory, which would have to be built on the node: " +
 			"leave it out (uv export --no-emit-project), or lock a wheel of it")
-	case p.Archive != nil:
-		err = r.archive(*p.Archive)
-	default:
-		err = s.files(lock, &r, p)
-	}
-	if err != nil {
-		return err
-	}
-	s.add(r)
-	return nil
-}
-
-// archive is a package at a URL.
-func (r *requirement) archive(f pylockFile) (err error) {
-	if f.URL == "" {
+	case p.Archive != nil && p.Archive.URL == "":
 		return errors.New("it is an archive of the node: put a wheel into a directory, and lock that with its path")
-	}
-	if r.url = f.URL; f.Subdirectory != "" {
-		r.url += "#subdirectory=" + f.Subdirectory
-	}
-	if err := checkPackageURL(r.url); err != nil {
-		return err
-	}
-	if r.hashes, err = f.safeHashes(); err != nil {
-		return err
-	}
-	*r = r.hashed()
-	return checkText(r.url)
-}
-
-// files is a package of an index, or of a directory beside the lock.
-func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
-	files := p.Wheels
-	if p.Sdist != nil {
-		files = append(slices.Clone(files), *p.Sdist)
-	}
-	if len(files) == 0 {
+	case p.Archive != nil:
+		files, line = []pylockFile{*p.Archive}, p.Name+" @ "+p.Archive.URL
+		if p.Archive.Subdirectory != "" {
+			line += "#subdirectory=" + p.Archive.Subdirectory
+		}
+	case len(files) == 0:
 		return errors.New("it has no files: lock it with its wheels")
 	}
-	if !fits("==", p.Version) || strings.HasSuffix(p.Version, "*") {
-		return fmt.Errorf("its version %s is not one: lock it with its version", show(p.Version))
+	if condition != nil {
+		line += " ; " + condition.String()
 	}
-	r.specs = []string{"==" + p.Version}
 	for _, f := range files {
 		hashes, err := f.safeHashes()
 		if err != nil {
 			return err
 		}
-		r.hashes = append(r.hashes, hashes...)
-		if f.Path == "" {
+		for _, h := range hashes {
+			line += " --hash=" + h
+		}
+		if p.Archive != nil || f.Path == "" {
 			continue
 		}
 		links, err := besideLock(lock, f.Path)
@@ -206,7 +182,17 @@ func (s *Set) files(lock string, r *requirement, p pylockPackage) error {
 		}
 		s.Indexes.FindLinks = each(s.Indexes.FindLinks, []string{links})
 	}
-	r.hashes = sorted(r.hashes)
+	if err := checkText(line); err != nil {
+		return err
+	}
+	r, err := parseLine(line)
+	if err != nil {
+		return err
+	}
+	if !r.pinned() {
+		return fmt.Errorf("its version %s is not one: lock it with its version", show(p.Version))
+	}
+	s.add(r.hashed())
 	return s.addIndex(p.Index)
 }
 
@@ -270,31 +256,31 @@ func besideLock(lock, file string) (string, error) {
 	return links, nil
 }
 
-// lockMarker evaluates extras and groups in a marker. It is false if the package is not to be installed.
-func (r *requirement) lockMarker(text string, choice Choice) (bool, error) {
+// decide evaluates extras and groups in the marker of a package. It returns the rest of the marker, and whether the
+// package is to be installed, if the rest holds.
+func (c Choice) decide(text string) (rest *marker, wanted bool, err error) {
 	if text == "" {
-		return true, nil
+		return nil, true, nil
 	}
 	m, err := lockMarker(text)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
-	rest, wanted := m.decide(func(c *marker) (value, ok bool) {
-		variable, text := c.operands()
-		chosen := slices.Contains(choice.Extras, ProjectName(text))
+	rest, wanted = m.decide(func(m *marker) (value, ok bool) {
+		variable, text := m.operands()
+		chosen := slices.Contains(c.Extras, ProjectName(text))
 		if variable == "dependency_groups" {
-			chosen = slices.Contains(choice.Groups, ProjectName(text))
+			chosen = slices.Contains(c.Groups, ProjectName(text))
 		}
 		switch variable {
 		case "extras", "dependency_groups":
-			return chosen == (c.op == "in"), true
+			return chosen == (m.op == "in"), true
 		case "extra":
-			return chosen == (c.op == "=="), c.op == "==" || c.op == "!="
+			return chosen == (m.op == "=="), m.op == "==" || m.op == "!="
 		}
 		return false, false
 	})
-	r.marker = rest
-	return wanted || rest != nil, nil
+	return rest, wanted || rest != nil, nil
 }
 
 func lockMarker(text string) (*marker, error) {
