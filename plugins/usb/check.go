@@ -120,7 +120,7 @@ func report(w io.Writer, path string, config Config) error {
 			fmt.Fprintln(w, "  nothing that does not belong to another block")
 		default:
 			fmt.Fprintln(w, "  nothing that is plugged in")
-			if near := nearly(config.Devices[kind].Match, devices); near != "" {
+			if near := nearly(config.Devices[kind].Match, assigned); near != "" {
 				notes = append(notes, fmt.Sprintf("device %q: %s", kind, near))
 			}
 		}
@@ -180,41 +180,16 @@ func (p *plan) notes() (all []string) {
 	return all
 }
 
-// nearly says which option alone keeps a block from matching a device that is
-// plugged in.
-func nearly(m match.Match, devices []sysfs.Device) string {
-	for _, option := range []struct {
-		name string
-		of   func(*match.Match) *schema.Strings
-		has  func(sysfs.Device) string
-	}{
-		{"serial", func(m *match.Match) *schema.Strings { return &m.Serial },
-			func(d sysfs.Device) string { return d.Serial }},
-		{"port", func(m *match.Match) *schema.Strings { return &m.Port }, func(d sysfs.Device) string { return d.Name }},
-		{"driver", func(m *match.Match) *schema.Strings { return &m.Driver },
-			func(d sysfs.Device) string { return strings.Join((&usbDevice{Device: d}).drivers(), ", ") }},
-		{"class", func(m *match.Match) *schema.Strings { return &m.Class },
-			func(d sysfs.Device) string { return classification(&usbDevice{Device: d}) }},
-		{"id", func(m *match.Match) *schema.Strings { return &m.ID }, func(d sysfs.Device) string { return d.ID.String() }},
-	} {
-		without := m
-		if len(*option.of(&m)) == 0 {
-			continue
+// nearly names the option that alone keeps a block from matching one of the devices.
+func nearly(m match.Match, devices []match.Assigned) string {
+	for _, a := range devices {
+		option, values := m.Misfit(a.Device)
+		has := "is missing"
+		if len(values) > 0 && values[0] != "" {
+			has = "is " + quoted(values)
 		}
-		*option.of(&without) = nil
-		rules, err := match.Compile(map[string]match.Match{"x": without}, nil, false)
-		if err != nil {
-			continue // nothing else is set
-		}
-		var ids match.IDs
-		for _, a := range rules.Assign(devices, &ids) {
-			if a.Type != "" {
-				has := "is \"" + option.has(a.Device) + "\""
-				if option.has(a.Device) == "" {
-					has = "is missing"
-				}
-				return fmt.Sprintf("%s would match, but its %s %s", a.ID, option.name, has)
-			}
+		if option != "" {
+			return fmt.Sprintf("%s would match, but its %s %s", a.ID, option, has)
 		}
 	}
 	return ""

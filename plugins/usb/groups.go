@@ -79,8 +79,8 @@ func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 		"vendor":         vendor,
 		"product":        product,
 		"description":    description,
-		"classification": common(all, classification),
-		"driver":         common(all, func(s *usbDevice) string { return strings.Join(s.drivers(), ",") }),
+		"classification": common(all, func(s *usbDevice) string { return s.Classification() }),
+		"driver":         common(all, func(s *usbDevice) string { return strings.Join(s.Drivers(), ",") }),
 		"serials":        joined(all, func(s *usbDevice) string { return s.Serial }),
 		"ports":          joined(all, func(s *usbDevice) string { return s.Path }),
 	}
@@ -107,31 +107,6 @@ func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 		attributes["protocol_id"] = structs.NewIntAttribute(int64(class.Protocol), "")
 	}
 	return attributes
-}
-
-// classification is the class in words, of the interfaces where each has its own.
-func classification(s *usbDevice) string {
-	if s.Class.Class != 0 {
-		return s.Class.Name()
-	}
-	names := map[string]bool{}
-	for _, i := range s.Interfaces {
-		names[i.Class.Name()] = true
-	}
-	if len(names) == 0 {
-		return s.Class.Name()
-	}
-	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
-}
-
-func (s *usbDevice) drivers() []string {
-	names := map[string]bool{}
-	for _, i := range s.Interfaces {
-		if i.Driver != "" {
-			names[i.Driver] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
 }
 
 // megabits is the speed in Mbit/s, 0 where it is not known; 1.5 is 2.

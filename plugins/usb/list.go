@@ -90,7 +90,7 @@ func list(w io.Writer, root string) error {
 		row("serial", d.Serial)
 		row("port", d.Name)
 		row("", d.Path)
-		row("class", classification(&usbDevice{Device: d}))
+		row("class", d.Classification())
 		name := "nodes"
 		for _, n := range d.Nodes {
 			row(name, describe(d, n))

@@ -26,8 +26,8 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
 			`quotes, without which 0x0658 arrives as 1624`},
-		"what it arrives as": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" has no product, and looks ` +
-			`like the hex number 0x0658 written without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
+		"what it arrives as": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
+			`as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
 		"no matcher": {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, ` +
 			`serial, class, port, driver or udev`},
 		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, ` +

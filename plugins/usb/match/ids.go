@@ -9,15 +9,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// IDs names devices by their serial where that tells them apart, and by where they
-// are plugged in where it does not:
+// IDs names devices by their serial number if it is unique, and by their port otherwise:
 //
 //	10c4:ea60:0001
 //	10c4:ea60@pci-0000:00:14.0-usbv2-0:1.4
 //
-// A serial that two devices were seen to share is of no use from then on, so that
-// the one that stays does not change its name again when the other is unplugged;
-// IDs remembers it. The zero value knows of none. It is used from one goroutine.
+// IDs remembers each serial number that two devices had at the same time, and does not use
+// it again: the device that stays must not change its id when the other is unplugged. The
+// zero value remembers none. It is used by one goroutine.
 type IDs struct {
 	shared map[serial]bool
 }
@@ -27,12 +26,12 @@ type serial struct {
 	text string
 }
 
-// maxSerial is what a USB string can hold (USB 2.0, 9.6.7), and what fits the name
-// of a directory.
+// maxSerial is the length of a USB string (USB 2.0, 9.6.7). An id with such a serial can be
+// the name of a directory.
 const maxSerial = 126
 
-// Name returns the id of each of the devices, which are all that are plugged in
-// now, in their order. No two are equal. An id has letters, digits and ".:@_-".
+// Name returns the ids of the devices, in their order. These are all devices that are
+// plugged in now. No two ids are equal. An id has letters, digits and ".:@_-".
 func (ids *IDs) Name(devices []sysfs.Device) []string {
 	seen := make(map[serial]bool)
 	for _, d := range devices {
@@ -57,17 +56,17 @@ func (ids *IDs) Name(devices []sysfs.Device) []string {
 		uses[names[i]]++
 	}
 	for i, d := range devices {
-		if uses[names[i]] > 1 { // two buses of one controller with the same revision
+		if uses[names[i]] > 1 { // one controller has two buses of the same revision
 			names[i] += "-" + d.Name
 		}
 	}
 	return names
 }
 
-// PlainSerial keeps what separates the parts of an id and the ids of a list out of a
-// serial number. A pattern for serial may be written for it, too.
+// PlainSerial replaces the characters of a serial number that separate the parts of an id
+// or the ids of a list. A pattern for serial may also fit the result.
 func PlainSerial(s string) string { return sysfs.Plain(s, "._-") }
 
-// Directory is the id as the name of a directory: without a colon, which many
-// programs take for the end of a path. Of two ids of IDs, no two have the same.
+// Directory returns the id as the name of a directory. It has no colon, since many programs
+// take a colon as the end of a path. Different ids have different directories.
 func Directory(id string) string { return strings.ReplaceAll(id, ":", "-") }

@@ -69,6 +69,22 @@ func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	test.Eq(t, "10c4:ea60:A", got[0], test.Sprintf("after a restart it is %s", got))
 }
 
+func TestIDs_AreNoBusAddresses(t *testing.T) {
+	on := func(bus, address int, name, path string) sysfs.Device {
+		return sysfs.Device{Name: name, Bus: bus, Address: address, Path: path, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}}
+	}
+	ids := func(devices ...sysfs.Device) []string { return new(IDs).Name(devices) }
+
+	// the same address on two buses
+	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
+	test.NotEq(t, first[1], first[0], test.Sprint("both are"))
+	// plugged again after a restart: another address, another number of the bus
+	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
+	if again[0] != first[0] {
+		t.Errorf("%s has become %s", first[0], again[0])
+	}
+}
+
 var plainID = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}[:@][A-Za-z0-9.:@_-]+$`)
 
 func FuzzIDsAndTheirDirectoriesDiffer(f *testing.F) {

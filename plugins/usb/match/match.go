@@ -1,18 +1,21 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package match decides which device belongs to which block of the
-// configuration, and under which id it is published.
+// Package match decides which USB device belongs to which block of the plugin's
+// configuration, and under which id it is published. An id does not change when the
+// device is plugged in again or the host is restarted.
 package match
 
 import (
+	"slices"
+
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Match says which devices are meant: those for which every option that is set
-// has a pattern that fits. In patterns * stands for any characters and ? for one.
+// Match selects devices: those for which each option that is set has a pattern that fits.
+// In patterns * stands for any characters and ? for one.
 type Match struct {
 	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
 	Serial schema.Strings `codec:"serial" doc:"Serial number."`
@@ -23,16 +26,27 @@ type Match struct {
 	Udev map[string]string `codec:"udev" doc:"Properties that udev has given to the device or to one of its nodes (\"udevadm info\" shows them), all of which must fit: ID_MODEL = \"CP2102*\". Not known where the agent has no /run/udev."`
 }
 
-// Allows says whether a device with this id can be meant, as far as id says.
+// Allows reports whether the option id is not set or has a pattern that fits this id.
 func (m Match) Allows(id sysfs.ID) bool {
-	p, err := compile(m)
-	return err == nil && (p.ids == nil || anyGlob(p.ids, id.String()))
+	p, err := compile(Match{ID: m.ID})
+	return len(m.ID) == 0 || err == nil && p.fits(sysfs.Device{ID: id})
 }
 
-// Validate is nil, or says in one sentence what is wrong with the first pattern
-// that can fit nothing. One that sets no option is an error too: it would fit
-// everything.
+// Validate describes the first pattern that can fit nothing. A Match without any option is
+// an error too, since it would fit everything.
 func (m Match) Validate() error {
 	_, err := compile(m)
 	return err
+}
+
+// Misfit returns the only option that a device does not fit, and the device's values for
+// it. The option is empty if there are several, if there is none, or if nothing else is
+// set. Validate accepts m.
+func (m Match) Misfit(d sysfs.Device) (option string, values []string) {
+	p, err := compile(m)
+	misfits := p.misfits(d)
+	if err != nil || len(misfits) != 1 || len(p) == 1 {
+		return "", nil
+	}
+	return misfits[0].name, slices.Compact(misfits[0].values(d))
 }

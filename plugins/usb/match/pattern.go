@@ -9,44 +9,66 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// patterns are those of a Match, in the form of what they are compared with.
-type patterns struct {
-	ids, serials, classes, ports, drivers []string
+// patterns are the options of a Match that are set.
+type patterns []option
 
-	udev map[string]string // by property
+// option is one of them. A device fits it if any of the globs fits any of the device's
+// values.
+type option struct {
+	name   string
+	globs  []*regexp.Regexp
+	values func(sysfs.Device) []string
+}
+
+func (o option) fits(d sysfs.Device) bool {
+	return slices.ContainsFunc(o.values(d), func(value string) bool {
+		return slices.ContainsFunc(o.globs, func(g *regexp.Regexp) bool { return g.MatchString(value) })
+	})
+}
+
+// glob compiles a pattern in which * stands for any characters and ? for one. No other
+// character is special.
+func glob(pattern string) *regexp.Regexp {
+	expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
+	return regexp.MustCompile(`(?s)^` + expression + `$`)
 }
 
 var errEmpty = errors.New("nothing says which devices are meant: set id, serial, class, port, driver or udev")
 
 func compile(m Match) (patterns, error) {
 	var p patterns
-	for _, option := range []struct {
+	for _, o := range []struct {
 		name    string
 		written []string
 		read    func(string) (string, error)
-		to      *[]string
+		values  func(sysfs.Device) []string
 	}{
-		{"id", m.ID, readID, &p.ids},
-		{"serial", m.Serial, readText, &p.serials},
-		{"class", m.Class, readClass, &p.classes},
-		{"port", m.Port, readPort, &p.ports},
-		{"driver", m.Driver, readDriver, &p.drivers},
+		{"serial", m.Serial, readText, func(d sysfs.Device) []string { return []string{d.Serial, PlainSerial(d.Serial)} }},
+		{"port", m.Port, readPort, func(d sysfs.Device) []string {
+			return []string{d.Name, d.Path, busRevision.ReplaceAllString(d.Path, "-usb-")}
+		}},
+		{"driver", m.Driver, readDriver, func(d sysfs.Device) []string { return d.Drivers() }},
+		{"class", m.Class, readClass, classes},
+		{"id", m.ID, readID, func(d sysfs.Device) []string { return []string{d.ID.String()} }},
 	} {
-		for _, written := range option.written {
+		set := option{name: o.name, values: o.values}
+		for _, written := range o.written {
 			if written == "" {
-				return p, fmt.Errorf("%s \"\" is empty and fits nothing: leave it out", option.name)
+				return p, fmt.Errorf("%s \"\" is empty and fits nothing: leave it out", o.name)
 			}
-			pattern, err := option.read(written)
+			pattern, err := o.read(written)
 			if err != nil {
-				return p, fmt.Errorf("%s %q %w", option.name, written, err)
+				return p, fmt.Errorf("%s %q %w", o.name, written, err)
 			}
-			*option.to = append(*option.to, pattern)
+			set.globs = append(set.globs, glob(pattern))
+		}
+		if set.globs != nil {
+			p = append(p, set)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.Udev)) {
@@ -55,49 +77,46 @@ func compile(m Match) (patterns, error) {
 			return p, fmt.Errorf("udev has %q, which is no property: write it as \"udevadm info\" does, such as ID_MODEL", key)
 		case pattern == "":
 			return p, fmt.Errorf("udev: %s \"\" is empty and fits nothing: leave it out", key)
+		default:
+			p = append(p, option{"udev property " + key, []*regexp.Regexp{glob(pattern)},
+				func(d sysfs.Device) []string { return d.Udev[key] }})
 		}
 	}
-	p.udev = m.Udev
-	if len(p.udev)+len(p.ids)+len(p.serials)+len(p.classes)+len(p.ports)+len(p.drivers) == 0 {
-		return p, errEmpty
+	if p == nil {
+		return nil, errEmpty
 	}
 	return p, nil
 }
 
-// fits: an option that is not set fits everything.
-func (p patterns) fits(d sysfs.Device) bool {
-	classes, drivers := []string{d.Class.String()}, []string(nil)
-	for _, c := range d.Settings {
-		classes = append(classes, c.String())
-	}
-	for _, i := range d.Interfaces {
-		classes = append(classes, i.Class.String())
-		if i.Driver != "" {
-			drivers = append(drivers, i.Driver)
+// fits reports whether the device fits each option that is set.
+func (p patterns) fits(d sysfs.Device) bool { return len(p.misfits(d)) == 0 }
+
+// misfits are the options that the device does not fit.
+func (p patterns) misfits(d sysfs.Device) (all []option) {
+	for _, o := range p {
+		if !o.fits(d) {
+			all = append(all, o)
 		}
 	}
-	return (p.ids == nil || anyGlob(p.ids, d.ID.String())) &&
-		(p.serials == nil || anyGlob(p.serials, d.Serial, PlainSerial(d.Serial))) &&
-		(p.classes == nil || anyGlob(p.classes, classes...)) &&
-		(p.ports == nil || anyGlob(p.ports, d.Name, d.Path, busRevision.ReplaceAllString(d.Path, "-usb-"))) &&
-		(p.drivers == nil || anyGlob(p.drivers, drivers...)) &&
-		p.fitsUdev(d)
+	return all
 }
 
-// fitsUdev: each property of the device's own or of one of its nodes.
-func (p patterns) fitsUdev(d sysfs.Device) bool {
-	for key, pattern := range p.udev {
-		if !anyGlob([]string{pattern}, d.Udev[key]...) {
-			return false
-		}
+// classes are those of the device and of its interfaces in any setting.
+func classes(d sysfs.Device) []string {
+	all := []string{d.Class.String()}
+	for _, c := range d.Settings {
+		all = append(all, c.String())
 	}
-	return true
+	for _, i := range d.Interfaces {
+		all = append(all, i.Class.String())
+	}
+	return all
 }
 
 var property = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// busRevision is what udev's ID_PATH is without, and ID_PATH_WITH_USB_REVISION
-// with.
+// busRevision is the part of udev's ID_PATH_WITH_USB_REVISION that ID_PATH has without the
+// revision.
 var busRevision = regexp.MustCompile(`-usbv[0-9]-`)
 
 func readText(s string) (string, error) { return s, nil }
@@ -109,58 +128,24 @@ func readDriver(s string) (string, error) {
 	return s, nil
 }
 
-var (
-	decimal   = regexp.MustCompile(`^[0-9]+$`)
-	separated = regexp.MustCompile(`^(?:0x)?([0-9a-f]{4})[-/_. ]?(?:0x)?([0-9a-f]{4})$`)
-	hexGlob   = regexp.MustCompile(`^[0-9a-f*?]+$`)
-)
+var hexGlob = regexp.MustCompile(`^[0-9a-f*?]+$`)
 
-// readID takes upper case and 0x, too.
+// readID also accepts upper case and 0x.
 func readID(written string) (string, error) {
-	s := strings.ToLower(written)
-	vendor, product, ok := strings.Cut(s, ":")
-	if !ok {
-		return "", idWithoutColon(s)
-	}
+	vendor, product, _ := strings.Cut(strings.ToLower(written), ":")
 	vendor, okVendor := readHex(vendor, 4)
 	product, okProduct := readHex(product, 4)
-	switch {
-	case vendor == "" || product == "":
+	if !okVendor || !okProduct {
 		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
 			`"10c4:ea60" or "10c4:*"`)
-	case !okVendor || !okProduct:
-		return "", fmt.Errorf("has not four hex digits on each side: write %q if that is meant", vendor+":"+product)
 	}
 	return vendor + ":" + product, nil
 }
 
-func idWithoutColon(s string) error {
-	if parts := separated.FindStringSubmatch(s); parts != nil {
-		return fmt.Errorf("has no colon: write %q", parts[1]+":"+parts[2])
-	}
-	if decimal.MatchString(s) {
-		// HCL makes a decimal of a number without quotes
-		n, err := strconv.ParseUint(s, 10, 32)
-		switch {
-		case err == nil && n > 0xffff:
-			return fmt.Errorf("looks like the hex number 0x%x written without quotes: write \"%04x:%04x\"", n, n>>16, n&0xffff)
-		case err == nil && len(s) == 4:
-			return fmt.Errorf("has no product, and looks like the hex number 0x%04x written without quotes: write "+
-				"\"%04x:*\", or \"%s:*\" if %s is the vendor", n, n, s, s)
-		case err == nil:
-			return fmt.Errorf("looks like the hex number 0x%04x written without quotes: write \"%04x:*\"", n, n)
-		}
-	}
-	if vendor, ok := readHex(s, 4); ok {
-		return fmt.Errorf("has no product: write %q for every one of this vendor", vendor+":*")
-	}
-	return errors.New(`is not vendor and product as lsusb writes them: write it such as "10c4:ea60" or "10c4:*"`)
-}
-
-// readHex reads a number of so many hex digits, with or without 0x. It is empty
-// where there is no right form of it, and false where that differs from what is
-// written.
-func readHex(s string, digits int) (string, bool) {
+// readHex reads a hex number of this many digits, with or without 0x, and adds leading
+// zeros. It is empty if the text is not such a number or pattern. whole is false if digits
+// are missing without 0x before them.
+func readHex(s string, digits int) (hex string, whole bool) {
 	s, prefixed := strings.CutPrefix(s, "0x")
 	if !hexGlob.MatchString(s) || len(strings.ReplaceAll(s, "*", "")) > digits {
 		return "", false
@@ -171,7 +156,7 @@ func readHex(s string, digits int) (string, bool) {
 	return s, true
 }
 
-// readClass makes a pattern for Class.String.
+// readClass returns a pattern for Class.String.
 func readClass(written string) (string, error) {
 	s := strings.ToLower(written)
 	names := sysfs.ClassNames()
@@ -186,19 +171,10 @@ func readClass(written string) (string, error) {
 		parts[0] = fmt.Sprintf("%02x", code)
 	}
 	for i, part := range parts {
-		hex, _ := readHex(part, 2)
-		if n, err := strconv.ParseUint(part, 10, 8); hex == "" && err == nil {
-			return "", fmt.Errorf("is not in hex: write \"%02x\" for %d", n, n)
+		if parts[i], _ = readHex(part, 2); parts[i] == "" {
+			return "", fmt.Errorf("is not known: write class, subclass and protocol in hex, such as \"03/01/02\" or \"03\", "+
+				"or the class as one of %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 		}
-		if hex == "" && i > 0 {
-			return "", errors.New(`is not in hex with two digits each for class, subclass and protocol: write it such as ` +
-				`"03/01/02"`)
-		}
-		if hex == "" {
-			return "", fmt.Errorf("is not known: write it in hex, such as \"03\", or as one of %s",
-				strings.Join(slices.Sorted(maps.Keys(names)), ", "))
-		}
-		parts[i] = hex
 	}
 	for len(parts) < 3 {
 		parts = append(parts, "*")
@@ -209,13 +185,7 @@ func readClass(written string) (string, error) {
 var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 
 func readPort(s string) (string, error) {
-	switch {
-	case strings.Contains(s, "/"):
-		return "", errors.New(`is a path of a file: write where the device is plugged in, such as "1-1.4" ` +
-			`("nomad-device-usb list" shows it)`)
-	case strings.HasPrefix(s, "usb") && portName.MatchString(s[3:]):
-		return "", fmt.Errorf("fits nothing: write %q", s[3:])
-	case !strings.ContainsAny(s, "*?") && !portName.MatchString(s) && !strings.Contains(s, "-0:"):
+	if strings.Contains(s, "/") || !strings.ContainsAny(s, "*?") && !portName.MatchString(s) && !strings.Contains(s, "-0:") {
 		return "", errors.New(`is not where a device is plugged in: write it such as "1-1.4" or ` +
 			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}

@@ -59,6 +59,9 @@ func TestMatch_Fits(t *testing.T) {
 		"a port by its path":             {Match{Port: schema.Strings{"pci-0000:00:14.0-usbv2-0:1.4"}}, true, false},
 		"a port by udev's path":          {Match{Port: schema.Strings{"pci-0000:00:14.0-usb-0:1.4"}}, true, false},
 		"any port of a controller":       {Match{Port: schema.Strings{"pci-0000:00:14.0-*"}}, true, true},
+		"a bracket":                      {Match{Driver: schema.Strings{"c[p]210x"}}, false, false},
+		"a dot and a part":               {Match{Driver: schema.Strings{"cp...x", "p210", "cp210"}}, false, false},
+		"a letter of two bytes":          {Match{Serial: schema.Strings{"Z?rich 0001"}}, true, false},
 		"a driver":                       {Match{Driver: schema.Strings{"cp210x", "ftdi_sio"}}, true, false},
 		"any driver":                     {Match{Driver: schema.Strings{"*hid"}}, false, true},
 		"everything that is set": {Match{ID: schema.Strings{"10c4:*"}, Serial: schema.Strings{"*1"},
@@ -77,51 +80,37 @@ func TestMatch_Fits(t *testing.T) {
 }
 
 func TestMatch_RefusesWhatFitsNothing(t *testing.T) {
+	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" ` +
+		`or "10c4:*"`
+	const notClass = ` is not known: write class, subclass and protocol in hex, such as "03/01/02" or "03", or the class ` +
+		`as one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
+		`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
+		`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
+		`vendor-specific, video, wireless`
+	const notPort = ` is not where a device is plugged in: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
+		`("nomad-device-usb list" shows it)`
 	for _, test := range []struct {
 		match Match
 		want  string
 	}{
 		{Match{}, `nothing says which devices are meant: set id, serial, class, port, driver or udev`},
 		{Match{ID: schema.Strings{""}}, `id "" is empty and fits nothing: leave it out`},
-		{Match{ID: schema.Strings{"1624"}}, `id "1624" has no product, and looks like the hex number 0x0658 written ` +
-			`without quotes: write "0658:*", or "1624:*" if 1624 is the vendor`},
-		{Match{ID: schema.Strings{"10c4:*", "259"}}, `id "259" looks like the hex number 0x0103 written without quotes: ` +
-			`write "0103:*"`},
-		{Match{ID: schema.Strings{"281340512"}}, `id "281340512" looks like the hex number 0x10c4ea60 written without ` +
-			`quotes: write "10c4:ea60"`},
-		{Match{ID: schema.Strings{"10c4"}}, `id "10c4" has no product: write "10c4:*" for every one of this vendor`},
-		{Match{ID: schema.Strings{"0x658"}}, `id "0x658" has no product: write "0658:*" for every one of this vendor`},
-		{Match{ID: schema.Strings{"10c4ea60"}}, `id "10c4ea60" has no colon: write "10c4:ea60"`},
-		{Match{ID: schema.Strings{"0x10C4/0xEA60"}}, `id "0x10C4/0xEA60" has no colon: write "10c4:ea60"`},
-		{Match{ID: schema.Strings{"04036001"}}, `id "04036001" has no colon: write "0403:6001"`},
-		{Match{ID: schema.Strings{"403:6001"}}, `id "403:6001" has not four hex digits on each side: write "0403:6001" if ` +
-			`that is meant`},
-		{Match{ID: schema.Strings{"1:4"}}, `id "1:4" has not four hex digits on each side: write "0001:0004" if that is ` +
-			`meant`},
-		{Match{ID: schema.Strings{"silabs:cp2102"}}, `id "silabs:cp2102" is not vendor and product as lsusb writes them, ` +
-			`four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"10c4:ea60:0001"}}, `id "10c4:ea60:0001" is not vendor and product as lsusb writes ` +
-			`them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"10c45:*"}}, `id "10c45:*" is not vendor and product as lsusb writes them, four hex ` +
-			`digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		{Match{ID: schema.Strings{"zigbee"}}, `id "zigbee" is not vendor and product as lsusb writes them: write it such ` +
-			`as "10c4:ea60" or "10c4:*"`},
+		{Match{ID: schema.Strings{"10c4:*", "1624"}}, `id "1624"` + notID},
+		{Match{ID: schema.Strings{"0x658"}}, `id "0x658"` + notID},
+		{Match{ID: schema.Strings{"10c4ea60"}}, `id "10c4ea60"` + notID},
+		{Match{ID: schema.Strings{"403:6001"}}, `id "403:6001"` + notID},
+		{Match{ID: schema.Strings{"silabs:cp2102"}}, `id "silabs:cp2102"` + notID},
+		{Match{ID: schema.Strings{"10c4:ea60:0001"}}, `id "10c4:ea60:0001"` + notID},
+		{Match{ID: schema.Strings{"10c45:*"}}, `id "10c45:*"` + notID},
 		{Match{Serial: schema.Strings{""}}, `serial "" is empty and fits nothing: leave it out`},
-		{Match{Class: schema.Strings{"255"}}, `class "255" is not in hex: write "ff" for 255`},
-		{Match{Class: schema.Strings{"03/x"}}, `class "03/x" is not in hex with two digits each for class, subclass and ` +
-			`protocol: write it such as "03/01/02"`},
+		{Match{Class: schema.Strings{"255"}}, `class "255"` + notClass},
+		{Match{Class: schema.Strings{"03/x"}}, `class "03/x"` + notClass},
 		{Match{Class: schema.Strings{"03/01/02/01"}}, `class "03/01/02/01" has more than class, subclass and protocol: ` +
 			`write it such as "03/01/02"`},
-		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard" is not known: write it in hex, such as "03", or as ` +
-			`one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
-			`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
-			`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
-			`vendor-specific, video, wireless`},
-		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0" is a path of a file: write where the device is ` +
-			`plugged in, such as "1-1.4" ("nomad-device-usb list" shows it)`},
-		{Match{Port: schema.Strings{"usb1-1.4"}}, `port "usb1-1.4" fits nothing: write "1-1.4"`},
-		{Match{Port: schema.Strings{"1.4"}}, `port "1.4" is not where a device is plugged in: write it such as "1-1.4" or ` +
-			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`},
+		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard"` + notClass},
+		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0"` + notPort},
+		{Match{Port: schema.Strings{"usb1-1.4"}}, `port "usb1-1.4"` + notPort},
+		{Match{Port: schema.Strings{"1.4"}}, `port "1.4"` + notPort},
 		{Match{Driver: schema.Strings{"/sys/bus/usb/drivers/cp210x"}}, `driver "/sys/bus/usb/drivers/cp210x" is a path: ` +
 			`write the name alone, such as "cp210x"`},
 	} {

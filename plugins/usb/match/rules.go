@@ -14,12 +14,12 @@ import (
 // AnyType is the type of the devices that only match_all publishes.
 const AnyType = "usb"
 
-// Rules are a configuration's blocks, ready to be asked. They don't change then and
-// may be asked from several goroutines.
+// Rules are the compiled blocks of a configuration. They do not change, and may be used by
+// several goroutines.
 type Rules struct {
-	// KnownAs has the vendor and product of blocks whose devices change their own. Their
-	// ids have nothing else that a device may change with it: a serial, or the revision
-	// of the bus.
+	// KnownAs has the vendor and product of blocks whose devices change their own. The ids
+	// of such devices contain neither a serial nor the revision of the bus, which a device
+	// may change too.
 	KnownAs map[string]sysfs.ID
 
 	blocks, excludes []named
@@ -32,8 +32,8 @@ type named struct {
 	patterns
 }
 
-// Compile reads the blocks' and the excludes' patterns, by name. With all, what no
-// block matches is of AnyType.
+// Compile compiles the blocks and the excludes, which are given by name. With all, devices
+// that no block matches are of AnyType.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 	r := &Rules{all: all, byPort: map[string]bool{}}
 	var err error
@@ -41,7 +41,7 @@ func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 		return nil, err
 	}
 	for _, b := range r.blocks {
-		r.byPort[b.name] = b.ports != nil && b.serials == nil
+		r.byPort[b.name] = blocks[b.name].Port != nil && blocks[b.name].Serial == nil
 	}
 	if r.excludes, err = inOrder("exclude", exclude); err != nil {
 		return nil, err
@@ -61,30 +61,30 @@ func inOrder(what string, matches map[string]Match) ([]named, error) {
 	return list, nil
 }
 
-// Assigned is what is to be done with a device.
+// Assigned is a device with the block that it belongs to.
 type Assigned struct {
 	Device sysfs.Device
 	ID     string   // as published, see IDs
 	As     sysfs.ID // vendor and product as published
 
-	// Type is the name of the block that it belongs to, the first in the order of
-	// names that matches it, or AnyType; empty where nothing matches it.
+	// Type is the name of its block, which is the first that matches it in the order of
+	// names. It is AnyType if only match_all does, and empty if nothing does.
 	Type string
 
-	// Also are the further blocks that match it, in order: a mistake, mostly, since
-	// they don't get it.
+	// Also are the further blocks that match it, in order. They do not get it, so this is
+	// mostly a mistake.
 	Also []string
 
-	// Excluded is the exclude, the first in the order of names, for which it is not
-	// published. Type and Also say then what would be without.
+	// Excluded is the first exclude that matches it, in the order of names. The device is
+	// not published then. Type and Also are set as without the exclude.
 	Excluded string
 }
 
-// Published says whether a job can ask for it.
+// Published reports whether a job can ask for it.
 func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 
-// Assign says of every device what is to be done with it, in the order of the
-// devices, which are all that are plugged in now.
+// Assign returns each device with its block, in the order of the devices. These are all
+// devices that are plugged in now.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 	all := make([]Assigned, len(devices))
 	published := slices.Clone(devices)

@@ -8,7 +8,9 @@ package sysfs
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Device is a USB device as it is now. Two scans of an unchanged machine return
@@ -41,6 +43,31 @@ type Device struct {
 	Settings []Class
 	Udev     map[string][]string // properties of its own and of its nodes, where AddUdev was called
 	Nodes    []Node              // in a fixed order: its own first, then by kind, interface and name
+}
+
+// Drivers are the names of the kernel drivers of its interfaces, sorted, each once.
+func (d Device) Drivers() (names []string) {
+	for _, i := range d.Interfaces {
+		if i.Driver != "" {
+			names = append(names, i.Driver)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Classification is its class in words, or the classes of its interfaces if each has its
+// own.
+func (d Device) Classification() string {
+	var names []string
+	for _, i := range d.Interfaces {
+		names = append(names, i.Class.Name())
+	}
+	if d.Class.Class != 0 || len(names) == 0 {
+		return d.Class.Name()
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ",")
 }
 
 // ID is vendor and product.
