@@ -48,10 +48,6 @@ type inventory struct {
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids; for a unit also those of its members
-
-	idle      time.Duration // time between measurements of devices that no task seems to have
-	measuring sync.Mutex    // held by Stats, for:
-	measured  map[plug]measured
 }
 
 var (
@@ -105,8 +101,7 @@ type plugs struct {
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir),
-		idle: idle, warned: map[string]bool{},
+		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), warned: map[string]bool{},
 		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
@@ -271,6 +266,11 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 		p.last, s.replugs = now, p.again
 		v.plugs[s.id] = p
 	}
+}
+
+// isReserved reports whether a task got one of its shares since the plugin was started.
+func (v *inventory) isReserved(s *usbDevice) bool {
+	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
 }
 
 // warn logs each sentence once.

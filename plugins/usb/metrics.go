@@ -43,7 +43,7 @@ var statsCommand = plugin.Command{
 type metric struct {
 	name, kind, help string
 	of               string  // the statistic
-	times            float64 // to its base unit
+	times            float64 // the factor to its base unit
 }
 
 var metrics = []metric{
@@ -52,9 +52,11 @@ var metrics = []metric{
 	{"usb_device_active_seconds_total", "counter", "How long the device has not been suspended.", "Time active", 1e-3},
 	{"usb_device_max_power_amperes", "gauge", "What the device may draw.", "Maximum power", 1e-3},
 	{"usb_device_speed_bits_per_second", "gauge", "The speed of the connection.", "Speed", 1e6},
+	{"usb_device_suspended", "gauge", "Whether the device is suspended.", "Power state", 1},
 }
 
-// printMetrics has each device that a configuration publishes. Reading them wakes none.
+// printMetrics prints the statistics of each device that a configuration publishes. It wakes
+// no device.
 func printMetrics(w io.Writer, config Config) error {
 	p, err := newPlan(config)
 	if err != nil {
@@ -85,24 +87,16 @@ func printMetrics(w io.Writer, config Config) error {
 		for i, a := range assigned {
 			var value float64
 			switch v := stats[i][m.of]; {
-			case v != nil && v.IntNumeratorVal != nil:
-				value = float64(*v.IntNumeratorVal)
-			case v != nil && v.FloatNumeratorVal != nil:
-				value = *v.FloatNumeratorVal
-			default:
+			case v == nil:
 				continue
+			case v.IntNumeratorVal != nil:
+				value = float64(*v.IntNumeratorVal)
+			case v.FloatNumeratorVal != nil:
+				value = *v.FloatNumeratorVal
+			case *v.StringVal == "suspended":
+				value = 1
 			}
 			fmt.Fprintf(&b, "%s{%s} %g\n", m.name, labels("id", a.ID, "type", a.Type), value*m.times)
-		}
-	}
-	fmt.Fprint(&b, "# HELP usb_device_suspended Whether the device is suspended.\n# TYPE usb_device_suspended gauge\n")
-	for i, a := range assigned {
-		if v := stats[i]["Power state"]; v != nil {
-			suspended := 0
-			if *v.StringVal == "suspended" {
-				suspended = 1
-			}
-			fmt.Fprintf(&b, "usb_device_suspended{%s} %d\n", labels("id", a.ID, "type", a.Type), suspended)
 		}
 	}
 	_, err = io.WriteString(w, b.String())

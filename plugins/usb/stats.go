@@ -4,11 +4,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,81 +17,41 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// idle is the time between measurements of a device that no task seems to have.
-const idle = time.Minute
-
-// measured is what is known of one plugging of a device.
-type measured struct {
-	stats *nomad.DeviceStats
-	at    time.Time
-	busy  bool // it was used between the last two measurements
-}
-
-// Stats is part of device.StatsReporter. It does not wake devices. At each interval, mostly
-// a second, it reads the devices that were reserved since the plugin started, and those
-// that are in use, as after a restart of the plugin. It reads the others less often.
+// Stats is part of device.StatsReporter. It does not wake devices. A device that is
+// published several times is read once.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
-	now, begin := v.last.Load(), time.Now()
-	v.measuring.Lock()
-	defer v.measuring.Unlock()
-	var tree fs.FS // opened when something is read
-	known, all := map[plug]measured{}, map[string]*nomad.DeviceStats{}
-	for _, id := range ids {
-		s := now.byID[id]
-		if s == nil {
-			s = now.was[id]
-		}
-		if s == nil {
-			no := false
-			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
-			}}}
-			continue
-		}
-		for _, member := range s.each() {
-			plug := plugOf(member.Device)
-			if _, there := known[plug]; there { // of another share of it
-				continue
-			}
-			m := v.measured[plug]
-			if m.stats == nil || m.busy || v.isReserved(s) || begin.Sub(m.at) >= v.idle {
-				if tree == nil {
-					opened, done, err := v.open()
-					if err != nil {
-						return nil, err
-					}
-					defer done()
-					tree = opened
-				}
-				stats := measure(member, tree)
-				m = measured{stats: stats, at: begin, busy: m.stats != nil && transfers(m.stats) != transfers(stats)}
-			}
-			known[plug] = m
-		}
-		all[id] = known[plugOf(s.Device)].stats
-		if len(s.members) > 0 {
-			nested := &structs.StatObject{Nested: map[string]*structs.StatObject{}}
-			for _, member := range s.members {
-				nested.Nested[member.id] = known[plugOf(member.Device)].stats.Stats
-			}
-			all[id] = &nomad.DeviceStats{Stats: nested, Timestamp: begin}
-		}
+	now := v.last.Load()
+	tree, done, err := v.open()
+	if err != nil {
+		return nil, err
 	}
-	v.measured = known
+	defer done()
+	no := false
+	missing := &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
+		"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
+	}}}
+	measured := map[*usbDevice]*nomad.DeviceStats{nil: missing}
+	all := map[string]*nomad.DeviceStats{}
+	for _, id := range ids {
+		s := cmp.Or(now.byID[id], now.was[id])
+		if measured[s] == nil {
+			measured[s] = measureAll(s, tree)
+		}
+		all[id] = measured[s]
+	}
 	return all, nil
 }
 
-// isReserved reports whether a task got one of its shares since the plugin was started.
-func (v *inventory) isReserved(s *usbDevice) bool {
-	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
-}
-
-// transfers is -1 where the kernel does not count them.
-func transfers(s *nomad.DeviceStats) int64 {
-	if v := s.Stats.Attributes["Transfers"]; v != nil {
-		return *v.IntNumeratorVal
+// measureAll measures a device, or the devices of a unit.
+func measureAll(s *usbDevice, tree fs.FS) *nomad.DeviceStats {
+	if len(s.members) == 0 {
+		return measure(s, tree)
 	}
-	return -1
+	nested := map[string]*structs.StatObject{}
+	for _, member := range s.members {
+		nested[member.id] = measure(member, tree).Stats
+	}
+	return &nomad.DeviceStats{Stats: &structs.StatObject{Nested: nested}, Timestamp: time.Now()}
 }
 
 // measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power

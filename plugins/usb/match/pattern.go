@@ -185,7 +185,8 @@ func readClass(written string) (string, error) {
 var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 
 func readPort(s string) (string, error) {
-	if strings.Contains(s, "/") || !strings.ContainsAny(s, "*?") && !portName.MatchString(s) && !strings.Contains(s, "-0:") {
+	isPort := strings.ContainsAny(s, "*?") || portName.MatchString(s) || strings.Contains(s, "-0:")
+	if !isPort || strings.Contains(s, "/") {
 		return "", errors.New(`is not where a device is plugged in: write it such as "1-1.4" or ` +
 			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}

@@ -80,8 +80,8 @@ func TestMatch_Fits(t *testing.T) {
 }
 
 func TestMatch_RefusesWhatFitsNothing(t *testing.T) {
-	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it such as "10c4:ea60" ` +
-		`or "10c4:*"`
+	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
+		`"10c4:ea60" or "10c4:*"`
 	const notClass = ` is not known: write class, subclass and protocol in hex, such as "03/01/02" or "03", or the class ` +
 		`as one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
 		`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
