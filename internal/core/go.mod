@@ -11,6 +11,7 @@ require (
 	github.com/hashicorp/nomad v1.11.3
 	github.com/ryanuber/go-glob v1.0.0
 	github.com/zclconf/go-cty v1.18.0
+	golang.org/x/sync v0.22.0
 	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.79.2
 )
@@ -140,7 +141,6 @@ require (
 	golang.org/x/exp v0.0.0-20250808145144-a408d31f581a // indirect
 	golang.org/x/mod v0.37.0 // indirect
 	golang.org/x/net v0.56.0 // indirect
-	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
 	golang.org/x/tools v0.47.0 // indirect

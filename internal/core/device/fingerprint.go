@@ -80,24 +80,15 @@ func (p *Server) scanAnyway(inst *instance) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.given && p.ctx.Err() == nil {
-			p.logger.Error("Nomad reserves devices and does not ask for the list of them: " + givenUp)
+			p.logger.Error("Nomad reserves devices and does not ask for the list of them: it has given up this plugin, and " +
+				"misses every change since: restart the agent")
 		}
 	})
-}
-
-// isGivenUp reports whether there has been no stream so far. A stream may start after the
-// first reservation.
-func (p *Server) isGivenUp() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.given
 }
 
 // givenAfter is how long after a reservation a stream may start, as after the plugin was
 // killed and Nomad calls both again.
 const givenAfter = 10 * time.Second
-
-const givenUp = "it has given up this plugin, and misses every change since: restart the agent"
 
 // scanner scans for one stream.
 type scanner struct {
@@ -107,10 +98,10 @@ type scanner struct {
 }
 
 func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
-	if err := s.scanning.enter(ctx); err != nil { // until the last scan of a superseded stream has ended
+	if err := s.scanning.Acquire(ctx, 1); err != nil { // after the last scan of a superseded stream
 		return nil, err
 	}
-	defer s.scanning.leave()
+	defer s.scanning.Release(1)
 	found, err := s.inst.List(ctx)
 	if err != nil || ctx.Err() != nil {
 		return nil, err

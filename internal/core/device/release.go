@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
+	"golang.org/x/sync/semaphore"
 )
 
 // Releaser is an instance whose devices must be released before another task gets
@@ -54,8 +55,8 @@ var ErrInUse = errors.New("it is still in use")
 
 // slot is a device of a Releaser.
 type slot struct {
-	gate         // held by the one that reserves or releases it, for:
-	failing once // to release it
+	*semaphore.Weighted      // held by the goroutine that reserves or releases it, for:
+	failing             once // to release it
 }
 
 // slot returns the slot with this id.
@@ -63,7 +64,7 @@ func (p *Server) slot(id string) *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.slots[id] == nil {
-		p.slots[id] = &slot{gate: newGate(), failing: once{log: p.logger.Warn}}
+		p.slots[id] = &slot{Weighted: semaphore.NewWeighted(1), failing: once{log: p.logger.Warn}}
 	}
 	return p.slots[id]
 }
@@ -76,10 +77,10 @@ func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*de
 	}
 	for _, id := range ids {
 		slot := p.slot(id)
-		if err := slot.enter(ctx); err != nil {
+		if err := slot.Acquire(ctx, 1); err != nil {
 			return nil, fmt.Errorf("device %q is still being reserved or released: %w", id, err)
 		}
-		defer slot.leave()
+		defer slot.Release(1)
 	}
 	if err := releaseAll(ctx, inst.releaser, ids); err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 			p.logger.Info("listing who holds devices works again")
 		}
 		for _, l := range leases {
-			if slot := p.slot(l.ID); l.Ended && slot.try() {
+			if slot := p.slot(l.ID); l.Ended && slot.TryAcquire(1) {
 				go p.releaseEnded(ctx, r, l, slot)
 			}
 		}
@@ -147,7 +148,7 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 // releaseEnded looks again before it releases: the device may have been reserved since
 // the sweep has listed its lease.
 func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *slot) {
-	defer held.leave()
+	defer held.Release(1)
 	limited, cancel := context.WithTimeout(ctx, grantTime)
 	defer cancel()
 	err := guard(func() error {

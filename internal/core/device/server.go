@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
@@ -35,9 +36,9 @@ type Server struct {
 	instance atomic.Pointer[instance] // nil before SetConfig
 	current  atomic.Pointer[snapshot] // what is published
 
-	scanning gate        // held by the one goroutine that scans, for:
-	ledger   ledger      // the devices
-	expiry   *time.Timer // kicks when a grace period ends
+	scanning *semaphore.Weighted // held by the goroutine that scans, for:
+	ledger   ledger              // the devices
+	expiry   *time.Timer         // kicks when a grace period ends
 
 	mu         sync.Mutex
 	configured []byte             // what instance was made of
@@ -65,7 +66,7 @@ func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 	logger = logger.Named(p.Name)
 	s := &Server{
 		name: p.Name, config: config, logger: logger, ctx: ctx,
-		kick: fingerprint.NewKicker(), sweeps: fingerprint.NewKicker(), scanning: newGate(),
+		kick: fingerprint.NewKicker(), sweeps: fingerprint.NewKicker(), scanning: semaphore.NewWeighted(1),
 		ledger: ledger{}, slots: map[string]*slot{},
 	}
 	s.configure = func(msgpack []byte) (*instance, error) {
