@@ -35,7 +35,7 @@ type inventory struct {
 
 	ids      match.IDs
 	names    *usbids.Names
-	lister   libusb.Lister
+	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after it has failed
 	shadows  *shadow.Dir
 	tree     fs.FS                 // of the scan under way
 	warned   map[string]bool       // warnings that are logged
@@ -101,7 +101,7 @@ type plugs struct {
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), warned: map[string]bool{},
+		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), libusb: libusb.Classes, warned: map[string]bool{},
 		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
@@ -226,25 +226,20 @@ func (s *usbDevice) ids() []string {
 }
 
 // join sets the classes of all settings and configurations to those that libusb reports.
-// In a simulation libusb sees the machine's own devices, unless umockdev's preload library
-// shows it the same tree.
+// Without them they are those of sysfs. In a simulation libusb sees the machine's own
+// devices, unless umockdev's preload library shows it the same tree.
 func (v *inventory) join(devices []sysfs.Device) {
-	if !libusb.Available || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
+	if v.libusb == nil || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
 		return
 	}
-	listed, err := v.lister.Scan()
+	classes, err := v.libusb()
 	if err != nil {
+		v.libusb = nil
 		v.warn("failed to ask libusb, falling back to sysfs: " + err.Error())
-		return
 	}
-	for i := range devices {
-		d := &devices[i]
-		at := slices.IndexFunc(listed, func(l libusb.Device) bool {
-			return l.Bus == d.Bus && l.Address == d.Address &&
-				l.ID == d.ID
-		})
-		if at >= 0 {
-			d.Settings = listed[at].Classes
+	for i, d := range devices {
+		if c, listed := classes[libusb.Device{Bus: d.Bus, Address: d.Address, ID: d.ID}]; listed {
+			devices[i].Settings = c
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/usb/libusb"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 func TestInventory_PublishesByName(t *testing.T) {
@@ -154,6 +158,21 @@ func TestInventory_WarnsOnce(t *testing.T) {
 }
 
 // A job's count = 2 is two devices of one group, whichever Nomad takes.
+func TestInventory_AsksLibusbNotAgainAfterError(t *testing.T) {
+	m := newMachine(t, zigbeeBlock)
+	t.Setenv("UMOCKDEV_DIR", m.root)
+	m.plug("10c4:ea60", "0001", "1-1")
+	asked := 0
+	m.libusb = func() (map[libusb.Device][]sysfs.Class, error) {
+		asked++
+		return nil, errors.New("no rights")
+	}
+	m.scan()
+	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
+	test.Eq(t, 1, asked)
+	test.StrContains(t, m.log.String(), "failed to ask libusb, falling back to sysfs: no rights")
+}
+
 func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"

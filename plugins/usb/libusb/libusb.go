@@ -6,86 +6,53 @@
 package libusb
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/google/gousb"
 
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Available says whether this binary has libusb.
-const Available = true
-
-// Scan lists what is plugged in, hubs too, by bus and address. A context of libusb
-// is made for it and closed after it: one that is kept does not see what is plugged
-// later where no udev runs. One that libusb can't describe, or that vanishes
-// meanwhile, is left out. It takes some milliseconds, and up to 100 more, in which
-// gousb's loop for events waits until it looks whether it is to end.
+// Classes returns the classes of the interfaces of each device that is plugged in, hubs
+// included: those in any setting of any configuration, sorted, each once. A device that
+// libusb can't describe is left out. It takes some milliseconds, and up to 100 more until
+// gousb's event loop ends. After an error it must not be called again: a panic of gousb
+// leaves memory behind.
 //
-// After a panic within libusb's Go half, which leaves memory behind, it is not asked
-// again.
-func (l *Lister) Scan() (devices []Device, err error) {
-	if l.broken != nil {
-		return nil, l.broken
-	}
-	context, err := open()
-	if err != nil {
-		return nil, fmt.Errorf("failed to initialize libusb: %w", err)
-	}
+// The context of libusb is made for each call, since a context does not see devices that
+// are plugged in later if no udev runs.
+func Classes() (classes map[Device][]sysfs.Class, err error) {
+	var context *gousb.Context
 	defer func() {
+		// gousb panics if libusb can't be initialized, and for some invalid descriptors
 		if r := recover(); r != nil {
-			l.broken = fmt.Errorf("libusb is not asked any more: it failed to describe a device: %v", r)
-			devices, err = nil, l.broken
+			classes, err = nil, fmt.Errorf("libusb failed: %v", r)
 		}
-		if closing := context.Close(); closing != nil && err == nil {
-			devices, err = nil, fmt.Errorf("failed to close libusb: %w", closing)
+		if context != nil {
+			err = errors.Join(err, context.Close())
 		}
 	}()
-	_, failed := context.OpenDevices(func(d *gousb.DeviceDesc) bool {
-		devices = append(devices, describe(d))
-		return false // don't open it
+	context = gousb.NewContext()
+	classes = map[Device][]sysfs.Class{}
+	_, err = context.OpenDevices(func(d *gousb.DeviceDesc) bool {
+		device := Device{d.Bus, d.Address, sysfs.ID{Vendor: uint16(d.Vendor), Product: uint16(d.Product)}}
+		classes[device] = classesOf(d)
+		return false // do not open it
 	})
-	if failed != nil && len(devices) == 0 {
-		return nil, fmt.Errorf("failed to list devices by libusb: %w", failed)
+	if len(classes) > 0 {
+		err = nil // about a single device
 	}
-	slices.SortFunc(devices, func(a, b Device) int {
-		return cmp.Or(cmp.Compare(a.Bus, b.Bus), cmp.Compare(a.Address, b.Address))
-	})
-	return devices, nil
+	return classes, err
 }
 
-// open makes a context; gousb panics where libusb can't be initialized.
-func open() (context *gousb.Context, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			var ok bool
-			if err, ok = r.(error); !ok {
-				err = errors.New(fmt.Sprint(r))
-			}
-		}
-	}()
-	return gousb.NewContext(), nil
-}
-
-func describe(d *gousb.DeviceDesc) Device {
-	class := func(class, subclass gousb.Class, protocol gousb.Protocol) sysfs.Class {
-		return sysfs.Class{Class: uint8(class), Subclass: uint8(subclass), Protocol: uint8(protocol)}
-	}
-	device := Device{
-		Bus: d.Bus, Address: d.Address,
-		ID:    sysfs.ID{Vendor: uint16(d.Vendor), Product: uint16(d.Product)},
-		Class: class(d.Class, d.SubClass, d.Protocol),
-	}
+func classesOf(d *gousb.DeviceDesc) (all []sysfs.Class) {
 	for _, configuration := range d.Configs {
 		for _, i := range configuration.Interfaces {
 			for _, s := range i.AltSettings {
-				device.Classes = append(device.Classes, class(s.Class, s.SubClass, s.Protocol))
+				all = append(all, sysfs.Class{Class: uint8(s.Class), Subclass: uint8(s.SubClass), Protocol: uint8(s.Protocol)})
 			}
 		}
 	}
-	device.Classes = sysfs.SortClasses(device.Classes)
-	return device
+	return sysfs.SortClasses(all)
 }
