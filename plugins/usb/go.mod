@@ -4,6 +4,7 @@ go 1.26
 
 require (
 	github.com/agext/levenshtein v1.2.1
+	github.com/creack/pty v1.1.24
 	github.com/google/gousb v1.1.3
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/hcl v1.0.1-vault-7
@@ -11,6 +12,7 @@ require (
 	github.com/outrider-dev/outrider/internal/core v0.0.0
 	github.com/shoenig/test v1.13.2
 	golang.org/x/sys v0.47.0
+	golang.org/x/term v0.45.0
 )
 
 require (

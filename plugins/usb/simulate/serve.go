@@ -15,30 +15,30 @@ import (
 	"time"
 )
 
-// answer is before each line that the stick sends back. A line that begins with it
-// is not answered: it is the stick's own, from a port in a mode that echoes.
+// answer begins each line that the stick sends. A line that begins with it is not answered,
+// since it is the stick's own, echoed by the port.
 const answer = "stick: "
 
-// patience is how long the stick waits for a task to read before it drops an
-// answer, as a serial line without flow control does.
+// patience is how long the stick waits for a task to read. It then drops the answer, as a
+// serial line without flow control does.
 const patience = time.Second
 
-// Serve writes to out each line that a task writes to one of the nodes, and answers
-// it on the same node, until ctx ends. A line of more than 4 kB is taken in parts.
+// Serve writes to out each line that a task writes to one of the nodes, and answers it on
+// the same node, until ctx ends. A line of more than 4 kB is read as several.
 func (p *Plugged) Serve(ctx context.Context, out io.Writer) error {
 	var all sync.WaitGroup
-	var one sync.Mutex // line at a time
-	errs := make([]error, len(p.ptys))
+	var writing sync.Mutex // held while a line is written to out
+	errs := make([]error, len(p.terminals))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for i, pty := range p.ptys {
-		stop := context.AfterFunc(ctx, func() { pty.master.SetReadDeadline(time.Unix(1, 0)) })
+	for i, t := range p.terminals {
+		stop := context.AfterFunc(ctx, func() { t.master.SetReadDeadline(time.Unix(1, 0)) })
 		defer stop()
 		all.Go(func() {
 			defer cancel() // a stick with a node that fails is broken
-			errs[i] = converse(pty.master, func(line []byte) error {
-				one.Lock()
-				defer one.Unlock()
+			errs[i] = converse(t.master, func(line []byte) error {
+				writing.Lock()
+				defer writing.Unlock()
 				_, err := fmt.Fprintf(out, "%s\n", line)
 				return err
 			})

@@ -84,10 +84,10 @@ type Plugged struct {
 	Address int
 	Nodes   []string // of the functions, in their order, below the directory: "dev/ttyUSB0"
 
-	dir   string
-	root  *os.Root // dir, whose links out of it are errors
-	ptys  []*pty
-	claim *os.File // of the port; nil once unplugged
+	dir       string
+	root      *os.Root   // dir, whose links out of it are errors
+	terminals []terminal // of the functions, in their order
+	claim     *os.File   // of the port; nil once unplugged
 }
 
 // Plug plugs the stick into dir, which is made where it is missing. Whoever calls it
@@ -126,12 +126,12 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 		return nil, err
 	}
 	for range s.Functions {
-		pty, err := openPty()
+		t, err := openTerminal()
 		if err != nil {
 			return nil, fmt.Errorf("failed to open a pseudo-terminal: %w", err)
 		}
-		p.ptys = append(p.ptys, pty)
-		if _, err := fmt.Fprintln(p.claim, pty.name); err != nil {
+		p.terminals = append(p.terminals, t)
+		if _, err := fmt.Fprintln(p.claim, t.name()); err != nil {
 			return nil, err
 		}
 	}
@@ -180,8 +180,8 @@ func (p *Plugged) pull() error {
 		return nil
 	}
 	err := remove(p.root, p.Port)
-	for _, pty := range p.ptys {
-		pty.close()
+	for _, t := range p.terminals {
+		t.close()
 	}
 	err = errors.Join(err, p.root.Remove(state(p.Port))) // nobody else looks at it now, the directory is locked
 	p.claim.Close()

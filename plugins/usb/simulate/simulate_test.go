@@ -200,14 +200,14 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 func TestHolds_UntilUnplugged(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, Stick{Functions: []string{"tty", "tty"}})
-	for _, pty := range p.ptys {
-		if !Holds(dir, pty.name) {
-			t.Errorf("%s is not held", pty.name)
+	for _, pty := range p.terminals {
+		if !Holds(dir, pty.name()) {
+			t.Errorf("%s is not held", pty.name())
 		}
 	}
 	must.False(t, Holds(dir, "/dev/pts/99999"), must.Sprint("what is no stick's is held"))
 	must.False(t, Holds(dir, ""), must.Sprint("what is no stick's is held"))
-	test.False(t, Holds(dir+"x", p.ptys[0].name), test.Sprint("what is no stick's is held"))
+	test.False(t, Holds(dir+"x", p.terminals[0].name()), test.Sprint("what is no stick's is held"))
 	p.Unplug()
 	c, _ := start(t, dir)
 	terminal, err := os.Readlink(filepath.Join(dir, "dev/ttyUSB0"))

@@ -116,7 +116,7 @@ func (p *Plugged) write() error {
 	w.file(usbNode(bus, p.Address), binary)
 	for i, node := range p.Nodes {
 		if w.err == nil {
-			w.err = p.root.Symlink(p.ptys[i].name, node)
+			w.err = p.root.Symlink(p.terminals[i].name(), node)
 		}
 		if p.Functions[i] == "tty" && w.err == nil {
 			// of two sticks with one name, udev too gives it to one of them
