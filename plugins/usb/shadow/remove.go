@@ -17,26 +17,25 @@ import (
 // Clear removes the directories of a former run's devices, except those in keep. It does
 // nothing if there is no directory yet.
 func (d *Dir) Clear(keep map[string]bool) error {
-	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
-		return nil // not ours, or not there
-	}
-	wanted := map[string]bool{mark: true}
-	for name := range keep {
-		wanted[name] = true
-	}
-	return retain(d.path, wanted)
-}
-
-// Empty removes a device's nodes and leaves the directories, which a running task
-// may have mounted: what is made in them later is there for it, too.
-func (d *Dir) Empty(device string) error {
-	if !plain(device) {
+	if !d.isMarked() {
 		return nil
 	}
+	there, errs := os.ReadDir(d.path)
+	for _, e := range there {
+		if name := e.Name(); name != mark && !keep[name] {
+			errs = errors.Join(errs, os.RemoveAll(filepath.Join(d.path, name)))
+		}
+	}
+	return errs
+}
+
+// Empty removes a device's nodes and keeps its directories. A running task may have mounted
+// them, and finds the nodes that are made in them later.
+func (d *Dir) Empty(device string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
-		return nil // not ours, or not there
+	if !plain(device) || !d.isMarked() {
+		return nil
 	}
 	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
 }
@@ -49,8 +48,8 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	defer d.mu.Unlock()
 	gone := number{block, unix.Mkdev(major, minor)}
 	d.withdrawn[gone], d.free[gone] = true, time.Now()
-	if _, err := os.Lstat(filepath.Join(d.path, mark)); err != nil {
-		return nil // nothing is made yet
+	if !d.isMarked() {
+		return nil
 	}
 	return remove(d.path, func(info fs.FileInfo) bool {
 		mode := info.Mode()
@@ -92,19 +91,4 @@ func remove(dir string, which func(fs.FileInfo) bool) error {
 		}
 		return root.Remove(name)
 	})
-}
-
-// retain removes everything from a directory except what is wanted.
-func retain(dir string, wanted map[string]bool) error {
-	there, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range there {
-		if !wanted[e.Name()] {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(errs...)
 }

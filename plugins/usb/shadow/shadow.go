@@ -106,39 +106,36 @@ func (d *Dir) prepare() error {
 	}
 	dir, err := owndir.Make(d.path, 0o755)
 	if err != nil {
-		return refused(fmt.Errorf("shadow_dir: %w", err))
+		return fmt.Errorf("shadow_dir: %w", err)
 	}
 	dir.Close()
-	ours, err := d.isOurs()
-	if err != nil {
-		return refused(err)
+	if err := d.isFree(); err != nil {
+		return err
 	}
-	if !ours {
-		if err := os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by "+
-			"nomad-device-usb.\n"), 0o644); err != nil {
-			return refused(err)
-		}
-	}
-	d.ready = true
-	return nil
+	err = os.WriteFile(filepath.Join(d.path, mark), []byte("Everything here is made and removed by nomad-device-usb.\n"),
+		0o644)
+	d.ready = err == nil
+	return err
 }
 
-// isOurs is false if the directory is empty. Files of others in it are an error.
-func (d *Dir) isOurs() (bool, error) {
+// isFree returns an error if there are files of others in the directory.
+func (d *Dir) isFree() error {
 	there, err := os.ReadDir(d.path)
-	if err != nil {
-		return false, err
+	if err == nil && len(there) > 0 && !d.isMarked() {
+		err = fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
 	}
-	ours := slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == mark })
-	if len(there) > 0 && !ours {
-		return false, fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
-	}
-	return ours, nil
+	return err
+}
+
+// isMarked reports whether the directory is the plugin's, and not missing or of others.
+func (d *Dir) isMarked() bool {
+	_, err := os.Lstat(filepath.Join(d.path, mark))
+	return err == nil
 }
 
 // Check returns why no device node could be made in the directory. It makes nothing.
 func (d *Dir) Check() error {
-	if _, err := d.isOurs(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.isFree(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for dir := d.path; ; dir = filepath.Dir(dir) { // the nearest that is there
@@ -164,7 +161,7 @@ func (d *Dir) Make(dev Device) error {
 		return fmt.Errorf("%q is not the name of a directory", dev.Name)
 	}
 	if err := d.prepare(); err != nil {
-		return err
+		return refused(err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,28 +174,28 @@ func (d *Dir) Make(dev Device) error {
 	return refused(dev.make(filepath.Join(d.path, dev.Name)))
 }
 
-// make gives dir the nodes and links of the device, and removes what else is in it.
+// make makes the nodes and links of the device in dir, and removes everything else from it.
 func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	wanted := map[string]map[string]bool{dir: {}} // names, by directory
+	wanted := map[string]bool{dir: true}
 	put := func(name string, depth int, make func(path string) error) error {
 		parts := strings.Split(name, "/")
 		if len(parts) != depth || slices.ContainsFunc(parts, func(part string) bool { return !plain(part) }) {
 			return fmt.Errorf("%q is not the name of a node or link", name)
 		}
 		at := dir
-		for i, part := range parts {
-			wanted[at][part] = true
-			if at = filepath.Join(at, part); i < depth-1 && wanted[at] == nil {
-				wanted[at] = map[string]bool{}
-				if err := makeDir(at); err != nil {
-					return err
-				}
+		for _, part := range parts[:depth-1] {
+			at = filepath.Join(at, part)
+			wanted[at] = true
+			if err := makeDir(at); err != nil {
+				return err
 			}
 		}
-		return make(at)
+		path := filepath.Join(dir, name)
+		wanted[path] = true
+		return make(path)
 	}
 	for _, n := range dev.Nodes {
 		if err := put(n.Name, 1, n.make); err != nil {
@@ -215,12 +212,15 @@ func (dev Device) make(dir string) error {
 			return err
 		}
 	}
-	for at, names := range wanted {
-		if err := retain(at, names); err != nil {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || wanted[path] {
 			return err
 		}
-	}
-	return nil
+		if err := os.RemoveAll(path); err != nil || !e.IsDir() {
+			return err
+		}
+		return fs.SkipDir
+	})
 }
 
 // makeDir makes a directory that any user may read, independent of the umask.
