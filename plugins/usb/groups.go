@@ -61,7 +61,7 @@ func (s *usbDevice) product(share int) string {
 // a server panics on the text "nan".
 func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]
-	vendor, product := v.names.Lookup(first.as)
+	vendor, product := v.names.Lookup(v.tree, first.as)
 	if s := common(all, func(s *usbDevice) string { return s.Manufacturer }); s != "" {
 		vendor = s
 	}

@@ -34,7 +34,7 @@ type inventory struct {
 	open   func() (tree fs.FS, done func(), err error) // what is / for the plugin
 
 	ids      match.IDs
-	names    *usbids.Names
+	names    usbids.Names
 	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after it has failed
 	shadows  *shadow.Dir
 	tree     fs.FS                 // of the scan under way
@@ -101,20 +101,14 @@ type plugs struct {
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), libusb: libusb.Classes, warned: map[string]bool{},
+		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), libusb: libusb.Classes, names: usbids.Names{},
+		warned:   map[string]bool{},
 		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
-	v.names = usbids.New(scanned{v})
 	v.last.Store(&state{})
 	return v
 }
-
-// scanned is the tree of the current scan.
-type scanned struct{ *inventory }
-
-// Open is part of fs.FS.
-func (s scanned) Open(name string) (fs.File, error) { return s.tree.Open(name) }
 
 // List is part of device.Instance.
 func (v *inventory) List(ctx context.Context) ([]device.Group, error) {

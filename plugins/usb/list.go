@@ -71,7 +71,7 @@ func list(w io.Writer, root string) error {
 		return nil
 	}
 	var ids match.IDs
-	names := usbids.New(tree)
+	names := usbids.Names{}
 	links := sysfs.Links(tree)
 	labels := map[string]int{}
 	for i, id := range ids.Name(devices) {
@@ -79,7 +79,7 @@ func list(w io.Writer, root string) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		vendor, product := names.Lookup(d.ID)
+		vendor, product := names.Lookup(tree, d.ID)
 		vendor, product = cmp.Or(d.Manufacturer, vendor), cmp.Or(d.Product, product)
 		fmt.Fprintln(w, cut(strings.TrimSpace(d.ID.String()+"  "+strings.TrimSpace(vendor+" "+product))))
 		row := func(name, value string) {

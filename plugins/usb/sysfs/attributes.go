@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// attributes reads files of one directory of sysfs. err is the first failure of
-// one that is always there.
+// attributes reads the files of one directory of sysfs. err is the first error of a file that
+// every such directory has.
 type attributes struct {
 	root fs.FS
 	dir  string
@@ -23,9 +23,9 @@ type attributes struct {
 // of UTF-16 (USB 2.0, 9.6.7), of which the kernel makes 378 bytes at most.
 const maxText = 512
 
-// text is empty where the device has no such attribute. It is made valid UTF-8 that
-// is printable and not longer than maxText, since a device may send anything, and
-// gRPC and terminals don't take everything.
+// text is empty if the device does not have the attribute. A device may send any bytes, so
+// the text is made valid, printable UTF-8 of at most maxText bytes, which gRPC and terminals
+// accept.
 func (a *attributes) text(name string) string {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, name))
 	text := strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -40,7 +40,7 @@ func (a *attributes) text(name string) string {
 	return text
 }
 
-// number must be there.
+// number reads an attribute that is always there.
 func (a *attributes) number(name string, base, bits int) uint64 {
 	b, err := fs.ReadFile(a.root, path.Join(a.dir, name))
 	if err == nil {
@@ -55,7 +55,7 @@ func (a *attributes) number(name string, base, bits int) uint64 {
 	return 0
 }
 
-// optional is zero where it is missing.
+// optional is zero if the attribute is missing.
 func (a *attributes) optional(name string, base, bits int) uint64 {
 	n, _ := strconv.ParseUint(a.text(name), base, bits)
 	return n

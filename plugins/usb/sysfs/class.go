@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes are the names of https://www.usb.org/defined-class-codes, those that
-// libusb knows in the words of gousb, whatever the binary is built with.
+// classes are the names of https://www.usb.org/defined-class-codes, as gousb has them where
+// libusb knows the class.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",
@@ -38,11 +38,11 @@ var classes = map[uint8]string{
 	0xff: "vendor-specific",
 }
 
-// shortNames are what people write.
+// shortNames are common abbreviations.
 var shortNames = map[uint8]string{0x02: "cdc", 0x03: "hid", 0x0a: "cdc-data"}
 
-// Name is the class in words, without subclass and protocol: "human interface
-// device", "vendor-specific"; "class 4b" where it has no name.
+// Name is the class in words, without subclass and protocol, such as "human interface
+// device". For a class without a name it is such as "class 4b".
 func (c Class) Name() string {
 	if name, ok := classes[c.Class]; ok {
 		return name
@@ -50,8 +50,8 @@ func (c Class) Name() string {
 	return fmt.Sprintf("class %02x", c.Class)
 }
 
-// ClassNames are names that a configuration may use, and their codes: "hid",
-// "mass-storage", "vendor-specific".
+// ClassNames are the names that a configuration may use, such as "hid" and "mass-storage",
+// with their codes.
 func ClassNames() map[string]uint8 {
 	names := make(map[string]uint8, len(classes)+len(shortNames))
 	for code, name := range classes {

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sysfs reads what the kernel says of USB devices in /sys, and of the
+// Package sysfs reads the USB devices of a machine from the kernel's /sys, with the device
 // nodes that their drivers made in /dev. It opens no device.
 package sysfs
 
@@ -13,35 +13,36 @@ import (
 	"strings"
 )
 
-// Device is a USB device as it is now. Two scans of an unchanged machine return
-// equal values.
+// Device is a USB device as a scan found it. Two scans of an unchanged machine return equal
+// values.
 type Device struct {
-	Name    string // the kernel's, and the way through the hubs: "1-1.4" is port 4 of the hub in port 1 of bus 1
+	Name    string // the kernel's, from bus and ports: "1-1.4" is port 4 of the hub in port 1 of bus 1
 	Bus     int
 	Address int // changes with each plug
 
-	// Path says where it is plugged in, and stays the same over a restart that
-	// numbers the buses anew: "pci-0000:00:14.0-usbv2-0:1.4", as udev's ID_PATH
-	// with the USB revision.
+	// Path is where it is plugged in, such as "pci-0000:00:14.0-usbv2-0:1.4". This is udev's
+	// ID_PATH with the USB revision. It does not depend on the numbers of buses, which may
+	// change at a restart.
 	Path string
 
-	// PCIBusID is the address of its controller ("0000:00:14.0"), empty where that
-	// is none on a PCI bus.
+	// PCIBusID is the address of its controller ("0000:00:14.0"), empty if the controller is
+	// not on a PCI bus.
 	PCIBusID string
 
 	ID      ID
 	Release uint16 // bcdDevice
-	Class   Class  // of the device; zero where each interface has its own
+	Class   Class  // of the device; zero if each interface has its own
 
-	Manufacturer, Product, Serial string // its strings, empty where it has none
+	Manufacturer, Product, Serial string // its strings, empty if it has none
 
 	Speed    string // in Mbit/s, as the kernel writes it: "1.5", "480", "10000"
 	MaxPower int    // in mA
 
 	Interfaces []Interface // of the active configuration, by number
-	// of interfaces in any setting of any configuration, also those not active; sorted, each once
+	// Settings are the classes of the interfaces in all settings of all configurations,
+	// sorted, each once.
 	Settings []Class
-	Udev     map[string][]string // properties of its own and of its nodes, where AddUdev was called
+	Udev     map[string][]string // properties of its own and of its nodes, if AddUdev was called
 	Nodes    []Node              // in a fixed order: its own first, then by kind, interface and name
 }
 
@@ -100,10 +101,10 @@ func (c Class) String() string { return fmt.Sprintf("%02x/%02x/%02x", c.Class, c
 type Interface struct {
 	Number int
 	Class  Class
-	Driver string // the kernel's, empty where none is bound
+	Driver string // the kernel's, empty if none is bound
 }
 
-// Kind says what a node is for.
+// Kind is what a node is for.
 type Kind string
 
 // The kinds of nodes.

@@ -13,17 +13,17 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// location says where a device is plugged in by its controller, the revision of
-// the bus and the ports, in the form of udev's ID_PATH_WITH_USB_REVISION
-// (systemd, src/udev/udev-builtin-path_id.c): none of them depends on the order
-// in which controllers were found. A controller has a bus for USB 2 and another for
-// USB 3, and their ports have the same numbers.
+// location returns where a device is plugged in: its controller, the revision of the bus and
+// the ports, in the form of udev's ID_PATH_WITH_USB_REVISION (systemd,
+// src/udev/udev-builtin-path_id.c). None of them depends on the order in which controllers
+// were found. The revision is needed since a controller has a bus for USB 2 and another for
+// USB 3, whose ports have the same numbers.
 func location(root fs.FS, dir, name string) (where, pci string) {
 	bus, way, _ := strings.Cut(name, "-")
 	parts := strings.Split(dir, "/")
 	at := len(parts) - len(ports(name)) // of the root hub: a port for each directory below
 	if at < 0 || parts[at] != "usb"+bus {
-		return "usb-" + name, "" // not a tree of the kernel's
+		return "usb-" + name, "" // not a path as the kernel makes it
 	}
 	hub := strings.Join(parts[:at+1], "/")
 	var chain []string
@@ -35,8 +35,8 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 		} else if pciAddress.MatchString(path.Base(object)) {
 			subsystem = "pci"
 		}
-		// of a chain of bridges the last one tells all; of what is further up, only
-		// what a controller of a small board is found by
+		// the last of a chain of bridges is unique; of the objects above it, a controller of
+		// a small board needs only its platform device
 		add := subsystem != last && (subsystem == "pci" || subsystem == "platform") || len(chain) == 0 && subsystem != ""
 		if add {
 			chain = append(chain, subsystem+"-"+Plain(path.Base(object), "._:-"))
@@ -50,8 +50,8 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 	return strings.Join(append(chain, "usbv"+revision(root, hub)+"-0:"+way), "-"), pci
 }
 
-// revision is that of a bus, which its root hub tells (USB 2.0, 11.23.1, and USB
-// 3.2, 10.15.1: bDeviceProtocol).
+// revision is that of a bus, from the protocol of its root hub (bDeviceProtocol in USB 2.0,
+// 11.23.1, and USB 3.2, 10.15.1).
 func revision(root fs.FS, hub string) string {
 	a := attributes{root: root, dir: hub}
 	switch a.optional("bDeviceProtocol", 16, 8) {

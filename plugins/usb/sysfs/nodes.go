@@ -5,14 +5,16 @@ package sysfs
 
 import (
 	"cmp"
+	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// kinds says what the nodes of a kernel subsystem are for.
+// kinds are the kinds of the nodes of kernel subsystems.
 var kinds = map[string]Kind{
 	"usb": USB, "tty": TTY, "hidraw": HIDRaw, "input": Input, "video4linux": Video, "media": Media, "sound": Sound,
 	"block": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "scsi_generic": SG, "bsg": BSG,
@@ -21,8 +23,8 @@ var kinds = map[string]Kind{
 // order is the order of kinds in which nodes are listed.
 var order = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Storage, SG, BSG, Printer, Other}
 
-// nodes finds what a device and the drivers of its interfaces made in /dev: each
-// has a directory somewhere below the device's, with a file uevent that names it.
+// nodes finds the nodes of a device and of its interfaces. Each has a directory somewhere
+// below the device's, with a file uevent that names the node.
 func nodes(root fs.FS, dir string) []Node {
 	var found []Node
 	var walk func(at string, of int)
@@ -33,7 +35,7 @@ func nodes(root fs.FS, dir string) []Node {
 			return // plugged into this one
 		}
 		if event["DEVTYPE"] == "usb_interface" {
-			// the name is that of the device, ":", configuration, ".", interface
+			// such as 1-1.4:1.0: device, configuration, interface
 			if n, err := strconv.Atoi(at[strings.LastIndexByte(at, '.')+1:]); err == nil {
 				of = n
 			}
@@ -53,7 +55,7 @@ func nodes(root fs.FS, dir string) []Node {
 			cmp.Compare(min(a.Interface, 0), min(b.Interface, 0)),
 			cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind)),
 			cmp.Compare(a.Interface, b.Interface),
-			compareNumbered(a.Path, b.Path),
+			cmp.Compare(padded(a.Path), padded(b.Path)),
 		)
 	})
 	return found
@@ -75,8 +77,8 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 		Minor: uint32(minor)}
 }
 
-// readUevent is what the kernel said when it made the object that a directory is;
-// nil where it is only a part of one.
+// readUevent reads the properties of the kernel's object that a directory stands for. They
+// are nil if it stands for a part of an object.
 func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string {
 	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "uevent" }) {
 		return nil
@@ -94,9 +96,9 @@ func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string
 	return event
 }
 
-// Links are the names that udev has given to nodes after what they belong to, such
-// as "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0", sorted, by the path
-// of the node. They come later than the device, whenever udev gets to it.
+// Links are udev's names of nodes, sorted, by the path of the node. They name the device,
+// such as "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes them after
+// the device appears.
 func Links(root fs.FS) map[string][]string {
 	links := make(map[string][]string)
 	for _, class := range []string{"disk", "input", "serial", "snd", "v4l"} {
@@ -112,31 +114,9 @@ func Links(root fs.FS) map[string][]string {
 	return links
 }
 
-// compareNumbered puts event9 before event10, which was made later.
-func compareNumbered(a, b string) int {
-	for a != "" && b != "" {
-		numberA, restA := number(a)
-		numberB, restB := number(b)
-		if numberA == "" || numberB == "" {
-			if a[0] != b[0] {
-				return cmp.Compare(a[0], b[0])
-			}
-			a, b = a[1:], b[1:]
-			continue
-		}
-		if c := cmp.Or(cmp.Compare(len(numberA), len(numberB)), cmp.Compare(numberA, numberB)); c != 0 {
-			return c
-		}
-		a, b = restA, restB
-	}
-	return cmp.Compare(len(a), len(b))
-}
+var digits = regexp.MustCompile(`[0-9]+`)
 
-// number cuts the digits off that s begins with.
-func number(s string) (digits, rest string) {
-	i := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
-	if i < 0 {
-		i = len(s)
-	}
-	return s[:i], s[i:]
+// padded returns a path that sorts event9 before event10, which was made later.
+func padded(path string) string {
+	return digits.ReplaceAllStringFunc(path, func(number string) string { return fmt.Sprintf("%010s", number) })
 }

@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// devices is where the kernel lists devices and interfaces of every bus, as
-// links into sys/devices.
+// devices is where the kernel lists the devices and interfaces of all buses, as links into
+// sys/devices.
 const devices = "sys/bus/usb/devices"
 
-// hub is the class of what others are plugged into.
+// hub is the class of hubs.
 const hub = 0x09
 
-// Scan lists the devices that are plugged in, hubs left out, in the order of their
-// buses and ports. root has sys and dev (os.DirFS("/")). A device that vanishes
-// meanwhile is left out; a kernel without USB has none.
+// Scan lists the devices that are plugged in, without hubs, in the order of their buses and
+// ports. root has sys and dev, such as os.DirFS("/"). A device that vanishes during the scan
+// is left out. A kernel without USB has no devices.
 func Scan(root fs.FS) ([]Device, error) {
 	entries, err := fs.ReadDir(root, devices)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,8 +51,8 @@ func Scan(root fs.FS) ([]Device, error) {
 	return found, nil
 }
 
-// ports are the bus and the ports on the way to a device, of "1-1.4"; nil where it
-// is not the name of one, but of a root hub ("usb1") or an interface ("1-1:1.0").
+// ports are the numbers in the name of a device, such as "1-1.4": the bus and the ports of
+// the hubs. They are nil for a root hub ("usb1") and an interface ("1-1:1.0").
 func ports(name string) []int {
 	bus, way, ok := strings.Cut(name, "-")
 	if !ok {
@@ -69,8 +69,7 @@ func ports(name string) []int {
 	return numbers
 }
 
-// read is false where the device has vanished, or another has taken its place
-// meanwhile.
+// read is false if the device vanishes or is replaced while it is read.
 func read(root fs.FS, name string) (Device, bool) {
 	dir, err := target(root, path.Join(devices, name))
 	if err != nil {
@@ -94,17 +93,16 @@ func read(root fs.FS, name string) (Device, bool) {
 	return d, a.err == nil && same && err == nil && still == dir
 }
 
-// Identify reads again what tells whether a device is still the one that Scan found
-// under this name: Name, Bus, Address and ID alone, for which the kernel locks nothing. It
-// is false where none is there.
+// Identify reads Name, Bus, Address and ID of a device again, to compare them with those that
+// Scan found. The kernel takes no lock for them. It is false if there is no such device.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)
 	return d, a.err == nil
 }
 
-// Serial reads the serial number again. The kernel locks the device for it, and may
-// hold the lock for seconds where it resets the device or a driver is slow.
+// Serial reads the serial number of a device again. The kernel locks the device for it, and
+// may hold the lock for seconds when it resets the device or a driver is slow.
 func Serial(root fs.FS, name string) string {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	return a.text("serial")
@@ -119,7 +117,7 @@ func (a *attributes) identity(name string) Device {
 	}
 }
 
-// interfaces are those of the active configuration, which alone have a directory.
+// interfaces are those of the active configuration. Others have no directory.
 func (a *attributes) interfaces(name string) []Interface {
 	entries, _ := fs.ReadDir(a.root, a.dir)
 	var all []Interface
@@ -140,7 +138,7 @@ func (a *attributes) interfaces(name string) []Interface {
 	return all
 }
 
-// target is where a link of sysfs leads to. The directories on the way are none
+// target is the path that a link of sysfs leads to. The directories of the link are no links
 // themselves.
 func target(root fs.FS, name string) (string, error) {
 	to, err := fs.ReadLink(root, name)

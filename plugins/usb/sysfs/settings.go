@@ -10,16 +10,15 @@ import (
 	"slices"
 )
 
-// interfaceType is the type of an interface's descriptor (USB 2.0, table 9-5), and
-// interfaceLength what each has at least.
+// interfaceType is the type of an interface's descriptor, and interfaceLength its least
+// length (USB 2.0, table 9-5).
 const (
 	interfaceType   = 4
 	interfaceLength = 9
 )
 
-// settings reads the descriptors, which the kernel has in memory: that of the
-// device, and after each configuration's those of its interfaces, once for each
-// setting.
+// settings reads the classes of the interfaces from the descriptors, which the kernel has in
+// memory. An interface has a descriptor for each of its settings.
 func (a *attributes) settings() []Class {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, "descriptors"))
 	var all []Class

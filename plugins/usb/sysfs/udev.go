@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// AddUdev reads the properties that udev has given to a device and to its nodes, from
-// its database (systemd, src/libsystemd/sd-device/device-private.c: lines E:KEY=value in
-// run/udev/data/c189:3). There are none where no udev runs, and they come later than the
-// device, whenever udev gets to it.
+// AddUdev adds the properties of a device and of its nodes from udev's database. The database
+// has lines E:KEY=value in files such as run/udev/data/c189:3 (systemd,
+// src/libsystemd/sd-device/device-private.c). There are none if no udev runs. udev writes
+// them after the device appears.
 func AddUdev(root fs.FS, d *Device) {
 	for _, n := range d.Nodes {
 		kind := "c"

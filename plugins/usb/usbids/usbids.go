@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package usbids looks names of vendors and products up in the system's table
-// (http://www.linux-usb.org/usb.ids), where one is installed.
+// Package usbids looks up names of USB vendors and products in the system's table
+// (http://www.linux-usb.org/usb.ids), if one is installed.
 package usbids
 
 import (
@@ -16,39 +16,34 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// tables are where distributions have it, the first one first.
+// tables are the places where distributions install it. The first that exists is used.
 var tables = []string{"usr/share/hwdata/usb.ids", "usr/share/misc/usb.ids", "var/lib/usbutils/usb.ids"}
 
-// Names has looked up what it was asked for so far; the table itself, some 700 kB,
-// is read anew for what it was not. It is used from one goroutine.
-type Names struct {
-	root  fs.FS
-	known map[sysfs.ID]names
-}
+// Names caches the names that were looked up. For others it reads the table again, which has
+// some 700 kB. It is used by one goroutine.
+type Names map[sysfs.ID]names
 
 type names struct{ vendor, product string }
 
-// New looks below root (os.DirFS("/")).
-func New(root fs.FS) *Names { return &Names{root, make(map[sysfs.ID]names)} }
-
-// Lookup returns the names, empty where there is no table or it has none.
-func (n *Names) Lookup(id sysfs.ID) (vendor, product string) {
-	found, ok := n.known[id]
+// Lookup returns the names in the table below root, such as os.DirFS("/"). They are empty if
+// there is no table, or none in it.
+func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
+	found, ok := n[id]
 	if !ok {
 		for _, name := range tables {
-			if table, err := n.root.Open(name); err == nil {
+			if table, err := root.Open(name); err == nil {
 				found = lookup(table, id)
 				table.Close()
 				break
 			}
 		}
-		n.known[id] = found
+		n[id] = found
 	}
 	return found.vendor, found.product
 }
 
-// lookup reads lines such as these, where vendors come first and classes after
-// them in the same form, but with a letter before:
+// lookup reads lines such as these. Vendors come first. Classes follow in the same form, with
+// a letter before them:
 //
 //	10c4  Silicon Labs
 //		ea60  CP210x UART Bridge
