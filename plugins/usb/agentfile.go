@@ -12,17 +12,15 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl"
-
-	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// pluginName is by what an agent's configuration knows the plugin: its file.
+// pluginName is the name of the plugin in an agent's configuration, which is that of its file.
 const pluginName = "nomad-device-usb"
 
-// readConfig finds the plugin's config in a file or directory of an agent's
-// configuration, read by the language that Nomad reads it in (HCL1 or JSON), or
-// takes a file that is the config alone. binary is the name of this program, under
-// which the configuration may have it, too.
+// readConfig returns the plugin's config in a file or directory of an agent's configuration,
+// which is HCL1 or JSON as for Nomad. A file without a block plugin is the config alone, with
+// "config { … }" around it or not. binary is the name of this program, under which the agent
+// may know the plugin too.
 func readConfig(path, binary string) (any, error) {
 	files := []string{path}
 	info, err := os.Stat(path)
@@ -32,11 +30,8 @@ func readConfig(path, binary string) (any, error) {
 	if info.IsDir() {
 		files = nil
 		for _, pattern := range []string{"*.hcl", "*.json"} {
-			found, _ := filepath.Glob(filepath.Join(path, pattern)) // the pattern is right
+			found, _ := filepath.Glob(filepath.Join(path, pattern)) // the pattern is valid
 			files = append(files, found...)
-		}
-		if len(files) == 0 {
-			return nil, fmt.Errorf("%s has no file *.hcl or *.json", path)
 		}
 	}
 	var others []string
@@ -60,11 +55,10 @@ func readConfig(path, binary string) (any, error) {
 				}
 			}
 		}
-		switch {
-		case info.IsDir():
-		case len(all) == 1 && all["config"] != nil:
-			return all["config"], nil
-		case isConfig(all):
+		if !info.IsDir() && all["plugin"] == nil {
+			if config := all["config"]; config != nil {
+				return config, nil
+			}
 			return all, nil
 		}
 	}
@@ -75,27 +69,15 @@ func readConfig(path, binary string) (any, error) {
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, pluginName, hint)
 }
 
-// isConfig says whether these are options of the plugin, or meant to be, and not of
-// an agent.
-func isConfig(all map[string]any) bool {
-	var options []string
-	for _, row := range schema.Of[Config]().Doc() {
-		if !strings.Contains(row.Option, ".") {
-			options = append(options, row.Option)
-		}
+// bodies are the bodies of a block: a list of maps in HCL1, and also a map in JSON.
+func bodies(value any) []map[string]any {
+	if body, ok := value.(map[string]any); ok {
+		return []map[string]any{body}
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(key string) bool {
-		return slices.Contains(options, key) || didYouMean(key, options) != ""
-	})
+	list, _ := value.([]map[string]any)
+	return list
 }
 
-// bodies are the bodies of a block: HCL1 has lists of maps, JSON maps.
-func bodies(value any) []map[string]any {
-	switch value := value.(type) {
-	case map[string]any:
-		return []map[string]any{value}
-	case []map[string]any:
-		return value
-	}
-	return nil
+func quoted(words []string) string {
+	return "\"" + strings.Join(words, "\", \"") + "\""
 }

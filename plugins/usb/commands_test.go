@@ -225,7 +225,7 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 	for name, c := range map[string]struct{ config, want, printed string }{
 		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
 			`"nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
-		"no plugin at all": {`client { enabled = true }`, `has no block plugin "nomad-device-usb"`, ""},
+		"no plugin at all": {`client { enabled = true }`, `No argument or block type is named "client".`, ""},
 		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named ` +
 			`"devise". Did you mean "device"?`, ""},
 		"not HCL": {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},

@@ -3,7 +3,6 @@ module github.com/outrider-dev/outrider/plugins/usb
 go 1.26
 
 require (
-	github.com/agext/levenshtein v1.2.1
 	github.com/creack/pty v1.1.24
 	github.com/google/gousb v1.1.3
 	github.com/hashicorp/go-hclog v1.6.3
@@ -21,6 +20,7 @@ require (
 	github.com/Masterminds/goutils v1.1.1 // indirect
 	github.com/Masterminds/semver/v3 v3.3.0 // indirect
 	github.com/Masterminds/sprig/v3 v3.3.0 // indirect
+	github.com/agext/levenshtein v1.2.1 // indirect
 	github.com/apparentlymart/go-textseg/v15 v15.0.0 // indirect
 	github.com/armon/go-metrics v0.4.1 // indirect
 	github.com/armon/go-radix v1.0.0 // indirect

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -19,12 +20,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// kinds are those that nodes may list.
-var kinds = []string{string(sysfs.USB), string(sysfs.TTY), string(sysfs.HIDRaw), string(sysfs.Input),
-	string(sysfs.Video),
-	string(sysfs.Media), string(sysfs.Sound), string(sysfs.Printer), string(sysfs.Storage),
-	string(sysfs.SG), string(sysfs.BSG), string(sysfs.Other)}
-
 var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
@@ -33,7 +28,10 @@ var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 type mistakes struct{ schema.Problems }
 
 func (m *mistakes) add(err error) {
-	if err != nil {
+	var several schema.Problems
+	if errors.As(err, &several) {
+		m.Problems = append(m.Problems, several...)
+	} else if err != nil {
 		m.Problems = append(m.Problems, err)
 	}
 }
@@ -144,8 +142,8 @@ func (b Block) Validate() error {
 	for _, written := range b.Nodes {
 		kind := strings.TrimSuffix(written, "?")
 		switch {
-		case !slices.Contains(kinds, kind):
-			wrong.addf("nodes %q is not known%s: use %s", written, didYouMean(kind, kinds), oneOf(kinds))
+		case !slices.Contains(sysfs.Kinds, sysfs.Kind(kind)):
+			wrong.addf("nodes %q is not known: use one of %q", written, sysfs.Kinds)
 		case listed[kind]:
 			wrong.addf("nodes has %q twice", kind)
 		}
@@ -159,7 +157,7 @@ func (b Block) Validate() error {
 				"one node's path is set with names", b.Path)
 		}
 	}
-	b.validateNames(&wrong, listed)
+	wrong.add(b.checkNames(listed))
 	_, err := parseMode(b.Mode)
 	wrong.add(err)
 	_, err = lookupUser(b.User)
@@ -175,63 +173,58 @@ func (b Block) Validate() error {
 	case b.Together > 1 && b.Libusb != nil && *b.Libusb:
 		wrong.addf("together and libusb exclude each other: one device of a task can have what libusb looks at")
 	}
-	b.validateMounts(&wrong)
+	for i, m := range b.Mounts {
+		wrong.add(checkPath(fmt.Sprintf("mount[%d].host_path", i), m.HostPath, "/run/pcscd"))
+		if m.TaskPath != "" {
+			wrong.add(checkPath(fmt.Sprintf("mount[%d].task_path", i), m.TaskPath, "/run/pcscd"))
+		}
+	}
+	wrong.add(b.checkPlaces())
 	return wrong.orNil()
 }
 
 // nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2.
 var nodeName = regexp.MustCompile(`^([a-z]+)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
-func (b Block) validateNames(wrong *mistakes, listed map[string]bool) {
-	used := map[string]string{}
+func (b Block) checkNames(listed map[string]bool) error {
+	var wrong mistakes
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
-		path := b.Names[node]
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
-		case parts == nil || !slices.Contains(kinds, parts[1]):
-			kind, _, _ := strings.Cut(node, "-")
-			wrong.addf("names has %q, which is no node%s: use a kind, such as \"tty\", or one with its interface, "+
-				"such as \"tty-if01\"", node, didYouMean(kind, kinds))
+		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
+			wrong.addf("names has %q, which is no node: use a kind, such as \"tty\", or one with its interface, "+
+				"such as \"tty-if01\"", node)
 		case len(listed) > 0 && !listed[parts[1]]:
 			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}
-		if err := checkPath(fmt.Sprintf("names: %q", node), path, "/dev/ttyACM0"); err != nil {
-			wrong.add(err)
-			continue
-		}
-		for _, other := range slices.Sorted(maps.Keys(used)) {
-			switch {
-			case path == other:
-				wrong.addf("names: %q and %q are both %q: use different paths", used[other], node, path)
-			case inside(path, other) || inside(other, path):
-				wrong.addf("names: %q, at %q, and %q, at %q, can't be one inside of the other: use different paths",
-					used[other], other, node, path)
-			}
-		}
-		used[path] = node
+		wrong.add(checkPath(fmt.Sprintf("names: %q", node), b.Names[node], "/dev/ttyACM0"))
 	}
+	return wrong.orNil()
 }
 
-func (b Block) validateMounts(wrong *mistakes) {
-	used := map[string]bool{}
+// checkPlaces refuses paths in the task that exclude each other. A mount may be inside of
+// another.
+func (b Block) checkPlaces() error {
+	type place struct{ what, path string }
+	var mounts, nodes []place
 	for i, m := range b.Mounts {
-		at := fmt.Sprintf("mount[%d].", i)
-		wrong.add(checkPath(at+"host_path", m.HostPath, "/run/pcscd"))
-		if m.TaskPath != "" {
-			wrong.add(checkPath(at+"task_path", m.TaskPath, "/run/pcscd"))
-		}
-		path := m.taskPath()
-		if used[path] {
-			wrong.addf("%stask_path %q is that of another mount: use different paths", at, path)
-		}
-		used[path] = true
-		for _, node := range slices.Sorted(maps.Keys(b.Names)) {
-			if name := b.Names[node]; inside(name, path) || inside(path, name) {
-				wrong.addf("names: %q is %q, and mount[%d] is at %q: neither can be inside of the other, use different paths",
-					node, name, i, path)
+		mounts = append(mounts, place{fmt.Sprintf("mount[%d]", i), m.taskPath()})
+	}
+	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
+		nodes = append(nodes, place{fmt.Sprintf("names: %q", node), b.Names[node]})
+	}
+	var wrong mistakes
+	all := append(mounts, nodes...)
+	for i, x := range all {
+		for j, y := range all[:i] {
+			areMounts := i < len(mounts) && j < len(mounts)
+			if x.path == y.path || !areMounts && (inside(x.path, y.path) || inside(y.path, x.path)) {
+				wrong.addf("%s is at %q, and %s at %q: neither can be inside of the other, use different paths",
+					y.what, y.path, x.what, x.path)
 			}
 		}
 	}
+	return wrong.orNil()
 }
 
 func checkPath(option, path, example string) error {
@@ -246,15 +239,8 @@ func checkPath(option, path, example string) error {
 
 func parseMode(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 8, 32)
-	if err == nil && n <= 0o777 && len(s) == 4 {
-		return uint32(n), nil
+	if err != nil || n > 0o777 || len(s) != 4 {
+		return 0, fmt.Errorf("mode %q is not a file mode: use four octal digits in quotes, such as \"0660\"", s)
 	}
-	if err == nil && n <= 0o777 && len(s) == 3 {
-		meant := fmt.Sprintf("%q", "0"+s)
-		if decimal, _ := strconv.ParseUint(s, 10, 32); decimal <= 0o777 {
-			meant += fmt.Sprintf(", or \"%04o\" if that is what was written without quotes", decimal)
-		}
-		return 0, fmt.Errorf("mode %q has no 0 in front: write %s", s, meant)
-	}
-	return 0, fmt.Errorf("mode %q is not a file mode: use four octal digits in quotes, such as \"0660\"", s)
+	return uint32(n), nil
 }

@@ -20,8 +20,8 @@ var kinds = map[string]Kind{
 	"block": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "scsi_generic": SG, "bsg": BSG,
 }
 
-// order is the order of kinds in which nodes are listed.
-var order = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Storage, SG, BSG, Printer, Other}
+// Kinds are all kinds, in the order in which nodes are listed.
+var Kinds = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Printer, Storage, SG, BSG, Other}
 
 // nodes finds the nodes of a device and of its interfaces. Each has a directory somewhere
 // below the device's, with a file uevent that names the node.
@@ -53,7 +53,7 @@ func nodes(root fs.FS, dir string) []Node {
 	slices.SortFunc(found, func(a, b Node) int {
 		return cmp.Or(
 			cmp.Compare(min(a.Interface, 0), min(b.Interface, 0)),
-			cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind)),
+			cmp.Compare(slices.Index(Kinds, a.Kind), slices.Index(Kinds, b.Kind)),
 			cmp.Compare(a.Interface, b.Interface),
 			cmp.Compare(padded(a.Path), padded(b.Path)),
 		)

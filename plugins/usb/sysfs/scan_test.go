@@ -226,11 +226,11 @@ func TestScan_ReadsKernelTree(t *testing.T) {
  media of 4: dev/media0 char 242:0
  sound of 0: dev/snd/controlC1 char 116:8
  sound of 0: dev/snd/pcmC1D0p char 116:7
+ printer of 11: dev/usb/lp0 char 180:0
  storage of 10: dev/sda block 8:0
  storage of 10: dev/sda1 block 8:1
  sg of 10: dev/sg0 char 21:0
  bsg of 10: dev/bsg/6:0:0:0 char 243:0
- printer of 11: dev/usb/lp0 char 180:0
  other of 3: dev/usb/hiddev0 char 180:96
 `},
 	} {
