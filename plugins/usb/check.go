@@ -76,21 +76,15 @@ func report(w io.Writer, path string, config Config) error {
 			notes = append(notes, "shadow_dir: no device nodes can be made for tasks: "+err.Error())
 		}
 	}
-	tree, done, err := openTree(config.Root)
+	assigned, _, done, err := p.assign()
 	if err != nil {
 		return err
 	}
 	defer done()
-	devices, err := p.plugged(tree)
-	if err != nil {
-		return err
-	}
 	if !isDir(filepath.Join(config.Root, "sys/bus/usb/devices")) {
 		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded",
 			filepath.Join(config.Root, "sys/bus/usb/devices")))
 	}
-	var ids match.IDs
-	assigned := p.rules.Assign(devices, &ids)
 	byType := map[string][]match.Assigned{}
 	for _, a := range assigned {
 		kind := a.Type

@@ -62,17 +62,12 @@ func printMetrics(w io.Writer, config Config) error {
 	if err != nil {
 		return err
 	}
-	tree, done, err := openTree(config.Root)
+	assigned, tree, done, err := p.assign()
 	if err != nil {
 		return err
 	}
 	defer done()
-	devices, err := p.plugged(tree)
-	if err != nil {
-		return err
-	}
-	var ids match.IDs
-	assigned := slices.DeleteFunc(p.rules.Assign(devices, &ids), func(a match.Assigned) bool { return !a.Published() })
+	assigned = slices.DeleteFunc(assigned, func(a match.Assigned) bool { return !a.Published() })
 	var b strings.Builder
 	fmt.Fprint(&b, "# HELP usb_device_info A device that is plugged in.\n# TYPE usb_device_info gauge\n")
 	stats := make([]map[string]*structs.StatValue, len(assigned))

@@ -51,9 +51,7 @@ func newPlan(c Config) (*plan, error) {
 		}
 		parsed.path = b.taskPath(label)
 		if b.KnownAs != "" {
-			if knownAs[label], err = b.knownAs(); err != nil {
-				return nil, fmt.Errorf("device %q: %w", label, err)
-			}
+			knownAs[label], _ = b.knownAs() // Validate has checked it
 		}
 		p.blocks[label] = parsed
 	}
@@ -75,7 +73,7 @@ func newPlan(c Config) (*plan, error) {
 	return p, nil
 }
 
-// knownAs is zero where there is none.
+// knownAs is zero if the option is not set.
 func (b Block) knownAs() (sysfs.ID, error) {
 	if b.KnownAs == "" {
 		return sysfs.ID{}, nil
@@ -97,11 +95,26 @@ func (b Block) parse(kind string) (*block, error) {
 		return nil, err
 	}
 	parsed := &block{Block: b, kind: kind, mode: fs.FileMode(mode)}
-	if parsed.uid, err = lookupUser(b.User); err != nil {
+	if parsed.uid, err = lookupID("user", b.User); err != nil {
 		return nil, err
 	}
-	parsed.gid, err = lookupGroup(b.Group)
+	parsed.gid, err = lookupID("group", b.Group)
 	return parsed, err
+}
+
+// assign lists the devices that are plugged in, each with its block. The caller calls done when
+// it has read the tree.
+func (p *plan) assign() (assigned []match.Assigned, tree fs.FS, done func(), err error) {
+	tree, done, err = openTree(p.Root)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	devices, err := p.plugged(tree)
+	if err != nil {
+		done()
+		return nil, nil, nil, err
+	}
+	return p.rules.Assign(devices, new(match.IDs)), tree, done, nil
 }
 
 // byName are the kinds that are exposed only if nodes lists them.
@@ -143,32 +156,19 @@ func upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
 
-// lookupUser is -1 where none is named.
-func lookupUser(name string) (int, error) {
+// lookupID reads the id of a user or group, by number or by name. It is -1 if none is named.
+func lookupID(what, name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
 	if id, err := strconv.ParseUint(name, 10, 31); err == nil {
 		return int(id), nil
 	}
-	u, err := user.Lookup(name)
-	if err != nil {
-		return 0, fmt.Errorf("user %q is not known on this host: use one of /etc/passwd, or a number", name)
+	if u, err := user.Lookup(name); what == "user" && err == nil {
+		return strconv.Atoi(u.Uid)
 	}
-	return strconv.Atoi(u.Uid)
-}
-
-// lookupGroup is -1 where none is named.
-func lookupGroup(name string) (int, error) {
-	if name == "" {
-		return -1, nil
+	if g, err := user.LookupGroup(name); what == "group" && err == nil {
+		return strconv.Atoi(g.Gid)
 	}
-	if id, err := strconv.ParseUint(name, 10, 31); err == nil {
-		return int(id), nil
-	}
-	g, err := user.LookupGroup(name)
-	if err != nil {
-		return 0, fmt.Errorf("group %q is not known on this host: use one of /etc/group, or a number", name)
-	}
-	return strconv.Atoi(g.Gid)
+	return 0, fmt.Errorf("%s %q is not known on this host: use a name that it has, or a number", what, name)
 }

@@ -16,15 +16,15 @@ import (
 )
 
 // openTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
-// root and this process's user may be able to change it, and no link may lead out of it. A
-// simulation that does not exist yet is empty. The caller calls done.
+// root and this process's user may be able to change it, and no link may lead out of it. The
+// simulation need not exist yet. The caller calls done.
 func openTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil
 	}
 	dir, err := owndir.Open(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nothing{}, func() {}, nil
+		return os.DirFS(root), func() {}, nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
@@ -41,12 +41,4 @@ func openTree(root string) (tree fs.FS, done func(), err error) {
 			"without root it is this machine's devices", root))
 	}
 	return tree, func() { r.Close() }, nil
-}
-
-// nothing is an empty tree.
-type nothing struct{}
-
-// Open is part of fs.FS.
-func (nothing) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }

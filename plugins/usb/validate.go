@@ -160,9 +160,9 @@ func (b Block) Validate() error {
 	wrong.add(b.checkNames(listed))
 	_, err := parseMode(b.Mode)
 	wrong.add(err)
-	_, err = lookupUser(b.User)
+	_, err = lookupID("user", b.User)
 	wrong.add(err)
-	_, err = lookupGroup(b.Group)
+	_, err = lookupID("group", b.Group)
 	wrong.add(err)
 	if b.Libusb != nil && *b.Libusb && len(listed) > 0 && !listed[string(sysfs.USB)] {
 		wrong.addf("libusb needs the usb node: add \"usb\" to nodes")

@@ -50,10 +50,10 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`digits in quotes, such as "0660"`},
 		"mode with setuid": {zigbee(`mode = "4755"`), `device "x": mode "4755" is not a file mode: use four octal ` +
 			`digits in quotes, such as "0660"`},
-		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use one ` +
-			`of /etc/passwd, or a number`},
+		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use a ` +
+			`name that it has, or a number`},
 		"group": {zigbee(`group = "dailout"`), `device "x": group "dailout" is not known on this host: ` +
-			`use one of /etc/group, or a number`},
+			`use a name that it has, or a number`},
 		"node kind":       {zigbee(`nodes = ["ttty?"]`), `device "x": nodes "ttty?"` + unknownKind},
 		"node kind twice": {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice`},
 		"path, relative": {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: write it ` +
@@ -111,7 +111,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`be made: use for example "/dev/nomad-usb"`},
 		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
 			`device "x": nodes "ttty"` + unknownKind + `; device "x": nodes "vidio"` + unknownKind + `; ` +
-				`device "x": group "dailout" is not known on this host: use one of /etc/group, or a number; ` +
+				`device "x": group "dailout" is not known on this host: use a name that it has, or a number; ` +
 				`shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
 		"names in a mount": {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = " +
 			"\"/data\"\n}"), `device "x": mount[0] is at "/data", and names: "tty" at "/data/tty"` + exclusive},

@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/demo/stage"
 )
 
-// stick is what is plugged in and out; both return when it has happened, with the
-// time. What is out already is not an error.
+// stick is what is plugged in and out. Both methods wait until the kernel has it or not, and
+// return the time. unplug is no error if it is not plugged in.
 type stick interface {
-	fmt.Stringer // what to say of it
+	fmt.Stringer // a remark for the audience
 	plug(context.Context, agent.Agent) (time.Time, error)
 	unplug(context.Context, agent.Agent) (time.Time, error)
 }
@@ -94,8 +94,8 @@ func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
 	return becomes(ctx, a, "/", r.id, false)
 }
 
-// becomes waits until the kernel, or its simulation, has the device or not; the user may
-// have to find it and a free port.
+// becomes waits until the kernel, or its simulation, has the device or not. A user may need
+// time to find it and a free port.
 func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
 	err = stage.Until(ctx, "the stick", func() (bool, error) {
 		in, err := plugged(ctx, a, root, id)
@@ -105,7 +105,7 @@ func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (a
 	return at, err
 }
 
-// plugged looks where the agent is, below root.
+// plugged reports whether the agent's host has the device below root.
 func plugged(ctx context.Context, a agent.Agent, root, id string) (bool, error) {
 	vendor, product, _ := strings.Cut(id, ":")
 	const script = `cd "$1/sys/bus/usb/devices" 2>/dev/null || exit 0
