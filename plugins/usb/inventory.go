@@ -112,6 +112,9 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 
 // List is part of device.Instance.
 func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
+	if !v.Enabled {
+		return nil, nil
+	}
 	if len(v.blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb " +
 			"list\" prints a block for each device)")

@@ -173,6 +173,14 @@ func TestInventory_AsksLibusbNotAgainAfterError(t *testing.T) {
 	test.StrContains(t, m.log.String(), "failed to ask libusb, falling back to sysfs: no rights")
 }
 
+func TestInventory_DisabledPublishesNothing(t *testing.T) {
+	m := newMachine(t, "enabled = false\n"+zigbeeBlock)
+	m.plug("10c4:ea60", "0001", "1-1")
+	test.SliceEmpty(t, m.scan())
+	_, err := os.Stat(m.nodes)
+	test.ErrorIs(t, err, os.ErrNotExist)
+}
+
 func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"

@@ -38,9 +38,7 @@ func newInstance(c Config, logger hclog.Logger) (device.Instance, error) {
 
 // Options is part of device.Tuned.
 func (v *inventory) Options() device.Options {
-	return device.Options{
-		Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration(), Disabled: !v.Enabled,
-	}
+	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration()}
 }
 
 // Events is part of device.EventSource.

@@ -6,7 +6,6 @@ package device
 import (
 	"context"
 	"errors"
-	"reflect"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -31,10 +30,6 @@ func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 		return nil, err
 	}
 	out := make(chan *device.FingerprintResponse)
-	if inst.Disabled {
-		go p.deliver(ctx, nil, out)
-		return out, nil
-	}
 	p.mu.Lock()
 	groups := p.scan(ctx, inst)
 	p.given = false
@@ -134,39 +129,37 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 	return last.groups
 }
 
-// deliver sends the newest groups whenever they differ from those sent before, until ctx
-// ends. If there is nothing to send within firstWait, or if groups is nil, it sends an
-// empty list.
+// deliver sends each list of groups until ctx ends. The loop that makes the lists leaves out
+// those that equal the last. If there is none within firstWait it sends an empty one.
 func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup,
 	out chan<- *device.FingerprintResponse) {
 	defer close(out)
 	first := time.NewTimer(firstWait)
 	defer first.Stop()
-	var now, sent []*device.DeviceGroup
-	sentOnce := false
-	var to chan<- *device.FingerprintResponse // out while there is something to send
-	if groups == nil {
-		to = out
-	}
+	sentEmpty := false
 	for {
+		var now []*device.DeviceGroup
+		var open bool
 		select {
 		case <-ctx.Done():
 			return
 		case <-first.C:
-			if !sentOnce && to == nil {
-				p.logger.Warn("the first scan takes long: no device is published until it has ended")
-				to = out
+			p.logger.Warn("the first scan takes long: no device is published until it has ended")
+		case now, open = <-groups:
+			if !open { // superseded
+				<-ctx.Done()
+				return
 			}
-		case g, open := <-groups:
-			if !open {
-				groups = nil // superseded
+			first.Stop()
+			if sentEmpty && len(now) == 0 {
 				continue
 			}
-			if now, to = g, out; sentOnce && reflect.DeepEqual(sent, now) {
-				to = nil
-			}
-		case to <- device.NewFingerprint(now...):
-			sent, sentOnce, to = now, true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case out <- device.NewFingerprint(now...):
+			sentEmpty = len(now) == 0
 		}
 	}
 }

@@ -273,47 +273,26 @@ func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 	})
 }
 
-func TestFingerprint_DisabledNeverScans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{}
-		w.plug(sticks("ea60", "a:1"))
-		p, _ := start(t, &instance{Options: Options{Disabled: true}})
-		ch := stream(t, p)
-		want(t, next(t, ch), "")
-		time.Sleep(time.Hour)
-		silent(t, ch)
-		n := w.scanned()
-		test.Eq(t, 0, n, test.Sprintf("%d scans", n))
-		_, err := p.Reserve([]string{"a:1"})
-		wantError(t, err, "the plugin is disabled in the agent's configuration")
-	})
-}
-
 func TestFingerprint_EndsWithContextOnly(t *testing.T) {
-	for name, supply := range map[string]func(Instance) *instance{
-		"enabled":  supplied,
-		"disabled": func(Instance) *instance { return &instance{Options: Options{Disabled: true}} },
-	} {
-		for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
-			t.Run(name+", with an agent "+reader, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
-					w := &world{}
-					w.plug(sticks("ea60", "a:1"))
-					p, _ := start(t, supply(w))
-					ctx, cancel := context.WithCancel(t.Context())
-					ch, err := p.Fingerprint(ctx)
-					must.NoError(t, err)
-					if take {
-						next(t, ch)
-					}
-					time.Sleep(time.Hour)
-					cancel()
-					synctest.Wait()
-					r, open := <-ch
-					test.False(t, open, test.Sprintf("got %+v from an ended stream", r))
-				})
+	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
+		t.Run("with an agent "+reader, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+				w := &world{}
+				w.plug(sticks("ea60", "a:1"))
+				p, _ := start(t, supplied(w))
+				ctx, cancel := context.WithCancel(t.Context())
+				ch, err := p.Fingerprint(ctx)
+				must.NoError(t, err)
+				if take {
+					next(t, ch)
+				}
+				time.Sleep(time.Hour)
+				cancel()
+				synctest.Wait()
+				r, open := <-ch
+				test.False(t, open, test.Sprintf("got %+v from an ended stream", r))
 			})
-		}
+		})
 	}
 }
 

@@ -153,9 +153,6 @@ type Options struct {
 	// Nomad replaces the mounts of a task's volumes by those of its devices at the
 	// task's first start (client/allocrunner/taskrunner, setMounts).
 	MountsInEnvironment bool
-
-	// Disabled means that no device is listed, and List is never called.
-	Disabled bool
 }
 
 // DefaultOptions are those of an instance that is not Tuned.
@@ -168,8 +165,6 @@ const minPeriod = 50 * time.Millisecond
 
 func (o Options) check() error {
 	switch {
-	case o.Disabled:
-		return nil
 	case o.Period < minPeriod:
 		return fmt.Errorf("the time between scans is %s: use %s or more", o.Period, minPeriod)
 	case o.Settle < 0 || o.Grace < 0:

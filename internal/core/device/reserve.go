@@ -35,8 +35,6 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case inst.Disabled:
-		return nil, errors.New("the plugin is disabled in the agent's configuration")
 	case len(ids) == 0:
 		// the scheduler does so for a constraint that no healthy device meets
 		return nil, errors.New("no device was requested: a constraint of the job names one that is unhealthy or missing")

@@ -27,7 +27,7 @@ func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 	out := make(chan *device.StatsResponse)
 	go func() {
 		defer close(out)
-		if inst.Disabled || inst.stats == nil {
+		if inst.stats == nil {
 			<-ctx.Done()
 			return
 		}
