@@ -19,14 +19,14 @@ func (n Node) make(path string) error {
 	if n.Held != nil {
 		return n.standIn(path)
 	}
-	if n.Major == 0 || n.Major > maxMajor || n.Minor > maxMinor { // to which the kernel would cut it silently
+	if n.Major == 0 || n.Major > maxMajor || n.Minor > maxMinor { // the kernel would truncate it silently
 		return fmt.Errorf("%d:%d, of %s, is not the number of a device", n.Major, n.Minor, n.Source)
 	}
 	source, err := os.Lstat(n.Source)
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
 		return fmt.Errorf("%s is no device node: remove what is there in its place", n.Source)
-	// a /dev of its own may lack the node: its number is known all the same
+	// the node may be missing in a /dev of a container; its number is known from sysfs
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -66,7 +66,7 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// is says whether the device's node is there.
+// is reports whether the node at path is this node.
 func (n Node) is(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&fs.ModeDevice == 0 || n.Block == (info.Mode()&fs.ModeCharDevice != 0) {
@@ -75,10 +75,10 @@ func (n Node) is(path string) bool {
 	return info.Sys().(*syscall.Stat_t).Rdev == n.number()
 }
 
-// number is not that of a byte each: the minors of the fourth bus begin at 384.
+// number has more than a byte for the minor: the minors of the fourth bus begin at 384.
 func (n Node) number() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
-// own sets owner and mode of what is at path, which is not followed.
+// own sets owner and mode of the file at path. It does not follow a link there.
 func (n Node) own(path string, uid, gid int) error {
 	fd, err := openPath(path)
 	if err != nil {
@@ -88,8 +88,8 @@ func (n Node) own(path string, uid, gid int) error {
 	return n.ownOpen(fd, path, uid, gid)
 }
 
-// ownOpen sets owner and mode where they are others; with -1 they stay. It is said of
-// what fd is, whatever path is by then.
+// ownOpen sets owner and mode of an open file if they differ; -1 keeps the owner or group.
+// path is used in errors only.
 func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	var have unix.Stat_t
 	if err := unix.Fstat(fd, &have); err != nil {
@@ -101,7 +101,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 		}
 	}
 	if mode := uint32(n.Mode.Perm()); mode != have.Mode&0o777 {
-		// a descriptor of O_PATH has no fchmod(2), and this name of it no link to follow
+		// fchmod(2) refuses a descriptor of O_PATH; this path leads to the open file itself
 		if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
 			return &fs.PathError{Op: "chmod", Path: path, Err: err}
 		}
@@ -109,7 +109,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	return nil
 }
 
-// openPath opens what is at path itself, without any effect on it.
+// openPath opens the file at path without any effect on it. It does not follow a link.
 func openPath(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,7 +118,7 @@ func openPath(path string) (int, error) {
 	return fd, nil
 }
 
-// link makes a symlink, or leaves it as it is.
+// link makes a symlink, or leaves the same one as it is.
 func link(target, path string) error {
 	if have, err := os.Readlink(path); err == nil && have == target {
 		return nil
@@ -126,8 +126,8 @@ func link(target, path string) error {
 	return replace(path, func(temp string) error { return os.Symlink(target, temp) })
 }
 
-// replace puts what is made under another name first in the place of path, so that
-// nobody finds nothing there, or half of it.
+// replace makes a file under a temporary name and renames it to path, so that the path is
+// never missing or incomplete.
 func replace(path string, make func(temp string) error) error {
 	temp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := os.RemoveAll(temp); err != nil {

@@ -40,7 +40,8 @@ func Command() plugin.Command {
 	}
 }
 
-// run plugs, serves and unplugs; notes are for who started it.
+// run plugs the stick in, serves it until ctx ends, and unplugs it. Lines of tasks are written
+// to out, and remarks to notes.
 func run(ctx context.Context, dir string, stick Stick, out, notes io.Writer) error {
 	p, err := Plug(dir, stick)
 	if err != nil {
@@ -63,7 +64,7 @@ plugin publishes it with root = "DIR" in its configuration.
 
 func parse(args []string, usage io.Writer) (dir string, s Stick, err error) {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // of errors, which are returned as well
+	flags.SetOutput(io.Discard) // errors are returned too
 	flags.Usage = func() {}
 	id := flags.String("id", "10c4:ea60", "vendor and product, in hex")
 	flags.StringVar(&s.Serial, "serial", "0001", "serial number; empty is none")
@@ -72,7 +73,7 @@ func parse(args []string, usage io.Writer) (dir string, s Stick, err error) {
 	flags.StringVar(&s.Product, "product", "CP2102 USB to UART Bridge Controller", "name of the product")
 	functions := flags.String("functions", "tty", "what it has: tty, hidraw, or several with commas between")
 
-	var dirs []string // before the options or after them
+	var dirs []string // before or after the options
 	for {
 		if err := flags.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {

@@ -5,11 +5,11 @@ package simulate
 
 import "encoding/binary"
 
-// descriptors are those of the stick in binary, as sysfs and usbfs give them and
-// libusb reads them: of the device, of its configuration, and for each function an
-// interface with two endpoints (USB 2.0, 9.6).
+// descriptors returns the descriptors of the stick in binary, as in sysfs and usbfs: the
+// device, its configuration, and for each function an interface with two endpoints (USB 2.0,
+// 9.6). libusb reads them.
 func (p *Plugged) descriptors() []byte {
-	index := func(text string, n byte) byte { // of a string; 0 is none
+	index := func(text string, n byte) byte { // of a string, 0 if there is none
 		if text == "" {
 			return 0
 		}
@@ -42,7 +42,7 @@ func (p *Plugged) descriptors() []byte {
 	return append(append(device, configuration...), functions...)
 }
 
-// rootHubDescriptors are those of the kernel's (drivers/usb/core/hcd.c).
+// rootHubDescriptors are the descriptors of the kernel's root hubs (drivers/usb/core/hcd.c).
 var rootHubDescriptors = []byte{
 	18, 1, 0x00, 0x02, 9, 0, 1, 64, 0x6b, 0x1d, 0x02, 0x00, 0x01, 0x06, 0, 0, 0, 1,
 	9, 2, 25, 0, 1, 1, 0, 0xe0, 0,

@@ -1,19 +1,19 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package simulate plugs USB sticks into a directory that stands for /, for as long
-// as a process holds them: what sysfs and /dev have of a stick, with a
-// pseudo-terminal for each of its nodes. It needs neither root nor a kernel with
-// USB. In the directory there are
+// Package simulate simulates USB sticks, for tests and demonstrations without hardware. It
+// makes the files of a stick in /sys and /dev below a directory of its own, with a
+// pseudo-terminal for each device node. A stick stays plugged in as long as its process
+// runs. This needs neither root nor a kernel with USB. The directory has
 //
 //	sys/bus/usb/devices/1-1        a link to sys/devices/pci0000:00/0000:00:14.0/usb1/1-1
 //	dev/bus/usb/001/004            its descriptors; the first of a bus has 4, each further plug one more
 //	dev/ttyUSB0                    a link to /dev/pts/7
 //	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
-//	.simulate                      who holds which port and which pseudo-terminals
+//	.simulate                      a file for each port, with the process and the pseudo-terminals of its stick
 //
-// libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set
-// to the directory. Root hubs stay when the last stick is unplugged.
+// libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the
+// directory. Root hubs stay when the last stick is unplugged.
 package simulate
 
 import (
@@ -35,20 +35,20 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Stick is what to plug in.
+// Stick describes a stick.
 type Stick struct {
 	ID                            sysfs.ID // zero is 10c4:ea60
 	Manufacturer, Product, Serial string   // may be empty
-	Port                          string   // the kernel's name for it: bus, "-", port; empty is "1-1"
+	Port                          string   // the kernel's name: bus, "-", port; empty is "1-1"
 	Functions                     []string // "tty", "hidraw": an interface and a node for each; none is one tty
 }
 
 var portForm = regexp.MustCompile(`^([1-9][0-9]?)-([1-9][0-9]?)$`)
 
-// lastBus is the last that has a PCI address of its own here.
+// lastBus is the last bus for which busTree has a PCI address.
 const lastBus = 12
 
-// maxFunctions is how many there are endpoints for (USB 2.0, 9.6.6).
+// maxFunctions is the number of endpoints (USB 2.0, 9.6.6).
 const maxFunctions = 15
 
 func (s *Stick) complete() error {
@@ -90,9 +90,9 @@ type Plugged struct {
 	claim     *os.File   // of the port; nil once unplugged
 }
 
-// Plug plugs the stick into dir, which is made where it is missing. Whoever calls it
-// unplugs it. What a process that was killed has left at the port is removed. Nothing
-// is written or removed through a link that leads out of dir.
+// Plug plugs the stick into dir, and makes dir if it is missing. The caller calls Unplug. What
+// a killed process has left at the port is removed. Nothing is written or removed through a
+// link that leads out of dir.
 func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	if err := s.complete(); err != nil {
 		return nil, err
@@ -141,8 +141,8 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	return p, nil
 }
 
-// open opens the directory, which it makes, but refuses one with a sys or dev that is
-// no simulation's: the nodes of a machine, which plugging would replace.
+// open opens the directory, and makes it if it is missing. It refuses a directory with a sys
+// or dev that is not a simulation's, since Plug would replace the nodes of a machine.
 func open(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func open(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// Unplug removes it; who has one of its nodes open finds it hung up. It is
+// Unplug removes the stick, and hangs up the tasks that have its nodes open. It is
 // idempotent.
 func (p *Plugged) Unplug() error {
 	if p.claim == nil {
@@ -183,26 +183,26 @@ func (p *Plugged) pull() error {
 	for _, t := range p.terminals {
 		t.close()
 	}
-	err = errors.Join(err, p.root.Remove(state(p.Port))) // nobody else looks at it now, the directory is locked
+	err = errors.Join(err, p.root.Remove(state(p.Port))) // the directory is locked
 	p.claim.Close()
 	p.claim = nil
 	return err
 }
 
-// stateDir is where it says who holds what.
+// stateDir has the state that processes share.
 const stateDir = ".simulate"
 
 func state(name string) string { return path.Join(stateDir, name) }
 
-// Simulated says whether a tree is a simulation, on which a stick was plugged in once.
+// Simulated reports whether a tree is a simulation, into which a stick was plugged once.
 func Simulated(tree fs.FS) bool {
 	info, err := fs.Lstat(tree, stateDir)
 	return err == nil && info.IsDir()
 }
 
-// Holds says whether a pseudo-terminal ("/dev/pts/7") is that of a stick which is
-// plugged into dir now. The kernel gives the number of one that was closed to the next,
-// which may be somebody's session.
+// Holds reports whether a pseudo-terminal ("/dev/pts/7") belongs to a stick that is plugged
+// into dir now. The kernel reuses the numbers of closed terminals, so the terminal may also
+// be a user's session.
 func Holds(dir, terminal string) bool {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -218,14 +218,14 @@ func Holds(dir, terminal string) bool {
 		defer f.Close()
 		lock := unix.Flock_t{Type: unix.F_RDLCK}
 		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type != unix.F_WRLCK {
-			return false // its process is gone
+			return false // its process has ended
 		}
 		text, err := io.ReadAll(f)
 		return err == nil && slices.Contains(strings.Fields(string(text)), terminal)
 	})
 }
 
-// lock keeps others from changing the directory meanwhile.
+// lock keeps other processes from changing the directory.
 func lock(root *os.Root) (unlock func(), err error) {
 	if err := root.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, err
@@ -241,9 +241,9 @@ func lock(root *os.Root) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// claim takes a port, which is free when the process that had it is gone. Its lock is one
-// that a process which can only read the file can't have, as it could flock(2)'s, and that
-// Holds can ask for without taking it.
+// claim takes a port, which is free if the process that had it has ended. The lock is an open
+// file description lock: unlike that of flock(2), a process that can only read the file
+// can't have it, and Holds can test it without taking it.
 func claim(root *os.Root, port string) (*os.File, error) {
 	f, err := root.OpenFile(state(port), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -278,8 +278,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// nextAddress is the next that is free on the bus; as with the kernel, a stick that
-// is plugged in again has another.
+// nextAddress returns the next free address of the bus. As in the kernel, a stick gets another
+// one when it is plugged in again.
 func nextAddress(root *os.Root, bus int) (int, error) {
 	name := state(fmt.Sprintf("bus%d", bus))
 	last := 3
@@ -298,8 +298,8 @@ func nextAddress(root *os.Root, bus int) (int, error) {
 	return 0, fmt.Errorf("bus %d of %s is full", bus, root.Name())
 }
 
-// remove takes away everything of the stick at a port, in an order in which no scan
-// sees a part of it: the tree, which says what else there is, goes last.
+// remove removes everything of the stick at a port, in an order in which no scan sees a part
+// of it. The tree is removed last, since it names the nodes.
 func remove(root *os.Root, port string) error {
 	var errs []error
 	gone := func(name string) {
@@ -331,8 +331,8 @@ func remove(root *os.Root, port string) error {
 	return errors.Join(errs...)
 }
 
-// nodesOf are the nodes that are named in the tree of a stick. What can't be
-// read is not complete, as it is when it was killed meanwhile.
+// nodesOf returns the nodes that the tree of a stick names. Files that can't be read are left
+// out: a killed process may have left an incomplete tree.
 func nodesOf(tree fs.FS) (nodes []string) {
 	_ = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "uevent" {

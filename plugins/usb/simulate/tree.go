@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// drivers are what the kernel binds to the serial ports of a vendor.
+// drivers are the kernel's drivers for the serial ports of vendors.
 var drivers = map[uint16]string{0x0403: "ftdi_sio", 0x067b: "pl2303", 0x10c4: "cp210x", 0x1a86: "ch341"}
 
-// busTree is the directory of a bus, each on a controller of its own.
+// busTree is the directory of a bus. Each bus has its own controller.
 func busTree(bus int) string {
 	return fmt.Sprintf("sys/devices/pci0000:00/0000:00:%02x.0/usb%d", 0x13+bus, bus)
 }
@@ -31,7 +31,7 @@ func treeOf(port string) string {
 
 func usbNode(bus, address int) string { return fmt.Sprintf("dev/bus/usb/%03d/%03d", bus, address) }
 
-// writer writes below a directory until something fails.
+// writer writes below a directory until the first error.
 type writer struct {
 	root *os.Root
 	err  error
@@ -50,8 +50,8 @@ func (w *writer) file(name, content string) {
 	}
 }
 
-// link makes a relative link, of one name to another below the directory. It may
-// be there, from one that was killed meanwhile.
+// link makes a relative link from one name to another. A killed process may have left the same
+// link.
 func (w *writer) link(name, to string) {
 	w.dir(path.Dir(name))
 	if w.err == nil {
@@ -69,8 +69,8 @@ func (w *writer) link(name, to string) {
 	}
 }
 
-// attributes writes a line each; an empty one is left out, as the kernel does with
-// strings that a device has not.
+// attributes writes files of one line, given as names and lines in turn. An empty line has no
+// file, as in the kernel for a string that the device does not have.
 func (w *writer) attributes(dir string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -90,7 +90,7 @@ func usbUevent(id sysfs.ID, bus, address int) string {
 		(bus-1)*128+address-1, bus, address, id.Vendor, id.Product, bus, address)
 }
 
-// write makes everything of the stick; it is seen with the last step.
+// write makes everything of the stick. Scans see it after the last step.
 func (p *Plugged) write() error {
 	w := &writer{root: p.root}
 	bus, tree := p.bus(), treeOf(p.Port)
@@ -119,7 +119,7 @@ func (p *Plugged) write() error {
 			w.err = p.root.Symlink(p.terminals[i].name(), node)
 		}
 		if p.Functions[i] == "tty" && w.err == nil {
-			// of two sticks with one name, udev too gives it to one of them
+			// as with udev, one of two sticks with the same name gets it
 			if name := p.udevName(i); !exists(p.root, name) {
 				w.link(name, node)
 			}
@@ -146,7 +146,7 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 		n++
 	}
 	name := fmt.Sprintf(format, n)
-	parent := name // of the class's directory: the port, or the HID
+	parent := name // the directory above that of the class: the port, or the HID
 	if kind == "hidraw" {
 		parent = fmt.Sprintf("0003:%04X:%04X.%04X", p.ID.Vendor, p.ID.Product, n+1)
 	}
@@ -165,7 +165,7 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 		major, n, name))
 }
 
-// udevName is what udev's rules call a serial port (60-serial.rules).
+// udevName is the name of a serial port by udev's rules (60-serial.rules).
 func (p *Plugged) udevName(i int) string {
 	parts := []string{p.Manufacturer, p.Product}
 	if p.Manufacturer == "" {
