@@ -48,6 +48,10 @@ type inventory struct {
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids; for a unit also those of its members
+
+	idle      time.Duration // time between measurements of devices that no task seems to have
+	measuring sync.Mutex    // held by Stats, for:
+	measured  map[plug]measurement
 }
 
 var (
@@ -101,7 +105,7 @@ type plugs struct {
 
 func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), libusb: libusb.Classes, names: usbids.Names{},
+		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), idle: idle, libusb: libusb.Classes, names: usbids.Names{},
 		warned:   map[string]bool{},
 		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
 	}

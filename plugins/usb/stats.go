@@ -17,8 +17,18 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// Stats is part of device.StatsReporter. It does not wake devices. A device that is
-// published several times is read once.
+// idle is the time between measurements of a device that no task seems to have.
+const idle = time.Minute
+
+// measurement is the last one of a device since it was plugged in.
+type measurement struct {
+	*nomad.DeviceStats
+	busy bool // the device was used since the measurement before
+}
+
+// Stats is part of device.StatsReporter. It does not wake devices. At each interval, mostly
+// a second, it reads the devices that were reserved since the plugin started, and those
+// that are in use, as after a restart of the plugin. It reads the others less often.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -26,32 +36,52 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 		return nil, err
 	}
 	defer done()
-	no := false
-	missing := &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
-		"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
-	}}}
-	measured := map[*usbDevice]*nomad.DeviceStats{nil: missing}
+	v.measuring.Lock()
+	defer v.measuring.Unlock()
+	measured := map[plug]measurement{}
+	read := func(s *usbDevice, reserved bool) *nomad.DeviceStats {
+		p := plugOf(s.Device)
+		if m, there := measured[p]; there { // of another share of it
+			return m.DeviceStats
+		}
+		m := v.measured[p]
+		if m.DeviceStats == nil || m.busy || reserved || time.Since(m.Timestamp) >= v.idle {
+			last := m.DeviceStats
+			m.DeviceStats = measure(s, tree)
+			m.busy = last != nil && transfers(last) != transfers(m.DeviceStats)
+		}
+		measured[p] = m
+		return m.DeviceStats
+	}
 	all := map[string]*nomad.DeviceStats{}
 	for _, id := range ids {
 		s := cmp.Or(now.byID[id], now.was[id])
-		if measured[s] == nil {
-			measured[s] = measureAll(s, tree)
+		switch {
+		case s == nil:
+			no := false
+			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
+				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
+			}}}
+		case len(s.members) == 0:
+			all[id] = read(s, v.isReserved(s))
+		default:
+			nested := map[string]*structs.StatObject{}
+			for _, member := range s.members {
+				nested[member.id] = read(member, v.isReserved(s)).Stats
+			}
+			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Nested: nested}, Timestamp: time.Now()}
 		}
-		all[id] = measured[s]
 	}
+	v.measured = measured
 	return all, nil
 }
 
-// measureAll measures a device, or the devices of a unit.
-func measureAll(s *usbDevice, tree fs.FS) *nomad.DeviceStats {
-	if len(s.members) == 0 {
-		return measure(s, tree)
+// transfers is -1 where the kernel does not count them.
+func transfers(s *nomad.DeviceStats) int64 {
+	if v := s.Stats.Attributes["Transfers"]; v != nil {
+		return *v.IntNumeratorVal
 	}
-	nested := map[string]*structs.StatObject{}
-	for _, member := range s.members {
-		nested[member.id] = measure(member, tree).Stats
-	}
-	return &nomad.DeviceStats{Stats: &structs.StatObject{Nested: nested}, Timestamp: time.Now()}
+	return -1
 }
 
 // measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power

@@ -50,6 +50,7 @@ func TestStats_AgreeWithKernel(t *testing.T) {
 	must.EqOp(t, s.Stats.Attributes["Transfers"], s.Summary, must.Sprint("summary"))
 	test.False(t, s.Timestamp.IsZero(), test.Sprint("summary"))
 	m.must(p.Unplug())
+	m.idle = 0
 	stats, err = m.Stats(t.Context(), []string{"10c4:ea60:0001"})
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; *there {
@@ -65,20 +66,52 @@ type counting struct {
 
 func (c counting) Open(name string) (fs.File, error) { *c.opened++; return c.FS.Open(name) }
 
-func TestStats_ReadSharedDeviceOnce(t *testing.T) {
+func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "10c4:ea60"
 		count = 3
 	}`)
-	m.plug("10c4:ea60", "A", "1-1")
+	var ids []string
+	for i := range 5 {
+		m.plug("10c4:ea60", fmt.Sprint(i), fmt.Sprintf("1-%d", i+1))
+		for share := range 3 {
+			ids = append(ids, fmt.Sprintf("10c4:ea60:%d#%d", i, share+1))
+		}
+	}
 	m.scan()
 	opened := 0
 	m.inventory.open = func() (fs.FS, func(), error) { return counting{os.DirFS(m.root), &opened}, func() {}, nil }
-	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:A#1", "10c4:ea60:A#2", "10c4:ea60:A#3"})
-	m.must(err)
-	for id, s := range stats {
-		test.True(t, *s.Stats.Attributes["Plugged in"].BoolVal, test.Sprint(id))
+	read := func() int {
+		t.Helper()
+		opened = 0
+		stats, err := m.Stats(t.Context(), ids)
+		m.must(err)
+		for _, id := range ids {
+			if there := stats[id].Stats.Attributes["Plugged in"].BoolVal; !*there {
+				t.Errorf("%s is not plugged in", id)
+			}
+		}
+		return opened
 	}
-	test.MapLen(t, 3, stats)
-	test.Eq(t, 5, opened, test.Sprint("files that are read"))
+	const each = 5 // files of a stick
+	for _, c := range []struct {
+		when string
+		do   func()
+		want int
+	}{
+		{"at first", func() {}, 5 * each},
+		{"while nobody has one", func() {}, 0},
+		{"when one is reserved", func() { m.reserve("10c4:ea60:3#2") }, each},
+		{"and at each interval", func() {}, each},
+		{"after a minute", func() {
+			m.must(os.WriteFile(m.root+"/sys/bus/usb/devices/1-1/urbnum", []byte("9\n"), 0o644))
+			m.idle = 0
+		}, 5 * each},
+		{"when another has been used", func() { m.idle = idle }, 2 * each},
+		{"and is no longer", func() {}, each},
+	} {
+		c.do()
+		got := read()
+		test.Eq(t, c.want, got, test.Sprintf("%s %d files are read", c.when, got))
+	}
 }

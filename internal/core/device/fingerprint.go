@@ -75,11 +75,20 @@ func (p *Server) scanAnyway(inst *instance) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.given && p.ctx.Err() == nil {
-			p.logger.Error("Nomad reserves devices and does not ask for the list of them: it has given up this plugin, and " +
-				"misses every change since: restart the agent")
+			p.logger.Error("Nomad reserves devices and does not ask for the list of them: " + givenUp)
 		}
 	})
 }
+
+// isGivenUp reports whether there has been no stream so far. A stream may start after the
+// first reservation.
+func (p *Server) isGivenUp() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.given
+}
+
+const givenUp = "it has given up this plugin, and misses every change since: restart the agent"
 
 // givenAfter is how long after a reservation a stream may start, as after the plugin was
 // killed and Nomad calls both again.

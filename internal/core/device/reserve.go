@@ -53,6 +53,9 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	ctx, stop := context.WithTimeout(p.ctx, limit)
 	defer stop()
 	r, err := p.await(ctx, inst, ids)
+	if err != nil && p.isGivenUp() && p.ctx.Err() == nil {
+		err = fmt.Errorf("%w (Nomad does not ask for the list of devices: %s)", err, givenUp)
+	}
 	switch {
 	case errors.As(err, new(passing)) && p.ctx.Err() != nil:
 		return nil, fmt.Errorf("%w (and the plugin ends)", err)

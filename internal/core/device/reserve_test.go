@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -303,8 +304,10 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1")) // it goes on to look
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" is not there, or no longer there (there is a:1)`)
-		n := l.count("it has given up this plugin, and misses every change since: restart the agent")
+		wantError(t, err, `device "b:1" is not there, or no longer there (there is a:1) (Nomad does not ask for the list of `+
+			`devices: it has given up this plugin, `+
+			`and misses every change since: restart the agent)`)
+		n := l.count("restart the agent")
 		test.Eq(t, 1, n, test.Sprintf("the log says so %d times", n))
 
 		next(t, stream(t, p)) // of the agent that was restarted
@@ -312,6 +315,9 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		time.Sleep(3*time.Minute + time.Second)
 		n = w.scanned() - scans
 		test.Eq(t, 3, n, test.Sprintf("%d scans in three periods: two loops run", n))
+		if _, err := p.Reserve([]string{"b:1"}); err == nil || strings.Contains(err.Error(), "restart") {
+			t.Errorf("got %v", err)
+		}
 	})
 }
 
@@ -326,6 +332,35 @@ func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 		want(t, next(t, stream(t, p)), "ea60[a:1]=a:1")
 		time.Sleep(time.Minute)
 		test.False(t, l.count("restart the agent") > 0, test.Sprintf("it logs %s", l))
+	})
+}
+
+func TestReserve_ErrorAfterStreamAsksForNoRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{hang: make(chan struct{})}
+		w.plug(sticks("ea60", "a:1"))
+		p, _ := start(t, supplied(w))
+		failed := make(chan error)
+		go func() {
+			_, err := p.Reserve([]string{"z:1"})
+			failed <- err
+		}()
+		synctest.Wait() // for the first scan
+		stream(t, p)
+		close(w.hang)
+		err := <-failed
+		wantError(t, err, `device "z:1" is not there`)
+		test.StrNotContains(t, err.Error(), "restart", test.Sprintf("got %v", err))
+	})
+}
+
+func TestReserve_ErrorWithoutStreamSaysWhatToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{err: errors.New("no /sys")}
+		p, _ := start(t, supplied(w))
+		_, err := p.Reserve([]string{"a:1"})
+		wantError(t, err, "devices have not been listed yet: no /sys")
+		wantError(t, err, "restart the agent")
 	})
 }
 
