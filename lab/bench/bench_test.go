@@ -13,6 +13,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 func TestProbe_ReportsItsStart(t *testing.T) {
@@ -73,21 +75,21 @@ assert len(modules) == 5, modules
 
 func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
 	const marker = "1234567.5"
-	task := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
+	shell := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
 	helper := exec.Command("/bin/sleep", "1000")
-	for _, c := range []*exec.Cmd{task, helper} {
+	for _, c := range []*exec.Cmd{shell, helper} {
 		must.NoError(t, c.Start())
 		defer c.Wait()
 		defer c.Process.Kill()
 	}
-	want := map[int]role{os.Getpid(): isAgent, task.Process.Pid: isTask, helper.Process.Pid: isOther}
+	want := map[int]role{os.Getpid(): isAgent, shell.Process.Pid: isTask, helper.Process.Pid: isOther}
 	var child int // of the task: it belongs to it
 	for end := time.Now().Add(time.Minute); child == 0; time.Sleep(10 * time.Millisecond) {
 		must.False(t, time.Now().After(end), must.Sprint("the task's own process does not appear"))
 		ps, err := tree(os.Getpid(), t.TempDir(), marker)
 		must.NoError(t, err)
 		for _, p := range ps {
-			if parent, err := parentOf(p.pid); err == nil && parent == task.Process.Pid {
+			if st, err := task.ReadStat(p.pid); err == nil && st.Parent == shell.Process.Pid {
 				child = p.pid
 				test.Eq(t, isTask, p.role, test.Sprint("a process of a task is taken for"))
 			}
@@ -155,7 +157,7 @@ func TestMemory_OfEndedProcessIsNoFailure(t *testing.T) {
 	must.NoError(t, cmd.Run())
 	_, err := memoryOf(cmd.Process.Pid)
 	test.True(t, ended(err), test.Sprintf("its memory: %v", err))
-	_, err = cpuTicks(cmd.Process.Pid)
+	_, err = task.ReadStat(cmd.Process.Pid)
 	test.True(t, ended(err), test.Sprintf("its time: %v", err))
 	_, err = memoryOf(os.Getpid())
 	test.False(t, ended(err), test.Sprintf("this process's: %v", err))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
@@ -85,14 +86,14 @@ func (c *cluster) ticks(ctx context.Context, driver string) (map[process]int, er
 		if p.role != isAgent && !p.role.helps(driver) {
 			continue
 		}
-		t, err := cpuTicks(p.pid)
+		st, err := task.ReadStat(p.pid)
 		if p.role == isOther && ended(err) { // what somebody has started for a moment
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		ticks[p] = t
+		ticks[p] = int(st.UTime + st.STime)
 	}
 	return ticks, nil
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // role is what a process is to a task.
@@ -41,53 +43,43 @@ type process struct {
 // state below dir, which are nobody's descendants once their plugin has ended.
 // Tasks are known by marker, which is among their arguments.
 func tree(agent int, dir, marker string) ([]process, error) {
-	entries, err := os.ReadDir("/proc")
+	table, err := task.Processes()
 	if err != nil {
 		return nil, err
 	}
-	children := map[int][]int{}
 	args := map[int][][]byte{}
 	var roots []int
 	if agent != 0 {
 		roots = append(roots, agent)
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		parent, err := parentOf(pid)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		children[parent] = append(children[parent], pid)
-		b, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+	for pid := range table {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		args[pid] = bytes.Split(bytes.TrimRight(b, "\x00"), []byte{0})
 		if string(args[pid][0]) == "outrider-supervisor" && bytes.Contains(b, []byte(dir+"/")) {
 			roots = append(roots, pid)
 		}
 	}
 	var found []process
-	seen := map[int]bool{}
-	var visit func(pid int, parent role)
-	visit = func(pid int, parent role) {
-		if seen[pid] {
+	roles := map[int]role{}
+	visit := func(st task.Stat) {
+		pid, parent := st.PID, roles[st.Parent]
+		if _, seen := roles[pid]; seen {
 			return
 		}
-		seen[pid] = true
-		r := parent
-		if len(args[pid]) > 0 && len(args[pid][0]) > 0 { // a zombie has no arguments
-			if parent != isTask { // what a task starts belongs to it
-				r = roleOf(pid, agent, args[pid], marker)
-			}
-			found = append(found, process{pid, r})
+		roles[pid] = parent
+		if len(args[pid]) == 0 || len(args[pid][0]) == 0 { // a zombie has no arguments
+			return
 		}
-		for _, child := range children[pid] {
-			visit(child, r)
+		if parent != isTask { // what a task starts belongs to it
+			roles[pid] = roleOf(pid, agent, args[pid], marker)
 		}
+		found = append(found, process{pid, roles[pid]})
 	}
 	for _, pid := range roots {
-		visit(pid, "")
+		visit(table[pid])
+	}
+	for _, st := range task.Descendants(table, roots...) {
+		visit(st)
 	}
 	return found, nil
 }
@@ -129,28 +121,6 @@ func roleOf(pid, agent int, args [][]byte, marker string) role {
 		return isLogmon
 	}
 	return isOther
-}
-
-func parentOf(pid int) (int, error) {
-	f, err := statFields(pid)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(f[1])
-}
-
-// statFields are the fields of proc_pid_stat(5) from the third on.
-func statFields(pid int) ([]string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, err
-	}
-	// the command name is in parentheses and may contain any of " ()"
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 20 {
-		return nil, fmt.Errorf("malformed /proc/%d/stat", pid)
-	}
-	return f, nil
 }
 
 // memory is what processes use, in kB.
@@ -203,18 +173,4 @@ func fields(path string) (map[string]int, error) {
 		}
 	}
 	return m, nil
-}
-
-// cpuTicks is the user and system time of a process, in clock ticks.
-func cpuTicks(pid int) (int, error) {
-	f, err := statFields(pid)
-	if err != nil {
-		return 0, err
-	}
-	user, err := strconv.Atoi(f[11])
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.Atoi(f[12])
-	return user + system, err
 }

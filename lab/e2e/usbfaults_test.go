@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -286,12 +287,7 @@ func TestUSB_LibusbServesAgent(t *testing.T) {
 // cpuTime is what a process has used.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	st, err := task.ReadStat(pid)
 	must.NoError(t, err)
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	var ticks [2]time.Duration
-	for i := range ticks {
-		fmt.Sscan(f[11+i], &ticks[i]) // utime and stime, in 1/100 s
-	}
-	return (ticks[0] + ticks[1]) * 10 * time.Millisecond
+	return time.Duration(st.UTime+st.STime) * 10 * time.Millisecond // a tick is 1/100 s
 }
