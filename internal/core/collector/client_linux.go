@@ -82,10 +82,9 @@ func NewClient(cfg Config) *Client {
 }
 
 // Start begins to collect the output of a task that is being started. files are the
-// read ends of its FIFOs, for CollectorDriver; they stay the caller's. It returns
-// the task's ends of Nomad's FIFOs, for CollectorNomad, and where its
-// stderr begins, since all its runs in an allocation write to the same files. An error
-// says why its output can't be collected.
+// read ends of its FIFOs, for CollectorDriver; they stay the caller's. For CollectorNomad
+// it returns the task's ends of Nomad's FIFOs. from is where the task's stderr begins, since
+// all its runs in an allocation write to the same files. After an error nothing is collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -96,8 +95,8 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep makes a task known whose output is collected: a collector that takes another's place
-// gets it. It starts none.
+// Keep records a task whose output is collected: a collector that replaces another one gets
+// it. Keep itself starts no collector.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,8 +252,8 @@ func readIdentity(s task.Store) (id task.Identity, err error) {
 	return id, err
 }
 
-// Find makes the collector that is there known by OnStart, if one is. It is to be called
-// before anything that looks at this process's children.
+// Find calls OnStart with the pid of the collector that runs, if one does. It must precede
+// anything that looks at this process's children.
 func (c *Client) Find() {
 	if p := c.find(); p != nil {
 		unix.Close(p.pidfd)
@@ -290,8 +289,8 @@ func (c *Client) find() *process {
 
 var errOther = errors.New("the collector is of another build")
 
-// greet connects to the collector that is there. With an error none is, or not one
-// to go on with.
+// greet connects to the collector that runs. After an error it is to be replaced, if there
+// is one.
 func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	if p == nil {
 		return nil, unix.ESRCH
@@ -398,7 +397,7 @@ func (c *Client) handOver(
 // hold opens the FIFOs of tasks until release, so that what is in them is not lost
 // with a task that ends before another collector has them open. A FIFO at which the
 // last one hung is not touched: this process would hang with it, and could not even be
-// killed. Nothing of it waits for long.
+// killed. It waits for takeTime at most.
 func (c *Client) hold(specs []Spec) (release func()) {
 	fds := make(chan int, 2*len(specs))
 	var opening sync.WaitGroup

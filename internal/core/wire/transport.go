@@ -3,6 +3,9 @@
 
 // Package wire is how Outrider's own processes talk to each other: JSON values on a
 // unix stream socket, with file descriptors beside them (SCM_RIGHTS, unix(7)).
+//
+// A Transport carries messages. A Client makes calls, over a new connection when one is
+// lost; Serve answers them. Either side of a connection is root's or this user's.
 package wire
 
 import (
