@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,9 +115,7 @@ func (r *run) makeDirs() {
 			"NOMAD_SECRETS_DIR": td.MountsSecretsDir,
 		}
 	}
-	for k, v := range env {
-		r.cfg.Env[k] = v
-	}
+	maps.Copy(r.cfg.Env, env)
 }
 
 // collect prepares for the task's output, as an agent does before each start: Nomad's

@@ -37,7 +37,7 @@ type launcher struct {
 // Inits run on the process's first thread, whose name is the process's. Everything that a
 // launcher does is done to this thread, the one that execs.
 func init() {
-	if slices.Equal(os.Args, Default.Args) {
+	if slices.Equal(os.Args, launcherArgs) {
 		runtime.LockOSThread()
 	}
 }

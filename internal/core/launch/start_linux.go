@@ -15,26 +15,20 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Launcher says how to run the launcher: a binary that calls Main in this role.
-type Launcher struct {
-	Path string
-	Args []string // with argv[0]
-	Env  []string // the launcher's own; the program gets none of it
-}
+// launcherPath is the running binary, even if its file has been replaced since.
+var launcherPath = "/proc/self/exe"
 
-// Default is the running binary, even if its file has been replaced since.
-var Default = Launcher{
-	Path: "/proc/self/exe",
-	Args: []string{"outrider-supervisor", "launch"},
-	Env: []string{
-		// plain sequence needs one thread: each more is a clone, 4 % of a start
-		"GOMAXPROCS=1",
-		// a collection would start more, in a process that lives for a millisecond
-		"GOGC=off",
-		// the runtime's own signals would interrupt a long system call; and since the number of
-		// threads is set above, the runtime need not read all mounts to find the cgroup's
-		"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
-	},
+var launcherArgs = []string{"outrider-supervisor", "launch"}
+
+// launcherEnv is the launcher's own environment; the program gets none of it.
+var launcherEnv = []string{
+	// plain sequence needs one thread: each more is a clone, 4 % of a start
+	"GOMAXPROCS=1",
+	// a collection would start more, in a process that lives for a millisecond
+	"GOGC=off",
+	// the runtime's own signals would interrupt a long system call; and since the number of
+	// threads is set above, the runtime need not read all mounts to find the cgroup's
+	"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
 }
 
 // Process is a launcher, and once Started has returned nil the program that it
@@ -58,11 +52,6 @@ type Process struct {
 	program, dir, netns string
 }
 
-// Start forks Default with the spec. See (*Launcher).Start.
-func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
-	return Default.Start(spec, stdio, cgroup)
-}
-
 // Start forks a launcher, with stdio as its fds 0, 1, 2 (nil is /dev/null; the
 // caller may close them when Start has returned), in the cgroup v2 group whose
 // directory cgroup is (nil: the caller's own).
@@ -74,7 +63,7 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 //
 // If the spec has a Record, no other process may be forked during the call: it would
 // hold the record's lock until its exec.
-func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
+func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 	msg, err := encodeSpec(spec)
 	if err != nil {
 		return nil, &Error{Stage: StageSetup, Message: err.Error()}
@@ -101,14 +90,14 @@ func (l Launcher) Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Proces
 		dir:     spec.Command.Dir,
 		netns:   spec.Command.NetworkNamespace,
 	}
-	if err := p.fork(l, spec, stdio, pair[1], cgroup); err != nil {
+	if err := p.fork(spec, stdio, pair[1], cgroup); err != nil {
 		p.status.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cgroup *os.File) error {
+func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.File) error {
 	sys := &syscall.SysProcAttr{Setsid: spec.Session, PidFD: &p.pidfd}
 	if cgroup != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
@@ -136,7 +125,7 @@ func (p *Process) fork(l Launcher, spec *Spec, stdio [3]*os.File, status int, cg
 		defer unix.Close(record) // and the launcher alone has the lock
 		fds = append(fds, uintptr(record))
 	}
-	pid, err := syscall.ForkExec(l.Path, l.Args, &syscall.ProcAttr{Env: l.Env, Files: fds, Sys: sys})
+	pid, err := syscall.ForkExec(launcherPath, launcherArgs, &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys})
 	runtime.KeepAlive(stdio)
 	runtime.KeepAlive(cgroup)
 	if err != nil {
