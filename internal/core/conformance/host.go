@@ -162,7 +162,9 @@ func (h *host) use(instance loader.PluginInstance) {
 
 // kill kills the plugin's process.
 func (h *host) kill() {
-	_ = syscall.Kill(h.pid, syscall.SIGKILL)
+	if h.pid != 0 { // 0 would be this process's own group
+		_ = syscall.Kill(h.pid, syscall.SIGKILL)
+	}
 	h.shutdown()
 }
 
