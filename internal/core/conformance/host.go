@@ -162,8 +162,8 @@ func (h *host) use(instance loader.PluginInstance) {
 
 // kill kills the plugin's process.
 func (h *host) kill() {
-	if h.pid != 0 { // 0 would be this process's own group
-		_ = syscall.Kill(h.pid, syscall.SIGKILL)
+	if pid := h.pid; pid != 0 { // 0 would be this process's own group
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	h.shutdown()
 }
