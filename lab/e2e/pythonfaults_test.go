@@ -443,9 +443,15 @@ func (f *pythonFaults) amidRemoval(t *testing.T) bool {
 	}
 }
 
-// removals are what is being removed, or was when its remover was killed.
+// removals are the environments that are being removed, or were when their remover was killed: they have no record any
+// more.
 func (f *pythonFaults) removals() []string {
-	return slices.DeleteFunc(f.n.cached("builds"), func(name string) bool { return !strings.HasPrefix(name, "trash.") })
+	records := ""
+	for _, name := range f.n.cached("meta") {
+		content, _ := os.ReadFile(filepath.Join(f.n.cache("meta"), name))
+		records += string(content)
+	}
+	return slices.DeleteFunc(f.n.cached("envs"), func(id string) bool { return strings.Contains(records, id) })
 }
 
 func (f *pythonFaults) truncated(t *testing.T) {
