@@ -13,39 +13,40 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 )
 
 // parts are the files of an environment without packages: its settings, the links to its interpreter, its scripts. No
-// package may change them. The content of a link is its target.
-type parts map[string][]byte
+// package may change them.
+type parts map[string]version
 
-// snapshot reads the new environment.
+// version identifies a file's content: no process can set its ctime.
+type version struct {
+	inode uint64
+	ctime syscall.Timespec
+}
+
+func versionOf(info fs.FileInfo) version {
+	st := info.Sys().(*syscall.Stat_t)
+	return version{st.Ino, st.Ctim}
+}
+
+// snapshot looks at the new environment.
 func (b *build) snapshot() (parts, error) {
 	found := parts{}
 	err := b.inside(func(root *os.Root) error {
 		return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-			if err == nil && !d.IsDir() {
-				found[name], err = readPart(root, name, -1)
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				found[name] = versionOf(info)
 			}
 			return err
 		})
 	})
 	return found, err
-}
-
-// readPart reads a file of at most max bytes (-1: any), or a link.
-func readPart(root *os.Root, name string, max int) ([]byte, error) {
-	info, err := root.Lstat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.Mode().Type() == fs.ModeSymlink:
-		target, err := root.Readlink(name)
-		return []byte("link " + target), err
-	case !info.Mode().IsRegular() || max >= 0 && info.Size() > int64(max):
-		return nil, errors.New("it is not what it was")
-	}
-	return root.ReadFile(name)
 }
 
 // inside calls f with the environment's directory as a root that no link leads out of.
@@ -66,8 +67,8 @@ func (b *build) inside(f func(*os.Root) error) error {
 // sealing looks at.)
 func (b *build) verify(before parts) error {
 	return b.inside(func(root *os.Root) error {
-		for name, content := range before {
-			if now, err := readPart(root, name, len(content)); err != nil || !bytes.Equal(now, content) {
+		for name, was := range before {
+			if info, err := root.Lstat(name); err != nil || versionOf(info) != was {
 				return b.refused(Malicious, "a package changed or removed %q of the environment itself", name)
 			}
 		}
