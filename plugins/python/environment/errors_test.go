@@ -97,22 +97,13 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 }
 
 func TestCache_WaitEndsWithItsContext(t *testing.T) {
-	for _, other := range []string{"this process", "another"} {
-		t.Run(other, func(t *testing.T) {
-			c := testCache(t)
-			waiter := c
-			if other == "another" {
-				waiter = Open(c.cfg) // they know each other from the disk alone
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			build := func(context.Context, *Builder, string, string, string) error {
-				_, err := waiter.Get(ctx, Spec{Key: "k", Waiting: cancel})
-				return err
-			}
-			_, err := c.Get(t.Context(), Spec{Key: "k", Build: build})
-			test.ErrorIs(t, err, context.Canceled)
-		})
-	}
+	c := testCache(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, *Builder, string, string, string) error {
+		_, err := c.Get(ctx, Spec{Key: "k", Waiting: cancel})
+		return err
+	}})
+	test.ErrorIs(t, err, context.Canceled)
 }
 
 func TestCache_HashesSecrets(t *testing.T) {

@@ -7,9 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,27 +117,14 @@ func TestAsk_KillsChildrenInOtherSessions(t *testing.T) {
 	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("it is there after the probe"))
 }
 
-func TestAsk_GivesNoNetworkAndNoPrivileges(t *testing.T) {
-	testsupport.NeedRoot(t) // without it the network is the agent's
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.NoError(t, err)
-	defer l.Close()
-	dial := []string{attackVar + "=connect to the node: " + l.Addr().String()}
-	control := exec.Command(os.Args[0])
-	control.Env = dial
-	if out, err := control.Output(); err != nil || string(out) != "done" {
-		t.Fatalf("outside of the sandbox it said %q: %v", out, err)
+func TestAsk_GivesATemporaryDirectoryAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: without it /dev/shm is the node's")
 	}
-	if out, _, err := Ask(t.Context(), time.Minute, nil, dial, os.Args[0]); err != nil || out == "done" || out == "" {
-		t.Errorf("it said %q: %v", out, err)
-	}
-	out, _, err := Ask(t.Context(), time.Minute, nil, nil, "/bin/grep", "NoNewPrivs", "/proc/self/status")
-	must.NoError(t, err, must.Sprint("it said"))
-	test.Eq(t, "NoNewPrivs:\t1\n", out, test.Sprint("it said"))
 	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())
 	script := "echo > " + dir + "/" + name + `; echo > "${TMPDIR:?}/` + name + `" && echo temporary`
 	t.Cleanup(func() { os.Remove("/dev/shm/" + name) })
-	out, _, _ = Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script)
+	out, _, _ := Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script)
 	test.Eq(t, "temporary\n", out, test.Sprint("it said"))
 	for _, dir := range []string{dir, "/dev/shm"} {
 		_, err := os.Lstat(dir + "/" + name)
