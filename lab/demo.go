@@ -11,8 +11,9 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// StartDemo starts an agent in a directory, beside any lab that is up, and waits until it is healthy. It has the named
-// plugins ("exec-lite") with their configuration. Each step is printed, as for a lab. The runtime is as for New.
+// StartDemo starts an agent in a directory, in addition to any lab that is up, and waits until it is healthy. It has
+// the named plugins ("exec-lite") with their configuration. It prints each step as a lab does. The runtime is as for
+// New.
 func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string) (agent.Agent, error) {
 	l, err := New(runtime)
 	if err != nil {

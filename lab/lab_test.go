@@ -308,7 +308,7 @@ func TestShell_HasTheAgentsAddress(t *testing.T) {
 	test.SliceContainsOp(t, containerShell(a, true), "-t", test.Sprint("on a terminal"))
 }
 
-// described is an agent of which one only asks what it is.
+// described is an agent that only describes itself.
 type described struct {
 	agent.Agent
 	info  agent.Info
@@ -335,7 +335,7 @@ func TestDown_ListsWhatPurgeRemoves(t *testing.T) {
 		test.StrContains(t, text, want, test.Sprintf("no %q in", want))
 	}
 
-	// somebody's Nomad runs from the cache
+	// another process runs Nomad from the cache
 	sleep, err := os.ReadFile("/bin/sleep")
 	must.NoError(t, err)
 	program := filepath.Join(cache, "nomad")

@@ -30,7 +30,7 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	must.NoError(t, err)
 	ports := 0
 	if free(defaultPort) {
-		// somebody may want the usual port for a lab of his own while tests run
+		// the developer may start a lab on the usual port while tests run
 		ports = freePort(t)
 	}
 	dir := t.TempDir()

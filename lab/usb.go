@@ -36,7 +36,7 @@ const (
 	usbSim      usb = "sim" // a simulated stick
 )
 
-// parseUSB reads the value of a flag; empty is as before.
+// parseUSB reads the value of a flag. An empty one keeps the current choice.
 func parseUSB(s string) (usb, error) {
 	switch u := usb(s); u {
 	case usbAsBefore, usbNone, usbSim:

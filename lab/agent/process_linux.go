@@ -146,7 +146,7 @@ func (p process) ownCgroups() (dirs []string) {
 			continue
 		}
 		hierarchies := []string{strings.TrimPrefix(strings.Join(c.Controllers, ","), "name=")}
-		if len(c.Controllers) == 0 { // cgroup2, alone or beside v1
+		if len(c.Controllers) == 0 { // cgroup2, alone or mounted with v1
 			hierarchies = []string{"", "unified"}
 		}
 		for _, h := range hierarchies {

@@ -20,7 +20,7 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	for _, tc := range []struct {
 		name  string
-		tools map[string]string // on the PATH, beside go
+		tools map[string]string // on the PATH, in addition to go
 		b     Builder
 		cgo   string
 		want  string // empty: it is used

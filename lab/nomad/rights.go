@@ -40,7 +40,7 @@ var capabilities = []string{
 // refused reports whether the daemon could not give the rights, so that fewer may work.
 func refused(err error) bool {
 	s := err.Error()
-	return strings.Contains(s, "unable to apply caps") || // runc, for what is not in the bounding set
+	return strings.Contains(s, "unable to apply caps") || // runc, for a capability that is not in the bounding set
 		strings.Contains(s, "operation not permitted") ||
 		strings.Contains(s, "rivileged mode is incompatible") || // user namespaces
 		strings.Contains(s, "cgroup namespaces aren't enabled")

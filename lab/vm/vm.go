@@ -176,7 +176,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	return v, nil
 }
 
-// patience is how long a VM may be silent: an emulated machine beside a compiler is slow.
+// patience is how long a VM may not answer: an emulated machine is slow while a compiler runs here.
 const patience = 90 * time.Second
 
 // watch closes the connection if the VM does not answer. It ends with the connection.

@@ -24,7 +24,7 @@ const Every = 2 * time.Second
 // Build is one `go build`.
 type Build struct {
 	Dir      string
-	Env      []string                         // beside this process's
+	Env      []string                         // in addition to this process's
 	Args     []string                         // after "build"
 	Packages int                              // how many it compiles at most, if that is known
 	Progress func(format string, args ...any) // is called now and then with the state; may be nil

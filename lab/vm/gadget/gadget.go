@@ -50,7 +50,7 @@ type Device struct {
 	Functions []Function // at least one; each is an interface or two
 }
 
-// Function is one thing that a device does.
+// Function is one function of a device.
 type Function struct {
 	kind  string
 	files map[string]string // attributes, and what to write there
