@@ -5,6 +5,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -77,7 +78,7 @@ func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan st
 			c.copied += int64(n)
 		}
 		if err != nil {
-			if err != io.EOF && follow && ctx.Err() == nil {
+			if !errors.Is(err, io.EOF) && follow && ctx.Err() == nil {
 				s.run.out.Print("! "+c.task, "failed to read "+c.name+": "+err.Error())
 			}
 			return
