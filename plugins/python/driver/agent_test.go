@@ -46,10 +46,10 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// patience is how long a test waits for what has to happen: on a machine that is overloaded, too.
+// patience is how long a test waits for an event that must come, also on an overloaded machine.
 const patience = time.Minute
 
-// agent is what Nomad is to the driver.
+// agent stands for the Nomad agent that uses the driver.
 type agent struct {
 	t   *testing.T
 	dir string // of the state and the cache
@@ -118,8 +118,7 @@ func (a *agent) stopDriver() {
 	a.driver.Close()
 }
 
-// task is one as Nomad hands it to a driver, with its config block from HCL and these
-// files in its local directory.
+// task is a task as Nomad passes it to a driver, with its config block from HCL and these files in its local directory.
 func (a *agent) task(config string, files map[string]string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	t := a.t
 	t.Helper()
@@ -165,7 +164,7 @@ func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 	return a.output(cfg, "stdout"), r
 }
 
-// runs is run for a task that has to end well.
+// runs is run for a task that must succeed.
 func (a *agent) runs(cfg *drivers.TaskConfig) string {
 	a.t.Helper()
 	out, r := a.run(cfg)
@@ -228,7 +227,7 @@ func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	}
 }
 
-// hasSaid returns when all that was said before it has been heard: events come one by one, in their order.
+// hasSaid returns when all earlier events have arrived: events arrive in their order.
 func (a *agent) hasSaid() {
 	a.t.Helper()
 	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-// A lock has the node's index without its credentials.
+// The lock names the node's index without credentials.
 func TestLock_UsesTheNodesCredentials(t *testing.T) {
 	wheels := t.TempDir()
 	hash := moon.Write(t, wheels)

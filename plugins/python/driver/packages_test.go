@@ -32,7 +32,7 @@ func installers(t *testing.T, test func(t *testing.T, a *agent), change ...func(
 	}
 }
 
-// uv is one that can be run by whom the driver has build.
+// uv is a uv that the user of builds can run.
 func uv(t *testing.T) string {
 	var as *syscall.Credential
 	if os.Geteuid() == 0 {
@@ -41,12 +41,12 @@ func uv(t *testing.T) string {
 	return wheeltest.UV(t, as)
 }
 
-// with has environments built with a uv.
+// with has environments built by a uv.
 func with(uv string) func(*Config) {
 	return func(c *Config) { c.Installer, c.UV = "uv", uv }
 }
 
-// withWheels is a task's local directory that has these wheels.
+// withWheels writes wheels to a task's local directory, and returns their checksums.
 func (a *agent) withWheels(cfg *drivers.TaskConfig, wheels ...wheeltest.Wheel) (sums []string) {
 	for _, w := range wheels {
 		sums = append(sums, w.Write(a.t, filepath.Join(cfg.TaskDir().LocalDir, "wheels")))
@@ -152,7 +152,7 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	}, func(c *Config) { c.Interpreters = []string{pypy} })
 }
 
-// attack tries to change the environment it runs in, in every way that a program has.
+// attack tries to change the environment in which it runs in each way that a program has.
 const attack = `
 import moon_phase, os, sys
 module = moon_phase.__file__
@@ -184,7 +184,7 @@ func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 			cfg := a.withMoon(attack, "moon-phase", asUserOf(user))
 			want := "tried\n"
 			if user == "root" {
-				want = "sibling succeeded\ntried\n" // nothing keeps root from what is not lent to it
+				want = "sibling succeeded\ntried\n" // root can write outside of its environment
 			}
 			test.Eq(t, want, a.runs(cfg))
 		})

@@ -106,7 +106,7 @@ func TestCommand_PassesReservedCores(t *testing.T) {
 	}
 }
 
-// pretends adds an interpreter that says it is of another version.
+// pretends adds an interpreter that reports another version.
 func (a *agent) pretends(version string) {
 	a.t.Helper()
 	minor := version[:strings.LastIndexByte(version, '.')]
@@ -212,7 +212,7 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 		`== os.getuid())"`, nil)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("keep"), 0o600))
-	// somebody who may write there leaves a trap
+	// another user who may write there leaves a link
 	must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
 	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
 	b, _ := os.ReadFile(secret)

@@ -27,12 +27,12 @@ test = ["test-tool"]
 dev = ["dev-tool"]
 `
 
-// found prints which of the packages of shopProject there are.
+// found prints which packages of shopProject are installed.
 const found = `import importlib.util as u
 print(*[n for n in ("moon_phase", "mail_post", "test_tool", "dev_tool", "shop") if u.find_spec(n)])
 `
 
-// shopWheels are those of its packages; the project itself is none of them.
+// shopWheels writes the wheels of its packages. There is none of the project itself.
 func shopWheels(t *testing.T, dir string) {
 	for _, name := range []string{"moon-phase", "mail-post", "test-tool", "dev-tool"} {
 		wheeltest.Wheel{Name: name, Version: "1.2"}.Write(t, dir)

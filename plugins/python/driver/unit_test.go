@@ -33,7 +33,7 @@ func TestProgress_IsRare(t *testing.T) {
 		p.report()
 	}
 	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
-		t.Errorf("it tells %d times in ten minutes", said)
+		t.Errorf("%d events in ten minutes", said)
 	}
 }
 
@@ -48,8 +48,8 @@ func TestProgress_ReportsDownloads(t *testing.T) {
 		time.Sleep(quiet)
 		synctest.Wait()
 		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, nothing yet from pypi.org"
-		must.SliceLen(t, 1, said, must.Sprint("it told"))
-		test.Eq(t, want, said[0], test.Sprint("it told"))
+		must.SliceLen(t, 1, said, must.Sprint("events"))
+		test.Eq(t, want, said[0], test.Sprint("events"))
 	})
 }
 

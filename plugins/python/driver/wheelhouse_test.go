@@ -34,7 +34,7 @@ func TestWheelhouse_IsBounded(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = newWheelhouse(ended, dir, taskFiles{}, 1<<50, true)
-	test.ErrorIs(t, err, context.Canceled, test.Sprint("when nobody waits any more"))
+	test.ErrorIs(t, err, context.Canceled, test.Sprint("after the start was canceled"))
 	must.NoError(t, os.Remove(filepath.Join(dir, "b-1-py3-none-any.whl")))
 	h, err := newWheelhouse(t.Context(), dir, taskFiles{}, 1000, true)
 	must.NoError(t, err)
@@ -67,7 +67,7 @@ func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 	c := schema.Of[Config]().Default()
 	c.Offline = true
 	ended, cancel := context.WithCancel(t.Context())
-	cancel() // whoever reads a wheel notices
+	cancel() // so that reading a wheel fails
 	hashed := &requirement.Set{Lines: []string{"a==1 --hash=sha256:" + strings.Repeat("0", 64)}, Hashed: true}
 	for required, want := range map[*requirement.Set]error{hashed: nil, {Lines: []string{"a"}}: context.Canceled} {
 		if _, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, required); !errors.Is(err,
@@ -78,7 +78,7 @@ func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 	s, err := newSources(ended, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, hashed)
 	must.NoError(t, err)
 	if _, err := s.into(ended, t.TempDir()); !errors.Is(err, context.Canceled) {
-		t.Errorf("nobody waits for the build: %v", err)
+		t.Errorf("after the build was canceled: %v", err)
 	}
 	indexes, err := s.into(t.Context(), t.TempDir())
 	must.NoError(t, err)

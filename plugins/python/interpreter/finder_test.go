@@ -223,7 +223,7 @@ func TestFinder_RejectsWithAReason(t *testing.T) {
 		"a/": "is Python 3.7.16, older than 3.8", "b/": "is older than Python 3.8",
 		"c/": `is no Python: it answered "world"`, "d/": "is no Python",
 		"e/": "exit status 127: no libpython3.so", "f/": "signal: ", "g/": "is of a virtual environment",
-		"h/": "it said too much", "i/": "gone, which it is: ",
+		"h/": "it said too much", "i/": "gone, the interpreter that it runs: ",
 		"j/": "is no Python", "k/": "is no Python", "l/": "is Python 2.7.18, not 3",
 		"n/": "not a regular file", "o/": "no such file", "p/": "permission denied",
 	} {
@@ -257,7 +257,7 @@ func TestFinder_KillsAHangingInterpreter(t *testing.T) {
 	testsupport.WaitSleepers(t, mark, 0)
 }
 
-// A node that boots, or has too much to do, has interpreters nevertheless.
+// On a node that boots or is overloaded, interpreters answer late.
 func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/a/python3", "sleep 1; "+says("3.11.2", nil))
@@ -283,7 +283,21 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	test.Eq(t, 3, f.asked, test.Sprintf("%d were asked", f.asked))
 }
 
-// mostAsleep is how many there were at most, as far as it was seen.
+// marked is a time to sleep that no other process uses. It identifies a process that is asked, which can write no file.
+func marked() string { return fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano()) }
+
+// asleep counts the processes that sleep for a marked time.
+func asleep(mark string) (count int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range all {
+		if line, _ := os.ReadFile(file); string(line) == "sleep\x00"+mark+"\x00" {
+			count++
+		}
+	}
+	return count
+}
+
+// mostAsleep is the largest number of them that was seen.
 func mostAsleep(mark string, over <-chan struct{}) (most int) {
 	for {
 		most = max(most, len(testsupport.Sleepers(mark)))
@@ -292,6 +306,14 @@ func mostAsleep(mark string, over <-chan struct{}) (most int) {
 			return most
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+}
+
+// gone waits until there are none. A killed process exists until init has reaped it.
+func gone(t *testing.T, mark string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); asleep(mark) > 0; time.Sleep(5 * time.Millisecond) {
+		must.False(t, time.Now().After(deadline), must.Sprint("a process is still there"))
 	}
 }
 

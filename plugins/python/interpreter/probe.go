@@ -40,8 +40,8 @@ type answer struct {
 	Wheels         []string `json:"wheels"`
 }
 
-// ask runs the interpreter at path once, as a user, and returns its answer. The process and what it started are gone
-// when ask returns. The error is why it can't be used, without the path.
+// ask runs the interpreter at path once, as a user, and returns its answer. The process and all that it started have
+// ended when ask returns. The error is the reason why the interpreter can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
 	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
 		path, "-I", "-c", probeSource)
@@ -95,8 +95,8 @@ func parseAnswer(text string) (answer, error) {
 	return a, nil
 }
 
-// interpreter is the one that answered at a path. Its file is looked up again, since the path may be of a script that
-// runs it (as pyenv's shims do).
+// interpreter is the interpreter that answered at a path. Its file is looked up again, since the path may be that of a
+// script that runs it, such as one of pyenv's shims.
 func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
 	executable := path
 	real, key, err := lookAt(path)
@@ -107,7 +107,7 @@ func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
 		}
 	}
 	if err != nil {
-		return Interpreter{}, key, fmt.Errorf("failed to look at %s, which it is: %w", executable, err)
+		return Interpreter{}, key, fmt.Errorf("failed to look at %s, the interpreter that it runs: %w", executable, err)
 	}
 	minor := a.Version[:strings.LastIndexByte(a.Version, '.')]
 	i := Interpreter{

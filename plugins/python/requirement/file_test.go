@@ -156,7 +156,7 @@ func TestFile_PassesOnErrorsOfTheReader(t *testing.T) {
 	test.ErrorIs(t, err, errTest)
 }
 
-// FuzzFile: what comes out, read again, is the same.
+// FuzzFile checks that the canonical form, read again, is the same.
 func FuzzFile(f *testing.F) {
 	for _, test := range canonical {
 		f.Add(test.written)

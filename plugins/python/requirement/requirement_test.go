@@ -21,10 +21,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// hashOf is a hash that is well formed.
+// hashOf is a well-formed hash.
 func hashOf(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 
-// in reads files of a task that are only in the test.
+// in reads these files instead of those of a task.
 func in(files map[string]string) Reader {
 	return func(name string) ([]byte, error) {
 		content, ok := files[name]
@@ -73,8 +73,8 @@ func TestList_IsCanonical(t *testing.T) {
 	}
 }
 
-// pipSays asks pip's own parser for what it understands: for each text the name,
-// extras, specifiers, URL, and whether its marker holds in some environments.
+// pipSays prints how pip's own parser reads each text: name, extras, specifiers, URL, and whether its marker holds in
+// some environments.
 const pipSays = `
 import json, re, sys
 from pip._vendor.packaging.requirements import Requirement

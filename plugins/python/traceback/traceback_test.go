@@ -38,7 +38,7 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, in
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	_ = cmd.Run() // it fails, which is what it is for
+	_ = cmd.Run() // the program fails on purpose
 	return stderr.Bytes(), cmd.ProcessState.ExitCode()
 }
 
@@ -194,7 +194,7 @@ func TestLast_FindsTheException(t *testing.T) {
 	}
 }
 
-// dirOf is the directory of app.py, as a traceback has it.
+// dirOf is the directory of app.py in a traceback.
 func dirOf(stderr []byte) string {
 	m := regexp.MustCompile(`"(/[^"]*)/app\.py"`).FindSubmatch(stderr)
 	if m == nil {
