@@ -4,7 +4,6 @@
 package install
 
 import (
-	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
