@@ -205,7 +205,7 @@ func receive[T any](c *check, ch <-chan T, what string) T {
 // them.
 const (
 	soon      = 20 * time.Second
-	caseLimit = time.Minute
+	caseLimit = 2 * time.Minute
 )
 
 // run runs one case. If it takes too long the plugin is killed, which ends the call that
