@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/go-set/v3"
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -60,7 +60,10 @@ func newCgroups(logger hclog.Logger) *cgroups {
 // delegates reports whether the groups in a directory have all controllers that Nomad asks for.
 func delegates(dir string) bool {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
-	return set.From(strings.Fields(string(b))).ContainsSlice([]string{"cpuset", "cpu", "io", "memory", "pids"})
+	has := strings.Fields(string(b))
+	return !slices.ContainsFunc([]string{"cpuset", "cpu", "io", "memory", "pids"}, func(controller string) bool {
+		return !slices.Contains(has, controller)
+	})
 }
 
 // add makes the groups of a task and returns a function that kills what is in them
