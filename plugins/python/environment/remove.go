@@ -5,23 +5,9 @@ package environment
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 )
-
-// discard removes an environment that is not in use. The caller has its lock exclusively; e is the zero value if the
-// environment has no record. The record is removed first, so that no task uses what an interruption leaves. (A build
-// that replaces the record at the same time may lose its own. Then the next Get builds again.)
-func (s *store) discard(id string, e entry) error {
-	if e.key != "" {
-		if err := ignoreMissing(os.Remove(s.entryPath(e.key))); err != nil {
-			return fmt.Errorf("failed to remove an environment's record: %w", err)
-		}
-	}
-	s.removeTree(s.path("envs", id), s.path("users", id))
-	return nil
-}
 
 // removeTree follows no links. Tidy tries to remove again what it leaves.
 func (s *store) removeTree(paths ...string) {

@@ -25,7 +25,8 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	}
 	t := &tidying{store: s}
 	defer t.close()
-	return errors.Join(t.builds(), t.sync(), t.downloads(c.cfg.MaxSize), t.environments(ctx), t.limit(ctx, &c.cfg))
+	return errors.Join(t.builds(), t.sync(), t.downloads(c.cfg.MaxSize), t.environments(ctx), t.limit(&c.cfg),
+		t.remove(ctx))
 }
 
 // Usage returns the size of all environments in bytes, and their number.
@@ -45,6 +46,7 @@ type tidying struct {
 	*store
 	total int64 // the size of all that stays, in bytes
 	idle  []candidate
+	dead  []candidate // without a record
 }
 
 // candidate is an environment that no task uses, with its exclusive lock: no task can acquire it until that is closed.
@@ -54,7 +56,7 @@ type candidate struct {
 }
 
 func (t *tidying) close() {
-	for _, c := range t.idle {
+	for _, c := range slices.Concat(t.idle, t.dead) {
 		c.lock.close()
 	}
 }
@@ -106,7 +108,7 @@ func (t *tidying) sync() error {
 	return err
 }
 
-// environments removes broken and replaced environments, and locks the idle ones.
+// environments drops broken and replaced environments, and locks the idle ones.
 func (t *tidying) environments(ctx context.Context) error {
 	envs, err := t.names("envs")
 	users, usersErr := t.names("users")
@@ -128,7 +130,7 @@ func (t *tidying) environments(ctx context.Context) error {
 	return err
 }
 
-// environment removes, counts or locks one. It reads the records again if entries, which are older, have none of it.
+// environment drops, counts or locks one. It reads the records again if entries, which are older, have none of it.
 func (t *tidying) environment(id string, entries map[string]entry) (err error) {
 	e, recorded := entries[id]
 	l, err := t.tryLock(id, exclusive)
@@ -160,40 +162,59 @@ func (t *tidying) environment(id string, entries map[string]entry) (err error) {
 		t.total += e.Tree.Size
 		return err
 	}
+	keep = true
 	if _, err := os.Lstat(t.path("envs", id)); !recorded || ignoreMissing(err) == nil && err != nil {
-		return t.discard(id, e)
+		e.ID = id
+		return t.drop(candidate{e, l})
 	}
 	if now := time.Now(); e.used.After(now) { // the clock was put back: it would never be the oldest
 		t.touch(e.key)
 		e.used = now
 	}
-	keep = true
 	t.total += e.Tree.Size
 	t.idle = append(t.idle, candidate{e, l})
 	return nil
 }
 
-// limit removes idle environments above age and size. It unlocks the others first, since a removal may take long.
-func (t *tidying) limit(ctx context.Context, c *Config) (err error) {
+// limit drops idle environments above age and size, and unlocks the others.
+func (t *tidying) limit(c *Config) (err error) {
 	slices.SortFunc(t.idle, func(a, b candidate) int { return a.used.Compare(b.used) })
-	var evicted []candidate
 	for _, e := range t.idle {
 		if (c.MaxAge <= 0 || time.Since(e.used) <= c.MaxAge) && (c.MaxSize <= 0 || t.total <= c.MaxSize) {
 			e.lock.close()
 			continue
 		}
 		t.total -= e.Tree.Size
-		evicted = append(evicted, e)
-	}
-	for _, e := range evicted {
-		if ctx.Err() != nil {
-			return errors.Join(err, ctx.Err())
-		}
-		err = errors.Join(err, t.discard(e.ID, e.entry))
-		e.lock.close()
-		t.log("removed environment %s, which was last used at %s", e.ID, e.used.Format(time.RFC3339))
+		err = errors.Join(err, t.drop(e))
+		t.log("removing environment %s, which was last used at %s", e.ID, e.used.Format(time.RFC3339))
 	}
 	return err
+}
+
+// drop removes the record of an environment, if it has one, so no task uses it any more. (A build that replaces the
+// record at the same time may lose its own. Then the next Get builds again.)
+func (t *tidying) drop(c candidate) error {
+	t.dead = append(t.dead, c)
+	if now, err := t.readEntry(c.key); c.key == "" || err == nil && now.ID != c.ID {
+		return nil // there is none, or that of a newer environment
+	}
+	if err := ignoreMissing(os.Remove(t.entryPath(c.key))); err != nil {
+		return fmt.Errorf("failed to remove an environment's record: %w", err)
+	}
+	return nil
+}
+
+// remove removes what was dropped. It is the last step, since it may take long, and tasks wait for locked environments
+// that have a record.
+func (t *tidying) remove(ctx context.Context) error {
+	for _, c := range t.dead {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		t.removeTree(t.path("envs", c.ID), t.path("users", c.ID))
+		c.lock.close()
+	}
+	return nil
 }
 
 // downloads removes directories that no build uses if together they exceed a quarter of the cache, and counts the rest.
