@@ -45,7 +45,6 @@ func init() {
 // Main is the launcher's role: it never returns. It is called from main() before
 // anything else, with what Start left in fd 3.
 func Main() {
-	runtime.LockOSThread() // for a Launcher with other Args, too
 	l := &launcher{}
 	l.enter(StageSetup)
 	if !decodeSpec(receive(), &l.spec) {
