@@ -23,7 +23,7 @@ import (
 
 var checkCommand = plugin.Command{
 	Name: "check",
-	Help: "check a configuration, and show which device it means",
+	Help: "check a configuration, and show which devices it selects",
 	Run: func(args []string) error {
 		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a " +
@@ -33,8 +33,8 @@ var checkCommand = plugin.Command{
 	},
 }
 
-// check says what a configuration means on this machine. The error is that of a
-// configuration with which no agent would start.
+// check prints which devices of this machine a configuration selects. It returns an error if
+// an agent would not start with the configuration.
 func check(w io.Writer, path string) error {
 	config, err := loadConfig(path)
 	if err == nil {
@@ -50,8 +50,8 @@ func check(w io.Writer, path string) error {
 	return err
 }
 
-// loadConfig reads and decodes a configuration, as readConfig finds it. Errors name the path;
-// of mistakes in the configuration they are schema.Problems.
+// loadConfig reads and decodes the configuration that readConfig finds. Errors name the path.
+// Those about mistakes in the configuration wrap schema.Problems.
 func loadConfig(path string) (Config, error) {
 	body, err := readConfig(path, filepath.Base(os.Args[0]))
 	if err != nil {
@@ -69,7 +69,7 @@ func report(w io.Writer, path string, config Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	fmt.Fprintf(w, "%s: the configuration is right.\n", path)
+	fmt.Fprintf(w, "%s: the configuration is valid.\n", path)
 	notes := p.notes()
 	if config.Root == "/" {
 		if err := shadow.New(config.ShadowDir).Check(); err != nil {
@@ -93,7 +93,7 @@ func report(w io.Writer, path string, config Config) error {
 		}
 		byType[kind] = append(byType[kind], a)
 		if len(a.Also) > 0 && a.Published() {
-			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, though it also "+
+			notes = append(notes, fmt.Sprintf("%s belongs to device %q, the first in the order of names, although it also "+
 				"matches %s", a.ID, a.Type, quoted(a.Also)))
 		}
 	}
@@ -111,7 +111,7 @@ func report(w io.Writer, path string, config Config) error {
 		switch {
 		case len(byType[kind]) > 0:
 		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):
-			fmt.Fprintln(w, "  nothing that does not belong to another block")
+			fmt.Fprintln(w, "  nothing: what it matches belongs to another block")
 		default:
 			fmt.Fprintln(w, "  nothing that is plugged in")
 			if near := nearly(config.Devices[kind].Match, assigned); near != "" {
@@ -151,7 +151,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 	fmt.Fprintln(w, cut("    "+about))
 }
 
-// notes are what is right, but may surprise.
+// notes are remarks about a valid configuration that may not be what the user wants.
 func (p *plan) notes() (all []string) {
 	if len(p.blocks) == 0 {
 		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")

@@ -70,7 +70,7 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
 		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
 	m.must(first.Unplug())
-	test.StrHasPrefix(t, "Nothing is plugged in, but for hubs.\n", m.list(), test.Sprint("without a stick"))
+	test.StrHasPrefix(t, "Nothing is plugged in except for hubs.\n", m.list(), test.Sprint("without a stick"))
 	toCopy(m.list())
 }
 
@@ -157,14 +157,14 @@ func TestCheck_ShowsBlocksOfDevices(t *testing.T) {
 			}
 		}`)
 	m.must(err)
-	want := `agent.hcl: the configuration is right.
+	want := `agent.hcl: the configuration is valid.
 
 device "a"
   10c4:ea60:0001
     Silicon Labs CP2102, /dev/ttyUSB0
 
 device "b"
-  nothing that does not belong to another block
+  nothing: what it matches belongs to another block
 
 device "c"
   nothing that is plugged in
@@ -188,7 +188,7 @@ not published
     by exclude "mice"
 
 note: device "c" and device "d" both have the path /dev/zigbee in a task: no task can have both
-note: 10c4:ea60:0001 belongs to device "a", the first in the order of names, though it also matches "b"
+note: 10c4:ea60:0001 belongs to device "a", the first in the order of names, although it also matches "b"
 note: device "c": 10c4:ea60:0001 would match, but its serial is "0001"
 note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port is "1-2", ` +
 		`"pci-0000:00:14.0-usbv2-0:2", "pci-0000:00:14.0-usb-0:2"

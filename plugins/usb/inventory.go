@@ -31,7 +31,7 @@ import (
 type inventory struct {
 	*plan
 	logger hclog.Logger
-	open   func() (tree fs.FS, done func(), err error) // what is / for the plugin
+	open   func() (tree fs.FS, done func(), err error) // opens the root directory
 
 	ids      match.IDs
 	names    usbids.Names
@@ -141,7 +141,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	var published []*usbDevice
 	for _, a := range v.rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
-			v.warn(fmt.Sprintf("device %s belongs to block %q, though %q matches it too: make them differ", a.ID, a.Type,
+			v.warn(fmt.Sprintf("device %s belongs to block %q, although %q matches it too: make them differ", a.ID, a.Type,
 				a.Also[0]))
 		}
 		if a.Published() {
@@ -250,7 +250,7 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	for _, s := range published {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
-		changed := s.ID != p.last.id && s.ID != s.as // by being used, which is none
+		changed := s.ID != p.last.id && s.ID != s.as // a device with known_as changed its id, which is no re-plug
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {

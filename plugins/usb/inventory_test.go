@@ -152,7 +152,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	for range 3 {
 		m.wantPublished("10c4/a/ea60 10c4:ea60:0001")
 	}
-	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", though "b" matches it `+
+	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", although "b" matches it `+
 		`too`)
 	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
 }

@@ -35,18 +35,19 @@ var listCommand = plugin.Command{
 	},
 }
 
-// sample is what to copy where nothing is plugged in.
+// sample is printed if nothing is plugged in.
 const sample = `
-A device block for what will be (vendor and product as lsusb shows them):
+A block for a device that is not plugged in, with the id as lsusb shows it:
 
     device "zigbee" {
       id = "10c4:ea60"
     }
 
-"nomad-device-usb simulate DIR" is such a usbDevice without hardware.
+"nomad-device-usb simulate DIR" simulates such a device.
 `
 
-// list shows what is plugged in below root.
+// list prints the devices that are plugged in, with a block for each. root is / or a
+// simulation.
 func list(w io.Writer, root string) error {
 	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
 		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",
@@ -67,7 +68,7 @@ func list(w io.Writer, root string) error {
 		return err
 	}
 	if len(devices) == 0 {
-		fmt.Fprint(w, "Nothing is plugged in, but for hubs.\n"+sample)
+		fmt.Fprint(w, "Nothing is plugged in except for hubs.\n"+sample)
 		return nil
 	}
 	var ids match.IDs
@@ -109,7 +110,7 @@ func list(w io.Writer, root string) error {
 	return nil
 }
 
-// describe is a node with what it is good for.
+// describe returns a node with its kind, driver and interface.
 func describe(d sysfs.Device, n sysfs.Node) string {
 	text := fmt.Sprintf("%-20s %s", "/"+n.Path, n.Kind)
 	at := slices.IndexFunc(d.Interfaces, func(i sysfs.Interface) bool { return i.Number == n.Interface })
@@ -122,20 +123,20 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 	return fmt.Sprintf("%s, interface %d", text, n.Interface)
 }
 
-// suggest is a block that means this device and no other that is plugged in.
+// suggest returns a block that matches this device and no other that is plugged in.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)
 	switch {
 	case !strings.Contains(id, "@"):
 		serial := d.Serial
-		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // which HCL has other plans for
+		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // which HCL interpolates
 			serial = match.PlainSerial(serial)
 		}
 		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, serial)
 	default:
 		if d.Serial != "" {
-			fmt.Fprintf(&b, "      # its serial number %q is also another's\n", d.Serial)
+			fmt.Fprintf(&b, "      # another device has the same serial number, %q\n", d.Serial)
 		}
 		fmt.Fprintf(&b, "      id   = %q\n      port = %q\n", d.ID, d.Path)
 	}
@@ -145,7 +146,7 @@ func suggest(d sysfs.Device, id, label string) string {
 
 var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// suggestLabel is a name to begin with.
+// suggestLabel returns a name for the block.
 func suggestLabel(d sysfs.Device, product string) string {
 	words := strings.Split(strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(product), "-"), "-"), "-")
 	label := strings.Join(words[:min(2, len(words))], "-")
@@ -155,7 +156,7 @@ func suggestLabel(d sysfs.Device, product string) string {
 	return label
 }
 
-// cut keeps a line on a terminal of 80 columns.
+// cut shortens a line to less than 80 columns.
 func cut(line string) string {
 	if runes := []rune(line); len(runes) > 79 {
 		return string(runes[:78]) + "…"

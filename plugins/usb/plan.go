@@ -31,14 +31,14 @@ type plan struct {
 type block struct {
 	Block
 	kind     string // the type that jobs ask for
-	path     string // empty is that of the node on the host
+	path     string // empty: nodes have the paths of the host
 	mode     fs.FileMode
-	uid, gid int // -1 is the kernel's node's
+	uid, gid int // -1: as the kernel's node
 }
 
 var blockDefaults = schema.Of[Block]().Default()
 
-// newPlan takes a configuration that has been validated.
+// newPlan parses a valid configuration.
 func newPlan(c Config) (*plan, error) {
 	p := &plan{Config: c, blocks: map[string]*block{}}
 	matches, knownAs := map[string]match.Match{}, map[string]sysfs.ID{}

@@ -24,7 +24,7 @@ var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// mistakes are all of a configuration, each once.
+// mistakes collects the mistakes of a configuration.
 type mistakes struct{ schema.Problems }
 
 func (m *mistakes) add(err error) {
@@ -70,7 +70,7 @@ func (c Config) Validate() error {
 		variables[variable] = label
 		path := b.taskPath(label)
 		if slices.Contains(taken, path) {
-			wrong.addf("device %q: its nodes would be in %s, which is something else: set path", label, path)
+			wrong.addf("device %q: its nodes would be in %s, which exists in each task: set path", label, path)
 		}
 		for i, m := range b.Mounts {
 			if inside(path, m.taskPath()) {
@@ -88,7 +88,7 @@ func (c Config) validateShadowDir() error {
 		return err
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
-		return fmt.Errorf("shadow_dir %q belongs to others: use a directory of its own, such as %q", c.ShadowDir,
+		return fmt.Errorf("shadow_dir %q has other files: use a directory of its own, such as %q", c.ShadowDir,
 			defaults.ShadowDir)
 	}
 	for _, kernels := range []string{"/sys", "/proc"} {
@@ -125,7 +125,7 @@ func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// taken are paths that each task has.
+// taken are paths that exist in each task.
 var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
@@ -134,7 +134,7 @@ var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev
 func (b Block) Validate() error {
 	var wrong mistakes
 	wrong.add(b.Match.Validate())
-	if len(wrong.Problems) == 0 { // else it would be compared with what is wrong
+	if len(wrong.Problems) == 0 { // known_as is compared with a valid id only
 		_, err := b.knownAs()
 		wrong.add(err)
 	}
@@ -192,7 +192,7 @@ func (b Block) checkNames(listed map[string]bool) error {
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
 		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
-			wrong.addf("names has %q, which is no node: use a kind, such as \"tty\", or one with its interface, "+
+			wrong.addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
 				"such as \"tty-if01\"", node)
 		case len(listed) > 0 && !listed[parts[1]]:
 			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])

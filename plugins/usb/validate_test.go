@@ -63,11 +63,11 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 		"path, of everything": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a directory of its own: use ` +
 			`for example "/dev/zigbee"; one node's path is set with names`},
 		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
-			`which is something else: set path`},
-		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is no node: use a ` +
+			`which exists in each task: set path`},
+		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is not a node: use a ` +
 			`kind, such as "tty", or one with its interface, such as "tty-if01"`},
 		"names, interface": {zigbee(`names = { "tty-1f" = "/dev/x" }`),
-			`device "x": names has "tty-1f", which is no node: use a kind, such as "tty", or one with its interface, such as ` +
+			`device "x": names has "tty-1f", which is not a node: use a kind, such as "tty", or one with its interface, such as ` +
 				`"tty-if01"`},
 		"names, not given": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
 			`device "x": names has "tty", of a kind that is not given: add "tty" to nodes`},
@@ -104,7 +104,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`device "a" is there twice: give each a type of its own`},
 		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
 			`"/dev/nomad-usb"`},
-		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" belongs to others: use a directory of its ` +
+		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a directory of its ` +
 			`own, such as "/dev/nomad-usb"`},
 		"root, relative": {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
 		"shadow_dir, kernel's": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is the kernel's, where nothing can ` +

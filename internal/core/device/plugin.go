@@ -3,10 +3,10 @@
 
 // Package device implements Nomad's device plugin contract
 // (plugins/device/device.go, device.DevicePlugin) once, for every device plugin.
-// A plugin supplies an Instance, which lists devices and says what a task gets of
-// them, and optional methods besides. This package supplies the rest: streams that
-// never end, the grace period of a device that is plugged in again, the checks of
-// what is listed and reserved, and an order that is always the same.
+// A plugin supplies an Instance, which lists devices and returns what a task gets of them,
+// and may have optional methods. This package supplies the rest: streams that never end, the
+// grace period of a device that is plugged in again, the checks of what is listed and
+// reserved, and a fixed order.
 package device
 
 import (
@@ -38,7 +38,7 @@ type Plugin[C any] struct {
 	// instance's.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
-	// Commands are the binary's subcommands for a person, as in "nomad-device-usb list".
+	// Commands are the binary's subcommands for operators, such as "nomad-device-usb list".
 	Commands []plugin.Command
 
 	// Roles are other programs in the same binary, see plugin.Plugin.
@@ -135,7 +135,7 @@ type Tuned interface {
 	Options() Options
 }
 
-// Options say how the core treats an instance.
+// Options control how the core treats an instance.
 type Options struct {
 	// Period is the time between lists without an event, at least 50 ms.
 	Period time.Duration

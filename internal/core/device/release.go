@@ -92,11 +92,11 @@ func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*de
 	return r, nil
 }
 
-// releaseAll releases these devices, whoever holds them.
+// releaseAll ends all leases of these devices.
 func releaseAll(ctx context.Context, r Releaser, ids []string) error {
 	leases, err := r.Leases(ctx)
 	if err != nil {
-		return fmt.Errorf("failed to list who holds devices: %w", err)
+		return fmt.Errorf("failed to list the leases of devices: %w", err)
 	}
 	var all error
 	for _, l := range leases {
@@ -127,9 +127,9 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 			return err
 		})
 		if err != nil && ctx.Err() == nil {
-			failing.failed("failed to list who holds devices", err)
+			failing.failed("failed to list the leases of devices", err)
 		} else if failing.over() {
-			p.logger.Info("listing who holds devices works again")
+			p.logger.Info("listing the leases of devices works again")
 		}
 		for _, l := range leases {
 			if slot := p.slot(l.ID); l.Ended && slot.TryAcquire(1) {

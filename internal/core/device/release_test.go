@@ -281,7 +281,7 @@ func TestReleaser_FailedReserveHoldsNothing(t *testing.T) {
 
 		l.set(func(l *pool) { l.fail, l.damaged = nil, errors.New("pool is suspended") })
 		_, err = p.Reserve([]string{"tank-a"})
-		must.EqError(t, err, "failed to list who holds devices: pool is suspended")
+		must.EqError(t, err, "failed to list the leases of devices: pool is suspended")
 		wantHeld(t, l)
 	})
 }

@@ -23,7 +23,7 @@ type Match struct {
 	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
 	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
 
-	Udev map[string]string `codec:"udev" doc:"Properties that udev has given to the device or to one of its nodes (\"udevadm info\" shows them), all of which must fit: ID_MODEL = \"CP2102*\". Not known where the agent has no /run/udev."`
+	Udev map[string]string `codec:"udev" doc:"Properties that udev has given to the device or to one of its nodes (\"udevadm info\" shows them), all of which must fit: ID_MODEL = \"CP2102*\". Not available if the agent has no /run/udev."`
 }
 
 // Allows reports whether the option id is not set or has a pattern that fits this id.
