@@ -161,10 +161,10 @@ func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
 	for _, row := range []struct{ name, more, want string }{
 		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}",
 			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		{"an id that is none", "device \"x\" {\n  id = \"10c4\"\n}", `id "10c4" has no product`},
+		{"an id that is none", "device \"x\" {\n  id = \"10c4\"\n}", `id "10c4" is not vendor and product`},
 		{"an unknown option", "devices = 1", `devices`},
 		{"an unknown node", "device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}",
-			`nodes "ttys" is not known (did you mean "tty"?)`},
+			`nodes "ttys" is not known: use one of ["usb" "tty"`},
 		{"a block that matches everything", "device \"x\" {}", `device "x": nothing says which devices are meant`},
 		{"permissions not octal", "device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}",
 			`mode "0999" is not a file mode`},
