@@ -20,18 +20,6 @@ import (
 // These tests cover mistakes of the device plugin that Nomad's documentation shows as an
 // example for USB. Those about USB itself are tested in plugins/usb.
 
-func TestFingerprint_SurvivesTransientError(t *testing.T) {
-	r := startRig(t, one())
-	r.Want(a1, soon)
-	pid := r.PID()
-	r.set(fileWorld{Err: "libusb: no device [code -4]"})
-	r.scanned(3)
-	test.Eq(t, a1, r.Devices(), test.Sprint("the node has"))
-	r.set(fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1")}})
-	r.Want("10c4/zigbee/ea60: a:1 b:1", soon)
-	test.Eq(t, pid, r.PID(), test.Sprint("it was started anew"))
-}
-
 func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -47,16 +35,6 @@ func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
 			t.Errorf("got %v after %s", err, time.Since(before))
 		}
 	})
-}
-
-func TestFingerprint_PanicIsNoCrashLoop(t *testing.T) {
-	r := startRig(t, fileWorld{Panic: "libusb: unknown error [code -99]"})
-	r.Want("", soon)
-	time.Sleep(time.Second)
-	n := r.processes()
-	test.Eq(t, 1, n, test.Sprintf("%d processes in a second", n))
-	r.set(one())
-	r.Want(a1, soon)
 }
 
 func TestFingerprint_SendsSwapOfDevices(t *testing.T) {
