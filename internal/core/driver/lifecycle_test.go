@@ -440,7 +440,9 @@ func TestOOM_IsReportedWithTheLimit(t *testing.T) {
 	test.NotEq(t, 0, r.ExitCode, test.Sprintf("got %+v", r))
 	e := await(t, "the call of ReportExit", calls)
 	test.True(t, e.Exit.OOMKilled, test.Sprintf("got %+v", e.Exit))
-	testsupport.Eventually(t, "the event", func() bool { return events.heard(cfg.ID, "OOM: killed at 30 MiB of memory") == 1 })
+	testsupport.Eventually(t, "the event", func() bool {
+		return events.heard(cfg.ID, "OOM: killed at 30 MiB of memory") == 1
+	})
 	a.destroy(cfg.ID)
 }
 

@@ -64,13 +64,6 @@ func (s *stranger) end() (connections int, all string) {
 	return connections, all
 }
 
-func needsRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to be another user, too")
-	}
-}
-
 // The directory is as it should be; the process that listens in it is another user's.
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	testsupport.NeedRoot(t)

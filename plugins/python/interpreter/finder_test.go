@@ -283,20 +283,6 @@ func TestFinder_GivesALateInterpreterMoreTime(t *testing.T) {
 	test.Eq(t, 3, f.asked, test.Sprintf("%d were asked", f.asked))
 }
 
-// marked is a time to sleep that no other process uses. It identifies a process that is asked, which can write no file.
-func marked() string { return fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano()) }
-
-// asleep counts the processes that sleep for a marked time.
-func asleep(mark string) (count int) {
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range all {
-		if line, _ := os.ReadFile(file); string(line) == "sleep\x00"+mark+"\x00" {
-			count++
-		}
-	}
-	return count
-}
-
 // mostAsleep is the largest number of them that was seen.
 func mostAsleep(mark string, over <-chan struct{}) (most int) {
 	for {
@@ -306,14 +292,6 @@ func mostAsleep(mark string, over <-chan struct{}) (most int) {
 			return most
 		case <-time.After(10 * time.Millisecond):
 		}
-	}
-}
-
-// gone waits until there are none. A killed process exists until init has reaped it.
-func gone(t *testing.T, mark string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); asleep(mark) > 0; time.Sleep(5 * time.Millisecond) {
-		must.False(t, time.Now().After(deadline), must.Sprint("a process is still there"))
 	}
 }
 

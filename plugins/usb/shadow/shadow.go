@@ -179,23 +179,21 @@ func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	wanted := map[string]bool{dir: true}
+	wanted := map[string]bool{".": true} // below dir
 	put := func(name string, depth int, make func(path string) error) error {
 		parts := strings.Split(name, "/")
 		if len(parts) != depth || slices.ContainsFunc(parts, func(part string) bool { return !plain(part) }) {
 			return fmt.Errorf("%q is not the name of a node or link", name)
 		}
-		at := dir
-		for _, part := range parts[:depth-1] {
-			at = filepath.Join(at, part)
-			wanted[at] = true
-			if err := makeDir(at); err != nil {
+		for i := range parts[:depth-1] {
+			above := filepath.Join(parts[:i+1]...)
+			wanted[above] = true
+			if err := makeDir(filepath.Join(dir, above)); err != nil {
 				return err
 			}
 		}
-		path := filepath.Join(dir, name)
-		wanted[path] = true
-		return make(path)
+		wanted[name] = true
+		return make(filepath.Join(dir, name))
 	}
 	for _, n := range dev.Nodes {
 		if err := put(n.Name, 1, n.make); err != nil {
@@ -212,11 +210,16 @@ func (dev Device) make(dir string) error {
 			return err
 		}
 	}
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || wanted[path] {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || wanted[name] {
 			return err
 		}
-		if err := os.RemoveAll(path); err != nil || !e.IsDir() {
+		if err := root.RemoveAll(name); err != nil || !e.IsDir() {
 			return err
 		}
 		return fs.SkipDir
