@@ -60,7 +60,7 @@ var conditions = map[string]func() bool{
 		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
 	},
 	"no-rich": func() bool { return exec.Command("/usr/bin/python3", "-c", "import click, rich").Run() != nil },
-	"sample":  func() bool { return os.Getenv("OUTRIDER_SAMPLE") != "" },
+	"sample":  func() bool { return os.Getenv(sampleVar) != "" },
 	"any":     func() bool { return true },
 }
 

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"gotest.tools/gotestsum/testjson"
 )
@@ -22,6 +23,9 @@ import (
 // Test runs the tests of a tier and prints a line for each package. It fails if a test or a
 // build fails, if no test runs, and if a test is skipped without a reason in skips.txt.
 func Test(ctx context.Context, root string, tier Tier) error {
+	if tier == More && os.Getenv(sampleVar) == "" {
+		os.Setenv(sampleVar, seed(time.Now())) // for the tests, and for the condition of their skips
+	}
 	skips, err := skips()
 	if err != nil {
 		return err
@@ -69,7 +73,7 @@ func (r *runner) test(ctx context.Context, tier Tier) error {
 	})
 	unit := slices.DeleteFunc(slices.Clone(all), isE2E)
 	e2e := slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) })
-	err = r.run(ctx, tier == Main, []part{
+	err = r.run(ctx, []part{
 		// one package at a time: each has several agents of its own
 		{[]string{"-p=1", "-count=1", "-timeout=40m"}, selections(tier, r.tiers, e2e)},
 		// most of a test is waiting: more packages at once than there are processors
@@ -81,8 +85,9 @@ func (r *runner) test(ctx context.Context, tier Tier) error {
 	return r.verdict(tier)
 }
 
-// run runs parts, together or one after the other, and reads what their go commands print.
-func (r *runner) run(ctx context.Context, together bool, parts []part) error {
+// run runs the parts side by side, since most of a test is waiting, and reads what their go
+// commands print.
+func (r *runner) run(ctx context.Context, parts []part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	output, w := io.Pipe()
@@ -94,9 +99,6 @@ func (r *runner) run(ctx context.Context, together bool, parts []part) error {
 					goTest(ctx, w, r.root, s, p.flags...)
 				}
 			})
-			if !together {
-				running.Wait()
-			}
 		}
 		running.Wait()
 		w.Close()
