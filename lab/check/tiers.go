@@ -74,7 +74,8 @@ func selections(tier Tier, rules []rule, packages []string) []selection {
 	case More:
 		sample := run(Long)
 		sample.env = sampleVar + "=" + os.Getenv(sampleVar)
-		return []selection{run(More), sample, {packages: whole}}
+		// whole packages boot virtual machines, which mostly wait for one processor each
+		return []selection{run(More), sample, {packages: whole, flags: []string{"-p=2"}}}
 	default:
 		return []selection{run(Long)}
 	}
