@@ -177,11 +177,17 @@ func (c *Client) handOver(conn *connection) {
 }
 
 // handOverTask retries, if the supervisor can't take the task now (its disk is full, say),
-// for as long as the connection lasts.
+// for as long as the connection lasts and the client holds the task.
 func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
-	for c.wire.Current() == conn && c.ctx.Err() == nil && c.Exit(h.state.ID) == nil {
+	for c.wire.Current() == conn && c.ctx.Err() == nil {
 		places.acquire()
-		_, err := c.adoptOver(c.ctx, conn, h)
+		c.mu.Lock()
+		over := h.exit != nil // also of a task that was destroyed, which an adoption would make again
+		c.mu.Unlock()
+		var err error
+		if !over {
+			_, err = c.adoptOver(c.ctx, conn, h)
+		}
 		places.release()
 		switch {
 		case err == nil, errors.Is(err, wire.ErrLost): // the next supervisor gets it
