@@ -65,8 +65,13 @@ func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.F
 	p.Shut()
 	gone()
 	running.Wait()
-	for p.Queued() > 0 {
-		CloseAll((<-p.out).Files)
+	for { // with write, which may not have seen the end yet
+		select {
+		case m := <-p.out:
+			CloseAll(m.Files)
+		default:
+			return
+		}
 	}
 }
 
