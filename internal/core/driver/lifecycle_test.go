@@ -220,6 +220,18 @@ func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
+// An attempt fails if it can't be recorded that the agent knows of the task.
+func TestRecoverTask_HasTheExitThatAFailedAttemptGot(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exit 7", "")
+	th := wire(t, a.run(cfg))
+	test.Eq(t, 7, a.wait(cfg.ID).ExitCode)
+	a.driver.forget(cfg.ID)
+	must.NoError(t, a.RecoverTask(th))
+	test.Eq(t, 7, a.wait(cfg.ID).ExitCode)
+	a.destroy(cfg.ID)
+}
+
 func TestRecoverTask_RefusesABadHandle(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "")

@@ -110,6 +110,14 @@ func (l *local) Recover(ctx context.Context, id string, saved []byte, event Even
 		return nil, err
 	}
 	t.watch(t.state)
+	// the client reports an exit once: a failed attempt may have got it
+	if ended, err := t.client.Exited(id); err == nil {
+		select {
+		case <-ended:
+			t.End(t.client.Exit(id))
+		default:
+		}
+	}
 	return t, nil
 }
 
