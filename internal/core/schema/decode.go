@@ -59,6 +59,9 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 		v.Set(reflect.MakeMap(o.typ))
 		for _, all := range mapsOf(value) {
 			for name, text := range all {
+				if text == nil { // null
+					text = ""
+				}
 				v.SetMapIndex(reflect.ValueOf(name), reflect.ValueOf(fmt.Sprint(text)))
 			}
 		}

@@ -222,6 +222,12 @@ func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
 	}
 }
 
+func TestDecode_TakesNullInAMapForEmpty(t *testing.T) {
+	got, err := decodeJob(t, testSchema, "command = \"x\"\nenv { A = null }")
+	must.NoError(t, err)
+	test.Eq(t, map[string]string{"A": ""}, got.Env)
+}
+
 func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"unknown option": {`comand = "x"` + "\n" + `command = "y"`,
