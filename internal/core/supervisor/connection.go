@@ -236,11 +236,12 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer hello"), err)
-			if err != nil && !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
+			// one that was just ending is lost; any other hangs, or speaks a protocol without this hello (before 3)
+			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}
 			conn.Close()
-			continue // it was just ending
+			continue
 		}
 		if old != nil {
 			c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (pid %d, build %s); "+

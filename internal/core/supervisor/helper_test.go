@@ -44,6 +44,9 @@ func TestMain(m *testing.M) {
 	if with := os.Getenv(clientVar); with != "" {
 		pluginMain(with)
 	}
+	if path := os.Getenv(foreignVar); path != "" {
+		foreignMain(path)
+	}
 	if as := os.Getenv(disguiseVar); as != "" {
 		disguisedMain(as)
 	}

@@ -18,7 +18,8 @@ import (
 )
 
 // protocolVersion changes when an older client could misunderstand. A client
-// upgrades a supervisor of another version before it asks anything of it.
+// upgrades a supervisor of another version before it asks anything of it, or replaces one
+// that does not understand its hello: its tasks go on.
 const protocolVersion = 3 // 3: the messages are package wire's
 
 // request is the body of a wire.Message to the supervisor.
