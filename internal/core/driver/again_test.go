@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -353,4 +354,21 @@ func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	must.NoError(t, await(t, "the next start", next))
 	_, err = d.onlyStart(gone, "free")
 	test.ErrorIs(t, err, context.Canceled, test.Sprint("of an agent that is gone"))
+}
+
+// StopTask of such a task starts nothing.
+func TestStopTask_NeedsNoSupervisorForADestroyedTask(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exit 7", "")
+	th := wire(t, a.run(cfg))
+	a.wait(cfg.ID)
+	a.destroy(cfg.ID)
+	store := filepath.Join(a.state, "test-driver", a.node)
+	for _, pid := range supervisors(store) {
+		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	}
+	testsupport.Eventually(t, "the supervisor is gone", func() bool { return len(supervisors(store)) == 0 })
+	must.NoError(t, a.RecoverTask(th))
+	must.NoError(t, a.StopTask(cfg.ID, time.Second, ""))
+	test.SliceEmpty(t, supervisors(store))
 }

@@ -32,6 +32,9 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 			t.event("stopped with %s: %v", unix.SignalName(sig), err)
 		}
 	}
+	if _, err := t.client.Exited(t.id); err != nil {
+		return nil // destroyed: no supervisor is started for it
+	}
 	err := t.signal(ctx, sig, t.killMode)
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
 		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
