@@ -74,7 +74,7 @@ func (c *Client) tend(conn *connection) {
 		if inUse || now != received {
 			used = time.Now()
 		} else if time.Since(used) > c.cfg.Idle {
-			c.wire.HangUp(conn)
+			conn.Close() // a task that was started since is needed, for which there is another connection at once
 			return
 		}
 		if now != received || !needed {
@@ -89,6 +89,7 @@ func (c *Client) tend(conn *connection) {
 			return
 		}
 	}
+	conn.Close() // it may have come after Close
 }
 
 // replace kills the supervisor of a connection. The next call starts another.

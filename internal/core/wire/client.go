@@ -119,16 +119,6 @@ func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
 	}
 }
 
-// HangUp closes a connection; the next call opens another.
-func (c *Client[R]) HangUp(conn *Conn[R]) {
-	c.mu.Lock()
-	if c.conn == conn {
-		c.conn = nil
-	}
-	c.mu.Unlock()
-	conn.Close()
-}
-
 // reconnect replaces a connection that was lost. There may be no call that would report a
 // failure, so it retries until it succeeds.
 func (c *Client[R]) reconnect() {
