@@ -24,7 +24,7 @@ func openTree(root string) (tree fs.FS, done func(), err error) {
 	}
 	dir, err := owndir.Open(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return os.DirFS(root), func() {}, nil
+		return nothing{}, func() {}, nil // and not what anybody makes there meanwhile
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
@@ -41,4 +41,12 @@ func openTree(root string) (tree fs.FS, done func(), err error) {
 			"without root it is this machine's devices", root))
 	}
 	return tree, func() { r.Close() }, nil
+}
+
+// nothing is an empty tree.
+type nothing struct{}
+
+// Open is part of fs.FS.
+func (nothing) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +116,18 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
 	groups, err := m.List(t.Context())
 	test.ErrorContains(t, err, "is no simulation: ", test.Sprintf("got %v", groups))
+}
+
+// Another user makes the directory after the look at it.
+func TestRoot_MissingStaysEmpty(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	tree, done, err := openTree(root)
+	must.NoError(t, err)
+	defer done()
+	must.NoError(t, os.Mkdir(root, 0o777))
+	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "serial")))
+	_, err = fs.ReadFile(tree, "serial")
+	test.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // Without events and sticks nothing else would say why a node has no devices.
