@@ -100,7 +100,7 @@ type project struct {
 	set  *Set
 	seen map[string]bool // groups, and extras with their markers
 	open []string        // extras, each within the one before
-	done int             // requirements
+	done int             // requirements and extras
 
 	// The content of the file by normalised names.
 	name    string
@@ -148,10 +148,17 @@ func (p *project) requireAll(where string, list []string, when *marker) error {
 	return nil
 }
 
-func (p *project) parse(text string, when *marker) (requirement, error) {
-	// extras and markers in each other multiply what a small file has
+// count bounds the work: extras and markers in each other multiply what a small file has.
+func (p *project) count() error {
 	if p.done++; p.done > maxLines {
-		return requirement{}, errors.New("there is more than a program can require")
+		return errors.New("there is more than a program can require")
+	}
+	return nil
+}
+
+func (p *project) parse(text string, when *marker) (requirement, error) {
+	if err := p.count(); err != nil {
+		return requirement{}, err
 	}
 	if len(text) > maxRequirement {
 		return requirement{}, fmt.Errorf("%s is longer than %d KiB", show(text), maxRequirement>>10)
@@ -191,6 +198,9 @@ func (p *project) extra(name string, when *marker) error {
 	}
 	if slices.Contains(p.open, name) { // its requirements are added already, under a weaker marker
 		return nil
+	}
+	if err := p.count(); err != nil {
+		return fmt.Errorf("%s: extra %s: %w", p.file, name, err)
 	}
 	key := "extra " + name
 	if when != nil {

@@ -196,3 +196,22 @@ func TestProject_EndsWithCyclicExtras(t *testing.T) {
 		}
 	}
 }
+
+// Extras that require nothing take room as well: 70 lines of this project would take gigabytes.
+func TestProject_CountsEmptyExtras(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("[project]\nname='app'\n[project.optional-dependencies]\n")
+	var names []string
+	for i := range 400 {
+		names = append(names, fmt.Sprintf("e%d", i))
+		fmt.Fprintf(&text, "e%d=[]\n", i)
+	}
+	text.WriteString("all=[\n")
+	for i := range 70 {
+		fmt.Fprintf(&text, "\"app[%s] ; platform_release != '%d'\",\n", strings.Join(names, ","), i)
+	}
+	text.WriteString("]\n")
+	_, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml",
+		func(string) ([]byte, error) { return []byte(text.String()), nil })
+	test.ErrorContains(t, err, "there is more than a program can require")
+}
