@@ -10,11 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// downloadDir is a directory of downloads, which one build after the other uses: downloads/<n>. It is the builder's
-// during a build, and ours in between. Its mode is keptMode only then: in any other mode it is of a build that did not
-// end, and no other build uses it.
+// downloadDir is a directory of downloads, which one build after the other uses: downloads/<n>.<boot>. It is the
+// builder's during a build, and ours in between. Its mode is keptMode only then: in any other mode it is of a build that
+// did not end, and no other build uses it. Nor does one after the machine's next start: a crash may have left files
+// empty, and uv installs them so, even with hashes.
 type downloadDir struct {
 	store *store // of the build
 	path  string
@@ -26,10 +29,13 @@ const (
 	usedMode = 0o700 // of downloads during a build
 )
 
+// thisBoot ends the names of the downloads since the machine's start.
+func thisBoot() string { return "." + task.BootID() }
+
 // acquireDownloads gives the builder the first directory that no other build has.
 func (s *store) acquireDownloads() (*downloadDir, error) {
 	for n := 0; ; n++ {
-		name := filepath.Join("downloads", strconv.Itoa(n))
+		name := filepath.Join("downloads", strconv.Itoa(n)+thisBoot())
 		l, err := s.tryLock(name, exclusive)
 		if err != nil {
 			return nil, err

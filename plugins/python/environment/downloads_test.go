@@ -51,15 +51,18 @@ func downloading(t *testing.T, found *[]string, name string) Spec {
 
 func TestDownloads_ServeTheNextBuildIfTheirsEnded(t *testing.T) {
 	for name, change := range map[string]func(dir string) error{
-		"it ended":       nil,
-		"it was killed":  func(dir string) error { return os.Chmod(dir, usedMode) },
+		"it ended":      nil,
+		"it was killed": func(dir string) error { return os.Chmod(dir, usedMode) },
+		"it was before the machine's start": func(dir string) error {
+			return os.Rename(dir, filepath.Dir(dir)+"/0.3d1b8f2e-0000-4000-8000-000000000000")
+		},
 		"it was removed": func(dir string) error { (&store{}).removeTree(dir); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testCache(t)
 			var found []string
 			mustGet(t, c, downloading(t, &found, "first")).Release()
-			dir := filepath.Join(c.cfg.Dir, "downloads", "0")
+			dir := filepath.Join(c.cfg.Dir, "downloads", "0"+thisBoot())
 			err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 				if err != nil {
 					return err
@@ -80,6 +83,9 @@ func TestDownloads_ServeTheNextBuildIfTheirsEnded(t *testing.T) {
 			test.Eq(t, want, strings.Join(found, " "), test.Sprintf("the next build found %q", found))
 			mustTidy(t, c)
 			mustBeTidy(t, c, 2)
+			left, err := os.ReadDir(filepath.Dir(dir))
+			must.NoError(t, err)
+			test.SliceLen(t, 1, left)
 		})
 	}
 }

@@ -11,7 +11,7 @@
 //	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
 //	users/<id>/      for each task that uses it a link to a directory that exists for as long
 //	builds/          temporary files of builds
-//	downloads/<n>/   what installers keep between builds, for one of them at a time
+//	downloads/<n>.<boot>/  what installers keep between builds, for one of them at a time, until the machine restarts
 //	lock             a file whose bytes are locked, see lock.go
 //
 // Where Config.Builders is nil, tasks run as the owner of the environments. A task can change one then: the next Get

@@ -110,7 +110,7 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 			"mkdir " + dir + "/new",
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",
-			"ls " + dir + "/downloads/0",
+			"ls " + dir + "/downloads/0" + thisBoot(),
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",
 		} {

@@ -217,7 +217,8 @@ func (t *tidying) remove(ctx context.Context) error {
 	return nil
 }
 
-// downloads removes directories that no build uses if together they exceed a quarter of the cache, and counts the rest.
+// downloads removes directories that no build will use, and those that none uses now if together they exceed a quarter
+// of the cache. It counts the rest.
 func (t *tidying) downloads(maxSize int64) error {
 	names, err := t.names("downloads")
 	for _, name := range names {
@@ -228,7 +229,7 @@ func (t *tidying) downloads(maxSize int64) error {
 		}
 		path := t.path("downloads", name)
 		now, failed := measure(path)
-		if failed != nil || maxSize > 0 && t.total+now.Size > maxSize/4 {
+		if failed != nil || !strings.HasSuffix(name, thisBoot()) || maxSize > 0 && t.total+now.Size > maxSize/4 {
 			err = errors.Join(err, t.dropDownloads(path))
 		} else {
 			t.total += now.Size
