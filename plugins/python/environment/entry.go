@@ -120,9 +120,16 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 		e, err := s.readEntry(key)
 		var l *lock
 		if err == nil {
-			// Tidy has it exclusively while it looks at the environment or removes it.
-			if l, err = s.waitLock(ctx, e.ID, shared, nil); err != nil {
+			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
+			}
+			if l == nil { // Tidy looks at the environment, or removes it, which takes long, but has removed the record before
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(5 * time.Millisecond):
+				}
+				continue
 			}
 			if now, changed := s.readEntry(key); changed != nil || now.ID != e.ID {
 				l.close()
