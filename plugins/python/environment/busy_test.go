@@ -142,3 +142,16 @@ func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
 		all.Wait()
 	})
 }
+
+func TestGet_SaysThatAnotherBuildTookTooLong(t *testing.T) {
+	c := testCache(t)
+	st, err := c.cfg.open()
+	must.NoError(t, err)
+	s := Spec{Key: "k", Build: building(3), Limit: 20 * time.Millisecond}
+	l, err := st.tryLock(s.Key, exclusive)
+	must.NoError(t, err)
+	defer l.close()
+	_, err = c.Get(t.Context(), s)
+	test.ErrorContains(t, err, "build_timeout")
+	test.True(t, isTemporary(err))
+}

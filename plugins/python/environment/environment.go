@@ -177,6 +177,9 @@ func (c *Cache) replace(
 	waiting, cancel := s.limit(ctx, 2)
 	defer cancel()
 	building, err := st.waitLock(waiting, s.Key, exclusive, s.Waiting)
+	if err != nil && waiting.Err() != nil {
+		err = s.tooBusy(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
