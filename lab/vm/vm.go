@@ -121,24 +121,26 @@ func (o *Options) fill(ctx context.Context) error {
 
 const diskSize = "4G" // sparse
 
-// makeDisk creates a disk with a file system.
+// makeDisk creates a disk with a file system, by a rename: without one the guest could not mount it.
 func makeDisk(ctx context.Context, path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if errors.Is(err, os.ErrExist) {
+	if _, err := os.Stat(path); err == nil {
 		return nil
+	}
+	mkfs, err := sbin("mkfs.ext4")
+	if err != nil {
+		return fmt.Errorf("failed to create the VM's disk: %w (apt-get install e2fsprogs)", err)
+	}
+	made := path + ".new"
+	defer os.Remove(made)
+	err = os.WriteFile(made, nil, 0o600)
+	if err == nil {
+		_, err = output(ctx, "", mkfs, "-q", "-F", "-E", "lazy_itable_init=1", made, diskSize)
+	}
+	if err == nil {
+		err = os.Rename(made, path)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to create the VM's disk: %w", err)
-	}
-	f.Close()
-	mkfs, err := sbin("mkfs.ext4")
-	if err != nil {
-		err = fmt.Errorf("%w (apt-get install e2fsprogs)", err)
-	} else {
-		_, err = output(ctx, "", mkfs, "-q", "-F", "-E", "lazy_itable_init=1", path, diskSize)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("failed to create the VM's disk: %w", err), os.Remove(path))
 	}
 	return nil
 }
