@@ -165,13 +165,14 @@ func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]stri
 	if condition != nil {
 		line += " ; " + condition.String()
 	}
+	var options []string // to join once: a package may have thousands of files
 	for _, f := range files {
 		hashes, err := f.safeHashes()
 		if err != nil {
 			return err
 		}
 		for _, h := range hashes {
-			line += " --hash=" + h
+			options = append(options, " --hash="+h)
 		}
 		if p.Archive != nil || f.Path == "" {
 			continue
@@ -182,6 +183,7 @@ func (s *Set) addPackage(lock string, p pylockPackage, c Choice, pythons *[]stri
 		}
 		s.Indexes.FindLinks = each(s.Indexes.FindLinks, []string{links})
 	}
+	line += strings.Join(options, "")
 	if err := checkText(line); err != nil {
 		return err
 	}
