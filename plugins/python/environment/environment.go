@@ -177,8 +177,8 @@ func (c *Cache) replace(
 	waiting, cancel := s.limit(ctx, 2)
 	defer cancel()
 	building, err := st.waitLock(waiting, s.Key, exclusive, s.Waiting)
-	if err != nil && waiting.Err() != nil {
-		err = s.tooBusy(ctx)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = fmt.Errorf("another build of this environment did not end within %s (twice build_timeout): %w", 2*s.Limit, err)
 	}
 	if err != nil {
 		return nil, err
