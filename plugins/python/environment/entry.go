@@ -59,7 +59,7 @@ func (s *store) readEntry(key string) (entry, error) {
 	if err := json.Unmarshal(content, &e); err != nil || e.ID == "" || e.Tree.Digest == "" {
 		return e, errNotWhole
 	}
-	if unsynced(info) && e.Boot != task.BootID() {
+	if unsynced(info) && (e.Boot == "" || e.Boot != task.BootID()) {
 		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
 	}
 	return e, nil

@@ -34,7 +34,8 @@ func (o option) fits(d sysfs.Device) bool {
 // glob compiles a pattern in which * stands for any characters and ? for one. No other
 // character is special.
 func glob(pattern string) *regexp.Regexp {
-	expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
+	quoted := regexp.QuoteMeta(strings.ToValidUTF8(pattern, "\uFFFD"))
+	expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(quoted)
 	return regexp.MustCompile(`(?s)^` + expression + `$`)
 }
 
