@@ -114,11 +114,7 @@ func TestRole_FollowsCommandLine(t *testing.T) {
 		{[]string{"/bin/sleep", "MARK"}, isTask},
 		{[]string{"/bin/sleep", "1"}, isOther},
 	} {
-		var args [][]byte
-		for _, a := range c.args {
-			args = append(args, []byte(a))
-		}
-		test.Eq(t, c.want, roleOf(2, 1, args, "MARK"), test.Sprintf("%q is taken for", c.args))
+		test.Eq(t, c.want, roleOf(2, 1, c.args, "MARK"), test.Sprintf("%q is taken for", c.args))
 	}
 }
 
@@ -140,13 +136,13 @@ func TestVerdict_ComparesWithBar(t *testing.T) {
 }
 
 func TestPercentile_IsNearestRank(t *testing.T) {
-	var list []time.Duration
+	var list series
 	for i := range 200 {
 		list = append(list, time.Duration(200-i))
 	}
 	got := percentile(list, 99)
 	test.Eq(t, 198, got, test.Sprintf("the 99th percentile of 1 to 200 is %d, want 198", got))
-	got = median(list, self)
+	got = median(list)
 	test.Eq(t, 100, got, test.Sprintf("the median of 1 to 200 is %d, want 100", got))
 	got = percentile(list[:1], 99)
 	test.Eq(t, 200, got, test.Sprintf("the 99th percentile of one value is %d, want that value", got))

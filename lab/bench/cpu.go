@@ -5,64 +5,53 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// cpu is the processor time of what is not the task, a second of a job in which
-// each task prints a line a second.
-type cpu struct {
-	tasks          int
-	helpers, agent map[string]float64 // fractions of one core
-}
-
-// clockTick is USER_HZ, which is 100 on every architecture that Nomad knows.
+// clockTick is USER_HZ, which is 100 on every architecture that Nomad supports.
 const clockTick = time.Second / 100
 
-func measureCPU(ctx context.Context, steps *term.Printer, c *cluster, o options) (*cpu, error) {
-	r := &cpu{tasks: o.tasks, helpers: map[string]float64{}, agent: map[string]float64{}}
+// measureCPU measures the processor time of the processes that are not tasks, during a job in
+// which each task prints a line a second.
+func (c *cluster) measureCPU(ctx context.Context) error {
 	command, args := c.talker()
 	for _, driver := range both {
-		end := steps.Step("Processor time while %d tasks of %s print a line a second", o.tasks, driver)
-		err := func() error {
-			job := c.job(driver, o.tasks, command, args)
+		err := c.step(func() error {
+			job := c.job(driver, c.tasks, command, args)
 			if _, err := c.start(ctx, job); err != nil {
 				return err
 			}
-			if err := poll.Sleep(ctx, settle); err != nil {
+			helpers, agent, err := c.used(ctx, driver)
+			if err != nil {
 				return err
 			}
-			var err error
-			if r.helpers[driver], r.agent[driver], err = c.used(ctx, driver, o.cpu); err != nil {
-				return err
-			}
+			name := fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks)
+			c.add(driver, helpers, quantity{name, percent, 0, nil})
+			c.add(driver, agent, quantity{"– and of the agent", percent, 0, nil})
 			return c.stop(ctx, job)
-		}()
-		end(err, "")
+		}, "Processor time while %d tasks of %s print a line a second", c.tasks, driver)
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return r, nil
+	return nil
 }
 
-// used is which part of a core what is not a task uses.
-func (c *cluster) used(ctx context.Context, driver string, d time.Duration) (helpers, agent float64, err error) {
+// used is the part of a core that the processes that are not tasks use.
+func (c *cluster) used(ctx context.Context, driver string) (helpers, agent float64, err error) {
 	begin := time.Now()
 	before, err := c.ticks(ctx, driver)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := poll.Sleep(ctx, d); err != nil {
+	if err := poll.Sleep(ctx, c.cpu); err != nil {
 		return 0, 0, err
 	}
 	after, err := c.ticks(ctx, driver)
-	if err != nil {
-		return 0, 0, err
-	}
 	took := time.Since(begin)
 	for p, t := range after {
 		used := (time.Duration(t-before[p]) * clockTick).Seconds() / took.Seconds()
@@ -72,28 +61,17 @@ func (c *cluster) used(ctx context.Context, driver string, d time.Duration) (hel
 			helpers += used
 		}
 	}
-	return helpers, agent, nil
+	return helpers, agent, err
 }
 
 // ticks is the processor time so far of each process that is not a task's.
 func (c *cluster) ticks(ctx context.Context, driver string) (map[process]int, error) {
-	ps, err := c.processes(ctx)
-	if err != nil {
-		return nil, err
-	}
 	ticks := map[process]int{}
-	for _, p := range ps {
-		if p.role != isAgent && !p.role.helps(driver) {
-			continue
-		}
+	return ticks, c.helpers(ctx, driver, func(p process) error {
 		st, err := task.ReadStat(p.pid)
-		if p.role == isOther && ended(err) { // what somebody has started for a moment
-			continue
+		if err == nil {
+			ticks[p] = int(st.UTime + st.STime)
 		}
-		if err != nil {
-			return nil, err
-		}
-		ticks[p] = int(st.UTime + st.STime)
-	}
-	return ticks, nil
+		return err
+	})
 }

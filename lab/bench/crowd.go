@@ -16,178 +16,135 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// crowd is what jobs of many tasks need, as an operator sees it at the server and on the disk.
-type crowd struct {
-	start, stop, purge durations
-	idle               map[string]float64 // processor time of helpers, with the most tasks
-	most               int
-	recovered          time.Duration // after the plugin was killed; raw_exec has no plugin
-	recovery           int           // tasks at that
-}
-
-// durations are by driver and number of tasks.
-type durations map[string]map[int]time.Duration
-
-// noStatistics is Nomad's default, where no driver is asked for them; a lab's agents are (package agent).
+// noStatistics is Nomad's default collection interval in effect: no driver is asked for statistics. A lab's agents
+// ask for them (package agent).
 const noStatistics = `telemetry {
   collection_interval = "1h"
 }`
 
-func measureCrowd(ctx context.Context, steps *term.Printer, binary, dir string, o options) (_ *crowd, err error) {
-	c, closeAgent, err := startAgent(ctx, steps, binary, dir, noStatistics)
+// stopped is the size of the job that is stopped without a purge.
+const stopped = 100
+
+// measureCrowd measures the time that jobs of many tasks take, as an operator sees it at the server and on the disk.
+func (b *bench) measureCrowd(ctx context.Context) (err error) {
+	c, err := b.startAgent(ctx, "crowd", noStatistics)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, closeAgent()) }()
-	r := &crowd{start: durations{}, stop: durations{}, purge: durations{}, idle: map[string]float64{}, most: o.crowd,
-		recovery: o.recovery}
-	for _, driver := range both {
-		r.start[driver], r.stop[driver], r.purge[driver] = map[int]time.Duration{}, map[int]time.Duration{},
-			map[int]time.Duration{}
+	defer func() { err = errors.Join(err, c.close(ctx)) }()
+	sizes := []int{b.crowd, stopped}
+	if b.crowd == stopped {
+		sizes = sizes[:1]
 	}
-	for _, job := range []struct {
-		tasks int
-		purge bool
-	}{{o.crowd, true}, {stopped, false}, {stopped, true}} {
-		for _, driver := range both {
-			if r.purge[driver][job.tasks] != 0 && job.purge {
-				continue // of -quick
+	for i, tasks := range sizes {
+		for _, purge := range []bool{true, false} {
+			if !purge && tasks != stopped {
+				continue
 			}
-			end := steps.Step("A job of %d tasks with %s is started and stopped", job.tasks, driver)
-			err := r.measure(ctx, c, driver, job.tasks, job.purge, o)
-			end(err, "")
-			if err != nil {
-				return nil, err
+			for _, driver := range both {
+				err := b.step(func() error { return c.measureMany(ctx, driver, tasks, i == 0 && purge, purge) },
+					"A job of %d tasks with %s is started and stopped", tasks, driver)
+				if err != nil {
+					return err
+				}
 			}
 		}
 	}
-	end := steps.Step("The plugin of %s is killed while %d tasks run", lite, o.recovery)
-	r.recovered, err = c.recover(ctx, o.recovery)
-	end(err, "")
-	return r, err
+	return b.step(func() error { return c.recover(ctx) },
+		"The plugin of %s is killed while %d tasks run", lite, b.recovery)
 }
 
-// stopped is how many tasks are stopped, and purged.
-const stopped = 100
-
-func (r *crowd) measure(ctx context.Context, c *cluster, driver string, tasks int, purge bool, o options) error {
+// measureMany measures the end of a job, and with start also its start and the helpers at rest.
+func (c *cluster) measureMany(ctx context.Context, driver string, tasks int, start, purge bool) error {
+	row := func(name string, show func(float64) string, bar float64) quantity {
+		return quantity{fmt.Sprintf(name, tasks), show, bar, nil}
+	}
 	job := c.many(driver, tasks)
 	took, err := c.start(ctx, job)
 	if err != nil {
 		return err
 	}
-	if err := poll.Sleep(ctx, settle); err != nil {
-		return err
-	}
-	if _, measured := r.start[driver][o.crowd]; !measured {
-		r.start[driver][tasks] = took
+	if start {
+		c.add(driver, float64(took), row("job of %d tasks, until all run", millis, 0))
 		if err := poll.Sleep(ctx, settle); err != nil {
 			return err
 		}
-		if r.idle[driver], _, err = c.used(ctx, driver, o.cpu); err != nil {
+		idle, _, err := c.used(ctx, driver)
+		if err != nil {
 			return err
 		}
+		c.add(driver, idle, row("processor of helpers, %d tasks at rest", percent, 0))
 	}
-	took, err = c.end(ctx, job, purge)
+	if purge {
+		took, err = c.purge(ctx, job)
+		c.add(driver, float64(took), row("purged: %d tasks, until nothing is left", millis, 1))
+		return err
+	}
+	took, err = c.end(ctx, job, false, 10*time.Millisecond, func() (bool, error) {
+		g, err := c.summary(job)
+		return g.Complete == tasks, err
+	})
 	if err != nil {
 		return err
 	}
-	if purge {
-		r.purge[driver][tasks] = took
-		return nil
-	}
-	r.stop[driver][tasks] = took
+	c.add(driver, float64(took), row("stopped: %d tasks, until all have ended", millis, 0))
 	return c.stop(ctx, job)
 }
 
 // many is a job of sleepers that fits on a small machine.
-func (c *cluster) many(driver string, count int) *api.Job {
+func (c *cluster) many(driver string, tasks int) *api.Job {
 	command, args := c.sleeper()
-	job := c.job(driver, count, command, args)
+	job := c.job(driver, tasks, command, args)
 	job.TaskGroups[0].Tasks[0].Require(&api.Resources{CPU: new(1), MemoryMB: new(10)})
 	return job
 }
 
-// end stops a job, and returns how long it took until the server shows that all its tasks have ended, or,
-// of a job that is purged, until the client has removed all that it had of them.
-func (c *cluster) end(ctx context.Context, job *api.Job, purge bool) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	left := c.alive
-	if purge {
-		left = c.allocations
-	}
-	begin := time.Now()
-	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, purge,
-		(&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return 0, fmt.Errorf("failed to stop job %s: %w", *job.ID, err)
-	}
-	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
-		n, err := left(ctx, job)
-		return n == 0, err
+// purge returns how long it took until the client had removed the directories of all allocations. No other job runs.
+func (c *cluster) purge(ctx context.Context, job *api.Job) (time.Duration, error) {
+	return c.end(ctx, job, true, 10*time.Millisecond, func() (bool, error) {
+		entries, err := os.ReadDir(filepath.Join(c.agent.DataDir(), "alloc"))
+		return len(entries) == 0, err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("the tasks of job %s do not end: %w", *job.ID, err)
-	}
-	return time.Since(begin), nil
 }
 
-func (c *cluster) alive(ctx context.Context, job *api.Job) (int, error) {
-	s, _, err := c.agent.Client().Jobs().Summary(*job.ID, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return 0, fmt.Errorf("failed to watch job %s: %w", *job.ID, err)
-	}
-	return *job.TaskGroups[0].Count - s.Summary["group"].Complete, nil
-}
-
-// allocations counts the directories that allocations have: no other job runs.
-func (c *cluster) allocations(context.Context, *api.Job) (int, error) {
-	entries, err := os.ReadDir(filepath.Join(c.agent.DataDir(), "alloc"))
-	return len(entries), err
-}
-
-// recover kills the plugin and returns how long it took until another one had taken over the last of so many tasks.
-func (c *cluster) recover(ctx context.Context, count int) (time.Duration, error) {
-	job := c.many(lite, count)
+// recover measures how long after a kill of the plugin the next one has adopted the last of the tasks.
+func (c *cluster) recover(ctx context.Context) error {
+	job := c.many(lite, c.recovery)
 	if _, err := c.start(ctx, job); err != nil {
-		return 0, err
-	}
-	if err := poll.Sleep(ctx, settle); err != nil {
-		return 0, err
+		return err
 	}
 	ps, err := c.processes(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	killed := time.Now()
 	for _, p := range ps {
 		if p.role == isPlugin {
 			if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
-				return 0, fmt.Errorf("failed to kill the plugin: %w", err)
+				return fmt.Errorf("failed to kill the plugin: %w", err)
 			}
 		}
 	}
-	wait, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	var last time.Time
-	err = poll.Until(wait, 500*time.Millisecond, func() (bool, error) {
+	err = wait(ctx, 500*time.Millisecond, func() (bool, error) {
 		var n int
-		n, last, err = c.reattached(wait, job)
-		return n >= count, err // more where a task was taken over twice
+		n, last, err = c.reattached(job)
+		return n >= c.recovery, err // more if a task was adopted twice
 	})
 	if err != nil {
-		return 0, fmt.Errorf("the plugin has not taken over %d tasks: %w", count, err)
+		return fmt.Errorf("the plugin has not adopted %d tasks: %w", c.recovery, err)
 	}
-	_, err = c.end(ctx, job, true)
-	return last.Sub(killed), err
+	name := fmt.Sprintf("plugin killed, until it has %d tasks again", c.recovery)
+	c.add(lite, float64(last.Sub(killed)), quantity{name, millis, 0, nil})
+	_, err = c.purge(ctx, job)
+	return err
 }
 
-// reattached counts the tasks of which the driver said so, and tells when it said the last.
-func (c *cluster) reattached(ctx context.Context, job *api.Job) (n int, last time.Time, err error) {
-	list, _, err := c.agent.Client().Jobs().Allocations(*job.ID, false, (&api.QueryOptions{}).WithContext(ctx))
+// reattached counts the tasks that have the driver's event, and returns the time of the last one.
+func (c *cluster) reattached(job *api.Job) (n int, last time.Time, err error) {
+	list, _, err := c.agent.Client().Jobs().Allocations(*job.ID, false, nil)
 	if err != nil {
 		return 0, last, fmt.Errorf("failed to watch job %s: %w", *job.ID, err)
 	}
@@ -206,21 +163,4 @@ func (c *cluster) reattached(ctx context.Context, job *api.Job) (n int, last tim
 		}
 	}
 	return n, last, nil
-}
-
-// compare adds to the table of results.
-func (r *crowd) compare(c *comparison) {
-	row := func(name string, took durations, tasks int, bar float64) {
-		c.add(fmt.Sprintf(name, tasks), millis, nanos(took[lite][tasks]), nanos(took[raw][tasks]), bar)
-	}
-	row("job of %d tasks, until all run", r.start, r.most, 0)
-	row("  stopped: %d tasks, until all have ended", r.stop, stopped, 0)
-	row("  purged: %d tasks, until nothing is left", r.purge, stopped, purgeBar)
-	if r.most != stopped {
-		row("  purged: %d tasks, until nothing is left", r.purge, r.most, purgeBar)
-	}
-	c.add(fmt.Sprintf("processor of helpers, %d tasks at rest", r.most), percent, r.idle[lite], r.idle[raw], 0)
-	c.rows = append(c.rows, []string{
-		fmt.Sprintf("plugin killed, until it has %d tasks again", r.recovery), ms(r.recovered), "no plugin", "", "",
-	})
 }

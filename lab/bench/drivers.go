@@ -5,135 +5,95 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
-	goplugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/hcl/v2/hcldec"
 	"github.com/hashicorp/nomad/client/lib/numalib"
 	"github.com/hashicorp/nomad/drivers/rawexec"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/loader"
+	nomadconfig "github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/hashicorp/nomad/plugins/shared/hclspec"
-	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// driver is a driver as Nomad's client holds one.
+// driver is a driver as Nomad's client uses it.
 type driver struct {
 	drivers.DriverPlugin
-	spec   hcldec.Spec // of a task's config block
-	logmon bool        // it expects FIFOs to write the task's output to
+	spec   hcldec.Spec  // of a task's config block
+	logmon bool         // it expects FIFOs for the task's output
+	builds atomic.Int32 // environments that python has built, by its events
+	close  func()       // ends the plugin
 }
 
-// openRaw returns Nomad's own driver, in this process as in the agent's. For
-// each task it starts this program again, which is the executor then (see
-// the init function of nomad's drivers/shared/executor).
+// openRaw opens Nomad's own driver, in this process as in the agent's. For each task
+// it starts this program again as the executor (the init function of Nomad's package
+// drivers/shared/executor).
 func openRaw(ctx context.Context) (*driver, error) {
-	d := rawexec.NewRawExecDriver(ctx, hclog.NewNullLogger())
-	it, err := configure(ctx, d, map[string]any{"enabled": true}, nil)
+	d, err := open(ctx, rawexec.PluginID.Name, &loader.PluginLoaderConfig{
+		InternalPlugins: map[loader.PluginID]*loader.InternalPluginConfig{
+			rawexec.PluginID: {Config: map[string]any{"enabled": true}, Factory: rawexec.PluginConfig.Factory},
+		},
+	})
+	if err == nil {
+		d.logmon = true
+	}
+	return d, err
+}
+
+// openPlugin starts a plugin binary.
+func openPlugin(ctx context.Context, binary string, config map[string]any) (*driver, error) {
+	dir, file := filepath.Split(binary)
+	return open(ctx, strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
+		PluginDir: dir,
+		Configs:   []*nomadconfig.PluginConfig{{Name: file, Config: config}},
+	})
+}
+
+// open starts and configures a driver by Nomad's plugin loader. The caller closes it.
+func open(ctx context.Context, name string, config *loader.PluginLoaderConfig) (_ *driver, err error) {
+	config.Logger, config.SupportedVersions = hclog.NewNullLogger(), loader.AgentSupportedApiVersions
+	plugins, err := loader.NewPluginLoader(config)
 	if err != nil {
 		return nil, err
 	}
-	it.logmon = true
-	return it, nil
-}
-
-// openPlugin starts a plugin binary as Nomad does. hear gets the events of tasks, it may
-// be nil. The plugin ends with close.
-func openPlugin(ctx context.Context, binary string, config map[string]any, hear func(*drivers.TaskEvent)) (_ *driver,
-	close func(), err error) {
-	client := goplugin.NewClient(&goplugin.ClientConfig{
-		HandshakeConfig: base.Handshake,
-		Plugins: map[string]goplugin.Plugin{
-			base.PluginTypeBase:   &base.PluginBase{},
-			base.PluginTypeDriver: drivers.NewDriverPlugin(nil, hclog.NewNullLogger()),
-		},
-		Cmd:              exec.Command(binary),
-		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
-		Logger:           hclog.NewNullLogger(),
-	})
+	agent := &base.ClientDriverConfig{
+		ClientMinPort: 14000, ClientMaxPort: 14512, // Nomad's defaults
+		Topology: numalib.Scan(numalib.PlatformScanners(false)),
+	}
+	instance, err := plugins.Dispense(name, base.PluginTypeDriver, &base.AgentConfig{Driver: agent}, config.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("failed to start driver %s: %w", name, err)
+	}
 	defer func() {
 		if err != nil {
-			client.Kill()
+			instance.Kill()
 		}
 	}()
-	rpc, err := client.Client()
-	if err != nil {
-		return nil, nil, fmt.Errorf("failed to start plugin: %w", err)
-	}
-	it, err := rpc.Dispense(base.PluginTypeDriver)
-	if err != nil {
-		return nil, nil, fmt.Errorf("failed to start plugin: %w", err)
-	}
-	d, err := configure(ctx, it.(drivers.DriverPlugin), config, hear)
-	return d, client.Kill, err
-}
-
-func configure(ctx context.Context, p drivers.DriverPlugin, config map[string]any,
-	hear func(*drivers.TaskEvent)) (*driver, error) {
-	schema, err := p.ConfigSchema()
-	if err != nil {
-		return nil, err
-	}
-	spec, err := convert(schema)
-	if err != nil {
-		return nil, err
-	}
-	val, err := parse(config, spec)
-	if err != nil {
-		return nil, err
-	}
-	packed, err := msgpack.Marshal(val, val.Type())
-	if err != nil {
-		return nil, err
-	}
-	err = p.SetConfig(&base.Config{
-		ApiVersion:   drivers.ApiVersion010,
-		PluginConfig: packed,
-		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{
-			ClientMinPort: 14000, ClientMaxPort: 14512, // Nomad's defaults
-			Topology: numalib.Scan(numalib.PlatformScanners(false)),
-		}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("failed to configure driver: %w", err)
-	}
-	events, err := p.TaskEvents(ctx)
+	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: instance.Kill}
+	events, err := d.TaskEvents(ctx)
 	if err != nil {
 		return nil, err
 	}
 	go func() { // ends with ctx
 		for e := range events {
-			if hear != nil {
-				hear(e)
+			if strings.HasPrefix(e.Message, "Environment: not in the cache") {
+				d.builds.Add(1)
 			}
 		}
 	}()
-	taskSchema, err := p.TaskConfigSchema()
+	schema, err := d.TaskConfigSchema()
 	if err != nil {
 		return nil, err
 	}
-	spec, err = convert(taskSchema)
-	return &driver{DriverPlugin: p, spec: spec}, err
-}
-
-func convert(s *hclspec.Spec) (hcldec.Spec, error) {
-	spec, diag := hclspecutils.Convert(s)
-	if diag.HasErrors() {
-		return nil, diag
+	spec, diags := hclspecutils.Convert(schema)
+	if diags.HasErrors() {
+		return nil, diags
 	}
-	return spec, nil
-}
-
-func parse(config map[string]any, spec hcldec.Spec) (cty.Value, error) {
-	val, diag, errs := hclutils.ParseHclInterface(config, spec, nil)
-	if diag.HasErrors() {
-		return val, errors.Join(errs...)
-	}
-	return val, nil
+	d.spec = spec
+	return d, nil
 }

@@ -4,14 +4,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,52 +38,48 @@ type process struct {
 }
 
 // tree lists the agent (0 for none), all its descendants, and the supervisors that keep their
-// state below dir, which are nobody's descendants once their plugin has ended.
-// Tasks are known by marker, which is among their arguments.
+// state below dir, whose parent is init once their plugin has ended. Tasks have marker in
+// their arguments.
 func tree(agent int, dir, marker string) ([]process, error) {
 	table, err := task.Processes()
 	if err != nil {
 		return nil, err
 	}
-	args := map[int][][]byte{}
-	var roots []int
+	args := map[int][]string{}
+	var list []task.Stat
 	if agent != 0 {
-		roots = append(roots, agent)
+		list = append(list, table[agent])
+		list = append(list, task.Descendants(table, agent)...)
 	}
-	for pid := range table {
+	for pid, st := range table {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		args[pid] = bytes.Split(bytes.TrimRight(b, "\x00"), []byte{0})
-		if string(args[pid][0]) == "outrider-supervisor" && bytes.Contains(b, []byte(dir+"/")) {
-			roots = append(roots, pid)
+		args[pid] = strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
+		if args[pid][0] == "outrider-supervisor" && bytes.Contains(b, []byte(dir+"/")) {
+			list = append(list, st)
+			list = append(list, task.Descendants(table, pid)...)
 		}
 	}
 	var found []process
 	roles := map[int]role{}
-	visit := func(st task.Stat) {
+	for _, st := range list { // parents come first
 		pid, parent := st.PID, roles[st.Parent]
 		if _, seen := roles[pid]; seen {
-			return
+			continue
 		}
 		roles[pid] = parent
-		if len(args[pid]) == 0 || len(args[pid][0]) == 0 { // a zombie has no arguments
-			return
+		if len(args[pid]) == 0 || args[pid][0] == "" { // a zombie has no arguments
+			continue
 		}
-		if parent != isTask { // what a task starts belongs to it
+		if parent != isTask { // a task's children belong to it
 			roles[pid] = roleOf(pid, agent, args[pid], marker)
 		}
 		found = append(found, process{pid, roles[pid]})
 	}
-	for _, pid := range roots {
-		visit(table[pid])
-	}
-	for _, st := range task.Descendants(table, roots...) {
-		visit(st)
-	}
 	return found, nil
 }
 
-// helps says whether a process of this role is there for the tasks of a driver.
-// exec-lite's plugin stays while jobs of raw_exec run, and is not raw_exec's.
+// helps reports whether a process of this role works for the tasks of a driver. exec-lite's
+// plugin also runs during jobs of raw_exec and is not charged to them.
 func (r role) helps(driver string) bool {
 	switch r {
 	case isTask, isAgent:
@@ -96,24 +90,21 @@ func (r role) helps(driver string) bool {
 	return true
 }
 
-func roleOf(pid, agent int, args [][]byte, marker string) role {
-	for _, a := range args {
-		if bytes.Contains(a, []byte(marker)) {
-			return isTask
-		}
-	}
+func roleOf(pid, agent int, args []string, marker string) role {
 	second := ""
 	if len(args) > 1 {
-		second = string(args[1])
+		second = args[1]
 	}
 	switch {
+	case strings.Contains(strings.Join(args, " "), marker):
+		return isTask
 	case pid == agent:
 		return isAgent
-	case string(args[0]) == "outrider-supervisor" && second == "collect":
+	case args[0] == "outrider-supervisor" && second == "collect":
 		return isCollector
-	case string(args[0]) == "outrider-supervisor":
+	case args[0] == "outrider-supervisor":
 		return isSupervisor
-	case strings.HasPrefix(filepath.Base(string(args[0])), "nomad-driver-"):
+	case strings.HasPrefix(filepath.Base(args[0]), "nomad-driver-"):
 		return isPlugin
 	case second == "executor":
 		return isExecutor
@@ -123,54 +114,40 @@ func roleOf(pid, agent int, args [][]byte, marker string) role {
 	return isOther
 }
 
-// memory is what processes use, in kB.
-type memory [5]int
+// usage is the memory of the helpers of tasks, and of the agent.
+type usage [6]int
 
-// The elements of memory.
+// The elements of usage: kB, but for threads.
 const (
-	pss     = iota // each page divided by the number of its users
-	anon           // of it what no file backs: heaps and stacks
-	private        // dirty and not shared; a program that was just built counts until it is on disk
-	tables         // page tables, which are not in the PSS
-	threads        // each has a kernel stack, which is not in the PSS
+	pss      = iota // of each page this process's share
+	anon            // of it heaps and stacks: pages that no file backs
+	private         // dirty and not shared; a new program counts until it is on the disk
+	tables          // page tables, which are not in the PSS
+	threads         // each has a kernel stack, which is not in the PSS
+	agentPSS        // not in pss
 )
 
-func (m *memory) add(n memory) {
-	for i := range m {
-		m[i] += n[i]
-	}
-}
-
 // memoryOf reads smaps_rollup and status of one process (proc(5)).
-func memoryOf(pid int) (memory, error) {
-	rollup, err := fields(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return memory{}, err
-	}
-	status, err := fields(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return memory{}, err
-	}
-	return memory{rollup["Pss"], rollup["Pss_Anon"], rollup["Private_Dirty"], status["VmPTE"], status["Threads"]}, nil
-}
-
-// ended says whether a file of proc could not be read since its process has ended.
-func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
-
-// fields reads the "Name: number" lines of a file of proc.
-func fields(path string) (map[string]int, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	m := map[string]int{}
-	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		name, rest, _ := strings.Cut(s.Text(), ":")
-		if f := strings.Fields(rest); len(f) > 0 {
-			if n, err := strconv.Atoi(f[0]); err == nil {
-				m[name] = n
+func memoryOf(pid int) (usage, error) {
+	values := map[string]int{}
+	for _, file := range []string{"smaps_rollup", "status"} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			return usage{}, err
+		}
+		for line := range strings.Lines(string(b)) {
+			name, rest, _ := strings.Cut(line, ":")
+			var n int
+			if _, err := fmt.Sscan(rest, &n); err == nil {
+				values[name] = n
 			}
 		}
 	}
-	return m, nil
+	return usage{
+		pss: values["Pss"], anon: values["Pss_Anon"], private: values["Private_Dirty"], tables: values["VmPTE"],
+		threads: values["Threads"],
+	}, nil
 }
+
+// ended reports whether a file of proc could not be read because its process has ended.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

@@ -6,150 +6,121 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// jobs is what jobs of sleeping tasks cost: time until all run, and memory of
-// what is not the task.
-type jobs struct {
-	tasks  int
-	took   map[string][]time.Duration // a job of all tasks, each round
-	one    map[string][]usage         // with 1 task, each round
-	all    map[string][]usage         // with all tasks, each round
-	counts map[string]map[role]int    // of processes, with all tasks
+// memoryRows are the rows of each kind of memory. Each shows the memory of one more task: the
+// difference of two jobs, divided by the difference of their tasks. In the first round the
+// plugin has never started so many tasks, and its heap still grows to the size that it retains.
+var memoryRows = [len(usage{})][]quantity{
+	pss: {
+		{"helper memory a task (PSS), median of rounds", kB, 300, nil},
+		{"– in the first round, the plugin being new", kB, 0, first},
+	},
+	anon:     {{"– of it heaps and stacks", kB, 0, nil}},
+	private:  {{"– private dirty", kB, 0, nil}},
+	tables:   {{"– page tables, not in PSS", kB, 0, nil}},
+	threads:  {{"– threads", number, 0, nil}},
+	agentPSS: {{"– growth of the agent (PSS)", kB, 0, nil}},
 }
 
-// usage is the memory of the agent, and of what else is not the task.
-type usage struct {
-	helpers, agent memory
-	plugin         int // its part of helpers, PSS in kB
-}
-
-// settle is how long what a start has stirred up takes to calm down: Nomad
-// gathers its updates to the server, and the Go runtimes give memory back.
-const settle = 2 * time.Second
-
-func measureJobs(ctx context.Context, steps *term.Printer, c *cluster, o options) (*jobs, error) {
-	j := &jobs{
-		tasks: o.tasks, took: map[string][]time.Duration{},
-		one: map[string][]usage{}, all: map[string][]usage{}, counts: map[string]map[role]int{},
-	}
-	command, args := c.sleeper()
-	for round := range o.rounds {
+// measureJobs measures jobs of sleeping tasks: the time until all run, and the memory of the
+// processes that are not tasks.
+func (c *cluster) measureJobs(ctx context.Context) error {
+	for round := range c.rounds {
 		for _, driver := range both {
-			end := steps.Step("Round %d of %d: jobs of 1 and %d tasks with %s", round+1, o.rounds, o.tasks, driver)
-			err := func() error {
-				one := c.job(driver, 1, command, args)
-				if _, err := c.start(ctx, one); err != nil {
-					return err
-				}
-				u, _, err := c.read(ctx, driver, o.readings)
-				if err != nil {
-					return err
-				}
-				j.one[driver] = append(j.one[driver], u)
-				if err := c.stop(ctx, one); err != nil {
-					return err
-				}
-
-				all := c.job(driver, o.tasks, command, args)
-				took, err := c.start(ctx, all)
-				if err != nil {
-					return err
-				}
-				j.took[driver] = append(j.took[driver], took)
-				u, counts, err := c.read(ctx, driver, o.readings)
-				if err != nil {
-					return err
-				}
-				j.all[driver], j.counts[driver] = append(j.all[driver], u), counts
-				return c.stop(ctx, all)
-			}()
-			end(err, "")
+			err := c.step(func() error { return c.round(ctx, driver) },
+				"Round %d of %d: jobs of 1 and %d tasks with %s", round+1, c.rounds, c.tasks, driver)
 			if err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return j, nil
+	return nil
 }
 
-// read takes the median of several readings: the heaps of Go programs come and go.
-func (c *cluster) read(ctx context.Context, driver string, readings int) (usage, map[role]int, error) {
-	if err := poll.Sleep(ctx, settle); err != nil {
-		return usage{}, nil, err
+func (c *cluster) round(ctx context.Context, driver string) error {
+	_, one, _, err := c.sleepers(ctx, driver, 1)
+	if err != nil {
+		return err
 	}
-	var all []usage
+	took, all, counts, err := c.sleepers(ctx, driver, c.tasks)
+	if err != nil {
+		return err
+	}
+	for kind, rows := range memoryRows {
+		c.add(driver, float64(all[kind]-one[kind])/float64(c.tasks-1), rows...)
+	}
+	name := fmt.Sprintf("job of %d tasks, until all run, median", c.tasks)
+	c.add(driver, float64(took), quantity{name, millis, 2.5, nil})
+	c.note("A round of %s: all %d tasks ran after %s; PSS of helpers %d kB with 1 task, %d kB with all; processes: %s.",
+		driver, c.tasks, ms(took), one[pss], all[pss], countsText(counts, driver))
+	return nil
+}
+
+// sleepers measures one job.
+func (c *cluster) sleepers(ctx context.Context, driver string, count int) (took time.Duration, u usage,
+	counts map[role]int, err error) {
+	command, args := c.sleeper()
+	job := c.job(driver, count, command, args)
+	if took, err = c.start(ctx, job); err != nil {
+		return 0, u, nil, err
+	}
+	if u, counts, err = c.read(ctx, driver); err != nil {
+		return 0, u, nil, err
+	}
+	return took, u, counts, c.stop(ctx, job)
+}
+
+// read takes the median of several readings, since the heaps of Go programs grow and
+// shrink, and counts the processes.
+func (c *cluster) read(ctx context.Context, driver string) (usage, map[role]int, error) {
+	var all [len(usage{})][]int // the readings of each kind of memory
 	var counts map[role]int
-	for range readings {
-		u, n, err := c.readOnce(ctx, driver)
+	for range c.readings {
+		var sum usage
+		counts = map[role]int{}
+		err := c.helpers(ctx, driver, func(p process) error {
+			m, err := memoryOf(p.pid)
+			if err != nil {
+				return err
+			}
+			counts[p.role]++
+			if p.role == isAgent {
+				m = usage{agentPSS: m[pss]}
+			}
+			for kind, n := range m {
+				sum[kind] += n
+			}
+			return nil
+		})
 		if err != nil {
 			return usage{}, nil, err
 		}
-		all, counts = append(all, u), n
+		for kind, n := range sum {
+			all[kind] = append(all[kind], n)
+		}
 		if err := poll.Sleep(ctx, 300*time.Millisecond); err != nil {
 			return usage{}, nil, err
 		}
 	}
-	return medianUsage(all), counts, nil
-}
-
-func (c *cluster) readOnce(ctx context.Context, driver string) (usage, map[role]int, error) {
-	ps, err := c.processes(ctx)
-	if err != nil {
-		return usage{}, nil, err
-	}
 	var u usage
-	counts := map[role]int{}
-	for _, p := range ps {
-		counts[p.role]++
-		if p.role != isAgent && !p.role.helps(driver) {
-			continue
-		}
-		m, err := memoryOf(p.pid)
-		if p.role == isOther && ended(err) { // what somebody has started for a moment
-			counts[p.role]--
-			continue
-		}
-		if err != nil {
-			return usage{}, nil, fmt.Errorf("failed to read the memory of the %s: %w", p.role, err)
-		}
-		if p.role == isAgent {
-			u.agent.add(m)
-		} else {
-			u.helpers.add(m)
-		}
-		if p.role == isPlugin {
-			u.plugin += m[pss]
-		}
+	for kind, readings := range all {
+		u[kind] = median(readings)
 	}
 	return u, counts, nil
 }
 
-func medianUsage(all []usage) (m usage) {
-	for i := range m.helpers {
-		m.helpers[i] = median(all, func(u usage) int { return u.helpers[i] })
-		m.agent[i] = median(all, func(u usage) int { return u.agent[i] })
+// countsText lists the processes beside the agent and the tasks.
+func countsText(n map[role]int, driver string) string {
+	var s []string
+	for _, r := range []role{isPlugin, isSupervisor, isCollector, isExecutor, isLogmon, isOther} {
+		if r.helps(driver) && (n[r] > 0 || r != isOther) {
+			s = append(s, fmt.Sprintf("%s %d", r, n[r]))
+		}
 	}
-	m.plugin = median(all, func(u usage) int { return u.plugin })
-	return m
-}
-
-// perTask is what one more task adds: in each round the difference of all tasks
-// and one, by the number of tasks between, and of that the median.
-func (j *jobs) perTask(driver string, of func(usage) int) float64 {
-	return median(j.rounds(driver, of), func(f float64) float64 { return f })
-}
-
-// rounds is perTask of each round. In the first one the plugin has never started
-// that many tasks, and its heap grows to what it then keeps.
-func (j *jobs) rounds(driver string, of func(usage) int) []float64 {
-	var list []float64
-	for i, all := range j.all[driver] {
-		list = append(list, float64(of(all)-of(j.one[driver][i]))/float64(j.tasks-1))
-	}
-	return list
+	return strings.Join(s, ", ")
 }

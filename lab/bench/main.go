@@ -7,12 +7,12 @@
 //
 //	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python]
 //
-// What is compared takes turns, since a machine's speed drifts within minutes; only the
-// ratios mean something, and only within one run. It needs root, since what is
-// compared includes each driver's work on cgroups.
+// The sides of each comparison take turns, since a machine's speed drifts within minutes.
+// Only the ratios are meaningful, and only within one run. It needs root, since the drivers'
+// work on cgroups is included.
 //
-// The exit code tells whether it could measure. Whether a bar is met is printed
-// and is no failure: a busy machine is no defect of the code.
+// The exit code reports whether the measurement succeeded. A missed bar is printed and is
+// not a failure: a busy machine is not a defect of the code.
 package main
 
 import (
@@ -23,13 +23,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -65,8 +63,6 @@ var (
 		pythonStarts: 20, pythonRounds: 1}
 )
 
-func (o options) want(part string) bool { return len(o.only) == 0 || slices.Contains(o.only, part) }
-
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
 	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, python")
@@ -82,102 +78,98 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
-	if err := run(ctx, o, os.Stdout); err != nil {
+	b := &bench{options: o, steps: term.New(os.Stderr)}
+	if err := b.run(ctx, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: failed to measure:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o options, w io.Writer) (err error) {
+// bench is one run of the benchmark.
+type bench struct {
+	options
+	results
+	steps        *term.Printer
+	dir          string
+	liteBinary   string
+	pythonBinary string
+}
+
+// step shows f as a step of the run.
+func (b *bench) step(f func() error, format string, args ...any) error {
+	end := b.steps.Step(format, args...)
+	err := f()
+	end(err, "")
+	return err
+}
+
+func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("only root can: limits need cgroups that may be written")
+		return errors.New("only root can: limits need writable cgroups")
 	}
 	start := time.Now()
-	steps := term.New(os.Stderr)
-	binary, pythonBinary, err := prepare(ctx, steps)
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	b.dir, err = os.MkdirTemp("", "orbench-") // short: unix sockets are below it
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "orbench-") // short: unix sockets are below it
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+
+	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
+
+	c, err := b.startAgent(ctx, "agent", "")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, c.close(ctx)) }()
 
-	syscall.Sync() // pages of a file that is not on disk yet count as its user's own
-
-	c, closeAgent, err := startAgent(ctx, steps, binary, filepath.Join(dir, "agent"), "")
-	if err != nil {
+	for _, part := range []struct {
+		names   []string
+		measure func(context.Context) error
+	}{
+		{[]string{"memory", "job"}, c.measureJobs},
+		{[]string{"start"}, b.measureStarts},
+		{[]string{"cpu"}, c.measureCPU},
+		{[]string{"crowd"}, b.measureCrowd},
+		{[]string{"python"}, b.measurePython},
+	} {
+		wanted := func(name string) bool { return len(b.only) == 0 || slices.Contains(b.only, name) }
+		if slices.ContainsFunc(part.names, wanted) {
+			if err := part.measure(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := b.print(w); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeAgent()) }()
-
-	var r results
-	if o.want("memory") || o.want("job") {
-		if r.jobs, err = measureJobs(ctx, steps, c, o); err != nil {
-			return err
-		}
+	isQuick := ""
+	if b.starts == quick.starts {
+		isQuick = " (this was: go run ./lab/bench -quick)"
 	}
-	if o.want("start") {
-		if r.starts, err = measureStarts(ctx, steps, binary, filepath.Join(dir, "start"), o); err != nil {
-			return err
-		}
-	}
-	if o.want("cpu") {
-		if r.cpu, err = measureCPU(ctx, steps, c, o); err != nil {
-			return err
-		}
-	}
-	if o.want("crowd") {
-		if r.crowd, err = measureCrowd(ctx, steps, binary, filepath.Join(dir, "crowd"), o); err != nil {
-			return err
-		}
-	}
-	if o.want("python") {
-		if r.python, err = measurePython(ctx, steps, binary, pythonBinary, o); err != nil {
-			return err
-		}
-	}
-	r.took = time.Since(start)
-	return r.print(w, o)
+	fmt.Fprintf(w, "\n%s. Again: go tool mage bench%s\n", term.Short(time.Since(start)), isQuick)
+	return nil
 }
 
-func startAgent(ctx context.Context, steps *term.Printer, binary, dir, config string) (*cluster, func() error, error) {
-	end := steps.Step("Starting an agent")
-	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: dir, Name: "outrider-bench", Progress: steps.Progress, Config: config,
-		Plugins: []agent.Plugin{{Binary: binary, Config: `state_dir = "${state_dir}"`}},
-	})
-	end(err, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	return &cluster{agent: a, marker: fmt.Sprintf("1%07d", os.Getpid())}, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		end := steps.Step("Removing what was started")
-		err := a.Close(ctx)
-		end(err, "")
-		return err
-	}, nil
-}
-
-func prepare(ctx context.Context, steps *term.Printer) (binary, pythonBinary string, err error) {
-	end := steps.Step("Finding Nomad")
-	prog, err := nomad.Binary(ctx, steps.Progress)
+// prepare finds Nomad and builds the plugins.
+func (b *bench) prepare(ctx context.Context) error {
+	end := b.steps.Step("Finding Nomad")
+	prog, err := nomad.Binary(ctx, b.steps.Progress)
 	end(err, "%s (%s)", prog.Version, prog.Origin)
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	end = steps.Step("Building %s and python", lite)
-	root, err := build.Root(".")
-	var paths []string
-	if err == nil {
-		paths, err = build.Builder{Root: root}.All(ctx, lite, "python")
-	}
-	end(err, "")
-	if err != nil {
-		return "", "", err
-	}
-	return paths[0], paths[1], nil
+	return b.step(func() error {
+		root, err := build.Root(".")
+		if err != nil {
+			return err
+		}
+		paths, err := build.Builder{Root: root}.All(ctx, lite, "python")
+		if err == nil {
+			b.liteBinary, b.pythonBinary = paths[0], paths[1]
+		}
+		return err
+	}, "Building %s and python", lite)
 }

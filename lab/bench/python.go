@@ -13,24 +13,21 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// python is what environments cost: one that is there, one that is made, and one that many
-// tasks ask for at once.
+// python is the cost of environments: of one in the cache, of one that is built, and of one
+// that many tasks need at once.
 type python struct {
-	starts map[string][]time.Duration // until the program's first line, by what was started
-	cold   []*coldStarts              // of each installer
+	starts map[string]series // until the script's first line, by the way to start it
+	cold   []*coldStarts     // of each installer
 	noUV   bool
-	place  string // where all of it was
+	place  string // of all files
 }
 
 // The ways to start the same script.
@@ -51,7 +48,7 @@ const (
 	manyTasks   = 20
 )
 
-// script tells the time before it does anything else, and then whether its packages are there.
+// script reads the clock first, writes the time, and then imports its packages.
 const script = `import time; now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 import importlib, sys
 with open(sys.argv[1], "wb", buffering=0) as f:
@@ -60,9 +57,9 @@ for name in sys.argv[2:]:
     importlib.import_module(name)
 `
 
-// noDisk is a directory that is no disk's, where there is one and TMPDIR does not say another:
-// to make thousands of files takes a disk four times as long as it takes the processor, and
-// differs more from round to round than the two sides do.
+// noDisk is a directory in memory, unless TMPDIR is set or there is none. On a disk, creating
+// thousands of files takes four times as long as the processor's part of it, and varies more
+// between rounds than between the two sides.
 func noDisk() (dir, what string) {
 	const shm, needed = "/dev/shm", 1 << 30
 	var st unix.Statfs_t
@@ -73,75 +70,81 @@ func noDisk() (dir, what string) {
 	return shm, "in memory (" + shm + ")"
 }
 
-// pythonBench is a directory that tasks of any user can reach, with what they run and install.
+// pythonBench is a directory that tasks of any user can reach, with their script and wheels.
 type pythonBench struct {
+	*bench
 	*starter
 	script, wheels, cache, requirements string
-	small, large                        []string // requirements
+	large                               []string // requirements
 	hand                                byHand
 }
 
-func measurePython(ctx context.Context, steps *term.Printer, liteBinary, binary string, o options) (_ *python,
-	err error) {
+func (b *bench) measurePython(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	place, what := noDisk()
 	dir, err := os.MkdirTemp(place, "orpy-") // short: unix sockets are below it
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, supervisorGone(ctx, dir), os.RemoveAll(dir)) }()
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	b, err := newPythonBench(dir)
+	pb, err := newPythonBench(b, dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer b.times.Close()
-	p := &python{noUV: b.hand.uv == "", place: what}
-	for _, installer := range []string{"pip", "uv"} {
-		if installer == "uv" && p.noUV {
-			continue
-		}
-		err := func() error {
-			w := &watched{}
-			d, closePlugin, err := openPlugin(ctx, binary, b.config(installer), w.hear)
-			if err != nil {
-				return err
-			}
-			defer closePlugin()
-			c, err := b.measureCold(ctx, steps, d, w, installer, o)
-			if err != nil {
-				return err
-			}
-			p.cold = append(p.cold, c)
-			if installer == "pip" {
-				p.starts, err = b.measureCached(ctx, steps, liteBinary, d, o)
-			}
+	defer pb.times.Close()
+	b.python = &python{noUV: pb.hand.uv == "", place: what}
+	installers := []string{"pip", "uv"}
+	if b.python.noUV {
+		installers = installers[:1]
+	}
+	for _, installer := range installers {
+		if err := pb.measure(ctx, b.python, installer); err != nil {
 			return err
-		}()
-		if err != nil {
-			return nil, err
 		}
 	}
-	return p, nil
+	return nil
 }
 
-func newPythonBench(dir string) (*pythonBench, error) {
+// measure adds the builds with an installer, and with pip the cached starts.
+func (b *pythonBench) measure(ctx context.Context, p *python, installer string) error {
+	d, err := openPlugin(ctx, b.pythonBinary, b.config(installer))
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	c, err := b.measureCold(ctx, d, installer)
+	if err != nil {
+		return err
+	}
+	p.cold = append(p.cold, c)
+	if installer != "pip" {
+		return nil
+	}
+	return b.step(func() error {
+		p.starts, err = b.measureCached(ctx, d)
+		return err
+	}, "%d starts of a Python script in each of 5 ways, one after the other", b.pythonStarts)
+}
+
+func newPythonBench(run *bench, dir string) (*pythonBench, error) {
 	s, err := newStarter(filepath.Join(dir, "tasks"))
 	if err != nil {
 		return nil, err
 	}
 	as := &syscall.Credential{Uid: buildUser, Gid: buildUser}
 	b := &pythonBench{
-		starter: s, script: filepath.Join(dir, "script.py"), wheels: filepath.Join(dir, "wheels"),
+		bench: run, starter: s, script: filepath.Join(dir, "script.py"), wheels: filepath.Join(dir, "wheels"),
 		cache: filepath.Join(dir, "cache"), requirements: filepath.Join(dir, "requirements.txt"),
 	}
+	wheels := []wheel.Wheel{packageOf("little", 5)}
 	for i := range packages {
 		b.large = append(b.large, fmt.Sprintf("package%d==1.0", i))
+		wheels = append(wheels, packageOf(fmt.Sprintf("package%d", i), modules))
 	}
-	b.small = []string{"little==1.0"}
 	b.hand = byHand{python: interpreted, wheels: b.wheels, requirements: b.requirements, uv: wheel.FindUV(as), as: as}
 	if b.hand.pip, err = findPip(interpreted); err != nil {
 		return nil, err
@@ -149,11 +152,8 @@ func newPythonBench(dir string) (*pythonBench, error) {
 	if err := os.Mkdir(b.wheels, 0o755); err != nil {
 		return nil, err
 	}
-	if err := packageOf("little", 5).Write(b.wheels); err != nil {
-		return nil, err
-	}
-	for _, name := range names(b.large) {
-		if err := packageOf(name, modules).Write(b.wheels); err != nil {
+	for _, w := range wheels {
+		if err := w.Write(b.wheels); err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +166,7 @@ func newPythonBench(dir string) (*pythonBench, error) {
 // config is the plugin's.
 func (b *pythonBench) config(installer string) map[string]any {
 	c := map[string]any{
-		"state_dir": filepath.Join(b.dir, installer), "cache_dir": b.cache, "installer": installer,
+		"state_dir": filepath.Join(b.starter.dir, installer), "cache_dir": b.cache, "installer": installer,
 		"find_links": []string{b.wheels}, "offline": true, "build_user": fmt.Sprint(buildUser),
 	}
 	if installer == "uv" {
@@ -195,32 +195,25 @@ func names(requirements []string) []string {
 	return list
 }
 
-// measureCached has the large environment in the cache.
-func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, liteBinary string, d *driver,
-	o options) (_ map[string][]time.Duration, err error) {
-	end := steps.Step("%d starts of a Python script in each of 5 ways, one after the other", o.pythonStarts)
-	defer func() { end(err, "") }()
-	liteDriver, closeLite, err := openPlugin(ctx, liteBinary, map[string]any{"state_dir": filepath.Join(b.dir, "lite")},
-		nil)
+// measureCached leaves the large environment in the cache.
+func (b *pythonBench) measureCached(ctx context.Context, d *driver) (map[string]series, error) {
+	liteDriver, err := openPlugin(ctx, b.liteBinary, map[string]any{"state_dir": filepath.Join(b.starter.dir, "lite")})
 	if err != nil {
 		return nil, err
 	}
-	defer closeLite()
-	byDriver := func(d *driver, p program) func() (first, call time.Duration, err error) {
-		return func() (first, call time.Duration, err error) { return b.start(ctx, d, p) }
-	}
+	defer liteDriver.close()
 	asTask := program{config: map[string]any{"command": interpreted, "args": []string{b.script, b.fifo}}, user: "nobody"}
-	r, err := takeTurns(ctx, o.pythonStarts, []way{
+	r, err := takeTurns(ctx, b.pythonStarts, []way{
 		{bare, func() (first, call time.Duration, err error) {
 			cmd := exec.Command(interpreted, b.script, b.fifo)
 			cmd.Env = handEnv("/")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.hand.as}
 			return b.fork(cmd)
 		}},
-		{asExec, byDriver(liteDriver, asTask)},
-		{noEnv, byDriver(d, b.task(nil))},
-		{smallIn, byDriver(d, b.task(b.small))}, // the first ones build the environments
-		{largeIn, byDriver(d, b.task(b.large))},
+		{asExec, b.by(ctx, liteDriver, asTask)},
+		{noEnv, b.by(ctx, d, b.task(nil))},
+		{smallIn, b.by(ctx, d, b.task([]string{"little==1.0"}))}, // the first start builds the environment
+		{largeIn, b.by(ctx, d, b.task(b.large))},
 	})
 	if err != nil {
 		return nil, err
@@ -228,26 +221,24 @@ func (b *pythonBench) measureCached(ctx context.Context, steps *term.Printer, li
 	return r.first, nil
 }
 
-// coldStarts are the times from nothing until the first line of a program that needs all packages.
+// coldStarts are the times until the first line of a program that needs all packages, with no
+// environment in the cache.
 type coldStarts struct {
 	installer                string
-	driver, hand, uncompiled []time.Duration // each round
-	many                     []time.Duration // until the last of manyTasks tasks has begun, each round
-	builds                   []int           // of these
+	driver, hand, uncompiled series // each round
+	many                     series // until the last of manyTasks tasks has begun, each round
+	builds                   []int  // of these
 }
 
-func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *driver, w *watched, installer string,
-	o options) (_ *coldStarts, err error) {
+func (b *pythonBench) measureCold(ctx context.Context, d *driver, installer string) (*coldStarts, error) {
 	c := &coldStarts{installer: installer}
-	if _, _, err := b.start(ctx, d, b.task(nil)); err != nil { // a driver has asked the interpreters before its first task
+	if _, _, err := b.start(ctx, d, b.task(nil), 1); err != nil { // the driver's first task waits for its interpreters
 		return nil, err
 	}
-	for round := range o.pythonRounds {
-		end := steps.Step("Round %d of %d: an environment of %d packages with %s, by hand, by the driver, and for %d "+
-			"tasks at once",
-			round+1, o.pythonRounds, packages, installer, manyTasks)
-		err := b.coldRound(ctx, d, w, c, round%2 == 0)
-		end(err, "")
+	for round := range b.pythonRounds {
+		err := b.step(func() error { return b.coldRound(ctx, d, c, round%2 == 0) },
+			"Round %d of %d: an environment of %d packages with %s, by hand, by the driver, and for %d tasks at once",
+			round+1, b.pythonRounds, packages, installer, manyTasks)
 		if err != nil {
 			return nil, err
 		}
@@ -255,25 +246,29 @@ func (b *pythonBench) measureCold(ctx context.Context, steps *term.Printer, d *d
 	return c, nil
 }
 
-func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *coldStarts, handFirst bool) error {
+func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, handFirst bool) error {
 	turns := []func() error{
 		func() error { return b.coldByHand(ctx, c) },
-		func() error { return b.coldByDriver(ctx, d, c) },
+		func() error {
+			first, _, err := b.start(ctx, d, b.task(b.large), 1)
+			c.driver = append(c.driver, first)
+			return err
+		},
 	}
 	if !handFirst {
 		slices.Reverse(turns)
 	}
 	turns = append(turns, func() error {
-		before := w.builds.Load()
-		last, err := b.startAll(ctx, d, b.task(b.large), manyTasks)
-		c.many, c.builds = append(c.many, last), append(c.builds, int(w.builds.Load()-before))
+		before := d.builds.Load()
+		last, _, err := b.start(ctx, d, b.task(b.large), manyTasks)
+		c.many, c.builds = append(c.many, last), append(c.builds, int(d.builds.Load()-before))
 		return err
 	})
 	for _, turn := range turns {
 		if err := b.putAside(b.cache); err != nil {
 			return err
 		}
-		syscall.Sync() // what one has written is not waited for by another
+		syscall.Sync() // no turn waits for the writes of the one before
 		if err := turn(); err != nil {
 			return err
 		}
@@ -281,11 +276,11 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, w *watched, c *c
 	return nil
 }
 
-// putAside keeps what a turn has made until the end. After a removal new files can take
-// much longer (ext4 without a journal looks at each inode that was freed lately, before it
-// takes another: fs/ext4/ialloc.c, recently_deleted), and the next turn would pay for it.
+// putAside moves a turn's files out of the way until the end of the run. If they were removed
+// now, the files of the next turn could take much longer: ext4 without a journal examines each
+// recently freed inode before it takes another (fs/ext4/ialloc.c, recently_deleted).
 func (b *pythonBench) putAside(dir string) error {
-	aside, err := os.MkdirTemp(b.dir, "aside-")
+	aside, err := os.MkdirTemp(b.starter.dir, "aside-")
 	if err != nil {
 		return err
 	}
@@ -297,71 +292,9 @@ func (b *pythonBench) putAside(dir string) error {
 
 func (b *pythonBench) coldByHand(ctx context.Context, c *coldStarts) error {
 	command := append([]string{b.script, b.fifo}, names(b.large)...)
-	hand := filepath.Join(b.dir, "hand")
+	hand := filepath.Join(b.starter.dir, "hand")
 	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, hand, command)
 	err = errors.Join(err, b.putAside(hand))
 	c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
 	return err
-}
-
-func (b *pythonBench) coldByDriver(ctx context.Context, d *driver, c *coldStarts) error {
-	first, _, err := b.start(ctx, d, b.task(b.large))
-	c.driver = append(c.driver, first)
-	return err
-}
-
-// startAll starts n tasks at once and returns when the last one has begun.
-func (s *starter) startAll(ctx context.Context, d *driver, p program, n int) (last time.Duration, err error) {
-	var configs []*drivers.TaskConfig
-	for range n {
-		cfg, remove, failed := s.prepare(d, p)
-		if failed != nil {
-			return 0, failed
-		}
-		defer func() { err = errors.Join(err, remove()) }()
-		configs = append(configs, cfg)
-	}
-	begin := monotonic()
-	errs := make(chan error)
-	for _, cfg := range configs {
-		go func() {
-			_, _, err := d.StartTask(cfg)
-			errs <- err
-		}()
-	}
-	for range configs {
-		err = errors.Join(err, <-errs)
-	}
-	for _, cfg := range configs {
-		defer func() { err = errors.Join(err, d.DestroyTask(cfg.ID, true)) }()
-	}
-	if err != nil {
-		return 0, err
-	}
-	for range configs {
-		at, err := s.told()
-		if err != nil {
-			return 0, err
-		}
-		last = max(last, at)
-	}
-	for _, cfg := range configs {
-		exited, err := d.WaitTask(ctx, cfg.ID)
-		if err != nil {
-			return 0, err
-		}
-		if r := <-exited; r == nil || !r.Successful() {
-			return 0, fmt.Errorf("the program failed: %+v", r)
-		}
-	}
-	return last - begin, nil
-}
-
-// watched counts the builds that the driver tells of.
-type watched struct{ builds atomic.Int32 }
-
-func (w *watched) hear(e *drivers.TaskEvent) {
-	if strings.HasPrefix(e.Message, "Environment: not in the cache") {
-		w.builds.Add(1)
-	}
 }

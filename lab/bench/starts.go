@@ -15,29 +15,46 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// starts are the start latencies: from the call of StartTask to the program's
-// first instruction, and to StartTask's return. floor is a bare fork and exec.
+// starts are the start latencies of each way to start a program.
 type starts struct {
-	first, call map[string][]time.Duration
+	first map[string]series // from the call of StartTask until the program's first instruction
+	call  map[string]series // until StartTask's return
 }
 
 const (
-	floor   = "fork+exec"
-	spacing = 15 * time.Millisecond // what one start leaves to be done is not the next one's
-	warmUp  = 5                     // the first starts the supervisor, pages in binaries
+	floor   = "fork+exec"           // without a driver
+	spacing = 15 * time.Millisecond // one start may leave work behind that would delay the next
+	warmUp  = 5                     // the first starts the supervisor and pages in binaries
 )
 
-func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string, o options) (_ *starts, err error) {
-	end := steps.Step("%d starts of each driver, one after the other", o.starts)
-	defer func() { end(err, "") }()
+func (b *bench) measureStarts(ctx context.Context) error {
+	return b.step(func() error {
+		r, err := b.timeStarts(ctx, filepath.Join(b.dir, "start"))
+		if err != nil {
+			return err
+		}
+		for _, driver := range both {
+			for i, took := range r.first[driver] {
+				b.add(driver, float64(took), quantity{"StartTask to first instruction, median", millis, 6, nil},
+					quantity{"– 99th percentile", millis, 0, percentile99})
+				b.add(driver, float64(r.call[driver][i]), quantity{"– StartTask itself, median", millis, 0, nil})
+			}
+		}
+		b.note("The floor, a bare fork and exec of the same program: median %s, 99th percentile %s; %d starts each.",
+			ms(median(r.first[floor])), ms(percentile(r.first[floor], 99)), b.starts)
+		return nil
+	}, "%d starts of each driver, one after the other", b.starts)
+}
+
+func (b *bench) timeStarts(ctx context.Context, dir string) (_ *starts, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := newStarter(dir)
@@ -51,22 +68,23 @@ func measureStarts(ctx context.Context, steps *term.Printer, binary, dir string,
 	}
 	timed := program{config: map[string]any{"command": probe, "args": []string{s.fifo}}}
 
-	liteDriver, closeLite, err := openPlugin(ctx, binary, map[string]any{"state_dir": filepath.Join(dir, "state")}, nil)
+	liteDriver, err := openPlugin(ctx, b.liteBinary, map[string]any{"state_dir": filepath.Join(dir, "state")})
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		closeLite()
+		liteDriver.close()
 		err = errors.Join(err, supervisorGone(ctx, dir))
 	}()
 	rawDriver, err := openRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer rawDriver.close()
 
-	return takeTurns(ctx, o.starts, []way{
-		{lite, func() (first, call time.Duration, err error) { return s.start(ctx, liteDriver, timed) }},
-		{raw, func() (first, call time.Duration, err error) { return s.start(ctx, rawDriver, timed) }},
+	return takeTurns(ctx, b.starts, []way{
+		{lite, s.by(ctx, liteDriver, timed)},
+		{raw, s.by(ctx, rawDriver, timed)},
 		{floor, func() (first, call time.Duration, err error) { return s.fork(exec.Command(probe, s.fifo)) }},
 	})
 }
@@ -77,9 +95,9 @@ type way struct {
 	start func() (first, call time.Duration, err error)
 }
 
-// takeTurns starts the program in each way, so many times, after a few that do not count.
+// takeTurns starts the program in each way, so many times, after a few starts that are not counted.
 func takeTurns(ctx context.Context, times int, ways []way) (*starts, error) {
-	r := &starts{first: map[string][]time.Duration{}, call: map[string][]time.Duration{}}
+	r := &starts{first: map[string]series{}, call: map[string]series{}}
 	for i := range times + warmUp {
 		for _, w := range ways {
 			first, call, err := w.start()
@@ -98,10 +116,10 @@ func takeTurns(ctx context.Context, times int, ways []way) (*starts, error) {
 	return r, nil
 }
 
-// starter starts programs that tell when they began, as tasks.
+// starter starts programs that write the time of their first instruction to a FIFO.
 type starter struct {
 	dir, fifo string
-	times     *os.File // the programs' words
+	times     *os.File // the FIFO
 	n         int
 }
 
@@ -114,7 +132,7 @@ func newStarter(dir string) (*starter, error) {
 	if err := unix.Mkfifo(s.fifo, 0o600); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(s.fifo, 0o666); err != nil { // whatever the umask is
+	if err := os.Chmod(s.fifo, 0o666); err != nil { // independent of the umask
 		return nil, err
 	}
 	var err error
@@ -128,82 +146,116 @@ type program struct {
 	user   string // empty is the driver's default
 }
 
-// start runs one task from its cgroup's creation to its destruction.
-func (s *starter) start(ctx context.Context, d *driver, p program) (first, call time.Duration, err error) {
-	cfg, remove, err := s.prepare(d, p)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	begin := monotonic()
-	_, _, err = d.StartTask(cfg)
-	returned := monotonic()
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, d.DestroyTask(cfg.ID, true)) }()
-	exited, err := d.WaitTask(ctx, cfg.ID)
-	if err != nil {
-		return 0, 0, err
-	}
-	at, err := s.told()
-	if err != nil {
-		return 0, 0, err
-	}
-	if r := <-exited; r == nil || !r.Successful() {
-		return 0, 0, fmt.Errorf("the program failed: %+v", r)
-	}
-	return at - begin, returned - begin, nil
+// by starts a program as one task of a driver.
+func (s *starter) by(ctx context.Context, d *driver, p program) func() (first, call time.Duration, err error) {
+	return func() (first, call time.Duration, err error) { return s.start(ctx, d, p, 1) }
 }
 
-// prepare does what Nomad's client does before it starts a task; remove undoes it.
-func (s *starter) prepare(d *driver, p program) (_ *drivers.TaskConfig, remove func() error, err error) {
+// start runs n tasks at once, from the creation of their cgroups to their destruction. It returns
+// the times until the last first instruction and the last return of StartTask.
+func (s *starter) start(ctx context.Context, d *driver, p program, n int) (first, call time.Duration, err error) {
+	var tasks []*preparedTask
+	for range n {
+		t, failed := s.prepare(d, p)
+		defer func() { err = errors.Join(err, t.remove()) }()
+		if failed != nil {
+			return 0, 0, failed
+		}
+		tasks = append(tasks, t)
+	}
+	begin := monotonic()
+	errs := make(chan error)
+	for _, t := range tasks {
+		go func() {
+			_, _, err := d.StartTask(t.cfg)
+			errs <- err
+		}()
+	}
+	for _, t := range tasks {
+		err = errors.Join(err, <-errs)
+		call = monotonic() - begin
+		defer func() { err = errors.Join(err, d.DestroyTask(t.cfg.ID, true)) }()
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for range tasks {
+		at, err := s.told()
+		if err != nil {
+			return 0, 0, err
+		}
+		first = max(first, at-begin)
+	}
+	for _, t := range tasks {
+		exited, err := d.WaitTask(ctx, t.cfg.ID)
+		if err != nil {
+			return 0, 0, err
+		}
+		if r := <-exited; r == nil || !r.Successful() {
+			return 0, 0, fmt.Errorf("the program failed: %+v", r)
+		}
+	}
+	return first, call, nil
+}
+
+// preparedTask is a task with what Nomad's client makes before it starts one.
+type preparedTask struct {
+	cfg   *drivers.TaskConfig
+	group cgroupslib.Lifecycle // nil: none
+	fifos []*os.File           // in place of logmon's
+}
+
+// prepare makes a task. The caller removes it, after an error too.
+func (s *starter) prepare(d *driver, p program) (*preparedTask, error) {
 	s.n++
 	cfg := s.task()
 	cfg.User = p.user
-	var undo []func() error
-	remove = func() (err error) {
-		for _, f := range slices.Backward(undo) {
-			err = errors.Join(err, f())
-		}
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, remove())
-		}
-	}()
-	undo = append(undo, func() error { return os.RemoveAll(cfg.AllocDir) })
+	t := &preparedTask{cfg: cfg}
 	for _, dir := range []string{cfg.TaskDir().LogDir, cfg.TaskDir().LocalDir, cfg.TaskDir().SecretsDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, nil, err
+			return t, err
 		}
 	}
-	val, err := parse(p.config, d.spec)
-	if err != nil {
-		return nil, nil, err
+	val, diags, errs := hclutils.ParseHclInterface(p.config, d.spec, nil)
+	if diags.HasErrors() {
+		return t, errors.Join(errs...)
 	}
 	if err := cfg.EncodeDriverConfig(val); err != nil {
-		return nil, nil, err
+		return t, err
 	}
 	if cgroupslib.GetMode() != cgroupslib.OFF {
-		group := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
-		if err := group.Setup(); err != nil {
-			return nil, nil, err
+		t.group = cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
+		if err := t.group.Setup(); err != nil {
+			return t, err
 		}
-		undo = append(undo, group.Teardown)
 	}
-	if d.logmon {
-		closeFIFOs, err := makeFIFOs(cfg)
+	if !d.logmon {
+		return t, nil
+	}
+	for _, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			return t, err
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0) // so that the executor's open does not wait
 		if err != nil {
-			return nil, nil, err
+			return t, err
 		}
-		undo = append(undo, func() error { closeFIFOs(); return nil })
+		t.fifos = append(t.fifos, f)
 	}
-	return cfg, remove, nil
+	return t, nil
 }
 
-// fork is what the kernel asks for at least.
+func (t *preparedTask) remove() (err error) {
+	for _, f := range t.fifos {
+		f.Close()
+	}
+	if t.group != nil {
+		err = t.group.Teardown()
+	}
+	return errors.Join(err, os.RemoveAll(t.cfg.AllocDir))
+}
+
+// fork starts a program without a driver.
 func (s *starter) fork(cmd *exec.Cmd) (first, call time.Duration, err error) {
 	begin := monotonic()
 	if err := cmd.Start(); err != nil {
@@ -214,14 +266,14 @@ func (s *starter) fork(cmd *exec.Cmd) (first, call time.Duration, err error) {
 	return at - begin, returned - begin, errors.Join(err, cmd.Wait())
 }
 
-// told reads what a program has written.
+// told reads the time that a program has written.
 func (s *starter) told() (time.Duration, error) {
 	if err := s.times.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return 0, err
 	}
 	var b [16]byte
 	if _, err := s.times.Read(b[:]); err != nil {
-		return 0, fmt.Errorf("failed to hear from the program: %w", err)
+		return 0, fmt.Errorf("failed to read the time of the program: %w", err)
 	}
 	le := binary.LittleEndian
 	return time.Duration(le.Uint64(b[:8]))*time.Second + time.Duration(le.Uint64(b[8:])), nil
@@ -229,27 +281,18 @@ func (s *starter) told() (time.Duration, error) {
 
 func monotonic() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails for a bad clock alone
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails only for an unknown clock
 	return time.Duration(ts.Nano())
 }
 
-// task is a task as Nomad describes one: limits, and the usual environment.
+// task describes a task as Nomad does, with limits and an environment of 40 variables.
 func (s *starter) task() *drivers.TaskConfig {
 	alloc := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), s.n)
 	allocDir := filepath.Join(s.dir, "alloc", alloc)
 	const name = "probe"
 	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
-	for key, value := range map[string]string{
-		"ALLOC_DIR": filepath.Join(allocDir, "alloc"), "TASK_DIR": filepath.Join(allocDir, name, "local"),
-		"SECRETS_DIR": filepath.Join(allocDir, name, "secrets"), "ALLOC_ID": alloc, "SHORT_ALLOC_ID": alloc[:8],
-		"ALLOC_INDEX": "0", "ALLOC_NAME": "bench.group[0]", "CPU_CORES": "", "CPU_LIMIT": "100",
-		"DC": "dc1", "GROUP_NAME": "group", "JOB_ID": "bench", "JOB_NAME": "bench", "MEMORY_LIMIT": "64",
-		"NAMESPACE": "default", "PARENT_CGROUP": "nomad.slice", "REGION": "global", "TASK_NAME": name,
-	} {
-		env["NOMAD_"+key] = value
-	}
 	for i := len(env); i < 40; i++ {
-		env[fmt.Sprintf("NOMAD_META_setting_%d", i)] = "a value of the length that values have"
+		env[fmt.Sprintf("NOMAD_META_setting_%d", i)] = "a value of the usual length"
 	}
 	return &drivers.TaskConfig{
 		ID: alloc + "/" + name + "/0", AllocID: alloc, Name: name, JobName: "bench", JobID: "bench",
@@ -270,35 +313,10 @@ func (s *starter) task() *drivers.TaskConfig {
 	}
 }
 
-// makeFIFOs stands in for logmon, which makes and reads them.
-func makeFIFOs(cfg *drivers.TaskConfig) (undo func(), err error) {
-	var open []*os.File
-	undo = func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}
-	for _, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
-		if err := unix.Mkfifo(path, 0o600); err != nil {
-			undo()
-			return nil, err
-		}
-		f, err := os.OpenFile(path, os.O_RDWR, 0) // so that the executor's open does not wait
-		if err != nil {
-			undo()
-			return nil, err
-		}
-		open = append(open, f)
-	}
-	return undo, nil
-}
-
-// supervisorGone waits until the supervisor that keeps its state in dir has ended
-// by itself, as it does without task and plugin.
+// supervisorGone waits until the supervisor that keeps its state in dir has ended. It ends
+// by itself when it has neither tasks nor a plugin.
 func supervisorGone(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+	err := wait(context.WithoutCancel(ctx), 100*time.Millisecond, func() (bool, error) {
 		ps, err := tree(0, dir, "\x00")
 		return !slices.ContainsFunc(ps, func(p process) bool { return p.role == isSupervisor }), err
 	})
