@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command exec-lite shows the processes behind exec-lite's tasks, and that tasks live on
-// and exit codes stay exact when these are killed. It runs a Nomad agent of its own and
+// Command exec-lite shows the processes behind exec-lite's tasks. When these processes are
+// killed, the tasks continue and exit codes stay exact. It runs a Nomad agent of its own and
 // removes everything at the end: mage demo:exec-lite.
 package main
 
@@ -51,7 +51,7 @@ func (d *demo) acts(ctx context.Context) error {
 		return err
 	}
 	stage.Note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
-	if _, _, err := d.agent.Client().Jobs().Deregister(raw, true, nil); err != nil {
+	if err := raw.Stop(true); err != nil {
 		return err
 	}
 
@@ -100,43 +100,37 @@ func (d *demo) acts(ctx context.Context) error {
 			return fmt.Errorf("task %d did not live on", pid)
 		}
 	}
-	stage.Note("Tasks %d and %d never noticed. A new plugin has a new supervisor, which has adopted them.",
+	stage.Note("Tasks %d and %d continued. A new plugin has a new supervisor, which has adopted them.",
 		tasks[1], tasks[2])
 
 	stage.Say("What Nomad reports for the task that ended while neither ran")
-	return d.exitCode(ctx, lite, 7)
+	return d.exitCode(ctx, lite.ID, 7)
 }
 
-// submit runs the job with a driver and returns its id when all tasks run.
-func (d *demo) submit(ctx context.Context, driver string, count int) (string, error) {
-	c := d.agent.Client()
+// submit runs the job with a driver and waits until all tasks run.
+func (d *demo) submit(ctx context.Context, driver string, count int) (*stage.Job, error) {
 	id := "demo-" + strings.ReplaceAll(driver, "_", "-")
 	start := time.Now()
 	filled := strings.NewReplacer("DRIVER", driver, "JOB", id, "# demo task", mark, "COUNT", fmt.Sprint(count))
-	if _, err := stage.Submit(d.agent, filled.Replace(jobs)); err != nil {
-		return "", err
+	job, err := stage.Submit(d.agent, filled.Replace(jobs))
+	if err != nil {
+		return nil, err
 	}
-	err := stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
-		allocs, _, err := c.Jobs().Allocations(id, false, nil)
-		running := 0
-		for _, a := range allocs {
-			if a.ClientStatus == api.AllocClientStatusRunning {
-				running++
-			}
-		}
-		return running == count, err
+	err = stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
+		s, _, err := d.agent.Client().Jobs().Summary(id, nil)
+		return err == nil && s.Summary["g"].Running == count, err
 	})
 	if err == nil {
 		stage.Note("%d tasks run after %.1f s", count, time.Since(start).Seconds())
 	}
-	return id, err
+	return job, err
 }
 
 // mark is in the arguments of each of this demo's tasks.
 var mark = fmt.Sprintf("# demo %d", os.Getpid())
 
-// ours are the agent, all below it, and wherever they hang, since orphans have
-// init for a parent, the supervisor and the tasks.
+// ours are the agent and its descendants, and the supervisor and the tasks, which may have
+// init as their parent.
 func (d *demo) ours(ctx context.Context) ([]forest.Process, error) {
 	all, err := forest.Read(ctx, d.agent.Exec)
 	if err != nil {
@@ -211,9 +205,9 @@ func (d *demo) gone(ctx context.Context, what string) error {
 	})
 }
 
-// exitCode shows the terminated task's events, and fails if the code is another. It may be
-// lost: with the supervisor and the plugin killed, the exit is known if the new supervisor
-// comes before init reaps the task.
+// exitCode shows the event of the terminated task and fails if its code is not the wanted
+// one. The code may be lost: with the supervisor and the plugin killed, the exit is known only
+// if the new supervisor starts before init reaps the task.
 func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 	return stage.Until(ctx, "the exit code", func() (bool, error) {
 		allocs, _, err := d.agent.Client().Jobs().Allocations(job, false, nil)
@@ -221,22 +215,19 @@ func (d *demo) exitCode(ctx context.Context, job string, want int) error {
 			return false, err
 		}
 		for _, a := range allocs {
-			for _, state := range a.TaskStates {
-				for _, e := range state.Events {
-					if e.Type != api.TaskTerminated {
-						continue
-					}
-					stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
-					if strings.Contains(e.DisplayMessage, "task is lost") {
-						stage.Note("The machine's init reaped it before the new supervisor was there. No code is invented.")
-						return true, nil
-					}
-					if e.ExitCode != want {
-						return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
-					}
-					return true, nil
-				}
+			events := a.TaskStates["task"].Events
+			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == api.TaskTerminated })
+			if i < 0 {
+				continue
 			}
+			e := events[i]
+			stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
+			if strings.Contains(e.DisplayMessage, "task is lost") {
+				stage.Note("The machine's init reaped it before the new supervisor started. No code is invented.")
+			} else if e.ExitCode != want {
+				return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
+			}
+			return true, nil
 		}
 		return false, nil
 	})

@@ -41,15 +41,10 @@ type demo struct {
 }
 
 func (d *demo) acts(ctx context.Context) error {
-	for _, act := range []func(context.Context) error{d.interpreters, d.page, d.cached, d.killed, d.crash} {
-		if err := act(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return stage.InOrder(ctx, d.interpreters, d.page, d.cached, d.killed, d.crash)
 }
 
-// interpreters shows what the node has.
+// interpreters shows the node's Python versions and installer.
 func (d *demo) interpreters(ctx context.Context) error {
 	drivers, err := nomad.Health(ctx, d.agent.Client(), "python")
 	if err != nil {
@@ -63,18 +58,18 @@ func (d *demo) interpreters(ctx context.Context) error {
 
 func (d *demo) page(ctx context.Context) error {
 	stage.Say("A web page: the whole program is in the job")
-	web, err := d.submit(ctx, "web")
+	web, err := d.submit("web")
 	if err != nil {
 		return err
 	}
-	if err := web.wait(ctx, api.AllocClientStatusRunning); err != nil {
+	if err := web.Wait(ctx, api.AllocClientStatusRunning); err != nil {
 		return err
 	}
 	const get = "import sys, urllib.request as r\n" +
 		"print(r.build_opener(r.ProxyHandler({})).open(sys.argv[1]).read().decode())"
 	var url, page string
-	err = stage.Until(ctx, "the page", func() (bool, error) { // the program runs, and may not listen yet
-		services, _, err := d.agent.Client().Services().Get(web.job, nil)
+	err = stage.Until(ctx, "the page", func() (bool, error) { // the program may not listen yet
+		services, _, err := d.agent.Client().Services().Get(web.ID, nil)
 		if err != nil || len(services) == 0 {
 			return false, err
 		}
@@ -93,14 +88,14 @@ func (d *demo) page(ctx context.Context) error {
 			}
 		}
 	}
-	if _, _, err := d.agent.Client().Jobs().Deregister(web.job, false, nil); err != nil {
-		return fmt.Errorf("failed to stop the job: %w", err)
+	if err := web.Stop(false); err != nil {
+		return err
 	}
-	if err := web.wait(ctx, api.AllocClientStatusComplete); err != nil {
+	if err := web.Wait(ctx, api.AllocClientStatusComplete); err != nil {
 		return err
 	}
 	stage.Note("Stopped; its output was:")
-	return d.output(ctx, web)
+	return web.output(ctx)
 }
 
 // cached builds an environment, and then finds it in the cache.
@@ -115,15 +110,15 @@ func (d *demo) cached(ctx context.Context) error {
 
 // moon runs the wheelhouse job to its end. One of its events must have this text.
 func (d *demo) moon(ctx context.Context, event string) error {
-	r, err := d.submit(ctx, "wheelhouse")
+	r, err := d.submit("wheelhouse")
 	if err != nil {
 		return err
 	}
-	if _, err := d.completes(ctx, r, event); err != nil {
+	if _, err := r.completes(ctx, event); err != nil {
 		return err
 	}
-	// Nomad runs a batch job that has ended only once, unless it forgets it
-	return agent.Purge(ctx, d.agent.Client(), "default", r.job)
+	// Nomad does not run the same batch job again unless it was purged
+	return agent.Purge(ctx, d.agent.Client(), "default", r.ID)
 }
 
 // killed kills the plugin while it builds.
@@ -143,7 +138,7 @@ func (d *demo) killed(ctx context.Context) error {
 		at, err = d.killBuilder(ctx, plugin)
 		killed <- err
 	}()
-	r, err := d.submit(ctx, "inline")
+	r, err := d.submit("inline")
 	if err != nil {
 		return err
 	}
@@ -151,7 +146,7 @@ func (d *demo) killed(ctx context.Context) error {
 		return err
 	}
 	stage.Note("Plugin %d was killed. Nomad started another, and that built the environment anew:", plugin)
-	built, err := d.completes(ctx, r, "built in")
+	built, err := r.completes(ctx, "built in")
 	if err == nil && time.Unix(0, built.Time).Before(at) {
 		return errors.New("the environment was built before the plugin was killed: run the demo again")
 	}
@@ -175,96 +170,65 @@ func (d *demo) killBuilder(ctx context.Context, plugin int) (time.Time, error) {
 
 func (d *demo) crash(ctx context.Context) error {
 	stage.Say("A program that ends with an exception")
-	r, err := d.submit(ctx, "crash")
+	r, err := d.submit("crash")
 	if err != nil {
 		return err
 	}
-	if err := r.wait(ctx, api.AllocClientStatusFailed); err != nil {
+	if err := r.Wait(ctx, api.AllocClientStatusFailed); err != nil {
 		return err
 	}
 	_, err = r.event(ctx, "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)")
 	stage.Note("The task's events, as in nomad alloc status and in the web UI:")
-	r.show()
+	r.Show()
 	return err
 }
 
 // run is one run of an example.
-type run struct {
-	client *api.Client
-	job    string
-	alloc  *api.Allocation
-}
+type run struct{ *stage.Job }
 
-// submit submits an example, and waits until it is placed.
-func (d *demo) submit(ctx context.Context, example string) (*run, error) {
+// submit submits an example.
+func (d *demo) submit(example string) (run, error) {
 	root, err := build.Root(".")
 	if err != nil {
-		return nil, err
+		return run{}, err
 	}
 	file := filepath.Join(examples, example+".nomad.hcl")
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
-		return nil, fmt.Errorf("failed to read the job: %w", err)
+		return run{}, fmt.Errorf("failed to read the job: %w", err)
 	}
 	stage.Note("The job is %s", file)
-	id, err := stage.Submit(d.agent, string(text))
-	if err != nil {
-		return nil, err
-	}
-	r := &run{client: d.agent.Client(), job: id}
-	err = stage.Until(ctx, "a place for "+r.job, func() (bool, error) {
-		list, _, err := r.client.Jobs().Allocations(r.job, false, nil)
-		if err != nil || len(list) == 0 {
-			return false, err
-		}
-		r.alloc, _, err = r.client.Allocations().Info(list[0].ID, nil)
-		return true, err
-	})
-	return r, err
+	job, err := stage.Submit(d.agent, string(text))
+	return run{job}, err
 }
 
-// output shows what the task wrote.
-func (d *demo) output(ctx context.Context, r *run) error {
-	out, err := d.agent.Exec(ctx, "sh", "-c", `cat "$1"/*.stdout.*`, "sh",
-		filepath.Join(d.agent.DataDir(), "alloc", r.alloc.ID, "alloc", "logs"))
-	if err != nil {
-		return fmt.Errorf("failed to read the task's output: %w: %s", err, out)
-	}
+// output shows the task's output.
+func (r run) output(ctx context.Context) error {
+	out, err := r.Output(ctx)
 	for line := range strings.Lines(out) {
 		stage.Note("  | %s", strings.TrimRight(line, "\n"))
 	}
-	return nil
+	return err
 }
 
 // completes waits until a job is complete, shows its events and output, and returns the event with a text.
-func (d *demo) completes(ctx context.Context, r *run, text string) (*api.TaskEvent, error) {
-	if err := r.wait(ctx, api.AllocClientStatusComplete); err != nil {
+func (r run) completes(ctx context.Context, text string) (*api.TaskEvent, error) {
+	if err := r.Wait(ctx, api.AllocClientStatusComplete); err != nil {
 		return nil, err
 	}
 	event, err := r.event(ctx, text)
-	r.show()
+	r.Show()
 	if err != nil {
 		return nil, err
 	}
 	stage.Note("The program started %s.", r.took())
-	return event, d.output(ctx, r)
+	return event, r.output(ctx)
 }
 
-// wait waits for a status. It fails if the allocation ends with another one.
-func (r *run) wait(ctx context.Context, status string) error {
-	return r.until(ctx, "to be "+status, func() (bool, error) {
-		if now := r.alloc.ClientStatus; now != status && r.alloc.ClientTerminalStatus() {
-			r.show()
-			return false, fmt.Errorf("job %s is %s", r.job, now)
-		}
-		return r.alloc.ClientStatus == status, nil
-	})
-}
-
-// event waits for an event of the driver's: Nomad may report it after the exit.
-func (r *run) event(ctx context.Context, text string) (found *api.TaskEvent, err error) {
-	err = r.until(ctx, "to report: "+text, func() (bool, error) {
-		for _, e := range r.events() {
+// event waits for an event of the driver. Nomad may report it after the exit.
+func (r run) event(ctx context.Context, text string) (found *api.TaskEvent, err error) {
+	err = r.Until(ctx, "to report: "+text, func() (bool, error) {
+		for _, e := range r.Events() {
 			if e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, text) {
 				found = e
 			}
@@ -274,41 +238,10 @@ func (r *run) event(ctx context.Context, text string) (found *api.TaskEvent, err
 	return found, err
 }
 
-func (r *run) until(ctx context.Context, what string, done func() (bool, error)) error {
-	return stage.Until(ctx, r.job+" "+what, func() (bool, error) {
-		now, _, err := r.client.Allocations().Info(r.alloc.ID, nil)
-		if err != nil {
-			return false, err
-		}
-		r.alloc = now
-		return done()
-	})
-}
-
-// events are those of the only task.
-func (r *run) events() []*api.TaskEvent {
-	for _, s := range r.alloc.TaskStates {
-		return s.Events
-	}
-	return nil
-}
-
-// show prints the events except those of each task's setup.
-func (r *run) show() {
-	for _, e := range r.events() {
-		switch e.Type {
-		case api.TaskReceived, api.TaskSetup, api.TaskStarted:
-		default:
-			stage.Note("  %s  %s: %s", time.Unix(0, e.Time).Format("15:04:05.0"), e.Type, nomad.Plain(e.DisplayMessage))
-		}
-	}
-}
-
-// took is how long the program took to start: from the task's directory, in which templates are rendered first, to its
-// process.
-func (r *run) took() string {
+// took is the time from the creation of the task's directory until the program's process. It includes the templates.
+func (r run) took() string {
 	at := map[string]int64{}
-	for _, e := range r.events() {
+	for _, e := range r.Events() {
 		at[e.Type] = e.Time
 	}
 	took := time.Duration(at[api.TaskStarted] - at[api.TaskSetup])

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package stage is what the demos have in common: a Nomad agent of their own, which is
-// removed at the end, and how they print.
+// Package stage has the common parts of the demos: the agent, which is removed at the end,
+// its jobs, and the printing.
 package stage
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Demo is one demo.
+// Demo is a program that shows a plugin with a Nomad agent of its own.
 type Demo struct {
 	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration
-	OnHost  bool              // whatever LAB_RUNTIME says: it is about this machine's devices
+	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
 
-	// Play is the demo itself. Everything is removed after it, whatever it returns.
+	// Play is the demo itself. Everything is removed after it, also after an error.
 	Play func(context.Context, agent.Agent) error
 }
 
-// Main plays it and ends the process. An interrupt ends it as well, with everything removed.
+// Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
 func (d Demo) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second one ends the process
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil && !errors.Is(err, errLeft)
 	if err != nil && !interrupted {
@@ -52,7 +52,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // tasks may be of any user
+	if err := os.Chmod(dir, 0o755); err != nil { // tasks run as other users
 		return err
 	}
 	runtime := ""
@@ -66,41 +66,37 @@ func (d Demo) run(ctx context.Context) (err error) {
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		cerr := a.Close(cctx)
-		if cerr == nil {
-			Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
-		}
-		if cerr != nil {
+		if cerr := a.Close(cctx); cerr != nil {
 			err = errors.Join(err, errLeft, cerr)
+			return
 		}
+		Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
 	}()
 	return d.Play(ctx, a)
 }
 
-// Submit submits a job file's text, and returns the job's id.
-func Submit(a agent.Agent, text string) (string, error) {
-	job, err := a.Client().Jobs().ParseHCL(text, true)
-	if err != nil {
-		return "", fmt.Errorf("failed to parse the job: %w", err)
+// InOrder plays the acts of a demo until one fails.
+func InOrder(ctx context.Context, acts ...func(context.Context) error) error {
+	for _, act := range acts {
+		if err := act(ctx); err != nil {
+			return err
+		}
 	}
-	if _, _, err := a.Client().Jobs().Register(job, nil); err != nil {
-		return "", fmt.Errorf("failed to submit the job: %w", err)
-	}
-	return *job.ID, nil
+	return nil
 }
 
 // Say prints the title of an act.
 func Say(format string, args ...any) { fmt.Println("\n" + lines("== ", format, args...)) }
 
-// Note prints a line within one.
+// Note prints a line of an act.
 func Note(format string, args ...any) { fmt.Println(lines("   ", format, args...)) }
 
-// lines are no wider than a terminal.
+// lines breaks the text to the width of a terminal.
 func lines(prefix, format string, args ...any) string {
 	return term.Wrap(prefix+fmt.Sprintf(format, args...), term.Width, "   ")
 }
 
-// Until asks again and again until it is done, at most for two minutes.
+// Until calls done until it returns true or an error, for at most two minutes. It prints a line while it waits.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -1,10 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command usb shows a USB stick that is plugged in, given to a task by name, pulled
-// out and plugged in again. The stick is simulated unless -id names one to be
-// plugged in by hand. It runs a Nomad agent of its own and removes everything at the
-// end: mage demo:usb.
+// Command usb shows a USB stick that a task reserves by name, and that is plugged in,
+// pulled out and plugged in again. The stick is simulated unless -id names one for the
+// user to plug. It runs a Nomad agent of its own and removes everything at the end:
+// mage demo:usb.
 package main
 
 import (
@@ -52,19 +52,12 @@ func main() {
 type demo struct {
 	agent agent.Agent
 	stick stick
-	alloc string // the talker's
-	told  int    // bytes of its output that have been shown
+	job   *stage.Job // the talker
+	told  int        // bytes of its output that have been shown
 }
 
 func (d *demo) acts(ctx context.Context) error {
-	for _, act := range []func(context.Context) error{
-		d.waits, d.plugged, d.unplugged, d.pluggedAgain, d.restarted, d.killed,
-	} {
-		if err := act(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return stage.InOrder(ctx, d.waits, d.plugged, d.unplugged, d.pluggedAgain, d.restarted, d.killed)
 }
 
 // waits submits the job before there is a stick.
@@ -84,14 +77,14 @@ func (d *demo) waits(ctx context.Context) error {
 		return err
 	}
 	return stage.Until(ctx, "the scheduler's answer", func() (bool, error) {
-		evals, _, err := d.agent.Client().Jobs().Evaluations("talker", nil)
+		evals, _, err := d.agent.Client().Jobs().Evaluations(d.job.ID, nil)
 		if err != nil {
 			return false, err
 		}
 		for _, e := range evals {
 			for _, m := range e.FailedTGAllocs {
 				for why := range m.ConstraintFiltered {
-					stage.Note("Nobody has plugged one in: the job waits (%s).", why)
+					stage.Note("No stick is plugged in: the job waits (%s).", why)
 					return true, nil
 				}
 			}
@@ -100,12 +93,12 @@ func (d *demo) waits(ctx context.Context) error {
 	})
 }
 
-func (d *demo) submit() error {
+func (d *demo) submit() (err error) {
 	user := ""
 	if i := d.agent.Info(); i.Runtime == agent.Container || agent.Privileged() {
 		user = `user = "nobody"`
 	}
-	_, err := stage.Submit(d.agent, strings.Replace(talker, "      USER\n", "      "+user+"\n", 1))
+	d.job, err = stage.Submit(d.agent, strings.Replace(talker, "      USER\n", "      "+user+"\n", 1))
 	return err
 }
 
@@ -116,23 +109,11 @@ func (d *demo) plugged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stage.Note("(An agent tells its servers of a change to its node after 5 to 10 s. That is Nomad's.)")
+	stage.Note("(An agent tells its servers of a change to its node after 5 to 10 s. This delay is Nomad's.)")
 	if err := d.nodeHas(ctx, at, ""); err != nil {
 		return err
 	}
-	err = stage.Until(ctx, "the job to be placed", func() (bool, error) {
-		allocs, _, err := d.agent.Client().Jobs().Allocations("talker", false, nil)
-		if err != nil || len(allocs) == 0 {
-			return false, err
-		}
-		d.alloc = allocs[0].ID
-		if allocs[0].ClientStatus == api.AllocClientStatusFailed {
-			events := allocs[0].TaskStates["talker"].Events
-			return false, fmt.Errorf("the job failed: %s", nomad.Plain(events[len(events)-1].DisplayMessage))
-		}
-		return allocs[0].ClientStatus == api.AllocClientStatusRunning, nil
-	})
-	if err != nil {
+	if err := d.job.Wait(ctx, api.AllocClientStatusRunning); err != nil {
 		return err
 	}
 	stage.Note("The job was placed, and runs after %s. Its output:", since(at))
@@ -168,14 +149,10 @@ func (d *demo) pluggedAgain(ctx context.Context) error {
 
 func (d *demo) restarted(ctx context.Context) error {
 	stage.Say("nomad alloc restart: Nomad does not ask the plugin again")
-	alloc, _, err := d.agent.Client().Allocations().Info(d.alloc, nil)
-	if err != nil {
-		return err
-	}
 	if err := d.skip(ctx); err != nil {
 		return err
 	}
-	if err := d.agent.Client().Allocations().Restart(alloc, "", nil); err != nil {
+	if err := d.agent.Client().Allocations().Restart(d.job.Alloc, "", nil); err != nil {
 		return fmt.Errorf("failed to restart the allocation: %w", err)
 	}
 	return d.hears(ctx, "hello 1 ")
@@ -203,7 +180,7 @@ func (d *demo) killed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stage.Note("Nomad has started another after %s. The task never noticed:", since(at))
+	stage.Note("Nomad has started another after %s. The task continued:", since(at))
 	return d.hears(ctx, "hello")
 }
 

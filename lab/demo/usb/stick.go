@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/demo/stage"
 )
 
-// stick is what is plugged in and out. Both methods wait until the kernel has it or not, and
-// return the time. unplug is no error if it is not plugged in.
+// stick is a USB stick. plug and unplug wait until the kernel reports the change and return its
+// time. unplug succeeds if the stick is not plugged in.
 type stick interface {
 	fmt.Stringer // a remark for the audience
 	plug(context.Context, agent.Agent) (time.Time, error)
@@ -94,8 +94,7 @@ func (r real) unplug(ctx context.Context, a agent.Agent) (time.Time, error) {
 	return becomes(ctx, a, "/", r.id, false)
 }
 
-// becomes waits until the kernel, or its simulation, has the device or not. A user may need
-// time to find it and a free port.
+// becomes waits until the kernel, or its simulation, has the device or no longer has it.
 func becomes(ctx context.Context, a agent.Agent, root, id string, there bool) (at time.Time, err error) {
 	err = stage.Until(ctx, "the stick", func() (bool, error) {
 		in, err := plugged(ctx, a, root, id)

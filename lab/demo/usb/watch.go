@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// nodeHas waits until the node has the device with this problem, which is empty for a
-// healthy one, and shows it.
+// nodeHas waits until the node has the device with this problem and shows it. An empty problem
+// is a healthy device.
 func (d *demo) nodeHas(ctx context.Context, since time.Time, problem string) error {
 	return stage.Until(ctx, "the node to have it", func() (bool, error) {
 		devices, err := nomad.Devices(ctx, d.agent.Client())
@@ -34,10 +33,10 @@ func (d *demo) nodeHas(ctx context.Context, since time.Time, problem string) err
 	})
 }
 
-// hears shows the task's output from where it was shown last, until a line has the text.
+// hears shows the new output of the task until a line has the text.
 func (d *demo) hears(ctx context.Context, text string) error {
 	return stage.Until(ctx, fmt.Sprintf("the task to print %q", text), func() (bool, error) {
-		out, err := d.output(ctx)
+		out, err := d.job.Output(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -55,17 +54,9 @@ func (d *demo) hears(ctx context.Context, text string) error {
 	})
 }
 
-// skip leaves out the output that the task has written so far.
+// skip skips the output that the task has written so far.
 func (d *demo) skip(ctx context.Context) error {
-	out, err := d.output(ctx)
+	out, err := d.job.Output(ctx)
 	d.told = len(out)
 	return err
-}
-
-func (d *demo) output(ctx context.Context) (string, error) {
-	out, err := d.agent.Exec(ctx, "cat", filepath.Join(d.agent.DataDir(), "alloc", d.alloc, "alloc/logs/talker.stdout.0"))
-	if err != nil {
-		return "", fmt.Errorf("failed to read the task's output: %w: %s", err, out)
-	}
-	return out, nil
 }
