@@ -30,23 +30,23 @@ var talker string
 func main() {
 	id := flag.String("id", "", "a real stick, as lsusb writes it (10c4:ea60)")
 	flag.Parse()
-	d := &demo{stick: simulated{}}
-	s := stage.Demo{Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": simulatedConfig}}
+	d := &demo{stick: stick{id: "10c4:ea60", simulated: *id == ""}}
 	if *id != "" {
 		if os.Geteuid() != 0 {
 			fmt.Fprintln(os.Stderr, "demo: a real stick needs root, which makes its device nodes for the task")
 			os.Exit(1)
 		}
 		defer os.RemoveAll(realNodes)
-		d.stick = real{id: *id}
-		s.Plugins["usb"] = strings.NewReplacer("NODES", realNodes, "ID", *id).Replace(realConfig)
-		s.OnHost = true
+		d.stick.id = *id
 	}
-	s.Play = func(ctx context.Context, a agent.Agent) error {
-		d.agent = a
-		return d.acts(ctx)
-	}
-	s.Main()
+	stage.Demo{
+		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": d.stick.config()},
+		OnHost:  *id != "",
+		Play: func(ctx context.Context, a agent.Agent) error {
+			d.agent = a
+			return d.acts(ctx)
+		},
+	}.Main()
 }
 
 type demo struct {
@@ -63,7 +63,7 @@ func (d *demo) acts(ctx context.Context) error {
 // waits submits the job before there is a stick.
 func (d *demo) waits(ctx context.Context) error {
 	stage.Say("A job that asks for its stick by name: device \"zigbee\" {}")
-	if _, err := d.stick.unplug(ctx, d.agent); err != nil {
+	if _, err := d.stick.plug(ctx, d.agent, false); err != nil {
 		return err
 	}
 	err := stage.Until(ctx, "the node to be without it", func() (bool, error) {
@@ -104,8 +104,8 @@ func (d *demo) submit() (err error) {
 
 // plugged plugs the stick in, and waits until the job runs.
 func (d *demo) plugged(ctx context.Context) error {
-	stage.Say("The stick is plugged in%s", d.stick)
-	at, err := d.stick.plug(ctx, d.agent)
+	stage.Say("The stick is plugged in%s", d.stick.remark())
+	at, err := d.stick.plug(ctx, d.agent, true)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (d *demo) plugged(ctx context.Context) error {
 
 func (d *demo) unplugged(ctx context.Context) error {
 	stage.Say("The stick is pulled out while the task uses it")
-	at, err := d.stick.unplug(ctx, d.agent)
+	at, err := d.stick.plug(ctx, d.agent, false)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (d *demo) unplugged(ctx context.Context) error {
 
 func (d *demo) pluggedAgain(ctx context.Context) error {
 	stage.Say("And plugged in again")
-	if _, err := d.stick.plug(ctx, d.agent); err != nil {
+	if _, err := d.stick.plug(ctx, d.agent, true); err != nil {
 		return err
 	}
 	if err := d.skip(ctx); err != nil {
