@@ -44,20 +44,21 @@ func (c *cluster) close(ctx context.Context) error {
 	return c.step(func() error { return c.agent.Close(ctx) }, "Removing the agent")
 }
 
-// sleeper is a task that only sleeps; talker prints a line a second.
-func (c *cluster) sleeper() (string, []string) { return "/bin/sleep", []string{c.marker} }
+// sleeper is the command of a task that only sleeps.
+func (c *cluster) sleeper() []string { return []string{"/bin/sleep", c.marker} }
 
-func (c *cluster) talker() (string, []string) {
-	return "/bin/sh", []string{"-c", "while :; do echo a line of output, as a service prints when little happens; " +
+// talker is the command of a task that prints a line a second.
+func (c *cluster) talker() []string {
+	return []string{"/bin/sh", "-c", "while :; do echo a line of output, as a service prints when little happens; " +
 		"sleep 1; done # " + c.marker}
 }
 
 // job describes count tasks, each in an allocation of its own.
-func (c *cluster) job(driver string, count int, command string, args []string) *api.Job {
+func (c *cluster) job(driver string, count int, command []string) *api.Job {
 	c.n++
 	id := fmt.Sprintf("bench-%s-%d", driver, c.n)
 	task := api.NewTask("task", driver).
-		SetConfig("command", command).SetConfig("args", args).
+		SetConfig("command", command[0]).SetConfig("args", command[1:]).
 		Require(&api.Resources{CPU: new(10), MemoryMB: new(16)}).
 		SetLogConfig(&api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)})
 	task.KillTimeout = new(time.Second)

@@ -18,27 +18,20 @@ const clockTick = time.Second / 100
 // measureCPU measures the processor time of the processes that are not tasks, during a job in
 // which each task prints a line a second.
 func (c *cluster) measureCPU(ctx context.Context) error {
-	command, args := c.talker()
-	for _, driver := range both {
-		err := c.step(func() error {
-			job := c.job(driver, c.tasks, command, args)
-			if _, err := c.start(ctx, job); err != nil {
-				return err
-			}
-			helpers, agent, err := c.used(ctx, driver)
-			if err != nil {
-				return err
-			}
-			name := fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks)
-			c.add(driver, helpers, quantity{name, percent, 0, nil})
-			c.add(driver, agent, quantity{"– and of the agent", percent, 0, nil})
-			return c.stop(ctx, job)
-		}, "Processor time while %d tasks of %s print a line a second", c.tasks, driver)
+	return c.turns(func(driver string) error {
+		job := c.job(driver, c.tasks, c.talker())
+		if _, err := c.start(ctx, job); err != nil {
+			return err
+		}
+		helpers, agent, err := c.used(ctx, driver)
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		name := fmt.Sprintf("processor of helpers, %d tasks at 1 line/s", c.tasks)
+		c.add(driver, helpers, quantity{name, percent, 0, nil})
+		c.add(driver, agent, quantity{"– and of the agent", percent, 0, nil})
+		return c.stop(ctx, job)
+	}, "processor time while %d tasks print a line a second", c.tasks)
 }
 
 // used is the part of a core that the processes that are not tasks use.

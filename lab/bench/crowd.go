@@ -43,12 +43,10 @@ func (b *bench) measureCrowd(ctx context.Context) (err error) {
 			if !purge && tasks != stopped {
 				continue
 			}
-			for _, driver := range both {
-				err := b.step(func() error { return c.measureMany(ctx, driver, tasks, i == 0 && purge, purge) },
-					"A job of %d tasks with %s is started and stopped", tasks, driver)
-				if err != nil {
-					return err
-				}
+			err := b.turns(func(driver string) error { return c.measureMany(ctx, driver, tasks, i == 0 && purge, purge) },
+				"a job of %d tasks is started and stopped", tasks)
+			if err != nil {
+				return err
 			}
 		}
 	}
@@ -95,8 +93,7 @@ func (c *cluster) measureMany(ctx context.Context, driver string, tasks int, sta
 
 // many is a job of sleepers that fits on a small machine.
 func (c *cluster) many(driver string, tasks int) *api.Job {
-	command, args := c.sleeper()
-	job := c.job(driver, tasks, command, args)
+	job := c.job(driver, tasks, c.sleeper())
 	job.TaskGroups[0].Tasks[0].Require(&api.Resources{CPU: new(1), MemoryMB: new(10)})
 	return job
 }

@@ -31,12 +31,10 @@ var memoryRows = [len(usage{})][]quantity{
 // processes that are not tasks.
 func (c *cluster) measureJobs(ctx context.Context) error {
 	for round := range c.rounds {
-		for _, driver := range both {
-			err := c.step(func() error { return c.round(ctx, driver) },
-				"Round %d of %d: jobs of 1 and %d tasks with %s", round+1, c.rounds, c.tasks, driver)
-			if err != nil {
-				return err
-			}
+		err := c.turns(func(driver string) error { return c.round(ctx, driver) },
+			"round %d of %d, jobs of 1 and %d tasks", round+1, c.rounds, c.tasks)
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -64,8 +62,7 @@ func (c *cluster) round(ctx context.Context, driver string) error {
 // sleepers measures one job.
 func (c *cluster) sleepers(ctx context.Context, driver string, count int) (took time.Duration, u usage,
 	counts map[role]int, err error) {
-	command, args := c.sleeper()
-	job := c.job(driver, count, command, args)
+	job := c.job(driver, count, c.sleeper())
 	if took, err = c.start(ctx, job); err != nil {
 		return 0, u, nil, err
 	}

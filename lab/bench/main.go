@@ -103,6 +103,16 @@ func (b *bench) step(f func() error, format string, args ...any) error {
 	return err
 }
 
+// turns calls f for each driver, as a step.
+func (b *bench) turns(f func(driver string) error, format string, args ...any) error {
+	for _, driver := range both {
+		if err := b.step(func() error { return f(driver) }, "%s: "+format, append([]any{driver}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can: limits need writable cgroups")

@@ -4,53 +4,47 @@
 package main
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 )
 
-// writeProbe writes the program whose start is timed: its first instructions read
-// the monotonic clock, then it writes the 16 bytes of the time to the file that
-// its first argument names, and ends. It is a static ELF file of one page, so
-// that next to nothing of its own start is in the time: no loader, no libc.
+// writeProbe writes the program whose start is timed. Its first instructions read the
+// monotonic clock. Then it writes the 16 bytes of the time to the file that its first
+// argument names, and exits. It is a static ELF file (elf(5)) of one page: a dynamic
+// loader or a libc would add their own start to the time.
 func writeProbe(path string) error {
-	code, machine := probeAMD64, uint16(elfAMD64)
+	code, machine := probeAMD64, elf.EM_X86_64
 	if runtime.GOARCH == "arm64" {
-		code, machine = probeARM64, elfARM64
+		code, machine = probeARM64, elf.EM_AARCH64
 	} else if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("no probe for %s", runtime.GOARCH)
 	}
-	return os.WriteFile(path, elf(machine, code), 0o755)
+	const base, headers = 0x400000, 64 + 56
+	size := uint64(headers + len(code))
+	return os.WriteFile(path, slices.Concat(
+		littleEndian(elf.Header64{
+			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+			Type:  uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT),
+			Entry: base + headers, Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1,
+		}),
+		littleEndian(elf.Prog64{
+			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X),
+			Vaddr: base, Paddr: base, Filesz: size, Memsz: size, Align: 0x10000,
+		}),
+		code,
+	), 0o755)
 }
 
-const (
-	elfAMD64 = 62
-	elfARM64 = 183
-)
-
-// elf is an executable of one segment: elf(5).
-func elf(machine uint16, code []byte) []byte {
-	const base, headers = 0x400000, 64 + 56
-	le := binary.LittleEndian
-	b := []byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 15: 0} // 64 bit, little endian
-	b = le.AppendUint16(b, 2)                        // ET_EXEC
-	b = le.AppendUint16(b, machine)
-	b = le.AppendUint32(b, 1)
-	b = le.AppendUint64(b, base+headers) // entry
-	b = le.AppendUint64(b, 64)           // program headers
-	b = le.AppendUint64(b, 0)            // no sections
-	b = le.AppendUint32(b, 0)
-	for _, n := range []uint16{64, 56, 1, 0, 0, 0} {
-		b = le.AppendUint16(b, n)
+func littleEndian(v any) []byte {
+	b, err := binary.Append(nil, binary.LittleEndian, v)
+	if err != nil {
+		panic(err) // a type without a fixed size
 	}
-	b = le.AppendUint32(b, 1) // PT_LOAD
-	b = le.AppendUint32(b, 5) // r-x
-	size := uint64(headers + len(code))
-	for _, n := range []uint64{0, base, base, size, size, 0x10000} {
-		b = le.AppendUint64(b, n)
-	}
-	return append(b, code...)
+	return b
 }
 
 // At entry the stack has argc, argv[0], argv[1].
@@ -75,7 +69,7 @@ var probeAMD64 = []byte{
 	0x0f, 0x05, // syscall
 }
 
-var probeARM64 = words(
+var probeARM64 = littleEndian([]uint32{
 	0x910003f3, // mov x19, sp
 	0xd10083ff, // sub sp, sp, #32
 	0xd2800e28, // mov x8, #113 (clock_gettime)
@@ -94,12 +88,4 @@ var probeARM64 = words(
 	0xd2800ba8, // mov x8, #93 (exit)
 	0xd2800000, // mov x0, #0
 	0xd4000001, // svc #0
-)
-
-func words(w ...uint32) []byte {
-	var b []byte
-	for _, n := range w {
-		b = binary.LittleEndian.AppendUint32(b, n)
-	}
-	return b
-}
+})

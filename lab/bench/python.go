@@ -76,7 +76,7 @@ type pythonBench struct {
 	*starter
 	script, wheels, cache, requirements string
 	large                               []string // requirements
-	hand                                byHand
+	pip, uv                             string   // pip is a directory; uv is empty if there is none
 }
 
 func (b *bench) measurePython(ctx context.Context) (err error) {
@@ -96,7 +96,7 @@ func (b *bench) measurePython(ctx context.Context) (err error) {
 		return err
 	}
 	defer pb.times.Close()
-	b.python = &python{noUV: pb.hand.uv == "", place: what}
+	b.python = &python{noUV: pb.uv == "", place: what}
 	installers := []string{"pip", "uv"}
 	if b.python.noUV {
 		installers = installers[:1]
@@ -135,18 +135,17 @@ func newPythonBench(run *bench, dir string) (*pythonBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	as := &syscall.Credential{Uid: buildUser, Gid: buildUser}
 	b := &pythonBench{
 		bench: run, starter: s, script: filepath.Join(dir, "script.py"), wheels: filepath.Join(dir, "wheels"),
 		cache: filepath.Join(dir, "cache"), requirements: filepath.Join(dir, "requirements.txt"),
+		uv: wheel.FindUV(handUser),
 	}
 	wheels := []wheel.Wheel{packageOf("little", 5)}
 	for i := range packages {
 		b.large = append(b.large, fmt.Sprintf("package%d==1.0", i))
 		wheels = append(wheels, packageOf(fmt.Sprintf("package%d", i), modules))
 	}
-	b.hand = byHand{python: interpreted, wheels: b.wheels, requirements: b.requirements, uv: wheel.FindUV(as), as: as}
-	if b.hand.pip, err = findPip(interpreted); err != nil {
+	if b.pip, err = findPip(); err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(b.wheels, 0o755); err != nil {
@@ -170,7 +169,7 @@ func (b *pythonBench) config(installer string) map[string]any {
 		"find_links": []string{b.wheels}, "offline": true, "build_user": fmt.Sprint(buildUser),
 	}
 	if installer == "uv" {
-		c["uv"] = b.hand.uv
+		c["uv"] = b.uv
 	}
 	return c
 }
@@ -207,7 +206,7 @@ func (b *pythonBench) measureCached(ctx context.Context, d *driver) (map[string]
 		{bare, func() (first, call time.Duration, err error) {
 			cmd := exec.Command(interpreted, b.script, b.fifo)
 			cmd.Env = handEnv("/")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.hand.as}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: handUser}
 			return b.fork(cmd)
 		}},
 		{asExec, b.by(ctx, liteDriver, asTask)},
@@ -248,7 +247,11 @@ func (b *pythonBench) measureCold(ctx context.Context, d *driver, installer stri
 
 func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, handFirst bool) error {
 	turns := []func() error{
-		func() error { return b.coldByHand(ctx, c) },
+		func() error {
+			installed, compiled, first, err := b.buildByHand(ctx, c.installer)
+			c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
+			return err
+		},
 		func() error {
 			first, _, err := b.start(ctx, d, b.task(b.large), 1)
 			c.driver = append(c.driver, first)
@@ -265,7 +268,7 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, h
 		return err
 	})
 	for _, turn := range turns {
-		if err := b.putAside(b.cache); err != nil {
+		if err := b.putAside(); err != nil {
 			return err
 		}
 		syscall.Sync() // no turn waits for the writes of the one before
@@ -276,25 +279,14 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, h
 	return nil
 }
 
-// putAside moves a turn's files out of the way until the end of the run. If they were removed
-// now, the files of the next turn could take much longer: ext4 without a journal examines each
+// putAside moves the cache out of the way until the end of the run. If it were removed now,
+// the files of the next turn could take much longer: ext4 without a journal examines each
 // recently freed inode before it takes another (fs/ext4/ialloc.c, recently_deleted).
-func (b *pythonBench) putAside(dir string) error {
-	aside, err := os.MkdirTemp(b.starter.dir, "aside-")
-	if err != nil {
-		return err
+func (b *pythonBench) putAside() error {
+	b.n++
+	err := os.Rename(b.cache, fmt.Sprintf("%s-%d", b.cache, b.n))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	if err := os.Rename(dir, filepath.Join(aside, filepath.Base(dir))); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-func (b *pythonBench) coldByHand(ctx context.Context, c *coldStarts) error {
-	command := append([]string{b.script, b.fifo}, names(b.large)...)
-	hand := filepath.Join(b.starter.dir, "hand")
-	installed, compiled, first, err := b.hand.build(ctx, b.starter, c.installer, hand, command)
-	err = errors.Join(err, b.putAside(hand))
-	c.hand, c.uncompiled = append(c.hand, first), append(c.uncompiled, first-(compiled-installed))
 	return err
 }
