@@ -7,7 +7,6 @@ require (
 	github.com/containerd/errdefs v1.0.0
 	github.com/creack/pty v1.1.24
 	github.com/hashicorp/go-hclog v1.6.3
-	github.com/hashicorp/go-plugin v1.7.0
 	github.com/hashicorp/go-version v1.8.0
 	github.com/hashicorp/hc-install v0.9.1
 	github.com/hashicorp/hcl/v2 v2.20.2-nomad-1
@@ -20,7 +19,6 @@ require (
 	github.com/shoenig/test v1.13.2
 	github.com/testcontainers/testcontainers-go v0.44.0
 	github.com/u-root/u-root v0.16.0
-	github.com/zclconf/go-cty v1.18.0
 	golang.org/x/crypto v0.54.0
 	golang.org/x/mod v0.37.0
 	golang.org/x/sys v0.47.0
@@ -28,7 +26,11 @@ require (
 	gotest.tools/gotestsum v1.13.0
 )
 
-require github.com/hashicorp/yamux v0.1.2 // indirect
+require (
+	github.com/hashicorp/go-plugin v1.7.0 // indirect
+	github.com/hashicorp/yamux v0.1.2 // indirect
+	github.com/zclconf/go-cty v1.18.0 // indirect
+)
 
 require (
 	cyphar.com/go-pathrs v0.2.1 // indirect

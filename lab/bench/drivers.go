@@ -11,23 +11,22 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/hcl/v2/hcldec"
 	"github.com/hashicorp/nomad/client/lib/numalib"
 	"github.com/hashicorp/nomad/drivers/rawexec"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/loader"
 	nomadconfig "github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
 // driver is a driver as Nomad's client uses it.
 type driver struct {
 	drivers.DriverPlugin
-	spec   hcldec.Spec  // of a task's config block
-	logmon bool         // it expects FIFOs for the task's output
-	builds atomic.Int32 // environments that python has built, by its events
-	close  func()       // ends the plugin
+	spec   *hclspec.Spec // of a task's config block
+	logmon bool          // it expects FIFOs for the task's output
+	builds atomic.Int32  // environments that python has built, by its events
+	close  func()        // ends the plugin
 }
 
 // openRaw opens Nomad's own driver, in this process as in the agent's. For each task
@@ -86,14 +85,6 @@ func open(ctx context.Context, name string, config *loader.PluginLoaderConfig) (
 			}
 		}
 	}()
-	schema, err := d.TaskConfigSchema()
-	if err != nil {
-		return nil, err
-	}
-	spec, diags := hclspecutils.Convert(schema)
-	if diags.HasErrors() {
-		return nil, diags
-	}
-	d.spec = spec
-	return d, nil
+	d.spec, err = d.TaskConfigSchema()
+	return d, err
 }

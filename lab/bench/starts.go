@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -216,8 +216,8 @@ func (s *starter) prepare(d *driver, p program) (*preparedTask, error) {
 			return t, err
 		}
 	}
-	val, diags, errs := hclutils.ParseHclInterface(p.config, d.spec, nil)
-	if diags.HasErrors() {
+	val, errs := schema.Value(d.spec, p.config)
+	if len(errs) > 0 {
 		return t, errors.Join(errs...)
 	}
 	if err := cfg.EncodeDriverConfig(val); err != nil {

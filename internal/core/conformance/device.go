@@ -22,6 +22,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 	"github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
 // Device is a device plugin with its devices, for the table that every device plugin
@@ -157,12 +159,12 @@ func settled() map[string]int {
 // pack encodes the configuration as Nomad's loader does.
 func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	t.Helper()
-	schema, err := p.ConfigSchema()
+	spec, err := p.ConfigSchema()
 	must.NoError(t, err)
 	block, err := parseHCL(d.Config)
 	must.NoError(t, err)
-	value, err := decode(block, schema)
-	must.NoError(t, err)
+	value, errs := schema.Value(spec, block)
+	must.SliceEmpty(t, errs)
 	packed, err := msgpack.Marshal(value, value.Type())
 	must.NoError(t, err)
 	return packed

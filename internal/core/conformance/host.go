@@ -19,14 +19,11 @@ import (
 	goplugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/hcl"
 	"github.com/hashicorp/nomad/client/lib/numalib"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/loader"
 	"github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
-	"github.com/zclconf/go-cty/cty"
 )
 
 // host is the part of a Nomad agent that drivers need: its plugin loader, one plugin,
@@ -306,17 +303,4 @@ func parseHCL(text string) (map[string]any, error) {
 		return nil, fmt.Errorf("failed to parse %q: %w", text, err)
 	}
 	return parsed, nil
-}
-
-// decode converts a block to the value that a schema makes of it.
-func decode(block map[string]any, schema *hclspec.Spec) (cty.Value, error) {
-	spec, diags := hclspecutils.Convert(schema)
-	if diags.HasErrors() {
-		return cty.NilVal, diags
-	}
-	value, diags, _ := hclutils.ParseHclInterface(block, spec, nil)
-	if diags.HasErrors() {
-		return cty.NilVal, diags
-	}
-	return value, nil
 }

@@ -6,6 +6,7 @@ package conformance
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
 // run is one run of a task.
@@ -57,8 +60,8 @@ func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run 
 	r := &run{c: c, cfg: cfg, marker: "OUTRIDER_CONFORMANCE=" + cfg.Env["OUTRIDER_CONFORMANCE"]}
 	block, err := substitute(c.task, "cd \"$NOMAD_TASK_DIR\" || exit 99\n"+script)
 	c.ok(err, "the task's config block")
-	value, err := decode(block, c.taskHCL)
-	c.ok(err, "the task's config block")
+	value, errs := schema.Value(c.taskHCL, block)
+	c.ok(errors.Join(errs...), "the task's config block")
 	c.ok(cfg.EncodeDriverConfig(value), "the task's config block")
 	r.makeDirs()
 	remove := c.cgroups.add(cfg)

@@ -6,6 +6,8 @@ package schema
 import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
@@ -27,11 +29,7 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 // encode checks a body against its specification and makes of it what plugins get
 // (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
 func encode(options []*option, body any) ([]byte, []error) {
-	spec, diags := hclspecutils.Convert(specOf(options))
-	if diags.HasErrors() {
-		return nil, diags.Errs()
-	}
-	value, _, errs := hclutils.ParseHclInterface(body, spec, nil)
+	value, errs := Value(specOf(options), body)
 	if len(errs) > 0 {
 		return nil, errs
 	}
@@ -40,4 +38,15 @@ func encode(options []*option, body any) ([]byte, []error) {
 		return nil, []error{err}
 	}
 	return data, nil
+}
+
+// Value checks a config block, decoded without a type, against its specification and
+// returns the value that Nomad makes of it.
+func Value(spec *hclspec.Spec, block any) (cty.Value, []error) {
+	decoder, diags := hclspecutils.Convert(spec)
+	if diags.HasErrors() {
+		return cty.NilVal, diags.Errs()
+	}
+	value, _, errs := hclutils.ParseHclInterface(block, decoder, nil)
+	return value, errs
 }
