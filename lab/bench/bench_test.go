@@ -135,6 +135,20 @@ func TestVerdict_ComparesWithBar(t *testing.T) {
 	}
 }
 
+func TestResults_ShowEachQuantityInARow(t *testing.T) {
+	var r results
+	start := quantity{"start", millis, 6, nil}
+	for i := range 3 {
+		r.add(lite, float64(i+1)*1e6, start, quantity{"– first", millis, 0, first})
+		r.add(raw, float64(i+1)*1e7, start, quantity{"– first", millis, 0, first})
+	}
+	r.add(lite, 1e6, quantity{"recovery", millis, 0, nil})
+	must.Len(t, 3, r.rows)
+	test.Eq(t, []string{"start", "2.00 ms", "20.00 ms", "1/10", "PASS (1/6)"}, r.rows[0].cells())
+	test.Eq(t, []string{"– first", "1.00 ms", "10.00 ms", "1/10", ""}, r.rows[1].cells())
+	test.Eq(t, []string{"recovery", "1.00 ms", "no plugin", "", ""}, r.rows[2].cells())
+}
+
 func TestPercentile_IsNearestRank(t *testing.T) {
 	var list series
 	for i := range 200 {

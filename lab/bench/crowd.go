@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,13 +19,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// noStatistics is Nomad's default collection interval in effect: no driver is asked for statistics. A lab's agents
-// ask for them (package agent).
+// noStatistics keeps Nomad from requesting statistics of the drivers, as by default. A lab's agents request them
+// each second (package agent).
 const noStatistics = `telemetry {
   collection_interval = "1h"
 }`
 
-// stopped is the size of the job that is stopped without a purge.
+// stopped is the number of tasks of the job that is stopped without a purge. A job of this size is also purged.
 const stopped = 100
 
 // measureCrowd measures the time that jobs of many tasks take, as an operator sees it at the server and on the disk.
@@ -34,38 +35,31 @@ func (b *bench) measureCrowd(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close(ctx)) }()
-	sizes := []int{b.crowd, stopped}
-	if b.crowd == stopped {
-		sizes = sizes[:1]
-	}
-	for i, tasks := range sizes {
-		for _, purge := range []bool{true, false} {
-			if !purge && tasks != stopped {
-				continue
-			}
-			err := b.turns(func(driver string) error { return c.measureMany(ctx, driver, tasks, i == 0 && purge, purge) },
-				"a job of %d tasks is started and stopped", tasks)
-			if err != nil {
-				return err
-			}
+	for _, tasks := range slices.Compact([]int{b.crowd, stopped}) {
+		err := b.turns(func(driver string) error { return c.measurePurge(ctx, driver, tasks) },
+			"a job of %d tasks is started and purged", tasks)
+		if err != nil {
+			return err
 		}
+	}
+	err = b.turns(func(driver string) error { return c.measureStop(ctx, driver) },
+		"a job of %d tasks is started and stopped", stopped)
+	if err != nil {
+		return err
 	}
 	return b.step(func() error { return c.recover(ctx) },
 		"The plugin of %s is killed while %d tasks run", lite, b.recovery)
 }
 
-// measureMany measures the end of a job, and with start also its start and the helpers at rest.
-func (c *cluster) measureMany(ctx context.Context, driver string, tasks int, start, purge bool) error {
-	row := func(name string, show func(float64) string, bar float64) quantity {
-		return quantity{fmt.Sprintf(name, tasks), show, bar, nil}
-	}
+// measurePurge measures the end of a job, and of the largest job also its start and the helpers at rest.
+func (c *cluster) measurePurge(ctx context.Context, driver string, tasks int) error {
 	job := c.many(driver, tasks)
 	took, err := c.start(ctx, job)
 	if err != nil {
 		return err
 	}
-	if start {
-		c.add(driver, float64(took), row("job of %d tasks, until all run", millis, 0))
+	if tasks == c.crowd {
+		c.add(driver, float64(took), quantity{fmt.Sprintf("job of %d tasks, until all run", tasks), millis, 0, nil})
 		if err := poll.Sleep(ctx, settle); err != nil {
 			return err
 		}
@@ -73,21 +67,26 @@ func (c *cluster) measureMany(ctx context.Context, driver string, tasks int, sta
 		if err != nil {
 			return err
 		}
-		c.add(driver, idle, row("processor of helpers, %d tasks at rest", percent, 0))
+		c.add(driver, idle, quantity{fmt.Sprintf("processor of helpers, %d tasks at rest", tasks), percent, 0, nil})
 	}
-	if purge {
-		took, err = c.purge(ctx, job)
-		c.add(driver, float64(took), row("purged: %d tasks, until nothing is left", millis, 1))
+	took, err = c.purge(ctx, job)
+	c.add(driver, float64(took), quantity{fmt.Sprintf("purged: %d tasks, until nothing is left", tasks), millis, 1, nil})
+	return err
+}
+
+func (c *cluster) measureStop(ctx context.Context, driver string) error {
+	job := c.many(driver, stopped)
+	if _, err := c.start(ctx, job); err != nil {
 		return err
 	}
-	took, err = c.end(ctx, job, false, 10*time.Millisecond, func() (bool, error) {
+	took, err := c.end(ctx, job, false, 10*time.Millisecond, func() (bool, error) {
 		g, err := c.summary(job)
-		return g.Complete == tasks, err
+		return g.Complete == stopped, err
 	})
 	if err != nil {
 		return err
 	}
-	c.add(driver, float64(took), row("stopped: %d tasks, until all have ended", millis, 0))
+	c.add(driver, float64(took), quantity{fmt.Sprintf("stopped: %d tasks, until all have ended", stopped), millis, 0, nil})
 	return c.stop(ctx, job)
 }
 

@@ -41,19 +41,19 @@ const (
 
 var both = []string{lite, raw}
 
-// options say how much to measure.
+// options are the amounts to measure.
 type options struct {
 	tasks    int // of a job
 	rounds   int // of one job with 1 task and one with all
-	readings int // of memory, of which the median counts
-	starts   int // of each driver at the driver level
+	readings int // of memory, for one median
+	starts   int // of each driver, without Nomad's client
 	cpu      time.Duration
-	crowd    int // tasks that are started at once
-	recovery int // tasks that outlive their plugin
+	crowd    int // tasks of the largest job
+	recovery int // tasks that run while their plugin is killed
 	only     []string
 
-	pythonStarts int // of each way to start a script
-	pythonRounds int // of environments that are made, with each installer
+	pythonStarts int // of a script, in each way
+	pythonRounds int // of builds, with each installer
 }
 
 var (
@@ -115,7 +115,7 @@ func (b *bench) turns(f func(driver string) error, format string, args ...any) e
 
 func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("only root can: limits need writable cgroups")
+		return errors.New("root is required: limits need writable cgroups")
 	}
 	start := time.Now()
 	if err := b.prepare(ctx); err != nil {
@@ -177,9 +177,10 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 		paths, err := build.Builder{Root: root}.All(ctx, lite, "python")
-		if err == nil {
-			b.liteBinary, b.pythonBinary = paths[0], paths[1]
+		if err != nil {
+			return err
 		}
-		return err
+		b.liteBinary, b.pythonBinary = paths[0], paths[1]
+		return nil
 	}, "Building %s and python", lite)
 }

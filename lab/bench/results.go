@@ -30,7 +30,7 @@ type quantity struct {
 	name string
 	show func(float64) string
 	bar  float64                 // exec-lite needs at most 1/bar of what raw_exec needs; 0: no bar
-	of   func([]float64) float64 // of all values the one to show; nil: the median
+	of   func([]float64) float64 // which value to show; nil: the median
 }
 
 // row is a quantity with its values by driver, in the order of measurement.
@@ -61,8 +61,8 @@ func (r *row) cells() []string {
 		of = median
 	}
 	l := of(r.values[lite])
-	if len(r.values[raw]) == 0 {
-		return []string{r.name, r.show(l), "none", "", ""}
+	if len(r.values[raw]) == 0 { // it has no plugin to recover
+		return []string{r.name, r.show(l), "no plugin", "", ""}
 	}
 	other := of(r.values[raw])
 	return []string{r.name, r.show(l), r.show(other), ratio(l, other), verdict(l, other, r.bar)}
@@ -81,8 +81,9 @@ func (r *results) print(w io.Writer) error {
 		}
 	}
 	for _, note := range r.notes {
-		fmt.Fprintf(w, "\n%s\n", note)
+		fmt.Fprintf(w, "\n%s", term.Wrap(note, term.Width, "  "))
 	}
+	fmt.Fprintln(w)
 	if r.python != nil {
 		return r.python.print(w)
 	}
