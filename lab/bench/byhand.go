@@ -69,7 +69,7 @@ func (b *pythonBench) buildByHand(ctx context.Context, installer string) (instal
 	}
 	compiled = monotonic() - begin
 	script := []string{filepath.Join(env, "bin/python"), b.script, b.fifo}
-	if err := run(append(script, names(b.large)...)); err != nil {
+	if err := run(append(script, b.large...)); err != nil {
 		return 0, 0, 0, err
 	}
 	at, err := b.told()

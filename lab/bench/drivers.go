@@ -68,12 +68,16 @@ func open(ctx context.Context, name string, config *loader.PluginLoaderConfig) (
 	if err != nil {
 		return nil, fmt.Errorf("failed to start driver %s: %w", name, err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: func() {
+		cancel()
+		instance.Kill()
+	}}
 	defer func() {
 		if err != nil {
-			instance.Kill()
+			d.close()
 		}
 	}()
-	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: instance.Kill}
 	events, err := d.TaskEvents(ctx)
 	if err != nil {
 		return nil, err

@@ -75,13 +75,11 @@ type pythonBench struct {
 	*bench
 	*starter
 	script, wheels, cache, requirements string
-	large                               []string // requirements
+	large                               []string // the packages of the large environment
 	pip, uv                             string   // pip is a directory; uv is empty if there is none
 }
 
 func (b *bench) measurePython(ctx context.Context) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	place, what := noDisk()
 	dir, err := os.MkdirTemp(place, "orpy-") // short: unix sockets are below it
 	if err != nil {
@@ -142,8 +140,8 @@ func newPythonBench(run *bench, dir string) (*pythonBench, error) {
 	}
 	wheels := []wheel.Wheel{packageOf("little", 5)}
 	for i := range packages {
-		b.large = append(b.large, fmt.Sprintf("package%d==1.0", i))
-		wheels = append(wheels, packageOf(fmt.Sprintf("package%d", i), modules))
+		b.large = append(b.large, fmt.Sprintf("package%d", i))
+		wheels = append(wheels, packageOf(b.large[i], modules))
 	}
 	if b.pip, err = findPip(); err != nil {
 		return nil, err
@@ -156,7 +154,7 @@ func newPythonBench(run *bench, dir string) (*pythonBench, error) {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(b.requirements, []byte(strings.Join(b.large, "\n")+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(b.requirements, []byte(strings.Join(pinned(b.large), "\n")+"\n"), 0o644); err != nil {
 		return nil, err
 	}
 	return b, os.WriteFile(b.script, []byte(script), 0o644)
@@ -174,24 +172,21 @@ func (b *pythonBench) config(installer string) map[string]any {
 	return c
 }
 
-// task is the script, with packages that it imports.
-func (b *pythonBench) task(requirements []string) program {
-	config := map[string]any{"script": b.script, "python": interpreted,
-		"args": append([]string{b.fifo}, names(requirements)...)}
-	if requirements != nil {
-		config["requirements"] = requirements
+// task is the script with the packages that it imports.
+func (b *pythonBench) task(packages ...string) program {
+	config := map[string]any{"script": b.script, "python": interpreted, "args": append([]string{b.fifo}, packages...)}
+	if len(packages) > 0 {
+		config["requirements"] = pinned(packages)
 	}
 	return program{config: config}
 }
 
-// names are the packages of requirements.
-func names(requirements []string) []string {
-	var list []string
-	for _, r := range requirements {
-		name, _, _ := strings.Cut(r, "==")
-		list = append(list, name)
+// pinned are the requirements for packages.
+func pinned(packages []string) (requirements []string) {
+	for _, name := range packages {
+		requirements = append(requirements, name+"==1.0")
 	}
-	return list
+	return requirements
 }
 
 // measureCached leaves the large environment in the cache.
@@ -210,9 +205,9 @@ func (b *pythonBench) measureCached(ctx context.Context, d *driver) (map[string]
 			return b.fork(cmd)
 		}},
 		{asExec, b.by(ctx, liteDriver, asTask)},
-		{noEnv, b.by(ctx, d, b.task(nil))},
-		{smallIn, b.by(ctx, d, b.task([]string{"little==1.0"}))}, // the first start builds the environment
-		{largeIn, b.by(ctx, d, b.task(b.large))},
+		{noEnv, b.by(ctx, d, b.task())},
+		{smallIn, b.by(ctx, d, b.task("little"))}, // the first start builds the environment
+		{largeIn, b.by(ctx, d, b.task(b.large...))},
 	})
 	if err != nil {
 		return nil, err
@@ -231,7 +226,7 @@ type coldStarts struct {
 
 func (b *pythonBench) measureCold(ctx context.Context, d *driver, installer string) (*coldStarts, error) {
 	c := &coldStarts{installer: installer}
-	if _, _, err := b.start(ctx, d, b.task(nil), 1); err != nil { // the driver's first task waits for its interpreters
+	if _, _, err := b.start(ctx, d, b.task(), 1); err != nil { // the driver's first task waits for its interpreters
 		return nil, err
 	}
 	for round := range b.pythonRounds {
@@ -253,7 +248,7 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, h
 			return err
 		},
 		func() error {
-			first, _, err := b.start(ctx, d, b.task(b.large), 1)
+			first, _, err := b.start(ctx, d, b.task(b.large...), 1)
 			c.driver = append(c.driver, first)
 			return err
 		},
@@ -263,7 +258,7 @@ func (b *pythonBench) coldRound(ctx context.Context, d *driver, c *coldStarts, h
 	}
 	turns = append(turns, func() error {
 		before := d.builds.Load()
-		last, _, err := b.start(ctx, d, b.task(b.large), manyTasks)
+		last, _, err := b.start(ctx, d, b.task(b.large...), manyTasks)
 		c.many, c.builds = append(c.many, last), append(c.builds, int(d.builds.Load()-before))
 		return err
 	})

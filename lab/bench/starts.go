@@ -55,8 +55,6 @@ func (b *bench) measureStarts(ctx context.Context) error {
 }
 
 func (b *bench) timeStarts(ctx context.Context, dir string) (_ *starts, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s, err := newStarter(dir)
 	if err != nil {
 		return nil, err
