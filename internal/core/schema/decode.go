@@ -119,6 +119,7 @@ func oneOrMore(path string, value any) ([]string, error) {
 			at = fmt.Sprintf("%s[%d]", path, i)
 		}
 		switch item := item.(type) {
+		case nil: // an empty text, as null is elsewhere
 		case string:
 			list[i] = item
 		case int64, uint64:
