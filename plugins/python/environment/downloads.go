@@ -15,9 +15,9 @@ import (
 )
 
 // downloadDir is a directory of downloads, which one build after the other uses: downloads/<n>.<boot>. It is the
-// builder's during a build, and ours in between. Its mode is keptMode only then: in any other mode it is of a build that
-// did not end, and no other build uses it. Nor does one after the machine's next start: a crash may have left files
-// empty, and uv installs them so, even with hashes.
+// builder's during a build, and ours in between. Its mode is keptMode only then: in any other mode it is of a build
+// that did not end, and no other build uses it. Nor does one after the machine's next start: a crash may have left
+// files empty, and uv installs them so, even with hashes.
 type downloadDir struct {
 	store *store // of the build
 	path  string
