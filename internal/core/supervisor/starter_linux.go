@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,27 +133,37 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 }
 
 // openLog makes the store's directory, and in it the file that the supervisor's
-// standard error goes to.
+// standard error goes to. A supervisor that ends removes both, also in between.
 func openLog(store task.Store) (*os.File, error) {
+	for try := 0; ; try++ {
+		f, removed, err := tryLog(store)
+		if !removed || try == 10 {
+			return f, err
+		}
+	}
+}
+
+func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	dir, err := owndir.Make(store.Dir, 0o700)
 	if err != nil {
-		return nil, fmt.Errorf("the state directory can't be used: %w", err)
+		return nil, errors.Is(err, fs.ErrNotExist), fmt.Errorf("the state directory can't be used: %w", err)
 	}
 	defer dir.Close()
 	// without waiting for the other end of what should be no FIFO
 	const flags = unix.O_CREAT | unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(dir.Fd()), filepath.Base(store.Log()), flags, 0o600)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: store.Log(), Err: err}
+		return nil, err == unix.ENOENT, &os.PathError{Op: "open", Path: store.Log(), Err: err}
 	}
-	f := os.NewFile(uintptr(fd), store.Log())
+	f = os.NewFile(uintptr(fd), store.Log())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() ||
 		st.Nlink != 1 {
 		f.Close()
-		return nil, fmt.Errorf("%s was not made by this user's supervisor: remove it", store.Log())
+		return nil, err == nil && st.Nlink == 0,
+			fmt.Errorf("%s was not made by this user's supervisor: remove it", store.Log())
 	}
-	return f, nil
+	return f, false, nil
 }
 
 // openBinary returns the program that the supervisor is: the small one that was
