@@ -74,8 +74,7 @@ func selections(tier Tier, rules []rule, packages []string) []selection {
 	case More:
 		sample := run(Long)
 		sample.env = sampleVar + "=" + os.Getenv(sampleVar)
-		// whole packages boot virtual machines, which mostly wait for one processor each
-		return []selection{run(More), sample, {packages: whole, flags: []string{"-p=2"}}}
+		return []selection{run(More), sample, {packages: whole}}
 	default:
 		return []selection{run(Long)}
 	}
