@@ -176,22 +176,32 @@ func (c *Cache) replace(
 ) (env *Environment, err error) {
 	waiting, cancel := s.limit(ctx, 2)
 	defer cancel()
-	building, err := st.waitLock(waiting, s.Key, exclusive, s.Waiting)
-	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		err = fmt.Errorf("another build of this environment did not end within %s (twice build_timeout): %w", 2*s.Limit, err)
+	var building *lock
+	for told := s.Waiting; building == nil; told = nil {
+		if building, err = st.tryLock(s.Key, exclusive); err != nil {
+			return nil, err
+		}
+		defer building.close()
+		if building == nil { // all that wait go on together, which only a shared lock allows
+			ended, err := st.waitLock(waiting, s.Key, shared, told)
+			if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+				err = fmt.Errorf("another build of this environment did not end within %s (twice build_timeout): %w", 2*s.Limit,
+					err)
+			}
+			if err != nil {
+				return nil, err
+			}
+			ended.close()
+		}
+		if err := c.failure(key, begun); err != nil {
+			return nil, err
+		}
+		there, err := st.find(ctx, key)
+		if err != nil || there.serves(s) {
+			return there, err
+		}
+		there.Release()
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer building.close()
-	if err := c.failure(key, begun); err != nil {
-		return nil, err
-	}
-	there, err := st.find(ctx, key)
-	if err != nil || there.serves(s) {
-		return there, err
-	}
-	there.Release()
 	defer func() {
 		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			c.recordFailure(key, err)

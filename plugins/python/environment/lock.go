@@ -19,7 +19,7 @@ import (
 // A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
 // it when the process ends, and it also holds between goroutines. What is locked in the cache's lock file:
 //
-//	<Spec.Key>      exclusive: an environment of that text is being built
+//	<Spec.Key>      exclusive: an environment of that text is being built; shared: another waits for that
 //	<id>            shared: the environment is being built, or is between its Get and its Release;
 //	                exclusive: it may be removed
 //	downloads/<n>.<boot>  exclusive: a build uses them, or they may be removed
