@@ -21,7 +21,7 @@ const (
 
 func (p *python) print(w io.Writer) error {
 	floor := median(p.starts[bare])
-	rows := [][]string{{"", "median", "99th percentile", "more than bare", "ratio", "bar"}}
+	rows := [][]string{{"start", "median", "99th percentile", "more than bare", "ratio", "bar"}}
 	for _, what := range []string{bare, asExec, noEnv, smallIn, largeIn} {
 		m := median(p.starts[what])
 		row := []string{what, ms(m), ms(percentile(p.starts[what], 99)), "", "", ""}
@@ -39,7 +39,7 @@ func (p *python) print(w io.Writer) error {
 		return err
 	}
 
-	rows = [][]string{{"", "python", "by hand", "ratio", "bar"}}
+	rows = [][]string{{"build", "python", "by hand", "ratio", "bar"}}
 	for _, c := range p.cold {
 		d, h, u, m := median(c.driver), median(c.hand), median(c.uncompiled), median(c.many)
 		fastest, fastestHand := slices.Min(c.driver), slices.Min(c.hand)

@@ -71,7 +71,7 @@ func (r *row) cells() []string {
 func (r *results) print(w io.Writer) error {
 	fmt.Fprintf(w, "\n%s.\n", machine())
 	if len(r.rows) > 0 {
-		table := [][]string{{"", lite, raw, "ratio", "bar"}}
+		table := [][]string{{"measured", lite, raw, "ratio", "bar"}}
 		for _, row := range r.rows {
 			table = append(table, row.cells())
 		}
