@@ -153,7 +153,7 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	const flags = unix.O_CREAT | unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(dir.Fd()), filepath.Base(store.Log()), flags, 0o600)
 	if err != nil {
-		return nil, err == unix.ENOENT, &os.PathError{Op: "open", Path: store.Log(), Err: err}
+		return nil, errors.Is(err, unix.ENOENT), &os.PathError{Op: "open", Path: store.Log(), Err: err}
 	}
 	f = os.NewFile(uintptr(fd), store.Log())
 	var st unix.Stat_t
