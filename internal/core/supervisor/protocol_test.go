@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -47,15 +49,24 @@ func TestClient_ReplacesASupervisorOfAnotherProtocol(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), foreignVar+"="+h.store.Socket())
 	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	testsupport.Eventually(t, "it listens", func() bool {
-		_, err := os.Stat(h.store.Socket())
+		c, err := net.Dial("unix", h.store.Socket()) // the file is there before anything listens
+		if err == nil {
+			c.Close()
+		}
 		return err == nil
 	})
 	c := h.client()
 	st := h.launch(c, h.shell("exit 3"))
-	must.Error(t, <-ended)
+	select {
+	case err := <-ended:
+		test.Error(t, err)
+	case <-time.After(time.Minute):
+		t.Error("it was not replaced")
+	}
 	h.ends(c, st.ID, task.Exit{Code: 3})
 	h.destroy(c, st.ID)
 }
