@@ -110,14 +110,6 @@ func (l *local) Recover(ctx context.Context, id string, saved []byte, event Even
 		return nil, err
 	}
 	t.watch(t.state)
-	// the client reports an exit once: a failed attempt may have got it
-	if ended, err := t.client.Exited(id); err == nil {
-		select {
-		case <-ended:
-			t.End(t.client.Exit(id))
-		default:
-		}
-	}
 	return t, nil
 }
 
@@ -192,7 +184,7 @@ func (l *local) release(id string) {
 	delete(l.tasks, id)
 	l.mu.Unlock()
 	if t != nil {
-		t.End(nil)
+		t.abandon()
 	}
 }
 

@@ -100,7 +100,6 @@ func (l *local) releaseEarlier(id, run string) {
 	}
 	l.mu.Unlock()
 	for _, t := range earlier {
-		t.client.Forget(t.id)
-		t.End(nil)
+		t.abandon()
 	}
 }

@@ -170,6 +170,13 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
+// abandon ends what this process knows of the task. The client reports an exit once: if the
+// task is recovered again, the client has to learn it again.
+func (t *localTask) abandon() {
+	t.client.Forget(t.id)
+	t.End(nil)
+}
+
 // destroy keeps what is needed to explain the exit.
 func (t *localTask) destroy(ctx context.Context) error {
 	if err := t.client.Destroy(ctx, t.id); err != nil {
