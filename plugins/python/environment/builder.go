@@ -62,21 +62,7 @@ func (u *Users) Take(ctx context.Context, waiting func()) (*Builder, error) {
 	if err := u.Declare(); err != nil {
 		return nil, err
 	}
-	for {
-		t, err := u.try()
-		if t != nil || err != nil {
-			return t, err
-		}
-		if waiting != nil {
-			waiting()
-			waiting = nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return poll(ctx, waiting, u.try)
 }
 
 // try returns nil if all users are taken.

@@ -177,11 +177,11 @@ func (c *Cache) replace(
 	waiting, cancel := s.limit(ctx, 2)
 	defer cancel()
 	var building *lock
+	defer func() { building.close() }()
 	for told := s.Waiting; building == nil; told = nil {
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
 		}
-		defer building.close()
 		if building == nil { // all that wait go on together, which only a shared lock allows
 			ended, err := st.waitLock(waiting, s.Key, shared, told)
 			if err != nil && ctx.Err() == nil && waiting.Err() != nil {

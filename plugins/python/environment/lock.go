@@ -61,10 +61,15 @@ func lockByte(path string, at int64, kind lockKind) (*lock, error) {
 
 // waitLock polls, because F_OFD_SETLKW cannot be cancelled. waiting, which may be nil, is called before the first wait.
 func (s *store) waitLock(ctx context.Context, name string, kind lockKind, waiting func()) (*lock, error) {
+	return poll(ctx, waiting, func() (*lock, error) { return s.tryLock(name, kind) })
+}
+
+// poll calls try until it returns something or an error, and waiting, which may be nil, before the first wait.
+func poll[T any](ctx context.Context, waiting func(), try func() (*T, error)) (*T, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 80*time.Millisecond) {
-		l, err := s.tryLock(name, kind)
-		if l != nil || err != nil {
-			return l, err
+		t, err := try()
+		if t != nil || err != nil {
+			return t, err
 		}
 		if waiting != nil {
 			waiting()
