@@ -27,6 +27,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
@@ -323,7 +324,7 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	defer cancel()
 	leaves, err := killAll(ctx, a.info.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, a.info.Parents))
-	return errors.Join(err, unmountBelow(a.info.Dir), removeAll(a.info.Dir), removeAll(a.StateDir()))
+	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))
 }
 
 // allocs are the allocations that the agent ever had a directory or a record for.

@@ -3,7 +3,7 @@
 
 // Package owndir opens directories that only root and this process's own user can replace.
 // Since no other user can change what was checked, a path can be used by its name after one
-// check.
+// check. It also removes directories of this user that are not writable.
 package owndir
 
 import (
