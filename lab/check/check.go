@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -51,7 +52,7 @@ func packages(ctx context.Context, root string) ([]string, error) {
 func Lint(ctx context.Context, root string) error {
 	p := term.New(os.Stdout)
 	end := p.Step("Building golangci-lint, if it is not in Go's cache")
-	program, err := tool(ctx, root, "golangci-lint")
+	program, err := gotool.Path(ctx, root, "golangci-lint")
 	end(err, "")
 	if err != nil {
 		return err
@@ -82,19 +83,6 @@ func lint(ctx context.Context, root, program string) error {
 		return fmt.Errorf("golangci-lint: %w\n%s", err, out)
 	}
 	return nil
-}
-
-// tool returns the path of a program whose version .ci/tools pins. The go command builds it
-// once and keeps it in its cache.
-func tool(ctx context.Context, root, name string) (string, error) {
-	// it is no dependency of the workspace, which -modfile does not allow either
-	env := append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=", "CGO_ENABLED=0")
-	out, err := output(ctx, env, root, "go", "tool", "-modfile="+filepath.Join(".ci", "tools", name+".mod"), "-n", name)
-	if err != nil {
-		return "", fmt.Errorf("failed to build %s, which needs a Go proxy the first time: %w\n%s", name, err, out)
-	}
-	lines := strings.Split(strings.TrimSpace(out), "\n") // the last one; the others are of downloads
-	return lines[len(lines)-1], nil
 }
 
 // goEnv is the environment in which everything compiles, as the plugins are built: without

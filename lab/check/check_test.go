@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
 // workspace writes a go.work with the modules m and lab, and the files.
@@ -36,7 +38,7 @@ func workspace(t *testing.T, files map[string]string) string {
 // One finding in any module, tests included, fails the whole; and once the program is built,
 // no network is needed.
 func TestLint_FindsInEveryModule(t *testing.T) {
-	program, err := tool(t.Context(), "../..", "golangci-lint")
+	program, err := gotool.Path(t.Context(), "../..", "golangci-lint")
 	must.NoError(t, err)
 	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"
 	const narrows = "func F(n int64) uint8 { return uint8(n) }\n"

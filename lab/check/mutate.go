@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
 // The limits of a run. A mutant that never ends is killed after so many times the duration of
@@ -37,7 +39,7 @@ func Mutate(ctx context.Context, root, pkg string) error {
 	if err != nil {
 		return err
 	}
-	program, err := tool(ctx, root, "gremlins")
+	program, err := gotool.Path(ctx, root, "gremlins")
 	if err != nil {
 		return err
 	}

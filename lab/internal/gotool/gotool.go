@@ -1,0 +1,29 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package gotool finds programs in Go whose versions .ci/tools pins. They are no dependencies of the workspace.
+package gotool
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Path returns the path of a program that .ci/tools/NAME.mod pins. The go command builds it once and keeps it in its
+// cache.
+func Path(ctx context.Context, root, name string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join(".ci", "tools", name+".mod"), "-n", name)
+	cmd.Dir = root
+	// -modfile is not allowed in a workspace
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=", "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("failed to build %s, which needs a Go proxy the first time: %w\n%s", name, err, out)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last one; the others are of downloads
+	return lines[len(lines)-1], nil
+}
