@@ -29,6 +29,9 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	case "options", "docs":
 		fmt.Fprint(stdout, p.Options())
 		return 0
+	case "config":
+		fmt.Fprint(stdout, p.AgentConfig(binary))
+		return 0
 	}
 	for _, c := range p.Commands {
 		if c.Name != argv[1] {
@@ -57,13 +60,8 @@ and restart the agent:
 
 plugin_dir = %q
 
-plugin %q {
-  config {
-`, binary, Version(), p.Summary, dir, binary)
-	if p.Config != nil {
-		fmt.Fprint(w, p.Config.Example("    "))
-	}
-	fmt.Fprintf(w, "  }\n}\n\n")
+%s
+`, binary, Version(), p.Summary, dir, p.AgentConfig(binary))
 	if p.Device != nil {
 		fmt.Fprint(w, "Then \"nomad node status -self -verbose\" lists its devices as <vendor>/<type>/<name>, and a "+
 			"task\ngets one by its type:\n\nresources {\n  device \"TYPE\" {}\n}\n")
@@ -72,12 +70,23 @@ plugin %q {
 	}
 	fmt.Fprintf(w, "\nCommands:\n")
 	for _, c := range append(p.Commands[:len(p.Commands):len(p.Commands)],
+		Command{Name: "config", Help: "print the block for the agent's configuration, with every option in a comment"},
 		Command{Name: "options", Help: "print every option, as Markdown"},
 		Command{Name: "version", Help: "print the version"},
 		Command{Name: "help", Help: "print this"},
 	) {
 		fmt.Fprintf(w, "  %-10s %s\n", c.Name, c.Help)
 	}
+}
+
+// AgentConfig is the block by which an agent's configuration names the plugin: that of a binary with this file name.
+// Every option is in it, as a comment unless it is required.
+func (p Plugin) AgentConfig(binary string) string {
+	options := ""
+	if p.Config != nil {
+		options = p.Config.Example("    ")
+	}
+	return fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", binary, options)
 }
 
 // Options are the tables of every option, as Markdown: what "options" prints and
