@@ -18,12 +18,13 @@ import (
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/check"
 	"github.com/outrider-dev/outrider/lab/newplugin"
+	"github.com/outrider-dev/outrider/lab/release"
 )
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
 	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}); err != nil {
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}, Release{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
 	}
@@ -149,6 +150,14 @@ func (New) Driver(ctx context.Context, name string) error {
 // Makes plugins/NAME, a device plugin that builds, conforms and loads in the lab.
 func (New) Device(ctx context.Context, name string) error {
 	return lab.NewPlugin(ctx, newplugin.Device, name)
+}
+
+// Release makes and checks what is published of a plugin.
+type Release mg.Namespace
+
+// Makes zip, deb, rpm and checksums of every plugin, or of -plugin=NAME, in dist/.
+func (Release) Build(ctx context.Context, plugin, arch *string) error {
+	return release.Command(ctx, ".", value(plugin), value(arch))
 }
 
 // Aliases give targets names that no Go method can have: a plugin's, and a namespace's.

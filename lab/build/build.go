@@ -31,6 +31,10 @@ type Builder struct {
 	// plugin could have libusb.
 	Static bool
 
+	// Release builds what is published: each module alone, by its own go.mod, for every
+	// processor of the architecture, without symbols, whatever the user's environment says.
+	Release bool
+
 	// Progress is called with the state of a long build. May be nil.
 	Progress func(format string, args ...any)
 }
@@ -71,8 +75,11 @@ func (b Builder) Supervisor(ctx context.Context) error {
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	cgo := p.Libusb && b.Libusb(ctx) == nil
-	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo,
-		b.vcs(ctx), "-tags", "embed_supervisor", ".")
+	args := []string{b.vcs(ctx), "-tags", "embed_supervisor"}
+	if b.Release {
+		args = append(args, "-ldflags", "-s -w")
+	}
+	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo, append(args, ".")...)
 }
 
 // All builds the named plugins, or every plugin, and returns their paths.
@@ -125,6 +132,9 @@ func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, a
 	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {
 		env = append(env, "CGO_ENABLED=0")
+	}
+	if b.Release {
+		env = append(env, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0")
 	}
 	out, err := filepath.Abs(out)
 	if err == nil {

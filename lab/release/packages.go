@@ -1,0 +1,149 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package release
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
+)
+
+// pluginDir is where an agent that was installed from HashiCorp's packages looks for plugins: plugins in its data_dir.
+const pluginDir = "/opt/nomad/data/plugins"
+
+// packageRelease is the number that follows the version in a package's: which packaging of the version it is.
+const packageRelease = "1"
+
+// packageFormats are those that nfpm makes, with the names of files as each format has them.
+var packageFormats = map[string]func(a *artefact) string{
+	"deb": func(a *artefact) string {
+		return fmt.Sprintf("%s_%s-%s_%s.deb", a.name(), packageVersion(a.version()), packageRelease, a.arch)
+	},
+	"rpm": func(a *artefact) string {
+		arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[a.arch]
+		return fmt.Sprintf("%s-%s-%s.%s.rpm", a.name(), packageVersion(a.version()), packageRelease, arch)
+	},
+}
+
+// packageVersion is a version that deb and rpm allow, in which all that comes before a release sorts below it:
+// 0.2.0~rc.1 for 0.2.0-rc.1.
+func packageVersion(version string) string {
+	release, pre, found := strings.Cut(version, "-")
+	if !found {
+		return version
+	}
+	return release + "~" + strings.ReplaceAll(pre, "-", ".")
+}
+
+// nfpm is its configuration (https://nfpm.goreleaser.com/docs/configuration), in JSON, which is YAML too.
+type nfpm struct {
+	Name            string        `json:"name"`
+	Arch            string        `json:"arch"`
+	Platform        string        `json:"platform"`
+	Version         string        `json:"version"`
+	VersionSchema   string        `json:"version_schema"`
+	Release         string        `json:"release"`
+	Section         string        `json:"section"`
+	Priority        string        `json:"priority"`
+	Maintainer      string        `json:"maintainer"`
+	Description     string        `json:"description"`
+	Homepage        string        `json:"homepage"`
+	License         string        `json:"license"`
+	MTime           time.Time     `json:"mtime"`
+	DisableGlobbing bool          `json:"disable_globbing"`
+	Contents        []nfpmContent `json:"contents"`
+	RPM             nfpmRPM       `json:"rpm"`
+}
+
+type nfpmContent struct {
+	Src      string    `json:"src,omitempty"`
+	Dst      string    `json:"dst"`
+	Type     string    `json:"type,omitempty"`
+	FileInfo *nfpmInfo `json:"file_info,omitempty"`
+}
+
+type nfpmInfo struct {
+	Mode  os.FileMode `json:"mode,omitempty"`
+	MTime time.Time   `json:"mtime"`
+}
+
+type nfpmRPM struct {
+	Summary   string `json:"summary"`
+	BuildHost string `json:"buildhost"` // without it, that of the machine
+}
+
+// packages writes the deb and the rpm.
+func (a *artefact) packages(ctx context.Context, dir string) error {
+	tool, err := gotool.Path(ctx, a.Root, "nfpm")
+	if err != nil {
+		return err
+	}
+	contents, err := a.contents(ctx)
+	if err != nil {
+		return err
+	}
+	summary := "Nomad plugin: " + a.plugin.Name
+	config, err := json.Marshal(nfpm{
+		Name: a.name(), Arch: a.arch, Platform: "linux",
+		Version: packageVersion(a.version()), VersionSchema: "none", Release: packageRelease,
+		Section: "admin", Priority: "optional", Maintainer: "The Outrider Authors <outrider-dev@users.noreply.github.com>",
+		Description: summary, Homepage: Project, License: "MPL-2.0",
+		MTime: a.time, DisableGlobbing: true, Contents: contents,
+		RPM: nfpmRPM{Summary: summary, BuildHost: "localhost"},
+	})
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(a.scratch, "nfpm.json")
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		return err
+	}
+	for format, name := range packageFormats {
+		cmd := exec.CommandContext(ctx, tool, "package", "--config", path, "--packager", format,
+			"--target", filepath.Join(dir, name(a)))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("failed to make the %s: %w\n%s", format, err, out)
+		}
+	}
+	return nil
+}
+
+// contents are the files of a package. The plugin's own directories have no entry: Nomad's package has them too, and an
+// entry would change their owner and mode.
+func (a *artefact) contents(ctx context.Context) ([]nfpmContent, error) {
+	doc := "/usr/share/doc/" + a.name()
+	info := func(mode os.FileMode) *nfpmInfo { return &nfpmInfo{Mode: mode, MTime: a.time} }
+	contents := []nfpmContent{
+		{Src: a.path, Dst: "/usr/bin/" + a.plugin.Binary, FileInfo: info(0o755)},
+		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
+	}
+	documents, err := a.documents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	documents = append(documents, file{name: "config", text: a.config, mode: 0o644})
+	staged := filepath.Join(a.scratch, a.arch, "doc")
+	for _, f := range documents {
+		src := filepath.Join(staged, f.name)
+		if err := os.MkdirAll(filepath.Dir(src), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(src, f.text, 0o600); err != nil {
+			return nil, err
+		}
+		c := nfpmContent{Src: src, Dst: doc + "/" + f.name, FileInfo: info(f.mode)}
+		if f.name == "config" {
+			c.Dst, c.Type = "/etc/nomad.d/"+a.plugin.Binary+".hcl", "config|noreplace"
+		}
+		contents = append(contents, c)
+	}
+	return contents, nil
+}
