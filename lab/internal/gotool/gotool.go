@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// Path returns the path of a program that .ci/tools/NAME.mod pins. The go command builds it once and keeps it in its
+// Path returns the path of a program that .ci/tools/NAME pins. The go command builds it once and keeps it in its
 // cache.
 func Path(ctx context.Context, root, name string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join(".ci", "tools", name+".mod"), "-n", name)
+	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile="+filepath.Join(".ci", "tools", name, "go.mod"), "-n", name)
 	cmd.Dir = root
 	// -modfile is not allowed in a workspace
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH=", "CGO_ENABLED=0")
