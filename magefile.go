@@ -155,9 +155,22 @@ func (New) Device(ctx context.Context, name string) error {
 // Release makes and checks what is published of a plugin.
 type Release mg.Namespace
 
-// Makes zip, deb, rpm and checksums of every plugin, or of -plugin=NAME, in dist/.
-func (Release) Build(ctx context.Context, plugin, arch *string) error {
-	return release.Command(ctx, ".", value(plugin), value(arch))
+// Makes zip, deb, rpm, SBOM and checksums in dist/ (-plugin=NAME -version=X: of a tag).
+func (Release) Build(ctx context.Context, plugin, version, arch *string, libusb *bool) error {
+	return release.BuildCommand(ctx, released(plugin, arch, libusb), value(version))
+}
+
+// Builds twice and compares, or what a zip was built from (-file=ZIP).
+func (Release) Verify(ctx context.Context, plugin, file *string, libusb *bool) error {
+	return release.VerifyCommand(ctx, released(plugin, nil, libusb), value(file))
+}
+
+func released(plugin, arch *string, libusb *bool) release.Options {
+	o := release.Options{Root: ".", Plugin: value(plugin), Libusb: libusb}
+	if arch != nil {
+		o.Archs = []string{*arch}
+	}
+	return o
 }
 
 // Aliases give targets names that no Go method can have: a plugin's, and a namespace's.

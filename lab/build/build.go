@@ -67,10 +67,13 @@ func (b Builder) Supervisor(ctx context.Context) error {
 	core := filepath.Join(b.Root, "internal", "core")
 	// no version control stamp: the same source must give the same bytes, or the plugins
 	// of each commit would replace a running supervisor
-	_, err := b.goBuild(ctx, "the supervisor", core, filepath.Join(b.Root, supervisorBinary), false,
+	_, err := b.goBuild(ctx, "the supervisor", core, b.SupervisorPath(), false,
 		"-buildvcs=false", "-ldflags", "-s -w", "./"+supervisorPackage)
 	return err
 }
+
+// SupervisorPath is where Supervisor puts the program.
+func (b Builder) SupervisorPath() string { return filepath.Join(b.Root, supervisorBinary) }
 
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
@@ -127,8 +130,8 @@ func (b Builder) vcs(ctx context.Context) string {
 	return "-buildvcs=true"
 }
 
-// goBuild builds a package of the module in dir, and returns the program's absolute path.
-func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, args ...string) (string, error) {
+// Env is the environment of the go command, in addition to this process's, for a program with cgo or without.
+func (b Builder) Env(cgo bool) []string {
 	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {
 		env = append(env, "CGO_ENABLED=0")
@@ -136,12 +139,17 @@ func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, a
 	if b.Release {
 		env = append(env, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0")
 	}
+	return env
+}
+
+// goBuild builds a package of the module in dir, and returns the program's absolute path.
+func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, args ...string) (string, error) {
 	out, err := filepath.Abs(out)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(out), 0o755)
 	}
 	if err == nil {
-		build := gobuild.Build{Dir: dir, Env: env, Args: append([]string{"-trimpath", "-o", out}, args...)}
+		build := gobuild.Build{Dir: dir, Env: b.Env(cgo), Args: append([]string{"-trimpath", "-o", out}, args...)}
 		if b.Progress != nil {
 			build.Progress = func(format string, args ...any) {
 				b.Progress("%s: %s", filepath.Base(dir), fmt.Sprintf(format, args...))

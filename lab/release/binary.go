@@ -7,9 +7,12 @@ import (
 	"context"
 	"debug/buildinfo"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,24 +23,49 @@ import (
 
 // binary is a plugin that was compiled for an architecture, with what the go command stamped into it.
 type binary struct {
-	plugin build.Plugin
-	arch   string
-	path   string
-	info   *debug.BuildInfo
-	time   time.Time // of the commit
+	plugin     build.Plugin
+	arch       string
+	libusb     bool // it is the kind that is linked with libusb
+	builder    build.Builder
+	path       string
+	supervisor string // path of the program that is embedded
+	info       *debug.BuildInfo
+	time       time.Time // of the commit
 }
 
-// compile builds the plugin with the supervisor in it, in a folder of the scratch directory.
-func compile(ctx context.Context, o Options, p build.Plugin, arch, scratch string) (binary, error) {
-	b := binary{plugin: p, arch: arch}
-	builder := build.Builder{Root: o.Root, Arch: arch, Bin: filepath.Join(scratch, arch), Static: true, Release: true,
-		Progress: o.Progress}
+// compileAll builds every kind of the plugin for each architecture. The last is the static one for this machine, also
+// if its architecture is not asked for: it can be run, and its supervisor stays in the checkout.
+func compileAll(ctx context.Context, o Options, p build.Plugin, scratch string) ([]binary, error) {
+	archs := slices.DeleteFunc(slices.Clone(o.Archs), func(arch string) bool { return arch == runtime.GOARCH })
+	var binaries []binary
+	for _, arch := range append(archs, runtime.GOARCH) {
+		builder := build.Builder{Root: o.Root, Arch: arch, Bin: filepath.Join(scratch, arch), Release: true,
+			Static: true, Progress: o.Progress}
+		b, err := compile(ctx, builder, p, scratch)
+		if err != nil {
+			return nil, err
+		}
+		binaries = append(binaries, b)
+	}
+	return binaries, nil
+}
+
+// compile builds the plugin with the supervisor in it.
+func compile(ctx context.Context, builder build.Builder, p build.Plugin, scratch string) (binary, error) {
+	b := binary{plugin: p, arch: builder.Arch, libusb: !builder.Static, builder: builder}
 	paths, err := builder.All(ctx, p.Name)
 	if err != nil {
 		return b, err
 	}
-	b.path = paths[0]
-	return b, b.readInfo()
+	b.path, b.supervisor = paths[0], filepath.Join(builder.Bin, "outrider-supervisor")
+	text, err := os.ReadFile(builder.SupervisorPath())
+	if err == nil {
+		err = os.WriteFile(b.supervisor, text, 0o700)
+	}
+	if err == nil {
+		err = b.readInfo()
+	}
+	return b, err
 }
 
 // readInfo reads the stamp of the binary.
@@ -50,6 +78,14 @@ func (b *binary) readInfo() (err error) {
 	}
 	b.time = b.time.UTC()
 	return nil
+}
+
+// name is that of the package and of its files: nomad-driver-exec-lite.
+func (b *binary) name() string {
+	if b.libusb {
+		return b.plugin.Binary + "-libusb"
+	}
+	return b.plugin.Binary
 }
 
 // version is that of the binary without a leading v: "0.1.0", or "0.0.0-20261123001500-0123456789ab+dirty".

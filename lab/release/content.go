@@ -14,12 +14,20 @@ import (
 	"strings"
 )
 
-// artefact is what zip and packages of one binary have in common.
+// artefact is what zip, packages and SBOM of one binary have in common.
 type artefact struct {
 	Options
 	binary
 	config  []byte // the example of the agent's configuration
+	summary string // half a line
 	scratch string // a directory
+
+	// what collect finds
+	goroot    string
+	programs  []program // the plugin and the supervisor in it
+	modules   []*linked // those of others that they have code of
+	license   license   // of all that the binary is made of
+	documents []file    // all but the binary
 }
 
 // file is one that a zip and a package have.
@@ -29,31 +37,70 @@ type file struct {
 	mode os.FileMode
 }
 
-// name is that of the package and of its files: nomad-driver-exec-lite.
-func (a *artefact) name() string { return a.plugin.Binary }
-
-// documents are the files beside the binary.
-func (a *artefact) documents(ctx context.Context) ([]file, error) {
-	license, err := os.ReadFile(filepath.Join(a.Root, "LICENSE"))
+// collect finds what belongs to the binary.
+func (a *artefact) collect(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT")
+	cmd.Dir = a.plugin.Dir
+	out, err := cmd.Output()
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("failed to find Go's own files: %w", err)
 	}
-	notice, err := os.ReadFile(filepath.Join(a.Root, "NOTICE"))
+	a.goroot = strings.TrimSpace(string(out))
+	if err := a.links(ctx); err != nil {
+		return err
+	}
+	std, err := goLicense(a.goroot)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	a.license = license{ids: []string{ownLicense}}.and(std)
+	for _, m := range a.modules {
+		a.license = a.license.and(m.licenses)
+	}
+	notice, err := a.notice()
+	if err != nil {
+		return err
+	}
+	own, err := os.ReadFile(filepath.Join(a.Root, "LICENSE"))
+	if err != nil {
+		return err
 	}
 	page, err := os.ReadFile(filepath.Join(a.Root, "docs", a.plugin.Name+".md"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files := []file{
-		{name: "LICENSE", text: license, mode: 0o644},
+	a.documents = []file{
+		{name: "LICENSE", text: own, mode: 0o644},
 		{name: "NOTICE", text: notice, mode: 0o644},
 		{name: "README.md", text: a.readme(page), mode: 0o644},
 		{name: "example/" + a.plugin.Binary + ".hcl", text: a.config, mode: 0o644},
 	}
 	jobs, err := a.examples(ctx)
-	return append(files, jobs...), err
+	a.documents = append(a.documents, jobs...)
+	return err
+}
+
+// ownLicense is that of the project.
+const ownLicense = "MPL-2.0"
+
+// summary is the sentence that the first line of a binary's help ends with.
+func summary(help []byte) string {
+	line, _, _ := strings.Cut(string(help), "\n")
+	_, sentence, _ := strings.Cut(line, ": ")
+	return sentence
+}
+
+// description is that of the packages.
+func (a *artefact) description() string {
+	kind := ""
+	if a.plugin.Libusb {
+		kind = "\nThis kind reads /sys, and needs no library."
+	}
+	if a.libusb {
+		kind = "\nThis kind also reads descriptors by libusb."
+	}
+	return "Nomad plugin that " + a.summary + "\n" +
+		"A plugin for HashiCorp Nomad, of the Outrider project. The agent loads it after its\nnext restart." + kind
 }
 
 // examples are the files of the plugin's folder example that are in git, without its tests.

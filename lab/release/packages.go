@@ -86,18 +86,17 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	contents, err := a.contents(ctx)
+	contents, err := a.contents()
 	if err != nil {
 		return err
 	}
-	summary := "Nomad plugin: " + a.plugin.Name
 	config, err := json.Marshal(nfpm{
 		Name: a.name(), Arch: a.arch, Platform: "linux",
 		Version: packageVersion(a.version()), VersionSchema: "none", Release: packageRelease,
 		Section: "admin", Priority: "optional", Maintainer: "The Outrider Authors <outrider-dev@users.noreply.github.com>",
-		Description: summary, Homepage: Project, License: "MPL-2.0",
+		Description: a.description(), Homepage: Project, License: a.license.String(),
 		MTime: a.time, DisableGlobbing: true, Contents: contents,
-		RPM: nfpmRPM{Summary: summary, BuildHost: "localhost"},
+		RPM: nfpmRPM{Summary: "Nomad plugin that " + a.summary, BuildHost: "localhost"},
 	})
 	if err != nil {
 		return err
@@ -118,18 +117,14 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 
 // contents are the files of a package. The plugin's own directories have no entry: Nomad's package has them too, and an
 // entry would change their owner and mode.
-func (a *artefact) contents(ctx context.Context) ([]nfpmContent, error) {
+func (a *artefact) contents() ([]nfpmContent, error) {
 	doc := "/usr/share/doc/" + a.name()
 	info := func(mode os.FileMode) *nfpmInfo { return &nfpmInfo{Mode: mode, MTime: a.time} }
 	contents := []nfpmContent{
 		{Src: a.path, Dst: "/usr/bin/" + a.plugin.Binary, FileInfo: info(0o755)},
 		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
 	}
-	documents, err := a.documents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	documents = append(documents, file{name: "config", text: a.config, mode: 0o644})
+	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
 	staged := filepath.Join(a.scratch, a.arch, "doc")
 	for _, f := range documents {
 		src := filepath.Join(staged, f.name)

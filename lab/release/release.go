@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"github.com/outrider-dev/outrider/lab/build"
@@ -30,23 +29,31 @@ type Options struct {
 	Archs  []string // empty is all of Archs
 	Out    string   // the folder that gets a folder for each plugin; empty is Root/dist
 
-	// Progress is called with the state of a long step, and with what a reader of the output should know. May be nil.
-	Progress func(format string, args ...any)
+	// Libusb is whether the kind of a plugin that is linked with libusb is made too. Nil is where this machine can.
+	Libusb *bool
+
+	// Toolchain is the version of Go to build a clone with, such as go1.26.8. Empty is the one of this machine.
+	Toolchain string
+
+	// Progress is called with the state of a long step, and Say with what a reader of the output should know. May be nil.
+	Progress, Say func(format string, args ...any)
 }
 
 // Result is one plugin's release.
 type Result struct {
 	Plugin  build.Plugin
-	Version string   // without a leading v
+	Version string   // without a leading v; Build alone sets it
 	Dir     string   // has the files
 	Files   []string // their names, SHA256SUMS at last
 }
 
-// Build makes the release of the checkout as it is. Its version is the one that the go command stamps: that of the tag
-// of the commit, if it has one and nothing is changed.
-func Build(ctx context.Context, o Options) ([]Result, error) {
+// resolve checks the options and fills in what is not set. It returns the plugins that are meant.
+func (o *Options) resolve() ([]build.Plugin, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
+	}
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
 	}
 	if len(o.Archs) == 0 {
 		o.Archs = Archs
@@ -56,24 +63,38 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 			return nil, fmt.Errorf("nothing is published for %q; there are: %v", arch, Archs)
 		}
 	}
-	root, err := build.Root(o.Root)
-	if err != nil {
+	var err error
+	if o.Root, err = build.Root(o.Root); err != nil {
 		return nil, err
 	}
-	o.Root = root
 	if o.Out == "" {
-		o.Out = filepath.Join(root, "dist")
+		o.Out = filepath.Join(o.Root, "dist")
 	}
-	plugins, err := build.Plugins(root)
+	plugins, err := build.Plugins(o.Root)
 	if err == nil && o.Plugin != "" {
 		plugins, err = build.Select(plugins, o.Plugin)
 	}
+	return plugins, err
+}
+
+// Build makes the release of the checkout as it is. Its version is the one that the go command stamps: that of the tag
+// of the commit, if it has one and nothing is changed.
+func Build(ctx context.Context, o Options) ([]Result, error) {
+	plugins, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
 	var results []Result
 	for _, p := range plugins {
-		r, err := one(ctx, o, p)
+		r := Result{Plugin: p, Dir: filepath.Join(o.Out, p.Name)}
+		err := o.replace(r.Dir, func(scratch string) (built string, err error) {
+			built = filepath.Join(scratch, "release")
+			if err := os.Mkdir(built, 0o755); err != nil {
+				return "", err
+			}
+			r.Version, r.Files, err = one(ctx, o, p, scratch, built)
+			return built, err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the release of %s: %w", p.Name, err)
 		}
@@ -82,53 +103,65 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// one makes a plugin's release in a folder beside its place, and then puts it there in place of the last.
-func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
+// replace puts the directory that make builds in a scratch directory into the place of an earlier one.
+func (o *Options) replace(place string, make func(scratch string) (built string, err error)) (err error) {
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
-		return r, err
+		return err
 	}
-	scratch, err := os.MkdirTemp(o.Out, "."+p.Name+"-")
+	scratch, err := os.MkdirTemp(o.Out, ".new-")
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	r = Result{Plugin: p, Dir: filepath.Join(o.Out, p.Name)}
-	dir := filepath.Join(scratch, p.Name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return r, err
-	}
-	native, err := compile(ctx, o, p, runtime.GOARCH, scratch)
+	built, err := make(scratch)
 	if err != nil {
-		return r, err
+		return err
+	}
+	if err := os.RemoveAll(place); err != nil {
+		return err
+	}
+	return os.Rename(built, place)
+}
+
+// one makes the files of a plugin's release in a directory.
+func one(ctx context.Context, o Options, p build.Plugin, scratch, dir string) (string, []string, error) {
+	binaries, err := compileAll(ctx, o, p, scratch)
+	if err != nil {
+		return "", nil, err
+	}
+	native := binaries[len(binaries)-1]
+	version := native.version()
+	switch {
+	case native.dirty():
+		o.Say("%s %s: not a release, since changes that are not committed are in it", p.Name, version)
+	case !native.tagged():
+		o.Say("%s %s: not a release, since the commit has no tag %s", p.Name, version, tagOf(p, "<version>"))
 	}
 	config, err := native.output(ctx, "config")
 	if err != nil {
-		return r, err
+		return "", nil, err
 	}
-	for _, arch := range o.Archs {
-		b := native
-		if arch != runtime.GOARCH {
-			if b, err = compile(ctx, o, p, arch, scratch); err != nil {
-				return r, err
+	help, err := native.output(ctx, "help")
+	if err != nil {
+		return "", nil, err
+	}
+	for _, b := range binaries {
+		if !slices.Contains(o.Archs, b.arch) {
+			continue
+		}
+		a := &artefact{Options: o, binary: b, config: config, scratch: scratch, summary: summary(help)}
+		if err := a.collect(ctx); err != nil {
+			return "", nil, err
+		}
+		for _, write := range []func(context.Context, string) error{a.zip, a.packages, a.sbom} {
+			if err := write(ctx, dir); err != nil {
+				return "", nil, err
 			}
 		}
-		a := &artefact{Options: o, binary: b, config: config, scratch: scratch}
-		if r.Version = b.version(); b.dirty() {
-			o.Progress("%s %s: changes that are not committed are in it", p.Name, r.Version)
-		} else if !b.tagged() {
-			o.Progress("%s %s: no release, since the commit has no tag of its version", p.Name, r.Version)
-		}
-		for _, make := range []func(context.Context, string) error{a.zip, a.packages} {
-			if err := make(ctx, dir); err != nil {
-				return r, err
-			}
-		}
 	}
-	if r.Files, err = writeSums(dir); err != nil {
-		return r, err
+	if err := writeSums(dir); err != nil {
+		return "", nil, err
 	}
-	if err := os.RemoveAll(r.Dir); err != nil {
-		return r, err
-	}
-	return r, os.Rename(dir, r.Dir)
+	files, err := listed(dir)
+	return version, files, err
 }

@@ -12,12 +12,8 @@ import (
 )
 
 // zip writes the archive: the binary, and what belongs to it. All files have the time of the commit.
-func (a *artefact) zip(ctx context.Context, dir string) (err error) {
+func (a *artefact) zip(_ context.Context, dir string) (err error) {
 	text, err := os.ReadFile(a.path)
-	if err != nil {
-		return err
-	}
-	documents, err := a.documents(ctx)
 	if err != nil {
 		return err
 	}
@@ -28,7 +24,7 @@ func (a *artefact) zip(ctx context.Context, dir string) (err error) {
 	}
 	defer out.Close()
 	archive := zip.NewWriter(out)
-	for _, f := range append([]file{{name: a.plugin.Binary, text: text, mode: 0o755}}, documents...) {
+	for _, f := range append([]file{{name: a.plugin.Binary, text: text, mode: 0o755}}, a.documents...) {
 		header := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: a.time}
 		header.SetMode(f.mode)
 		w, err := archive.CreateHeader(header)
