@@ -15,6 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
 //go:embed skips.txt
@@ -41,7 +42,8 @@ var conditions = map[string]func() bool{
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
-	"no-qemu": func() bool { return !onPath("qemu-system-x86_64") },
+	"no-rootfs": func() bool { return rootfs.Missing() != nil },
+	"no-qemu":   func() bool { return !onPath("qemu-system-x86_64") },
 	"no-uv": func() bool {
 		if os.Geteuid() != 0 {
 			return wheel.FindUV(nil) == ""

@@ -1,0 +1,51 @@
+#!/bin/bash
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# Stands in for systemd's program, with the unit of HashiCorp's package: an interrupt ends the agent alone
+# (KillSignal=SIGINT, KillMode=process). A start returns when the agent, and each plugin that it loads, is there, which
+# takes a person as long as typing the next command.
+set -eu
+state=/run/systemctl
+mkdir -p "$state"
+
+running() { [ -e "$state/pid" ] && kill -0 "$(cat "$state/pid")" 2>/dev/null; }
+
+settled() {
+  nomad node status -self -json >"$state/node" 2>/dev/null && grep -q '"Status": "ready"' "$state/node" || return 1
+  local file driver
+  for file in /opt/nomad/data/plugins/nomad-driver-*; do
+    driver=${file##*/nomad-driver-}
+    [ -x "$file" ] && grep -qs "^ *plugin \"nomad-driver-$driver\"" /etc/nomad.d/*.hcl || continue
+    grep -q "\"driver.$driver\": \"1\"" "$state/node" || return 1
+  done
+}
+
+start() {
+  running && return
+  setsid nomad agent -config /etc/nomad.d >>"$state/nomad.log" 2>&1 </dev/null &
+  echo $! >"$state/pid"
+  for _ in $(seq 150); do
+    running || { tail -n 20 "$state/nomad.log" >&2; echo "nomad.service failed" >&2; return 1; }
+    settled && return
+    sleep 0.2
+  done
+  echo "nomad.service runs, but a plugin is not healthy" >&2
+}
+
+stop() {
+  running || return 0
+  kill -INT "$(cat "$state/pid")"
+  while running; do sleep 0.05; done
+  rm "$state/pid"
+}
+
+case "$*" in
+"start nomad" | "enable --now nomad") start ;;
+"stop nomad") stop ;;
+"restart nomad") stop; start ;;
+"reload nomad") kill -HUP "$(cat "$state/pid")" ;;
+"is-active nomad") running && echo active || { echo inactive; exit 3; } ;;
+daemon-reload) ;;
+*) echo "systemctl: only nomad's start, stop, restart, reload and is-active are known here, not \"$*\"" >&2; exit 1 ;;
+esac
