@@ -27,7 +27,9 @@ func devicePlugins(ctx context.Context, a agent.Agent) ([][]string, error) {
 	for _, name := range names {
 		version := ""
 		if out, err := a.Exec(ctx, path.Join(a.PluginDir(), name), "version"); err == nil {
-			version = strings.TrimSpace(strings.TrimPrefix(out, name))
+			line, _, _ := strings.Cut(out, "\n") // "nomad-device-usb 0.1.0", and a remark
+			_, version, _ = strings.Cut(line, " ")
+			version, _, _ = strings.Cut(version, " ")
 		}
 		health, message := "healthy", "Runs"
 		if pids[name] == 0 {

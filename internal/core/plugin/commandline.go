@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
@@ -24,7 +25,8 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 		p.help(binary, stdout)
 		return 0
 	case "version", "-v", "-version", "--version":
-		fmt.Fprintln(stdout, binary, Version())
+		info, _ := debug.ReadBuildInfo()
+		fmt.Fprint(stdout, versionText(binary, Version(), info))
 		return 0
 	case "options", "docs":
 		fmt.Fprint(stdout, p.Options())
@@ -72,7 +74,7 @@ plugin_dir = %q
 	for _, c := range append(p.Commands[:len(p.Commands):len(p.Commands)],
 		Command{Name: "config", Help: "print the block for the agent's configuration, with every option in a comment"},
 		Command{Name: "options", Help: "print every option, as Markdown"},
-		Command{Name: "version", Help: "print the version"},
+		Command{Name: "version", Help: "print the version and the commit"},
 		Command{Name: "help", Help: "print this"},
 	) {
 		fmt.Fprintf(w, "  %-10s %s\n", c.Name, c.Help)

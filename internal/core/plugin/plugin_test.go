@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -447,7 +448,7 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 				"}\n}", `driver = "stub"`, "list       list what there is"}},
 		"a device plugin says how to get a device": {"device", []string{"help"}, 0,
 			[]string{"resources {\n  device \"TYPE\" {}\n}"}},
-		"version":   {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + "\n"}},
+		"version":   {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + " (untagged build)\n"}},
 		"--version": {"driver", []string{"--version"}, 0, []string{Version()}},
 		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
@@ -456,6 +457,8 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`command "lst" is not known: see "nomad-driver-stub help"`}},
+		"config": {"driver", []string{"config"}, 0, []string{"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n" +
+			"    # greeting = \"hello\"\n  }\n}\n"}},
 		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -482,5 +485,30 @@ func TestVersion_IsOneThatNomadParses(t *testing.T) {
 		"next": "0.0.0-dev",
 	} {
 		test.Eq(t, want, normal(given), test.Sprint(given))
+	}
+}
+
+func TestVersionText_TellsAReleaseFromOtherBuilds(t *testing.T) {
+	of := func(modified string) *debug.BuildInfo {
+		return &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789"},
+			{Key: "vcs.time", Value: "2026-11-23T00:18:39Z"}, {Key: "vcs.modified", Value: modified}}}
+	}
+	const commit = "of commit 0123456789 (2026-11-23T00:18:39Z), by "
+	for _, c := range []struct {
+		version     string
+		info        *debug.BuildInfo
+		first, next string
+	}{
+		{"0.1.0", of("false"), "x 0.1.0\n", commit},
+		{"0.2.0-rc.1", of("false"), "x 0.2.0-rc.1\n", commit},
+		{"0.1.0", nil, "x 0.1.0\n", "of an unknown commit, by "}, // -ldflags
+		{"0.0.0-20261123001839-0123456789ab", of("false"), "x 0.0.0-20261123001839-0123456789ab (untagged build)\n", commit},
+		{"0.2.1-0.20261123001839-0123456789ab", of("false"),
+			"x 0.2.1-0.20261123001839-0123456789ab (untagged build)\n", commit},
+		{"0.1.0+dirty", of("true"), "x 0.1.0+dirty (untagged build, with changes that are not committed)\n", commit},
+		{"0.0.0-dev", nil, "x 0.0.0-dev (untagged build)\n", "of an unknown commit, by "},
+	} {
+		got := versionText("x", c.version, c.info)
+		test.True(t, strings.HasPrefix(got, c.first+c.next), test.Sprintf("%s: got %q", c.version, got))
 	}
 }

@@ -4,6 +4,9 @@
 package plugin
 
 import (
+	"fmt"
+	"regexp"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -39,4 +42,31 @@ func normal(v string) string {
 		return unversioned
 	}
 	return v
+}
+
+// ofNoTag matches the versions that the go command makes up for a commit without a tag
+// (https://go.dev/ref/mod#pseudo-versions), and those of changes that are not committed.
+var ofNoTag = regexp.MustCompile(`[-.][0-9]{14}-[0-9a-f]{12}(\+|$)|\+dirty$`)
+
+// versionText is what the command version prints: the version, which for a build without a tag says so, and the commit.
+func versionText(binary, version string, info *debug.BuildInfo) string {
+	settings := map[string]string{}
+	if info != nil {
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
+	}
+	what := ""
+	if version == unversioned || ofNoTag.MatchString(version) {
+		what = " (untagged build)"
+	}
+	if settings["vcs.modified"] == "true" {
+		what = " (untagged build, with changes that are not committed)"
+	}
+	commit := "of an unknown commit"
+	if revision := settings["vcs.revision"]; revision != "" {
+		commit = fmt.Sprintf("of commit %s (%s)", revision, settings["vcs.time"])
+	}
+	return fmt.Sprintf("%s %s%s\n%s, by %s for %s/%s\n", binary, version, what, commit, runtime.Version(), runtime.GOOS,
+		runtime.GOARCH)
 }

@@ -18,7 +18,35 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case "version", "-v", "-version", "--version":
+			os.Exit(version())
+		case "help", "-h", "-help", "--help":
+			fmt.Print(help)
+			return
+		}
+	}
 	supervisor.Main()
-	fmt.Fprintln(os.Stderr, "outrider-supervisor is started by a Nomad plugin of Outrider, not by hand")
+	fmt.Fprint(os.Stderr, help)
 	os.Exit(2)
+}
+
+const help = `outrider-supervisor starts the tasks of a Nomad plugin of Outrider, collects their
+output and remembers how they ended. The plugin has it inside, and starts it; it is not
+run by hand.
+
+  version  print which build it is
+  help     print this
+`
+
+func version() int {
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "outrider-supervisor:", err)
+		return 1
+	}
+	fmt.Printf("outrider-supervisor, build %s\nby %s for %s/%s; the plugin that it is a part of tells version and commit\n",
+		supervisor.BuildOf(program), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return 0
 }
