@@ -9,6 +9,7 @@ set -eu
 
 if [ "${1:-}" != inside ]; then
   name=outrider-mutate-$$
+  # shellcheck disable=SC2317 # the trap calls it
   finish() {
     awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts | while read -r mount; do
       for _ in $(seq 100); do # its last process may still be ending
