@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -23,7 +24,8 @@ import (
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
-	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
+	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN",
+		"generate", "changed", "vulncheck")
 	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}, Release{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
@@ -102,8 +104,25 @@ func value(flag *string) string {
 // Builds every plugin into bin/, with the supervisor embedded.
 func Build(ctx context.Context) error { return lab.Build(ctx) }
 
-// Runs golangci-lint over every module: formatting, go vet and more.
+// Runs golangci-lint over every module, actionlint, and shellcheck.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
+
+// Writes what lists the modules (.github/dependabot.yml), and tidies each go.mod.
+func Generate(ctx context.Context) error { return check.Generate(ctx, ".") }
+
+// Prints the modules that changes concern (-since=REVISION), as JSON.
+func Changed(ctx context.Context, since *string) error {
+	modules, err := check.Changed(ctx, ".", value(since))
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(modules)
+}
+
+// Looks for known vulnerabilities in what is called (-db=URL: in another list).
+func Vulncheck(ctx context.Context, db *string) error {
+	return check.Vulnerabilities(ctx, ".", value(db))
+}
 
 // Test is the tests of every module, in lists; each test is in one of them.
 type Test mg.Namespace
@@ -119,6 +138,12 @@ func (Test) All(ctx context.Context) { mg.SerialCtxDeps(ctx, Test.Main, Test.Mor
 
 // Runs every cell of the fault tables on real agents.
 func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
+
+// Builds one module (plugins/usb) by its own go.mod, and runs its unit tests (-race).
+func (Test) Module(ctx context.Context, module string, race *bool) error {
+	mg.CtxDeps(ctx, lab.BuildPlugins)
+	return check.TestModule(ctx, ".", module, race != nil && *race)
+}
 
 // Runs a package's tests on mutants of its code, in namespaces of their own.
 func (Test) Mutate(ctx context.Context, pkg string) error { return check.Mutate(ctx, ".", pkg) }

@@ -15,8 +15,6 @@ import (
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
-	"github.com/outrider-dev/outrider/lab/internal/gotool"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Modules lists the directories of the workspace's modules. `./...` in the root does not
@@ -45,44 +43,6 @@ func packages(ctx context.Context, root string) ([]string, error) {
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n") // among them: the root's pattern matches no package
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "go: ") }), nil
-}
-
-// Lint runs golangci-lint over every module and the magefile, with the settings of
-// .golangci.yml: formatting, go vet, and more.
-func Lint(ctx context.Context, root string) error {
-	p := term.New(os.Stdout)
-	end := p.Step("Building golangci-lint, if it is not in Go's cache")
-	program, err := gotool.Path(ctx, root, "golangci-lint")
-	end(err, "")
-	if err != nil {
-		return err
-	}
-	end = p.Step("golangci-lint")
-	err = lint(ctx, root, program)
-	end(err, "no findings")
-	return err
-}
-
-func lint(ctx context.Context, root, program string) error {
-	modules, err := Modules(ctx, root)
-	if err != nil {
-		return err
-	}
-	root, err = filepath.Abs(root)
-	if err != nil {
-		return err
-	}
-	// findings in a cache that checkouts share would name files of another checkout
-	env := append(goEnv(ctx, root), "GOLANGCI_LINT_CACHE="+filepath.Join(root, "bin", ".golangci-lint"))
-	args := []string{"run", "--config", filepath.Join(root, ".golangci.yml"), "--build-tags=mage",
-		"--path-mode=abs", "--allow-parallel-runners", "--timeout=15m", "--"}
-	for _, dir := range modules {
-		args = append(args, filepath.Join(dir, "..."))
-	}
-	if out, err := output(ctx, env, root, program, args...); err != nil {
-		return fmt.Errorf("golangci-lint: %w\n%s", err, out)
-	}
-	return nil
 }
 
 // goEnv is the environment in which everything compiles, as the plugins are built: without

@@ -56,8 +56,9 @@ var conditions = map[string]func() bool{
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		return cmd.Run() != nil
 	},
-	"no-pypy": func() bool { return !exists("/usr/bin/pypy3") },
-	"no-pip":  func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },
+	"no-shellcheck": func() bool { return !onPath("shellcheck") },
+	"no-pypy":       func() bool { return !exists("/usr/bin/pypy3") },
+	"no-pip":        func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },
 	"no-python311": func() bool {
 		return exec.Command("/usr/bin/python3", "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil
 	},

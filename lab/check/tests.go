@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,10 +38,44 @@ func Test(ctx context.Context, root string, tier Tier) error {
 	return (&runner{w: os.Stdout, root: root, skips: skips, tiers: tiers}).test(ctx, tier)
 }
 
+// TestModule compiles a module, named by its folder in the repository, by its own go.mod as a release does. Then it
+// runs the module's unit tests as Test does, with the race detector if race says so.
+func TestModule(ctx context.Context, root, module string, race bool) error {
+	modules, err := workspaceModules(ctx, root)
+	if err != nil {
+		return err
+	}
+	for _, m := range modules {
+		if m.dir != filepath.Clean(module) {
+			continue
+		}
+		env := append(goEnv(ctx, root), "GOWORK=off")
+		if out, err := output(ctx, env, filepath.Join(root, m.dir), "go", "build", "./..."); err != nil {
+			return fmt.Errorf("failed to build %s by its own go.mod: %w\n%s", m.dir, err, out)
+		}
+		skips, err := skips()
+		if err != nil {
+			return err
+		}
+		tiers, err := tiers()
+		if err != nil {
+			return err
+		}
+		r := &runner{w: os.Stdout, root: root, skips: skips, tiers: tiers, only: m.path}
+		if race {
+			r.flags = []string{"-race"}
+		}
+		return r.test(ctx, Main)
+	}
+	return fmt.Errorf("go.work has no module in %q", module)
+}
+
 type runner struct {
 	w            io.Writer
 	root         string
 	skips, tiers []rule
+	only         string   // the path of a module whose unit tests are all that runs; empty is all
+	flags        []string // for unit tests
 
 	format   testjson.EventFormatter
 	tests    *testjson.Execution // of all go commands
@@ -71,13 +106,16 @@ func (r *runner) test(ctx context.Context, tier Tier) error {
 		}
 		return found
 	})
+	if r.only != "" {
+		all = slices.DeleteFunc(all, func(pkg string) bool { return isE2E(pkg) || !strings.HasPrefix(pkg+"/", r.only+"/") })
+	}
 	unit := slices.DeleteFunc(slices.Clone(all), isE2E)
 	e2e := slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) })
 	err = r.run(ctx, []part{
 		// one package at a time: each has several agents of its own
 		{[]string{"-p=1", "-count=1", "-timeout=40m"}, selections(tier, r.tiers, e2e)},
 		// most of a test is waiting: more packages at once than there are processors
-		{[]string{"-p=4", "-timeout=20m"}, selections(tier, r.tiers, unit)},
+		{append([]string{"-p=4", "-timeout=20m"}, r.flags...), selections(tier, r.tiers, unit)},
 	})
 	if err != nil {
 		return err
@@ -186,7 +224,7 @@ func (r *runner) verdict(tier Tier) error {
 		ran[isE2E(name)] += pkg.Total - len(pkg.Skipped)
 	}
 	for e2e, name := range map[bool]string{false: "unit", true: "end-to-end"} {
-		if tier == Main && ran[e2e] == 0 {
+		if tier == Main && ran[e2e] == 0 && !(e2e && r.only != "") {
 			r.problems = append(r.problems, "no "+name+" test ran")
 		}
 	}

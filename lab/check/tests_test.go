@@ -11,6 +11,34 @@ import (
 	"github.com/shoenig/test/must"
 )
 
+func TestRunner_RunsUnitTestsOfOneModule(t *testing.T) {
+	const passes = "package p\n\nimport \"testing\"\n\nfunc TestPasses(t *testing.T) {}\n"
+	const races = "package p\n\nimport \"testing\"\n\nfunc TestRaces(t *testing.T) {\n\tn, done := 0, make(chan bool)\n" +
+		"\tgo func() { n++; done <- true }()\n\tn++\n\t<-done\n\tt.Log(n)\n}\n"
+	root := workspace(t, map[string]string{"m/p/p_test.go": races, "lab/p/p_test.go": passes,
+		"lab/e2e/e_test.go": races})
+	for _, tc := range []struct {
+		module string
+		race   bool
+		want   string
+	}{{"x/lab", true, ""}, {"x/m", false, ""}, {"x/m", true, "failed"}} {
+		var b bytes.Buffer
+		r := &runner{w: &b, root: root, only: tc.module}
+		if tc.race {
+			r.flags = []string{"-race"}
+		}
+		err := r.test(t.Context(), Main)
+		if tc.want == "" {
+			must.NoError(t, err, must.Sprint(b.String()))
+			must.StrContains(t, b.String(), "DONE 1 tests")
+		} else {
+			must.ErrorContains(t, err, tc.want)
+			must.StrContains(t, b.String(), "DATA RACE")
+		}
+	}
+	must.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
+}
+
 func TestRunner_JudgesWholeWorkspace(t *testing.T) {
 	const header = "package p\n\nimport \"testing\"\n\n"
 	const (
