@@ -39,9 +39,25 @@ func compileAll(ctx context.Context, o Options, p build.Plugin, scratch string) 
 	archs := slices.DeleteFunc(slices.Clone(o.Archs), func(arch string) bool { return arch == runtime.GOARCH })
 	var binaries []binary
 	for _, arch := range append(archs, runtime.GOARCH) {
-		builder := build.Builder{Root: o.Root, Arch: arch, Bin: filepath.Join(scratch, arch), Release: true,
-			Static: true, Progress: o.Progress}
-		b, err := compile(ctx, builder, p, scratch)
+		builder := build.Builder{Root: o.Root, Arch: arch, Release: true, Progress: o.Progress}
+		if p.Libusb && (o.Libusb == nil || *o.Libusb) && slices.Contains(o.Archs, arch) {
+			var err error
+			builder.Sysroot, err = sysroot(ctx, arch, o.Progress)
+			switch {
+			case err == nil:
+				b, err := compile(ctx, builder, p, filepath.Join(scratch, arch+"-libusb"))
+				if err != nil {
+					return nil, err
+				}
+				binaries = append(binaries, b)
+			case o.Libusb != nil || ctx.Err() != nil:
+				return nil, err
+			default:
+				o.Say("%s for %s: not made in the kind with libusb: %v", p.Name, arch, err)
+			}
+		}
+		builder.Sysroot, builder.Static = "", true
+		b, err := compile(ctx, builder, p, filepath.Join(scratch, arch))
 		if err != nil {
 			return nil, err
 		}
@@ -50,8 +66,9 @@ func compileAll(ctx context.Context, o Options, p build.Plugin, scratch string) 
 	return binaries, nil
 }
 
-// compile builds the plugin with the supervisor in it.
-func compile(ctx context.Context, builder build.Builder, p build.Plugin, scratch string) (binary, error) {
+// compile builds the plugin with the supervisor in it, into a folder.
+func compile(ctx context.Context, builder build.Builder, p build.Plugin, dir string) (binary, error) {
+	builder.Bin = dir
 	b := binary{plugin: p, arch: builder.Arch, libusb: !builder.Static, builder: builder}
 	paths, err := builder.All(ctx, p.Name)
 	if err != nil {

@@ -60,7 +60,9 @@ type nfpm struct {
 	MTime           time.Time     `json:"mtime"`
 	DisableGlobbing bool          `json:"disable_globbing"`
 	Contents        []nfpmContent `json:"contents"`
-	RPM             nfpmRPM       `json:"rpm"`
+	Scripts         nfpmScripts   `json:"scripts"`
+	relations
+	RPM nfpmRPM `json:"rpm"`
 }
 
 type nfpmContent struct {
@@ -73,6 +75,10 @@ type nfpmContent struct {
 type nfpmInfo struct {
 	Mode  os.FileMode `json:"mode,omitempty"`
 	MTime time.Time   `json:"mtime"`
+}
+
+type nfpmScripts struct {
+	PostRemove string `json:"postremove,omitempty"` // a file
 }
 
 type nfpmRPM struct {
@@ -90,22 +96,32 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	config, err := json.Marshal(nfpm{
-		Name: a.name(), Arch: a.arch, Platform: "linux",
-		Version: packageVersion(a.version()), VersionSchema: "none", Release: packageRelease,
-		Section: "admin", Priority: "optional", Maintainer: "The Outrider Authors <outrider-dev@users.noreply.github.com>",
-		Description: a.description(), Homepage: Project, License: a.license.String(),
-		MTime: a.time, DisableGlobbing: true, Contents: contents,
-		RPM: nfpmRPM{Summary: "Nomad plugin that " + a.summary, BuildHost: "localhost"},
-	})
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(a.scratch, "nfpm.json")
-	if err := os.WriteFile(path, config, 0o600); err != nil {
-		return err
-	}
 	for format, name := range packageFormats {
+		config := nfpm{
+			Name: a.name(), Arch: a.arch, Platform: "linux",
+			Version: packageVersion(a.version()), VersionSchema: "none", Release: packageRelease,
+			Section: "admin", Priority: "optional", Maintainer: "The Outrider Authors <outrider-dev@users.noreply.github.com>",
+			Description: a.description(), Homepage: Project, License: a.license.String(),
+			MTime: a.time, DisableGlobbing: true, Contents: contents,
+			RPM: nfpmRPM{Summary: "Nomad plugin that " + a.summary, BuildHost: "localhost"},
+		}
+		if config.relations, err = a.relations(format); err != nil {
+			return err
+		}
+		if format == "rpm" {
+			config.Scripts.PostRemove = filepath.Join(a.scratch, "postremove")
+			if err := os.WriteFile(config.Scripts.PostRemove, []byte(postRemove), 0o600); err != nil {
+				return err
+			}
+		}
+		text, err := json.Marshal(config)
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(a.scratch, "nfpm.json")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return err
+		}
 		cmd := exec.CommandContext(ctx, tool, "package", "--config", path, "--packager", format,
 			"--target", filepath.Join(dir, name(a)))
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -114,6 +130,13 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 	}
 	return nil
 }
+
+// postRemove removes the directories that an rpm's files made, where Nomad is not installed: dpkg does the same by
+// itself. The package does not own them, since it would change their owner and mode where Nomad made them.
+const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
+  rmdir --ignore-fail-on-non-empty ` + pluginDir + ` /opt/nomad/data /opt/nomad /etc/nomad.d 2>/dev/null || :
+fi
+`
 
 // contents are the files of a package. The plugin's own directories have no entry: Nomad's package has them too, and an
 // entry would change their owner and mode.
@@ -125,7 +148,7 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
 	}
 	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
-	staged := filepath.Join(a.scratch, a.arch, "doc")
+	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
 	for _, f := range documents {
 		src := filepath.Join(staged, f.name)
 		if err := os.MkdirAll(filepath.Dir(src), 0o755); err != nil {
