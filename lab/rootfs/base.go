@@ -61,7 +61,7 @@ func tarball(ctx context.Context, progress func(format string, args ...any)) (st
 	defer os.Remove(tmp)
 	out, err := exec.CommandContext(ctx, Tool, "--quiet", "--variant=apt", "--include="+strings.Join(packages, ","),
 		"--aptopt=Acquire::GzipIndexes true", "--format=tar", "--skip=cleanup/apt/lists,cleanup/apt/cache",
-		"--customize-hook="+finish, "bookworm", tmp).CombinedOutput() //nolint:gosec // what is above
+		"--customize-hook="+finish, "bookworm", tmp).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", Tool, err, out)
 	}

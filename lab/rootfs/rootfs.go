@@ -81,7 +81,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 			return err
 		}
 	}
-	r.init = exec.Command("sh", "-c", initScript, "init", r.Dir, nomad) //nolint:gosec // the script is ours
+	r.init = exec.Command("sh", "-c", initScript, "init", r.Dir, nomad)
 	r.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 		syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
 	r.init.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
