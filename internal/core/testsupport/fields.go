@@ -1,0 +1,76 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package testsupport
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+)
+
+const fieldsFile = "fields.txt"
+
+// RecordFields writes the names and types of all JSON fields of these values in a release's folder. A run writes only
+// those that are set then.
+func RecordFields(t testing.TB, dir string, values ...any) {
+	t.Helper()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, fieldsFile), []byte(strings.Join(jsonFields(values), "\n")+"\n"), 0o644))
+}
+
+// KeepsFields fails the test if one of the fields that RecordFields has written is gone, or has another type.
+func KeepsFields(t testing.TB, dir string, values ...any) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, fieldsFile))
+	must.NoError(t, err)
+	now := jsonFields(values)
+	for _, field := range strings.Fields(string(b)) {
+		test.SliceContains(t, now, field, test.Sprint("what a release writes is not read any more"))
+	}
+}
+
+func jsonFields(values []any) (fields []string) {
+	listed := map[reflect.Type]bool{}
+	for _, v := range values {
+		typ := reflect.TypeOf(v)
+		addFields(typ.Name(), typ, listed, func(line string) { fields = append(fields, line) })
+		listed[typ] = true // where it is a field of a later one, its name is enough
+	}
+	return slices.Compact(slices.Sorted(slices.Values(fields)))
+}
+
+func addFields(at string, typ reflect.Type, listed map[reflect.Type]bool, add func(string)) {
+	if listed[typ] {
+		add(at + ":" + typ.Name())
+		return
+	}
+	switch typ.Kind() {
+	case reflect.Pointer:
+		addFields(at, typ.Elem(), listed, add)
+	case reflect.Slice, reflect.Array:
+		addFields(at+"[]", typ.Elem(), listed, add)
+	case reflect.Struct:
+		known := false
+		for f := range typ.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" && f.Anonymous {
+				addFields(at, f.Type, listed, add)
+			} else if name != "" && name != "-" {
+				addFields(at+"."+name, f.Type, listed, add)
+			}
+			known = known || name != ""
+		}
+		if known {
+			return
+		}
+		fallthrough // it writes itself, as a time does
+	default:
+		add(at + ":" + typ.Kind().String())
+	}
+}

@@ -1,0 +1,75 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// released is what a version made known to Nomad: by these names it finds devices again, and a task its nodes.
+type released struct {
+	Devices     map[string]map[string]string // by group and id: the group's attributes
+	Reservation *nomad.ContainerReservation
+}
+
+const releasedFile = "devices.json"
+
+func observe(t *testing.T) (*machine, []byte) {
+	m := newMachine(t, `
+		device "my-zigbee" {
+			id    = "10c4:ea60"
+			names { tty = "/dev/ttyACM0" }
+		}
+		device "key" { id = "1050:0407" }`)
+	m.plug("10c4:ea60", "0001", "1-1")
+	m.plug("1050:0407", "a/b c", "1-3", "hidraw")
+	groups := m.scan()
+	devices := map[string]map[string]string{}
+	for _, g := range groups {
+		for _, d := range g.Devices {
+			about := map[string]string{}
+			for name, value := range g.Attributes {
+				about[name] = value.GoString()
+			}
+			devices[fmt.Sprintf("%s/%s/%s %s", g.Vendor, g.Type, g.Name, d.ID)] = about
+		}
+	}
+	b, err := json.MarshalIndent(released{devices, m.reserve("10c4:ea60:0001")}, "", "  ")
+	m.must(err)
+	return m, []byte(strings.ReplaceAll(strings.ReplaceAll(string(b), m.nodes, "@NODES@"), m.root, "@ROOT@"))
+}
+
+// TestDevices_AreThoseOfEachRelease: a task keeps its device and its nodes over an upgrade and back, since both have
+// the names that they had. The plugin has no other state.
+func TestDevices_AreThoseOfEachRelease(t *testing.T) {
+	record := func(t *testing.T, dir string) {
+		_, b := observe(t)
+		if err := os.WriteFile(filepath.Join(dir, releasedFile), append(b, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testsupport.EachRelease(t, record, func(t *testing.T, dir string) {
+		was, err := os.ReadFile(filepath.Join(dir, releasedFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, now := observe(t)
+		var is any
+		m.must(json.Unmarshal(now, &is))
+		testsupport.KeepsJSON(t, was, is)
+		for _, name := range []string{"10c4-ea60-0001/tty", "10c4-ea60-0001/usb"} {
+			test.True(t, testsupport.Exists(filepath.Join(m.nodes, name)), test.Sprint(name))
+		}
+	})
+}
