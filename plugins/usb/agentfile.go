@@ -6,12 +6,10 @@ package main
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/hcl"
+	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 )
 
 // pluginName is the name of the plugin in an agent's configuration, which is that of its file.
@@ -22,44 +20,24 @@ const pluginName = "nomad-device-usb"
 // "config { … }" around it or not. binary is the name of this program, under which the agent
 // may know the plugin too.
 func readConfig(path, binary string) (any, error) {
-	files := []string{path}
-	info, err := os.Stat(path)
+	files, err := agentconfig.Read(path)
 	if err != nil {
 		return nil, err
 	}
-	if info.IsDir() {
-		files = nil
-		for _, pattern := range []string{"*.hcl", "*.json"} {
-			found, _ := filepath.Glob(filepath.Join(path, pattern)) // the pattern is valid
-			files = append(files, found...)
-		}
-	}
 	var others []string
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var all map[string]any
-		if err := hcl.Decode(&all, string(text)); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		for _, blocks := range bodies(all["plugin"]) {
-			for _, name := range slices.Sorted(maps.Keys(blocks)) {
-				if name != pluginName && name != binary {
-					others = append(others, name)
-					continue
-				}
-				for _, block := range bodies(blocks[name]) {
-					return block["config"], nil
-				}
+		plugins := file.Plugins()
+		for _, name := range slices.Sorted(maps.Keys(plugins)) {
+			if name == pluginName || name == binary {
+				return plugins[name], nil
 			}
+			others = append(others, name)
 		}
-		if !info.IsDir() && all["plugin"] == nil {
-			if config := all["config"]; config != nil {
+		if file.Path == path && file.Body["plugin"] == nil { // path is no directory
+			if config := file.Body["config"]; config != nil {
 				return config, nil
 			}
-			return all, nil
+			return file.Body, nil
 		}
 	}
 	hint := ""
@@ -67,15 +45,6 @@ func readConfig(path, binary string) (any, error) {
 		hint = fmt.Sprintf(", only %s; the name is that of the file in plugin_dir", quoted(others))
 	}
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, pluginName, hint)
-}
-
-// bodies are the bodies of a block: a list of maps in HCL1, and also a map in JSON.
-func bodies(value any) []map[string]any {
-	if body, ok := value.(map[string]any); ok {
-		return []map[string]any{body}
-	}
-	list, _ := value.([]map[string]any)
-	return list
 }
 
 func quoted(words []string) string {

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -22,16 +23,17 @@ import (
 // directory from / on, and each symbolic link in the path, must belong to root or to this
 // process's user. No other user may write to these directories, except that a directory
 // above dir may be sticky, as /tmp is. The error names the directory at fault and what to do
-// about it. The file's name is dir without symbolic links; the caller closes it.
-func Make(dir string, mode fs.FileMode) (*os.File, error) { return open(dir, &mode) }
+// about it. The file's name is dir without symbolic links; the caller closes it. Users in
+// also are trusted like root.
+func Make(dir string, mode fs.FileMode, also ...int) (*os.File, error) { return open(dir, &mode, also) }
 
 // Open is Make for a directory that has to exist: the error is fs.ErrNotExist if it
 // does not.
-func Open(dir string) (*os.File, error) { return open(dir, nil) }
+func Open(dir string, also ...int) (*os.File, error) { return open(dir, nil, also) }
 
 // Check returns the error of Make, and makes nothing: a missing directory is no error.
-func Check(dir string) error {
-	f, err := Open(dir)
+func Check(dir string, also ...int) error {
+	f, err := Open(dir, also...)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -44,16 +46,16 @@ func Check(dir string) error {
 // maxLinks is how many symbolic links the kernel follows in a path, path_resolution(7).
 const maxLinks = 40
 
-func open(dir string, mode *fs.FileMode) (*os.File, error) {
+func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%q is not absolute: write it from /", dir)
 	}
 	here, todo, links := "/", strings.Split(dir, "/"), 0
 	for {
-		link, err := check(here, len(todo) == 0)
+		link, err := check(here, len(todo) == 0, also)
 		if errors.Is(err, fs.ErrNotExist) && mode != nil {
 			if err = makeDir(here, *mode); err == nil {
-				link, err = check(here, len(todo) == 0)
+				link, err = check(here, len(todo) == 0, also)
 			}
 		}
 		if err != nil {
@@ -80,31 +82,49 @@ func open(dir string, mode *fs.FileMode) (*os.File, error) {
 // check looks at one directory or symbolic link, and returns the target of a link. The last
 // one is the directory itself: even with a sticky bit, other users could make files in it
 // that this process is about to make.
-func check(path string, last bool) (link string, err error) {
+func check(path string, last bool, also []int) (link string, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return "", err
 	}
-	st := info.Sys().(*syscall.Stat_t)
-	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return "", fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another "+
-			"directory", path, st.Uid)
-	}
 	if info.Mode()&fs.ModeSymlink != 0 { // its mode has no meaning
+		if err := checkOwner(path, info, also); err != nil {
+			return "", err
+		}
 		return os.Readlink(path)
 	}
 	if !info.IsDir() {
 		return "", &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
 	}
+	if !last && info.Mode()&fs.ModeSticky != 0 {
+		return "", checkOwner(path, info, also)
+	}
+	return "", CheckFile(path, info, also...)
+}
+
+// CheckFile is Make's check of one file or directory.
+func CheckFile(path string, info fs.FileInfo, also ...int) error {
+	if err := checkOwner(path, info, also); err != nil {
+		return err
+	}
 	others := fs.FileMode(0o022)
-	if st.Uid != 0 && st.Gid == st.Uid {
+	if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 && st.Gid == st.Uid {
 		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
 	}
-	if info.Mode()&others != 0 && (last || info.Mode()&fs.ModeSticky == 0) {
-		return "", fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
+	if info.Mode()&others != 0 {
+		return fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
 			"another directory", path, path)
 	}
-	return "", nil
+	return nil
+}
+
+func checkOwner(path string, info fs.FileInfo, also []int) error {
+	uid := int(info.Sys().(*syscall.Stat_t).Uid)
+	if uid == 0 || uid == os.Geteuid() || slices.Contains(also, uid) {
+		return nil
+	}
+	return fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another directory",
+		path, uid)
 }
 
 // makeDir makes a directory of exactly this mode. If another process was faster, its
