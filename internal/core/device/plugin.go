@@ -38,6 +38,10 @@ type Plugin[C any] struct {
 	// instance's.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
+	// Remains returns what stays on the machine without the plugin: a sentence for each.
+	// Optional.
+	Remains func(config C) []string
+
 	// Commands are the binary's subcommands for operators, such as "nomad-device-usb list".
 	Commands []plugin.Command
 
@@ -47,8 +51,19 @@ type Plugin[C any] struct {
 
 // Main is the whole main function of a device plugin.
 func Main[C any](p Plugin[C]) {
+	config := schema.Of[C]()
+	remains := func(block any) ([]string, error) {
+		if p.Remains == nil {
+			return nil, nil
+		}
+		c, err := config.DecodeAgent(block)
+		if err != nil {
+			c = config.Default()
+		}
+		return p.Remains(c), nil
+	}
 	plugin.Serve(plugin.Plugin{
-		Name: p.Name, Summary: p.Summary, Config: schema.Of[C](), Commands: p.Commands, Roles: p.Roles,
+		Name: p.Name, Summary: p.Summary, Config: config, Commands: p.Commands, Roles: p.Roles, Remains: remains,
 		Device: func(ctx context.Context, logger hclog.Logger) device.DevicePlugin { return New(ctx, logger, p) },
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
+	"github.com/outrider-dev/outrider/internal/core/install"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
@@ -34,6 +35,8 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	case "config":
 		fmt.Fprint(stdout, p.AgentConfig(binary))
 		return 0
+	case "install", "uninstall":
+		return p.installer().Run(argv[1], argv[2:], stdout, stderr)
 	}
 	for _, c := range p.Commands {
 		if c.Name != argv[1] {
@@ -49,6 +52,18 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	return 2
 }
 
+// installer is for the file name that the documentation has, whatever this file is named.
+func (p Plugin) installer() install.Plugin {
+	i := install.Plugin{Binary: "nomad-driver-" + p.Name, Remains: p.Remains}
+	if p.Device != nil {
+		i.Binary = "nomad-device-" + p.Name
+	}
+	if p.Config != nil {
+		i.Example = p.Config.Example("    ")
+	}
+	return i
+}
+
 func (p Plugin) help(binary string, w io.Writer) {
 	dir := "/opt/nomad/plugins"
 	if exe, err := os.Executable(); err == nil {
@@ -56,9 +71,10 @@ func (p Plugin) help(binary string, w io.Writer) {
 	}
 	fmt.Fprintf(w, `%s %s: %s
 
-This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. Put it
-into a directory that holds plugins only, add this to the agent's configuration,
-and restart the agent:
+This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. "install"
+puts it where the agent of this machine loads plugins from. By hand: put it into a
+directory that holds plugins only, add this to the agent's configuration, and
+restart the agent:
 
 plugin_dir = %q
 
@@ -73,6 +89,8 @@ plugin_dir = %q
 	fmt.Fprintf(w, "\nCommands:\n")
 	for _, c := range append(p.Commands[:len(p.Commands):len(p.Commands)],
 		Command{Name: "config", Help: "print the block for the agent's configuration, with every option in a comment"},
+		Command{Name: "install", Help: "install this file for the agent of this machine (-h: options)"},
+		Command{Name: "uninstall", Help: "take it away again"},
 		Command{Name: "options", Help: "print every option, as Markdown"},
 		Command{Name: "version", Help: "print the version and the commit"},
 		Command{Name: "help", Help: "print this"},

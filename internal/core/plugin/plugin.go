@@ -44,11 +44,15 @@ type Plugin struct {
 	// and is done.
 	Roles []func() bool
 
+	// Remains is that of install.Plugin; nil if nothing does.
+	Remains func(config any) (what []string, inUse error)
+
 	// Commands are for a person: nomad-device-usb list.
 	Commands []Command
 }
 
-// Command is a subcommand of the binary, in addition to version, options and help.
+// Command is a subcommand of the binary, in addition to install, uninstall, version, options
+// and help.
 type Command struct {
 	Name string
 	Help string // half a line
