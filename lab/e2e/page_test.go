@@ -22,7 +22,7 @@ import (
 type fence struct {
 	page   string
 	line   int
-	lang   string // sh: commands; hcl: configuration; text: a listing, or output; go: source
+	lang   string // sh: commands; hcl: configuration; text: a listing, or output; go, nix: source
 	text   string
 	notRun string
 	prints []string
@@ -52,9 +52,9 @@ func fences(page, text string) (found []fence, wrong []string) {
 			open, within = next, true
 			open.page, open.line, open.lang = page, n, lang
 			switch lang {
-			case "sh", "hcl", "text", "go":
+			case "sh", "hcl", "text", "go", "nix":
 			default:
-				wrong = append(wrong, fmt.Sprintf("%v: the block is of %q, which is none of sh, hcl, text, go", open, lang))
+				wrong = append(wrong, fmt.Sprintf("%v: the block is of %q, which is none of sh, hcl, text, go, nix", open, lang))
 			}
 		case fenceComment.MatchString(trimmed):
 			m := fenceComment.FindStringSubmatch(trimmed)

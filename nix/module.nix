@@ -1,0 +1,70 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# NixOS options for each plugin, on top of services.nomad.
+self:
+{
+  config,
+  lib,
+  pkgs,
+  ...
+}:
+let
+  plugins = import ./plugins.nix;
+  cfg = config.services.outrider;
+  enabled = builtins.filter (name: cfg.${name}.enable) (builtins.attrNames plugins);
+in
+{
+  options.services.outrider = builtins.mapAttrs (name: plugin: {
+    enable = lib.mkEnableOption "the plugin ${name} in the Nomad agent of this node";
+    package = lib.mkOption {
+      type = lib.types.package;
+      default = self.packages.${pkgs.stdenv.hostPlatform.system}.${name};
+      defaultText = lib.literalExpression "outrider.packages.\${system}.${name}";
+      description = "The package with bin/${plugin.binary}.";
+    };
+    settings = lib.mkOption {
+      type = (pkgs.formats.json { }).type;
+      default = { };
+      description = ''
+        The `config` block of `plugin "${plugin.binary}"` in the agent's configuration. A block with a label is an
+        attribute set in one: `device "zigbee" { id = "10c4:ea60" }` is `device.zigbee.id = "10c4:ea60"`.
+      '';
+    };
+  }) plugins;
+
+  config = lib.mkMerge [
+    {
+      # NixOS has neither where the plugin looks for them.
+      services.outrider.python.settings = {
+        interpreters = lib.mkDefault [ "${pkgs.python3}/bin/python3" ];
+        uv = lib.mkDefault "${pkgs.uv}/bin/uv";
+      };
+    }
+    (lib.mkIf (enabled != [ ]) {
+      assertions = [
+        {
+          assertion = config.services.nomad.enable;
+          message = "services.outrider needs a Nomad agent to load its plugins: set services.nomad.enable = true";
+        }
+        {
+          assertion = !config.services.nomad.dropPrivileges;
+          message =
+            "services.outrider needs an agent that runs as root, because its plugins start tasks as other users "
+            + "and make cgroups and device nodes: leave services.nomad.dropPrivileges at false";
+        }
+      ];
+      services.nomad = {
+        dropPrivileges = lib.mkDefault false;
+        extraSettingsPlugins = map (name: cfg.${name}.package) enabled;
+        settings.plugin = builtins.listToAttrs (
+          map (name: {
+            name = plugins.${name}.binary;
+            # A list: as an attribute set, Nomad takes the labels of blocks in it for unknown keys.
+            value.config = [ cfg.${name}.settings ];
+          }) enabled
+        );
+      };
+    })
+  ];
+}
