@@ -19,6 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/check"
 	"github.com/outrider-dev/outrider/lab/newplugin"
+	"github.com/outrider-dev/outrider/lab/nix"
 	"github.com/outrider-dev/outrider/lab/release"
 )
 
@@ -26,7 +27,7 @@ import (
 func init() {
 	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN",
 		"generate", "changed", "vulncheck")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}, Release{}); err != nil {
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}, Nix{}, Release{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
 	}
@@ -197,6 +198,12 @@ func released(plugin, arch *string, libusb *bool) release.Options {
 	}
 	return o
 }
+
+// Nix is about the flake.
+type Nix mg.Namespace
+
+// Writes the hash of the Go packages that plugins import into the flake.
+func (Nix) Hash(ctx context.Context) error { return nix.UpdateHash(ctx, ".") }
 
 // Aliases give targets names that no Go method can have: a plugin's, and a namespace's.
 var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite, "test": Test.Main}

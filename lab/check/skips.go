@@ -43,6 +43,7 @@ var conditions = map[string]func() bool{
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
 	"no-rootfs": func() bool { return rootfs.Missing() != nil },
+	"no-nix":    func() bool { return !onPath("nix") },
 	"no-qemu":   func() bool { return !onPath("qemu-system-x86_64") },
 	"no-uv": func() bool {
 		if os.Geteuid() != 0 {
