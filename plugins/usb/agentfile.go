@@ -26,10 +26,9 @@ func readConfig(path, binary string) (any, error) {
 	}
 	var others []string
 	for _, file := range files {
-		plugins := file.Plugins()
-		for _, name := range slices.Sorted(maps.Keys(plugins)) {
+		for _, name := range slices.Sorted(maps.Keys(file.Plugins)) {
 			if name == pluginName || name == binary {
-				return plugins[name], nil
+				return file.Plugins[name], nil
 			}
 			others = append(others, name)
 		}

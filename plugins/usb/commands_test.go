@@ -271,6 +271,23 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 	}
 }
 
+// NixOS writes the configuration as JSON, and a block with labels as an object in one.
+func TestCheck_ReadsJSON(t *testing.T) {
+	m := newMachine(t, ``)
+	for config, want := range map[string]string{
+		`{"config": [{"device": {"a": {"id": "10c4:ea60"}, "b": {"id": "1546:*"}}}]}`:     "\ndevice \"b\"\n  nothing",
+		`{"config": [{"device": [{"a": {"id": "10c4:ea60"}}, {"b": {"id": "1546:*"}}]}]}`: "\ndevice \"b\"\n  nothing",
+		`{"config": [{}]}`: "nothing is published",
+		`{}`:               "nothing is published",
+	} {
+		file := filepath.Join(t.TempDir(), "nomad.json")
+		m.must(os.WriteFile(file, []byte(`{"plugin": {"nomad-driver-x": {}, "nomad-device-usb": `+config+`}}`), 0o644))
+		var out bytes.Buffer
+		test.NoError(t, check(&out, file), test.Sprint(config))
+		test.StrContains(t, out.String(), want, test.Sprint(config))
+	}
+}
+
 func TestCommands_AreComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, c := range usb.Commands {

@@ -16,8 +16,9 @@ import (
 
 // File is one configuration file.
 type File struct {
-	Path string
-	Body map[string]any // HCL1 or JSON, decoded without a type
+	Path    string
+	Body    map[string]any            // HCL1 or JSON, decoded without a type
+	Plugins map[string]map[string]any // the blocks of plugins by their names: the config of each, empty for none
 }
 
 // Read returns the files that an agent with -config=path reads, in its order: the file itself,
@@ -39,13 +40,35 @@ func Read(path string) ([]File, error) {
 		if err != nil {
 			return nil, err
 		}
-		f := File{Path: path}
-		if err := hcl.Decode(&f.Body, string(text)); err != nil {
+		f, err := parse(path, string(text))
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+// parse decodes the plugins into the type that Nomad has for them: of JSON, in which NixOS
+// writes the file, the decoder gives nested objects another shape in a map alone.
+func parse(path, text string) (File, error) {
+	f := File{Path: path, Plugins: map[string]map[string]any{}}
+	var typed struct {
+		Plugins []*struct {
+			Name   string         `hcl:",key"`
+			Config map[string]any `hcl:"config"`
+		} `hcl:"plugin"`
+	}
+	if err := hcl.Decode(&typed, text); err != nil {
+		return f, err
+	}
+	for _, p := range typed.Plugins {
+		if p.Config == nil {
+			p.Config = map[string]any{}
+		}
+		f.Plugins[p.Name] = p.Config
+	}
+	return f, hcl.Decode(&f.Body, text)
 }
 
 // list leaves out what Nomad does (command/agent/config.go, LoadConfigDir and isTemporaryFile).
@@ -64,26 +87,4 @@ func list(dir string) (paths []string, err error) {
 func (f File) Text(name string) string {
 	text, _ := f.Body[name].(string)
 	return text
-}
-
-// Plugins are the blocks of plugins by their names: what each has as its config, nil for nothing.
-func (f File) Plugins() map[string]any {
-	all := map[string]any{}
-	for _, named := range bodies(f.Body["plugin"]) {
-		for name, blocks := range named {
-			for _, block := range bodies(blocks) {
-				all[name] = block["config"]
-			}
-		}
-	}
-	return all
-}
-
-// bodies are the bodies of a block: a list of maps in HCL1, and also a map in JSON.
-func bodies(value any) []map[string]any {
-	if body, ok := value.(map[string]any); ok {
-		return []map[string]any{body}
-	}
-	list, _ := value.([]map[string]any)
-	return list
 }

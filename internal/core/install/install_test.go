@@ -61,7 +61,7 @@ Now restart the agent. Tasks go on.
 	n.wantFile("data/plugins/nomad-driver-stub", n.program(""), 0o755)
 	files, err := agentconfig.Read(n.path("etc/nomad-driver-stub.hcl"))
 	must.NoError(t, err)
-	test.MapContainsKey(t, files[0].Plugins(), binary)
+	test.MapContainsKey(t, files[0].Plugins, binary)
 	test.StrContains(t, string(n.plugin.configFile()), "\nplugin \"nomad-driver-stub\" {\n  config {\n    # What it")
 
 	installed := n.tree()
@@ -472,7 +472,7 @@ func TestUninstall_SaysWhatRemains(t *testing.T) {
 	must.Eq(t, 0, code, must.Sprint(out))
 	code, out = n.run("uninstall", "-force")
 	must.Eq(t, 0, code, must.Sprint(out))
-	test.StrContains(t, out, "what [map[greeting:hi]] says\n")
+	test.StrContains(t, out, "what map[greeting:hi] says\n")
 }
 
 // A version that has other options wrote it; the file is still what install wrote.

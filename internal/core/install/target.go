@@ -211,9 +211,10 @@ func (c *command) restart(a *agent) string {
 
 // block returns the plugin's block in the agent's configuration: the last one that has a
 // config, as an agent merges them. The file is empty if there is none.
-func (t *target) block(name string) (config any, file string) {
+func (t *target) block(name string) (config map[string]any, file string) {
+	config = map[string]any{}
 	for _, f := range t.files {
-		if block, ok := f.Plugins()[name]; ok && (file == "" || block != nil) {
+		if block, ok := f.Plugins[name]; ok && (file == "" || len(block) > 0) {
 			config, file = block, f.Path
 		}
 	}
