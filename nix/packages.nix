@@ -76,7 +76,7 @@ let
       doCheck = false;
       doInstallCheck = true;
       installCheckPhase = ''
-        $out/bin/${binary} version | grep -Fx "${binary} ${version}"
+        $out/bin/${binary} version | grep -F "${binary} ${version}"
       '';
 
       meta = {

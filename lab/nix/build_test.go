@@ -19,9 +19,9 @@ import (
 // What Nix would do, but for its sandbox and its own go command: this fetches, builds and checks as the flake says.
 func TestPackages_AreBuiltByTheirPhases(t *testing.T) {
 	needNix(t)
-	names := []string{"exec-lite", "python", "usb"}
-	if (build.Builder{Root: root}).Libusb(t.Context()) == nil {
-		names = append(names, "usb-libusb")
+	names := []string{"exec-lite", "usb-libusb"} // one of each kind: all have the same phases
+	if (build.Builder{Root: root}).Libusb(t.Context()) != nil {
+		names[1] = "usb"
 	}
 	var vendored string
 	for _, name := range names {

@@ -29,6 +29,16 @@ self
       binary = p.meta.mainProgram;
     };
 
+  # What the VM test runs.
+  vm =
+    let
+      test = import ../test.nix self;
+    in
+    {
+      script = test.testScript;
+      jobs = builtins.mapAttrs (_: file: file.text) test.nodes.machine.environment.etc;
+    };
+
   # The configuration of a node with the module, as far as outrider sets it.
   node =
     file:
