@@ -37,8 +37,18 @@ func init() {
 type Lab mg.Namespace
 
 // Starts Nomad with every plugin, or updates the lab (-usb=sim: with a stick).
-func (Lab) Up(ctx context.Context, runtime, usb *string) error {
-	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, value(usb)) })
+func (Lab) Up(ctx context.Context, runtime, usb, image *string) error {
+	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
+		if err := l.UseImage(value(image)); err != nil {
+			return err
+		}
+		return l.Up(ctx, value(usb))
+	})
+}
+
+// Builds the lab's container image by lab/image/Dockerfile; lab:up does if need be.
+func (Lab) Image(ctx context.Context) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.BuildImage(ctx) })
 }
 
 // Shows the agent, the plugins with version and health, and the jobs.

@@ -34,13 +34,14 @@ type Lab struct {
 	dir         string // of the agent
 	runtime     agent.Runtime
 	usb         usb
-	port        int // 0: defaultPort, or a free one
+	port        int    // 0: defaultPort, or a free one
+	ref         string // the container's image; empty: that of the running lab, or lab/image's
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer
 	firstOutput time.Duration               // how long to wait for the output of a silent service
 	docker      func(context.Context) error // nil if Docker answers
-	image       func(ctx context.Context, progress func(string, ...any)) (string, error)
+	image       func(ctx context.Context, ref string, progress func(string, ...any)) (string, error)
 	hasImage    func(context.Context) bool // whether Docker, if it answers, has it
 	removeImage func(context.Context) error
 }

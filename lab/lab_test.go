@@ -34,7 +34,7 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 		root: dir, dir: filepath.Join(dir, ".lab"), runtime: auto,
 		steps: term.New(&b), out: &b, errOut: &b,
 		docker:   func(context.Context) error { return errors.New("no daemon") },
-		image:    func(context.Context, func(string, ...any)) (string, error) { return "img:1", nil },
+		image:    func(context.Context, string, func(string, ...any)) (string, error) { return "img:1", nil },
 		hasImage: func(context.Context) bool { return false },
 	}, &b
 }
@@ -73,7 +73,7 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 			l, _ := quiet(t)
 			l.runtime = tc.asked
 			l.docker = func(context.Context) error { return tc.docker }
-			l.image = func(context.Context, func(string, ...any)) (string, error) { return "img:1", tc.image }
+			l.image = func(context.Context, string, func(string, ...any)) (string, error) { return "img:1", tc.image }
 			got, _, why, err := l.choose(t.Context())
 			if tc.err != "" {
 				test.EqError(t, err, tc.err, test.Sprint("error"))

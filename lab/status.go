@@ -49,7 +49,7 @@ func (l *Lab) Status(ctx context.Context) error {
 
 func where(i agent.Info) string {
 	if i.Runtime == agent.Container {
-		return fmt.Sprintf("container %.12s (%s)", i.Container, i.Mode)
+		return fmt.Sprintf("container %.12s of %s (%s)", i.Container, i.Image, i.Mode)
 	}
 	return "host process, state in " + i.Dir
 }

@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -100,7 +101,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 // choose decides between a container, for which it finds the image, and the host. A lab that is up keeps its runtime.
 func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err error) {
 	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == auto || l.runtime == a.Info().Runtime) {
-		return a.Info().Runtime, a.Info().Image, fmt.Sprintf("%s, as before", a.Info().Runtime), nil
+		return a.Info().Runtime, cmp.Or(l.ref, a.Info().Image), fmt.Sprintf("%s, as before", a.Info().Runtime), nil
 	}
 	host := "host process"
 	if os.Geteuid() != 0 {
@@ -111,7 +112,7 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	}
 	because := "Docker does not answer"
 	if err = l.docker(ctx); err == nil {
-		img, err = l.image(ctx, l.steps.Progress)
+		img, err = l.image(ctx, l.ref, l.steps.Progress)
 		because = fmt.Sprint(err)
 	}
 	switch {
@@ -267,6 +268,8 @@ func difference(i agent.Info, o agent.Options) string {
 	switch {
 	case i.Runtime != o.Runtime:
 		return fmt.Sprintf("its runtime is %s and not %s", i.Runtime, o.Runtime)
+	case i.Image != o.Image:
+		return fmt.Sprintf("its image is %s and not %s", i.Image, o.Image)
 	case i.Binary != o.Binary:
 		return fmt.Sprintf("it runs %s and not %s", i.Binary, o.Binary)
 	case joined(have) != joined(want):
@@ -283,7 +286,7 @@ func hash(o agent.Options) (string, error) {
 		return "", fmt.Errorf("failed to look at nomad: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, o.Runtime, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
+	fmt.Fprintln(h, o.Runtime, o.Image, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
 	for _, p := range o.Plugins {
 		fmt.Fprintln(h, p.Name())
 	}

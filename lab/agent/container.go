@@ -74,7 +74,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	}
 	r.layout = inContainer
 	if o.Image == "" {
-		if o.Image, err = image.Ensure(ctx, o.Progress); err != nil {
+		if o.Image, err = image.Ensure(ctx, "", o.Progress); err != nil {
 			return nil, err
 		}
 	}

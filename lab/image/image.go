@@ -9,49 +9,59 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
+
+//go:embed Dockerfile
+var dockerfile string
 
 const (
-	// Name is the image that Ensure makes, once for a machine.
+	// Name is the image that Build makes, once for a machine.
 	Name = "outrider-lab:bookworm"
 
+	// File is where it comes from.
+	File = "lab/image/Dockerfile"
+
 	upstream = "debian:bookworm-slim"
-	packages = "bash ca-certificates iproute2 mount procps python3 python3-venv"
+	stage    = "lab"
 )
 
-// Ensure returns an image that exists: LAB_BASE_IMAGE if it is set, otherwise Name, which is made from Debian's image,
-// or from Debian's packages if no registry answers. progress is called with the state of long steps, and may be nil.
-func Ensure(ctx context.Context, progress func(format string, args ...any)) (string, error) {
-	if progress == nil {
-		progress = func(string, ...any) {}
-	}
-	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
-	if err != nil {
-		return "", fmt.Errorf("failed to reach Docker: %w", err)
-	}
-	defer docker.Close()
-	m := maker{
-		has:       func(ref string) bool { return has(ctx, docker, ref) },
-		pull:      func(ref string) error { return pull(ctx, docker, ref) },
-		extend:    func() error { return extend(ctx, docker) },
-		bootstrap: func() error { return bootstrap(ctx, docker) },
-		progress:  progress,
-	}
-	return m.ensure(os.Getenv("LAB_BASE_IMAGE"))
+// Ensure returns an image that exists. An empty ref is Name, which is built if it is not there; any other is pulled.
+// progress is called with the state of long steps, and may be nil.
+func Ensure(ctx context.Context, ref string, progress func(format string, args ...any)) (image string, err error) {
+	err = withMaker(ctx, progress, func(m maker) error {
+		image, err = m.ensure(ref)
+		return err
+	})
+	return image, err
 }
 
-// Exists reports whether there is an image that Ensure made.
+// Build builds Name by the Dockerfile, or of Debian's packages if no registry answers, even if there is one. It
+// returns what it was made from.
+func Build(ctx context.Context, progress func(format string, args ...any)) (origin string, err error) {
+	err = withMaker(ctx, progress, func(m maker) error {
+		origin, err = m.build()
+		return err
+	})
+	return origin, err
+}
+
+// Exists reports whether there is an image that Build made.
 func Exists(ctx context.Context) bool {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -61,7 +71,7 @@ func Exists(ctx context.Context) bool {
 	return has(ctx, docker, Name)
 }
 
-// Remove removes the image that Ensure made, and not the one that it was made from.
+// Remove removes the image that Build made, and not the one that it was made from.
 func Remove(ctx context.Context) error {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -78,49 +88,95 @@ func Remove(ctx context.Context) error {
 type maker struct {
 	has       func(ref string) bool
 	pull      func(ref string) error
-	extend    func() error // upstream and packages to Name
+	extend    func() error // the Dockerfile's stage to Name
 	bootstrap func() error // packages alone to Name
 	progress  func(format string, args ...any)
 }
 
-func (m maker) ensure(base string) (string, error) {
-	if base != "" {
-		if m.has(base) {
-			return base, nil
-		}
-		m.progress("pulling %s", base)
-		if err := m.pull(base); err != nil {
-			return "", fmt.Errorf("failed to pull LAB_BASE_IMAGE %s: %w", base, err)
-		}
-		return base, nil
+func withMaker(ctx context.Context, progress func(string, ...any), do func(maker) error) error {
+	if progress == nil {
+		progress = func(string, ...any) {}
 	}
-	if m.has(Name) {
+	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to reach Docker: %w", err)
+	}
+	defer docker.Close()
+	dir, err := cache.Dir()
+	if err != nil {
+		return err
+	}
+	// two labs must not make the same image at once
+	unlock, err := cache.Lock(ctx, filepath.Join(dir, "image.lock"), func() {
+		progress("waiting for another process that makes the lab's image")
+	})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return do(maker{
+		has:  func(ref string) bool { return has(ctx, docker, ref) },
+		pull: func(ref string) error { return pull(ctx, docker, ref) },
+		extend: func() error {
+			return replace(ctx, docker, func() error { return extend(ctx, docker, Name, client.ImageBuildOptions{}) })
+		},
+		bootstrap: func() error { return replace(ctx, docker, func() error { return bootstrap(ctx, docker) }) },
+		progress:  progress,
+	})
+}
+
+func (m maker) ensure(ref string) (string, error) {
+	switch {
+	case ref != "" && !m.has(ref):
+		m.progress("pulling %s", ref)
+		if err := m.pull(ref); err != nil {
+			return "", fmt.Errorf("failed to pull the image %s: %w", ref, err)
+		}
+		return ref, nil
+	case ref != "":
+		return ref, nil
+	case m.has(Name):
 		return Name, nil
 	}
+	if _, err := m.build(); err != nil {
+		return "", fmt.Errorf("failed to get a container image (lab:up -image=REF takes one that has the packages of %s): %w",
+			File, err)
+	}
+	return Name, nil
+}
+
+func (m maker) build() (origin string, err error) {
 	var pullErr error
 	if !m.has(upstream) {
 		m.progress("pulling %s", upstream)
 		pullErr = m.pull(upstream)
 	}
 	if pullErr == nil {
-		m.progress("adding packages to %s", upstream)
-		if err := m.extend(); err != nil {
-			m.progress("no packages added (%v); %s has to do", err, upstream)
-			return upstream, nil
-		}
-		return Name, nil
+		m.progress("building %s by %s", Name, File)
+		return File + " and " + upstream, m.extend()
 	}
-	m.progress("no image (%v); making one from Debian packages, about half a minute", pullErr)
+	m.progress("making %s from Debian packages, about a minute, since no registry answers (%v)", Name, pullErr)
 	if err := m.bootstrap(); err != nil {
-		return "", fmt.Errorf("failed to get a container image (set LAB_BASE_IMAGE to one with Debian in it): %w",
-			errors.Join(pullErr, err))
+		return "", errors.Join(pullErr, err)
 	}
-	return Name, nil
+	return "Debian packages, since no registry answers", nil
 }
 
 func has(ctx context.Context, docker *testcontainers.DockerClient, ref string) bool {
 	_, err := docker.ImageInspect(ctx, ref)
 	return err == nil
+}
+
+// replace makes Name, and removes the image that had the name before, unless it has another or a container uses it.
+func replace(ctx context.Context, docker *testcontainers.DockerClient, build func() error) error {
+	old, missing := docker.ImageInspect(ctx, Name)
+	if err := build(); err != nil || missing != nil {
+		return err
+	}
+	if left, err := docker.ImageInspect(ctx, old.ID); err == nil && len(left.RepoTags) == 0 {
+		_, _ = docker.ImageRemove(ctx, old.ID, client.ImageRemoveOptions{})
+	}
+	return nil
 }
 
 // pull waits 15 s for the first answer of a registry, and then without a limit.
@@ -137,10 +193,8 @@ func pull(ctx context.Context, docker *testcontainers.DockerClient, ref string) 
 	return messages(resp)
 }
 
-// extend builds Name from upstream.
-func extend(ctx context.Context, docker *testcontainers.DockerClient) error {
-	dockerfile := "FROM " + upstream + "\nRUN apt-get update && apt-get install -y --no-install-recommends " + packages +
-		" && rm -rf /var/lib/apt/lists/*\n"
+// extend builds the Dockerfile's stage.
+func extend(ctx context.Context, docker *testcontainers.DockerClient, tag string, o client.ImageBuildOptions) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	err := errors.Join(
@@ -151,13 +205,28 @@ func extend(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err != nil {
 		return err
 	}
-	o := client.ImageBuildOptions{Tags: []string{Name}, Remove: true, ForceRemove: true}
+	o.Tags, o.Target, o.Remove, o.ForceRemove = []string{tag}, stage, true, true
 	resp, err := docker.ImageBuild(ctx, &archive, o)
-	if err != nil {
-		return err
+	if err == nil {
+		defer resp.Body.Close()
+		err = messages(resp.Body)
 	}
-	defer resp.Body.Close()
-	return messages(resp.Body)
+	if err != nil {
+		return fmt.Errorf("failed to build by %s: %w", File, err)
+	}
+	return nil
+}
+
+var installed = regexp.MustCompile(
+	`AS ` + stage + `\nRUN [^&]*&& apt-get install -y --no-install-recommends([^&]*)&&`)
+
+// packages are those that the Dockerfile installs in the lab's stage.
+func packages() []string {
+	m := installed.FindStringSubmatch(dockerfile)
+	if m == nil {
+		return nil
+	}
+	return strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))
 }
 
 // bootstrap makes Name from Debian's packages. It needs root and mmdebstrap.
@@ -169,8 +238,9 @@ func bootstrap(ctx context.Context, docker *testcontainers.DockerClient) error {
 	if err != nil {
 		return fmt.Errorf("making one from Debian packages takes mmdebstrap (apt-get install mmdebstrap): %w", err)
 	}
-	include := "--include=" + strings.ReplaceAll(packages, " ", ",")
-	cmd := exec.CommandContext(ctx, tool, "--quiet", "--variant=essential", include, "bookworm", "-")
+	include := "--include=" + strings.Join(packages(), ",")
+	// with apt, as in Debian's own image
+	cmd := exec.CommandContext(ctx, tool, "--quiet", "--variant=apt", include, "bookworm", "-")
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	archive, err := cmd.StdoutPipe()

@@ -16,7 +16,7 @@ import (
 
 func ExampleRun() {
 	ctx := context.Background()
-	img, err := image.Ensure(ctx, nil)
+	img, err := image.Ensure(ctx, "", nil)
 	if err != nil {
 		log.Print(err)
 		return

@@ -1,0 +1,43 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package nomad
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+)
+
+// The lab's agent is in an editor's container as it is in one of its own.
+func TestDevcontainer_HasTheRightsOfTheLabsContainer(t *testing.T) {
+	dir := "../../.devcontainer"
+	text, err := os.ReadFile(filepath.Join(dir, "devcontainer.json"))
+	must.NoError(t, err)
+	var got struct {
+		Build       struct{ Dockerfile, Context, Target string }
+		CapAdd      []string
+		SecurityOpt []string
+		RunArgs     []string
+	}
+	comments := regexp.MustCompile(`(?m)(^|\s)//.*$`)
+	must.NoError(t, json.Unmarshal(comments.ReplaceAll(text, nil), &got))
+
+	var want container.HostConfig
+	rights[1].apply(&want)
+	test.SliceContainsAll(t, got.CapAdd, want.CapAdd)
+	// systempaths is docker's word for no MaskedPaths and no ReadonlyPaths
+	test.SliceContainsAll(t, got.SecurityOpt, append(want.SecurityOpt, "systempaths=unconfined"))
+	test.SliceContains(t, got.RunArgs, "--device-cgroup-rule="+want.Resources.DeviceCgroupRules[0])
+
+	dockerfile, err := os.ReadFile(filepath.Join(dir, got.Build.Dockerfile))
+	must.NoError(t, err)
+	test.StrContains(t, string(dockerfile), "\nFROM lab AS "+got.Build.Target+"\n")
+	test.Eq(t, filepath.Dir(got.Build.Dockerfile), got.Build.Context)
+}
