@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -125,7 +126,12 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		defer unix.Close(record) // and the launcher alone has the lock
 		fds = append(fds, uintptr(record))
 	}
-	pid, err := syscall.ForkExec(launcherPath, launcherArgs, &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys})
+	attr := &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys}
+	pid, err := syscall.ForkExec(launcherPath, launcherArgs, attr)
+	if errors.Is(err, unix.EINVAL) { // QEMU's user mode refuses to clone with a pidfd
+		sys.PidFD = nil
+		pid, err = syscall.ForkExec(launcherPath, launcherArgs, attr)
+	}
 	runtime.KeepAlive(stdio)
 	runtime.KeepAlive(cgroup)
 	if err != nil {
