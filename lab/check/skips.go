@@ -42,9 +42,10 @@ var conditions = map[string]func() bool{
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")
 	},
-	"no-rootfs": func() bool { return rootfs.Missing() != nil },
-	"no-nix":    func() bool { return !onPath("nix") },
-	"no-qemu":   func() bool { return !onPath("qemu-system-x86_64") },
+	"no-rootfs":    func() bool { return rootfs.Missing() != nil },
+	"no-nix":       func() bool { return !onPath("nix") },
+	"no-qemu":      func() bool { return !onPath("qemu-system-x86_64") },
+	"no-qemu-user": func() bool { return !onPath("qemu-aarch64-static") },
 	"no-uv": func() bool {
 		if os.Geteuid() != 0 {
 			return wheel.FindUV(nil) == ""

@@ -1,0 +1,108 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package release
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/build"
+)
+
+// TestARM64_RunsUnderQEMU runs the arm64 binaries of this commit where there is no such machine, by QEMU's user mode.
+func TestARM64_RunsUnderQEMU(t *testing.T) {
+	qemu, err := exec.LookPath("qemu-aarch64-static")
+	if err != nil {
+		t.Skip("no qemu-aarch64-static")
+	}
+	root, err := build.Root(".")
+	must.NoError(t, err)
+	// the supervisor that is built into a checkout is of this machine's architecture
+	clone := filepath.Join(shortDir(t), "clone")
+	_, err = git(t.Context(), root, "clone", "--quiet", "--shared", root, clone)
+	must.NoError(t, err)
+	binaries, err := build.Builder{Root: clone, Arch: "arm64", Static: true, Release: true}.All(t.Context())
+	must.NoError(t, err)
+	must.SliceNotEmpty(t, binaries)
+	var driver string
+	for _, binary := range binaries {
+		output := func(args ...string) string {
+			out, err := exec.Command(qemu, append([]string{binary}, args...)...).CombinedOutput()
+			must.NoError(t, err, must.Sprintf("%s %q: %s", binary, args, out))
+			return string(out)
+		}
+		name := filepath.Base(binary)
+		test.StrHasPrefix(t, name+" ", output("version"))
+		_, plugin, _ := strings.Cut(strings.TrimPrefix(name, "nomad-"), "-")
+		page, err := os.ReadFile(filepath.Join(root, "docs", plugin+".md"))
+		must.NoError(t, err)
+		rows := regexp.MustCompile("(?m)^\\| `.*$").FindAllString(output("options"), -1)
+		must.SliceNotEmpty(t, rows, must.Sprint(name))
+		for _, row := range rows {
+			test.True(t, strings.Contains(string(page), row), test.Sprintf("no option of %s: %s", name, row))
+		}
+		if plugin == "exec-lite" {
+			driver = binary
+		}
+	}
+	t.Run("task", func(t *testing.T) { conforms(t, driver) })
+}
+
+// conforms runs cases of the conformance table on an arm64 driver, in a user namespace with a binfmt_misc of its own,
+// which this machine does not notice. QEMU can't clone into a cgroup of v2, and so there is none.
+func conforms(t *testing.T, driver string) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if v1, _ := filepath.Glob("/sys/fs/cgroup/*/cgroup.clone_children"); len(v1) == 0 {
+		t.Skip("QEMU's user mode can neither clone into a cgroup of v2 nor become a subreaper")
+	}
+	dir := shortDir(t)
+	for _, pkg := range []string{"github.com/outrider-dev/outrider/internal/core/cmd/conformance", "./qemuexec"} {
+		cmd := exec.Command("go", "build", "-o", dir, pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := cmd.CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(out)))
+	}
+	const script = `set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs none /sys/fs/cgroup/unified; fi
+printf %s ':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:'\
+'\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"$1/qemuexec:OPF" \
+  >/proc/sys/fs/binfmt_misc/register
+exec "$1/conformance" -only "$2" "$3"
+`
+	const cases = "an exit code is reported|output of both streams|in the cgroup that Nomad|" +
+		"StopTask sends the job's signal|a task outlives a plugin that is killed|ExecTask runs in the task"
+	cmd := exec.Command("/bin/sh", "-c", script, "sh", dir, cases, driver)
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	all := []syscall.SysProcIDMap{{Size: 1<<32 - 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true, Pdeathsig: syscall.SIGKILL,
+	}
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	test.Len(t, 7, regexp.MustCompile(`(?m)^passed `).FindAll(out, -1), test.Sprint(string(out)))
+	t.Log(string(out))
+}
+
+// shortDir is a directory that any user can pass through, with a short path: a socket's has at most 107 bytes.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "arm64-")
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}

@@ -1,0 +1,86 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command qemuexec is what a kernel with binfmt_misc(flags OP) starts in place of an arm64 program: QEMU's user mode
+// with the program's path. A program without one, such as the supervisor that a plugin has in memory, gets it first, in
+// the folder of this command: QEMU opens it again when it executes itself.
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const qemu = "/usr/bin/qemu-aarch64-static"
+
+func main() {
+	if err := run(os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, "qemuexec:", err)
+		os.Exit(127)
+	}
+}
+
+// run takes what the kernel passes: this command, the program's path, and the program's arguments from the 0th.
+func run(args []string) error {
+	if len(args) < 3 {
+		return errors.New("it is not started by binfmt_misc with the flag P")
+	}
+	program, err := programFile()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	path, err := pathOf(program, filepath.Dir(args[0]))
+	if err != nil {
+		return err
+	}
+	return unix.Exec(qemu, append([]string{qemu, "-0", args[2], path}, args[3:]...), os.Environ())
+}
+
+// programFile is the program as the kernel has opened it.
+func programFile() (*os.File, error) {
+	const execFD = 2 // AT_EXECFD, see getauxval(3)
+	aux, err := os.ReadFile("/proc/self/auxv")
+	if err != nil {
+		return nil, err
+	}
+	for ; len(aux) >= 16; aux = aux[16:] {
+		if binary.NativeEndian.Uint64(aux) == execFD {
+			fd := int(binary.NativeEndian.Uint64(aux[8:]))
+			unix.CloseOnExec(fd)
+			return os.NewFile(uintptr(fd), "program"), nil
+		}
+	}
+	return nil, errors.New("it is not started by binfmt_misc with the flag O")
+}
+
+// pathOf is a path by which the program can be executed, that of a copy in dir if it has none.
+func pathOf(program *os.File, dir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(program.Fd()), &st); err != nil {
+		return "", err
+	}
+	if st.Nlink > 0 {
+		return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(program.Fd())))
+	}
+	path := filepath.Join(dir, fmt.Sprintf("%d-%d", st.Ino, st.Size))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	f, err := os.CreateTemp(dir, "new-")
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(f, program)
+	if err = errors.Join(err, f.Chmod(0o755), f.Close()); err != nil {
+		return "", err
+	}
+	return path, os.Rename(f.Name(), path)
+}
