@@ -201,6 +201,15 @@ func (Release) Verify(ctx context.Context, plugin, file *string, libusb *bool) e
 	return release.VerifyCommand(ctx, released(plugin, nil, libusb), value(file))
 }
 
+// Prints what the changelog says of a plugin's version (-version=X), or of none yet.
+func (Release) Notes(plugin, version *string) error {
+	notes, err := release.Notes(released(plugin, nil, nil), value(version))
+	if err == nil {
+		fmt.Print(notes)
+	}
+	return err
+}
+
 func released(plugin, arch *string, libusb *bool) release.Options {
 	o := release.Options{Root: ".", Plugin: value(plugin), Libusb: libusb}
 	if arch != nil {

@@ -125,21 +125,23 @@ func (a *artefact) examples(ctx context.Context) ([]file, error) {
 	return files, nil
 }
 
-var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
-
 // readme is the plugin's page, with links that lead into the zip or to the project's site at this version.
 func (a *artefact) readme(page []byte) []byte {
 	ref := a.setting("vcs.revision")
 	if a.tagged() {
-		ref = "plugins/" + a.plugin.Name + "/v" + a.version()
+		ref = tagOf(a.plugin, a.version())
 	}
-	examples := path.Join("plugins", a.plugin.Name, "example")
-	return link.ReplaceAllFunc(page, func(found []byte) []byte {
-		parts := link.FindSubmatch(found)
-		target := path.Join("docs", string(parts[1]))
-		if rest, ok := strings.CutPrefix(target, examples); ok {
-			return []byte("](example" + rest + string(parts[2]) + ")")
-		}
-		return []byte("](" + Project + "/blob/" + ref + "/" + target + string(parts[2]) + ")")
+	text := absolute(string(page), "docs", ref)
+	examples := Project + "/blob/" + ref + "/" + path.Join("plugins", a.plugin.Name, "example")
+	return []byte(strings.ReplaceAll(text, "]("+examples, "](example"))
+}
+
+var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
+
+// absolute makes the relative links of a page in a folder of the repository lead to the project's site.
+func absolute(page, folder, ref string) string {
+	return link.ReplaceAllStringFunc(page, func(found string) string {
+		parts := link.FindStringSubmatch(found)
+		return "](" + Project + "/blob/" + ref + "/" + path.Join(folder, parts[1]) + parts[2] + ")"
 	})
 }
