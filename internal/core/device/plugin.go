@@ -52,7 +52,7 @@ type Plugin[C any] struct {
 // Main is the whole main function of a device plugin.
 func Main[C any](p Plugin[C]) {
 	config := schema.Of[C]()
-	remains := func(block any) ([]string, error) {
+	remains := func(block any, _ string) ([]string, error) {
 		if p.Remains == nil {
 			return nil, nil
 		}

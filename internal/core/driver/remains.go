@@ -5,7 +5,6 @@ package driver
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -13,8 +12,8 @@ import (
 
 // remains reports what stays on the machine without the plugin, and that tasks run, for an
 // uninstall (package install).
-func remains[C, T any](p Plugin[C, T]) func(block any) ([]string, error) {
-	return func(block any) (what []string, inUse error) {
+func remains[C, T any](p Plugin[C, T]) func(block any, node string) ([]string, error) {
+	return func(block any, node string) (what []string, inUse error) {
 		config := schema.Of[C]()
 		c, err := config.DecodeAgent(block)
 		if err != nil {
@@ -31,14 +30,14 @@ func remains[C, T any](p Plugin[C, T]) func(block any) ([]string, error) {
 		if err != nil {
 			return what, nil // which no agent uses either
 		}
-		tasks, _ := filepath.Glob(filepath.Join(root, "*", "tasks", "*")) // the pattern is valid
+		if node == "" {
+			node = "*" // those of every agent
+		}
+		tasks, _ := filepath.Glob(filepath.Join(root, node, "tasks", "*")) // the pattern is valid
 		if len(tasks) > 0 {
-			inUse = fmt.Errorf("%d of its tasks are on this machine: after a restart of the agent without the plugin they "+
+			inUse = fmt.Errorf("it has tasks on this node (%d): after a restart of the agent without the plugin they "+
 				"would run on, and Nomad would start them elsewhere too. Drain the node first (nomad node drain -enable "+
 				"-self)", len(tasks))
-		}
-		if _, err := os.Stat(root); err == nil {
-			what = append(what, root+" goes when neither tasks nor an agent use it")
 		}
 		return what, inUse
 	}

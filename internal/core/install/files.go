@@ -131,9 +131,8 @@ func syncDir(dir *os.Root) error {
 // configFile is the file that install writes into the agent's configuration directory. Its
 // first line tells whether the rest was changed since.
 func (p Plugin) configFile() []byte {
-	block := fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", p.Binary, p.Example)
 	const head = "# Written by \"%s install\". Its \"uninstall\" removes this file, unless it was changed.\n# %x\n"
-	return fmt.Appendf(nil, head+"%s", p.Binary, sha256.Sum256([]byte(block)), block)
+	return fmt.Appendf(nil, head+"%s", p.Binary, sha256.Sum256([]byte(p.Block)), p.Block)
 }
 
 var writtenBy = regexp.MustCompile(`^# Written by "[^"\n]+ install".*\n# ([0-9a-f]{64})\n`)

@@ -29,13 +29,13 @@ type Plugin struct {
 	// Binary is the name of the plugin's file, and of its block in an agent's configuration.
 	Binary string
 
-	// Example is the content of its config block, commented out.
-	Example string
+	// Block is that block, with every option in a comment.
+	Block string
 
 	// Remains returns what is still there after an uninstall, as sentences about directories
 	// and the like, and why it should not be uninstalled now, if there is a reason. config is
-	// the plugin's config block, nil for none.
-	Remains func(config any) (what []string, inUse error)
+	// the plugin's config block, nil for none; node is the agent's node id, empty if unknown.
+	Remains func(config any, node string) (what []string, inUse error)
 }
 
 // machine is where agents and their files are looked for.
@@ -231,8 +231,8 @@ func (c *command) installConfig(t *target, file string) (wrote bool, err error) 
 		return false, nil
 	}
 	if t.configDir == "" {
-		c.say("Add this to the agent's configuration, without which it does not load the plugin (\"%s options\" lists what "+
-			"can be in it):\n\n%s\n", c.Binary, minimal)
+		c.say("Add this to the agent's configuration, without which it does not load the plugin (\"%s config\" prints "+
+			"every option):\n\n%s\n", c.Binary, minimal)
 		return true, nil
 	}
 	name := c.Binary + ".hcl"
@@ -272,7 +272,7 @@ func (c *command) uninstall() error {
 	var remains []string
 	if c.Remains != nil {
 		var inUse error
-		if remains, inUse = c.Remains(config); there && inUse != nil && !c.force {
+		if remains, inUse = c.Remains(config, t.node); there && inUse != nil && !c.force {
 			return fmt.Errorf("%w, or use -force", inUse)
 		}
 	}

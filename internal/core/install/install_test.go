@@ -62,7 +62,7 @@ Now restart the agent. Tasks go on.
 	files, err := agentconfig.Read(n.path("etc/nomad-driver-stub.hcl"))
 	must.NoError(t, err)
 	test.MapContainsKey(t, files[0].Plugins, binary)
-	test.StrContains(t, string(n.plugin.configFile()), "\nplugin \"nomad-driver-stub\" {\n  config {\n    # What it")
+	test.StrHasSuffix(t, "\n"+block, string(n.plugin.configFile()))
 
 	installed := n.tree()
 	code, out = n.run("install")
@@ -440,7 +440,7 @@ func TestUninstall_LeavesWhatIsNotOurs(t *testing.T) {
 		},
 		"a plugin with tasks": {
 			arrange: func(n *node) {
-				n.plugin.Remains = func(any) ([]string, error) { return nil, errors.New("2 tasks run") }
+				n.plugin.Remains = func(any, string) ([]string, error) { return nil, errors.New("2 tasks run") }
 			},
 			code: 1, want: "2 tasks run, or use -force\n", stays: "data/plugins/nomad-driver-stub",
 		},
@@ -465,14 +465,15 @@ func TestUninstall_SaysWhatRemains(t *testing.T) {
 	needRoot(t)
 	n := newNode(t)
 	n.write("etc/x.hcl", "plugin \"nomad-driver-stub\" {\n  config {\n    greeting = \"hi\"\n  }\n}")
-	n.plugin.Remains = func(config any) ([]string, error) {
-		return []string{fmt.Sprint("what ", config, " says")}, errors.New("a task runs")
+	n.write("data/client/client-id", "01234567-89ab-cdef-0123-456789abcdef")
+	n.plugin.Remains = func(config any, node string) ([]string, error) {
+		return []string{fmt.Sprint("what ", config, " says of ", node)}, errors.New("a task runs")
 	}
 	code, out := n.run("install")
 	must.Eq(t, 0, code, must.Sprint(out))
 	code, out = n.run("uninstall", "-force")
 	must.Eq(t, 0, code, must.Sprint(out))
-	test.StrContains(t, out, "what map[greeting:hi] says\n")
+	test.StrContains(t, out, "what map[greeting:hi] says of 01234567-89ab-cdef-0123-456789abcdef\n")
 }
 
 // A version that has other options wrote it; the file is still what install wrote.
@@ -480,7 +481,7 @@ func TestUninstall_RemovesTheFileOfAnotherVersion(t *testing.T) {
 	needRoot(t)
 	n := newNode(t)
 	other := n.plugin
-	other.Example = "    # greeting = \"other\"\n"
+	other.Block += "# of another version\n"
 	n.write("etc/nomad-driver-stub.hcl", string(other.configFile()))
 	code, out := n.run("uninstall")
 	must.Eq(t, 0, code, must.Sprint(out))

@@ -72,7 +72,10 @@ func (stub) SetConfig(c *base.Config) error {
 	return err
 }
 
-const binary = "nomad-driver-stub"
+const (
+	binary = "nomad-driver-stub"
+	block  = "plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  }\n}\n"
+)
 
 // node is a machine in a directory.
 type node struct {
@@ -92,7 +95,7 @@ func newNode(t *testing.T) *node {
 	must.NoError(t, err)
 	t.Setenv("TMPDIR", sockets)
 	t.Cleanup(func() { must.NoError(t, os.Remove(sockets), must.Sprint("something is left in it")) })
-	n := &node{t: t, dir: dir, plugin: Plugin{Binary: binary, Example: stubSchema.Example("    ")}}
+	n := &node{t: t, dir: dir, plugin: Plugin{Binary: binary, Block: block}}
 	n.machine = machine{
 		exe: exe, proc: n.path("proc"), usualConfig: n.path("etc"), usualData: n.path("data"),
 		units: []string{n.path("nomad.service")},

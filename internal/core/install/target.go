@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ type target struct {
 	pluginDir string
 	configDir string             // empty: the agent reads no directory
 	files     []agentconfig.File // all that the agent reads
+	node      string             // its node id, empty if unknown
 	restart   string             // what a person has to do
 }
 
@@ -70,6 +72,7 @@ func (c *command) find() (*target, error) {
 			}
 		}
 	}
+	t.node = c.node(a, t.files)
 	var from string
 	t.pluginDir, from = c.findPluginDir(a, t.files)
 	switch {
@@ -146,26 +149,38 @@ func (c *command) findPluginDir(a *agent, files []agentconfig.File) (dir, from s
 		return c.pluginDir, "given"
 	}
 	flags := cmp.Or(a, &agent{})
-	for _, s := range []struct{ flag, option, below string }{
-		{flags.pluginDir, "plugin_dir", ""}, {flags.dataDir, "data_dir", "plugins"},
-	} {
-		said := s.option
-		if s.below != "" {
-			said = s.below + " in " + s.option
-		}
-		if s.flag != "" {
-			return filepath.Join(s.flag, s.below), said + " of the agent's command line"
-		}
-		for _, f := range slices.Backward(files) {
-			if dir := f.Text(s.option); dir != "" {
-				return filepath.Join(dir, s.below), said + " of " + f.Path
-			}
-		}
+	if dir, from := setting(flags.pluginDir, "plugin_dir", files); dir != "" {
+		return dir, from
+	}
+	if dir, from := setting(flags.dataDir, "data_dir", files); dir != "" {
+		return filepath.Join(dir, "plugins"), "plugins in " + from
 	}
 	if a == nil && c.configDir == "" && (len(files) > 0 || exists(c.usualData)) {
 		return filepath.Join(c.usualData, "plugins"), "the usual place"
 	}
 	return "", ""
+}
+
+// setting is what the agent's command line or the last of its files says.
+func setting(flag, option string, files []agentconfig.File) (value, from string) {
+	if flag != "" {
+		return flag, option + " of the agent's command line"
+	}
+	for _, f := range slices.Backward(files) {
+		if value := f.Text(option); value != "" {
+			return value, option + " of " + f.Path
+		}
+	}
+	return "", ""
+}
+
+var nodeID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// node is the agent's node id, empty if it is unknown.
+func (c *command) node(a *agent, files []agentconfig.File) string {
+	dir, _ := setting(cmp.Or(a, &agent{}).dataDir, "data_dir", files)
+	id, _ := os.ReadFile(filepath.Join(cmp.Or(dir, c.usualData), "client", "client-id"))
+	return string(nodeID.Find(id))
 }
 
 // read reads a file or a directory of an agent's configuration that no other user can change.

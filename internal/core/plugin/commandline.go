@@ -54,14 +54,11 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 
 // installer is for the file name that the documentation has, whatever this file is named.
 func (p Plugin) installer() install.Plugin {
-	i := install.Plugin{Binary: "nomad-driver-" + p.Name, Remains: p.Remains}
+	binary := "nomad-driver-" + p.Name
 	if p.Device != nil {
-		i.Binary = "nomad-device-" + p.Name
+		binary = "nomad-device-" + p.Name
 	}
-	if p.Config != nil {
-		i.Example = p.Config.Example("    ")
-	}
-	return i
+	return install.Plugin{Binary: binary, Block: p.AgentConfig(binary), Remains: p.Remains}
 }
 
 func (p Plugin) help(binary string, w io.Writer) {

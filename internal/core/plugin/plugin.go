@@ -45,7 +45,7 @@ type Plugin struct {
 	Roles []func() bool
 
 	// Remains is that of install.Plugin; nil if nothing does.
-	Remains func(config any) (what []string, inUse error)
+	Remains func(config any, node string) (what []string, inUse error)
 
 	// Commands are for a person: nomad-device-usb list.
 	Commands []Command
