@@ -248,7 +248,14 @@ func (n *plainNode) env() []string {
 
 // places are where the pages say that things are, and where this agent has them.
 func (n *plainNode) places() *strings.Replacer {
-	return strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc)
+	places := []string{"/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc}
+	for _, plugin := range []string{execLite, python, usbPlugin} {
+		for _, command := range []string{" install", " uninstall"} { // of one of this machine's agents
+			command = filepath.Base(plugin) + command
+			places = append(places, "./"+command, "./"+command+" -pid $(systemctl show --property=MainPID --value nomad)")
+		}
+	}
+	return strings.NewReplacer(places...)
 }
 
 // load restarts the agent with a configuration of a page in place of all others.
@@ -260,6 +267,12 @@ func (n *plainNode) load(t *testing.T, f fence) {
 		must.NoError(t, os.Remove(path))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
+	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // which the page may have uninstalled
+		binary, installed := filepath.Join(n.work, m[1]), filepath.Join(n.PluginDir(), m[1])
+		if _, err := os.Stat(installed); err != nil && m[1] != "raw_exec" {
+			must.NoError(t, share(binary, installed))
+		}
+	}
 	out, err := shell(t, n.work, n.env(), "systemctl restart nomad")
 	must.NoError(t, err, must.Sprintf("%v: the agent does not start with this: %v\n%s", f, err, out))
 }
@@ -315,14 +328,19 @@ const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
 // restarts the agent and returns when it and its plugins are healthy, which takes a person
 // as long as typing the next command; or an error with the end of its log.
 func systemctl(args []string) error {
-	if !slices.Equal(args, []string{"restart", "nomad"}) {
-		return fmt.Errorf("only \"restart nomad\" is known here, not %q", args)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	a, err := agent.Open(ctx, os.Getenv(systemctlDir))
 	if err != nil {
 		return err
+	}
+	switch {
+	case slices.Equal(args, []string{"show", "--property=MainPID", "--value", "nomad"}):
+		pid, err := a.PID(ctx)
+		fmt.Println(pid)
+		return err
+	case !slices.Equal(args, []string{"restart", "nomad"}):
+		return fmt.Errorf("only \"restart nomad\" and the show of its pid are known here, not %q", args)
 	}
 	if err := a.Stop(ctx); err != nil {
 		return err
