@@ -34,6 +34,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
 // TestMain is also the supervisor and the launcher, and a plugin's binary.
@@ -263,7 +264,7 @@ var topology = numalib.Scan(numalib.PlatformScanners(false))
 
 // stopDriver ends the plugin; tasks go on.
 func (a *agent) stopDriver() {
-	a.Kill()
+	harness.Kill(a.DriverHarness)
 	a.driver.Close()
 }
 

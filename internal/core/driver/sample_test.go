@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
 func init() {
@@ -40,7 +41,7 @@ func TestExample_RunsModules(t *testing.T) {
 	d := driver.New(t.Context(), hclog.NewNullLogger(), wasmPlugin)
 	defer d.Close()
 	h := testutils.NewDriverHarness(t, d)
-	defer h.Kill()
+	defer harness.Kill(h)
 	config := schema.Of[Config]().Default()
 	config.StateDir, config.Runtime = state, "sh"
 	configure := func() {

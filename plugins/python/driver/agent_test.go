@@ -26,6 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
 // TestMain is also the supervisor and the launcher.
@@ -114,7 +115,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 // stopDriver ends the plugin; tasks go on.
 func (a *agent) stopDriver() {
 	a.cancel()
-	a.Kill()
+	harness.Kill(a.DriverHarness)
 	a.driver.Close()
 }
 
