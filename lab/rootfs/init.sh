@@ -1,6 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
+# shellcheck shell=sh
 # Process 1 of a root: $1 its directory, $2 Nomad's program. It begins in new namespaces.
 set -e
 umask 022

@@ -16,7 +16,8 @@ settled() {
   local file driver
   for file in /opt/nomad/data/plugins/nomad-driver-*; do
     driver=${file##*/nomad-driver-}
-    [ -x "$file" ] && grep -qs "^ *plugin \"nomad-driver-$driver\"" /etc/nomad.d/*.hcl || continue
+    [ -x "$file" ] || continue
+    grep -qs "^ *plugin \"nomad-driver-$driver\"" /etc/nomad.d/*.hcl || continue
     grep -q "\"driver.$driver\": \"1\"" "$state/node" || return 1
   done
 }
@@ -45,7 +46,7 @@ case "$*" in
 "stop nomad") stop ;;
 "restart nomad") stop; start ;;
 "reload nomad") kill -HUP "$(cat "$state/pid")" ;;
-"is-active nomad") running && echo active || { echo inactive; exit 3; } ;;
+"is-active nomad") if running; then echo active; else echo inactive; exit 3; fi ;;
 daemon-reload) ;;
 *) echo "systemctl: only nomad's start, stop, restart, reload and is-active are known here, not \"$*\"" >&2; exit 1 ;;
 esac
