@@ -69,6 +69,7 @@ func TestWorkflows_RulesFindFaults(t *testing.T) {
 		"no permissions":    {strings.TrimPrefix(head, "permissions: {}\n") + checkout, "permissions: {}"},
 		"job's permissions": {strings.Replace(head, "contents: read", "contents: write", 1) + checkout, "contents: write"},
 		"endless":           {strings.Replace(head, "timeout-minutes", "x", 1) + checkout, "timeout-minutes"},
+		"image by its tag":  {strings.Replace(head, "steps:", "container: debian:12\n    steps:", 1) + checkout, "debian:12"},
 		"no such target":    {head + "      - run: go tool mage lnt\n", `"lnt"`},
 		"no such flag":      {head + "      - run: go tool mage lint -race=true\n", `"-race=true"`},
 		"no argument":       {head + "      - run: go tool mage test:module\n", `"test:module"`},
@@ -92,6 +93,7 @@ func TestWorkflows_RulesFindFaults(t *testing.T) {
 var (
 	uses        = regexp.MustCompile(`(?m)^\s*(?:- )?uses:(.*)$`)
 	pinned      = regexp.MustCompile(`(?m)uses: ([\w.-]+/[\w./-]+)@([0-9a-f]{40} # v\d+\.\d+\.\d+)$`)
+	byDigest    = regexp.MustCompile(`@sha256:[0-9a-f]{64}$`)
 	goCommand   = regexp.MustCompile(`(?:^|[\s(;|&])go (\S+)`)
 	mageCommand = regexp.MustCompile(`go tool mage ([^|>&;)\n]*)`)
 )
@@ -107,6 +109,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 		Jobs        map[string]struct {
 			Permissions map[string]string
 			Timeout     int `yaml:"timeout-minutes"`
+			Container   string
 			Steps       []struct {
 				Uses, Run string
 				With      map[string]any
@@ -133,6 +136,9 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 			if access != "read" && !slices.Contains(mayWrite[name+" "+id], what) {
 				fault("job %s may not have %s: %s", id, what, access)
 			}
+		}
+		if job.Container != "" && !byDigest.MatchString(job.Container) {
+			fault("job %s: the image %s is not pinned by its digest", id, job.Container)
 		}
 		if job.Timeout == 0 {
 			fault("job %s has no timeout-minutes", id)
