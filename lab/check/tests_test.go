@@ -5,6 +5,7 @@ package check
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -13,30 +14,22 @@ import (
 
 func TestRunner_RunsUnitTestsOfOneModule(t *testing.T) {
 	const passes = "package p\n\nimport \"testing\"\n\nfunc TestPasses(t *testing.T) {}\n"
-	const races = "package p\n\nimport \"testing\"\n\nfunc TestRaces(t *testing.T) {\n\tn, done := 0, make(chan bool)\n" +
-		"\tgo func() { n++; done <- true }()\n\tn++\n\t<-done\n\tt.Log(n)\n}\n"
-	root := workspace(t, map[string]string{"m/p/p_test.go": races, "lab/p/p_test.go": passes,
-		"lab/e2e/e_test.go": races})
+	const flagged = "package p\n\nimport \"testing\"\n\nfunc TestFlag(t *testing.T) {\n" +
+		"\tif testing.Short() {\n\t\tt.Error(\"it is short\")\n\t}\n}\n"
+	root := workspace(t, map[string]string{"m/p/p_test.go": flagged, "lab/p/p_test.go": passes,
+		"lab/e2e/e_test.go": flagged})
 	for _, tc := range []struct {
 		module string
-		race   bool
-		want   string
-	}{{"x/lab", true, ""}, {"x/m", false, ""}, {"x/m", true, "failed"}} {
+		flags  []string
+		fails  bool
+	}{{"x/lab", []string{"-short"}, false}, {"x/m", nil, false}, {"x/m", []string{"-short"}, true}} {
 		var b bytes.Buffer
-		r := &runner{w: &b, root: root, only: tc.module}
-		if tc.race {
-			r.flags = []string{"-race"}
-		}
-		err := r.test(t.Context(), Main)
-		if tc.want == "" {
-			must.NoError(t, err, must.Sprint(b.String()))
-			must.StrContains(t, b.String(), "DONE 1 tests")
-		} else {
-			must.ErrorContains(t, err, tc.want)
-			must.StrContains(t, b.String(), "DATA RACE")
-		}
+		err := (&runner{w: &b, root: root, only: tc.module, flags: tc.flags}).test(t.Context(), Main)
+		test.Eq(t, tc.fails, err != nil, test.Sprint(b.String()))
+		test.StrContains(t, b.String(), "DONE 1 tests")
+		test.Eq(t, tc.fails, strings.Contains(b.String(), "it is short"))
 	}
-	must.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
+	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
 }
 
 func TestRunner_JudgesWholeWorkspace(t *testing.T) {
