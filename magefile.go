@@ -46,7 +46,7 @@ func (Lab) Up(ctx context.Context, runtime, usb, image *string) error {
 	})
 }
 
-// Builds the lab's container image by lab/image/Dockerfile; lab:up does if need be.
+// Builds the image of lab/image/Dockerfile for containers; lab:up does if need be.
 func (Lab) Image(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.BuildImage(ctx) })
 }
@@ -141,7 +141,7 @@ type Test mg.Namespace
 // test runs all unit tests, and the end-to-end tests of the main paths.
 func (Test) Main(ctx context.Context) error { return test(ctx, check.Main) }
 
-// Runs what test leaves out: VMs, containers, crowds, a sample of the fault tables.
+// Runs what test leaves out: VMs, containers, crowds, samples of fault tables.
 func (Test) More(ctx context.Context) error { return test(ctx, check.More) }
 
 // Runs test, then test:more.
@@ -150,7 +150,7 @@ func (Test) All(ctx context.Context) { mg.SerialCtxDeps(ctx, Test.Main, Test.Mor
 // Runs every cell of the fault tables on real agents.
 func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
 
-// Builds one module (plugins/usb) by its own go.mod, and runs its unit tests (-race).
+// Builds one module (plugins/usb) by its own go.mod, runs its unit tests (-race).
 func (Test) Module(ctx context.Context, module string, race *bool) error {
 	mg.CtxDeps(ctx, lab.BuildPlugins)
 	return check.TestModule(ctx, ".", module, race != nil && *race)
@@ -191,7 +191,7 @@ func (New) Device(ctx context.Context, name string) error {
 // Release makes and checks what is published of a plugin.
 type Release mg.Namespace
 
-// Makes zip, deb, rpm, SBOM and checksums in dist/ (-plugin=NAME -version=X: of a tag).
+// Makes zip, deb, rpm, SBOM, checksums in dist/ (-plugin=NAME -version=X: a tag).
 func (Release) Build(ctx context.Context, plugin, version, arch *string, libusb *bool) error {
 	return release.BuildCommand(ctx, released(plugin, arch, libusb), value(version))
 }
@@ -201,7 +201,7 @@ func (Release) Verify(ctx context.Context, plugin, file *string, libusb *bool) e
 	return release.VerifyCommand(ctx, released(plugin, nil, libusb), value(file))
 }
 
-// Prints what the changelog says of a plugin's version (-version=X), or of none yet.
+// Prints what the changelog says of a version (-version=X), or of none yet.
 func (Release) Notes(plugin, version *string) error {
 	notes, err := release.Notes(released(plugin, nil, nil), value(version))
 	if err == nil {
