@@ -58,6 +58,11 @@ var conditions = map[string]func() bool{
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		return cmd.Run() != nil
 	},
+	"no-cross": func() bool {
+		return !onPath("aarch64-linux-gnu-gcc") || !onPath("x86_64-linux-gnu-gcc") || !onPath("pkg-config") ||
+			!onPath("apt-get") || !exists("/usr/aarch64-linux-gnu/include/stdlib.h", "/usr/x86_64-linux-gnu/include/stdlib.h")
+	},
+	"no-rpm":        func() bool { return !onPath("rpm") || !onPath("dpkg-deb") },
 	"no-shellcheck": func() bool { return !onPath("shellcheck") },
 	"no-pypy":       func() bool { return !exists("/usr/bin/pypy3") },
 	"no-pip":        func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },

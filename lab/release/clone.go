@@ -31,8 +31,12 @@ func BuildTag(ctx context.Context, o Options, version string) (r Result, err err
 	}
 	place := filepath.Join(o.Out, plugins[0].Name)
 	err = o.replace(place, func(scratch string) (string, error) {
-		r, err = buildClone(ctx, o, plugins[0], "refs/tags/"+tag, filepath.Join(scratch, "clone"))
-		return r.Dir, err
+		results, err := buildClone(ctx, o, plugins, "refs/tags/"+tag, filepath.Join(scratch, "clone"))
+		if err != nil {
+			return "", err
+		}
+		r = results[0]
+		return r.Dir, nil
 	})
 	r.Dir = place
 	return r, err
@@ -43,18 +47,20 @@ func tagOf(p build.Plugin, version string) string {
 	return "plugins/" + p.Name + "/v" + strings.TrimPrefix(version, "v")
 }
 
-// buildClone clones the repository into a new directory, and builds a plugin's release of a commit there with the
-// targets that the commit has.
-func buildClone(ctx context.Context, o Options, p build.Plugin, ref, dir string) (Result, error) {
-	r := Result{Plugin: p, Dir: filepath.Join(dir, "dist", p.Name)}
+// buildClone clones the repository into a new directory, and builds the releases of a commit there with the targets that
+// the commit has. The plugins are the one that the options name, or all.
+func buildClone(ctx context.Context, o Options, plugins []build.Plugin, ref, dir string) ([]Result, error) {
 	// --shared: the objects stay where they are
 	if _, err := git(ctx, o.Root, "clone", "--quiet", "--shared", "--no-checkout", o.Root, dir); err != nil {
-		return r, err
+		return nil, err
 	}
 	if _, err := git(ctx, dir, "checkout", "--quiet", "--detach", ref); err != nil {
-		return r, err
+		return nil, err
 	}
-	args := []string{"tool", "mage", "release:build", "-plugin=" + p.Name}
+	args := []string{"tool", "mage", "release:build"}
+	if o.Plugin != "" {
+		args = append(args, "-plugin="+plugins[0].Name)
+	}
 	if len(o.Archs) == 1 {
 		args = append(args, "-arch="+o.Archs[0])
 	}
@@ -72,13 +78,18 @@ func buildClone(ctx context.Context, o Options, p build.Plugin, ref, dir string)
 		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+o.Toolchain)
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return r, fmt.Errorf("failed to build %s of %s in a clone: %w\n%s", p.Name, ref, err, out)
+		return nil, fmt.Errorf("failed to build %s in a clone: %w\n%s", ref, err, out)
 	}
-	var err error
-	if r.Files, err = listed(r.Dir); err != nil {
-		return r, err
+	var results []Result
+	for _, p := range plugins {
+		r := Result{Plugin: p, Dir: filepath.Join(dir, "dist", p.Name)}
+		var err error
+		if r.Files, err = listed(r.Dir); err != nil {
+			return nil, err
+		}
+		results = append(results, r)
 	}
-	return r, nil
+	return results, nil
 }
 
 // git runs a git command and returns what it prints.

@@ -43,16 +43,16 @@ import (
 
 type Release mg.Namespace
 
-func (Release) Build(plugin, arch *string, libusb *bool) error {
+func (Release) Build(plugin *string) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll("dist/"+*plugin, 0o755); err != nil {
+	if err := os.MkdirAll("dist/hello", 0o755); err != nil {
 		return err
 	}
 	_ = dir
-	return os.WriteFile("dist/"+*plugin+"/hello.zip", []byte(` + body + `), 0o644)
+	return os.WriteFile("dist/hello/hello.zip", []byte(` + body + `), 0o644)
 }
 `,
 	})

@@ -35,20 +35,19 @@ func VerifyTwice(ctx context.Context, o Options) (results []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	for _, p := range plugins {
-		var twice [2]Result
-		for i, dir := range []string{"a", "another/folder/b"} {
-			o.Progress("%s, build %d of 2", p.Name, i+1)
-			if twice[i], err = buildClone(ctx, o, p, "HEAD", filepath.Join(scratch, p.Name, dir)); err != nil {
-				return nil, err
-			}
+	var twice [2][]Result
+	for i, dir := range []string{"a", "another/folder/b"} {
+		o.Progress("build %d of 2", i+1)
+		if twice[i], err = buildClone(ctx, o, plugins, "HEAD", filepath.Join(scratch, dir)); err != nil {
+			return nil, err
 		}
-		if err := sameFiles(twice[0].Dir, twice[1].Dir); err != nil {
-			return nil, fmt.Errorf("two builds of %s differ: %w", p.Name, err)
-		}
-		results = append(results, twice[0])
 	}
-	return results, nil
+	for i, r := range twice[0] {
+		if err := sameFiles(r.Dir, twice[1][i].Dir); err != nil {
+			return nil, fmt.Errorf("two builds of %s differ: %w", r.Plugin.Name, err)
+		}
+	}
+	return twice[0], nil
 }
 
 // sameFiles compares two directories of a release, and names every file that differs.
@@ -110,10 +109,12 @@ func VerifyFile(ctx context.Context, o Options, file string) (result Result, err
 		return result, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	if result, err = buildClone(ctx, o, p, revision, filepath.Join(scratch, "clone")); err != nil {
+	results, err := buildClone(ctx, o, []build.Plugin{p}, revision, filepath.Join(scratch, "clone"))
+	if err != nil {
 		return result, fmt.Errorf("%w\n(the file was built by %s, which the go command downloads if it is another)",
 			err, info.GoVersion)
 	}
+	result = results[0]
 	i := slices.IndexFunc(result.Files, func(name string) bool {
 		return strings.HasPrefix(name, b.name()+"_") && strings.HasSuffix(name, ".zip")
 	})
