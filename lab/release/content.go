@@ -100,7 +100,7 @@ func (a *artefact) description() string {
 		kind = "\nThis kind also reads descriptors by libusb."
 	}
 	return "Nomad plugin that " + a.summary + "\n" +
-		"A plugin for HashiCorp Nomad, of the Outrider project. The agent loads it after its\nnext restart." + kind
+		"A plugin for HashiCorp Nomad, of the Outrider project. The agent loads it\nafter its next restart." + kind
 }
 
 // examples are the files of the plugin's folder example that are in git, without its tests.

@@ -22,14 +22,15 @@ const pluginDir = "/opt/nomad/data/plugins"
 // packageRelease is the number that follows the version in a package's: which packaging of the version it is.
 const packageRelease = "1"
 
-// packageFormats are those that nfpm makes, with the names of files as each format has them.
+// packageFormats are those that nfpm makes, with the names of files as each format has them. The version in a name is
+// that of the zip's: GitHub renames files with a ~.
 var packageFormats = map[string]func(a *artefact) string{
 	"deb": func(a *artefact) string {
-		return fmt.Sprintf("%s_%s-%s_%s.deb", a.name(), packageVersion(a.version()), packageRelease, a.arch)
+		return fmt.Sprintf("%s_%s-%s_%s.deb", a.name(), a.version(), packageRelease, a.arch)
 	},
 	"rpm": func(a *artefact) string {
 		arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[a.arch]
-		return fmt.Sprintf("%s-%s-%s.%s.rpm", a.name(), packageVersion(a.version()), packageRelease, arch)
+		return fmt.Sprintf("%s-%s-%s.%s.rpm", a.name(), a.version(), packageRelease, arch)
 	},
 }
 
@@ -69,6 +70,7 @@ type nfpmContent struct {
 	Src      string    `json:"src,omitempty"`
 	Dst      string    `json:"dst"`
 	Type     string    `json:"type,omitempty"`
+	Packager string    `json:"packager,omitempty"` // the format that alone has it; empty is all
 	FileInfo *nfpmInfo `json:"file_info,omitempty"`
 }
 
@@ -146,6 +148,7 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 	contents := []nfpmContent{
 		{Src: a.path, Dst: "/usr/bin/" + a.plugin.Binary, FileInfo: info(0o755)},
 		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
+		{Src: "NOTICE", Dst: doc + "/copyright", Type: "symlink", Packager: "deb", FileInfo: info(0o777)},
 	}
 	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
 	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
