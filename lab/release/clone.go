@@ -47,8 +47,8 @@ func tagOf(p build.Plugin, version string) string {
 	return "plugins/" + p.Name + "/v" + strings.TrimPrefix(version, "v")
 }
 
-// buildClone clones the repository into a new directory, and builds the releases of a commit there with the targets that
-// the commit has. The plugins are the one that the options name, or all.
+// buildClone clones the repository into a new directory, and builds the releases of a commit there with the targets
+// that the commit has. The plugins are the one that the options name, or all.
 func buildClone(ctx context.Context, o Options, plugins []build.Plugin, ref, dir string) ([]Result, error) {
 	// --shared: the objects stay where they are
 	if _, err := git(ctx, o.Root, "clone", "--quiet", "--shared", "--no-checkout", o.Root, dir); err != nil {

@@ -35,8 +35,8 @@ type program struct {
 	modules []string // "path@version" of what it has code of, the project's own left out
 }
 
-// links finds which modules of others the programs contain, by what the go command stamped into them, and which of their
-// packages. They are in order of their paths.
+// links finds which modules of others the programs contain, by what the go command stamped into them, and which of
+// their packages. They are in order of their paths.
 func (a *artefact) links(ctx context.Context) error {
 	found := map[string]*linked{}
 	a.programs = []program{{path: a.path}, {path: a.supervisor}}

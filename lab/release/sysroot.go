@@ -94,8 +94,8 @@ func download(ctx context.Context, arch, dir string) error {
 		return err
 	}
 	options := []string{"-q",
-		"-oAPT::Architecture=" + arch, "-oAPT::Architectures=" + arch, "-oDir::State=" + dir, "-oDir::Cache=" + dir + "/cache",
-		"-oDir::State::Lists=" + dir + "/lists", "-oDir::State::Status=" + dir + "/status",
+		"-oAPT::Architecture=" + arch, "-oAPT::Architectures=" + arch, "-oDir::State=" + dir,
+		"-oDir::Cache=" + dir + "/cache", "-oDir::State::Lists=" + dir + "/lists", "-oDir::State::Status=" + dir + "/status",
 		"-oAPT::Sandbox::User=", "-oAcquire::Languages=none", "-oAPT::Get::List-Cleanup=false",
 		"-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
 	}

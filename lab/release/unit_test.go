@@ -4,9 +4,11 @@
 package release
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"testing"
 
@@ -246,4 +248,14 @@ func TestOptions_RefuseWhatIsNotPublished(t *testing.T) {
 	test.ErrorContains(t, err, "-plugin=NAME")
 	_, err = BuildTag(t.Context(), Options{Root: "../..", Plugin: "usb"}, "9.9.9")
 	test.ErrorContains(t, err, "there is no tag plugins/usb/v9.9.9")
+}
+
+func TestToolchain_IsTheOneOfTheBinary(t *testing.T) {
+	said := ""
+	o := Options{Root: ".", Say: func(format string, args ...any) { said = fmt.Sprintf(format, args...) }}
+	must.NoError(t, o.choose(t.Context(), runtime.Version()))
+	test.Eq(t, "", o.Toolchain+said)
+	must.NoError(t, o.choose(t.Context(), "go1.26.0 X:nojsonv2"))
+	test.Eq(t, "go1.26.0", o.Toolchain)
+	test.StrContains(t, said, "Go is "+runtime.Version()+" here: the go command gets go1.26.0")
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -35,6 +36,9 @@ func VerifyTwice(ctx context.Context, o Options) (results []Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	if changed, err := git(ctx, o.Root, "status", "--porcelain"); err == nil && changed != "" {
+		o.Say("The last commit is built: changes that are not committed have no part in it")
+	}
 	var twice [2][]Result
 	for i, dir := range []string{"a", "another/folder/b"} {
 		o.Progress("build %d of 2", i+1)
@@ -99,11 +103,14 @@ func VerifyFile(ctx context.Context, o Options, file string) (result Result, err
 		return result, fmt.Errorf("%s was built of changes that were not committed, which nobody else has", file)
 	}
 	if _, err := git(ctx, o.Root, "cat-file", "-e", revision+"^{commit}"); err != nil {
-		return result, fmt.Errorf("%s is of commit %s, which this checkout does not have: try git fetch --tags", file, revision)
+		return result, fmt.Errorf("%s is of commit %s, which is not in this checkout: try git fetch --tags", file, revision)
 	}
-	o.Progress("%s %s of commit %s, with %s", p.Name, b.version(), revision, info.GoVersion)
+	o.Say("%s %s of commit %s, by %s", p.Name, b.version(), revision, info.GoVersion)
+	if err := o.choose(ctx, info.GoVersion); err != nil {
+		return result, err
+	}
 	b.libusb = b.setting("CGO_ENABLED") == "1"
-	o.Archs, o.Libusb, o.Toolchain = []string{b.setting("GOARCH")}, &b.libusb, info.GoVersion
+	o.Archs, o.Libusb = []string{b.setting("GOARCH")}, &b.libusb
 	scratch, err := os.MkdirTemp("", "outrider-verify-")
 	if err != nil {
 		return result, err
@@ -111,8 +118,7 @@ func VerifyFile(ctx context.Context, o Options, file string) (result Result, err
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	results, err := buildClone(ctx, o, []build.Plugin{p}, revision, filepath.Join(scratch, "clone"))
 	if err != nil {
-		return result, fmt.Errorf("%w\n(the file was built by %s, which the go command downloads if it is another)",
-			err, info.GoVersion)
+		return result, err
 	}
 	result = results[0]
 	i := slices.IndexFunc(result.Files, func(name string) bool {
@@ -126,6 +132,22 @@ func VerifyFile(ctx context.Context, o Options, file string) (result Result, err
 		return result, err
 	}
 	return result, got.compare(want, result.Files[i])
+}
+
+// choose sets the toolchain to the one with which something was built.
+func (o *Options) choose(ctx context.Context, goVersion string) error {
+	cmd := exec.CommandContext(ctx, "go", "env", "GOVERSION")
+	cmd.Dir = o.Root
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("failed to ask for the version of Go: %w", err)
+	}
+	if here := strings.TrimSpace(string(out)); here != goVersion {
+		// what follows, such as X:jsonv2, is an experiment, which no release is built with
+		o.Toolchain, _, _ = strings.Cut(goVersion, " ")
+		o.Say("Go is %s here: the go command gets %s (GOTOOLCHAIN), since another one gives other bytes", here, o.Toolchain)
+	}
+	return nil
 }
 
 var isRevision = regexp.MustCompile("^[0-9a-f]{40,64}$")

@@ -461,8 +461,8 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`command "lst" is not known: see "nomad-driver-stub help"`}},
-		"config": {"driver", []string{"config"}, 0, []string{"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n" +
-			"    # greeting = \"hello\"\n  }\n}\n"}},
+		"config": {"driver", []string{"config"}, 0, []string{"plugin \"nomad-driver-stub\" {\n  config {\n" +
+			"    # What it says.\n    # greeting = \"hello\"\n  }\n}\n"}},
 		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

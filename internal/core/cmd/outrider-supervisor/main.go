@@ -46,7 +46,7 @@ func version() int {
 		fmt.Fprintln(os.Stderr, "outrider-supervisor:", err)
 		return 1
 	}
-	fmt.Printf("outrider-supervisor, build %s\nby %s for %s/%s; the plugin that it is a part of tells version and commit\n",
+	fmt.Printf("outrider-supervisor, build %s\nby %s for %s/%s; its plugin tells version and commit\n",
 		supervisor.BuildOf(program), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return 0
 }
