@@ -13,9 +13,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -161,16 +163,11 @@ func (c *command) install() error {
 // nil then.
 func (c *command) openPluginDir(path string) (*os.Root, error) {
 	if !c.dryRun {
-		// above it, as Nomad makes its data_dir
-		parent, err := owndir.Make(filepath.Dir(path), 0o700, c.trusted...)
-		if err == nil {
-			parent.Close()
-			parent, err = owndir.Make(path, 0o755, c.trusted...)
-		}
+		f, err := owndir.Make(path, 0o755, c.trusted...) // Nomad's data_dir has the same mode: tasks go through it
 		if err != nil {
 			return nil, fmt.Errorf("the plugin directory can't be used: %w", err)
 		}
-		parent.Close()
+		f.Close()
 	}
 	var fsInfo unix.Statfs_t
 	if err := unix.Statfs(path, &fsInfo); err == nil && fsInfo.Flags&unix.ST_NOEXEC != 0 {
@@ -272,7 +269,7 @@ func (c *command) uninstall() error {
 	var remains []string
 	if c.Remains != nil {
 		var inUse error
-		if remains, inUse = c.Remains(config, t.node); there && inUse != nil && !c.force {
+		if remains, inUse = c.Remains(config, t.node()); there && inUse != nil && !c.force {
 			return fmt.Errorf("%w, or use -force", inUse)
 		}
 	}
@@ -285,6 +282,9 @@ func (c *command) uninstall() error {
 		if err := c.do(remove, "Removed %s", path); err != nil {
 			return err
 		}
+		if err := c.removeEmpty(t, dir); err != nil {
+			return err
+		}
 	} else {
 		c.say("%s is not there", path)
 	}
@@ -295,6 +295,20 @@ func (c *command) uninstall() error {
 		c.say("Now %s; until then it has the plugin.", t.restart)
 	}
 	return nil
+}
+
+// removeEmpty removes the plugin directory that install may have made, if nothing else is in it.
+func (c *command) removeEmpty(t *target, dir *os.Root) error {
+	info, err := os.Lstat(t.pluginDir)
+	if err != nil || !info.IsDir() || t.pluginDir != t.defaultPluginDir() {
+		return err
+	}
+	entries, err := fs.ReadDir(dir.FS(), ".")
+	other := func(e fs.DirEntry) bool { return e.Name() != c.Binary } // which is still there in a dry run
+	if err != nil || slices.ContainsFunc(entries, other) {
+		return err
+	}
+	return c.do(func() error { return os.Remove(t.pluginDir) }, "Removed %s, which is empty", t.pluginDir)
 }
 
 // uninstallConfig removes the file that install wrote. Others are a person's.

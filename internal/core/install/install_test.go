@@ -40,7 +40,6 @@ func (n *node) wantFile(name, text string, mode os.FileMode) {
 func TestInstall_AndUninstallLeaveNothing(t *testing.T) {
 	needRoot(t)
 	n := newNode(t)
-	must.NoError(t, os.Mkdir(n.path("data/plugins"), 0o755))
 	before := n.tree()
 
 	code, dry := n.run("install", "-dry-run")
@@ -385,8 +384,8 @@ func TestInstall_RefusesAndChangesNothing(t *testing.T) {
 	}
 }
 
-// Nomad's data_dir holds secrets of tasks.
-func TestInstall_MakesAPrivateDataDir(t *testing.T) {
+// Tasks of any user go through data_dir, so Nomad makes it for all.
+func TestInstall_MakesADataDirForTasks(t *testing.T) {
 	needRoot(t)
 	n := newNode(t)
 	must.NoError(t, os.Remove(n.path("data")))
@@ -394,7 +393,27 @@ func TestInstall_MakesAPrivateDataDir(t *testing.T) {
 	must.Eq(t, 0, code, must.Sprint(out))
 	info, err := os.Stat(n.path("data"))
 	must.NoError(t, err)
-	test.Eq(t, 0o700|os.ModeDir, info.Mode())
+	test.Eq(t, 0o755|os.ModeDir, info.Mode())
+}
+
+func TestUninstall_LeavesADirectoryThatHasMore(t *testing.T) {
+	needRoot(t)
+	for name, arrange := range map[string]func(*node){
+		"another plugin":    func(n *node) { n.write("data/plugins/other", "") },
+		"one of a person's": func(n *node) { n.write("etc/p.hcl", fmt.Sprintf("plugin_dir = %q", n.path("data/mine"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			must.NoError(t, os.Mkdir(n.path("data/mine"), 0o755))
+			arrange(n)
+			before := n.tree()
+			for _, verb := range []string{"install", "uninstall"} {
+				code, out := n.run(verb)
+				must.Eq(t, 0, code, must.Sprint(out))
+			}
+			test.Eq(t, before, n.tree())
+		})
+	}
 }
 
 func TestInstall_LeavesAFileWithoutABlock(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 
 // target is the agent's side of an installation.
 type target struct {
+	dataDir   string // empty if unknown
 	pluginDir string
 	configDir string             // empty: the agent reads no directory
 	files     []agentconfig.File // all that the agent reads
-	node      string             // its node id, empty if unknown
 	restart   string             // what a person has to do
 }
 
@@ -72,9 +72,7 @@ func (c *command) find() (*target, error) {
 			}
 		}
 	}
-	t.node = c.node(a, t.files)
-	var from string
-	t.pluginDir, from = c.findPluginDir(a, t.files)
+	from := c.findDirs(a, t)
 	switch {
 	case t.pluginDir == "" && a != nil:
 		return nil, fmt.Errorf("the agent (process %d) has neither plugin_dir nor data_dir, as with -dev: "+
@@ -142,24 +140,30 @@ func processes(pids []int) string {
 	return word + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(pids)), ", "), "[]")
 }
 
-// findPluginDir resolves the directory as an agent does: flags come before files, later files
-// before earlier ones, and plugin_dir before data_dir (command/agent/command.go).
-func (c *command) findPluginDir(a *agent, files []agentconfig.File) (dir, from string) {
-	if c.pluginDir != "" {
-		return c.pluginDir, "given"
-	}
+// findDirs finds data_dir and plugin_dir, and returns from where it has the latter. As for an
+// agent, its flags come before its files, and later files before earlier ones
+// (command/agent/command.go).
+func (c *command) findDirs(a *agent, t *target) (from string) {
 	flags := cmp.Or(a, &agent{})
-	if dir, from := setting(flags.pluginDir, "plugin_dir", files); dir != "" {
-		return dir, from
+	t.dataDir, from = setting(flags.dataDir, "data_dir", t.files)
+	if from != "" {
+		from = "plugins in " + from
+	} else if a == nil && c.configDir == "" && (len(t.files) > 0 || exists(c.usualData)) {
+		t.dataDir, from = c.usualData, "the usual place"
 	}
-	if dir, from := setting(flags.dataDir, "data_dir", files); dir != "" {
-		return filepath.Join(dir, "plugins"), "plugins in " + from
+	if t.dataDir != "" {
+		t.pluginDir = t.defaultPluginDir()
 	}
-	if a == nil && c.configDir == "" && (len(files) > 0 || exists(c.usualData)) {
-		return filepath.Join(c.usualData, "plugins"), "the usual place"
+	if dir, said := setting(flags.pluginDir, "plugin_dir", t.files); dir != "" {
+		t.pluginDir, from = dir, said
 	}
-	return "", ""
+	if c.pluginDir != "" {
+		t.pluginDir, from = c.pluginDir, "given"
+	}
+	return from
 }
+
+func (t *target) defaultPluginDir() string { return filepath.Join(t.dataDir, "plugins") }
 
 // setting is what the agent's command line or the last of its files says.
 func setting(flag, option string, files []agentconfig.File) (value, from string) {
@@ -177,9 +181,11 @@ func setting(flag, option string, files []agentconfig.File) (value, from string)
 var nodeID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // node is the agent's node id, empty if it is unknown.
-func (c *command) node(a *agent, files []agentconfig.File) string {
-	dir, _ := setting(cmp.Or(a, &agent{}).dataDir, "data_dir", files)
-	id, _ := os.ReadFile(filepath.Join(cmp.Or(dir, c.usualData), "client", "client-id"))
+func (t *target) node() string {
+	if t.dataDir == "" {
+		return ""
+	}
+	id, _ := os.ReadFile(filepath.Join(t.dataDir, "client", "client-id"))
 	return string(nodeID.Find(id))
 }
 
