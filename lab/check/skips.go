@@ -63,6 +63,7 @@ var conditions = map[string]func() bool{
 			!onPath("apt-get") || !exists("/usr/aarch64-linux-gnu/include/stdlib.h", "/usr/x86_64-linux-gnu/include/stdlib.h")
 	},
 	"no-rpm":        func() bool { return !onPath("rpm") || !onPath("dpkg-deb") },
+	"no-ansible":    func() bool { return !onPath("ansible-playbook") },
 	"no-shellcheck": func() bool { return !onPath("shellcheck") },
 	"no-pypy":       func() bool { return !exists("/usr/bin/pypy3") },
 	"no-pip":        func() bool { return exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").Run() != nil },

@@ -1,0 +1,144 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"archive/zip"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+const deployPage = "deploy/README.md"
+
+// zipped puts exec-lite into a zip as a release has it, with its SHA256SUMS.
+func zipped(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "nomad-driver-exec-lite_0.1.0_linux_amd64.zip")
+	f, err := os.Create(path)
+	must.NoError(t, err)
+	w := zip.NewWriter(f)
+	program, err := os.ReadFile(execLite)
+	must.NoError(t, err)
+	h := &zip.FileHeader{Name: filepath.Base(execLite), Method: zip.Store}
+	h.SetMode(0o755)
+	in, err := w.CreateHeader(h)
+	must.NoError(t, err)
+	_, err = in.Write(program)
+	must.NoError(t, err)
+	must.NoError(t, w.Close())
+	must.NoError(t, f.Close())
+	all, err := os.ReadFile(path)
+	must.NoError(t, err)
+	sums := fmt.Sprintf("%x  %s\n", sha256.Sum256(all), filepath.Base(path))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums), 0o644))
+	return path
+}
+
+// section are the blocks of the page below a heading.
+func section(t *testing.T, heading string) (found []fence) {
+	t.Helper()
+	text, err := os.ReadFile("../../" + deployPage)
+	must.NoError(t, err)
+	_, after, there := strings.Cut(string(text), "\n## "+heading+"\n")
+	must.True(t, there)
+	after, _, _ = strings.Cut(after, "\n## ")
+	found, wrong := fences(deployPage, after)
+	must.SliceEmpty(t, wrong)
+	return found
+}
+
+func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
+	if _, err := exec.LookPath("ansible-playbook"); err != nil {
+		t.Skip(err)
+	}
+	needRootAgent(t)
+	t.Parallel()
+	n := newPlainNode(t)
+	archive := zipped(t, n.work)
+	blocks := section(t, "Ansible")
+	const pid = `$(systemctl show --property=MainPID --value nomad)`
+	places := strings.NewReplacer("/srv/outrider/", n.work+"/", "ansible-playbook ",
+		`ansible-playbook -e '{"outrider_plugin_flags": ["-pid", "'`+pid+`'"]}' `)
+	for name, text := range map[string]string{
+		"outrider.yml": places.Replace(blocks[0].text),
+		"hosts":        "[nomad_clients]\nlocalhost ansible_connection=local\n",
+	} {
+		must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
+	}
+	roles, err := filepath.Abs("../../deploy/ansible/roles")
+	must.NoError(t, err)
+	env := append(n.env(), "ANSIBLE_ROLES_PATH="+roles, "ANSIBLE_HOME="+n.work+"/.ansible", "LC_ALL=C.UTF-8",
+		"ANSIBLE_REMOTE_TEMP="+n.work+"/.ansible/tmp")
+	before := n.files(t)
+
+	runFences(t, blocks[:2], n.work, env, places)
+	test.SliceContainsAll(t, n.files(t), append(before, "nomad-driver-exec-lite", "nomad-driver-exec-lite.hcl"))
+	n.version(t, printedVersion(t, execLite)) // the handler has restarted the agent
+
+	play := places.Replace("ansible-playbook -i hosts outrider.yml")
+	out, err := shell(t, n.work, env, play)
+	must.NoError(t, err, must.Sprint(out))
+	test.StrContains(t, out, "changed=0", test.Sprint("a second run"))
+
+	runFences(t, blocks[2:], n.work, env, places)
+	test.Eq(t, before, n.files(t))
+
+	f, err := os.OpenFile(archive, os.O_WRONLY, 0)
+	must.NoError(t, err)
+	_, err = f.WriteAt([]byte{'x'}, 1000)
+	must.NoError(t, err)
+	must.NoError(t, f.Close())
+	out, err = shell(t, n.work, env, play)
+	test.Error(t, err, test.Sprint("a flipped byte"))
+	test.StrContains(t, out, "is not as "+n.work+"/SHA256SUMS says")
+	test.Eq(t, before, n.files(t))
+}
+
+// TestDeploy_JobInstallsOnEachClient: the job restarts the agent that runs it.
+func TestDeploy_JobInstallsOnEachClient(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	n := newPlainNode(t)
+	zipped(t, n.work)
+	server := httptest.NewServer(http.FileServer(http.Dir(n.work)))
+	defer server.Close()
+	file, err := filepath.Abs("../../deploy/nomad/rollout.nomad.hcl")
+	must.NoError(t, err)
+	asked, done := filepath.Join(n.work, "asked"), filepath.Join(n.work, "done")
+	restart := fmt.Sprintf("touch %s; until test -e %s; do sleep 0.1; done", asked, done)
+	pid, err := n.PID(t.Context())
+	must.NoError(t, err)
+	places := strings.NewReplacer("https://files.example.com", server.URL, "rollout.nomad.hcl",
+		fmt.Sprintf("-var arch=%s -var flags='-pid %d' -var restart='%s' %s", runtime.GOARCH, pid, restart, file))
+	runFences(t, section(t, "A Nomad job"), n.work, n.env(), places)
+
+	testsupport.Within(t, time.Minute, func() error {
+		_, err := os.Stat(asked)
+		return err
+	})
+	n.again(t)
+	must.NoError(t, os.WriteFile(done, nil, 0o644))
+	testsupport.Within(t, time.Minute, func() error {
+		list, _, err := n.Client().Jobs().Allocations("outrider-rollout", true, nil)
+		if err != nil || len(list) != 1 || list[0].ClientStatus != "complete" {
+			return fmt.Errorf("the job's allocations are %+v: %w", list, err)
+		}
+		return nil
+	})
+	n.version(t, printedVersion(t, execLite))
+}
