@@ -38,10 +38,28 @@ func run(args []string) error {
 	}
 	defer program.Close()
 	path, err := pathOf(program, filepath.Dir(args[0]))
+	if err == nil {
+		err = oneProcessor()
+	}
 	if err != nil {
 		return err
 	}
 	return unix.Exec(qemu, append([]string{qemu, "-0", args[2], path}, args[3:]...), os.Environ())
+}
+
+// oneProcessor keeps the program's threads from running at the same time: a process that QEMU forks while another of
+// its threads holds one of QEMU's locks waits for that indefinitely, before it executes anything.
+func oneProcessor() error {
+	var may, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return err
+	}
+	cpu := 0
+	for !may.IsSet(cpu) {
+		cpu++
+	}
+	one.Set(cpu)
+	return unix.SchedSetaffinity(0, &one)
 }
 
 // programFile is the program as the kernel has opened it.
