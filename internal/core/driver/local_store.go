@@ -26,7 +26,7 @@ func stateRoot(configured, name string) (string, error) {
 		return "", fmt.Errorf("state_dir %q is not absolute: write it from /, such as \"/run/outrider\"", dir)
 	case dir != "":
 	case os.Geteuid() == 0:
-		dir = "/run/outrider"
+		dir = task.DefaultDir
 	default:
 		dir = os.Getenv("XDG_STATE_HOME")
 		if dir == "" {

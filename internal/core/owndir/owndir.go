@@ -25,7 +25,15 @@ import (
 // above dir may be sticky, as /tmp is. The error names the directory at fault and what to do
 // about it. The file's name is dir without symbolic links; the caller closes it. Users in
 // also are trusted like root.
-func Make(dir string, mode fs.FileMode, also ...int) (*os.File, error) { return open(dir, &mode, also) }
+func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
+	// another process may remove what is empty between two steps
+	for range 10 {
+		if f, err = open(dir, &mode, also); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return f, err
+}
 
 // Open is Make for a directory that has to exist: the error is fs.ErrNotExist if it
 // does not.

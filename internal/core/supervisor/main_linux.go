@@ -208,6 +208,9 @@ func (s *server) run() {
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
+	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other is the operator's
+		_ = os.Remove(top)
+	}
 	// if it may not leave its cgroup, the client that started it removes that
 	if s.leaf.Leave() == nil {
 		_ = s.leaf.Remove()

@@ -112,6 +112,9 @@ var ErrNoState = errors.New("no state of this task on disk")
 // or written by a newer version.
 var ErrBadState = errors.New("state of this task is unreadable")
 
+// DefaultDir is where root's stores are, if the operator names no other directory. It goes with the last store.
+const DefaultDir = "/run/outrider"
+
 // Store is the directory in which one supervisor keeps the states of its tasks:
 // <state_dir>/<plugin>/<node id>. Everything in it belongs to its owner alone
 // (mode 0700), since environments hold secrets.
