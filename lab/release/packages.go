@@ -70,7 +70,7 @@ type nfpmContent struct {
 	Src      string    `json:"src,omitempty"`
 	Dst      string    `json:"dst"`
 	Type     string    `json:"type,omitempty"`
-	Packager string    `json:"packager,omitempty"` // the format that alone has it; empty is all
+	Packager string    `json:"packager,omitempty"` // the only format that has it
 	FileInfo *nfpmInfo `json:"file_info,omitempty"`
 }
 
@@ -140,8 +140,9 @@ const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
 fi
 `
 
-// contents are the files of a package. The plugin's own directories have no entry: Nomad's package has them too, and an
-// entry would change their owner and mode.
+// contents are the files of a package, and in an rpm the directories, too, that are to go with them: dpkg removes what is
+// empty then by itself. The other directories are those of the system, or of Nomad, whose owner and mode an entry would
+// change.
 func (a *artefact) contents() ([]nfpmContent, error) {
 	doc := "/usr/share/doc/" + a.name()
 	info := func(mode os.FileMode) *nfpmInfo { return &nfpmInfo{Mode: mode, MTime: a.time} }
@@ -149,6 +150,9 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 		{Src: a.path, Dst: "/usr/bin/" + a.plugin.Binary, FileInfo: info(0o755)},
 		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
 		{Src: "NOTICE", Dst: doc + "/copyright", Type: "symlink", Packager: "deb", FileInfo: info(0o777)},
+	}
+	for _, dir := range []string{pluginDir, doc, doc + "/example"} {
+		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
 	}
 	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
 	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
