@@ -27,6 +27,13 @@ ip route add unreachable 169.254.0.0/16 # where Nomad asks for a cloud's metadat
 pivot_root . mnt
 umount -l mnt
 cd /
+
+# as the package's scripts do
+useradd --system --user-group --home-dir /etc/nomad.d --shell /bin/false nomad
+mkdir -p /opt/nomad/data
+chown nomad:nomad /opt/nomad/data
+chown -R nomad:nomad /etc/nomad.d
+
 echo ready
 exec >/dev/null
 
