@@ -14,46 +14,36 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// TestARM64_RunsUnderQEMU runs the arm64 binaries of this commit where there is no such machine, by QEMU's user mode.
+// TestARM64_RunsUnderQEMU runs the arm64 binaries of the release where there is no such machine, by QEMU's user mode.
 func TestARM64_RunsUnderQEMU(t *testing.T) {
 	qemu, err := exec.LookPath("qemu-aarch64-static")
 	if err != nil {
 		t.Skip("no qemu-aarch64-static")
 	}
-	root, err := build.Root(".")
-	must.NoError(t, err)
-	// the supervisor that is built into a checkout is of this machine's architecture
-	clone := filepath.Join(shortDir(t), "clone")
-	_, err = git(t.Context(), root, "clone", "--quiet", "--shared", root, clone)
-	must.NoError(t, err)
-	binaries, err := build.Builder{Root: clone, Arch: "arm64", Static: true, Release: true}.All(t.Context())
-	must.NoError(t, err)
-	must.SliceNotEmpty(t, binaries)
-	var driver string
-	for _, binary := range binaries {
+	dir := shortDir(t)
+	each(t, func(t *testing.T, r Result, kind, arch string, zip archive) {
+		if arch != "arm64" || kind != r.Plugin.Binary {
+			return
+		}
+		binary := filepath.Join(dir, kind)
+		must.NoError(t, os.WriteFile(binary, zip.files[kind], 0o755))
 		output := func(args ...string) string {
 			out, err := exec.Command(qemu, append([]string{binary}, args...)...).CombinedOutput()
 			must.NoError(t, err, must.Sprintf("%s %q: %s", binary, args, out))
 			return string(out)
 		}
-		name := filepath.Base(binary)
-		test.StrHasPrefix(t, name+" ", output("version"))
-		_, plugin, _ := strings.Cut(strings.TrimPrefix(name, "nomad-"), "-")
-		page, err := os.ReadFile(filepath.Join(root, "docs", plugin+".md"))
+		test.StrHasPrefix(t, kind+" "+version+"\n", output("version"))
+		page, err := os.ReadFile(filepath.Join(made.root, "docs", r.Plugin.Name+".md"))
 		must.NoError(t, err)
 		rows := regexp.MustCompile("(?m)^\\| `.*$").FindAllString(output("options"), -1)
-		must.SliceNotEmpty(t, rows, must.Sprint(name))
+		must.SliceNotEmpty(t, rows, must.Sprint(kind))
 		for _, row := range rows {
-			test.True(t, strings.Contains(string(page), row), test.Sprintf("no option of %s: %s", name, row))
+			test.True(t, strings.Contains(string(page), row), test.Sprintf("no option of %s: %s", kind, row))
 		}
-		if plugin == "exec-lite" {
-			driver = binary
-		}
-	}
+	})
+	driver := filepath.Join(dir, "nomad-driver-exec-lite")
 	t.Run("task", func(t *testing.T) { conforms(t, driver) })
 }
 
