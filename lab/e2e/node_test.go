@@ -39,6 +39,8 @@ type nodeOptions struct {
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
 
+	binaries string // a directory with the plugins; empty is those of this checkout
+
 	python *pythonOptions    // nil: with exec-lite
 	usb    *usbOptions       // nil: without the usb plugin
 	env    map[string]string // more of it for the agent
@@ -97,6 +99,12 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
+	at := func(binary string) string {
+		if o.binaries == "" {
+			return binary
+		}
+		return filepath.Join(o.binaries, filepath.Base(binary))
+	}
 	driver, builder := execLite, 0
 	if o.python != nil {
 		driver = python
@@ -105,10 +113,10 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		}
 		o.plugin += o.python.config(builder)
 	}
-	plugins := []agent.Plugin{{Binary: driver, Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
+	plugins := []agent.Plugin{{Binary: at(driver), Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
 	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
-		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
+		plugins = append(plugins, agent.Plugin{Binary: at(usbPlugin), Config: o.usb.config(dir)})
 		if !o.usb.usual {
 			config += quickStats
 		}

@@ -1,0 +1,282 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// way is a way to install a plugin on a node: the commands that do it in a folder with the artefacts of a version.
+type way struct {
+	artefact string // its name, by a pattern
+
+	install, upgrade, downgrade, remove string
+}
+
+var ways = map[string]way{
+	"zip": {
+		artefact:  "nomad-driver-exec-lite_*.zip",
+		install:   unzip,
+		upgrade:   unzip,
+		downgrade: unzip,
+		remove:    "/opt/nomad/data/plugins/nomad-driver-exec-lite uninstall\nrmdir /opt/nomad/data/plugins",
+	},
+	"deb": {
+		artefact:  "nomad-driver-exec-lite_*.deb",
+		install:   "dpkg -i nomad-driver-exec-lite_*.deb",
+		upgrade:   "dpkg -i nomad-driver-exec-lite_*.deb",
+		downgrade: "dpkg -i nomad-driver-exec-lite_*.deb",
+		remove:    "dpkg -P nomad-driver-exec-lite",
+	},
+	"rpm": { // Debian's database of rpms is empty
+		artefact:  "nomad-driver-exec-lite-*.rpm",
+		install:   "rpm -i --nodeps nomad-driver-exec-lite-*.rpm",
+		upgrade:   "rpm -U --nodeps nomad-driver-exec-lite-*.rpm",
+		downgrade: "rpm -U --nodeps --oldpackage nomad-driver-exec-lite-*.rpm",
+		remove:    "rpm -e nomad-driver-exec-lite",
+	},
+}
+
+const unzip = "unzip -qo nomad-driver-exec-lite_*.zip\n./nomad-driver-exec-lite install"
+
+// longJob goes on until a file is there, and prints a line now and then.
+const longJob = `
+job "%[1]s" {
+  type = "batch"
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "t" {
+      driver = "exec-lite"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "n=0; until [ -e /tmp/end-%[1]s ]; do echo line $n; n=$((n+1)); sleep 0.05; done; echo last $n; exit 7"]
+      }
+      resources {
+        cpu    = 20
+        memory = 32
+      }
+    }
+  }
+}
+`
+
+// long starts such a job.
+func (r *root) long(id string) *rootJob {
+	r.t.Helper()
+	must.NoError(r.t, os.WriteFile(filepath.Join(r.Dir, "root", id+".nomad.hcl"), fmt.Appendf(nil, longJob, id), 0o644))
+	j := r.run(id+".nomad.hcl", id)
+	j.becomes("running")
+	return j
+}
+
+// pid is that of its shell.
+func (j *rootJob) pid() string { return j.sh("pgrep -f '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
+
+// end has it end, and checks that nothing is missing of its output.
+func (j *rootJob) end() {
+	j.t.Helper()
+	j.sh("touch /tmp/end-" + j.id)
+	j.ended("7")
+	lines, ended, err := numbered(j.sh("nomad alloc logs " + j.alloc))
+	test.NoError(j.t, err)
+	test.True(j.t, ended, test.Sprintf("the output ends after %d lines", lines))
+	j.sh("rm /tmp/end-" + j.id)
+}
+
+// TestPackages_InstallUpgradeAndRemove: each way in which a plugin gets to a node, on a bare one: the agent loads it, a
+// job runs, tasks stay over the upgrade and the rollback, and its removal leaves nothing.
+func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
+	t.Parallel()
+	top := newRoot(t)
+	rel := getReleases(t)
+	top.sh("systemctl start nomad")
+	before := top.files()
+	for _, kind := range []string{"zip", "deb", "rpm"} {
+		t.Run(kind, func(t *testing.T) {
+			r := top.with(t)
+			ways[kind].try(r, kind, rel)
+			r.unchanged(before)
+		})
+	}
+	t.Run("removed while a task runs", func(t *testing.T) {
+		r := top.with(t)
+		r.removedTooEarly(rel)
+		r.unchanged(before)
+	})
+	t.Run("python", func(t *testing.T) {
+		r := top.with(t)
+		r.python(rel)
+		r.unchanged(before)
+	})
+	t.Run("usb", func(t *testing.T) {
+		r := top.with(t)
+		r.usb(rel)
+		r.unchanged(before)
+	})
+}
+
+// try goes one way to its end and back.
+func (w way) try(r *root, kind string, rel *releases) {
+	t := r.t
+	t.Helper()
+	for _, version := range []string{older, newer} {
+		r.put(kind+"/"+version, rel.file(t, version, "exec-lite", w.artefact), rel.file(t, version, "exec-lite", "SHA256SUMS"))
+	}
+	do := func(version, commands string) string {
+		return r.sh("cd /root/" + kind + "/" + version + "\n" + commands)
+	}
+	const check = "sha256sum --check --ignore-missing SHA256SUMS"
+	do(older, check)
+	do(older, "mkdir ../damaged; cp * ../damaged; cd ../damaged; printf X | dd of=$(ls nomad*) bs=1 seek=5000 conv=notrunc")
+	r.fails("cd /root/" + kind + "/damaged; " + check)
+
+	do(older, w.install+"\nsystemctl restart nomad")
+	r.loaded("exec-lite", older)
+	example := "/usr/share/doc/nomad-driver-exec-lite/example"
+	if kind == "zip" {
+		example = "/root/zip/" + older + "/example"
+	}
+	hello := r.run(example+"/hello.nomad.hcl", "hello")
+	hello.ended("0")
+	test.StrContains(t, r.sh("nomad alloc logs "+hello.alloc), "Hello from hello")
+
+	first := r.long(kind + "-first")
+	pid := first.pid()
+	do(newer, w.upgrade+"\nsystemctl restart nomad")
+	r.loaded("exec-lite", newer)
+	test.Eq(t, pid, first.pid())
+	second := r.long(kind + "-second")
+	secondPID := second.pid()
+	do(older, w.downgrade+"\nsystemctl restart nomad")
+	r.loaded("exec-lite", older)
+	test.Eq(t, pid, first.pid())
+	test.Eq(t, secondPID, second.pid())
+	first.end()
+	second.end()
+
+	r.forget("hello", first.id, second.id)
+	do(older, w.remove+"\nsystemctl restart nomad")
+	test.StrNotContains(t, r.sh("nomad node status -self -json"), "driver.exec-lite")
+}
+
+// forget removes jobs that have ended, with their allocations.
+func (r *root) forget(jobs ...string) {
+	r.t.Helper()
+	r.sh("for job in " + strings.Join(jobs, " ") + "; do nomad job stop -purge -detach $job; done; nomad system gc")
+}
+
+// removedTooEarly removes the package while a task runs, without its configuration. The agent starts all the same, and
+// the task goes on without it, until the package is there again.
+func (r *root) removedTooEarly(rel *releases) {
+	t := r.t
+	t.Helper()
+	r.sh("dpkg -i deb/" + older + "/*.deb\nsystemctl restart nomad")
+	j := r.long("kept")
+	pid := j.pid()
+	r.sh("dpkg -r nomad-driver-exec-lite\nls /etc/nomad.d/nomad-driver-exec-lite.hcl")
+	r.sh("systemctl restart nomad\nnomad node status -self | grep ready")
+	testsupport.Within(t, time.Minute, func() error {
+		if now := r.sh("nomad alloc status " + j.alloc); !strings.Contains(now, "driver not found") {
+			return errors.New(now)
+		}
+		return nil
+	})
+	test.Eq(t, pid, j.pid(), test.Sprint("the task has ended with the package"))
+	r.sh("dpkg -i deb/" + older + "/*.deb\nsystemctl restart nomad")
+	r.loaded("exec-lite", older)
+	j.becomes("running")
+	test.Eq(t, pid, j.pid())
+	j.end()
+	r.forget(j.id)
+	r.sh("dpkg -P nomad-driver-exec-lite\nsystemctl restart nomad")
+}
+
+// python runs an example. What is left of the plugin is a cache, and the ids of builders, which go at the next boot.
+func (r *root) python(rel *releases) {
+	r.t.Helper()
+	r.put("python", rel.file(r.t, older, "python", "*.deb"))
+	// root's agents of this machine would end each other's builders
+	r.sh(fmt.Sprintf("dpkg -i python/*.deb\nsed -i 's/# build_user = .*/build_user = \"%d\"/' "+
+		"/etc/nomad.d/nomad-driver-python.hcl\nsystemctl restart nomad", newBuilder()))
+	r.loaded("python", older)
+	j := r.run("/usr/share/doc/nomad-driver-python/example/inline.nomad.hcl", "inline")
+	j.ended("0")
+	test.NotEq(r.t, "", r.sh("nomad alloc logs "+j.alloc))
+	r.forget(j.id)
+	r.sh("dpkg -P nomad-driver-python\nsystemctl restart nomad\nrm -r /var/cache/outrider")
+	testsupport.Within(r.t, time.Minute, func() error { // the supervisor ends
+		out, err := r.try("rm -rf /run/outrider/builders; rmdir /run/outrider 2>/dev/null || ! ls -R /run/outrider")
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// usb installs the kind without libusb, and the other one in its place, which has a dependency.
+func (r *root) usb(rel *releases) {
+	t := r.t
+	t.Helper()
+	r.put("usb", rel.file(t, older, "usb", "nomad-device-usb_*.deb"))
+	r.sh("dpkg -i usb/nomad-device-usb_*.deb\nsystemctl restart nomad")
+	r.runsUSB()
+	if rel.libusb {
+		r.put("usb", rel.file(t, older, "usb", "nomad-device-usb-libusb_*.deb"))
+		test.StrContains(t, r.fails("dpkg -i usb/nomad-device-usb-libusb_*.deb"), "libusb-1.0-0")
+		r.sh("apt-get -qq --fix-broken install\ndpkg -P nomad-device-usb\nsystemctl restart nomad")
+		r.runsUSB()
+		test.StrContains(t, r.sh("ldd /usr/bin/nomad-device-usb"), "libusb-1.0.so.0")
+		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0\napt-get -qq install ./usb/nomad-device-usb-libusb_*.deb")
+		r.runsUSB()
+		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0")
+	} else {
+		r.sh("dpkg -P nomad-device-usb")
+	}
+	r.sh("systemctl restart nomad")
+	r.fails("pgrep -f /opt/nomad/data/plugins/nomad-device-usb")
+}
+
+func (r *root) runsUSB() {
+	r.t.Helper()
+	test.StrContains(r.t, r.sh("nomad-device-usb --version"), older)
+	testsupport.Within(r.t, time.Minute, func() error {
+		_, err := r.try("pgrep -f '^/opt/nomad/data/plugins/nomad-device-usb$'")
+		return err
+	})
+}
+
+// loaded checks that the agent has a driver of this version, and that it is healthy.
+func (r *root) loaded(driver, version string) {
+	r.t.Helper()
+	version = fmt.Sprintf("\"driver.%s.version\": %q", driver, version)
+	testsupport.Within(r.t, time.Minute, func() error { // the next fingerprint tells the server
+		if node := r.sh("nomad node status -self -json"); !strings.Contains(node, version) {
+			return fmt.Errorf("the node has no attribute %s", version)
+		}
+		for line := range strings.Lines(r.sh("nomad node status -self -verbose")) {
+			if f := strings.Fields(line); len(f) > 3 && f[0] == driver && f[1] == "true" && f[2] == "true" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not healthy", driver)
+	})
+}

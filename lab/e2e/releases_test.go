@@ -1,0 +1,141 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/release"
+)
+
+// The two versions of which tests upgrade from the one to the other, and back.
+const (
+	older = "0.1.0"
+	newer = "0.1.1"
+)
+
+// releases are both versions of all plugins, as they are published: of a clone that has their tags.
+type releases struct {
+	dir    string // <version>/<plugin>/ has the artefacts
+	libusb bool   // there is the kind of usb that is linked with libusb
+}
+
+// bin has the plugins' binaries of a version.
+func (r *releases) bin(version string) string { return filepath.Join(r.dir, version, "bin") }
+
+// file is the artefact of a plugin whose name has this pattern.
+func (r *releases) file(t testing.TB, version, plugin, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.dir, version, plugin, pattern))
+	must.NoError(t, err)
+	must.SliceLen(t, 1, found, must.Sprintf("%s %s: %s", plugin, version, pattern))
+	return found[0]
+}
+
+// getReleases makes them once.
+func getReleases(t testing.TB) *releases {
+	t.Helper()
+	r, err := makeReleases()
+	must.NoError(t, err)
+	return r
+}
+
+var makeReleases = sync.OnceValues(func() (*releases, error) {
+	root, err := build.Root(".")
+	if err != nil {
+		return nil, err
+	}
+	r := &releases{dir: filepath.Join(scratch, "releases")}
+	clone := filepath.Join(r.dir, "clone")
+	git := func(args ...string) error {
+		cmd := exec.Command("git", append([]string{"-C", clone, "-c", "user.name=Test", "-c", "user.email=test@example.org"},
+			args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("git %s: %w\n%s", args[0], err, out)
+		}
+		return nil
+	}
+	if out, err := exec.Command("git", "clone", "--quiet", "--shared", root, clone).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("git clone: %w\n%s", err, out)
+	}
+	for _, version := range []string{older, newer} {
+		if version == newer {
+			err := errors.Join(changeState(clone), git("commit", "--quiet", "--all", "--message=task: save a new field"))
+			if err != nil {
+				return nil, err
+			}
+		}
+		if err := r.make(clone, version, git); err != nil {
+			return nil, err
+		}
+	}
+	return r, os.RemoveAll(clone)
+})
+
+// make tags the clone, makes the release of each plugin, and unpacks the binaries of the zips.
+func (r *releases) make(clone, version string, git func(args ...string) error) error {
+	plugins := []string{"exec-lite", "python", "usb"}
+	for _, p := range plugins {
+		if err := git("tag", "plugins/"+p+"/v"+version); err != nil {
+			return err
+		}
+	}
+	bin := r.bin(version)
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for _, p := range plugins {
+		results, err := release.Build(context.Background(), release.Options{Root: clone, Plugin: p,
+			Archs: []string{runtime.GOARCH}, Out: filepath.Join(r.dir, version)})
+		if err != nil {
+			return err
+		}
+		if results[0].Version != version {
+			return fmt.Errorf("the tagged commit was built as %s, not %s", results[0].Version, version)
+		}
+		for _, name := range results[0].Files {
+			if strings.Contains(name, "libusb") {
+				r.libusb = true
+			} else if strings.HasSuffix(name, ".zip") {
+				zip := filepath.Join(results[0].Dir, name)
+				if out, err := exec.Command("unzip", "-q", zip, "nomad-d*", "-d", bin).CombinedOutput(); err != nil {
+					return fmt.Errorf("unzip: %w\n%s", err, out)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// changeState makes the next version of the core: its supervisor is another program, and saves more of a task.
+func changeState(clone string) error {
+	path := filepath.Join(clone, "internal", "core", "task", "state.go")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	changed := string(text)
+	for _, edit := range [][2]string{
+		{"	Version int `json:\"version\"`\n", "	Version int `json:\"version\"`\n	Later map[string]int `json:\"later\"`\n"},
+		{"	st.Version = StateVersion\n", "	st.Version, st.Later = StateVersion, map[string]int{\"n\": 1}\n"},
+	} {
+		if !strings.Contains(changed, edit[0]) {
+			return fmt.Errorf("%s has no %q, which the next version changes", path, edit[0])
+		}
+		changed = strings.Replace(changed, edit[0], edit[1], 1)
+	}
+	return os.WriteFile(path, []byte(changed), 0o644)
+}

@@ -1,0 +1,182 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/rootfs"
+)
+
+// root is a bare Debian with an agent that has no plugin yet. Everything is done in it as an operator does it: by
+// commands.
+type root struct {
+	*rootfs.Root
+	t *testing.T
+}
+
+func newRoot(t *testing.T) *root {
+	t.Helper()
+	if err := rootfs.Missing(); err != nil {
+		t.Skip(err)
+	}
+	dir, err := os.MkdirTemp(scratch, "r")
+	must.NoError(t, err)
+	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
+	must.NoError(t, err)
+	t.Cleanup(func() { test.NoError(t, r.Close()) })
+	return &root{r, t}
+}
+
+// with is the root in a subtest.
+func (r *root) with(t *testing.T) *root { return &root{r.Root, t} }
+
+// sh runs commands, which must succeed, and returns their output.
+func (r *root) sh(commands string) string {
+	r.t.Helper()
+	out, err := r.try(commands)
+	must.NoError(r.t, err, must.Sprintf("%s", commands))
+	return out
+}
+
+func (r *root) try(commands string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	return r.Run(ctx, commands)
+}
+
+// fails runs commands, which must not succeed, and returns their output.
+func (r *root) fails(commands string) string {
+	r.t.Helper()
+	out, err := r.try(commands)
+	must.Error(r.t, err, must.Sprintf("%s\nsucceeded: %s", commands, out))
+	return out
+}
+
+// put copies files of the machine to /root.
+func (r *root) put(dir string, files ...string) {
+	r.t.Helper()
+	to := filepath.Join(r.Dir, "root", dir)
+	must.NoError(r.t, os.MkdirAll(to, 0o755))
+	for _, file := range files {
+		must.NoError(r.t, share(file, filepath.Join(to, filepath.Base(file))))
+	}
+}
+
+// files lists all files with owner, mode and target, without those that Nomad, the package managers and the test write.
+func (r *root) files() []string {
+	r.t.Helper()
+	out := r.sh(`find / -xdev \( -path /opt/nomad/data/client -o -path /opt/nomad/data/server -o -path /opt/nomad/data/alloc \
+		-o -path '/opt/nomad/data/alloc_mounts*' -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/log -o -path /var/cache \
+		-o -path /root -o -path /run/systemctl -o -path /var/lib/apt -o -path /usr/share/doc \) -prune -o -printf '%y %m %U:%G %p %l\n'
+		ls -A /usr/share/doc | sed 's|^|/usr/share/doc/|'
+		# a cgroup of another agent may go meanwhile
+		find /sys/fs/cgroup -name "outrider-*-$(cut -c -8 /opt/nomad/data/client/client-id)*" 2>/dev/null || true`)
+	return slices.Sorted(strings.Lines(out))
+}
+
+// unchanged waits until the root has the files that it had, since a supervisor without tasks stays for a while.
+func (r *root) unchanged(before []string) {
+	r.t.Helper()
+	testsupport.Within(r.t, time.Minute, func() error {
+		var changes []string
+		after := r.files()
+		for _, f := range after {
+			if !slices.Contains(before, f) {
+				changes = append(changes, "+"+f)
+			}
+		}
+		for _, f := range before {
+			if !slices.Contains(after, f) {
+				changes = append(changes, "-"+f)
+			}
+		}
+		if len(changes) > 0 {
+			return fmt.Errorf("files differ:\n%s", strings.Join(changes, ""))
+		}
+		return nil
+	})
+}
+
+// rootJob is a job in a root with one allocation.
+type rootJob struct {
+	*root
+	id, alloc string
+}
+
+// run submits a file of a job, and waits for its allocation.
+func (r *root) run(file, id string) *rootJob {
+	r.t.Helper()
+	r.sh("nomad job run -detach " + file)
+	j := &rootJob{root: r, id: id}
+	testsupport.Within(r.t, time.Minute, func() error {
+		var list []api.AllocationListStub
+		if err := json.Unmarshal([]byte(r.sh("nomad job allocs -json "+id)), &list); err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fmt.Errorf("job %s has no allocation", id)
+		}
+		j.alloc = list[0].ID
+		return nil
+	})
+	return j
+}
+
+// task is the state of the job's one task, as Nomad tells it.
+func (j *rootJob) task() *api.TaskState {
+	j.t.Helper()
+	var a api.Allocation
+	must.NoError(j.t, json.Unmarshal([]byte(j.sh("nomad alloc status -json "+j.alloc)), &a))
+	for _, st := range a.TaskStates {
+		return st
+	}
+	return &api.TaskState{State: "unknown"}
+}
+
+func (j *rootJob) becomes(state string) *api.TaskState {
+	j.t.Helper()
+	var st *api.TaskState
+	testsupport.Within(j.t, time.Minute, func() error {
+		if st = j.task(); st.State != state {
+			return fmt.Errorf("job %s is %s, not %s: %s", j.id, st.State, state, story(st))
+		}
+		return nil
+	})
+	return st
+}
+
+func story(st *api.TaskState) string {
+	var s []string
+	for _, e := range st.Events {
+		s = append(s, e.Type+": "+e.DisplayMessage)
+	}
+	return strings.Join(s, " | ")
+}
+
+// ended waits for the end, and checks the exit code.
+func (j *rootJob) ended(code string) {
+	j.t.Helper()
+	st := j.becomes("dead")
+	for _, e := range slices.Backward(st.Events) {
+		if e.Type == api.TaskTerminated {
+			test.Eq(j.t, code, e.Details["exit_code"], test.Sprint(story(st)))
+			return
+		}
+	}
+	j.t.Errorf("job %s has no exit: %s", j.id, story(st))
+}

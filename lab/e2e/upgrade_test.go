@@ -1,0 +1,152 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
+)
+
+// install replaces the node's plugins by those of a version as an operator does, with the agent stopped, and waits until
+// the supervisor is that version's too. Meanwhile is what happens while no agent runs.
+func (n *node) install(t *testing.T, r *releases, version string, meanwhile func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	before := n.supervisor(t)
+	replaced := strings.Count(n.log(), replacedSupervisor)
+	must.NoError(t, n.Stop(ctx))
+	for _, p := range n.Info().Plugins {
+		must.NoError(t, n.ReplacePlugin(ctx, filepath.Join(r.bin(version), p)))
+	}
+	meanwhile()
+	n.restart(t)
+	testsupport.Within(t, time.Minute, func() error {
+		if now := strings.Count(n.log(), replacedSupervisor); now != replaced+1 {
+			return fmt.Errorf("the supervisor was replaced %d times by %s", now-replaced, version)
+		}
+		return nil
+	})
+	sameProcess(t, before, n.supervisor(t), version+": the supervisor")
+}
+
+// sameProcess allows for another parent.
+func sameProcess(t *testing.T, before, now proc, what string) {
+	t.Helper()
+	test.True(t, before.alive(), test.Sprintf("%s has ended", what))
+	test.Eq(t, before.pid, now.pid, test.Sprintf("%s is another process", what))
+}
+
+const replacedSupervisor = "replaced the supervisor of another version"
+
+// TestUpgrade_AndRollbackKeepTasks: tasks go on, with the device that they have, and their exits are exact; those that
+// end while no agent runs, too. The newer version saves what the older one does not know.
+func TestUpgrade_AndRollbackKeepTasks(t *testing.T) {
+	t.Parallel()
+	r := getReleases(t)
+	root := filepath.Join(mkdir(t), "usb")
+	stick := plug(t, root, "-id", "10c4:ea60", "-serial", "1", "-port", "1-1")
+	n := newNode(t, nodeOptions{binaries: r.bin(older), usb: &usbOptions{root: root, more: zigbee}})
+	file := func(name string) string { return filepath.Join(n.dir, name) }
+	counting := func(until, then string) conf {
+		return conf{"command": counter, "args": []string{"-every", "20ms", "-until", file(until), "-then", then}}
+	}
+	first := n.start(t, counting("first", "exit:7"))
+	down := n.start(t, counting("down", "exit:5"))
+	device := n.start(t, sh(fmt.Sprintf("T=$USB_ZIGBEE_TTY; until [ -e %s ]; do sleep 0.05; done; ", file("device"))+
+		fmt.Sprintf(talk, "late")+"; exit 4"), withDevice("zigbee"), asUser(anybody()))
+	pids := map[*alloc]proc{}
+	for _, a := range []*alloc{first, device} {
+		pids[a] = a.pid(t)
+	}
+	same := func(version string) {
+		t.Helper()
+		for a, p := range pids {
+			sameProcess(t, p, a.pid(t), version+": the task of "+a.job)
+		}
+	}
+
+	n.install(t, r, newer, func() { touch(t, file("down")) })
+	same(newer)
+	test.Eq(t, "exit 5", down.ended(t), test.Sprint("it ended during the upgrade"))
+	second := n.start(t, counting("second", "exit:9"))
+	downAgain := n.start(t, counting("down-again", "signal:9"))
+	pids[second] = second.pid(t)
+	dir, _ := n.stateOf(t, second.id)
+	state, err := os.ReadFile(filepath.Join(dir, "task.json"))
+	must.NoError(t, err)
+	must.StrContains(t, string(state), `"later":{"n":1}`, must.Sprint("the newer version saves nothing new"))
+
+	n.install(t, r, older, func() { touch(t, file("down-again")) })
+	same(older)
+	test.Eq(t, "signal 9", downAgain.ended(t), test.Sprint("it ended during the rollback"))
+	test.Eq(t, "devices: no devices match request", n.unplaced(t, job(t, sh("true"), withDevice("zigbee"))),
+		test.Sprint("the device is still the first task's"))
+	touch(t, file("device"))
+	test.Eq(t, "exit 4", device.ended(t))
+	test.Eq(t, "stick: late\n", device.output(t, "stdout"))
+	test.StrContains(t, stick.heard(), "late\n")
+	for a, want := range map[*alloc]string{first: "exit 7", second: "exit 9", down: "exit 5"} {
+		if a != down {
+			a.held(t)
+			touch(t, file(map[*alloc]string{first: "first", second: "second"}[a]))
+		}
+		test.Eq(t, want, a.ended(t), test.Sprint(a.story()))
+		lines, ended, err := numbered(a.output(t, "stdout"))
+		test.NoError(t, err)
+		test.True(t, ended, test.Sprintf("the output ends after %d lines", lines))
+	}
+}
+
+// TestUpgrade_AndRollbackKeepPythonTasks: their environments stay, too.
+func TestUpgrade_AndRollbackKeepPythonTasks(t *testing.T) {
+	t.Parallel()
+	r := getReleases(t)
+	wheels := wheelhouse(t, wheel.Wheel{Name: "late", Version: "3"})
+	n := newNode(t, nodeOptions{binaries: r.bin(older), python: &pythonOptions{}})
+	program := func(until, end string) conf {
+		return code(
+			"import os, sys, time",
+			"n = 0",
+			fmt.Sprintf("while not os.path.exists(%q):", filepath.Join(n.dir, until)),
+			"    print('line', n)",
+			"    n += 1",
+			"    time.sleep(0.02)",
+			"import late # from the environment, which may be gone by now",
+			"print('last', n)",
+			end,
+		).with(needs(wheels, "late"))
+	}
+	start := func(c conf) (*alloc, proc) {
+		a := n.submit(t, py(t, c))
+		a.running(t)
+		return a, a.pid(t)
+	}
+	first, firstPID := start(program("first", "sys.exit(7)"))
+	n.install(t, r, newer, func() {})
+	second, secondPID := start(program("second", "raise ValueError('of the newer version')"))
+	n.install(t, r, older, func() {})
+	sameProcess(t, firstPID, first.pid(t), "the first task")
+	sameProcess(t, secondPID, second.pid(t), "the second task")
+	for a, want := range map[*alloc]string{first: "exit 7", second: "exit 1"} {
+		a.held(t)
+		touch(t, filepath.Join(n.dir, map[*alloc]string{first: "first", second: "second"}[a]))
+		test.Eq(t, want, a.ended(t), test.Sprint(a.story()))
+		_, ended, err := numbered(a.output(t, "stdout"))
+		test.NoError(t, err)
+		test.True(t, ended, test.Sprint(a.output(t, "stderr")))
+	}
+	test.NoError(t, second.tells("ValueError: of the newer version"))
+}
