@@ -15,9 +15,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// KillNamespace ends a process that is the first of a pid namespace, and all others of it with that (pid_namespaces(7)).
-// It then removes the cgroups that an agent in it has made: of supervisors, and of the allocations below data, the
-// agent's data directory as this process sees it. wait waits for the first process.
+// KillNamespace ends a process that is the first of a pid namespace, and all others of it with that
+// (pid_namespaces(7)). It then removes the cgroups that an agent in it has made: of supervisors, and of the allocations
+// below data, the agent's data directory as this process sees it. wait waits for the first process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
 	allocs := map[string]bool{}
 	entries, _ := os.ReadDir(filepath.Join(data, "alloc"))

@@ -31,7 +31,7 @@ var ways = map[string]way{
 		install:   unzip,
 		upgrade:   unzip,
 		downgrade: unzip,
-		remove:    "/opt/nomad/data/plugins/nomad-driver-exec-lite uninstall\nrmdir /opt/nomad/data/plugins",
+		remove:    "/opt/nomad/data/plugins/nomad-driver-exec-lite uninstall",
 	},
 	"deb": {
 		artefact:  "nomad-driver-exec-lite_*.deb",
@@ -68,7 +68,10 @@ job "%[1]s" {
       driver = "exec-lite"
       config {
         command = "/bin/sh"
-        args    = ["-c", "n=0; until [ -e /tmp/end-%[1]s ]; do echo line $n; n=$((n+1)); sleep 0.05; done; echo last $n; exit 7"]
+        args = [
+          "-c",
+          "n=0; until [ -e /tmp/end-%[1]s ]; do echo line $n; n=$((n+1)); sleep 0.05; done; echo last $n; exit 7",
+        ]
       }
       resources {
         cpu    = 20
@@ -139,16 +142,22 @@ func (w way) try(r *root, kind string, rel *releases) {
 	t := r.t
 	t.Helper()
 	for _, version := range []string{older, newer} {
-		r.put(kind+"/"+version, rel.file(t, version, "exec-lite", w.artefact), rel.file(t, version, "exec-lite", "SHA256SUMS"))
+		for _, name := range []string{w.artefact, "SHA256SUMS"} {
+			r.put(kind+"/"+version, rel.file(t, version, "exec-lite", name))
+		}
 	}
 	do := func(version, commands string) string {
 		return r.sh("cd /root/" + kind + "/" + version + "\n" + commands)
 	}
 	const check = "sha256sum --check --ignore-missing SHA256SUMS"
 	do(older, check)
-	do(older, "mkdir ../damaged; cp * ../damaged; cd ../damaged; printf X | dd of=$(ls nomad*) bs=1 seek=5000 conv=notrunc")
+	do(older, "cp -r . ../damaged; cd ../damaged; printf X | dd of=$(ls nomad*) bs=1 seek=5000 conv=notrunc")
 	r.fails("cd /root/" + kind + "/damaged; " + check)
 
+	if kind == "rpm" { // --nodeps hides none
+		needs := do(older, "rpm -qpR nomad*.rpm | grep -v '^rpmlib(' || true")
+		test.Eq(t, "", needs, test.Sprint("a static program needs nothing"))
+	}
 	do(older, w.install+"\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)
 	example := "/usr/share/doc/nomad-driver-exec-lite/example"
@@ -245,7 +254,8 @@ func (r *root) usb(rel *releases) {
 		r.sh("apt-get -qq --fix-broken install\ndpkg -P nomad-device-usb\nsystemctl restart nomad")
 		r.runsUSB()
 		test.StrContains(t, r.sh("ldd /usr/bin/nomad-device-usb"), "libusb-1.0.so.0")
-		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0\napt-get -qq install ./usb/nomad-device-usb-libusb_*.deb")
+		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0")
+		r.sh("apt-get -qq install ./usb/nomad-device-usb-libusb_*.deb")
 		r.runsUSB()
 		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0")
 	} else {

@@ -80,9 +80,10 @@ func (r *root) put(dir string, files ...string) {
 // files lists all files with owner, mode and target, without those that Nomad, the package managers and the test write.
 func (r *root) files() []string {
 	r.t.Helper()
-	out := r.sh(`find / -xdev \( -path /opt/nomad/data/client -o -path /opt/nomad/data/server -o -path /opt/nomad/data/alloc \
-		-o -path '/opt/nomad/data/alloc_mounts*' -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/log -o -path /var/cache \
-		-o -path /root -o -path /run/systemctl -o -path /var/lib/apt -o -path /usr/share/doc \) -prune -o -printf '%y %m %U:%G %p %l\n'
+	out := r.sh(`find / -xdev \( -path /opt/nomad/data/client -o -path /opt/nomad/data/server \
+		-o -path /opt/nomad/data/alloc -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /var/lib/apt \
+		-o -path /var/log -o -path /var/cache/apt -o -path /var/cache/debconf -o -path /var/cache/ldconfig \
+		-o -path /root -o -path /run/systemctl -o -path /usr/share/doc \) -prune -o -printf '%y %m %U:%G %p %l\n'
 		ls -A /usr/share/doc | sed 's|^|/usr/share/doc/|'
 		# a cgroup of another agent may go meanwhile
 		find /sys/fs/cgroup -name "outrider-*-$(cut -c -8 /opt/nomad/data/client/client-id)*" 2>/dev/null || true`)

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// install replaces the node's plugins by those of a version as an operator does, with the agent stopped, and waits until
-// the supervisor is that version's too. Meanwhile is what happens while no agent runs.
+// install replaces the node's plugins by those of a version as an operator does, with the agent stopped, and waits
+// until the supervisor is that version's too. Meanwhile is what happens while no agent runs.
 func (n *node) install(t *testing.T, r *releases, version string, meanwhile func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
