@@ -269,7 +269,8 @@ func (n *plainNode) load(t *testing.T, f fence) {
 	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
 	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // which the page may have uninstalled
 		binary, installed := filepath.Join(n.work, m[1]), filepath.Join(n.PluginDir(), m[1])
-		if _, err := os.Stat(installed); err != nil && m[1] != "raw_exec" {
+		_, ours := os.Stat(binary) // and not one of Nomad's own
+		if _, err := os.Stat(installed); err != nil && ours == nil {
 			must.NoError(t, share(binary, installed))
 		}
 	}
