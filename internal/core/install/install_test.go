@@ -344,7 +344,11 @@ func TestInstall_RefusesAndChangesNothing(t *testing.T) {
 		},
 		"a plugin that does not start": {
 			arrange: func(n *node) { n.exe = "/bin/false" },
-			want:    "the agent would not start with it: ",
+			want:    "the agent would not start with it: the plugin does not start: Unrecognized remote plugin message",
+		},
+		"a plugin that says why it does not start": {
+			arrange: func(n *node) { n.t.Setenv("TMPDIR", n.path("no")) },
+			want:    "the agent would not start with it: the plugin does not start: ",
 		},
 		"several agents": {
 			arrange: func(n *node) { n.agent(7); n.agent(8) },

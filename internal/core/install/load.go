@@ -4,10 +4,12 @@
 package install
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -31,16 +33,22 @@ var apiVersions = map[string]string{
 // block. The errors are those that keep an agent from starting
 // (helper/pluginutils/loader/init.go).
 func load(exe string, config any) (*base.PluginInfoResponse, error) {
+	var stderr bytes.Buffer
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake, Plugins: map[string]goplugin.Plugin{base.PluginTypeBase: &base.PluginBase{}},
 		Cmd:              exec.Command(exe),
-		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(), Stderr: &stderr,
 	})
 	defer client.Kill()
 	defer time.AfterFunc(time.Minute, client.Kill).Stop() // no call waits longer
 	rpc, err := client.Client()
 	if err != nil {
-		return nil, err
+		client.Kill() // all that it has said is there then
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		if last := lines[len(lines)-1]; last != "" {
+			err = errors.New(last)
+		}
+		return nil, fmt.Errorf("the plugin does not start: %w", err)
 	}
 	raw, err := rpc.Dispense(base.PluginTypeBase)
 	if err != nil {
