@@ -17,16 +17,16 @@ func TestRunner_RunsUnitTestsOfOneModule(t *testing.T) {
 	const flagged = "package p\n\nimport \"testing\"\n\nfunc TestFlag(t *testing.T) {\n" +
 		"\tif testing.Short() {\n\t\tt.Error(\"it is short\")\n\t}\n}\n"
 	root := workspace(t, map[string]string{"m/p/p_test.go": flagged, "lab/p/p_test.go": passes,
-		"lab/e2e/e_test.go": flagged})
+		"lab/q/q_test.go": flagged, "lab/e2e/e_test.go": flagged})
 	for _, tc := range []struct {
 		module string
 		flags  []string
 		fails  bool
 	}{{"x/lab", []string{"-short"}, false}, {"x/m", nil, false}, {"x/m", []string{"-short"}, true}} {
 		var b bytes.Buffer
-		err := (&runner{w: &b, root: root, only: tc.module, flags: tc.flags}).test(t.Context(), Main)
+		err := (&runner{w: &b, root: root, only: tc.module, flags: tc.flags, plain: "lab/q"}).test(t.Context(), Main)
 		test.Eq(t, tc.fails, err != nil, test.Sprint(b.String()))
-		test.StrContains(t, b.String(), "DONE 1 tests")
+		test.StrContains(t, b.String(), map[string]string{"x/lab": "DONE 2 tests", "x/m": "DONE 1 tests"}[tc.module])
 		test.Eq(t, tc.fails, strings.Contains(b.String(), "it is short"))
 	}
 	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
