@@ -14,9 +14,9 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A header comes first, or after the line that names a script's interpreter.
+// A header comes first, or after the line that names a script's interpreter, or that begins a YAML document.
 var header = regexp.MustCompile(
-	`^(#!.*\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
+	`^(#!.*\n|---\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
 
 func TestHeaders_EverySourceFileNamesItsLicence(t *testing.T) {
 	files := 0
