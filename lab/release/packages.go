@@ -154,9 +154,6 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 	for _, dir := range []string{pluginDir, doc, doc + "/example"} {
 		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
 	}
-	for _, dir := range []string{pluginDir, doc, doc + "/example"} {
-		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
-	}
 	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
 	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
 	for _, f := range documents {
