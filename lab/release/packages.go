@@ -140,8 +140,8 @@ const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
 fi
 `
 
-// contents are the files of a package, and in an rpm the directories, too, that are to go with them: dpkg removes what is
-// empty then by itself. The other directories are those of the system, or of Nomad, whose owner and mode an entry would
+// contents are the files of a package. In an rpm they are also the directories that are to go with them, which dpkg
+// removes by itself. The other directories are those of the system or of Nomad, whose owner and mode an entry would
 // change.
 func (a *artefact) contents() ([]nfpmContent, error) {
 	doc := "/usr/share/doc/" + a.name()

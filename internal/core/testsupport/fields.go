@@ -21,7 +21,8 @@ const fieldsFile = "fields.txt"
 // those that are set then.
 func RecordFields(t testing.TB, dir string, values ...any) {
 	t.Helper()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, fieldsFile), []byte(strings.Join(jsonFields(values), "\n")+"\n"), 0o644))
+	text := strings.Join(jsonFields(values), "\n") + "\n"
+	must.NoError(t, os.WriteFile(filepath.Join(dir, fieldsFile), []byte(text), 0o644))
 }
 
 // KeepsFields fails the test if one of the fields that RecordFields has written is gone, or has another type.

@@ -71,7 +71,7 @@ func programFile() (*os.File, error) {
 	}
 	for ; len(aux) >= 16; aux = aux[16:] {
 		if binary.NativeEndian.Uint64(aux) == execFD {
-			fd := int(binary.NativeEndian.Uint64(aux[8:]))
+			fd := int(binary.NativeEndian.Uint64(aux[8:])) //nolint:gosec // the kernel's
 			unix.CloseOnExec(fd)
 			return os.NewFile(uintptr(fd), "program"), nil
 		}
