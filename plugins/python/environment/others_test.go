@@ -129,7 +129,8 @@ func TestCache_WorksWithoutRoot(t *testing.T) {
 	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
 	home := testDir(t)
 	must.NoError(t, os.Chown(home, 65534, 65534))
-	cmd.Dir = home
+	cmd.Dir = testDir(t) // this one may be in the home of root
+	must.NoError(t, os.CopyFS(filepath.Join(cmd.Dir, "testdata"), os.DirFS("testdata")))
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
 		Pdeathsig: unix.SIGKILL}
