@@ -16,7 +16,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -24,12 +23,10 @@ import (
 
 // helpWith is a process with these user ids (real, effective, saved), until its input ends.
 func helpWith(ids string) {
-	var real, effective, saved uintptr
+	var real, effective, saved int
 	_, err := fmt.Sscan(ids, &real, &effective, &saved)
 	fatal(err)
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_SETRESUID, real, effective, saved); errno != 0 {
-		fatal(errno)
-	}
+	fatal(syscall.Setresuid(real, effective, saved))
 	fmt.Println("ready")
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 }
