@@ -21,6 +21,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
 const deployPage = "deploy/README.md"
@@ -62,51 +63,69 @@ func section(t *testing.T, heading string) (found []fence) {
 	return found
 }
 
+// ssh stands in for OpenSSH's program: it runs a command, its last argument, in a root.
+const ssh = `#!/bin/sh
+for command; do :; done
+exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin %s sh -c "$command"
+`
+
+// TestDeploy_AnsibleInstallsAndRemoves has a node as Nomad's package makes it, without Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
-	needRootAgent(t)
+	if err := rootfs.Missing(); err != nil {
+		t.Skip(err)
+	}
 	t.Parallel()
-	n := newPlainNode(t)
-	archive := zipped(t, n.work)
+	dir := shortDir(t)
+	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
+	must.NoError(t, err)
+	defer func() { test.NoError(t, r.Close()) }()
+	on := func(commands string) string {
+		out, err := r.Run(t.Context(), commands)
+		must.NoError(t, err)
+		return out
+	}
+	on("systemctl start nomad")
+	const files = "mkdir -p /root/.ansible/tmp; find /opt/nomad/data /etc/nomad.d /tmp /root/.ansible -path " +
+		"'*/plugins*' -o -not -path '/opt/*'"
+	before := on(files)
+
+	archive := zipped(t, dir)
 	blocks := section(t, "Ansible")
-	const pid = `$(systemctl show --property=MainPID --value nomad)`
-	places := strings.NewReplacer("/srv/outrider/", n.work+"/", "ansible-playbook ",
-		`ansible-playbook -e '{"outrider_plugin_flags": ["-pid", "'`+pid+`'"]}' `)
 	for name, text := range map[string]string{
-		"outrider.yml": places.Replace(blocks[0].text),
-		"hosts":        "[nomad_clients]\nlocalhost ansible_connection=local\n",
+		"outrider.yml": strings.ReplaceAll(blocks[0].text, "/srv/outrider/", dir+"/"),
+		"hosts": "[nomad_clients]\nnode ansible_connection=ssh ansible_user=root ansible_ssh_transfer_method=piped " +
+			"ansible_ssh_executable=" + dir + "/ssh\n",
+		"ssh": fmt.Sprintf(ssh, strings.Join(r.Enter(), " ")),
 	} {
-		must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	roles, err := filepath.Abs("../../deploy/ansible/roles")
 	must.NoError(t, err)
-	env := append(n.env(), "ANSIBLE_ROLES_PATH="+roles, "ANSIBLE_HOME="+n.work+"/.ansible", "LC_ALL=C.UTF-8",
-		"ANSIBLE_REMOTE_TEMP="+n.work+"/.ansible/tmp")
-	before := n.files(t)
+	env := append(os.Environ(), "ANSIBLE_ROLES_PATH="+roles, "ANSIBLE_HOME="+dir+"/ansible", "LC_ALL=C.UTF-8")
 
-	runFences(t, blocks[:2], n.work, env, places)
-	test.SliceContainsAll(t, n.files(t), append(before, "nomad-driver-exec-lite", "nomad-driver-exec-lite.hcl"))
-	n.version(t, printedVersion(t, execLite)) // the handler has restarted the agent
-
-	play := places.Replace("ansible-playbook -i hosts outrider.yml")
-	out, err := shell(t, n.work, env, play)
+	runFences(t, blocks[:2], dir, env, nil)
+	test.StrContains(t, on("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
+	test.StrContains(t, on(files), "/etc/nomad.d/nomad-driver-exec-lite.hcl\n")
+	const play = "ansible-playbook -i hosts outrider.yml"
+	out, err := shell(t, dir, env, play)
 	must.NoError(t, err, must.Sprint(out))
 	test.StrContains(t, out, "changed=0", test.Sprint("a second run"))
 
-	runFences(t, blocks[2:], n.work, env, places)
-	test.Eq(t, before, n.files(t))
+	runFences(t, blocks[2:], dir, env, nil)
+	test.Eq(t, before, on(files))
+	test.StrNotContains(t, on("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
 
 	f, err := os.OpenFile(archive, os.O_WRONLY, 0)
 	must.NoError(t, err)
 	_, err = f.WriteAt([]byte{'x'}, 1000)
 	must.NoError(t, err)
 	must.NoError(t, f.Close())
-	out, err = shell(t, n.work, env, play)
+	out, err = shell(t, dir, env, play)
 	test.Error(t, err, test.Sprint("a flipped byte"))
-	test.StrContains(t, out, "is not as "+n.work+"/SHA256SUMS says")
-	test.Eq(t, before, n.files(t))
+	test.StrContains(t, out, "is not as "+dir+"/SHA256SUMS says")
 }
 
 // TestDeploy_JobInstallsOnEachClient: the job restarts the agent that runs it.

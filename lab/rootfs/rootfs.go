@@ -104,11 +104,17 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	return nil
 }
 
+// Enter is the command, without its arguments, that executes another in the root.
+func (r *Root) Enter() []string {
+	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
+		"--root", "--wdns=/root"}
+}
+
 // Run runs commands in the root, in a shell that ends at the first error, and returns their output, both streams in
 // one.
 func (r *Root) Run(ctx context.Context, commands string) (string, error) {
-	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net",
-		"--uts", "--ipc", "--root", "--wdns=/root", "bash", "-euo", "pipefail", "-c", commands)
+	enter := append(r.Enter(), "bash", "-euo", "pipefail", "-c", commands)
+	cmd := exec.CommandContext(ctx, enter[0], enter[1:]...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root",
 		"LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "NO_COLOR=1", "NOMAD_CLI_NO_COLOR=1"}
 	var out bytes.Buffer
