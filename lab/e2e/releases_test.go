@@ -120,22 +120,27 @@ func (r *releases) make(clone, version string, git func(args ...string) error) e
 	return nil
 }
 
-// changeState makes the next version of the core: its supervisor is another program, and saves more of a task.
+// changeState makes the next version of the core: its supervisor is another program, of another protocol, and saves
+// more of a task.
 func changeState(clone string) error {
-	path := filepath.Join(clone, "internal", "core", "task", "state.go")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	changed := string(text)
-	for _, edit := range [][2]string{
-		{"	Version int `json:\"version\"`\n", "	Version int `json:\"version\"`\n	Later map[string]int `json:\"later\"`\n"},
-		{"	st.Version = StateVersion\n", "	st.Version, st.Later = StateVersion, map[string]int{\"n\": 1}\n"},
+	const state, protocol = "internal/core/task/state.go", "internal/core/supervisor/protocol.go"
+	for _, edit := range [][3]string{
+		{state, "	Version int `json:\"version\"`\n", "	Version int `json:\"version\"`\n" +
+			"	Later map[string]int `json:\"later\"`\n"},
+		{state, "	st.Version = StateVersion\n", "	st.Version, st.Later = StateVersion, map[string]int{\"n\": 1}\n"},
+		{protocol, "const protocolVersion = ", "const protocolVersion = 1 + "},
 	} {
-		if !strings.Contains(changed, edit[0]) {
-			return fmt.Errorf("%s has no %q, which the next version changes", path, edit[0])
+		path := filepath.Join(clone, edit[0])
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
 		}
-		changed = strings.Replace(changed, edit[0], edit[1], 1)
+		if !strings.Contains(string(text), edit[1]) {
+			return fmt.Errorf("%s has no %q, which the next version changes", path, edit[1])
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(text), edit[1], edit[2], 1)), 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(path, []byte(changed), 0o644)
+	return nil
 }
