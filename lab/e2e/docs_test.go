@@ -56,7 +56,7 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 			case f.lang != "sh":
 			case f.notRun != "":
 				t.Logf("%v is not run: %s", f, f.notRun)
-			case !slices.Contains(slices.Concat(developerPages, operatorPages, []string{deployPage}), page):
+			case !slices.Contains(slices.Concat(developerPages, operatorPages, []string{deployPage, operatePage}), page):
 				t.Errorf("%v: no test runs the commands of this page", f)
 			}
 		}
@@ -152,17 +152,24 @@ func jobFiles(page []fence) map[string]string {
 // runFences runs a page's commands in order, each block in a shell that ends at the first error.
 func runFences(t *testing.T, page []fence, dir string, env []string, places *strings.Replacer) {
 	t.Helper()
+	runFencesBy(t, page, func(commands string) (string, error) {
+		if places != nil {
+			commands = places.Replace(commands)
+		}
+		return shell(t, dir, env, commands)
+	})
+}
+
+// runFencesBy runs a page's commands by a function that returns their output.
+func runFencesBy(t *testing.T, page []fence, run func(commands string) (output string, err error)) {
+	t.Helper()
 	for _, f := range page {
 		if f.lang != "sh" || f.notRun != "" {
 			continue
 		}
-		text := f.text
-		if places != nil {
-			text = places.Replace(text)
-		}
 		start := time.Now()
-		out, err := shell(t, dir, env, text)
-		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), text, out)
+		out, err := run(f.text)
+		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), f.text, out)
 		must.Eq(t, f.fails, (err != nil), must.Sprintf("%v: the commands ended with %v", f, err))
 		for _, want := range f.prints {
 			must.StrContains(t, out, want, must.Sprintf("%v: the output has no", f))

@@ -19,6 +19,8 @@ import (
 //	<!-- not run: REASON -->     it is not
 //	<!-- prints: TEXT -->        its output has TEXT; may be there several times
 //	<!-- fails -->               its last command fails, and is expected to
+//	<!-- after: NAME -->         what has to happen before, see incidents
+//	<!-- node: NAME -->          the node that this block is for, and those after it; see TestOperatePage_CommandsWork
 type fence struct {
 	page   string
 	line   int
@@ -27,16 +29,18 @@ type fence struct {
 	notRun string
 	prints []string
 	fails  bool
+	after  string
+	node   string
 }
 
 func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
 
-var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails)(?:: (.+))? -->$`)
+var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails|after|node)(?:: (.+))? -->$`)
 
 // fences returns the fenced blocks of a page's text, and what is wrong with them.
 func fences(page, text string) (found []fence, wrong []string) {
 	var next, open fence // next collects the comments; open is the block that is being read
-	within := false
+	node, within := "", false
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
@@ -50,6 +54,10 @@ func fences(page, text string) (found []fence, wrong []string) {
 			open.text += line
 		case mark:
 			open, within = next, true
+			if open.node == "" {
+				open.node = node
+			}
+			node = open.node
 			open.page, open.line, open.lang = page, n, lang
 			switch lang {
 			case "sh", "hcl", "text", "go", "nix":
@@ -65,12 +73,16 @@ func fences(page, text string) (found []fence, wrong []string) {
 				next.prints = append(next.prints, m[2])
 			case "fails":
 				next.fails = true
+			case "after":
+				next.after = m[2]
+			case "node":
+				next.node = m[2]
 			}
 			if (m[2] == "") != (m[1] == "fails") {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after \"not run\" and \"prints\" alone", page, n))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after all but \"fails\"", page, n))
 			}
 		default:
-			if next.notRun != "" || next.prints != nil || next.fails {
+			if next.notRun != "" || next.prints != nil || next.fails || next.after != "" || next.node != "" {
 				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block, and no block below it", page, n-1))
 			}
 			next = fence{}
