@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Printed sets the options' Progress and Say to lines of the terminal.
+// printed sets the options' Progress and Say to lines of the terminal.
 func (o *Options) printed() *term.Printer {
 	p := term.New(os.Stdout)
 	o.Progress, o.Say = p.Progress, p.Println
