@@ -70,7 +70,8 @@ func theRelease(t *testing.T) released {
 		made.root, err = os.MkdirTemp("", "outrider-release-")
 		must.NoError(t, err)
 		// this checkout may have the tags of real releases, also that of version 0.1.0
-		_, err = git(t.Context(), checkout, "clone", "--quiet", "--shared", "--no-tags", "--no-checkout", checkout, made.root)
+		_, err = git(t.Context(), checkout, "clone", "--quiet", "--shared", "--no-tags", "--no-checkout", checkout,
+			made.root)
 		must.NoError(t, err)
 		commit(t, made.root, checkout)
 		_, err = git(t.Context(), made.root, "reset", "--quiet", "--hard")
