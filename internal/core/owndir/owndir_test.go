@@ -227,6 +227,25 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	}
 }
 
+// A supervisor that ends removes the directories that it leaves empty, while another one starts.
+func TestMake_GoesOnWhileAnotherRemovesWhatIsEmpty(t *testing.T) {
+	p := newPlace(t)
+	for range 300 {
+		p.mkdir("a/b/c", 0o700)
+		removed := make(chan struct{})
+		go func() {
+			defer close(removed)
+			for _, dir := range []string{"a/b/c", "a/b", "a"} {
+				_ = os.Remove(p.path(dir)) // what Make has made again meanwhile is not empty
+			}
+		}()
+		f, err := Make(p.path("a/b/c"), 0o700)
+		<-removed
+		must.NoError(t, err)
+		f.Close()
+	}
+}
+
 func TestMake_RefusesARelativePath(t *testing.T) {
 	_, err := Make("a", 0o700)
 	test.ErrorContains(t, err, "not absolute", test.Sprint("error"))
