@@ -4,7 +4,10 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -30,15 +33,33 @@ func remains[C, T any](p Plugin[C, T]) func(block any, node string) ([]string, e
 		if err != nil {
 			return what, nil // which no agent uses either
 		}
-		if node == "" {
-			node = "*" // those of every agent
-		}
-		tasks, _ := filepath.Glob(filepath.Join(root, node, "tasks", "*")) // the pattern is valid
-		if len(tasks) > 0 {
+		tasks, err := countTasks(root, node)
+		switch {
+		case err != nil:
+			inUse = fmt.Errorf("whether it has tasks on this node is unknown: %w", err)
+		case tasks > 0:
 			inUse = fmt.Errorf("it has tasks on this node (%d): after a restart of the agent without the plugin they "+
 				"would run on, and Nomad would start them elsewhere too. Drain the node first (nomad node drain -enable "+
-				"-self)", len(tasks))
+				"-self)", tasks)
 		}
 		return what, inUse
 	}
+}
+
+// countTasks counts the tasks of an agent below root, or those of every agent if node is empty.
+func countTasks(root, node string) (count int, err error) {
+	dirs := []string{filepath.Join(root, node)}
+	if node == "" {
+		if dirs, err = stores(root); err != nil {
+			return 0, err
+		}
+	}
+	for _, dir := range dirs {
+		tasks, err := os.ReadDir(filepath.Join(dir, "tasks"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		count += len(tasks)
+	}
+	return count, nil
 }
