@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,7 +153,13 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 		{Src: "/usr/bin/" + a.plugin.Binary, Dst: pluginDir + "/" + a.plugin.Binary, Type: "symlink", FileInfo: info(0o777)},
 		{Src: "NOTICE", Dst: doc + "/copyright", Type: "symlink", Packager: "deb", FileInfo: info(0o777)},
 	}
-	for _, dir := range []string{pluginDir, doc, doc + "/example"} {
+	dirs := []string{pluginDir, doc}
+	for _, f := range a.documents {
+		for dir := path.Dir(f.name); dir != "."; dir = path.Dir(dir) {
+			dirs = append(dirs, doc+"/"+dir)
+		}
+	}
+	for _, dir := range slices.Compact(slices.Sorted(slices.Values(dirs))) {
 		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
 	}
 	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})

@@ -104,6 +104,23 @@ func tagged() *artefact {
 	}}
 }
 
+func TestContents_HaveEachDirectoryOfTheirOwnOnce(t *testing.T) {
+	a := tagged()
+	a.scratch = t.TempDir()
+	a.documents = []file{{name: "NOTICE"}, {name: "example/a.hcl"}, {name: "example/b/c/d.whl"}, {name: "example/b/e.py"}}
+	contents, err := a.contents()
+	must.NoError(t, err)
+	var dirs []string
+	for _, c := range contents {
+		if c.Type == "dir" {
+			test.Eq(t, "rpm", c.Packager, test.Sprint("dpkg removes directories by itself"))
+			dirs = append(dirs, c.Dst)
+		}
+	}
+	const doc = "/usr/share/doc/nomad-driver-hello"
+	test.Eq(t, []string{pluginDir, doc, doc + "/example", doc + "/example/b", doc + "/example/b/c"}, dirs)
+}
+
 func TestReadme_LinksLeadSomewhere(t *testing.T) {
 	const site = "https://github.com/outrider-dev/outrider/blob/plugins/hello/v0.1.0/"
 	for link, want := range map[string]string{
