@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
@@ -39,6 +40,10 @@ func BuildTag(ctx context.Context, o Options, version string) (r Result, err err
 		return r.Dir, nil
 	})
 	r.Dir = place
+	libusb := func(name string) bool { return strings.Contains(name, "-libusb") }
+	if err == nil && plugins[0].Libusb && o.Libusb == nil && !slices.ContainsFunc(r.Files, libusb) {
+		o.Say("%s: not made in the kind with libusb, which this machine can't make: -libusb=true tells why", plugins[0].Name)
+	}
 	return r, err
 }
 

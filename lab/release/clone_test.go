@@ -4,6 +4,7 @@
 package release
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 )
 
 // small is a repository with one plugin, whose release is what a magefile writes.
-func small(t *testing.T, body string) string {
+func small(t *testing.T, plugin, body string) string {
 	t.Helper()
 	mod, err := os.ReadFile("../../go.mod")
 	must.NoError(t, err)
@@ -30,7 +31,7 @@ func small(t *testing.T, body string) string {
 	root := write(t, map[string]string{
 		"go.mod": "module x\n\ngo 1.26\n\ntool github.com/magefile/mage\n\nrequire github.com/magefile/mage " + mage + "\n",
 		"go.sum": string(sum), "go.work": "go 1.26\n\nuse .\n", ".gitignore": "/dist/\n/bin/\n",
-		"plugins/hello/go.mod": "module x/plugins/hello\n\ngo 1.26\n",
+		"plugins/" + plugin + "/go.mod": "module x/plugins/" + plugin + "\n\ngo 1.26\n",
 		"magefile.go": `//go:build mage
 
 package main
@@ -48,11 +49,11 @@ func (Release) Build(plugin *string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll("dist/hello", 0o755); err != nil {
+	if err := os.MkdirAll("dist/` + plugin + `", 0o755); err != nil {
 		return err
 	}
 	_ = dir
-	return os.WriteFile("dist/hello/hello.zip", []byte(` + body + `), 0o644)
+	return os.WriteFile("dist/` + plugin + `/x.zip", []byte(` + body + `), 0o644)
 }
 `,
 	})
@@ -79,14 +80,14 @@ func tag(t *testing.T, repository, name string) {
 }
 
 func TestVerifyTwice_FindsWhatDependsOnTheFolder(t *testing.T) {
-	_, err := VerifyTwice(t.Context(), Options{Root: small(t, `"the same"`)})
+	_, err := VerifyTwice(t.Context(), Options{Root: small(t, "hello", `"the same"`)})
 	test.NoError(t, err)
-	_, err = VerifyTwice(t.Context(), Options{Root: small(t, `dir`)})
-	test.ErrorContains(t, err, "two builds of hello differ: hello.zip differs")
+	_, err = VerifyTwice(t.Context(), Options{Root: small(t, "hello", `dir`)})
+	test.ErrorContains(t, err, "two builds of hello differ: x.zip differs")
 }
 
 func TestBuildTag_IsOfTheTagAlone(t *testing.T) {
-	root := small(t, `"of the tag"`)
+	root := small(t, "hello", `"of the tag"`)
 	tag(t, root, "plugins/hello/v0.1.0")
 	magefile := filepath.Join(root, "magefile.go")
 	text, err := os.ReadFile(magefile)
@@ -95,10 +96,21 @@ func TestBuildTag_IsOfTheTagAlone(t *testing.T) {
 	r, err := BuildTag(t.Context(), Options{Root: root, Plugin: "hello"}, "v0.1.0")
 	must.NoError(t, err)
 	test.Eq(t, filepath.Join(root, "dist", "hello"), r.Dir)
-	got, err := os.ReadFile(filepath.Join(r.Dir, "hello.zip"))
+	got, err := os.ReadFile(filepath.Join(r.Dir, "x.zip"))
 	must.NoError(t, err)
 	test.Eq(t, "of the tag", string(got))
 	left, err := filepath.Glob(filepath.Join(root, "dist", "*"))
 	must.NoError(t, err)
 	test.Eq(t, []string{r.Dir}, left, test.Sprint("the clone is removed"))
+}
+
+// What the clone's own build says is not shown.
+func TestBuildTag_TellsThatAKindIsMissing(t *testing.T) {
+	root := small(t, "usb", `"static"`)
+	tag(t, root, "plugins/usb/v0.1.0")
+	said := ""
+	o := Options{Root: root, Plugin: "usb", Say: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }}
+	_, err := BuildTag(t.Context(), o, "0.1.0")
+	must.NoError(t, err)
+	test.StrHasPrefix(t, "usb: not made in the kind with libusb", said)
 }
