@@ -149,7 +149,8 @@ func (b Builder) Env(cgo bool) []string {
 			"PKG_CONFIG_SYSROOT_DIR="+b.Sysroot, "PKG_CONFIG_LIBDIR="+filepath.Join(b.libraries(), "pkgconfig"))
 	}
 	if b.Release {
-		env = append(env, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0")
+		env = append(env, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=",
+			"GOFIPS140=off")
 	}
 	return env
 }

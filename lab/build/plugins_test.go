@@ -5,6 +5,7 @@ package build
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,6 +81,23 @@ func TestBuilder_ReportsTheCompilersMessages(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "undefinedThing") || !strings.Contains(err.Error(), "build broken") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestBuilder_ReleaseDoesNotDependOnTheEnvironment(t *testing.T) {
+	settings := []string{"GOFLAGS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140", "GOWORK", "CGO_ENABLED"}
+	env := func() string {
+		cmd := exec.Command("go", append([]string{"env"}, settings...)...)
+		cmd.Env = append(os.Environ(), Builder{Release: true}.Env(false)...)
+		out, err := cmd.CombinedOutput()
+		must.NoError(t, err, must.Sprintf("%s", out))
+		return string(out)
+	}
+	want := env()
+	for name, value := range map[string]string{"GOFLAGS": "-race", "GOAMD64": "v3", "GOARM64": "v9.0",
+		"GOEXPERIMENT": "jsonv2", "GOFIPS140": "latest", "GOWORK": "/x/go.work", "CGO_ENABLED": "1"} {
+		t.Setenv(name, value)
+	}
+	test.Eq(t, want, env())
 }
 
 func TestBuilder_WritesToBinOfTheRepository(t *testing.T) {

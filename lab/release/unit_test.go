@@ -272,7 +272,7 @@ func TestToolchain_IsTheOneOfTheBinary(t *testing.T) {
 	o := Options{Root: ".", Say: func(format string, args ...any) { said = fmt.Sprintf(format, args...) }}
 	must.NoError(t, o.choose(t.Context(), runtime.Version()))
 	test.Eq(t, "", o.Toolchain+said)
-	must.NoError(t, o.choose(t.Context(), "go1.26.0 X:nojsonv2"))
+	must.NoError(t, o.choose(t.Context(), "go1.26.0-X:nojsonv2"))
 	test.Eq(t, "go1.26.0", o.Toolchain)
 	test.StrContains(t, said, "Go is "+runtime.Version()+" here: the go command gets go1.26.0")
 }

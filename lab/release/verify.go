@@ -143,8 +143,8 @@ func (o *Options) choose(ctx context.Context, goVersion string) error {
 		return fmt.Errorf("failed to ask for the version of Go: %w", err)
 	}
 	if here := strings.TrimSpace(string(out)); here != goVersion {
-		// what follows, such as X:jsonv2, is an experiment, which no release is built with
-		o.Toolchain, _, _ = strings.Cut(goVersion, " ")
+		// what follows, such as -X:jsonv2, is an experiment, which no release is built with
+		o.Toolchain, _, _ = strings.Cut(goVersion, "-X:")
 		o.Say("Go is %s here: the go command gets %s (GOTOOLCHAIN), since another one gives other bytes", here, o.Toolchain)
 	}
 	return nil
