@@ -227,7 +227,12 @@ func (r *run) wantRunning(after string) {
 }
 
 func (r *run) signalAll(sig syscall.Signal) {
-	for _, pid := range r.pids() {
+	var pids []int
+	r.c.until("the task has a process", func() bool {
+		pids = r.pids()
+		return len(pids) > 0
+	})
+	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)
 	}
 }

@@ -151,13 +151,14 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		}, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
-		"through as many links as the kernel follows": {func(p place) {
+		// half of what the kernel follows: it counts those before it once more if it has to begin again
+		"through many links": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.link("a", "l1")
-			for i := range maxLinks - 1 {
+			for i := range maxLinks/2 - 1 {
 				p.link(fmt.Sprint("l", i+1), fmt.Sprint("l", i+2))
 			}
-		}, fmt.Sprint("l", maxLinks), "a"},
+		}, fmt.Sprint("l", maxLinks/2), "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
