@@ -136,14 +136,15 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 }
 
 // postRemove removes the directories that an rpm's files made, where Nomad is not installed: dpkg does the same by
-// itself. The package does not own them, since it would change their owner and mode where Nomad made them.
+// itself. The package does not own those above pluginDir, since it would change their owner and mode where Nomad made
+// them.
 const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
   rmdir --ignore-fail-on-non-empty ` + pluginDir + ` /opt/nomad/data /opt/nomad /etc/nomad.d 2>/dev/null || :
 fi
 `
 
-// contents are the files of a package. In an rpm they are also the directories that are to go with them, which dpkg
-// removes by itself. The other directories are those of the system or of Nomad, whose owner and mode an entry would
+// contents are the files of a package. In an rpm they are also the directories that are removed with them, as dpkg
+// does by itself. The other directories are those of the system or of Nomad, whose owner and mode an entry would
 // change.
 func (a *artefact) contents() ([]nfpmContent, error) {
 	doc := "/usr/share/doc/" + a.name()

@@ -71,7 +71,7 @@ func thisMachine() machine {
 		units: []string{"/etc/systemd/system/nomad.service", "/usr/lib/systemd/system/nomad.service",
 			"/lib/systemd/system/nomad.service"},
 	}
-	// HashiCorp's package gives the usual places to this user, who so has the say about an agent of root
+	// HashiCorp's package makes this user the owner of the usual places: it controls what root's agent runs anyway
 	if nomad, err := user.Lookup("nomad"); err == nil {
 		if uid, err := strconv.Atoi(nomad.Uid); err == nil {
 			m.trusted = []int{uid}
