@@ -348,7 +348,7 @@ func TestInstall_RefusesAndChangesNothing(t *testing.T) {
 		},
 		"a plugin that says why it does not start": {
 			arrange: func(n *node) { n.t.Setenv("TMPDIR", n.path("no")) },
-			want:    "the agent would not start with it: the plugin does not start: ",
+			want:    "the agent would not start with it: the plugin does not start: plugin init error: open DIR/no/plugin",
 		},
 		"several agents": {
 			arrange: func(n *node) { n.agent(7); n.agent(8) },

@@ -5,6 +5,7 @@ package install
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -44,9 +45,8 @@ func load(exe string, config any) (*base.PluginInfoResponse, error) {
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill() // all that it has said is there then
-		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-		if last := lines[len(lines)-1]; last != "" {
-			err = errors.New(last)
+		if said := lastLine(stderr.String()); said != "" {
+			err = errors.New(said)
 		}
 		return nil, fmt.Errorf("the plugin does not start: %w", err)
 	}
@@ -86,4 +86,18 @@ func load(exe string, config any) (*base.PluginInfoResponse, error) {
 		return nil, errors.New(status.Convert(err).Message())
 	}
 	return info, nil
+}
+
+// lastLine is the last line of a plugin's log, in which go-plugin writes JSON (hclog).
+func lastLine(log string) string {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	last := lines[len(lines)-1]
+	var entry struct {
+		Message string `json:"@message"`
+		Error   string `json:"error"`
+	}
+	if json.Unmarshal([]byte(last), &entry) != nil || entry.Message == "" {
+		return last
+	}
+	return strings.TrimSuffix(entry.Message+": "+entry.Error, ": ")
 }
