@@ -224,7 +224,7 @@ func (r *root) python(rel *releases) {
 	r.t.Helper()
 	r.put("python", rel.file(r.t, older, "python", "*.deb"))
 	// root's agents of this machine would end each other's builders
-	r.sh(fmt.Sprintf("dpkg -i python/*.deb\nsed -i 's/# build_user = .*/build_user = \"%d\"/' "+
+	r.sh(fmt.Sprintf("dpkg -i python/*.deb\nsed -i 's/^  config {/&\\n    build_user = \"%d\"/' "+
 		"/etc/nomad.d/nomad-driver-python.hcl\nsystemctl restart nomad", newBuilder()))
 	r.loaded("python", older)
 	j := r.run("/usr/share/doc/nomad-driver-python/example/inline.nomad.hcl", "inline")

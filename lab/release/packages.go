@@ -143,6 +143,17 @@ const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
 fi
 `
 
+// block is the configuration file of a package. It is the same in each version: dpkg asks a person what to do about a
+// file that both the node's operator and the new version have changed, and fails where there is nobody.
+func (a *artefact) block() []byte {
+	return fmt.Appendf(nil, `# Nomad loads the plugin because of this block. "%[1]s config" prints one with every option.
+plugin %[1]q {
+  config {
+  }
+}
+`, a.plugin.Binary)
+}
+
 // contents are the files of a package. In an rpm they are also the directories that are removed with them, as dpkg
 // does by itself. The other directories are those of the system or of Nomad, whose owner and mode an entry would
 // change.
@@ -163,7 +174,7 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 	for _, dir := range slices.Compact(slices.Sorted(slices.Values(dirs))) {
 		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
 	}
-	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.config, mode: 0o644})
+	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.block(), mode: 0o644})
 	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
 	for _, f := range documents {
 		src := filepath.Join(staged, f.name)

@@ -230,7 +230,7 @@ func (c *command) installConfig(t *target, file string) (wrote bool, err error) 
 	if t.configDir == "" {
 		c.say("Add this to the agent's configuration, without which it does not load the plugin (\"%s config\" prints "+
 			"every option):\n\n%s\n", c.Binary, minimal)
-		return true, nil
+		return false, nil
 	}
 	name := c.Binary + ".hcl"
 	path := filepath.Join(t.configDir, name)
