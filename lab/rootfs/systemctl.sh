@@ -3,22 +3,27 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # Stands in for systemd's program, with the unit of HashiCorp's package: an interrupt ends the agent alone
-# (KillSignal=SIGINT, KillMode=process). A start returns when the agent, and each plugin that it loads, is there, which
-# takes a person as long as typing the next command.
+# (KillSignal=SIGINT, KillMode=process). A start returns when the agent, and each driver of ours that it loads, is there,
+# and no other: for a moment the server still has what the node had before. A person types the next command meanwhile.
 set -eu
 state=/run/systemctl
 mkdir -p "$state"
 
 running() { [ -e "$state/pid" ] && kill -0 "$(cat "$state/pid")" 2>/dev/null; }
 
+loads() { # whether the agent loads a driver
+  [ -x "/opt/nomad/data/plugins/nomad-driver-$1" ] && grep -qs "^ *plugin \"nomad-driver-$1\"" /etc/nomad.d/*.hcl
+}
+
 settled() {
   nomad node status -self -json >"$state/node" 2>/dev/null && grep -q '"Status": "ready"' "$state/node" || return 1
-  local file driver
-  for file in /opt/nomad/data/plugins/nomad-driver-*; do
-    driver=${file##*/nomad-driver-}
-    [ -x "$file" ] || continue
-    grep -qs "^ *plugin \"nomad-driver-$driver\"" /etc/nomad.d/*.hcl || continue
-    grep -q "\"driver.$driver\": \"1\"" "$state/node" || return 1
+  local driver
+  for driver in exec-lite python; do
+    if loads "$driver"; then
+      grep -q "\"driver.$driver\": \"1\"" "$state/node" || return 1
+    else
+      ! grep -q "\"driver.$driver\": \"1\"" "$state/node" || return 1
+    fi
   done
 }
 
