@@ -68,7 +68,9 @@ var makeReleases = sync.OnceValues(func() (*releases, error) {
 		}
 		return nil
 	}
-	if out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput(); err != nil {
+	// the tags of real releases would be in the way
+	out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput()
+	if err != nil {
 		return nil, fmt.Errorf("git clone: %w\n%s", err, out)
 	}
 	for _, version := range []string{older, newer} {

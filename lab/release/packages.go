@@ -174,7 +174,8 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 	for _, dir := range slices.Compact(slices.Sorted(slices.Values(dirs))) {
 		contents = append(contents, nfpmContent{Dst: dir, Type: "dir", Packager: "rpm", FileInfo: info(0o755)})
 	}
-	documents := append(a.documents[:len(a.documents):len(a.documents)], file{name: "config", text: a.block(), mode: 0o644})
+	config := file{name: "config", text: a.block(), mode: 0o644}
+	documents := append(a.documents[:len(a.documents):len(a.documents)], config)
 	staged := filepath.Join(a.scratch, "doc-"+a.name()+"-"+a.arch)
 	for _, f := range documents {
 		src := filepath.Join(staged, f.name)

@@ -298,8 +298,9 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 		test.StrContains(t, files, "./usr/share/doc/"+kind+"/NOTICE")
 		test.Eq(t, "/etc/nomad.d/"+binary+".hcl", run("dpkg-deb", "--info", deb, "conffiles"))
 		block := run("sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -xO "./etc/nomad.d/$2.hcl"`, "sh", deb, binary)
-		test.Eq(t, fmt.Sprintf("# Nomad loads the plugin because of this block. \"%[1]s config\" prints one with every option.\n"+
-			"plugin %[1]q {\n  config {\n  }\n}", binary), block, test.Sprint("a change has dpkg ask at each upgrade"))
+		const want = "# Nomad loads the plugin because of this block. \"%[1]s config\" prints one with every option.\n" +
+			"plugin %[1]q {\n  config {\n  }\n}"
+		test.Eq(t, fmt.Sprintf(want, binary), block, test.Sprint("a change has dpkg ask at each upgrade"))
 		test.Eq(t, version+"-1", run("dpkg-deb", "--field", deb, "Version"))
 
 		test.StrContains(t, run("rpm", "-qp", "--queryformat", "[%{FILENAMES} -> %{FILELINKTOS}\n]", rpm),
