@@ -115,7 +115,8 @@ eventually "nomad node status -self -verbose | grep '^Device Group .*zigbee'"`,
 
 	"the plugin is killed": `
 noisy
-kill -9 "$(pgrep -f "^$plugins/nomad-driver-exec-lite")"
+# the newest: an agent that is interrupted amid its start leaves one, which ends by itself
+kill -9 "$(pgrep -n -f "^$plugins/nomad-driver-exec-lite")"
 eventually 'story noisy | grep Re-attached'`,
 
 	"a library is missing": `
