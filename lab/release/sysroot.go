@@ -26,42 +26,26 @@ func sysroot(ctx context.Context, arch string, progress func(format string, args
 	if err := hasCompiler(arch); err != nil {
 		return "", err
 	}
-	dir, err := cache.Dir()
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(dir, "libusb-"+arch)
-	unlock, err := cache.Lock(ctx, dir+".lock", func() { progress("waiting for another program that downloads libusb") })
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	progress("downloading Debian's libusb for %s", arch)
-	scratch, err := os.MkdirTemp(filepath.Dir(dir), "libusb-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(scratch)
-	if err := download(ctx, arch, scratch); err != nil {
-		return "", err
-	}
-	root := filepath.Join(scratch, "root")
-	debs, err := filepath.Glob(filepath.Join(scratch, "*.deb"))
-	if err != nil {
-		return "", err
-	}
-	if len(debs) != len(sysrootPackages) {
-		return "", fmt.Errorf("apt-get downloaded %v in place of %v", debs, sysrootPackages)
-	}
-	for _, deb := range debs {
-		if err := run(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, root)); err != nil {
+	return cache.Once(ctx, "libusb-"+arch, progress, func(scratch string) (string, error) {
+		progress("downloading Debian's libusb for %s", arch)
+		if err := download(ctx, arch, scratch); err != nil {
 			return "", err
 		}
-	}
-	return dir, os.Rename(root, dir)
+		root := filepath.Join(scratch, "root")
+		debs, err := filepath.Glob(filepath.Join(scratch, "*.deb"))
+		if err != nil {
+			return "", err
+		}
+		if len(debs) != len(sysrootPackages) {
+			return "", fmt.Errorf("apt-get downloaded %v in place of %v", debs, sysrootPackages)
+		}
+		for _, deb := range debs {
+			if err := run(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, root)); err != nil {
+				return "", err
+			}
+		}
+		return root, nil
+	})
 }
 
 // hasCompiler says what has to be installed.

@@ -40,30 +40,18 @@ rm -r /usr/share/locale/* /usr/share/doc/* /usr/share/man/* /var/cache/apt/*.bin
 
 // tarball returns the archive of a root file system, which is made once for a machine and takes half a minute.
 func tarball(ctx context.Context, progress func(format string, args ...any)) (string, error) {
-	dir, err := cache.Dir()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "rootfs-bookworm-"+runtime.GOARCH+".tar")
-	unlock, err := cache.Lock(ctx, path+".lock", func() { progress("waiting for another process that is making it") })
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := Missing(); err != nil {
-		return "", err
-	}
-	progress("making a root file system from Debian packages, about half a minute")
-	tmp := path + ".new"
-	defer os.Remove(tmp)
-	out, err := exec.CommandContext(ctx, Tool, "--quiet", "--variant=apt", "--include="+strings.Join(packages, ","),
-		"--aptopt=Acquire::GzipIndexes true", "--format=tar", "--skip=cleanup/apt/lists,cleanup/apt/cache",
-		"--customize-hook="+finish, "bookworm", tmp).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", Tool, err, out)
-	}
-	return path, os.Rename(tmp, path)
+	return cache.Once(ctx, "rootfs-bookworm-"+runtime.GOARCH+".tar", progress, func(scratch string) (string, error) {
+		if err := Missing(); err != nil {
+			return "", err
+		}
+		progress("making a root file system from Debian packages, about half a minute")
+		made := filepath.Join(scratch, "root.tar")
+		out, err := exec.CommandContext(ctx, Tool, "--quiet", "--variant=apt", "--include="+strings.Join(packages, ","),
+			"--aptopt=Acquire::GzipIndexes true", "--format=tar", "--skip=cleanup/apt/lists,cleanup/apt/cache",
+			"--customize-hook="+finish, "bookworm", made).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w\n%s", Tool, err, out)
+		}
+		return made, nil
+	})
 }

@@ -36,7 +36,7 @@ type Plugin struct {
 
 	// Remains returns what is still there after an uninstall, as sentences about directories
 	// and the like, and why it should not be uninstalled now, if there is a reason. config is
-	// the plugin's config block, nil for none; node is the agent's node id, empty if unknown.
+	// the plugin's config block, empty for none; node is the agent's node id, empty if unknown.
 	Remains func(config any, node string) (what []string, inUse error)
 }
 

@@ -33,7 +33,7 @@ var apiVersions = map[string]string{
 // load starts the plugin as an agent does that loads it, and configures it with a config
 // block. The errors are those that keep an agent from starting
 // (helper/pluginutils/loader/init.go).
-func load(exe string, config any) (*base.PluginInfoResponse, error) {
+func load(exe string, config map[string]any) (*base.PluginInfoResponse, error) {
 	var stderr bytes.Buffer
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake, Plugins: map[string]goplugin.Plugin{base.PluginTypeBase: &base.PluginBase{}},
@@ -70,9 +70,6 @@ func load(exe string, config any) (*base.PluginInfoResponse, error) {
 	spec, err := plugin.ConfigSchema()
 	if err != nil {
 		return nil, err
-	}
-	if config == nil {
-		config = map[string]any{}
 	}
 	value, errs := schema.Value(spec, config)
 	if err := errors.Join(errs...); err != nil {

@@ -43,6 +43,35 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
+// Once returns the path of a file or directory in the cache. If it is not there, make makes it in a scratch directory
+// and returns its path there. One process at a time does so: progress tells of the wait for another.
+func Once(ctx context.Context, name string, progress func(format string, args ...any),
+	make func(scratch string) (made string, err error)) (string, error) {
+	dir, err := Dir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	unlock, err := Lock(ctx, path+".lock", func() { progress("waiting for another process that makes %s", path) })
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	scratch, err := os.MkdirTemp(dir, ".new-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(scratch)
+	made, err := make(scratch)
+	if err != nil {
+		return "", err
+	}
+	return path, os.Rename(made, path)
+}
+
 // Flock takes a flock(2) of that kind on an open file, as Lock does. Closing the file releases it.
 func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
 	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {

@@ -5,6 +5,8 @@ package cache
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -29,4 +31,34 @@ func TestLock_WaitsForTheHolder(t *testing.T) {
 	again, err := Lock(t.Context(), path, func() { t.Error("waits for nobody") })
 	must.NoError(t, err)
 	again()
+}
+
+func TestOnce_MakesWhatIsMissing(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	times, fails := 0, errors.New("it can't be made")
+	get := func(err error) (string, error) {
+		return Once(t.Context(), "thing", t.Logf, func(scratch string) (string, error) {
+			times++
+			made := filepath.Join(scratch, "part")
+			return made, errors.Join(err, os.WriteFile(made, []byte("made"), 0o644))
+		})
+	}
+	_, err := get(fails)
+	must.ErrorIs(t, err, fails)
+	for range 2 {
+		path, err := get(nil)
+		must.NoError(t, err)
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		must.Eq(t, "made", string(text))
+	}
+	must.Eq(t, 2, times, must.Sprint("one that failed, one that made it"))
+	dir, err := Dir()
+	must.NoError(t, err)
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	must.NoError(t, err)
+	must.Eq(t, []string{filepath.Join(dir, "thing"), filepath.Join(dir, "thing.lock")}, left)
+	hidden, err := filepath.Glob(filepath.Join(dir, ".*"))
+	must.NoError(t, err)
+	must.SliceEmpty(t, hidden, must.Sprint("scratch directories are left"))
 }
