@@ -21,7 +21,8 @@ type Plugin struct {
 
 // declared are the plugins that are not static task drivers: the folder alone does not tell.
 var declared = map[string]Plugin{
-	"usb": {Device: true, Libusb: true},
+	"dataset": {Device: true},
+	"usb":     {Device: true, Libusb: true},
 }
 
 // Plugins lists the plugins of a checkout in order of name: each folder of plugins/ that is a module.

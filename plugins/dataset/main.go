@@ -1,0 +1,21 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command nomad-device-dataset gives ZFS and btrfs datasets to tasks of Nomad: as scratch,
+// which is a device, and as volumes that last, for which it is also a dynamic host volume
+// plugin.
+package main
+
+import (
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/slot"
+)
+
+var dataset = device.Plugin[slot.Config]{
+	Name:    "dataset",
+	Summary: "gives ZFS and btrfs datasets to tasks, as volumes that last and as scratch",
+	New:     slot.New,
+}
+
+func main() { device.Main(dataset) }

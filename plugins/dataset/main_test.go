@@ -1,0 +1,20 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+	"github.com/outrider-dev/outrider/plugins/dataset/slot"
+)
+
+// With -update it writes the tables.
+func TestDocs_HaveTheOptions(t *testing.T) {
+	schematest.Document(t, "../../docs/dataset.md", map[string]schema.Described{
+		"plugin options": schema.Of[slot.Config](), "operator file": schema.Of[policy.File]()})
+}

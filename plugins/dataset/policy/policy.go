@@ -1,0 +1,48 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package policy is the operator's file: the classes of datasets that a job's author may
+// name, and what each of them allows. Both faces of the plugin read it.
+package policy
+
+import "github.com/outrider-dev/outrider/internal/core/schema"
+
+// Path is where the file is if nothing else is configured.
+const Path = "/etc/outrider/dataset.hcl"
+
+// File is the operator's file.
+type File struct {
+	ZFS     string           `codec:"zfs" default:"/usr/sbin/zfs" doc:"The zfs program, absolute."`
+	Btrfs   string           `codec:"btrfs" default:"/usr/bin/btrfs" doc:"The btrfs program, absolute."`
+	Classes map[string]Class `codec:"class" label:"name" doc:"Datasets of one kind, which a job or volume names: class \"fast\" { ... }."`
+}
+
+// Class is what an operator offers under a name.
+type Class struct {
+	Backend string `codec:"backend" required:"true" enum:"zfs,btrfs" doc:"The file system."`
+	Root    string `codec:"root" required:"true" doc:"The dataset (zfs: \"tank/nomad\") or directory (btrfs: \"/srv/nomad\") below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
+
+	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
+	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" doc:"The least that a volume may ask for."`
+	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" doc:"The most that a volume may ask for."`
+	SnapshotReserve int         `codec:"snapshot_reserve" default:"20" min:"0" max:"10000" doc:"What snapshots of a dataset may hold besides its capacity, in percent of it. With 0 there is no limit."`
+
+	Properties map[string]string `codec:"properties" doc:"Properties of the file system for each dataset: recordsize, compression and so on."`
+	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from, snapshots."`
+	Namespaces []string          `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
+
+	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What becomes of a volume that is deleted: it is destroyed, put into the trash, or put there and never destroyed by the plugin."`
+	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" doc:"How long the trash keeps a volume."`
+
+	Snapshots string `codec:"snapshots" doc:"Snapshots of each volume, and how many of them are kept: \"hourly=24,daily=7\". A volume with a schedule of its own has that instead."`
+
+	Slots *Slots `codec:"slots" doc:"Scratch for tasks. Without this block the class has volumes only."`
+}
+
+// Slots are datasets that tasks get empty, and give back.
+type Slots struct {
+	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"How many there are."`
+	Capacity schema.Size `codec:"capacity" required:"true" doc:"What may be written to one."`
+	Mount    string      `codec:"mount" default:"/scratch" doc:"Where a task finds it, absolute."`
+	Mode     string      `codec:"mode" default:"1777" doc:"Permissions of its directory, octal."`
+}
