@@ -25,6 +25,19 @@ type Engine struct {
 	Locks string
 }
 
+// backends make a Backend of its program and its root, and look at nothing.
+var backends = map[string]func(program, root string) Backend{}
+
+// Open returns the engine of a backend ("zfs", "btrfs") below a root, by its program. It
+// looks at nothing, which is for Check.
+func Open(backend, program, root string) (*Engine, error) {
+	open, known := backends[backend]
+	if !known {
+		return nil, fmt.Errorf("there is no backend %q", backend)
+	}
+	return &Engine{Backend: open(program, root), Locks: LockDir}, nil
+}
+
 // LockDir is where the locks of a node are.
 const LockDir = "/run/outrider/dataset/locks"
 

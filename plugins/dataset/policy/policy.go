@@ -23,16 +23,17 @@ type Class struct {
 	Root    string `codec:"root" required:"true" doc:"The dataset (zfs: \"tank/nomad\") or directory (btrfs: \"/srv/nomad\") below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
 
 	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
-	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" doc:"The least that a volume may ask for."`
-	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" doc:"The most that a volume may ask for."`
+	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"The least that a volume may ask for."`
+	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" max:"1000TiB" doc:"The most that a volume may ask for."`
 	SnapshotReserve int         `codec:"snapshot_reserve" default:"20" min:"0" max:"10000" doc:"What snapshots of a dataset may hold besides its capacity, in percent of it. With 0 there is no limit."`
 
+	Mode       string            `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, unless the volume has a parameter mode. It belongs to root unless there are uid and gid."`
 	Properties map[string]string `codec:"properties" doc:"Properties of the file system for each dataset: recordsize, compression and so on."`
 	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from, snapshots."`
 	Namespaces []string          `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
 
 	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What becomes of a volume that is deleted: it is destroyed, put into the trash, or put there and never destroyed by the plugin."`
-	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" doc:"How long the trash keeps a volume."`
+	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" min:"1s" doc:"How long the trash keeps a volume."`
 
 	Snapshots string `codec:"snapshots" doc:"Snapshots of each volume, and how many of them are kept: \"hourly=24,daily=7\". A volume with a schedule of its own has that instead."`
 

@@ -1,0 +1,313 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package policy
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+// fast is a class with more options.
+func fast(options string) string {
+	return `class "fast" { backend = "zfs" root = "tank/nomad" ` + options + " }"
+}
+
+func dir(options string) string {
+	return `class "dir" { backend = "btrfs" root = "/srv/nomad" ` + options + " }"
+}
+
+func TestFile_MistakeIsOneSentence(t *testing.T) {
+	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
+	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
+	const schedule = ` is not a schedule: use hourly, daily, weekly or monthly, each with the number of snapshots to ` +
+		`keep (1 to 1000), such as "hourly=24,daily=7"`
+	const slots = `slots { count = 2 capacity = "1GiB" `
+	for name, c := range map[string]struct{ file, want string }{
+		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
+		"no option": {`pool = "tank"`, `Invalid label: No argument or block type is named "pool".`},
+		"no label":  {`class { backend = "zfs" }`, `class has no label: write class "NAME" { … }`},
+		"twice":     {fast("") + "\n" + fast(""), `class "fast" is there twice: give each a name of its own`},
+		"name": {`class "1e" { backend = "zfs" root = "tank" }`,
+			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
+		"backend": {`class "x" { backend = "xfs" root = "/x" }`,
+			`class "x": backend "xfs" is not known: use "zfs" or "btrfs"`},
+		"no root": {`class "x" { backend = "zfs" }`,
+			`class "x": Missing required argument: The argument "root" is required, but no definition was found.`},
+		"misspelt": {fast(`max_capcity = "1GiB"`),
+			`class "fast": Invalid label: No argument or block type is named "max_capcity". Did you mean "max_capacity"?`},
+		"zfs root": {`class "x" { backend = "zfs" root = "/tank" }`,
+			`class "x": root "/tank" is not the name of a dataset: use for example "tank/nomad"`},
+		"zfs snapshot": {`class "x" { backend = "zfs" root = "tank@a" }`,
+			`class "x": root "tank@a" is not the name of a dataset: use for example "tank/nomad"`},
+		"zfs option": {`class "x" { backend = "zfs" root = "-r" }`,
+			`class "x": root "-r" is not the name of a dataset: use for example "tank/nomad"`},
+		"zfs parent": {`class "x" { backend = "zfs" root = "tank/.." }`,
+			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
+		"zfs long": {`class "x" { backend = "zfs" root = "t` + strings.Repeat("k", 63) + `" }`,
+			`class "x": root "t` + strings.Repeat("k", 63) + `" is too long for the names of volumes below it: use at most 63 characters`},
+		"btrfs root": {`class "x" { backend = "btrfs" root = "srv" }`, `class "x": root "srv"` + notAbsolute},
+		"btrfs parent": {`class "x" { backend = "btrfs" root = "/srv/../etc" }`,
+			`class "x": root "/srv/../etc"` + notAbsolute},
+		"whole system": {`class "x" { backend = "btrfs" root = "/" }`,
+			`class "x": root "/" is the whole system: use a directory of its own, such as "/srv/nomad"`},
+		"same root": {fast("") + ` class "slow" { backend = "zfs" root = "tank/nomad" }`,
+			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", and one is inside of the ` +
+				`other: give each a root of its own`},
+		"root inside": {dir("") + ` class "slow" { backend = "btrfs" root = "/srv" }`,
+			`class "dir" and class "slow" have the roots "/srv/nomad" and "/srv", and one is inside of the other: give ` +
+				`each a root of its own`},
+		"size": {fast(`max_capacity = "lots"`),
+			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
+		"order": {fast(`max_capacity = "512MiB"`),
+			`class "fast": default_capacity "1GiB" is not between min_capacity "16MiB" and max_capacity "512MiB": ` +
+				`change one of them`},
+		"min order": {fast(`min_capacity = "2GiB"`),
+			`class "fast": default_capacity "1GiB" is not between min_capacity "2GiB" and max_capacity "100GiB": ` +
+				`change one of them`},
+		"reserve": {fast(`snapshot_reserve = -1`), `class "fast": snapshot_reserve -1 is too small: use 0 to 10000`},
+		"mode":    {fast(`mode = "rwx"`), `class "fast": mode "rwx"` + mode},
+		"setuid":  {fast(`mode = "4755"`), `class "fast": mode "4755"` + mode},
+		"property": {fast(`properties { mountpoint = "/" }`),
+			`class "fast": properties "mountpoint" is set by the plugin: leave it out`},
+		"property's name": {fast(`properties { "a=b" = "/" }`),
+			`class "fast": properties "a=b" is not the name of a property: use those of zfs, such as atime`},
+		"tag": {fast(`properties { "outrider:id" = "x" }`),
+			`class "fast": properties "outrider:id" is not the name of a property: use those of zfs, such as atime`},
+		"property's value": {fast(`properties { atime = "" }`),
+			`class "fast": properties "atime" has the value "", which is empty or can't be printed`},
+		"recordsize": {fast(`properties { recordsize = "3K" }`),
+			`class "fast": properties recordsize "3K" is not a power of two from 512 to 16M: use for example "16K"`},
+		"compression": {fast(`properties { compression = "best" }`),
+			`class "fast": properties compression "best" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to ` +
+				`gzip-9, zstd or zstd-1 to zstd-19`},
+		"btrfs property": {dir(`properties { recordsize = "4K" }`),
+			`class "dir": properties "recordsize" is not a property of datasets on btrfs: use compression`},
+		"btrfs compressed": {dir(`properties { compression = "lz4" }`),
+			`class "dir": properties compression "lz4" is not known: use none, zlib, lzo or zstd`},
+		"allow": {fast(`allow = ["size"]`),
+			`class "fast": allow "size" is not a parameter of volumes on zfs: use recordsize, compression, uid, gid, ` +
+				`mode, clone_from or snapshots`},
+		"btrfs allow": {dir(`allow = ["recordsize"]`),
+			`class "dir": allow "recordsize" is not a parameter of volumes on btrfs: use compression, uid, gid, mode, ` +
+				`clone_from or snapshots`},
+		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: write it once`},
+		"namespaces": {fast(`namespaces = ["[a"]`),
+			`class "fast": namespaces "[a" is not a pattern of namespaces: use letters, digits and -, and * for any characters`},
+		"on_delete": {fast(`on_delete = "keep"`),
+			`class "fast": on_delete "keep" is not known: use "destroy", "trash" or "retain"`},
+		"ttl":              {fast(`trash_ttl = "0s"`), `class "fast": trash_ttl "0s" is too small: use "1s" or more`},
+		"schedule":         {fast(`snapshots = "yearly=1"`), `class "fast": snapshots "yearly=1"` + schedule},
+		"schedule's count": {fast(`snapshots = "daily=0"`), `class "fast": snapshots "daily=0"` + schedule},
+		"schedule's end":   {fast(`snapshots = "daily=1,"`), `class "fast": snapshots "daily=1,"` + schedule},
+		"schedule twice": {fast(`snapshots = "daily=1,daily=2"`),
+			`class "fast": snapshots "daily=1,daily=2" has daily twice: write it once`},
+		"slots' count": {fast(`slots { count = 0 capacity = "1GiB" }`),
+			`class "fast": slots.count 0 is too small: use 1 to 1000`},
+		"slots' capacity": {fast(`slots { count = 1 capacity = "1k" }`),
+			`class "fast": slots: capacity "1k" is too small: use "1MiB" or more`},
+		"slots' mount": {fast(slots + `mount = "scratch" }`), `class "fast": slots: mount "scratch"` + notAbsolute},
+		"slots at /": {fast(slots + `mount = "/" }`),
+			`class "fast": slots: mount "/" would hide the task's own root directory: use for example "/scratch"`},
+		"slots' mode": {fast(slots + `mode = "a" }`), `class "fast": slots: mode "a"` + mode},
+		"two mistakes": {fast(`mode = "a" snapshots = "b"`),
+			`class "fast": mode "a"` + mode + `; class "fast": snapshots "b"` + schedule},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(c.file)
+			must.EqError(t, err, c.want)
+		})
+	}
+}
+
+func TestFile_HasDefaults(t *testing.T) {
+	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) + dir(""))
+	must.NoError(t, err)
+	must.Eq(t, "/usr/sbin/zfs", f.Program("zfs"))
+	must.Eq(t, "/usr/bin/btrfs", f.Program("btrfs"))
+	c := f.Classes["fast"]
+	test.Eq(t, "trash", c.OnDelete)
+	test.Eq(t, map[string]string{"atime": "off"}, c.Properties)
+	test.Eq(t, &Slots{Count: 2, Capacity: "1GiB", Mount: "/scratch", Mode: "1777"}, c.Slots)
+	test.Nil(t, f.Classes["dir"].Slots)
+}
+
+// Whoever may change the file is root for all volumes of the node.
+func TestLoad_TakesRootsFileOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files to others")
+	}
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	must.NoError(t, err)
+	path := filepath.Join(base, "dataset.hcl")
+	write := func(text string) { must.NoError(t, os.WriteFile(path, []byte(text), 0o644)) }
+	refused := func(want string) {
+		t.Helper()
+		_, err := Load(path)
+		must.ErrorContains(t, err, want)
+	}
+	_, err = Load(path)
+	must.ErrorIs(t, err, fs.ErrNotExist)
+	write(fast(""))
+	f, err := Load(path)
+	must.NoError(t, err)
+	must.MapContainsKey(t, f.Classes, "fast")
+
+	must.NoError(t, os.Chmod(path, 0o666))
+	refused("others may write to " + path)
+	must.NoError(t, os.Chmod(path, 0o644))
+	must.NoError(t, os.Chown(path, 65534, -1))
+	refused(path + " belongs to user 65534")
+	must.NoError(t, os.Chown(path, 0, -1))
+	must.NoError(t, os.Chmod(base, 0o777))
+	refused("others may write to " + base)
+	must.NoError(t, os.Chmod(base, 0o755))
+	write("class {")
+	refused("the operator's file " + path + " is not valid: ")
+	write(strings.Repeat("# ", 1<<20))
+	refused("it has more than 1 MiB")
+	must.NoError(t, os.Remove(path))
+	must.NoError(t, os.Symlink("real", path))
+	must.NoError(t, os.WriteFile(filepath.Join(base, "real"), []byte(dir("")), 0o644))
+	_, err = Load(path)
+	must.NoError(t, err)
+	must.NoError(t, os.Chown(filepath.Join(base, "real"), 65534, -1))
+	refused(path + " belongs to user 65534")
+}
+
+const classes = `
+class "fast" {
+  backend = "zfs"  root = "tank/fast"  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from", "snapshots"]
+  min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "1GiB"  snapshot_reserve = 20
+  properties { compression = "lzjb" atime = "off" }  snapshots = "daily=7"
+}
+class "team" { backend = "btrfs"  root = "/srv/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
+class "bare" { backend = "btrfs"  root = "/srv/bare"  mode = "1770" }
+`
+
+func TestVolume_IsRefusedInOneSentence(t *testing.T) {
+	f, err := parse(classes)
+	must.NoError(t, err)
+	const id = ` is not the number of a user or group: use 0 to 4294967294`
+	const origin = ` is not a snapshot of a volume: write <id or name of the volume>@<snapshot>`
+	p := func(more ...string) map[string]string {
+		all := map[string]string{"class": "fast"}
+		for i := 0; i < len(more); i += 2 {
+			all[more[i]] = more[i+1]
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		r    Request
+		want string
+	}{
+		"no class": {Request{}, `the parameter class is missing: use "bare" or "fast"`},
+		"unknown class": {Request{Parameters: p("class", "fats")},
+			`class "fats" does not exist on this node: use "bare" or "fast"`},
+		"namespace": {Request{Namespace: "dev", Parameters: p("class", "team")},
+			`class "team" does not allow namespace "dev": use "bare" or "fast"`},
+		"parameter": {Request{Parameters: p("quota", "1")},
+			`class "fast" does not allow the parameter "quota": use recordsize, compression, uid, gid, mode, ` +
+				`clone_from or snapshots`},
+		"parameter, one": {Request{Namespace: "ops", Parameters: p("class", "team", "uid", "1")},
+			`class "team" does not allow the parameter "uid": use compression`},
+		"parameter, none": {Request{Parameters: p("class", "bare", "uid", "1")},
+			`class "bare" does not allow the parameter "uid": leave it out`},
+		"uid":           {Request{Parameters: p("uid", "app")}, `the parameter uid "app"` + id},
+		"uid of no one": {Request{Parameters: p("uid", "4294967295")}, `the parameter uid "4294967295"` + id},
+		"gid":           {Request{Parameters: p("gid", "-1")}, `the parameter gid "-1"` + id},
+		"mode": {Request{Parameters: p("mode", "u+w")},
+			`the parameter mode "u+w" is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`},
+		"recordsize": {Request{Parameters: p("recordsize", "10k")},
+			`the parameter recordsize "10k" is not a power of two from 512 to 16M: use for example "16K"`},
+		"compression": {Request{Parameters: p("compression", "x")},
+			`the parameter compression "x" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to gzip-9, zstd or ` +
+				`zstd-1 to zstd-19`},
+		"clone of no snapshot": {Request{Parameters: p("clone_from", "data")}, `the parameter clone_from "data"` + origin},
+		"clone, an option": {Request{Parameters: p("clone_from", "data@-r")},
+			`the parameter clone_from "data@-r"` + origin},
+		"clone out of it": {Request{Parameters: p("clone_from", "data@../x")},
+			`the parameter clone_from "data@../x"` + origin},
+		"snapshots": {Request{Parameters: p("snapshots", "often")},
+			`the parameter snapshots "often" is not a schedule: use hourly, daily, weekly or monthly, each with the ` +
+				`number of snapshots to keep (1 to 1000), such as "hourly=24,daily=7"`},
+		"too large": {Request{Max: 2 << 30, Parameters: p()},
+			`a capacity of 2GiB is more than class "fast" allows: use at most 1GiB`},
+		"too large, least": {Request{Min: 2 << 30, Max: 3 << 30, Parameters: p()},
+			`a capacity of 3GiB is more than class "fast" allows: use at most 1GiB`},
+		"too small": {Request{Min: 1000, Parameters: p()},
+			`a capacity of 1000 bytes is less than class "fast" allows: use at least 16MiB`},
+		"upside down": {Request{Min: 64 << 20, Max: 32 << 20, Parameters: p()},
+			`capacity_min 64MiB is above capacity_max 32MiB: exchange them`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, err := f.Volume(c.r)
+			must.EqError(t, err, c.want)
+			must.Nil(t, v)
+		})
+	}
+	f, err = parse(`class "ops" { backend = "zfs" root = "tank" namespaces = ["ops"] }`)
+	must.NoError(t, err)
+	_, err = f.Volume(Request{Namespace: "dev"})
+	must.EqError(t, err, "the parameter class is missing: no class of this node allows that namespace, ask its operator")
+}
+
+func TestVolume_GetsWhatItsClassAllows(t *testing.T) {
+	f, err := parse(classes)
+	must.NoError(t, err)
+	v, err := f.Volume(Request{ID: "i", Name: "n", Namespace: "default", Node: "o", Parameters: map[string]string{
+		"class": "fast", "recordsize": "16K", "compression": "off", "uid": "1000", "gid": "100", "mode": "750",
+		"clone_from": "a@b@c", "snapshots": "hourly=2",
+	}})
+	must.NoError(t, err)
+	must.Eq(t, &Volume{Class: "fast", Owner: Owner{1000, 100, 0o750}, Clone: &Origin{"a@b", "c"}, Spec: engine.Spec{
+		Limits:     engine.Limits{Data: 64 << 20, Snapshots: (64 << 20) / 100 * 20},
+		Properties: map[string]string{"recordsize": "16K", "compression": "off", "atime": "off"},
+		Tags: engine.Tags{"kind": "volume", "id": "i", "volume": "n", "namespace": "default", "class": "fast", "node": "o",
+			"snapshots": "hourly=2"},
+	}}, v)
+
+	v, err = f.Volume(Request{Namespace: "team-a", Parameters: map[string]string{"class": "bare"}})
+	must.NoError(t, err)
+	must.Eq(t, Owner{0, 0, 0o1770}, v.Owner)
+	must.Nil(t, v.Clone)
+	_, err = f.Volume(Request{Namespace: "team-a", Parameters: map[string]string{"class": "team"}})
+	must.NoError(t, err)
+}
+
+func TestLimits_AreTheMostOfWhatIsAskedFor(t *testing.T) {
+	f, err := parse(classes)
+	must.NoError(t, err)
+	const mib, gib = 1 << 20, 1 << 30
+	for _, c := range []struct{ low, high, want int64 }{
+		{0, 0, 64 * mib},
+		{32 * mib, 0, 32 * mib},
+		{0, 128 * mib, 128 * mib},
+		{32 * mib, 128 * mib, 128 * mib},
+		{32 * mib, 4 * gib, gib},
+		{mib, 32 * mib, 32 * mib},
+	} {
+		l, err := f.Limits("fast", c.low, c.high)
+		must.NoError(t, err)
+		must.Eq(t, c.want, l.Data, must.Sprintf("%d to %d", c.low, c.high))
+	}
+	_, err = f.Limits("gone", 0, 0)
+	must.EqError(t, err, `class "gone" does not exist on this node`)
+}
+
+func TestParseSchedule_ShortestPeriodFirst(t *testing.T) {
+	rules, err := ParseSchedule("daily=7, hourly = 24")
+	must.NoError(t, err)
+	must.Eq(t, []Rule{{"hourly", periods["hourly"], 24}, {"daily", periods["daily"], 7}}, rules)
+	rules, err = ParseSchedule("")
+	must.NoError(t, err)
+	must.SliceEmpty(t, rules)
+}

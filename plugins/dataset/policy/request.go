@@ -1,0 +1,224 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+// Request is a volume that somebody asks for. The caller has checked the names.
+type Request struct {
+	ID, Name, Namespace, Node string
+
+	Min, Max   int64 // the capacity in bytes; 0 is not asked for
+	Parameters map[string]string
+}
+
+// Volume is what a request gets.
+type Volume struct {
+	Class string
+	Spec  engine.Spec // without a directory
+	Owner Owner
+	Clone *Origin // nil: the volume is empty
+}
+
+// Owner is who may do what in the directory of a volume.
+type Owner struct {
+	UID, GID int
+	Mode     uint32
+}
+
+// Origin is a snapshot of a volume in the same class and namespace.
+type Origin struct {
+	Volume   string // its id or name
+	Snapshot string
+}
+
+// Volume decides about a request. The error is one sentence for whom has asked.
+func (f *File) Volume(r Request) (*Volume, error) {
+	name, c, err := f.class(r)
+	if err != nil {
+		return nil, err
+	}
+	v := &Volume{Class: name}
+	if v.Owner, v.Clone, err = c.parameters(name, r.Parameters); err != nil {
+		return nil, err
+	}
+	if v.Spec.Limits, err = f.Limits(name, r.Min, r.Max); err != nil {
+		return nil, err
+	}
+	v.Spec.Properties = map[string]string{}
+	maps.Copy(v.Spec.Properties, c.Properties)
+	for _, property := range []string{"recordsize", "compression"} {
+		if value, set := r.Parameters[property]; set {
+			v.Spec.Properties[property] = value
+		}
+	}
+	schedule, own := r.Parameters["snapshots"]
+	if !own {
+		schedule = c.Snapshots
+	}
+	v.Spec.Tags = engine.Tags{
+		engine.Kind: "volume", engine.ID: r.ID, engine.Volume: r.Name, engine.Namespace: r.Namespace,
+		engine.Class: name, engine.Node: r.Node, engine.Schedule: schedule,
+	}
+	return v, nil
+}
+
+// class is the one that a request names and may use.
+func (f *File) class(r Request) (string, Class, error) {
+	name, named := r.Parameters["class"]
+	c, known := f.Classes[name]
+	if known && c.serves(r.Namespace) {
+		return name, c, nil
+	}
+	var may []string // what others may use is not shown
+	for _, other := range slices.Sorted(maps.Keys(f.Classes)) {
+		if f.Classes[other].serves(r.Namespace) {
+			may = append(may, strconv.Quote(other))
+		}
+	}
+	use := "use " + choice(may)
+	if len(may) == 0 {
+		use = "no class of this node allows that namespace, ask its operator"
+	}
+	switch {
+	case !named:
+		return "", Class{}, fmt.Errorf("the parameter class is missing: %s", use)
+	case known:
+		return "", Class{}, fmt.Errorf("class %q does not allow namespace %q: %s", name, r.Namespace, use)
+	}
+	return "", Class{}, fmt.Errorf("class %q does not exist on this node: %s", name, use)
+}
+
+// serves reports whether volumes of a namespace may use the class.
+func (c Class) serves(namespace string) bool {
+	return len(c.Namespaces) == 0 || slices.ContainsFunc(c.Namespaces, func(pattern string) bool {
+		matched, err := path.Match(pattern, namespace)
+		return err == nil && matched
+	})
+}
+
+// Limits are those of a volume in this class: max, else min, else the class's default. With
+// both, it is the most that the class allows of what is between them.
+func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
+	c, known := f.Classes[class]
+	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()
+	capacity := high
+	switch {
+	case !known:
+		return engine.Limits{}, fmt.Errorf("class %q does not exist on this node", class)
+	case low < 0 || high < 0 || high > 0 && low > high:
+		return engine.Limits{}, fmt.Errorf("capacity_min %s is above capacity_max %s: exchange them", size(low), size(high))
+	case low == 0 && high == 0:
+		capacity = c.DefaultCapacity.Bytes()
+	case high == 0:
+		capacity = low
+	case low > 0 && low <= most:
+		capacity = min(high, most)
+	}
+	switch {
+	case capacity > most:
+		return engine.Limits{}, fmt.Errorf("a capacity of %s is more than class %q allows: use at most %s", size(capacity),
+			class, size(most))
+	case capacity < least:
+		return engine.Limits{}, fmt.Errorf("a capacity of %s is less than class %q allows: use at least %s", size(capacity),
+			class, size(least))
+	}
+	return c.limits(capacity), nil
+}
+
+// limits of a dataset with this capacity, and the class's reserve for its snapshots.
+func (c Class) limits(capacity int64) engine.Limits {
+	return engine.Limits{Data: capacity, Snapshots: capacity / 100 * int64(c.SnapshotReserve)}
+}
+
+// parameters checks those of a volume.
+func (c Class) parameters(class string, all map[string]string) (o Owner, clone *Origin, err error) {
+	mode := c.Mode
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		value := all[name]
+		switch {
+		case name == "class":
+			continue
+		case !slices.Contains(c.Allow, name):
+			use := "leave it out"
+			if len(c.Allow) > 0 {
+				use = "use " + choice(c.Allow)
+			}
+			return o, nil, fmt.Errorf("class %q does not allow the parameter %q: %s", class, name, use)
+		}
+		switch name {
+		case "uid":
+			o.UID, err = parseID(value)
+		case "gid":
+			o.GID, err = parseID(value)
+		case "mode":
+			mode, err = value, checkMode(value)
+		case "clone_from":
+			clone, err = parseOrigin(value)
+		case "snapshots":
+			_, err = ParseSchedule(value)
+		default:
+			if err := c.checkProperty(name, value); err != nil {
+				return o, nil, fmt.Errorf("the parameter %w", err)
+			}
+		}
+		if err != nil {
+			return o, nil, fmt.Errorf("the parameter %s %w", name, err)
+		}
+	}
+	bits, err := strconv.ParseUint(mode, 8, 32)
+	o.Mode = uint32(bits)
+	return o, clone, err
+}
+
+// parseID reads the number of a user or group. The last one stands for "unchanged" in chown(2).
+func parseID(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n == 1<<32-1 {
+		return 0, fmt.Errorf("%q is not the number of a user or group: use 0 to %d", text, uint32(1<<32-2))
+	}
+	return int(n), nil
+}
+
+var snapshotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$`)
+
+// CheckSnapshot returns why a snapshot can't have this name.
+func CheckSnapshot(name string) error {
+	if !snapshotName.MatchString(name) {
+		return fmt.Errorf("%q is not a name of a snapshot: use letters, digits, _, ., : and -, at most 63, a letter or "+
+			"digit first", name)
+	}
+	return nil
+}
+
+func parseOrigin(text string) (*Origin, error) {
+	at := strings.LastIndex(text, "@")
+	if at < 1 || !snapshotName.MatchString(text[at+1:]) {
+		return nil, fmt.Errorf("%q is not a snapshot of a volume: write <id or name of the volume>@<snapshot>", text)
+	}
+	return &Origin{text[:at], text[at+1:]}, nil
+}
+
+// size is a number of bytes in the largest unit that is exact.
+func size(n int64) string {
+	for _, unit := range []struct {
+		name  string
+		bytes int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= unit.bytes && n%unit.bytes == 0 {
+			return strconv.FormatInt(n/unit.bytes, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(n, 10) + " bytes"
+}

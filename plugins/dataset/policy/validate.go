@@ -1,0 +1,172 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// The names that a class may have, since devices are named after it: "<class>-00" must not
+// read as a number, and a slot's dataset is "<class>-00.<lease>".
+var className = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,62}$`)
+
+// Validate is part of the file's schema.
+func (f File) Validate() error {
+	var p schema.Problems
+	for _, program := range []struct{ option, path string }{{"zfs", f.ZFS}, {"btrfs", f.Btrfs}} {
+		if err := absolute(program.path); err != nil {
+			p = append(p, fmt.Errorf("%s %w", program.option, err))
+		}
+	}
+	names := slices.Sorted(maps.Keys(f.Classes))
+	for i, name := range names {
+		if !className.MatchString(name) {
+			p = append(p, fmt.Errorf("class %q can't be the name of a class: use letters, digits, - and _, at most 63, a "+
+				"letter first", name))
+		}
+		for _, other := range names[:i] {
+			a, b := f.Classes[other], f.Classes[name]
+			if a.Backend == b.Backend && (within(a.Root, b.Root) || within(b.Root, a.Root)) {
+				p = append(p, fmt.Errorf("class %q and class %q have the roots %q and %q, and one is inside of the other: give "+
+					"each a root of its own", other, name, a.Root, b.Root))
+			}
+		}
+	}
+	return orNil(p)
+}
+
+// within reports whether a dataset or directory is root or below it.
+func within(name, root string) bool { return name == root || strings.HasPrefix(name, root+"/") }
+
+// Validate is part of the class's schema.
+func (c Class) Validate() error {
+	var p schema.Problems
+	add := func(option string, err error) {
+		if err != nil {
+			p = append(p, fmt.Errorf("%s %w", option, err))
+		}
+	}
+	add("root", c.checkRoot())
+	add("mode", checkMode(c.Mode))
+	low, def, high := c.MinCapacity, c.DefaultCapacity, c.MaxCapacity
+	if low.Bytes() > def.Bytes() || def.Bytes() > high.Bytes() {
+		add("default_capacity", fmt.Errorf("%q is not between min_capacity %q and max_capacity %q: change one of them",
+			def, low, high))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Properties)) {
+		add("properties", c.checkProperty(name, c.Properties[name]))
+	}
+	known := parameters(c.Backend)
+	for i, name := range c.Allow {
+		switch {
+		case !slices.Contains(known, name):
+			add("allow", fmt.Errorf("%q is not a parameter of volumes on %s: use %s", name, c.Backend, choice(known)))
+		case slices.Index(c.Allow, name) < i:
+			add("allow", fmt.Errorf("has %q twice: write it once", name))
+		}
+	}
+	for _, pattern := range c.Namespaces {
+		if !namespacePattern.MatchString(pattern) {
+			add("namespaces", fmt.Errorf("%q is not a pattern of namespaces: use letters, digits and -, and * for any "+
+				"characters", pattern))
+		}
+	}
+	_, err := ParseSchedule(c.Snapshots)
+	add("snapshots", err)
+	return orNil(p)
+}
+
+// Validate is part of the schema of slots.
+func (s Slots) Validate() error {
+	var p schema.Problems
+	if err := absolute(s.Mount); err != nil {
+		p = append(p, fmt.Errorf("mount %w", err))
+	} else if s.Mount == "/" {
+		p = append(p, errors.New(`mount "/" would hide the task's own root directory: use for example "/scratch"`))
+	}
+	if s.Capacity.Bytes() < minSlot {
+		p = append(p, fmt.Errorf("capacity %q is too small: use \"1MiB\" or more", s.Capacity))
+	}
+	if err := checkMode(s.Mode); err != nil {
+		p = append(p, fmt.Errorf("mode %w", err))
+	}
+	return orNil(p)
+}
+
+const minSlot = 1 << 20
+
+var (
+	namespacePattern = regexp.MustCompile(`^[A-Za-z0-9*-]{1,128}$`)
+	octalMode        = regexp.MustCompile(`^[0-3]?[0-7]{3}$`)
+
+	// zfs(8); a snapshot of a volume has up to 192 bytes more, of 255 at most
+	zfsRoot    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
+	maxZFSRoot = 63
+)
+
+func (c Class) checkRoot() error {
+	switch c.Backend {
+	case "zfs":
+		if !zfsRoot.MatchString(c.Root) {
+			return fmt.Errorf("%q is not the name of a dataset: use for example \"tank/nomad\"", c.Root)
+		}
+		if len(c.Root) > maxZFSRoot {
+			return fmt.Errorf("%q is too long for the names of volumes below it: use at most %d characters", c.Root, maxZFSRoot)
+		}
+	default:
+		if err := absolute(c.Root); err != nil {
+			return err
+		}
+		if c.Root == "/" {
+			return errors.New(`"/" is the whole system: use a directory of its own, such as "/srv/nomad"`)
+		}
+	}
+	return nil
+}
+
+// absolute checks a path that is passed on to programs and to tables of mounts.
+func absolute(name string) error {
+	switch {
+	case !path.IsAbs(name) || filepath.Clean(name) != name:
+		return fmt.Errorf("%q is not an absolute path in its shortest form: write it from /, without .. or a / at the end",
+			name)
+	case strings.ContainsFunc(name, unprintable):
+		return fmt.Errorf("%q has a character that can't be printed", name)
+	}
+	return nil
+}
+
+func checkMode(mode string) error {
+	if !octalMode.MatchString(mode) {
+		return fmt.Errorf("%q is not a mode: use up to four octal digits in quotes, without setuid, such as \"0755\"", mode)
+	}
+	return nil
+}
+
+func orNil(p schema.Problems) error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// choice is a list of names in words.
+func choice(names []string) string {
+	switch len(names) {
+	case 0:
+		return "none"
+	case 1:
+		return names[0]
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
