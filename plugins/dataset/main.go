@@ -10,12 +10,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
+	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
 
 var dataset = device.Plugin[slot.Config]{
 	Name:    "dataset",
 	Summary: "gives ZFS and btrfs datasets to tasks, as volumes that last and as scratch",
 	New:     slot.New,
+	Roles:   []func() bool{volume.Role},
 }
 
 func main() { device.Main(dataset) }

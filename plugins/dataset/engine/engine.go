@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ type Engine struct {
 }
 
 // backends make a Backend of its program and its root, and look at nothing.
-var backends = map[string]func(program, root string) Backend{}
+var backends = map[string]func(program, root string) (Backend, error){}
 
 // Open returns the engine of a backend ("zfs", "btrfs") below a root, by its program. It
 // looks at nothing, which is for Check.
@@ -35,7 +36,11 @@ func Open(backend, program, root string) (*Engine, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no backend %q", backend)
 	}
-	return &Engine{Backend: open(program, root), Locks: LockDir}, nil
+	b, err := open(program, root)
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{Backend: b, Locks: LockDir}, nil
 }
 
 // LockDir is where the locks of a node are.
@@ -99,6 +104,8 @@ func NewName(id string) string { return newDir + "/" + id }
 
 // Discard puts a dataset into the trash, for so long; 0 is until a person empties it. The
 // caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound.
+// If it is in use, nothing changes: ErrInUse. A call that was killed may leave the tags Trashed,
+// From and Expires at a dataset that is where it was; Keep removes them.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
 	now := time.Now().UTC()
 	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Expires: ""}
@@ -109,7 +116,16 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 		return err
 	}
 	_, base, _ := strings.Cut(name, "/")
-	return e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, now.Format("20060102T150405.000Z")))
+	err := e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, now.Format("20060102T150405.000Z")))
+	if err != nil {
+		return errors.Join(err, e.Keep(context.WithoutCancel(ctx), name))
+	}
+	return nil
+}
+
+// Keep makes a dataset one that is not to be discarded.
+func (e *Engine) Keep(ctx context.Context, name string) error {
+	return e.Tag(ctx, name, Tags{Trashed: "", From: "", Expires: ""})
 }
 
 // InTrash reports whether a dataset of this name is in the trash.

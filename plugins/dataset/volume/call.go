@@ -1,0 +1,101 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// call is one create or delete.
+type call struct {
+	policy.Request
+	file    string // the operator's
+	dir     string // where the volume is mounted on file systems with mount points
+	records records
+	log     io.Writer
+}
+
+// What a job's author may choose ends up in names of datasets and files.
+var (
+	isID        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	isNamespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
+)
+
+const maxName = 128
+
+func isName(name string) bool {
+	return name != "" && len(name) <= maxName &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// newCall reads what Nomad has put into the environment. A delete may be without the names:
+// Nomad leaves them out when it takes back a create that it could not save.
+func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
+	value := func(name string) string {
+		v, _ := env("DHV_" + name)
+		return v
+	}
+	c := &call{log: log, Request: policy.Request{
+		ID: value("VOLUME_ID"), Name: value("VOLUME_NAME"), Namespace: value("NAMESPACE"), Node: value("NODE_ID"),
+	}}
+	create := value("OPERATION") == "create"
+	volumes, plugins := value("VOLUMES_DIR"), value("PLUGIN_DIR")
+	switch {
+	case !isID.MatchString(c.ID):
+		return nil, fmt.Errorf("DHV_VOLUME_ID %q is not the id of a volume: Nomad's are UUIDs", c.ID)
+	case !isNamespace.MatchString(c.Namespace) && (create || c.Namespace != ""):
+		return nil, fmt.Errorf("DHV_NAMESPACE %q is not a namespace: use letters, digits and -, at most 128", c.Namespace)
+	case !isName(c.Name) && (create || c.Name != ""):
+		return nil, fmt.Errorf("%q can't be the name of a volume: use at most %d bytes that can be printed", c.Name, maxName)
+	case !isNode(c.Node):
+		return nil, fmt.Errorf("DHV_NODE_ID %q is not the id of a node: Nomad's are UUIDs", c.Node)
+	case !filepath.IsAbs(volumes):
+		return nil, fmt.Errorf("DHV_VOLUMES_DIR %q is not an absolute path", volumes)
+	}
+	c.dir = filepath.Join(volumes, c.ID)
+	c.records = records{filepath.Join(volumes, ".outrider")}
+	c.file = policy.Path
+	if beside := filepath.Join(plugins, "dataset.hcl"); filepath.IsAbs(plugins) {
+		if _, err := os.Lstat(beside); !errors.Is(err, os.ErrNotExist) {
+			c.file = beside
+		}
+	}
+	if text := value("PARAMETERS"); text != "" { // null: there are none
+		if err := json.Unmarshal([]byte(text), &c.Parameters); err != nil {
+			return nil, fmt.Errorf("DHV_PARAMETERS is not a JSON object of strings: %w", err)
+		}
+	}
+	for name, n := range map[string]*int64{"CAPACITY_MIN_BYTES": &c.Min, "CAPACITY_MAX_BYTES": &c.Max} {
+		text := value(name)
+		if text == "" {
+			continue
+		}
+		var err error
+		if *n, err = strconv.ParseInt(text, 10, 64); err != nil || *n < 0 {
+			return nil, fmt.Errorf("DHV_%s %q is not a number of bytes", name, text)
+		}
+	}
+	return c, nil
+}
+
+func isNode(id string) bool { return id == "" || isID.MatchString(id) }
+
+// identity are the tags by which a dataset is that of this volume.
+func (c *call) identity() engine.Tags {
+	return engine.Tags{engine.Kind: "volume", engine.ID: c.ID, engine.Namespace: c.Namespace}
+}
+
+func (c *call) logf(format string, args ...any) { fmt.Fprintf(c.log, format+"\n", args...) }

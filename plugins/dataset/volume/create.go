@@ -1,0 +1,200 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// create makes the volume, or brings it back when an agent starts, or changes it.
+func (c *call) create(ctx context.Context) (*Volume, error) {
+	unlock, err := c.lock(ctx, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	rec, err := c.records.read(c.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case rec != nil && !rec.unfinished:
+		return c.restore(ctx, rec)
+	case rec != nil:
+		// a former call was killed before it could answer
+		if err := c.undo(ctx, rec); err != nil {
+			return nil, err
+		}
+	}
+	return c.make(ctx)
+}
+
+func (c *call) lock(ctx context.Context, id string) (unlock func(), err error) {
+	return (&engine.Engine{Locks: engine.LockDir}).Lock(ctx, id)
+}
+
+// make makes a new volume as the operator's file says.
+func (c *call) make(ctx context.Context) (*Volume, error) {
+	f, err := policy.Load(c.file)
+	if err != nil {
+		return nil, err
+	}
+	v, err := f.Volume(c.Request)
+	if err != nil {
+		return nil, err
+	}
+	v.Spec.Dir = c.dir
+	c.sweep(ctx)
+	rec := newRecord(c.Request, f, v)
+	e, err := rec.engine(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Check(ctx); err != nil {
+		return nil, fmt.Errorf("class %q can't be used now: %w", v.Class, err)
+	}
+	d, err := e.Find(ctx, rec.dataset(), c.identity())
+	if err == nil { // it is there whole, and only its record is lost
+		if err := c.records.ready(rec); err != nil {
+			return nil, err
+		}
+		return c.mount(ctx, e, rec, d)
+	}
+	if !errors.Is(err, engine.ErrNotFound) {
+		return nil, err
+	}
+	var source string
+	if v.Clone != nil {
+		if source, err = c.source(ctx, e, v); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.records.write(rec); err != nil {
+		return nil, err
+	}
+	at("written")
+	path, err := c.fill(ctx, e, rec, v, source)
+	if err == nil {
+		at("filled")
+		err = engine.SetOwner(path, v.Owner.UID, v.Owner.GID, v.Owner.Mode)
+	}
+	if err == nil {
+		at("owned")
+		err = c.records.ready(rec)
+	}
+	if err != nil {
+		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
+			c.logf("what was made of volume %s stays until its next create: %v", c.ID, undoErr)
+		}
+		return nil, err
+	}
+	at("ready")
+	return &Volume{path, v.Spec.Data}, nil
+}
+
+// fill makes the dataset.
+func (c *call) fill(
+	ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, source string,
+) (string, error) {
+	if source == "" {
+		return e.Create(ctx, rec.dataset(), v.Spec)
+	}
+	path, err := e.Clone(ctx, source, v.Clone.Snapshot, rec.dataset(), v.Spec)
+	if err != nil {
+		return "", err
+	}
+	d, err := e.Get(ctx, rec.dataset())
+	if err == nil && d.Usage.Data > v.Spec.Data {
+		err = fmt.Errorf("snapshot %s of volume %s has %d bytes, and the new volume would have %d: use a larger capacity",
+			v.Clone.Snapshot, v.Clone.Volume, d.Usage.Data, v.Spec.Data)
+	}
+	return path, err
+}
+
+// source is the dataset of the volume that is cloned: one that this namespace's jobs can read
+// anyway.
+func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
+	want := func(d engine.Dataset) bool {
+		return d.Tags[engine.Kind] == "volume" && d.Tags[engine.Namespace] == c.Namespace && !engine.InTrash(d.Name) &&
+			(d.Tags[engine.ID] == v.Clone.Volume || d.Tags[engine.Volume] == v.Clone.Volume)
+	}
+	all, err := e.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, d := range all {
+		if want(d) {
+			found = append(found, d.Name)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("there is no volume %q of namespace %q in class %q on this node to clone: use its name or id",
+			v.Clone.Volume, c.Namespace, v.Class)
+	case 1:
+	default:
+		return "", fmt.Errorf("there are %d volumes %q to clone: use the id of one", len(found), v.Clone.Volume)
+	}
+	snapshots, err := e.Snapshots(ctx, found[0])
+	if err != nil {
+		return "", err
+	}
+	for _, s := range snapshots {
+		if s.Name == v.Clone.Snapshot {
+			return found[0], nil
+		}
+	}
+	return "", fmt.Errorf("volume %q has no snapshot %q to clone", v.Clone.Volume, v.Clone.Snapshot)
+}
+
+// undo removes what an unfinished create has made, which no task has seen.
+func (c *call) undo(ctx context.Context, rec *record) error {
+	e, err := rec.engine(nil)
+	if err != nil {
+		return err
+	}
+	name := rec.dataset()
+	tags := engine.Tags{engine.Kind: "volume", engine.ID: rec.ID, engine.Namespace: rec.Namespace}
+	switch _, err := e.Find(ctx, name, tags); {
+	case err == nil:
+		if err := e.Destroy(ctx, name); err != nil {
+			return fmt.Errorf("what a former create has left can't be removed: %w", err)
+		}
+	case !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrForeign):
+		return err
+	}
+	c.removeDir(rec.ID)
+	return c.records.remove(rec.ID)
+}
+
+// sweep removes what other creates have left that were killed. Nomad gives a volume a new id
+// when its create is tried again, so that no call comes for the former one.
+func (c *call) sweep(ctx context.Context) {
+	for _, id := range c.records.unfinished() {
+		now, cancel := context.WithCancel(ctx)
+		cancel()
+		unlock, err := c.lock(now, id)
+		if err != nil {
+			continue // it is being made
+		}
+		rec, err := c.records.read(id)
+		if err == nil && rec != nil && rec.unfinished {
+			err = c.undo(ctx, rec)
+		}
+		unlock()
+		if err != nil {
+			c.logf("what a killed create of volume %s has left stays: %v", id, err)
+		}
+	}
+}
+
+// removeDir removes the empty directory on which a dataset was mounted.
+func (c *call) removeDir(id string) { _ = os.Remove(filepath.Join(filepath.Dir(c.dir), id)) }

@@ -1,0 +1,119 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// patience is how long a delete waits for the processes that use the volume. The server lets
+// a volume be deleted whose job was purged while its tasks still run.
+const (
+	patience = 30 * time.Second
+	period   = 200 * time.Millisecond
+)
+
+// delete removes a volume by the policy of its class. One that is not there is no error.
+func (c *call) delete(ctx context.Context) error {
+	unlock, err := c.lock(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	f, fileErr := policy.Load(c.file)
+	if fileErr != nil {
+		f = nil
+		c.logf("volume %s is deleted as it was when it was made: %v", c.ID, fileErr)
+	}
+	rec, err := c.records.read(c.ID)
+	switch {
+	case err != nil:
+		return err
+	case rec == nil:
+		if rec = c.lost(f); rec == nil {
+			return nil
+		}
+	case rec.unfinished:
+		return c.undo(ctx, rec)
+	}
+	if c.Namespace != "" && c.Namespace != rec.Namespace {
+		return fmt.Errorf("volume %s is one of namespace %q, not %q", c.ID, rec.Namespace, c.Namespace)
+	}
+	if f != nil {
+		if class, there := f.Classes[rec.Class]; there {
+			rec.OnDelete, rec.TrashTTL = class.OnDelete, class.TrashTTL.Duration()
+		}
+	}
+	e, err := rec.engine(f)
+	if err != nil {
+		return err
+	}
+	c.Namespace = rec.Namespace
+	switch _, err := e.Find(ctx, rec.dataset(), c.identity()); {
+	case errors.Is(err, engine.ErrNotFound):
+	case err != nil:
+		return err
+	default:
+		if err := c.remove(ctx, e, rec); err != nil {
+			return err
+		}
+	}
+	at("removed")
+	c.removeDir(c.ID)
+	return c.records.remove(c.ID)
+}
+
+// lost is what the record of the volume would be, if its class is still there.
+func (c *call) lost(f *policy.File) *record {
+	if f == nil || c.Namespace == "" {
+		return nil
+	}
+	name := c.Parameters["class"]
+	class, there := f.Classes[name]
+	if !there {
+		return nil
+	}
+	return &record{Request: c.Request, Class: name, Backend: class.Backend, Root: class.Root}
+}
+
+// remove waits until nobody uses the dataset, and removes it as the class says.
+func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error {
+	name := rec.dataset()
+	for started := time.Now(); ; {
+		users, err := e.Users(ctx, name)
+		if err != nil {
+			return err
+		}
+		if len(users) == 0 {
+			at("unused")
+			switch rec.OnDelete {
+			case "destroy":
+				err = e.Destroy(ctx, name)
+			case "retain":
+				err = e.Discard(ctx, name, 0)
+			default:
+				err = e.Discard(ctx, name, rec.TrashTTL)
+			}
+			if !errors.Is(err, engine.ErrInUse) {
+				return err
+			}
+			users = []string{err.Error()}
+		}
+		if time.Since(started) > patience {
+			return fmt.Errorf("the volume is still in use after %s: %s", patience, strings.Join(users, ", "))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(period):
+		}
+	}
+}

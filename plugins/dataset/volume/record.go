@@ -1,0 +1,172 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// record is what is remembered of a volume. The operator's file may change or be broken: the
+// volume is where it was made.
+type record struct {
+	policy.Request
+	Class    string
+	Backend  string
+	Program  string
+	Root     string
+	OnDelete string
+	TrashTTL time.Duration
+	Owner    policy.Owner
+
+	unfinished bool // it was never answered, so nobody has used the volume
+}
+
+// newRecord is that of a volume that a class gives.
+func newRecord(r policy.Request, f *policy.File, v *policy.Volume) *record {
+	c := f.Classes[v.Class]
+	return &record{Request: r, Class: v.Class, Backend: c.Backend, Program: f.Program(c.Backend), Root: c.Root,
+		OnDelete: c.OnDelete, TrashTTL: c.TrashTTL.Duration(), Owner: v.Owner, unfinished: true}
+}
+
+func (r *record) dataset() string { return engine.VolumeName(r.Namespace, r.ID) }
+
+// engine is that of the volume. The program may have moved since.
+func (r *record) engine(f *policy.File) (*engine.Engine, error) {
+	program := r.Program
+	if f != nil {
+		program = f.Program(r.Backend)
+	}
+	return engine.Open(r.Backend, program, r.Root)
+}
+
+// records are files in a directory that only root can change: <id>.new while a volume is
+// being made, <id>.json from then on. The caller holds the lock of the volume.
+type records struct{ dir string }
+
+const (
+	newFile   = ".new"
+	readyFile = ".json"
+	tempFile  = ".tmp"
+)
+
+func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
+
+// open makes the directory. Who owns Nomad's directory of volumes can replace Nomad's plugins
+// as well, and is trusted.
+func (r records) open() (*os.File, error) {
+	var trusted []int
+	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {
+		trusted = append(trusted, int(info.Sys().(*syscall.Stat_t).Uid))
+	}
+	return owndir.Make(r.dir, 0o700, trusted...)
+}
+
+// read returns nil if there is no record.
+func (r records) read(id string) (*record, error) {
+	dir, err := r.open()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	for _, kind := range []string{readyFile, newFile} {
+		data, err := os.ReadFile(r.path(id, kind))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		rec := record{unfinished: kind == newFile}
+		if err := json.Unmarshal(data, &rec); err != nil {
+			if kind == newFile { // killed while it was written, before anything was made
+				return nil, r.remove(id)
+			}
+			return nil, fmt.Errorf("the record of the volume, %s, can't be read: %w", r.path(id, kind), err)
+		}
+		if rec.ID != id {
+			return nil, fmt.Errorf("the record of the volume, %s, is that of %q", r.path(id, kind), rec.ID)
+		}
+		return &rec, nil
+	}
+	return nil, nil
+}
+
+// write saves an unfinished record.
+func (r records) write(rec *record) error {
+	return r.save(rec, newFile)
+}
+
+// ready saves the record of a volume that can be used.
+func (r records) ready(rec *record) error {
+	if err := r.save(rec, tempFile); err != nil {
+		return err
+	}
+	if err := os.Rename(r.path(rec.ID, tempFile), r.path(rec.ID, readyFile)); err != nil {
+		return err
+	}
+	rec.unfinished = false
+	at("recorded")
+	if err := os.Remove(r.path(rec.ID, newFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return r.sync()
+}
+
+func (r records) save(rec *record, kind string) error {
+	data, err := json.MarshalIndent(rec, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(r.path(rec.ID, kind), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("failed to record the volume: %w", err)
+	}
+	return r.sync()
+}
+
+func (r records) sync() error {
+	dir, err := os.Open(r.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// remove forgets a volume.
+func (r records) remove(id string) error {
+	for _, kind := range []string{readyFile, newFile, tempFile} {
+		if err := os.Remove(r.path(id, kind)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return r.sync()
+}
+
+// unfinished are the ids of volumes that are being made, or whose making was killed.
+func (r records) unfinished() (ids []string) {
+	entries, _ := os.ReadDir(r.dir)
+	for _, e := range entries {
+		if id, found := strings.CutSuffix(e.Name(), newFile); found && isID.MatchString(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
