@@ -1,0 +1,84 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// program is that of a file system, by its absolute path.
+type program string
+
+// programLimit is how long one call may take. Those that copy data have no limit but their context's.
+const programLimit = 45 * time.Second
+
+// failure is what a program wrote as the reason, which is the last line.
+type failure struct{ program, line string }
+
+func (f *failure) Error() string { return f.program + ": " + f.line }
+
+// run returns what the program wrote to its standard output.
+func (p program) run(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, programLimit)
+	defer cancel()
+	var out bytes.Buffer
+	err := p.pipe(ctx, nil, &out, args...)
+	return out.String(), err
+}
+
+// pipe runs the program with this input and output. It ends with this process, so that
+// no other one finds it at work after the lock of its dataset has gone.
+func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
+	if !filepath.IsAbs(string(p)) {
+		return fmt.Errorf("the program %q must be an absolute path: %w", string(p), ErrUnavailable)
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, string(p), args...)
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"} // a host volume plugin gets none
+	cmd.Dir = "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("the program %s can't be run (%w): install it, or name its path in the operator's file: %w",
+			p, errors.Unwrap(err), ErrUnavailable)
+	}
+	what := filepath.Base(string(p)) + " " + verb(args)
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s did not end in time: %w", what, ctx.Err())
+	}
+	if line := lastLine(stderr.String()); line != "" {
+		return &failure{what, line}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// verb is the words of a command before its options and names.
+func verb(args []string) string {
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "-") || strings.ContainsAny(arg, "/@.=") || i == 2 {
+			return strings.Join(args[:i], " ")
+		}
+	}
+	return strings.Join(args, " ")
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "ERROR: ")
+}

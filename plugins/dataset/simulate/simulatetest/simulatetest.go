@@ -1,0 +1,38 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package simulatetest makes pools for tests.
+package simulatetest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
+)
+
+// Size of a pool. Its file is sparse.
+const Size = 1 << 30
+
+// New makes a pool of a kind until the end of the test. It skips the test where the machine
+// can't have one.
+func New(t testing.TB, kind string) simulate.Pool {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pool")
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
+	must.NoError(t, os.Chmod(dir, 0o711)) // tasks are other users
+	dir = filepath.Join(dir, kind)
+	t.Cleanup(func() { must.NoError(t, simulate.Remove(context.Background(), dir)) })
+	pool, err := simulate.Make(t.Context(), kind, dir, Size)
+	if errors.Is(err, simulate.ErrMissing) {
+		t.Skip(err)
+	}
+	must.NoError(t, err)
+	return pool
+}
