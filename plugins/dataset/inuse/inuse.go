@@ -1,0 +1,241 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package inuse tells which processes use a file system or btrfs subvolume: have it
+// mounted in any mount namespace, have a file of it open or mapped, run a program of it, or
+// have it as their directory or root. It needs the rights of root, and a /proc of the
+// processes to be found: those outside of this process's pid namespace are not seen.
+//
+// File systems that do not answer can't delay it: no file is opened and no attribute is
+// fetched, only what the kernel remembers is read.
+package inuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// limit is how long a look at all processes may take. One that the kernel does not let us
+// look at for so long is an error.
+const limit = 10 * time.Second
+
+// Users returns a line for each process that uses one of these directories ("process 123
+// (sleep) has a file of it open"). Each is the root of a file system or btrfs subvolume, and
+// its path is absolute and has no symbolic links. A process that ends meanwhile is none. One
+// that can't be looked into is an error, since it may be a user.
+func Users(ctx context.Context, dirs ...string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s := scan{ctx: ctx, devices: map[uint64]bool{}, namespaces: map[string]bool{}}
+	s.at.Store("its own mounts")
+	done := make(chan error, 1)
+	go func() { done <- s.run(dirs) }() // ends with the first step after ctx
+	select {
+	case err := <-done:
+		return s.users, err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("failed to look at %s: the kernel did not answer: %w", s.at.Load(), ctx.Err())
+	}
+}
+
+// scan is one look at all processes.
+type scan struct {
+	ctx        context.Context
+	targets    []target
+	devices    map[uint64]bool // of the targets' files
+	namespaces map[string]bool // mount namespaces that were looked at
+	users      []string
+	at         atomic.Value // string: what is being looked at
+}
+
+func (s *scan) run(dirs []string) error {
+	if err := s.resolve(dirs); err != nil {
+		return err
+	}
+	s.loops()
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return err
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		s.at.Store("process " + name)
+		if err := s.process(int(proc.Fd()), name); err != nil && !gone(err) {
+			return fmt.Errorf("failed to look at process %s, which may use it: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// gone reports whether an error is that of a process, thread or descriptor which ended.
+func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
+
+// process adds a process if it is a user.
+func (s *scan) process(proc int, pid string) error {
+	fd, err := unix.Openat(proc, pid, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	dir := os.NewFile(uintptr(fd), pid)
+	defer dir.Close()
+	stat, err := read(fd, "stat")
+	if err != nil {
+		return err
+	}
+	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+	fields := strings.Fields(stat[end+1:])
+	if flags, _ := strconv.ParseUint(fields[6], 10, 64); flags&kernelThread != 0 {
+		return nil
+	}
+	why, err := s.use(fd)
+	if errors.Is(err, fs.ErrPermission) && pid == "1" {
+		why, err = s.mountsOf(fd, "") // init may be of a sandbox around this system, but its mounts can be seen
+	}
+	if why != "" && err == nil {
+		s.users = append(s.users, fmt.Sprintf("process %s (%s) %s", pid, stat[open+1:end], why))
+	}
+	return err
+}
+
+// kernelThread is PF_KTHREAD of include/linux/sched.h.
+const kernelThread = 0x00200000
+
+// use returns how a process uses a target. Its threads can have descriptors, directories
+// and mount namespaces of their own.
+func (s *scan) use(dir int) (string, error) {
+	if is, err := s.is(dir, "exe"); is || err != nil {
+		return "runs a program of it", err
+	}
+	if is, err := s.maps(dir); is || err != nil {
+		return "has a file of it mapped", err
+	}
+	tids, err := readDir(dir, "task")
+	if err != nil {
+		return "", err
+	}
+	first := ""
+	for _, tid := range tids {
+		task := "task/" + tid + "/"
+		why, err := s.useOfThread(dir, task)
+		if why == "" && err == nil && (first == "" || !sameFiles(first, tid)) {
+			first = tid
+			why, err = s.files(dir, task+"fd")
+		}
+		if why != "" || (err != nil && !gone(err)) {
+			return why, err
+		}
+	}
+	return "", nil
+}
+
+func (s *scan) useOfThread(dir int, task string) (string, error) {
+	for name, why := range map[string]string{"cwd": "is in its directory", "root": "has it as its root"} {
+		if is, err := s.is(dir, task+name); err != nil {
+			return "", err
+		} else if is {
+			return why, nil
+		}
+	}
+	namespace, err := readLink(dir, task+"ns/mnt")
+	if err != nil || s.namespaces[namespace] {
+		return "", err
+	}
+	why, err := s.mountsOf(dir, task)
+	s.namespaces[namespace] = err == nil
+	return why, err
+}
+
+// mountsOf looks at the mounts of a thread's namespace.
+func (s *scan) mountsOf(dir int, task string) (string, error) {
+	info, err := read(dir, task+"mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(info) {
+		if m := parseMount(line); s.mounts(m) {
+			return "has it mounted at " + m.point, nil
+		}
+	}
+	return "", nil
+}
+
+// files looks at the open files of a thread.
+func (s *scan) files(dir int, fds string) (string, error) {
+	names, err := readDir(dir, fds)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		if is, err := s.is(dir, fds+"/"+name); err != nil {
+			return "", err
+		} else if is {
+			return "has a file of it open", nil
+		}
+	}
+	return "", nil
+}
+
+// maps looks at the files that a process has mapped. The device there is that of the whole
+// file system, or on some kernels that of the subvolume.
+func (s *scan) maps(dir int) (bool, error) {
+	text, err := read(dir, "maps")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 || !s.mayBe(fields[3]) {
+			continue
+		}
+		from, to, _ := strings.Cut(fields[0], "-")
+		from, to = strings.TrimLeft(from, "0"), strings.TrimLeft(to, "0")
+		if is, err := s.is(dir, filepath.Join("map_files", from+"-"+to)); is || err != nil {
+			return is, err
+		}
+	}
+	return false, nil
+}
+
+// is reports whether a link of /proc leads to a file of a target. What is gone is none, and
+// neither is a file of a file system that is out of order, whose device this need not be.
+func (s *scan) is(dir int, link string) (bool, error) {
+	var st unix.Statx_t
+	// without a field asked for there is the device alone, also of a file that root may not see
+	err := unix.Statx(dir, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, &st)
+	switch err {
+	case nil:
+		return s.devices[unix.Mkdev(st.Dev_major, st.Dev_minor)], nil
+	case unix.ENOENT, unix.ESRCH, unix.ENOTCONN, unix.ESTALE, unix.EIO, unix.ETIMEDOUT, unix.EHOSTDOWN:
+		return false, nil
+	}
+	return false, &os.PathError{Op: "look at", Path: link, Err: err}
+}
+
+// sameFiles reports whether two threads share their descriptors, kcmp(2).
+func sameFiles(a, b string) bool {
+	const kcmpFiles = 2
+	first, _ := strconv.Atoi(a)
+	second, _ := strconv.Atoi(b)
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(first), uintptr(second), kcmpFiles, 0, 0, 0)
+	return errno == 0 && order == 0
+}
