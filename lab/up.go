@@ -288,7 +288,7 @@ func hash(o agent.Options) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, o.Runtime, o.Image, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
 	for _, p := range o.Plugins {
-		fmt.Fprintln(h, p.Name())
+		fmt.Fprintln(h, p.Name(), p.HostVolume)
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
 }
@@ -296,11 +296,11 @@ func hash(o agent.Options) (string, error) {
 // configLabel is the agent's label for the result of configs.
 const configLabel = "plugin_configs"
 
-// configs is a hash of the plugins' configurations.
+// configs is a hash of the plugins' configurations, and of the files of host volume plugins.
 func configs(o agent.Options) string {
 	h := sha256.New()
 	for _, p := range o.Plugins {
-		fmt.Fprintln(h, p.Name(), p.Config)
+		fmt.Fprintln(h, p.Name(), p.Config, p.HostVolumeFile)
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }

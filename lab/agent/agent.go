@@ -81,8 +81,17 @@ type Plugin struct {
 	Binary string // path; its base name is the name that Nomad knows the plugin by
 
 	// Config is the HCL inside `plugin "NAME" { config { … } }`. The words
-	// ${state_dir} in it are replaced by a directory of this agent alone.
+	// ${state_dir} in it are replaced by a directory of this agent alone, and
+	// ${host_volume_plugin_dir} by the directory of its host volume plugins.
 	Config string
+
+	// HostVolume is the id under which the binary is a host volume plugin, too, of the
+	// same agent; empty if it is none.
+	HostVolume string
+
+	// HostVolumeFile is the text of the file <HostVolume>.hcl beside the host volume
+	// plugin; empty makes none.
+	HostVolumeFile string
 }
 
 // A plugin's kind is in its binary's name.
@@ -152,8 +161,8 @@ type Agent interface {
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
 
-	// Reconfigure replaces the agent's configuration, hash and labels from its next Start
-	// on. All other options must be unchanged.
+	// Reconfigure replaces the agent's configuration, the files of its host volume plugins,
+	// its hash and its labels from its next Start on. All other options must be unchanged.
 	Reconfigure(ctx context.Context, o Options) error
 
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
@@ -164,6 +173,9 @@ type Agent interface {
 
 	// PluginDir is Nomad's plugin_dir, as Exec sees it.
 	PluginDir() string
+
+	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as Exec sees it.
+	HostVolumePluginDir() string
 
 	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
 	Leftovers(ctx context.Context) ([]string, error)

@@ -11,8 +11,9 @@ import (
 
 // layout is where an agent finds its directories, as its own process sees them.
 type layout struct {
-	data, plugins, state string
-	bind, iface          string // iface empty: Nomad picks
+	data, plugins, hostVolumes, state string
+
+	bind, iface string // iface empty: Nomad picks
 }
 
 // config renders the agent's configuration.
@@ -54,7 +55,8 @@ server {
 }
 
 client {
-  enabled = true`, i.HTTP, i.RPC, i.Serf)
+  enabled                = true
+  host_volume_plugin_dir = %s`, i.HTTP, i.RPC, i.Serf, quote(l.hostVolumes))
 	if l.iface != "" {
 		p("  network_interface = %s", quote(l.iface))
 	}
@@ -90,10 +92,21 @@ plugin "raw_exec" {
   }
 }`)
 	for _, pl := range o.Plugins {
-		text := strings.ReplaceAll(pl.Config, "${state_dir}", l.state)
+		text := strings.NewReplacer("${state_dir}", l.state, "${host_volume_plugin_dir}", l.hostVolumes).Replace(pl.Config)
 		p("\nplugin %s {\n  config {\n%s  }\n}", quote(pl.Name()), indent(text, "    "))
 	}
 	return b.String()
+}
+
+// hostVolumeFiles are the files beside host volume plugins, by name.
+func hostVolumeFiles(o Options) map[string]string {
+	files := map[string]string{}
+	for _, p := range o.Plugins {
+		if p.HostVolumeFile != "" {
+			files[p.HostVolume+".hcl"] = p.HostVolumeFile
+		}
+	}
+	return files
 }
 
 // quote writes an HCL string. "${" and "%{" would start a template.

@@ -63,7 +63,8 @@ type silent struct{}
 func (silent) Printf(string, ...any) {}
 
 // inContainer is where an agent in a container finds its things.
-var inContainer = layout{data: nomad.DataDir, plugins: nomad.PluginDir, state: nomad.StateDir, bind: "0.0.0.0"}
+var inContainer = layout{data: nomad.DataDir, plugins: nomad.PluginDir, hostVolumes: nomad.HostVolumePluginDir,
+	state: nomad.StateDir, bind: "0.0.0.0"}
 
 // startContainer returns the agent even with an error, if there is something to close.
 func startContainer(ctx context.Context, o Options) (Agent, error) {
@@ -98,6 +99,12 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	}
 	for _, p := range o.Plugins {
 		opts = append(opts, nomad.WithPlugin(p.Binary, p.Name()))
+		if p.HostVolume != "" {
+			opts = append(opts, nomad.WithHostVolumePlugin(p.Binary, p.HostVolume))
+		}
+	}
+	for name, text := range hostVolumeFiles(o) {
+		opts = append(opts, nomad.WithHostVolumeFile(name, text))
 	}
 	if o.Config != "" {
 		opts = append(opts, nomad.WithConfigString(o.Config))
@@ -202,6 +209,11 @@ func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error
 	if err := a.ctr.PutPlugin(ctx, binary, filepath.Base(binary)); err != nil {
 		return err
 	}
+	if id := a.info.HostVolumes[filepath.Base(binary)]; id != "" {
+		if err := a.ctr.PutHostVolumePlugin(ctx, binary, id); err != nil {
+			return err
+		}
+	}
 	return a.replaced(binary)
 }
 
@@ -209,6 +221,11 @@ func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error
 func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
 	if err := a.ctr.PutConfig(ctx, configName, config(o, a.layout, a.info)); err != nil {
 		return err
+	}
+	for name, text := range hostVolumeFiles(o) {
+		if err := a.ctr.PutHostVolumeFile(ctx, name, text); err != nil {
+			return err
+		}
 	}
 	return a.reconfigured(o)
 }

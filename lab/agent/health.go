@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,8 +17,9 @@ import (
 )
 
 // WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or
-// undetected, by its own report), and every device plugin runs. It returns the drivers. It does not wait for devices,
-// except for a plugin's first list, which Nomad itself waits for before it registers the node. If the context or the
+// undetected, by its own report), every device plugin runs, and every host volume plugin has answered. It returns the
+// drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
+// registers the node. If the context or the
 // agent ends first, the error has what was missing and why. Each function of tell is called with that whenever it
 // changes.
 func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
@@ -38,6 +41,9 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		}
 		if got, err = nomad.Health(ctx, a.Client(), a.Info().Drivers()...); err == nil {
 			before, err = devicePlugins(ctx, a, before)
+		}
+		if err == nil {
+			err = nomad.HostVolumePlugins(ctx, a.Client(), slices.Collect(maps.Values(a.Info().HostVolumes))...)
 		}
 		if err == nil {
 			return true, settled(ctx, a)

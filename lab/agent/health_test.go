@@ -65,6 +65,23 @@ func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
 	}
 }
 
+func TestHostVolumePlugins_AreThoseThatAnswered(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/agent/self":
+			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
+		default:
+			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Attributes": {"plugins.host_volume.a.version": "1.0.0"}}`)
+		}
+	}))
+	defer s.Close()
+	client, err := nomad.NewClient(s.URL)
+	must.NoError(t, err)
+	test.NoError(t, nomad.HostVolumePlugins(t.Context(), client, "a"))
+	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "host volume plugin b is not there")
+}
+
 // unregistered is a new agent whose server is ready and whose client takes its time.
 type unregistered struct {
 	Agent

@@ -43,7 +43,8 @@ var _ Agent = (*hostAgent)(nil)
 func newHost(r *record) *hostAgent {
 	dir := r.info.Dir
 	r.layout = layout{
-		data: filepath.Join(dir, "data"), plugins: filepath.Join(dir, "plugins"), state: stateDir(dir),
+		data: filepath.Join(dir, "data"), plugins: filepath.Join(dir, "plugins"),
+		hostVolumes: filepath.Join(dir, "host_volume_plugins"), state: stateDir(dir),
 		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
 	}
 	return &hostAgent{r}
@@ -61,7 +62,7 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 		return !errors.Is(err, fs.ErrNotExist)
 	})
 	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
-	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir()} {
+	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir(), a.HostVolumePluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return a, fmt.Errorf("failed to create the agent's directory: %w", err)
 		}
@@ -71,6 +72,9 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 	}
 	for _, p := range o.Plugins {
 		if err := install(p.Binary, filepath.Join(a.PluginDir(), p.Name())); err != nil {
+			return a, err
+		}
+		if err := a.hostVolume(p); err != nil {
 			return a, err
 		}
 	}
@@ -98,10 +102,27 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 	return a, a.up(ctx)
 }
 
-// configure writes the configuration.
+// hostVolume makes the plugin a host volume plugin, too, if it is one. ReplacePlugin then replaces both.
+func (a *hostAgent) hostVolume(p Plugin) error {
+	if p.HostVolume == "" {
+		return nil
+	}
+	link := filepath.Join(a.HostVolumePluginDir(), p.HostVolume)
+	if err := os.Symlink(filepath.Join(a.PluginDir(), p.Name()), link); err != nil {
+		return fmt.Errorf("failed to install host volume plugin: %w", err)
+	}
+	return nil
+}
+
+// configure writes the configuration, and the files of host volume plugins.
 func (a *hostAgent) configure(o Options) error {
 	if err := os.WriteFile(a.mainConfig(), []byte(config(o, a.layout, a.info)), 0o644); err != nil {
 		return fmt.Errorf("failed to write the agent's configuration: %w", err)
+	}
+	for name, text := range hostVolumeFiles(o) {
+		if err := os.WriteFile(filepath.Join(a.HostVolumePluginDir(), name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("failed to write the file of a host volume plugin: %w", err)
+		}
 	}
 	return nil
 }

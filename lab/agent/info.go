@@ -41,6 +41,9 @@ type Info struct {
 	// Sums are the SHA-256 sums of the plugins' binaries, by name.
 	Sums map[string]string `json:"plugin_sums"`
 
+	// HostVolumes are the ids of host volume plugins, by the name of the plugin whose binary they are.
+	HostVolumes map[string]string `json:"host_volume_plugins,omitempty"`
+
 	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
 
@@ -90,7 +93,7 @@ func newRecord(o Options) (*record, error) {
 	}
 	r := &record{info: Info{
 		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Sums: map[string]string{},
+		Sums: map[string]string{}, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
 		sum, err := Sum(p.Binary)
@@ -99,6 +102,9 @@ func newRecord(o Options) (*record, error) {
 		}
 		r.info.Plugins = append(r.info.Plugins, p.Name())
 		r.info.Sums[p.Name()] = sum
+		if p.HostVolume != "" {
+			r.info.HostVolumes[p.Name()] = p.HostVolume
+		}
 	}
 	return r, nil
 }
@@ -138,6 +144,9 @@ func (r *record) StateDir() string { return r.layout.state }
 
 // PluginDir implements Agent.
 func (r *record) PluginDir() string { return r.layout.plugins }
+
+// HostVolumePluginDir implements Agent.
+func (r *record) HostVolumePluginDir() string { return r.layout.hostVolumes }
 
 // replaced records the new binary of a plugin.
 func (r *record) replaced(binary string) error {

@@ -129,6 +129,42 @@ func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 	test.True(t, p.alive(), test.Sprint("the running one was disturbed"))
 }
 
+func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
+	dir := t.TempDir()
+	script := func(name, says string) string {
+		path := filepath.Join(dir, name, "nomad-device-x")
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho "+says+"\n"), 0o755))
+		return path
+	}
+	p := Plugin{Binary: script("old", "1"), HostVolume: "x", HostVolumeFile: "a = 1\n"}
+	o := Options{Dir: filepath.Join(dir, "a"), Plugins: []Plugin{p, {Binary: "nomad-device-y"}}}
+	a := newHost(&record{info: Info{Dir: o.Dir, Sums: map[string]string{}}})
+	for _, d := range []string{a.PluginDir(), a.HostVolumePluginDir()} {
+		must.NoError(t, os.MkdirAll(d, 0o755))
+	}
+	must.NoError(t, install(p.Binary, filepath.Join(a.PluginDir(), p.Name())))
+	for _, p := range o.Plugins {
+		must.NoError(t, a.hostVolume(p))
+	}
+	must.NoError(t, a.configure(o))
+
+	entries, err := os.ReadDir(a.HostVolumePluginDir())
+	must.NoError(t, err)
+	must.SliceLen(t, 2, entries, must.Sprintf("got %v", entries))
+	text, err := os.ReadFile(filepath.Join(a.HostVolumePluginDir(), "x.hcl"))
+	must.NoError(t, err)
+	test.Eq(t, "a = 1\n", string(text))
+	says := func() string {
+		out, err := exec.Command(filepath.Join(a.HostVolumePluginDir(), "x")).Output()
+		must.NoError(t, err)
+		return string(out)
+	}
+	must.Eq(t, "1\n", says())
+	must.NoError(t, a.ReplacePlugin(t.Context(), script("new", "2")))
+	test.Eq(t, "2\n", says(), test.Sprint("after the plugin was replaced"))
+}
+
 func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "src")

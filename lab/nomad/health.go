@@ -80,6 +80,24 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 	return got, nil
 }
 
+// HostVolumePlugins returns an error unless the agent's own node has host volume plugins of these ids. The agent looks
+// for them at its start, and gives each a second to answer.
+func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	node, err := selfNode(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if node.Attributes["plugins.host_volume."+id+".version"] == "" {
+			return fmt.Errorf("host volume plugin %s is not there: it did not answer the agent", id)
+		}
+	}
+	return nil
+}
+
 // selfNode returns the node that is the agent's own.
 func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
 	self, err := c.Agent().Self()

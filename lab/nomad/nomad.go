@@ -31,6 +31,8 @@ const (
 	DataDir   = "/var/lib/nomad"               // Nomad's data_dir
 	PluginDir = "/usr/local/lib/nomad/plugins" // Nomad's plugin_dir
 	StateDir  = DataDir + "-plugins"           // for state of the plugins: a volume, for sockets and FIFOs
+
+	HostVolumePluginDir = "/usr/local/lib/nomad/host_volume_plugins" // for Nomad's host_volume_plugin_dir
 )
 
 const (
@@ -215,6 +217,18 @@ func WithPlugin(path, name string) testcontainers.CustomizeRequestOption {
 	})
 }
 
+// WithHostVolumePlugin adds a host volume plugin under an id.
+func WithHostVolumePlugin(path, id string) testcontainers.CustomizeRequestOption {
+	return testcontainers.WithFiles(testcontainers.ContainerFile{
+		HostFilePath: path, ContainerFilePath: HostVolumePluginDir + "/" + id, FileMode: 0o755,
+	})
+}
+
+// WithHostVolumeFile adds a file beside the host volume plugins.
+func WithHostVolumeFile(name, text string) testcontainers.CustomizeRequestOption {
+	return withText(HostVolumePluginDir+"/"+name, text, 0o644)
+}
+
 // Address is the URL of the API and the web UI.
 func (c *Container) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", c.port) }
 
@@ -312,6 +326,28 @@ func (c *Container) PutPlugin(ctx context.Context, path, name string) error {
 	}
 	if err := c.CopyFileToContainer(ctx, path, PluginDir+"/"+name, 0o755); err != nil {
 		return fmt.Errorf("copy plugin: %w", err)
+	}
+	return nil
+}
+
+// PutHostVolumePlugin is PutPlugin for a host volume plugin.
+func (c *Container) PutHostVolumePlugin(ctx context.Context, path, id string) error {
+	if c == nil {
+		return ErrGone
+	}
+	if err := c.CopyFileToContainer(ctx, path, HostVolumePluginDir+"/"+id, 0o755); err != nil {
+		return fmt.Errorf("copy host volume plugin: %w", err)
+	}
+	return nil
+}
+
+// PutHostVolumeFile replaces a file beside the host volume plugins.
+func (c *Container) PutHostVolumeFile(ctx context.Context, name, text string) error {
+	if c == nil {
+		return ErrGone
+	}
+	if err := c.CopyToContainer(ctx, []byte(text), HostVolumePluginDir+"/"+name, 0o644); err != nil {
+		return fmt.Errorf("copy file of a host volume plugin: %w", err)
 	}
 	return nil
 }
