@@ -3,7 +3,11 @@
 
 package slot
 
-import "github.com/outrider-dev/outrider/internal/core/schema"
+import (
+	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/holder"
+)
 
 // Config is the agent's block: plugin "nomad-device-dataset" { config { ... } }.
 type Config struct {
@@ -13,15 +17,5 @@ type Config struct {
 
 	MountsForAll bool `codec:"mounts_for_all" default:"false" doc:"Also mount slots in tasks of drivers that are not Outrider's, such as docker. Nomad then forgets the volumes of a task that has both, and the slot when the agent and then the task are restarted: see What is not promised."`
 
-	API API `codec:"api" doc:"How the plugin asks Nomad who holds a slot."`
-}
-
-// API is the HTTP API of the Nomad agent that runs the plugin.
-type API struct {
-	Enabled   bool   `codec:"enabled" default:"true" doc:"Whether it is asked. Otherwise a slot is given back when it is reserved again."`
-	Address   string `codec:"address" default:"http://127.0.0.1:4646" doc:"Its address."`
-	TokenFile string `codec:"token_file" doc:"File with a token of the policy in the documentation, absolute; it is read again when it changes."`
-	CAFile    string `codec:"ca_file" doc:"Certificate of the authority that has signed the agent's, absolute."`
-	CertFile  string `codec:"cert_file" doc:"Client certificate, absolute, where the agent asks for one."`
-	KeyFile   string `codec:"key_file" doc:"Its key, absolute."`
+	API holder.API `codec:"api" doc:"How the plugin asks Nomad who holds a slot."`
 }

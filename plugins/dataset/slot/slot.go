@@ -3,27 +3,266 @@
 
 // Package slot is the plugin's device face: scratch that a task gets empty, and that is
 // given back when its holder has gone.
+//
+// The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without one is
+// free. There is evidence that a reservation is over when Nomad's API has shown its holder
+// and then its end, or when Nomad reserves the slot again. In both cases it stands for as
+// long as a process uses the dataset.
 package slot
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
-	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/holder"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-type instance struct{ Config }
+// Type is that of the devices.
+const Type = "dataset"
+
+// lookTime is what one look at a file system may take.
+const lookTime = 8 * time.Second
+
+// instance is the plugin with its configuration.
+type instance struct {
+	Config
+	log     hclog.Logger
+	watcher *holder.Watcher
+
+	mu      sync.Mutex
+	file    *policy.File              // the last that was valid
+	roots   map[string]*engine.Engine // those with slots, also when the file has them no longer
+	said    map[string]string         // problems in the log, by what they are about
+	last    look                      // at the datasets
+	matters map[string]*matter        // by the name of a lease's dataset
+	api     apiState
+}
+
+var (
+	_ device.EventSource   = (*instance)(nil)
+	_ device.Releaser      = (*instance)(nil)
+	_ device.StatsReporter = (*instance)(nil)
+	_ device.Tuned         = (*instance)(nil)
+)
 
 // New is that of device.Plugin.
-func New(c Config, _ hclog.Logger) (device.Instance, error) { return &instance{c}, nil }
+func New(c Config, log hclog.Logger) (device.Instance, error) {
+	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type),
+		roots: map[string]*engine.Engine{}, said: map[string]string{}, matters: map[string]*matter{}}
+	i.watcher.Seen, i.watcher.Failed = i.seen, i.unseen
+	return i, nil
+}
+
+// Options is part of device.Tuned.
+func (i *instance) Options() device.Options {
+	return device.Options{Period: i.Sweep.Duration(), Settle: 100 * time.Millisecond, Grace: i.Grace.Duration(),
+		MountsInEnvironment: !i.MountsForAll}
+}
 
 // List is part of device.Instance.
-func (i *instance) List(context.Context) ([]device.Group, error) { return nil, nil }
+func (i *instance) List(ctx context.Context) ([]device.Group, error) {
+	file, err := i.load()
+	if err != nil {
+		return nil, err
+	}
+	now := i.look(ctx)
+	i.remount(ctx, now)
+	var names []string
+	for name, c := range file.Classes {
+		if c.Slots != nil {
+			names = append(names, name)
+		}
+	}
+	groups := make([]device.Group, len(names))
+	var all sync.WaitGroup
+	for n, name := range names {
+		all.Go(func() { groups[n] = i.group(ctx, name, file.Classes[name], now) })
+	}
+	all.Wait()
+	return groups, nil
+}
 
-// Reserve is part of device.Instance.
-func (i *instance) Reserve(context.Context, []string) (*nomad.ContainerReservation, error) {
-	return nil, errors.New("there are no slots yet")
+// load reads the operator's file. If it is not valid, the last one that was stays.
+func (i *instance) load() (*policy.File, error) {
+	file, err := policy.Load(i.File)
+	i.say("file", "the slots stay as they were", err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil {
+		if i.file == nil {
+			return nil, err
+		}
+		return i.file, nil
+	}
+	i.file = file
+	for name, c := range file.Classes {
+		key := c.Backend + " " + file.Program(c.Backend) + " " + c.Root
+		if c.Slots == nil || i.roots[key] != nil {
+			continue
+		}
+		e, err := file.Engine(name)
+		if err != nil {
+			return nil, err
+		}
+		i.roots[key] = e
+	}
+	return file, nil
+}
+
+// class returns one of the last valid file, and its engine, nil if there is none.
+func (i *instance) class(name string) (policy.Class, *engine.Engine) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.file == nil {
+		return policy.Class{}, nil
+	}
+	c := i.file.Classes[name]
+	return c, i.roots[c.Backend+" "+i.file.Program(c.Backend)+" "+c.Root]
+}
+
+// group is what a class offers. Free slots can't be used while their file system can't give
+// what they promise.
+func (i *instance) group(ctx context.Context, name string, c policy.Class, now look) device.Group {
+	quota := c.Slots.Capacity.Bytes()
+	g := device.Group{Vendor: c.Backend, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
+		"backend": structs.NewStringAttribute(c.Backend), "quota": bytesAttribute(quota),
+		"api": structs.NewStringAttribute(i.evidence()),
+	}}
+	if compression := c.Properties["compression"]; compression != "" {
+		g.Attributes["compression"] = structs.NewStringAttribute(compression)
+	}
+	_, e := i.class(name)
+	problem := i.problem(ctx, e, quota, now)
+	for n := range c.Slots.Count {
+		d := device.Device{ID: fmt.Sprintf("%s-%02d", name, n)}
+		if !now.held(d.ID) {
+			d.Problem = problem
+		}
+		g.Devices = append(g.Devices, d)
+	}
+	return g
+}
+
+// problem is why no slot of this size can be made.
+func (i *instance) problem(ctx context.Context, e *engine.Engine, quota int64, now look) string {
+	if err := now.failed[e]; err != nil {
+		return err.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	if err := e.Check(ctx); err != nil {
+		return err.Error()
+	}
+	space, err := e.Space(ctx)
+	switch {
+	case err != nil:
+		return err.Error()
+	case space.Free < quota:
+		return fmt.Sprintf("the file system is full: a slot may hold %d MiB, and %d MiB are free", quota>>20, space.Free>>20)
+	}
+	return ""
+}
+
+// bytesAttribute has a unit, since a job's "10 GiB" never equals a number without one. Nomad
+// has no unit for single bytes.
+func bytesAttribute(n int64) *structs.Attribute {
+	for _, unit := range []struct {
+		name  string
+		bytes int64
+	}{{structs.UnitGiB, 1 << 30}, {structs.UnitMiB, 1 << 20}} {
+		if n%unit.bytes == 0 {
+			return structs.NewIntAttribute(n/unit.bytes, unit.name)
+		}
+	}
+	return structs.NewIntAttribute(n>>10, structs.UnitKiB)
+}
+
+// say logs a problem when it is new, and its end.
+func (i *instance) say(about, consequence string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	was := i.said[about]
+	if err == nil {
+		if delete(i.said, about); was != "" {
+			i.log.Info("this is over: " + was)
+		}
+		return
+	}
+	if i.said[about] = err.Error(); was != err.Error() {
+		i.log.Warn(consequence + ": " + err.Error())
+	}
+}
+
+// look is one look at the datasets of all roots.
+type look struct {
+	at     time.Time
+	leases []lease // by slot
+	failed map[*engine.Engine]error
+}
+
+// lease is one reservation, by its dataset.
+type lease struct {
+	engine.Dataset
+	engine *engine.Engine
+}
+
+func (l *lease) slot() string { return l.Tags[engine.ID] }
+
+// holder says who it is, in words that have the lease second.
+func (l *lease) holder() string {
+	text := "reservation " + l.Tags[engine.Lease]
+	if allocation, task, known := strings.Cut(l.Tags[engine.Holder], "/"); known {
+		text += " of allocation " + allocation + ", task " + task
+	}
+	return text
+}
+
+// look lists the leases. What can't be listed hides nothing else.
+func (i *instance) look(ctx context.Context) look {
+	i.mu.Lock()
+	roots := slices.Collect(maps.Values(i.roots))
+	i.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	now := look{at: time.Now(), failed: map[*engine.Engine]error{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, e := range roots {
+		all.Go(func() {
+			datasets, err := e.List(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				now.failed[e] = err
+			}
+			for _, d := range datasets {
+				if d.Tags[engine.Kind] == "slot" && d.Name == engine.SlotName(d.Tags[engine.ID], d.Tags[engine.Lease]) {
+					now.leases = append(now.leases, lease{d, e})
+				}
+			}
+		})
+	}
+	all.Wait()
+	slices.SortFunc(now.leases, func(a, b lease) int { return strings.Compare(a.Name, b.Name) })
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.last = now
+	i.remember(now)
+	return now
+}
+
+func (l look) held(slot string) bool {
+	return slices.ContainsFunc(l.leases, func(l lease) bool { return l.slot() == slot })
 }

@@ -1,0 +1,263 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package holder
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+const (
+	node = "11111111-1111-1111-1111-111111111111"
+	job  = "22222222-2222-2222-2222-222222222222"
+	old  = "33333333-3333-3333-3333-333333333333"
+)
+
+// agent answers like one of Nomad, as far as a test does not say otherwise.
+type agent struct {
+	t       *testing.T
+	mu      sync.Mutex
+	answers map[string]string // by path: a status and a body
+	tokens  []string
+	asked   chan string // the query of each request for allocations
+	blocks  chan struct{}
+}
+
+func newAgent(t *testing.T, answers map[string]string) (*agent, API) {
+	a := &agent{t: t, answers: map[string]string{
+		"/v1/agent/self":                    `200 {"stats":{"client":{"node_id":"` + node + `"}}}`,
+		"/v1/acl/token/self":                `200 {"AccessorID":"x","Type":"client"}`,
+		"/v1/node/" + node + "/allocations": `200 []`,
+		"/v1/allocation/" + job:             `404 alloc not found`,
+	}, asked: make(chan string, 100), blocks: make(chan struct{})}
+	for path, answer := range answers {
+		a.answers[path] = answer
+	}
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	return a, API{Enabled: true, Address: server.URL}
+}
+
+func (a *agent) set(path, answer string) { a.mu.Lock(); defer a.mu.Unlock(); a.answers[path] = answer }
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	answer := a.answers[r.URL.Path]
+	a.tokens = append(a.tokens, r.Header.Get("X-Nomad-Token"))
+	a.mu.Unlock()
+	if strings.HasSuffix(r.URL.Path, "/allocations") {
+		a.asked <- r.URL.RawQuery
+		if r.URL.Query().Get("index") != "" {
+			select {
+			case <-r.Context().Done():
+			case <-a.blocks:
+			}
+		}
+	}
+	status, body, _ := strings.Cut(answer, " ")
+	if status == "hang" {
+		<-r.Context().Done()
+		return
+	}
+	w.Header().Set("X-Nomad-Index", "7")
+	code := 500
+	fmt.Sscan(status, &code)
+	w.WriteHeader(code)
+	fmt.Fprint(w, body)
+}
+
+func holds(id, client, desired, kind, device string) string {
+	return fmt.Sprintf(`{"ID":%q,"Namespace":"prod","ClientStatus":%q,"DesiredStatus":%q,"Job":{"ID":"x"},`+
+		`"AllocatedResources":{"Tasks":{"web":{"Devices":[{"Vendor":"btrfs","Type":%q,"Name":"fast","DeviceIDs":[%q]}]}}}}`,
+		id, client, desired, kind, device)
+}
+
+func TestView_HasWhatTheAPIShows(t *testing.T) {
+	for _, c := range []struct{ name, client, desired, kind, live string }{
+		{"runs", "running", "run", "dataset", job},
+		{"is about to start", "pending", "run", "dataset", job},
+		{"is disconnected", "unknown", "run", "dataset", job},
+		{"is being stopped", "running", "stop", "dataset", ""},
+		{"has ended", "complete", "run", "dataset", ""},
+		{"is lost", "lost", "stop", "dataset", ""},
+		{"has another device of that name", "running", "run", "gpu", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var v View
+			v.Allocations = map[string]Allocation{}
+			text := "[" + holds(old, "complete", "run", "dataset", "fast-00") + "," +
+				holds(job, c.client, c.desired, c.kind, "fast-00") + "]"
+			must.NoError(t, v.read(json.NewDecoder(strings.NewReader(text)), "dataset"))
+			all, live := v.Holders("fast-00")
+			must.Eq(t, c.live, live)
+			must.Eq(t, c.kind == "dataset", len(all) == 2)
+			a := v.Allocations[job]
+			must.Eq(t, c.client == "complete" || c.client == "lost", a.Ended)
+			must.Eq(t, "prod", a.Namespace)
+		})
+	}
+}
+
+func TestView_TwoThatLiveAreNone(t *testing.T) {
+	a := Allocation{Devices: map[string]string{"fast-00": "web"}, Wanted: true}
+	v := View{Allocations: map[string]Allocation{job: a, old: a}}
+	all, live := v.Holders("fast-00")
+	must.SliceNotEmpty(t, all)
+	must.Eq(t, "", live)
+}
+
+// watch returns what a watcher reports first.
+func watch(t *testing.T, a API) (v *View, err error, w *Watcher) {
+	t.Helper()
+	w = New(a, "dataset")
+	views, failures := make(chan *View, 100), make(chan error, 100)
+	w.Seen = func(_ context.Context, v *View) { views <- v }
+	w.Failed = func(err error) { failures <- err }
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { defer close(over); _ = w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-over })
+	select {
+	case v = <-views:
+	case err = <-failures:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the watcher says nothing")
+	}
+	return v, err, w
+}
+
+func TestWatcher_NothingIsAViewThatIsNotWhole(t *testing.T) {
+	t.Parallel()
+	list := "/v1/node/" + node + "/allocations"
+	whole := holds(job, "running", "run", "dataset", "fast-00")
+	for name, c := range map[string]struct{ path, answer, want string }{
+		"no rights":           {list, "403 Permission denied", "access was denied (Permission denied): set api.token_file"},
+		"no leader":           {list, "500 No cluster leader", "it answers with status 500 (No cluster leader)"},
+		"cut off":             {list, "200 [" + whole, "is not Nomad's"},
+		"cut in the middle":   {list, "200 [" + whole[:80], "is not Nomad's"},
+		"a page":              {list, "200 <html>sign in</html>", "is not Nomad's"},
+		"null":                {list, "200 null", "is not Nomad's: it is no list"},
+		"another list":        {list, `200 [{"Name":"x"}]`, "is not Nomad's: it has an allocation without an id"},
+		"redirected":          {list, "302 ", "it answers with status 302"},
+		"hangs":               {list, "hang", "there is no answer within 3s"},
+		"token not known":     {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
+		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is no client"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, api := newAgent(t, map[string]string{c.path: c.answer})
+			v, err, _ := watch(t, api)
+			must.Nil(t, v)
+			must.ErrorContains(t, err, c.want)
+			must.ErrorContains(t, err, api.Address)
+		})
+	}
+}
+
+func TestWatcher_IsCompleteIfNothingIsHidden(t *testing.T) {
+	for answer, want := range map[string]bool{
+		`200 {"AccessorID":"acls-disabled","Type":"client"}`: true, `200 {"AccessorID":"x","Type":"management"}`: true,
+		`200 {"AccessorID":"anonymous","Type":"client"}`: false, `200 {}`: false,
+	} {
+		_, api := newAgent(t, map[string]string{"/v1/acl/token/self": answer})
+		v, err, _ := watch(t, api)
+		must.NoError(t, err)
+		must.Eq(t, want, v.Complete, must.Sprint(answer))
+		must.MapEmpty(t, v.Allocations)
+	}
+}
+
+func TestWatcher_BlocksUntilItIsKicked(t *testing.T) {
+	a, api := newAgent(t, nil)
+	_, err, w := watch(t, api)
+	must.NoError(t, err)
+	must.Eq(t, "", <-a.asked)
+	must.Eq(t, "index=7&wait=1m0s", <-a.asked)
+	a.blocks <- struct{}{} // a change
+	must.Eq(t, "index=7&wait=1m0s", <-a.asked)
+	w.Look()
+	must.Eq(t, "", <-a.asked)
+}
+
+func TestWatcher_ReadsTheTokenForEachRequest(t *testing.T) {
+	a, api := newAgent(t, nil)
+	api.TokenFile = filepath.Join(t.TempDir(), "token")
+	must.NoError(t, os.WriteFile(api.TokenFile, []byte("one\n"), 0o600))
+	_, err, w := watch(t, api)
+	must.NoError(t, err)
+	<-a.asked
+	<-a.asked
+	must.NoError(t, os.WriteFile(api.TokenFile, []byte("two\n"), 0o600))
+	w.Look()
+	<-a.asked
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	must.Eq(t, "one", a.tokens[0])
+	must.Eq(t, "two", a.tokens[len(a.tokens)-1])
+}
+
+func TestWatcher_TrustsOnlyTheAuthority(t *testing.T) {
+	a, _ := newAgent(t, nil)
+	server := httptest.NewTLSServer(a)
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	api := API{Enabled: true, Address: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.pem")}
+	pemOf := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	must.NoError(t, os.WriteFile(api.CAFile, pemOf, 0o600))
+	v, err, _ := watch(t, api)
+	must.NoError(t, err)
+	must.Eq(t, node, v.Node)
+	api.CAFile = ""
+	_, err, _ = watch(t, api)
+	must.ErrorContains(t, err, "certificate signed by unknown authority")
+}
+
+// An allocation in a namespace that the token may not read has another answer than one that
+// does not exist, and so have the pages of others.
+func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]bool{
+		"404 alloc not found": true, `404 Unknown allocation "` + job + `"`: false, "404 page not found": false, "404 ": false,
+		"200 {}": false, "403 Permission denied": false, "500 x": false, "hang": false,
+	} {
+		t.Run(answer, func(t *testing.T) {
+			t.Parallel()
+			_, api := newAgent(t, map[string]string{"/v1/allocation/" + job: answer})
+			c, err := api.connect()
+			must.NoError(t, err)
+			defer c.http.CloseIdleConnections()
+			gone, err := c.gone(t.Context(), job, "prod")
+			must.Eq(t, want, gone)
+			switch answer[:3] {
+			case "404", "200":
+				must.NoError(t, err)
+			default:
+				must.Error(t, err)
+			}
+		})
+	}
+}
+
+func TestAPI_MistakeIsOneSentence(t *testing.T) {
+	good := API{Address: "https://127.0.0.1:4646", CAFile: "/ca", CertFile: "/cert", KeyFile: "/key"}
+	must.NoError(t, good.Validate())
+	must.ErrorContains(t, API{Address: "127.0.0.1:4646"}.Validate(), `use for example "http://127.0.0.1:4646"`)
+	must.ErrorContains(t, API{Address: good.Address, TokenFile: "token"}.Validate(), `token_file "token" is not an absolute`)
+	must.ErrorContains(t, API{Address: good.Address, KeyFile: "/key"}.Validate(), "set both or none")
+}

@@ -1,0 +1,176 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package slot
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+// mounts is where slots are mounted on the host, if their file system needs that.
+const mounts = "/run/outrider/dataset/slots"
+
+// Reserve is part of device.Instance. All ids are of one class.
+func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerReservation, error) {
+	r := &nomad.ContainerReservation{Envs: map[string]string{}}
+	for n, id := range ids {
+		class := id[:max(0, strings.LastIndex(id, "-"))]
+		c, e := i.class(class)
+		if e == nil || c.Slots == nil {
+			return nil, fmt.Errorf("slot %q is no longer in the operator's file %s", id, i.File)
+		}
+		mode, err := strconv.ParseUint(c.Slots.Mode, 8, 32)
+		if err != nil {
+			return nil, err
+		}
+		quota := c.Slots.Capacity.Bytes()
+		path, err := i.fresh(ctx, e, id, uint32(mode), engine.Spec{
+			Limits: engine.Limits{Data: quota}, Properties: c.Properties,
+			Tags: engine.Tags{engine.Kind: "slot", engine.ID: id, engine.Class: class},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("slot %q can't be made: %w", id, err)
+		}
+		variable, target := "DATASET_"+upper(class), c.Slots.Mount
+		if n > 0 {
+			variable, target = fmt.Sprintf("%s_%d", variable, n+1), fmt.Sprintf("%s-%d", target, n+1)
+		}
+		r.Envs[variable] = target
+		r.Envs[variable+"_ID"] = id
+		r.Envs[variable+"_QUOTA"] = strconv.FormatInt(quota, 10)
+		r.Mounts = append(r.Mounts, &nomad.Mount{HostPath: path, TaskPath: target})
+	}
+	i.watcher.Look()
+	return r, nil
+}
+
+// fresh makes the dataset of a slot, with a lease of its own.
+func (i *instance) fresh(ctx context.Context, e *engine.Engine, id string, mode uint32, s engine.Spec) (string, error) {
+	unlock, err := e.Lock(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	s.Tags[engine.Lease] = strings.ToLower(rand.Text()[:12])
+	name := engine.SlotName(id, s.Tags[engine.Lease])
+	i.begin(name, e)
+	if s.Dir, err = mountPoint(name); err != nil {
+		return "", err
+	}
+	path, err := e.Create(ctx, name, s)
+	if err != nil {
+		return "", err
+	}
+	return path, unix.Chmod(path, mode)
+}
+
+// mountPoint is where a slot's dataset is mounted.
+func mountPoint(name string) (string, error) {
+	dir, err := owndir.Make(mounts, 0o711)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(mounts, filepath.Base(name)), dir.Close()
+}
+
+// upper is a part of a variable's name.
+func upper(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(s))
+}
+
+// remount mounts the datasets of leases that are not mounted, as after the host has started:
+// their tasks are started again with the reservation that they had.
+func (i *instance) remount(ctx context.Context, now look) {
+	for _, l := range now.leases {
+		if l.Path == "" {
+			i.say("mount of "+l.Name, "slot "+l.slot()+" can't be mounted again", i.mount(ctx, l))
+		}
+	}
+}
+
+func (i *instance) mount(ctx context.Context, l lease) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	unlock, err := l.engine.Lock(ctx, l.slot())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dir, err := mountPoint(l.Name)
+	if err != nil {
+		return err
+	}
+	if _, err = l.engine.Mount(ctx, l.Name, dir); errors.Is(err, engine.ErrNotFound) {
+		return nil // it was released meanwhile
+	}
+	return err
+}
+
+// Leases is part of device.Releaser.
+func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
+	i.mu.Lock()
+	loaded := i.file != nil
+	i.mu.Unlock()
+	if !loaded {
+		if _, err := i.load(); err != nil {
+			return nil, err
+		}
+	}
+	now := i.look(ctx)
+	var all []device.Lease
+	for _, l := range now.leases {
+		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Ended: i.isOver(l.Name)})
+	}
+	i.say("leases", "the slots of a class stay as they are", errors.Join(slices.Collect(maps.Values(now.failed))...))
+	return all, nil
+}
+
+// keep is how long a slot's dataset stays in the trash. Nobody gets it back.
+const keep = time.Second
+
+// Release is part of device.Releaser. It renames the dataset, and leaves it to another
+// goroutine to destroy it.
+func (i *instance) Release(ctx context.Context, l device.Lease) error {
+	name := engine.SlotName(l.ID, strings.Fields(l.Holder)[1])
+	e := i.engineOf(name)
+	if e == nil {
+		return nil // a look has found that it has gone
+	}
+	unlock, err := e.Lock(ctx, l.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = e.Discard(ctx, name, keep)
+	switch {
+	case errors.Is(err, engine.ErrInUse):
+		return fmt.Errorf("%w: %w", device.ErrInUse, err)
+	case err != nil && !errors.Is(err, engine.ErrNotFound):
+		return err
+	}
+	_ = os.Remove(filepath.Join(mounts, filepath.Base(name))) // where it was mounted, empty now
+	return nil
+}
