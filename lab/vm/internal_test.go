@@ -12,6 +12,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
 func tree(t *testing.T, files map[string]string) string {
@@ -62,6 +64,24 @@ func TestFindKernel_WithoutApt(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "apt-get is missing") || !strings.Contains(err.Error(), kernelEnv) {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestFindZFS_ReportsWhatIsMissing(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	find := func(want string) {
+		t.Helper()
+		_, err := findZFS(t.Context(), kernel{release: "6.1.0-none"}, t.Logf)
+		test.ErrorContains(t, err, want)
+		dir, err := cache.Dir()
+		must.NoError(t, err)
+		left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
+		must.NoError(t, err)
+		test.SliceEmpty(t, left, test.Sprint("of what could not be made, there is still"))
+	}
+	find("failed to make OpenZFS for the VM's kernel: failed to run apt-cache")
+	find("is the kernel in the cache older than the archive's?")
+	t.Setenv("PATH", t.TempDir())
+	find(" is missing (apt-get install ")
 }
 
 func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {

@@ -42,6 +42,10 @@ type Options struct {
 	// another VM. Empty: there is no disk.
 	Disk string
 
+	// ZFS is whether the kernel has OpenZFS, and /usr/sbin the programs zfs and zpool.
+	// They are built at the first time, which takes minutes.
+	ZFS bool
+
 	// Console gets the output of the kernel and the first process. May be nil;
 	// errors have the end of it in any case.
 	Console io.Writer
@@ -82,6 +86,12 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	var zfs string
+	if o.ZFS {
+		if zfs, err = findZFS(ctx, k, o.Progress); err != nil {
+			return nil, err
+		}
+	}
 	initrd, err := initramfs(ctx, k, o)
 	if err != nil {
 		return nil, err
@@ -89,6 +99,9 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	for _, a := range accelerators() {
 		var v *VM
 		if v, err = boot(ctx, qemu, k, initrd, a, o); err == nil {
+			if err = v.loadZFS(ctx, zfs); err != nil {
+				return nil, errors.Join(err, v.Kill())
+			}
 			return v, nil
 		}
 		if a.remember == nil || ctx.Err() != nil {

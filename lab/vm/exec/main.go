@@ -4,7 +4,7 @@
 // Command exec boots a VM and runs a command in it, with the caller's environment and directory, on the caller's
 // terminal if there is one. Without a command it runs a shell:
 //
-//	go run ./lab/vm/exec [-memory MiB] [COMMAND [ARG...]]
+//	go run ./lab/vm/exec [-memory MiB] [-zfs] [COMMAND [ARG...]]
 package main
 
 import (
@@ -23,11 +23,13 @@ import (
 
 func main() {
 	memory := flag.Int("memory", 0, "the VM's memory in MiB")
+	zfs := flag.Bool("zfs", false, "load OpenZFS in the VM; the first time it is built")
 	console := flag.Bool("console", false, "show the VM's console on stderr")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	o := vm.Options{Memory: *memory, Progress: func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }}
+	o := vm.Options{Memory: *memory, ZFS: *zfs}
+	o.Progress = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 	if *console {
 		o.Console = os.Stderr
 	}
