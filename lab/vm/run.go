@@ -30,7 +30,7 @@ const (
 // Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
 type Cmd struct {
 	Args []string // a program, looked for in the PATH of Env if it has no slash, and its arguments
-	Env  []string // nil is this process's
+	Env  []string // nil is this process's, and what Options adds
 	Dir  string   // empty is this process's, which the VM has, too
 
 	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; the last read may be lost.
@@ -61,7 +61,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	}
 	r := wire.Run{Args: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin != nil}
 	if r.Env == nil {
-		r.Env = environment()
+		r.Env = append(environment(), v.env...)
 	}
 	if r.Dir == "" {
 		var err error

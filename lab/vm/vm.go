@@ -46,6 +46,9 @@ type Options struct {
 	// They are built at the first time, which takes minutes.
 	ZFS bool
 
+	// Env is added to the environment of commands that have none of their own.
+	Env []string
+
 	// Console gets the output of the kernel and the first process. May be nil;
 	// errors have the end of it in any case.
 	Console io.Writer
@@ -58,6 +61,7 @@ type Options struct {
 
 // VM is a machine that runs. Its methods are safe for concurrent use.
 type VM struct {
+	env     []string // as in Options
 	kernel  string
 	accel   string
 	machine *machine
@@ -169,7 +173,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 			m.kill()
 		}
 	}()
-	v := &VM{accel: a.name, machine: m}
+	v := &VM{env: o.Env, accel: a.name, machine: m}
 	m.port.SetDeadline(time.Now().Add(a.patience))
 	// any key will do: the other end is our own QEMU
 	config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}

@@ -50,6 +50,8 @@ func runAgent(verb string, args []string) error {
 		}
 		fmt.Println(a.Address())
 		return nil
+	case "stop":
+		return a.Stop(ctx)
 	case "close":
 		if err := a.Close(ctx); err != nil {
 			return err
@@ -60,5 +62,5 @@ func runAgent(verb string, args []string) error {
 		}
 		return err
 	}
-	return errors.New("want run, start or close")
+	return errors.New("want run, start, stop or close")
 }

@@ -3,7 +3,7 @@
 
 // Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent and USB sticks there:
 //
-//	vmctl agent run|start|close DIR
+//	vmctl agent run|start|stop|close DIR
 //	vmctl usb plug|unplug [NAME] [-port N] [-serial S] [-id 1d6b:0104]
 package main
 
@@ -22,7 +22,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: vmctl agent run|start|close DIR, or vmctl usb plug|unplug [NAME] [FLAG...]")
+		return errors.New("usage: vmctl agent run|start|stop|close DIR, or vmctl usb plug|unplug [NAME] [FLAG...]")
 	}
 	switch args[0] {
 	case "agent":

@@ -1,0 +1,122 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package vm_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/nomad"
+	"github.com/outrider-dev/outrider/lab/vm"
+)
+
+// host is a machine that is booted more than once: a VM at a time, with one disk.
+type host struct {
+	t   *testing.T
+	ctl string // vmctl, which does in the VM what is asked for here
+	o   vm.Options
+	vm  *vm.VM
+}
+
+const agentDir = vm.DiskMount + "/agent"
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	ctl, err := vm.Build(t.Context(), "vmctl", t.Logf)
+	must.NoError(t, err)
+	h := &host{t: t, ctl: ctl}
+	h.o = vm.Options{Memory: 3072, Disk: filepath.Join(t.TempDir(), "disk"), Progress: t.Logf}
+	return h
+}
+
+// boot is only called while the host is off.
+func (h *host) boot() {
+	h.t.Helper()
+	begin := time.Now()
+	h.vm = vm.New(h.t, h.o)
+	h.t.Logf("booted in %.1f s", time.Since(begin).Seconds())
+}
+
+// cutPower ends the VM; what was written a moment before may not be on the disk.
+func (h *host) cutPower() {
+	h.t.Helper()
+	h.run(nil, "sync")
+	if err := h.vm.Kill(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// run runs a command in the VM and returns its output.
+func (h *host) run(stdin []byte, args ...string) string {
+	h.t.Helper()
+	var out, errOut bytes.Buffer
+	c := vm.Cmd{Args: args, Stdout: &out, Stderr: &errOut}
+	if stdin != nil {
+		c.Stdin = bytes.NewReader(stdin)
+	}
+	if err := h.vm.Run(h.t.Context(), c); err != nil {
+		h.t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, out.String(), errOut.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// client talks to the agent whose address vmctl has printed.
+func (h *host) client(address string) *api.Client {
+	h.t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	here, err := h.vm.Forward(port)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c, err := api.NewClient(&api.Config{Address: "http://" + here, Region: "global"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// runAgent starts a new agent with plugins of this repository, with its data on the disk.
+func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
+	h.t.Helper()
+	names := slices.Sorted(maps.Keys(plugins))
+	paths, err := build.Builder{Root: repository(h.t)}.All(h.t.Context(), names...)
+	must.NoError(h.t, err)
+	p, err := nomad.Binary(h.t.Context(), h.t.Logf)
+	must.NoError(h.t, err)
+	var configured []agent.Plugin
+	for i, name := range names {
+		plugin := plugins[name]
+		plugin.Binary = paths[i]
+		configured = append(configured, plugin)
+	}
+	options, err := json.Marshal(map[string]any{"Binary": p.Path, "Name": "rebooted", "Plugins": configured})
+	must.NoError(h.t, err)
+	return h.client(h.run(options, h.ctl, "agent", "run", agentDir))
+}
+
+// startAgent starts the agent again.
+func (h *host) startAgent() *api.Client {
+	h.t.Helper()
+	return h.client(h.run(nil, h.ctl, "agent", "start", agentDir))
+}
