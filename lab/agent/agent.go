@@ -81,8 +81,9 @@ type Plugin struct {
 	Binary string // path; its base name is the name that Nomad knows the plugin by
 
 	// Config is the HCL inside `plugin "NAME" { config { … } }`. The words
-	// ${state_dir} in it are replaced by a directory of this agent alone, and
-	// ${host_volume_plugin_dir} by the directory of its host volume plugins.
+	// ${state_dir} in it are replaced by a directory of this agent alone,
+	// ${host_volume_plugin_dir} by the directory of its host volume plugins, and
+	// ${http_port} by the port of its API.
 	Config string
 
 	// HostVolume is the id under which the binary is a host volume plugin, too, of the

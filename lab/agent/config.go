@@ -92,7 +92,8 @@ plugin "raw_exec" {
   }
 }`)
 	for _, pl := range o.Plugins {
-		text := strings.NewReplacer("${state_dir}", l.state, "${host_volume_plugin_dir}", l.hostVolumes).Replace(pl.Config)
+		text := strings.NewReplacer("${state_dir}", l.state, "${host_volume_plugin_dir}", l.hostVolumes,
+			"${http_port}", strconv.Itoa(i.HTTP)).Replace(pl.Config)
 		p("\nplugin %s {\n  config {\n%s  }\n}", quote(pl.Name()), indent(text, "    "))
 	}
 	return b.String()

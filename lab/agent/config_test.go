@@ -19,13 +19,13 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 		Name: "n",
 		Plugins: []Plugin{
 			{Binary: "/x/bin/nomad-driver-exec-lite", Config: "state_dir = \"${state_dir}\"\nlog_collection = \"nomad\""},
-			{Binary: "nomad-device-usb", Config: "file = \"${host_volume_plugin_dir}/x.hcl\""},
+			{Binary: "nomad-device-usb", Config: "file = \"${host_volume_plugin_dir}/x.hcl\"\nport = ${http_port}"},
 		},
 	}, layout{data: "/d/${x}", plugins: "/p", hostVolumes: "/v", state: "/s", bind: "127.0.0.1", iface: "lo"},
 		Info{HTTP: 1, RPC: 2, Serf: 3})
 	for _, want := range []string{
 		"plugin \"nomad-driver-exec-lite\" {\n  config {\n    state_dir = \"/s\"\n    log_collection = \"nomad\"\n  }\n}",
-		"plugin \"nomad-device-usb\" {\n  config {\n    file = \"/v/x.hcl\"\n  }\n}",
+		"plugin \"nomad-device-usb\" {\n  config {\n    file = \"/v/x.hcl\"\n    port = 1\n  }\n}",
 		`host_volume_plugin_dir = "/v"`,
 		`data_dir   = "/d/$${x}"`, // no template
 		`bind_addr  = "127.0.0.1"`,
