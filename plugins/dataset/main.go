@@ -8,7 +8,9 @@ package main
 
 import (
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
 	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
@@ -18,6 +20,8 @@ var dataset = device.Plugin[slot.Config]{
 	Summary: "gives ZFS and btrfs datasets to tasks, as volumes that last and as scratch",
 	New:     slot.New,
 	Roles:   []func() bool{volume.Role},
+
+	Commands: []plugin.Command{simulate.Command()},
 }
 
 func main() { device.Main(dataset) }
