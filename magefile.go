@@ -36,13 +36,13 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts Nomad with every plugin, or updates the lab (-usb=sim: with a stick).
-func (Lab) Up(ctx context.Context, runtime, usb, image *string) error {
+// Starts Nomad with every plugin, or updates the lab (-usb=sim, -dataset=btrfs).
+func (Lab) Up(ctx context.Context, runtime, usb, dataset, image *string) error {
 	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
 		if err := l.UseImage(value(image)); err != nil {
 			return err
 		}
-		return l.Up(ctx, value(usb))
+		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset)})
 	})
 }
 

@@ -34,6 +34,7 @@ type Lab struct {
 	dir         string // of the agent
 	runtime     agent.Runtime
 	usb         usb
+	dataset     dataset
 	port        int    // 0: defaultPort, or a free one
 	ref         string // the container's image; empty: that of the running lab, or lab/image's
 	steps       *term.Printer

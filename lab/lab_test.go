@@ -155,15 +155,16 @@ func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bin, []byte("1"), 0o755)
+	l, simulated := &Lab{usb: usbNone}, &Lab{usb: usbSim}
 	none := map[string]string{usbLabel: "none"}
 	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none,
-		Plugins: []agent.Plugin{labPlugin("/b/nomad-driver-a", usbNone), labPlugin("/b/"+usbPlugin, usbNone)}}
+		Plugins: []agent.Plugin{l.plugin("/b/nomad-driver-a"), l.plugin("/b/" + usbPlugin)}}
 	first, err := hash(base)
 	must.NoError(t, err)
 	again, _ := hash(base)
 	test.Eq(t, first, again, test.Sprint("the same is not the same"))
 	sim := base
-	sim.Plugins = []agent.Plugin{base.Plugins[0], labPlugin("/b/"+usbPlugin, usbSim)}
+	sim.Plugins = []agent.Plugin{base.Plugins[0], simulated.plugin("/b/" + usbPlugin)}
 	h, err := hash(sim)
 	must.NoError(t, err, must.Sprint("a stick takes a new agent, or nothing"))
 	must.Eq(t, first, h, must.Sprint("a stick takes a new agent, or nothing"))
@@ -175,7 +176,7 @@ func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 		want string
 	}{
 		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
-		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, labPlugin("/b/nomad-device-b", usbNone)) },
+		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, l.plugin("/b/nomad-device-b")) },
 			"with other plugins (nomad-driver-a, nomad-device-usb and not nomad-driver-a, nomad-device-usb, nomad-device-b)"},
 		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) },
 			"it runs " + bin + " and not " + bin + "2"},
@@ -264,8 +265,8 @@ func TestUnplaced_NamesTheStickOnlyIfTheJobWantsOne(t *testing.T) {
 		task := api.NewTask("t", "exec-lite").
 			Require(&api.Resources{Devices: []*api.RequestedDevice{{Name: device}}})
 		job := api.NewServiceJob("j", "j", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
-		test.Eq(t, want, wantsStick(job, map[string]*api.AllocationMetric{"g": {}}), test.Sprint(device))
-		test.False(t, wantsStick(job, nil), test.Sprintf("%s: of a group that was placed", device))
+		test.Eq(t, want, wants(job, map[string]*api.AllocationMetric{"g": {}}, simType), test.Sprint(device))
+		test.False(t, wants(job, nil, simType), test.Sprintf("%s: of a group that was placed", device))
 	}
 }
 
@@ -375,7 +376,7 @@ func TestUp_NamesATakenPort(t *testing.T) {
 	must.NoError(t, err)
 	defer taken.Close()
 	l.port = taken.Addr().(*net.TCPAddr).Port
-	test.ErrorContains(t, l.Up(t.Context(), ""), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port),
+	test.ErrorContains(t, l.Up(t.Context(), With{}), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port),
 		test.Sprint("asked for"))
 	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}
 	_, err = l.update(t.Context(), ended, agent.Options{})

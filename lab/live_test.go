@@ -132,8 +132,8 @@ func TestLab_FromUpToDown(t *testing.T) {
 		must.StrContains(t, out.String(), want, must.Sprintf("%s: no %q in\n%s", name, want, out))
 	}
 
-	step("up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, "") })
-	step("up again", "is up already", func() error { return l.Up(ctx, "") })
+	step("up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
+	step("up again", "is up already", func() error { return l.Up(ctx, With{}) })
 	step("status", "raw_exec", func() error { return l.Status(ctx) })
 
 	a, err := l.open(ctx)
@@ -223,7 +223,7 @@ func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 		"echo 'no luck today' >&2\nexit 1\n"
 	os.WriteFile(bad, []byte(script), 0o755)
 	t.Setenv("NOMAD_BIN", bad)
-	err := l.Up(t.Context(), "")
+	err := l.Up(t.Context(), With{})
 	test.ErrorContains(t, err, "no luck today", test.Sprint("error"))
 	test.StrContains(t, out.String(), "failed Starting the agent",
 		test.Sprintf("the step that failed is not shown:\n%s", out))
@@ -259,11 +259,11 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	does("All 1 running tasks lived on", func() error { return l.Up(ctx, "sim") })
+	does("All 1 running tasks lived on", func() error { return l.Up(ctx, With{USB: "sim"}) })
 	test.StrContains(t, out.String(), "lab:run plugins/usb/example/serial.nomad.hcl",
 		test.Sprintf("it does not say what to do with the stick:\n%s", out))
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
-	does("is up already", func() error { return l.Up(ctx, "") })
+	does("is up already", func() error { return l.Up(ctx, With{}) })
 	does("usb-sim  stick  ", func() error { return l.Reload(ctx, "usb") })
 	test.StrContains(t, out.String(), "lived on", test.Sprintf("the stick was started again:\n%s", out))
 
@@ -277,7 +277,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	// in again before the server has heard that it was out
 	pull()
 	slowScheduler(t, a)
-	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
+	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
 	test.True(t, runs(ctx, a.Client(), simJob),
 		test.Sprint("the lab is said to be up before the stick is plugged in"))
 	pull()
@@ -291,8 +291,8 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	}
 	test.ErrorContains(t, l.Run(ctx, serial), "missing devices",
 		test.Sprint("a job for a stick that is pulled out"))
-	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, "") })
-	does("lived on", func() error { return l.Up(ctx, "none") })
+	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
+	does("lived on", func() error { return l.Up(ctx, With{USB: "none"}) })
 	must.False(t, runs(ctx, a.Client(), simJob), must.Sprintf("the stick is still there:\n%s", out))
 	test.StrContains(t, out.String(), "No devices.", test.Sprintf("the stick is still there:\n%s", out))
 	does("they are gone, with their files", func() error { return l.Down(ctx) })

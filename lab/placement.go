@@ -22,6 +22,10 @@ func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.Allocation
 	if strings.Contains(why, "devices") {
 		r.adviseDevices(ctx, failed)
 	}
+	if strings.Contains(why, "host volumes") {
+		r.lab.say("The job needs a volume that the node does not have, or not for what the job does with it. It is made by:\n")
+		r.lab.hint("%s\n", createVolume("FILE"))
+	}
 	if !strings.Contains(why, "missing drivers") {
 		return why
 	}
@@ -70,18 +74,21 @@ func (r *jobRun) adviseDevices(ctx context.Context, failed map[string]*api.Alloc
 		}
 		r.lab.say("")
 	}
-	if !wantsStick(r.job, failed) {
-		return
+	if wants(r.job, failed, simType) {
+		if text, command := deviceAdvice(r.info, runs(ctx, r.client, simJob)); text != "" {
+			r.lab.say("%s It gets one with:\n", text)
+			r.lab.hint("%s\n", command)
+		}
 	}
-	if text, command := deviceAdvice(r.info, runs(ctx, r.client, simJob)); text != "" {
-		r.lab.say("%s It gets one with:\n", text)
-		r.lab.hint("%s\n", command)
+	if wants(r.job, failed, datasetType) && !dataset(r.info.Labels[datasetLabel]).inFile() {
+		r.lab.say(`This lab has no scratch (device "` + datasetType + `"). It gets some, as root, with:` + "\n")
+		r.lab.hint("lab:up -dataset=btrfs\n")
 	}
 }
 
-// wantsStick reports whether a failed group of a job requests a device of the simulated stick's type. The name of a
-// request is TYPE, VENDOR/TYPE or VENDOR/TYPE/NAME.
-func wantsStick(job *api.Job, failed map[string]*api.AllocationMetric) bool {
+// wants reports whether a failed group of a job requests a device of a type. The name of a request is TYPE,
+// VENDOR/TYPE or VENDOR/TYPE/NAME.
+func wants(job *api.Job, failed map[string]*api.AllocationMetric, deviceType string) bool {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			if failed[*g.Name] == nil || t.Resources == nil {
@@ -89,7 +96,7 @@ func wantsStick(job *api.Job, failed map[string]*api.AllocationMetric) bool {
 			}
 			for _, d := range t.Resources.Devices {
 				parts := strings.Split(d.Name, "/")
-				if parts[min(1, len(parts)-1)] == simType {
+				if parts[min(1, len(parts)-1)] == deviceType {
 					return true
 				}
 			}

@@ -70,12 +70,14 @@ func names(paths []string) string {
 	return joined(n)
 }
 
-// labPlugin is a plugin with its configuration in the lab.
-func labPlugin(binary string, u usb) agent.Plugin {
+// plugin is a plugin with its configuration in the lab.
+func (l *Lab) plugin(binary string) agent.Plugin {
 	p := agent.Plugin{Binary: binary}
 	switch {
 	case p.Name() == usbPlugin:
-		p.Config = u.config()
+		p.Config = l.usb.config()
+	case p.Name() == datasetPlugin:
+		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
 	case p.Name() == pythonPlugin:
 		p.Config = pythonConfig
 	case p.Driver() != "":

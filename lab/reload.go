@@ -39,17 +39,28 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 type change struct {
 	plugins []string       // binaries
 	options *agent.Options // the new configuration; nil if it stays
+	flags   []string       // of lab:up that differ
+}
+
+// flags are those of lab:up that differ between two agents' labels.
+func flags(was, now map[string]string) (changed []string) {
+	for _, label := range []string{usbLabel, datasetLabel} {
+		if was[label] != now[label] {
+			changed = append(changed, "-"+label+"="+now[label])
+		}
+	}
+	return changed
 }
 
 func (c change) none() bool { return len(c.plugins) == 0 && c.options == nil }
 
 func (c change) String() string {
-	var what []string
+	what := slices.Clone(c.flags)
 	if len(c.plugins) > 0 {
 		what = append(what, names(c.plugins))
 	}
-	if c.options != nil {
-		what = append(what, "-usb="+c.options.Labels[usbLabel])
+	if len(what) == 0 {
+		return "its new configuration"
 	}
 	return joined(what)
 }

@@ -28,7 +28,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	a, err := l.open(ctx)
 	if errors.Is(err, errDown) || errors.Is(err, errEnded) {
 		l.say("The lab is not up: starting it.")
-		if a, err = l.start(ctx, ""); err == nil {
+		if a, err = l.start(ctx, With{}); err == nil {
 			l.say("Web UI   %s/ui\n", a.Address())
 		}
 	}

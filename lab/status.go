@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Status prints the agent, the plugins with their health, and the jobs. A lab
+// Status prints the agent, the plugins with their health, the volumes and the jobs. A lab
 // that is not up is not an error.
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := agent.Open(ctx, l.dir)
@@ -42,6 +42,9 @@ func (l *Lab) Status(ctx context.Context) error {
 	l.say("Agent    %s, pid %d, %s", a.Address(), pid, where(i))
 	l.say("Web UI   %s/ui\n", a.Address())
 	if err := l.table(ctx, a); err != nil {
+		return err
+	}
+	if err := l.volumes(ctx, a); err != nil {
 		return err
 	}
 	return l.jobs(ctx, a)

@@ -23,24 +23,35 @@ import (
 // Up starts the lab, or updates a running one, and prints its state. It returns when every plugin is healthy. A failed
 // start leaves nothing behind.
 //
-// usb selects the USB devices: "none", "sim" for a simulated stick, or empty for those of the running lab, and none in
-// a new one.
-func (l *Lab) Up(ctx context.Context, usb string) error {
+// With selects the devices; what is empty stays as it is in the running lab, and is none in a new one.
+func (l *Lab) Up(ctx context.Context, with With) error {
 	start := time.Now()
-	a, err := l.start(ctx, usb)
+	a, err := l.start(ctx, with)
 	if err != nil {
 		return err
 	}
 	return l.summary(ctx, a, time.Since(start))
 }
 
+// With is what a lab has besides the plugins.
+type With struct {
+	USB     string // "none", or "sim" for a simulated stick
+	Dataset string // "none", or "btrfs" or "zfs-fuse" for a file system in a file
+}
+
 // start is Up without the summary.
-func (l *Lab) start(ctx context.Context, usb string) (agent.Agent, error) {
+func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	var err error
-	if l.usb, err = parseUSB(usb); err != nil {
+	if l.usb, err = parseUSB(with.USB); err != nil {
 		return nil, err
 	}
 	l.usb = l.usb.chosen(ctx, l.dir)
+	if l.dataset, err = parseDataset(with.Dataset); err != nil {
+		return nil, err
+	}
+	if l.dataset, err = l.dataset.chosen(ctx, l.dir); err != nil {
+		return nil, err
+	}
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) && l.port != 0 && !free(l.port) {
 		return nil, fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: "+
 			"name another, or none for any that is free", l.port)
@@ -85,15 +96,25 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 		return o, err
 	}
 	o.Binary = prog.Path
+	if o.Runtime == agent.Container && l.dataset.inFile() {
+		return o, fmt.Errorf("datasets need an agent on the host, which has file systems to mount: %s lab:up -runtime=host "+
+			"-dataset=%s", mage, l.dataset)
+	}
 
 	paths, err := l.build(ctx, o.Runtime, which...)
 	if err != nil {
 		return o, err
 	}
-	for _, p := range paths {
-		o.Plugins = append(o.Plugins, labPlugin(p, l.usb))
+	for _, path := range paths {
+		p := l.plugin(path)
+		if p.Name() == datasetPlugin {
+			if p.HostVolumeFile, err = l.classes(ctx, path); err != nil {
+				return o, err
+			}
+		}
+		o.Plugins = append(o.Plugins, p)
 	}
-	o.Labels = map[string]string{usbLabel: string(l.usb), configLabel: configs(o)}
+	o.Labels = map[string]string{usbLabel: string(l.usb), datasetLabel: string(l.dataset), configLabel: configs(o)}
 	o.Hash, err = hash(o)
 	return o, err
 }
@@ -109,6 +130,9 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	}
 	if l.runtime == agent.Host {
 		return agent.Host, "", host, nil
+	}
+	if l.dataset.inFile() && l.runtime == auto {
+		return agent.Host, "", host + ", which datasets need", nil
 	}
 	because := "Docker does not answer"
 	if err = l.docker(ctx); err == nil {
@@ -214,7 +238,7 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent
 	}
 	c := change{plugins: changed}
 	if info.Labels[configLabel] != o.Labels[configLabel] {
-		c.options = &o
+		c.options, c.flags = &o, flags(info.Labels, o.Labels)
 	}
 	if a.Alive(ctx) == nil {
 		if c.none() {
@@ -330,17 +354,27 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 		l.hint("lab:stop %s", simJob)
 		l.hint("lab:up")
 	}
+	if l.dataset.inFile() {
+		l.say("\nThat job has scratch of class fast. A volume, and a job that has it:\n")
+		l.hint("%s", createVolume(datasetExamples+"notes.volume.hcl"))
+		l.hint("lab:run %s", datasetExamples+"volume.nomad.hcl")
+	}
 	for _, line := range limits(a.Info()) {
 		l.say("%s", line)
 	}
 	return nil
 }
 
+const datasetExamples = "plugins/dataset/example/"
+
 // next is the command to suggest to a newcomer.
 func (l *Lab) next(i agent.Info) string {
 	example := "plugins/exec-lite/example/hello.nomad.hcl"
 	if i.Labels[usbLabel] == string(usbSim) {
 		example = "plugins/usb/example/serial.nomad.hcl"
+	}
+	if dataset(i.Labels[datasetLabel]).inFile() {
+		example = datasetExamples + "scratch.nomad.hcl"
 	}
 	if _, err := os.Stat(filepath.Join(l.root, example)); err != nil {
 		return "lab:status"

@@ -85,7 +85,7 @@ func processor(v *vm.VM) string {
 
 // prepareVM builds on this machine, which is faster than in a VM.
 func (l *Lab) prepareVM(ctx context.Context) (agent.Options, error) {
-	l.runtime, l.usb = agent.Host, usbNone
+	l.runtime, l.usb, l.dataset = agent.Host, usbNone, datasetNone
 	o, err := l.prepare(ctx)
 	o.Name, o.HTTPPort = "outrider-vm", defaultPort
 	for i, p := range o.Plugins {

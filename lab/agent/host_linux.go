@@ -35,6 +35,14 @@ import (
 // markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
 const markVar = "OUTRIDER_LAB_DIR"
 
+// Mark is the environment variable of processes that end with the agent of dir.
+func Mark(dir string) string {
+	if real, err := resolve(dir); err == nil {
+		dir = real
+	}
+	return markVar + "=" + dir
+}
+
 // hostAgent is an agent that is a process of this machine.
 type hostAgent struct{ *record }
 

@@ -1,0 +1,194 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+const (
+	datasetPlugin = agent.DevicePrefix + "dataset"
+	datasetLabel  = "dataset" // of the agent: the datasets it was started with
+	datasetType   = "dataset" // the type of device that is scratch
+)
+
+// dataset selects the file system of the datasets that tasks get.
+type dataset string
+
+const (
+	datasetAsBefore dataset = ""
+	datasetNone     dataset = "none"
+	datasetBtrfs    dataset = "btrfs"
+	datasetZFSFuse  dataset = "zfs-fuse"
+)
+
+// parseDataset reads the value of a flag. An empty one keeps the current choice.
+func parseDataset(s string) (dataset, error) {
+	switch d := dataset(s); d {
+	case datasetAsBefore, datasetNone, datasetBtrfs, datasetZFSFuse:
+		return d, nil
+	}
+	return "", fmt.Errorf("-dataset=%s: want none (no datasets), btrfs or zfs-fuse (in a file)", s)
+}
+
+// chosen is d, or what the running lab was started with if d is empty. A lab keeps its pool until it is removed:
+// volumes are in it.
+func (d dataset) chosen(ctx context.Context, dir string) (dataset, error) {
+	was := datasetNone
+	if a, err := agent.Open(ctx, dir); err == nil {
+		was = cmp.Or(dataset(a.Info().Labels[datasetLabel]), datasetNone)
+	}
+	if d != datasetAsBefore && d != was && was != datasetNone {
+		return "", fmt.Errorf("the lab is up, but its datasets are on %s and not on %s; to change that, and lose them:\n\n"+
+			"  %s lab:down lab:up -dataset=%s", was, d, mage, d)
+	}
+	return cmp.Or(d, was), nil
+}
+
+// inFile reports whether the lab has a file system of its own.
+func (d dataset) inFile() bool { return d == datasetBtrfs || d == datasetZFSFuse }
+
+// The two faces of the dataset plugin read one file with classes, which is beside the second.
+const (
+	datasetVolumes = "dataset" // the id of the host volume plugin
+	datasetConfig  = `file  = "${host_volume_plugin_dir}/` + datasetVolumes + `.hcl"
+sweep = "1s" # scratch is free again soon
+
+api {
+  address = "http://127.0.0.1:${http_port}"
+}`
+	datasetNoClasses = "# no classes: lab:up -dataset=btrfs or -dataset=zfs-fuse makes some\n"
+)
+
+// datasetClasses are the options of the lab's classes: one for volumes and scratch, and one that is stricter.
+var datasetClasses = map[string]string{
+	"fast": `
+  min_capacity     = "16MiB"
+  default_capacity = "64MiB"
+  max_capacity     = "512MiB"
+  snapshot_reserve = 100
+  allow            = ["uid", "gid", "mode", "clone_from", "snapshots"]
+  trash_ttl        = "1h"
+
+  slots {
+    count    = 4
+    capacity = "64MiB"
+  }
+`,
+	"strict": `
+  min_capacity     = "16MiB"
+  default_capacity = "16MiB"
+  max_capacity     = "64MiB"
+  namespaces       = ["default"]
+  on_delete        = "destroy"
+`,
+}
+
+// classes returns the operator's file. It makes the file system when it is first needed.
+func (l *Lab) classes(ctx context.Context, plugin string) (string, error) {
+	if !l.dataset.inFile() {
+		return datasetNoClasses, nil
+	}
+	roots, err := os.ReadFile(l.poolFile())
+	if errors.Is(err, os.ErrNotExist) {
+		roots, err = l.makePool(ctx, plugin)
+	}
+	if err != nil {
+		return "", err
+	}
+	return classBlock.ReplaceAllStringFunc(string(roots), func(block string) string {
+		return block + datasetClasses[classBlock.FindStringSubmatch(block)[1]]
+	}), nil
+}
+
+// classBlock is a class with its backend and root, without its end.
+var classBlock = regexp.MustCompile(`class "(\w+)" \{\n  backend = "\w+"\n  root    = ".+"\n`)
+
+// poolFile has the classes as "nomad-device-dataset simulate" has printed them.
+func (l *Lab) poolFile() string { return filepath.Join(l.dir, "pool.hcl") }
+
+// makePool makes the file system in the lab's directory. Its processes carry the agent's mark, so that they end with
+// the agent; its mounts are in the directory.
+func (l *Lab) makePool(ctx context.Context, plugin string) (roots []byte, err error) {
+	end := l.step(ctx, "Making a %s in a file", l.dataset)
+	defer func() { end(err, "%s", filepath.Join(l.dir, "pool")) }()
+	if !agent.Privileged() {
+		return nil, errors.New("datasets are made and mounted by root: start the lab as root, where /sys/fs/cgroup can be written")
+	}
+	if err := os.MkdirAll(l.dir, 0o755); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(l.dir, "pool")
+	simulate := func(ctx context.Context, args ...string) ([]byte, error) {
+		var errOut bytes.Buffer
+		cmd := exec.CommandContext(ctx, plugin, append([]string{"simulate"}, args...)...)
+		cmd.Stderr, cmd.Env = &errOut, append(os.Environ(), agent.Mark(l.dir))
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s (%w)", strings.TrimSpace(errOut.String()), err)
+		}
+		return out, nil
+	}
+	if _, err := simulate(ctx, "-remove", dir); err != nil { // one that was interrupted
+		return nil, err
+	}
+	roots, err = simulate(ctx, append([]string{string(l.dataset), dir}, slices.Sorted(maps.Keys(datasetClasses))...)...)
+	if err == nil {
+		err = os.WriteFile(l.poolFile(), roots, 0o644)
+	}
+	if err != nil {
+		_, rerr := simulate(context.WithoutCancel(ctx), "-remove", dir)
+		_ = os.Remove(l.dir) // unless there is something else in it
+		return nil, errors.Join(err, rerr)
+	}
+	return roots, nil
+}
+
+// createVolume is the command that makes a volume.
+func createVolume(file string) string {
+	return fmt.Sprintf("lab:shell <<<'nomad volume create %s'", file)
+}
+
+// volumes prints the volumes, if there are any.
+func (l *Lab) volumes(ctx context.Context, a agent.Agent) error {
+	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
+	list, _, err := a.Client().HostVolumes().List(&api.HostVolumeListRequest{}, q)
+	if err != nil {
+		return fmt.Errorf("failed to list volumes: %w", err)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	rows := [][]string{{"VOLUME", "NAMESPACE", "SIZE", "STATE", "USED BY"}}
+	for _, v := range list {
+		whole, _, err := a.Client().HostVolumes().Get(v.ID, (&api.QueryOptions{Namespace: v.Namespace}).WithContext(ctx))
+		if err != nil {
+			return fmt.Errorf("failed to read volume %s: %w", v.Name, err)
+		}
+		var users []string
+		for _, alloc := range whole.Allocations {
+			users = append(users, alloc.JobID)
+		}
+		size := fmt.Sprintf("%d MiB", v.CapacityBytes>>20)
+		rows = append(rows, []string{v.Name, v.Namespace, size, string(v.State), joined(users)})
+	}
+	l.say("")
+	return term.Table(l.out, rows...)
+}
