@@ -10,6 +10,7 @@
 //	<namespace>/<volume id>     volumes
 //	.slots/<slot>.<lease>       scratch, one dataset for each reservation
 //	.trash/<name>.<time>        what was deleted and can be restored
+//	.received/<volume id>       what another node has sent, until it becomes a volume (see Adopt)
 //	.new/<name>                 what is being received or copied; anything here without a lock is left over
 //
 // Nothing outside of the root is changed or read.
@@ -126,6 +127,15 @@ const (
 	Trashed   = "trashed"   // when it was put into the trash, RFC 3339
 	Expires   = "expires"   // when the trash gives it up, RFC 3339; none is never
 	From      = "from"      // the name that it had before
+
+	// Adopt is the key of a dataset that was received: a random text that only root of this
+	// node has seen. A new volume becomes this dataset, instead of an empty one, if its
+	// parameter "adopt" is the key. The tag stays, so that the same call can be repeated.
+	Adopt = "adopt"
+
+	// Moving is on a volume that is being moved to another node: what the rest of the move
+	// needs, as JSON.
+	Moving = "moving"
 )
 
 // Dataset is one dataset that exists.

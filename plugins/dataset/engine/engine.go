@@ -88,9 +88,10 @@ func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error
 
 // The folders below a root that no namespace can be called.
 const (
-	slotsDir = ".slots"
-	trashDir = ".trash"
-	newDir   = ".new"
+	slotsDir    = ".slots"
+	trashDir    = ".trash"
+	newDir      = ".new"
+	receivedDir = ".received"
 )
 
 // VolumeName is the name of a volume's dataset.
@@ -101,6 +102,16 @@ func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + 
 
 // NewName is the name under which a dataset is received or copied.
 func NewName(id string) string { return newDir + "/" + id }
+
+// ReceivedName is the name of what was received whole from another node, until it becomes a
+// volume. The id is that of the volume where it comes from.
+func ReceivedName(id string) string { return receivedDir + "/" + id }
+
+// Received reports whether a dataset of this name was received and waits to become a volume.
+func Received(name string) bool { return strings.HasPrefix(name, receivedDir+"/") }
+
+// InNew reports whether a dataset of this name is being received or copied, or is left over.
+func InNew(name string) bool { return strings.HasPrefix(name, newDir+"/") }
 
 // Discard puts a dataset into the trash, for so long; 0 is until a person empties it. The
 // caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound.

@@ -1,0 +1,177 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package stream is the form in which a snapshot travels to another node: a line of JSON that
+// says what it is, and the file system's own stream in frames, so that a stream that ends too
+// early is never taken for a whole one. (A stream of btrfs may be cut between two of its
+// commands, and btrfs takes the rest for all of it.)
+package stream
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+)
+
+// format is what each header begins with. A change of the form changes it.
+const format = "outrider-dataset-1"
+
+// Header says what a stream has.
+type Header struct {
+	Format  string `json:"format"`
+	Backend string `json:"backend"` // whose stream it is: zfs or btrfs
+
+	ID        string `json:"id"` // of the volume, where it comes from
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Class     string `json:"class"`
+
+	Snapshot string `json:"snapshot"`        // what the receiver has in the end
+	Since    string `json:"since,omitempty"` // what it must have; empty: the stream is whole
+
+	Capacity  int64  `json:"capacity"`  // of the volume, in bytes
+	Snapshots int64  `json:"snapshots"` // what its snapshots may hold besides, in bytes; 0 is no limit
+	Schedule  string `json:"schedule,omitempty"`
+}
+
+const (
+	maxHeader = 64 << 10
+	maxFrame  = 1 << 20
+)
+
+// ErrTruncated is wrapped by the error of a stream that ends too early.
+var ErrTruncated = errors.New("the stream ends too early")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Write writes a stream: the header, what body writes, and the end, unless body fails.
+func Write(w io.Writer, h Header, body func(io.Writer) error) error {
+	h.Format = format
+	line, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	f := &frames{w: w}
+	buffered := bufio.NewWriterSize(f, maxFrame)
+	if err := body(buffered); err != nil {
+		return err
+	}
+	if err := buffered.Flush(); err != nil {
+		return err
+	}
+	_, err = w.Write(binary.BigEndian.AppendUint32(make([]byte, 4), f.sum))
+	return err
+}
+
+// frames writes each part with its length in front.
+type frames struct {
+	w   io.Writer
+	sum uint32
+}
+
+func (f *frames) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		part := p[:min(len(p), maxFrame)]
+		if _, err := f.w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part)))); err != nil {
+			return n, err
+		}
+		if _, err := f.w.Write(part); err != nil {
+			return n, err
+		}
+		f.sum = crc32.Update(f.sum, castagnoli, part)
+		n, p = n+len(part), p[len(part):]
+	}
+	return n, nil
+}
+
+// Read reads the header of a stream. The body has the file system's part: it ends with io.EOF
+// only where all of it came as it was sent.
+func Read(r io.Reader) (Header, *Body, error) {
+	b := bufio.NewReaderSize(r, maxHeader)
+	line, err := b.ReadSlice('\n')
+	var h Header
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return h, nil, fmt.Errorf("%w: nothing was sent", ErrTruncated)
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+		return h, nil, err
+	}
+	if json.Unmarshal(line, &h) != nil || err != nil || h.Format == "" {
+		return h, nil, errors.New("this is no stream of \"nomad-device-dataset send\"")
+	}
+	if h.Format != format {
+		return h, nil, fmt.Errorf("the stream has format %q, and this version reads %q: use the same version on both nodes",
+			h.Format, format)
+	}
+	return h, &Body{r: b}, nil
+}
+
+// Body is the file system's part of a stream.
+type Body struct {
+	r     *bufio.Reader
+	left  uint32 // of this frame
+	sum   uint32
+	count int64
+	err   error
+}
+
+// Count is the number of bytes that were read.
+func (b *Body) Count() int64 { return b.count }
+
+// Complete reports whether all of it was read, and was as it was sent.
+func (b *Body) Complete() bool { return errors.Is(b.err, io.EOF) }
+
+// Read is that of io.Reader.
+func (b *Body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if b.left == 0 {
+		if b.err = b.next(); b.err != nil {
+			return 0, b.err
+		}
+	}
+	n, err := b.r.Read(p[:min(len(p), int(b.left))])
+	b.sum = crc32.Update(b.sum, castagnoli, p[:n])
+	b.left -= uint32(n)
+	b.count += int64(n)
+	if err != nil {
+		b.err = truncated(err)
+	}
+	return n, b.err
+}
+
+// next reads what is between two frames. At the end it is io.EOF.
+func (b *Body) next() error {
+	var word [4]byte
+	if _, err := io.ReadFull(b.r, word[:]); err != nil {
+		return truncated(err)
+	}
+	switch b.left = binary.BigEndian.Uint32(word[:]); {
+	case b.left > maxFrame:
+		return errors.New("the stream was changed on its way")
+	case b.left > 0:
+		return nil
+	}
+	if _, err := io.ReadFull(b.r, word[:]); err != nil {
+		return truncated(err)
+	}
+	if binary.BigEndian.Uint32(word[:]) != b.sum {
+		return errors.New("the stream was changed on its way")
+	}
+	return io.EOF
+}
+
+func truncated(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrTruncated
+	}
+	return err
+}
