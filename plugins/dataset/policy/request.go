@@ -71,6 +71,7 @@ func (f *File) Volume(r Request) (*Volume, error) {
 		engine.Kind: "volume", engine.ID: r.ID, engine.Volume: r.Name, engine.Namespace: r.Namespace,
 		engine.Class: name, engine.Node: r.Node, engine.Schedule: schedule,
 	}
+	maps.DeleteFunc(v.Spec.Tags, func(_, value string) bool { return value == "" })
 	return v, nil
 }
 

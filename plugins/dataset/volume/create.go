@@ -62,7 +62,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	}
 	d, err := e.Find(ctx, rec.dataset(), c.identity())
 	if err == nil { // it is there whole, and only its record is lost
-		if err := c.records.ready(rec); err != nil {
+		if err := c.records.save(rec); err != nil {
 			return nil, err
 		}
 		return c.mount(ctx, e, rec, d)
@@ -76,7 +76,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 			return nil, err
 		}
 	}
-	if err := c.records.write(rec); err != nil {
+	if err := c.records.begin(rec); err != nil {
 		return nil, err
 	}
 	at("written")
@@ -87,7 +87,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	}
 	if err == nil {
 		at("owned")
-		err = c.records.ready(rec)
+		err = c.records.finish(rec.ID)
 	}
 	if err != nil {
 		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -164,12 +164,13 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	name := rec.dataset()
 	tags := engine.Tags{engine.Kind: "volume", engine.ID: rec.ID, engine.Namespace: rec.Namespace}
 	switch _, err := e.Find(ctx, name, tags); {
-	case err == nil:
+	case errors.Is(err, engine.ErrForeign):
+	case err != nil && !errors.Is(err, engine.ErrNotFound):
+		return err
+	default: // also where nothing is found: it removes what is half made
 		if err := e.Destroy(ctx, name); err != nil {
 			return fmt.Errorf("what a former create has left can't be removed: %w", err)
 		}
-	case !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrForeign):
-		return err
 	}
 	c.removeDir(rec.ID)
 	return c.records.remove(rec.ID)

@@ -16,10 +16,9 @@ import (
 
 // patience is how long a delete waits for the processes that use the volume. The server lets
 // a volume be deleted whose job was purged while its tasks still run.
-const (
-	patience = 30 * time.Second
-	period   = 200 * time.Millisecond
-)
+var patience = 30 * time.Second
+
+const period = 200 * time.Millisecond
 
 // delete removes a volume by the policy of its class. One that is not there is no error.
 func (c *call) delete(ctx context.Context) error {
@@ -58,11 +57,14 @@ func (c *call) delete(ctx context.Context) error {
 	}
 	c.Namespace = rec.Namespace
 	switch _, err := e.Find(ctx, rec.dataset(), c.identity()); {
-	case errors.Is(err, engine.ErrNotFound):
-	case err != nil:
-		return err
-	default:
+	case err == nil:
 		if err := c.remove(ctx, e, rec); err != nil {
+			return err
+		}
+	case !errors.Is(err, engine.ErrNotFound):
+		return err
+	case rec.OnDelete == "destroy": // it may be half destroyed
+		if err := e.Destroy(ctx, rec.dataset()); err != nil {
 			return err
 		}
 	}

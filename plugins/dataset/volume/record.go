@@ -65,23 +65,19 @@ const (
 
 func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
 
-// open makes the directory. Who owns Nomad's directory of volumes can replace Nomad's plugins
-// as well, and is trusted.
-func (r records) open() (*os.File, error) {
-	var trusted []int
+// trusted is who owns Nomad's directory of volumes: they can replace Nomad's plugins as well.
+func (r records) trusted() (users []int) {
 	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {
-		trusted = append(trusted, int(info.Sys().(*syscall.Stat_t).Uid))
+		users = append(users, int(info.Sys().(*syscall.Stat_t).Uid))
 	}
-	return owndir.Make(r.dir, 0o700, trusted...)
+	return users
 }
 
 // read returns nil if there is no record.
 func (r records) read(id string) (*record, error) {
-	dir, err := r.open()
-	if err != nil {
+	if err := owndir.Check(r.dir, r.trusted()...); err != nil {
 		return nil, err
 	}
-	defer dir.Close()
 	for _, kind := range []string{readyFile, newFile} {
 		data, err := os.ReadFile(r.path(id, kind))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -105,32 +101,37 @@ func (r records) read(id string) (*record, error) {
 	return nil, nil
 }
 
-// write saves an unfinished record.
-func (r records) write(rec *record) error {
-	return r.save(rec, newFile)
+// begin saves the record of a volume that is about to be made.
+func (r records) begin(rec *record) error { return r.write(rec, newFile) }
+
+// finish makes it that of a volume that can be used.
+func (r records) finish(id string) error { return r.rename(id, newFile) }
+
+// save saves the record of a volume that can be used.
+func (r records) save(rec *record) error {
+	if err := r.write(rec, tempFile); err != nil {
+		return err
+	}
+	return r.rename(rec.ID, tempFile)
 }
 
-// ready saves the record of a volume that can be used.
-func (r records) ready(rec *record) error {
-	if err := r.save(rec, tempFile); err != nil {
-		return err
-	}
-	if err := os.Rename(r.path(rec.ID, tempFile), r.path(rec.ID, readyFile)); err != nil {
-		return err
-	}
-	rec.unfinished = false
-	at("recorded")
-	if err := os.Remove(r.path(rec.ID, newFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (r records) rename(id, kind string) error {
+	if err := os.Rename(r.path(id, kind), r.path(id, readyFile)); err != nil {
 		return err
 	}
 	return r.sync()
 }
 
-func (r records) save(rec *record, kind string) error {
+func (r records) write(rec *record, kind string) error {
 	data, err := json.MarshalIndent(rec, "", "  ")
 	if err != nil {
 		return err
 	}
+	dir, err := owndir.Make(r.dir, 0o700, r.trusted()...)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	f, err := os.OpenFile(r.path(rec.ID, kind), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -139,11 +140,14 @@ func (r records) save(rec *record, kind string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("failed to record the volume: %w", err)
 	}
-	return r.sync()
+	return dir.Sync()
 }
 
 func (r records) sync() error {
 	dir, err := os.Open(r.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -141,5 +141,5 @@ func (c *call) change(
 	}
 	next.Parameters = maps.Clone(c.Parameters)
 	d.Limits = limits
-	return d, c.records.ready(&next)
+	return d, c.records.save(&next)
 }
