@@ -179,7 +179,7 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 		if i.isOver(l.Name) {
 			return true, nil
 		}
-		return i.watcher.Gone(ctx, id, l.Tags[engine.Namespace])
+		return i.gone(ctx, id, l.Tags[engine.Namespace])
 	case !v.Complete || v.Began.Before(i.beganAt(l.Name)):
 		return false, nil
 	}

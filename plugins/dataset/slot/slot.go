@@ -40,6 +40,7 @@ type instance struct {
 	Config
 	log     hclog.Logger
 	watcher *holder.Watcher
+	gone    func(ctx context.Context, allocation, namespace string) (bool, error) // the watcher's
 
 	mu      sync.Mutex
 	file    *policy.File              // the last that was valid
@@ -61,7 +62,7 @@ var (
 func New(c Config, log hclog.Logger) (device.Instance, error) {
 	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type),
 		roots: map[string]*engine.Engine{}, said: map[string]string{}, matters: map[string]*matter{}}
-	i.watcher.Seen, i.watcher.Failed = i.seen, i.unseen
+	i.watcher.Seen, i.watcher.Failed, i.gone = i.seen, i.unseen, i.watcher.Gone
 	return i, nil
 }
 

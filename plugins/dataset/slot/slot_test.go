@@ -1,0 +1,415 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/holder"
+)
+
+// memory is a file system of datasets that are directories, for tests of what the slots do
+// with any of them.
+type memory struct {
+	engine.Backend
+	dir string
+
+	mu       sync.Mutex
+	datasets map[string]engine.Dataset
+	inUse    string // the name of a dataset that is in use
+	broken   error
+	free     int64
+}
+
+func (m *memory) Check(context.Context) error { m.mu.Lock(); defer m.mu.Unlock(); return m.broken }
+
+func (m *memory) Space(context.Context) (engine.Space, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return engine.Space{Size: 1 << 40, Free: m.free}, nil
+}
+
+func (m *memory) List(context.Context) (all []engine.Dataset, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil {
+		return nil, m.broken
+	}
+	for _, d := range m.datasets {
+		d.Tags = maps.Clone(d.Tags)
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func (m *memory) Create(_ context.Context, name string, s engine.Spec) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	path := filepath.Join(m.dir, filepath.Base(name))
+	m.datasets[name] = engine.Dataset{Name: name, Path: path, Created: time.Now(), Tags: s.Tags, Limits: s.Limits}
+	return path, errors.Join(m.broken, os.Mkdir(path, 0o755))
+}
+
+func (m *memory) Tag(_ context.Context, name string, t engine.Tags) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, there := m.datasets[name]
+	if !there {
+		return engine.ErrNotFound
+	}
+	maps.Copy(d.Tags, t)
+	return nil
+}
+
+func (m *memory) Rename(_ context.Context, from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inUse == from {
+		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", from, engine.ErrInUse)
+	}
+	d := m.datasets[from]
+	delete(m.datasets, from)
+	d.Name = to
+	m.datasets[to] = d
+	return nil
+}
+
+// folders are those of the datasets.
+func (m *memory) folders() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.datasets {
+		name, _, _ = strings.Cut(name, "/")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (m *memory) set(change func()) { m.mu.Lock(); defer m.mu.Unlock(); change() }
+
+const fast = `class "fast" {
+  backend = "btrfs"
+  root    = "/srv/fast"
+  properties { compression = "zstd" }
+  slots {
+    count    = 2
+    capacity = "64MiB"
+  }
+}
+`
+
+// bench is an instance with one class in memory.
+type bench struct {
+	*instance
+	t      *testing.T
+	fs     *memory
+	log    strings.Builder
+	kicked int
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must.NoError(t, err)
+	b := &bench{t: t, fs: &memory{dir: dir, datasets: map[string]engine.Dataset{}, free: 1 << 30}}
+	log := hclog.New(&hclog.LoggerOptions{Output: &b.log, DisableTime: true})
+	made, err := New(Config{File: filepath.Join(dir, "dataset.hcl"), Sweep: "1h", API: holder.API{Enabled: true}}, log)
+	must.NoError(t, err)
+	b.instance = made.(*instance)
+	b.api.kick = func() { b.kicked++ }
+	b.roots["btrfs /usr/bin/btrfs /srv/fast"] = &engine.Engine{Backend: b.fs, Locks: filepath.Join(dir, "locks")}
+	b.write(fast)
+	return b
+}
+
+func (b *bench) write(file string) { must.NoError(b.t, os.WriteFile(b.File, []byte(file), 0o600)) }
+
+// list is what List answers, a line for each group.
+func (b *bench) list() string {
+	b.t.Helper()
+	groups, err := b.List(b.t.Context())
+	must.NoError(b.t, err)
+	var lines []string
+	for _, g := range groups {
+		line := g.Vendor + "/" + g.Type + "/" + g.Name + ":"
+		for _, d := range g.Devices {
+			line += " " + d.ID
+			if d.Problem != "" {
+				line += "(" + d.Problem + ")"
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(g.Attributes)) {
+			line += " " + name + "=" + g.Attributes[name].GoString()
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (b *bench) leases() []device.Lease {
+	b.t.Helper()
+	all, err := b.Leases(b.t.Context())
+	must.NoError(b.t, err)
+	return all
+}
+
+// only is the one lease that there is.
+func (b *bench) only() (device.Lease, engine.Tags) {
+	b.t.Helper()
+	all := b.leases()
+	must.Len(b.t, 1, all)
+	return all[0], b.last.leases[0].Tags
+}
+
+func TestList_HasTheClassesWithSlots(t *testing.T) {
+	b := newBench(t)
+	b.write(fast + `class "volumes" {
+  backend = "zfs"
+  root    = "tank"
+}
+`)
+	must.Eq(t, `btrfs/dataset/fast: fast-00 fast-01 api=none backend=btrfs compression=zstd quota=64MiB`, b.list())
+}
+
+func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-01"})
+	must.NoError(t, err)
+	b.fs.set(func() { b.fs.free = 10 << 20 })
+	full := "the file system is full: a slot may hold 64 MiB, and 10 MiB are free"
+	must.StrContains(t, b.list(), "fast-00("+full+") fast-01 ")
+	b.fs.set(func() { b.fs.free, b.fs.broken = 1<<30, errors.New("the pool is not imported") })
+	must.StrContains(t, b.list(), "fast-00(the pool is not imported)")
+	b.fs.set(func() { b.fs.broken = nil })
+	must.StrContains(t, b.list(), ": fast-00 fast-01 ")
+}
+
+func TestList_BadFileChangesNothing(t *testing.T) {
+	b := newBench(t)
+	b.write("class \"fast\" {")
+	_, err := b.List(t.Context())
+	must.ErrorContains(t, err, "the operator's file")
+	b.write(fast)
+	before := b.list()
+	for _, text := range []string{"class \"fast\" {", `class "fast" { backend = "xfs" root = "/x" }`} {
+		b.write(text)
+		must.Eq(t, before, b.list())
+		must.Eq(t, before, b.list())
+	}
+	_, err = b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	must.Eq(t, 3, strings.Count(b.log.String(), "the slots stay as they were: the operator's file"), must.Sprint(&b.log))
+	b.write(strings.ReplaceAll(fast, "fast\"", "slow\""))
+	must.StrHasPrefix(t, "btrfs/dataset/slow: slow-00 slow-01 ", b.list())
+	must.StrContains(t, b.log.String(), "this is over: the operator's file")
+	must.Len(t, 1, b.leases(), must.Sprint("the lease of the class that is gone")) // same root
+}
+
+func TestReserve_TellsTheTask(t *testing.T) {
+	b := newBench(t)
+	b.write(strings.ReplaceAll(fast, `"fast"`, `"very-fast"`))
+	b.list()
+	r, err := b.Reserve(t.Context(), []string{"very-fast-00", "very-fast-01"})
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{
+		"DATASET_VERY_FAST": "/scratch", "DATASET_VERY_FAST_ID": "very-fast-00", "DATASET_VERY_FAST_QUOTA": "67108864",
+		"DATASET_VERY_FAST_2": "/scratch-2", "DATASET_VERY_FAST_2_ID": "very-fast-01",
+		"DATASET_VERY_FAST_2_QUOTA": "67108864",
+	}, r.Envs)
+	must.Eq(t, "/scratch-2", r.Mounts[1].TaskPath)
+	info, err := os.Stat(r.Mounts[1].HostPath)
+	must.NoError(t, err)
+	must.Eq(t, os.ModeDir|os.ModeSticky|0o777, info.Mode())
+	must.True(t, b.Options().MountsInEnvironment)
+	_, err = b.Reserve(t.Context(), []string{"slow-00"})
+	must.ErrorContains(t, err, `slot "slow-00" is no longer in the operator's file `+b.File)
+}
+
+func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	lease, _ := b.only()
+	b.fs.set(func() { b.fs.inUse = b.last.leases[0].Name })
+	err = b.Release(t.Context(), lease)
+	must.ErrorIs(t, err, device.ErrInUse)
+	must.ErrorContains(t, err, "process 7 (sleep) has it mounted")
+	must.Len(t, 1, b.leases())
+
+	// a look that has failed meanwhile does not make it released
+	b.fs.set(func() { b.fs.inUse, b.fs.broken = "", errors.New("the pool is suspended") })
+	must.SliceEmpty(t, b.leases())
+	b.fs.set(func() { b.fs.broken = nil })
+	must.NoError(t, b.Release(t.Context(), lease))
+	must.SliceEmpty(t, b.leases())
+	must.Eq(t, []string{".trash"}, b.fs.folders())
+	must.NoError(t, b.Release(t.Context(), lease), must.Sprint("once more"))
+}
+
+const (
+	nodeID = "11111111-1111-1111-1111-111111111111"
+	alloc  = "22222222-2222-2222-2222-222222222222"
+	former = "33333333-3333-3333-3333-333333333333"
+)
+
+var (
+	runs    = holder.Allocation{Namespace: "prod", Wanted: true, Devices: map[string]string{"fast-00": "web"}}
+	stopped = holder.Allocation{Namespace: "prod", Devices: runs.Devices}
+	over    = holder.Allocation{Namespace: "prod", Wanted: true, Ended: true, Devices: runs.Devices}
+	other   = holder.Allocation{Namespace: "prod", Wanted: true, Devices: map[string]string{"fast-01": "web"}}
+)
+
+// Each row is what the views show, one after the other. Nothing that is not shown is evidence.
+func TestSeen_EvidenceOfTheEnd(t *testing.T) {
+	type views []map[string]holder.Allocation
+	held, none := alloc+"/web", ""
+	for _, c := range []struct {
+		name     string
+		views    views
+		complete bool
+		gone     string // the allocation that Nomad says does not exist
+		late     bool   // the views began before the reservation
+		age      time.Duration
+		node     string
+
+		holder, api string
+		over        bool
+	}{
+		{name: "runs", views: views{{alloc: runs}}, holder: held, api: "ok"},
+		{name: "ran and ended", views: views{{alloc: runs}, {alloc: over}}, holder: held, api: "ok", over: true},
+		{name: "ran and is being stopped", views: views{{alloc: runs}, {alloc: stopped}}, holder: held, api: "ok"},
+		{name: "ran and is not in the list", views: views{{alloc: runs}, {}}, holder: held, api: "none"},
+		{name: "ran and was purged", views: views{{alloc: runs}, {}}, gone: alloc, holder: held, api: "none", over: true},
+		{name: "another was purged", views: views{{alloc: runs}, {}}, gone: former, holder: held, api: "none"},
+		{name: "ended on another node", views: views{{alloc: runs}, {alloc: over}}, node: former, holder: held, api: "ok"},
+
+		{name: "an empty list", views: views{{}, {}}, holder: none, api: "none", age: time.Hour},
+		{name: "a list without it", views: views{{former: other}}, holder: none, api: "none", age: time.Hour},
+		{name: "a former holder is all that is shown", views: views{{former: over}}, holder: none, api: "ok", age: time.Hour},
+		{name: "a former holder that is lost and runs", views: views{{former: stopped}, {former: over}}, holder: none, api: "ok"},
+		{name: "two run", views: views{{former: runs, alloc: runs}, {former: over, alloc: over}}, holder: none, api: "ok"},
+		{name: "a former holder in an old list", views: views{{former: runs}, {former: over}}, late: true, holder: none, api: "ok"},
+
+		{name: "nothing hidden: it ended unseen", views: views{{former: over, alloc: over}}, complete: true,
+			holder: none, api: "ok", over: true},
+		{name: "nothing hidden, in an old list", views: views{{former: over}}, complete: true, late: true,
+			holder: none, api: "ok", age: time.Hour},
+		{name: "nothing hidden: being stopped", views: views{{alloc: stopped}}, complete: true, holder: none, api: "ok"},
+		{name: "nothing hidden: it may come", views: views{{}}, complete: true, holder: none, api: "ok", age: 9 * time.Minute},
+		{name: "nothing hidden: it never came", views: views{{}}, complete: true, holder: none, api: "ok",
+			age: 11 * time.Minute, over: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t)
+			b.list()
+			early := time.Now()
+			_, err := b.Reserve(t.Context(), []string{"fast-00"})
+			must.NoError(t, err)
+			b.fs.set(func() {
+				for name, d := range b.fs.datasets {
+					d.Created = d.Created.Add(-c.age)
+					b.fs.datasets[name] = d
+				}
+			})
+			b.gone = func(_ context.Context, id, namespace string) (bool, error) {
+				must.Eq(t, "prod", namespace)
+				return id == c.gone, nil
+			}
+			for n, shown := range c.views {
+				v := &holder.View{Node: nodeID, Began: time.Now(), Complete: c.complete, Allocations: shown}
+				if c.late {
+					v.Began = early
+				}
+				if n == len(c.views)-1 && c.node != "" {
+					v.Node = c.node
+				}
+				b.seen(t.Context(), v)
+			}
+			lease, tags := b.only()
+			must.Eq(t, c.holder, tags[engine.Holder])
+			must.Eq(t, c.over, lease.Ended)
+			must.Eq(t, c.api, b.evidence())
+			must.True(t, b.kicked > 0 || !c.over && c.api == "none", must.Sprint("nothing asks for a sweep"))
+			if c.holder != "" {
+				must.StrHasSuffix(t, " of allocation "+alloc+", task web", lease.Holder)
+			}
+		})
+	}
+}
+
+// The next process has the record, and not what this one knew.
+func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	b.seen(t.Context(), &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: runs}})
+	next := newBench(t)
+	next.fs.datasets = b.fs.datasets
+	next.leases()
+	next.seen(t.Context(), &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: over}})
+	lease, _ := next.only()
+	must.True(t, lease.Ended)
+}
+
+func TestUnseen_ChangesNothingButTheAttribute(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	v := &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: runs}}
+	b.seen(t.Context(), v)
+	must.StrContains(t, b.list(), "api=ok")
+	for range 3 {
+		b.unseen(errors.New("there is no answer"))
+	}
+	must.StrContains(t, b.list(), "api=none")
+	lease, _ := b.only()
+	must.False(t, lease.Ended)
+	must.Eq(t, 1, strings.Count(b.log.String(), "there is no answer"))
+	b.gone = func(context.Context, string, string) (bool, error) { return false, errors.New("it hangs") }
+	b.seen(t.Context(), &holder.View{Node: nodeID, Began: time.Now(), Complete: true})
+	lease, _ = b.only()
+	must.False(t, lease.Ended)
+	must.StrContains(t, b.list(), "api=none")
+}
+
+func TestStats_OfHeldAndFreeSlots(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	b.fs.set(func() {
+		for name, d := range b.fs.datasets {
+			d.Usage.Data = 1 << 20
+			b.fs.datasets[name] = d
+		}
+	})
+	b.leases()
+	all, err := b.Stats(t.Context(), []string{"fast-00", "fast-01", "slow-00"})
+	must.NoError(t, err)
+	must.MapLen(t, 2, all)
+	must.Eq(t, 1<<20, *all["fast-00"].Stats.Attributes["Used"].IntNumeratorVal)
+	must.Eq(t, 63<<20, *all["fast-00"].Stats.Attributes["Available"].IntNumeratorVal)
+	must.Eq(t, 64<<20, *all["fast-01"].Summary.IntDenominatorVal)
+}
