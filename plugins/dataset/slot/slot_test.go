@@ -218,7 +218,7 @@ func TestList_BadFileChangesNothing(t *testing.T) {
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	must.Eq(t, 3, strings.Count(b.log.String(), "the slots stay as they were: the operator's file"), must.Sprint(&b.log))
-	b.write(strings.ReplaceAll(fast, "fast\"", "slow\""))
+	b.write(strings.Replace(fast, "fast", "slow", 1))
 	must.StrHasPrefix(t, "btrfs/dataset/slow: slow-00 slow-01 ", b.list())
 	must.StrContains(t, b.log.String(), "this is over: the operator's file")
 	must.Len(t, 1, b.leases(), must.Sprint("the lease of the class that is gone")) // same root

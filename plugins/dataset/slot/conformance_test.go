@@ -1,0 +1,215 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package slot
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+// cluster is what the plugin sees of Nomad: the allocations that a test has placed.
+type cluster struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	index  int
+	change chan struct{}             // closed by the next one
+	states map[string]map[string]any // allocations, by slot and id
+	live   map[string]string         // by slot
+}
+
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{index: 1, change: make(chan struct{}), states: map[string]map[string]any{}, live: map[string]string{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/agent/self", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"stats":{"client":{"node_id":%q}}}`, nodeID)
+	})
+	mux.HandleFunc("/v1/acl/token/self", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"AccessorID":"x","Type":"client"}`)
+	})
+	mux.HandleFunc("/v1/node/"+nodeID+"/allocations", c.list)
+	c.Server = httptest.NewServer(mux)
+	t.Cleanup(c.Close)
+	t.Cleanup(c.CloseClientConnections)
+	return c
+}
+
+func (c *cluster) list(w http.ResponseWriter, r *http.Request) {
+	for c.mu.Lock(); r.URL.Query().Get("index") == strconv.Itoa(c.index); c.mu.Lock() {
+		change := c.change
+		c.mu.Unlock()
+		select {
+		case <-change:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	defer c.mu.Unlock()
+	all := []any{}
+	for _, a := range c.states {
+		all = append(all, a)
+	}
+	w.Header().Set("X-Nomad-Index", strconv.Itoa(c.index))
+	_ = json.NewEncoder(w).Encode(all)
+}
+
+// set gives a slot a new allocation that runs, or ends the one that it has.
+func (c *cluster) set(slot string, runs bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if runs {
+		c.live[slot] = fmt.Sprintf("00000000-0000-0000-0000-%012d", len(c.states))
+	}
+	state := map[bool]string{true: "running", false: "complete"}[runs]
+	c.states[c.live[slot]] = map[string]any{
+		"ID": c.live[slot], "Namespace": "default", "DesiredStatus": "run", "ClientStatus": state,
+		"AllocatedResources": map[string]any{"Tasks": map[string]any{"web": map[string]any{"Devices": []any{
+			map[string]any{"Type": Type, "DeviceIDs": []string{slot}}}}}},
+	}
+	c.index++
+	close(c.change)
+	c.change = make(chan struct{})
+}
+
+// site is a file system with a plugin for it.
+type site struct {
+	*cluster
+	engine *engine.Engine
+	config string
+	binary conformance.Binary
+}
+
+func newSite(t *testing.T, kind string) *site {
+	pool := simulatetest.New(t, kind)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must.NoError(t, err)
+	s := &site{cluster: newCluster(t)}
+	s.engine, err = engine.Open(pool.Backend, pool.Program, pool.Root)
+	must.NoError(t, err)
+	file := filepath.Join(dir, "dataset.hcl")
+	text := fmt.Sprintf("%s = %q\nclass \"fast\" {\n backend = %q\n root = %q\n"+
+		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Backend, pool.Program, pool.Backend, pool.Root)
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	s.config = fmt.Sprintf("file = %q\nsweep = \"300ms\"\ngrace = \"2s\"\nmounts_for_all = true\napi {\n address = %q\n}",
+		file, s.URL)
+	exe, err := os.Executable()
+	must.NoError(t, err)
+	s.binary = conformance.Binary{Name: "nomad-device-dataset", Exe: exe, Env: map[string]string{roleVar: "plugin"},
+		Config: s.config}
+	return s
+}
+
+// leases are those that stand, by the engine's own list.
+func (s *site) leases(t *testing.T) (all []engine.Dataset) {
+	t.Helper()
+	datasets, err := s.engine.List(t.Context())
+	must.NoError(t, err)
+	for _, d := range datasets {
+		if filepath.Dir(d.Name) == ".slots" {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// hasSeen reports whether the plugin has recorded the allocation that has a slot, or has
+// released the slot.
+func (s *site) hasSeen(t *testing.T, slot string) bool {
+	s.mu.Lock()
+	want := s.live[slot] + "/web"
+	s.mu.Unlock()
+	for _, d := range s.leases(t) {
+		if d.Tags[engine.ID] == slot {
+			return d.Tags[engine.Holder] == want
+		}
+	}
+	return true
+}
+
+// release is the table's view of the site.
+func (s *site) release() *conformance.Release {
+	return &conformance.Release{
+		Binary: s.binary,
+		Use: func(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
+			slot := r.Envs["DATASET_FAST_ID"]
+			s.set(slot, true)
+			end := use(t, r.Mounts[0].HostPath)
+			return func() { end(); s.set(slot, false) }
+		},
+		Traces: func(t *testing.T, r *nomad.ContainerReservation) (names []string) {
+			entries, err := os.ReadDir(r.Mounts[0].HostPath)
+			must.NoError(t, err)
+			for _, e := range entries {
+				names = append(names, e.Name())
+			}
+			return names
+		},
+		End: func(t *testing.T, slot string) {
+			must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return s.hasSeen(t, slot) }),
+				wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
+			s.set(slot, false)
+		},
+		Held: func(t *testing.T) (ids []string) {
+			for _, d := range s.leases(t) {
+				ids = append(ids, d.Tags[engine.ID])
+			}
+			return ids
+		},
+	}
+}
+
+// use has a process of its own mount a directory, as a driver does, and write to it.
+func use(t *testing.T, dir string) (kill func()) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`,
+		dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	_, err = out.Read(make([]byte, 100))
+	must.NoError(t, err)
+	kill = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	t.Cleanup(kill)
+	return kill
+}
+
+func testConforms(t *testing.T, kind string) {
+	s := newSite(t, kind)
+	conformance.Device{
+		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
+			return device.New(ctx, log, plugin)
+		},
+		Config:   s.config,
+		Measures: true,
+		Release:  s.release(),
+	}.Test(t)
+}
+
+func TestSlots_ConformOnBtrfs(t *testing.T) { testConforms(t, "btrfs") }

@@ -1,0 +1,24 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package slot
+
+import (
+	"os"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/device"
+)
+
+// roleVar makes the test binary the plugin's.
+const roleVar = "OUTRIDER_DATASET_TEST_ROLE"
+
+var plugin = device.Plugin[Config]{Name: "dataset", New: New}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVar) == "plugin" {
+		device.Main(plugin)
+		return
+	}
+	os.Exit(m.Run())
+}
