@@ -14,6 +14,7 @@ import (
 	goversion "github.com/hashicorp/go-version"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 )
@@ -214,14 +215,26 @@ var startCases = []driverCase{
 		source := filepath.Join(c.dir, "volume")
 		c.ok(os.Mkdir(source, 0o755), "making the volume")
 		c.ok(os.WriteFile(filepath.Join(source, "file"), []byte("of the volume\n"), 0o644), "making the volume")
-		r := c.newRun("cat /conformance-volume/file > got", func(cfg *drivers.TaskConfig) {
-			cfg.Mounts = []*drivers.MountConfig{{HostPath: source, TaskPath: "/conformance-volume"}}
-		})
+		c.ok(os.Chmod(source, 0o777), "making the volume") // whoever the task runs as
+		const private = structs.VolumeMountPropagationPrivate
+		r := c.newRun("cat /conformance-volume/file > got; echo > /conformance-volume/new; echo > /conformance-ro/newer",
+			func(cfg *drivers.TaskConfig) {
+				cfg.Mounts = []*drivers.MountConfig{
+					{HostPath: source, TaskPath: "/conformance-volume", PropagationMode: private},
+					{HostPath: source, TaskPath: "/conformance-ro", PropagationMode: private, Readonly: true},
+				}
+			})
 		if _, _, err := c.StartTask(r.cfg); err == nil {
 			r.wait()
 		}
 		if got := r.read("got"); got != "of the volume" {
 			c.fail("the capabilities promise volumes, and the task has none")
+		}
+		if _, err := os.Stat(filepath.Join(source, "new")); err != nil {
+			c.fail("what the task writes to the volume is not in it: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(source, "newer")); err == nil {
+			c.fail("the task has written to a volume that it has read-only")
 		}
 	}},
 	{"a device is in the task", func(c *check) {

@@ -76,6 +76,9 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 // interceptor of package plugin.
 func (l *local) Capabilities(c *drivers.Capabilities) {
 	c.NetIsolationModes = append(c.NetIsolationModes, drivers.NetIsolationModeGroup)
+	if canMount() {
+		c.MountConfigs = drivers.MountConfigSupportAll
+	}
 	c.DisableLogCollection = l.config().LogCollection == string(task.CollectorDriver)
 }
 

@@ -7,27 +7,45 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// devices are what device plugins reserved for a task: what Nomad passes, and what
-// it has forgotten since the agent was restarted. (There are no mounts of volumes:
-// see Capabilities.)
+// devices are what device plugins reserved for a task, and its volumes: what Nomad passes,
+// and what it has forgotten since the agent was restarted. Nomad does not tell a volume from
+// a mount of a device plugin. So a mount is a volume unless it is among what plugins of this
+// collection have written down.
 func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	recalledDevices, recalledMounts, err := reservation.Recall(cfg.DeviceEnv)
 	if err != nil {
 		return nil, nil, err
 	}
 	devices := merged(deviceOf, func(d task.Device) string { return d.TaskPath }, cfg.Devices, recalledDevices)
-	mounts := merged(mountOf, func(m task.Mount) string { return m.Target }, cfg.Mounts, recalledMounts)
+	for _, m := range cfg.Mounts {
+		if m.PropagationMode == structs.VolumeMountPropagationBidirectional {
+			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q } is not possible: what a task "+
+				"of this driver mounts is never seen on the host; use %q, or leave it out", m.TaskPath, m.PropagationMode,
+				structs.VolumeMountPropagationHostToTask)
+		}
+	}
+	asMount := func(m *drivers.MountConfig) task.Mount { return mountOf(cfg.TaskDir().Dir, m) }
+	mounts := merged(asMount, func(m task.Mount) string { return m.Target }, cfg.Mounts, recalledMounts)
+	var plugins []task.Mount
+	for _, m := range recalledMounts {
+		plugins = append(plugins, asMount(m))
+	}
+	for i, m := range mounts {
+		mounts[i].Volume = !slices.Contains(plugins, m)
+	}
 	for i, d := range devices {
 		for _, other := range devices[:i] {
 			if d.TaskPath == other.TaskPath {
@@ -44,8 +62,24 @@ func deviceOf(d *drivers.DeviceConfig) task.Device {
 	return task.Device{HostPath: d.HostPath, TaskPath: cmp.Or(d.TaskPath, d.HostPath)}
 }
 
-func mountOf(m *drivers.MountConfig) task.Mount {
-	return task.Mount{Source: m.HostPath, Target: cmp.Or(m.TaskPath, m.HostPath), ReadOnly: m.Readonly}
+// mountOf takes a relative target as one in the task's directory, as Nomad's exec driver does.
+func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
+	target := cmp.Or(m.TaskPath, m.HostPath)
+	if !path.IsAbs(target) {
+		target = taskDir + "/" + target
+	}
+	return task.Mount{Source: m.HostPath, Target: target, ReadOnly: m.Readonly,
+		HostToTask: m.PropagationMode == structs.VolumeMountPropagationHostToTask}
+}
+
+// trusted reports whether programs of root find nothing of the job's choice at a path that
+// they may trust: volumes, which a job's author fills and names places for, are in the task's
+// own directory alone.
+func trusted(c *task.Command) bool {
+	return !slices.ContainsFunc(c.Mounts, func(m task.Mount) bool {
+		rest, ok := strings.CutPrefix(path.Clean(m.Target), c.TaskDir+"/")
+		return m.Volume && (!ok || rest == "")
+	})
 }
 
 // merged is what Nomad passed, and what was recalled for places in the task where nothing

@@ -237,3 +237,56 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 		t.Errorf("unplugged: %v", err)
 	}
 }
+
+func TestVolumes_AreInTheTask(t *testing.T) {
+	testsupport.NeedRoot(t)
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(dir+"/file", []byte("volume\n"), 0o644))
+	a := start(t, nil)
+	caps, err := a.Capabilities()
+	must.NoError(t, err)
+	must.Eq(t, drivers.MountConfigSupportAll, caps.MountConfigs)
+	slot := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: dir, TaskPath: "/outrider-slot"}}}
+	must.NoError(t, reservation.Remember(slot))
+	volume := func(target string) func(*drivers.TaskConfig) {
+		return func(c *drivers.TaskConfig) {
+			c.User = "nobody"
+			c.Mounts = append(c.Mounts, &drivers.MountConfig{HostPath: dir, TaskPath: target, Readonly: true,
+				PropagationMode: structs.VolumeMountPropagationPrivate})
+		}
+	}
+	reserved := func(c *drivers.TaskConfig) { c.User, c.DeviceEnv = "nobody", slot.Envs }
+	root := func(c *drivers.TaskConfig) { c.User = "root" }
+	for name, c := range map[string]struct {
+		path    string
+		changes []func(*drivers.TaskConfig)
+		locked  string // no_new_privs
+	}{
+		"at a path of the root's": {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
+		"of root's task":          {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},
+		"in the task's directory": {"local/data", []func(*drivers.TaskConfig){volume("local/data")}, "0"},
+		"in both":                 {"local/data", []func(*drivers.TaskConfig){volume("local/data"), volume("//etc/ssl")}, "1"},
+		"a slot":                  {"/outrider-slot", []func(*drivers.TaskConfig){reserved}, "0"},
+		"a slot and a volume":     {"/outrider-slot", []func(*drivers.TaskConfig){reserved, volume("/outrider-data")}, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := a.shell("cat "+c.path+"/file; grep -o 'NoNewPrivs.*' /proc/self/status; exec sleep 1000", "", c.changes...)
+			a.printsEverywhere(cfg, "cat "+c.path+"/file; grep -o 'NoNewPrivs.*' /proc/self/status",
+				"volume\nNoNewPrivs:\t"+c.locked+"\n")
+			must.NoError(t, a.StopTask(cfg.ID, 0, ""))
+			a.destroy(cfg.ID)
+		})
+	}
+	for target, want := range map[string]string{
+		"../../etc": `has ".." in it`, "/proc/sys": "choose a path outside of /proc and /sys",
+		"local/..": `has ".." in it`, ".": "the task's own directory is in it",
+	} {
+		_, _, err := a.StartTask(a.shell("exit 0", "", volume(target)))
+		test.ErrorContains(t, err, want, test.Sprint(target))
+	}
+	cfg := a.shell("exit 0", "", volume("/outrider-data"))
+	cfg.Mounts[0].PropagationMode = structs.VolumeMountPropagationBidirectional
+	_, _, err = a.StartTask(cfg)
+	test.ErrorContains(t, err, `volume_mount { destination = "/outrider-data" propagation_mode = "bidirectional" } is not `+
+		`possible: what a task of this driver mounts is never seen on the host; use "host-to-task", or leave it out`)
+}

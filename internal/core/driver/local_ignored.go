@@ -17,7 +17,7 @@ import (
 
 // ignored lists fields of a job that have no effect on this task, each with an
 // alternative. Fields that Nomad does not pass to drivers (max_files and max_file_size of
-// logs) can't be among them, nor those that Nomad refuses (volume_mount, network modes).
+// logs) can't be among them, nor those that Nomad refuses (network modes).
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if dns := inWords(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
@@ -28,6 +28,12 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
 		note("network { hostname = %q } has no effect: tasks of this driver have the host's name; "+
 			"tell the program itself", n.Labels["docker_sandbox_hostname"])
+	}
+	for _, m := range cfg.Mounts {
+		if m.SELinuxLabel != "" {
+			note("volume_mount { destination = %q selinux_label = %q } has no effect: label the volume's files on the host",
+				m.TaskPath, m.SELinuxLabel)
+		}
 	}
 	if fields := notLimited(g, l); len(fields) > 0 {
 		note("resources { %s } has no effect: this node's cgroups have no controller for it; "+

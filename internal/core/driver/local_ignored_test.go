@@ -45,6 +45,12 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 			}}, group: all,
 			want: []string{`network { hostname = "web" } has no effect: tasks of this driver have the host's name; tell the program itself`},
 		},
+		"label": {
+			cfg:   drivers.TaskConfig{Mounts: []*drivers.MountConfig{{TaskPath: "/a"}, {TaskPath: "/b", SELinuxLabel: "z"}}},
+			group: all,
+			want: []string{`volume_mount { destination = "/b" selinux_label = "z" } has no effect: ` +
+				`label the volume's files on the host`},
+		},
 		"no controllers": {
 			group: cgroup.Group{Mode: cgroup.V2, Controllers: []string{"cpu", "pids"}}, limits: limits,
 			want: []string{`resources { memory, cores } has no effect: this node's cgroups have no controller for it; ` +

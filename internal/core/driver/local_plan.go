@@ -156,7 +156,7 @@ func whyNoCgroup(s cgroup.Support) string {
 func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny denied) (task.Command, error) {
 	dir := cfg.TaskDir()
 	cmd := task.Command{
-		Dir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
+		Dir: dir.Dir, TaskDir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
 		Nice: o.Nice, OOMScoreAdj: o.OOMScoreAdj,
 	}
 	switch {
@@ -184,6 +184,8 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny deni
 	if cmd.Devices, cmd.Mounts, err = devices(cfg); err != nil {
 		return cmd, err
 	}
+	// a program with root's rights, such as su, would read what the job's author wrote to /etc
+	cmd.NoNewPrivileges = !trusted(&cmd) && cmd.User != nil && cmd.User.UID != 0
 	cmd.Env = environment(deny.filter(cfg.Env), who)
 	return cmd, nil
 }

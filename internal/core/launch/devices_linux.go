@@ -6,7 +6,6 @@ package launch
 import (
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -21,12 +20,14 @@ type exposed struct {
 	source, target string
 	device         bool
 	readOnly       bool
+	volume         bool // that a job asked for, and not the operator
+	hostToTask     bool // with what is mounted in it
 
 	file int    // the source (O_PATH), which is not opened itself
 	mode uint32 // its type, as in st_mode
 
-	// create: the launcher makes the target, in the private /dev. Else it must exist.
-	create bool
+	create bool // the target is in the private /dev, and the launcher makes it
+	inside bool // it is in another mount
 }
 
 // exposeDevices makes the program's devices and mounts, in a mount namespace of its own:
@@ -57,6 +58,11 @@ func (l *launcher) exposeDevices() *Error {
 		}
 		defer closeFD(all[i].file)
 	}
+	places, err := newPoints(c.TaskDir, all)
+	if err != nil {
+		return err
+	}
+	defer places.close()
 	_, _ = call(unix.SYS_UMASK, 0) // modes are exactly those asked for; exec sets the program's umask
 	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {
@@ -64,7 +70,7 @@ func (l *launcher) exposeDevices() *Error {
 		}
 	}
 	for _, g := range all {
-		if err := g.expose(); err != nil {
+		if err := g.expose(places); err != nil {
 			return err
 		}
 	}
@@ -97,7 +103,8 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 		all = append(all, exposed{source: d.HostPath, target: d.TaskPath, device: true})
 	}
 	for _, m := range c.Mounts {
-		all = append(all, exposed{source: m.Source, target: m.Target, readOnly: m.ReadOnly})
+		all = append(all, exposed{source: m.Source, target: m.Target, readOnly: m.ReadOnly, volume: m.Volume,
+			hostToTask: m.HostToTask})
 	}
 	for i := range all {
 		g := &all[i]
@@ -109,6 +116,12 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 		}
 		if g.target == "/" || g.target == "/dev" || g.target == "/proc" {
 			return nil, g.refused("choose a path inside of it")
+		}
+		if g.volume && (g.target == "/sys" || below(g.target, "/sys") || below(g.target, "/proc")) {
+			return nil, g.refused("choose a path outside of /proc and /sys")
+		}
+		if g.volume && c.TaskDir != "" && (g.target == c.TaskDir || below(c.TaskDir, g.target)) {
+			return nil, g.refused("the task's own directory is in it: choose another path")
 		}
 		if g.device && g.source == g.target {
 			if err := isThere(g.source); err != nil {
@@ -132,7 +145,7 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 			case g.device && (g.source == other.target || below(g.source, other.target)):
 				return nil, g.refused(quote(other.source) + " is to be at " + quote(other.target) + ", which hides it")
 			case !other.device && below(g.target, other.target):
-				g.create = false // it is the mount that says what is there
+				g.create, g.inside = false, true // it is the mount that says what is there
 			}
 		}
 	}
@@ -140,8 +153,11 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 }
 
 func (g *exposed) String() string {
-	if g.device {
+	switch {
+	case g.device:
 		return "device " + quote(g.source)
+	case g.volume:
+		return "volume " + quote(g.source)
 	}
 	return "mount of " + quote(g.source)
 }
@@ -159,6 +175,9 @@ func (g *exposed) open() *Error {
 		}
 		if g.source == g.target { // the driver's, not a device plugin's
 			return &Error{Message: quote(g.source) + ", to be mounted in its own place, is not there", Errno: e, Temporary: true}
+		}
+		if g.volume {
+			return &Error{Message: g.String() + " is not there", Errno: e, Temporary: true}
 		}
 		return missing("a device's "+quote(g.source)+", to be mounted at "+quote(g.target)+",", e)
 	}
@@ -189,7 +208,7 @@ func missing(what string, e syscall.Errno) *Error {
 }
 
 // expose makes it appear at its target.
-func (g *exposed) expose() *Error {
+func (g *exposed) expose(places *points) *Error {
 	if g.create {
 		if e := g.makeParents(); e != 0 {
 			return failed("make a directory for "+quote(g.target), e)
@@ -210,23 +229,32 @@ func (g *exposed) expose() *Error {
 			return nil
 		}
 	}
-	e := bind("/proc/self/fd/"+strconv.Itoa(g.file), g.target, 0)
-	switch {
-	case e == unix.ENOENT:
-		return g.refused("it does not exist, and only below /dev it is made")
-	case e == unix.ENOTDIR && g.mode == unix.S_IFDIR:
-		return g.refused("that is not a directory")
-	case e == unix.ENOTDIR:
+	if g.device {
+		return g.exposeDevice()
+	}
+	fd, err := places.open(g)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	return g.attach(fd)
+}
+
+// exposeDevice makes a device appear outside of /dev.
+func (g *exposed) exposeDevice() *Error {
+	switch e := bind(fdPath(g.file), g.target, 0); e {
+	case 0:
+		return nil
+	case unix.ENOENT:
+		return g.refused("it does not exist, and for a device only what is below /dev is made")
+	case unix.ENOTDIR:
+		if g.mode == unix.S_IFDIR {
+			return g.refused("that is not a directory")
+		}
 		return g.refused("that is a directory")
-	case e != 0:
+	default:
 		return failed("mount "+quote(g.source)+" at "+quote(g.target), e)
 	}
-	if g.readOnly {
-		if e := remountReadOnly(g.target); e != 0 {
-			return failed("make the mount at "+quote(g.target)+" read-only", e)
-		}
-	}
-	return nil
 }
 
 // makeParents makes the directories above a target in the private /dev. None of
@@ -254,7 +282,7 @@ func ownMounts() *Error {
 	case 0:
 		return nil
 	case unix.EPERM, unix.EACCES:
-		return refuse(e, "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)")
+		return refuse(e, "devices and volumes cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)")
 	default:
 		return failed("make a mount namespace", e)
 	}

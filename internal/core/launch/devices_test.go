@@ -337,10 +337,8 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"the root", []any{mnt(dir, "/")},
 			`mount of "` + dir + `" cannot be at "/": choose a path inside of it`, false},
 		{"not in /dev, and not there", []any{dev(stick, dir+"/none")},
-			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and only below /dev it is made`, false},
-		{"a mount's target is missing", []any{mnt(dir+"/sub", dir+"/none")},
-			`mount of "` + dir + `/sub" cannot be at "` + dir +
-				`/none": it does not exist, and only below /dev it is made`, false},
+			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and for a device only what is ` +
+				`below /dev is made`, false},
 		{"a node at a directory", []any{dev(stick, dir+"/sub")},
 			`device "` + stick + `" cannot be at "` + dir + `/sub": that is a directory`, false},
 		{"a directory at a file", []any{mnt(dir+"/sub", dir+"/file")},
@@ -357,8 +355,8 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"in a file system inside of /dev", []any{dev(stick, "/dev/shm/zigbee")},
 			`no device or mount can be made inside of "/dev/shm", which is a file system of its own`, false},
 		{"in a mount that does not have it", []any{mnt(dir, "/dev/bus/usb"), dev(stick, "/dev/bus/usb/001/004")},
-			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and only below /dev it is ` +
-				`made`, false},
+			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and for a ` +
+				`device only what is below /dev is made`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) { must.NoError(t, os.Symlink("nowhere", "/dev/dangling")) })
@@ -514,7 +512,7 @@ func TestDevices_NeedTheRightToMount(t *testing.T) {
 	const capSysAdmin = 21
 	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
 	_, err := run(with("true", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
-	want := "devices cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)"
+	want := "devices and volumes cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v", err)
 	}

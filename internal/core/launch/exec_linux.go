@@ -26,6 +26,11 @@ func (l *launcher) exec(p program) *Error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
+	if c.NoNewPrivileges {
+		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); e != 0 {
+			return failed("give up new privileges", e)
+		}
+	}
 	path := cstr(p.path)
 	argv := make([]*byte, 0, len(c.Args)+2)
 	argv = append(vector(vector(argv, []string{c.Path}), c.Args), nil)

@@ -64,6 +64,11 @@ func (l *launcher) run() *Error {
 	if err := l.joinCgroups(); err != nil {
 		return err
 	}
+	l.enter(StageProgram)
+	p, err := findInLookup(c) // with the right to make it executable, and before a path may lead into a volume
+	if err != nil {
+		return err
+	}
 	if err := l.isolate(); err != nil {
 		return err
 	}
@@ -77,11 +82,6 @@ func (l *launcher) run() *Error {
 	}
 	restoreNoFile()
 	if err := raiseLimits(c.Rlimits); err != nil {
-		return err
-	}
-	l.enter(StageProgram)
-	p, err := findInLookup(c) // with the right to make it executable
-	if err != nil {
 		return err
 	}
 	l.enter(StageUser)

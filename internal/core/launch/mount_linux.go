@@ -25,15 +25,39 @@ func bind(source, target string, recursive uintptr) syscall.Errno {
 	return mount(source, target, "", unix.MS_BIND|recursive, "")
 }
 
-// remountReadOnly makes a mount read-only and leaves what else its source's file
-// system is mounted with (nosuid, nodev, noexec, which a container may not undo).
-func remountReadOnly(target string) syscall.Errno {
-	flags, e := statfs(target)
+// restrict adds flags to a mount (unix.MS_RDONLY, unix.MS_NOSUID) and leaves those that its
+// source is mounted with, which a container may not undo.
+func restrict(target string, flags uintptr) syscall.Errno {
+	its, e := statfs(target)
 	if e != 0 {
 		return e
 	}
-	const keep = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC // the same bits as MS_NOSUID and so on
-	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|uintptr(flags)&keep, "")
+	// the same bits as MS_RDONLY and so on
+	const keep = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
+	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
+}
+
+func chroot(path string) syscall.Errno {
+	_, e := call(unix.SYS_CHROOT, uintptr(cstr(path)))
+	return e
+}
+
+// entry is what is known of a file without asking the server of its file system, which may be dead.
+type entry struct {
+	kind, mode uint32 // S_IFMT and the permissions of st_mode
+	uid, gid   uint32
+	dev        uint64
+}
+
+func look(fd int) (entry, syscall.Errno) {
+	var st unix.Statx_t
+	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	_, e := call(unix.SYS_STATX, uintptr(fd), uintptr(cstr("")), flags, unix.STATX_BASIC_STATS,
+		uintptr(unsafe.Pointer(&st)))
+	return entry{
+		kind: uint32(st.Mode) & unix.S_IFMT, mode: uint32(st.Mode) & 0o7777,
+		uid: st.Uid, gid: st.Gid, dev: unix.Mkdev(st.Dev_major, st.Dev_minor),
+	}, e
 }
 
 func unshare(flags uintptr) syscall.Errno {

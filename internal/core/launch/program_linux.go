@@ -53,8 +53,16 @@ func findInLookup(c *task.Command) (p program, err *Error) {
 }
 
 // findElsewhere looks for a command without a leading slash where its user
-// would: in the working directory, or for a bare name in PATH.
+// would: in a volume in its own directories, in the working directory, or for a
+// bare name in PATH.
 func findElsewhere(c *task.Command, p *program) *Error {
+	for _, d := range c.Lookup {
+		var st unix.Stat_t
+		if path := d + "/" + c.Path; stat(path, &st) == 0 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			p.path = path
+			return nil
+		}
+	}
 	where := "in PATH"
 	if strings.Contains(c.Path, "/") {
 		var st unix.Stat_t

@@ -56,6 +56,14 @@ type Command struct {
 	// (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
 
+	// TaskDir is the task's directory, absolute: mount points in it are made. Empty
+	// for a command that has none.
+	TaskDir string `json:"task_dir,omitempty"`
+
+	// NoNewPrivileges keeps set-user-ID programs from giving privileges
+	// (no_new_privs of prctl(2)).
+	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
+
 	// Devices and Mounts are what the task has of the host besides what is at its
 	// own path: see OwnMounts.
 	Devices []Device `json:"devices,omitempty"`
@@ -72,12 +80,20 @@ type Device struct {
 }
 
 // Mount is a file or a directory of the host that is bound to Target in the task
-// (mount(2), MS_BIND: without what is mounted below it). Target must exist, but
-// below /dev it is made. Both are absolute.
+// (mount(2), MS_BIND: without what is mounted below it). A Target that does not exist
+// is made: on the host where it is in TaskDir, and elsewhere for the task alone. Both
+// are absolute.
 type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+
+	// Volume is set where the author of a job has chosen Target: then no link is
+	// followed to it. A set-user-ID bit has no effect in a volume.
+	Volume bool `json:"volume,omitempty"`
+
+	// HostToTask: what is mounted in Source, now and later, is there too.
+	HostToTask bool `json:"host_to_task,omitempty"`
 }
 
 // OwnMounts reports whether the process needs a mount namespace of its own: something

@@ -1,0 +1,309 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package launch
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// points finds the places of mounts in the program's mount namespace, and makes those
+// that do not exist. On the host it makes directories below the task's own, and nothing
+// else. Elsewhere the program gets a copy of the directory in which the place is to be:
+// a file system in memory, in which every entry of the host's directory is mounted.
+type points struct {
+	taskDir string
+	task    int             // the task's directory, or -1 if no place is in it
+	own     map[uint64]bool // st_dev of the file systems that were made for the program
+}
+
+// A mount is made ready where no other is, and then moved to its place at once: a path of
+// it could lead elsewhere by then. Nothing may be mounted in /proc, so these are free.
+const (
+	stageDir  = "/proc/sys"
+	stageFile = "/proc/version"
+)
+
+// maxCopied is how many entries a directory may have that is copied: each takes a mount.
+const maxCopied = 1000
+
+// newPoints opens what a mount could hide.
+func newPoints(taskDir string, all []exposed) (*points, *Error) {
+	p := &points{taskDir: taskDir, task: -1, own: map[uint64]bool{}}
+	for _, g := range all {
+		if taskDir != "" && below(g.target, taskDir) && p.task < 0 {
+			var e syscall.Errno
+			if p.task, e = open(unix.AT_FDCWD, taskDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW); e != 0 {
+				return nil, failed("open the task's directory", e)
+			}
+		}
+	}
+	return p, nil
+}
+
+func (p *points) close() {
+	if p.task >= 0 {
+		closeFD(p.task)
+	}
+}
+
+// place is a directory on the way to a mount's.
+type place struct {
+	fd   int
+	path string
+	look entry
+
+	// own: it is in the task's directory. others: somebody else than root can change it,
+	// or a directory above it.
+	own, others bool
+}
+
+// open opens the place of a mount (O_PATH), and makes it where it does not exist. A volume's
+// is named by the author of the job, and the directories on the way to it may be a task's:
+// no link is followed.
+func (p *points) open(g *exposed) (int, *Error) {
+	if g.source == g.target { // which is this directory, whatever is there now
+		fd, e := open(unix.AT_FDCWD, fdPath(g.file), unix.O_PATH)
+		if e != 0 {
+			return -1, failed("open "+quote(g.source), e)
+		}
+		return fd, nil
+	}
+	if !g.volume {
+		if fd, e := open(unix.AT_FDCWD, g.target, unix.O_PATH); e != unix.ENOENT {
+			if e != 0 {
+				return -1, failed("open "+quote(g.target), e)
+			}
+			return fd, nil
+		}
+	}
+	at := place{fd: unix.AT_FDCWD, path: "/"}
+	name, rest := "/", g.target[1:]
+	if p.task >= 0 && below(g.target, p.taskDir) {
+		at.path, at.own = p.taskDir, true
+		name, rest = fdPath(p.task), g.target[len(p.taskDir)+1:]
+	}
+	fd, e := open(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY)
+	if e != 0 {
+		return -1, failed("open "+quote(at.path), e)
+	}
+	at.fd = fd
+	names := strings.Split(rest, "/")
+	for i, name := range names {
+		if err := at.see(); err != nil {
+			closeFD(at.fd)
+			return -1, err
+		}
+		next, e := open(at.fd, name, unix.O_PATH|unix.O_NOFOLLOW)
+		if e == unix.ENOENT {
+			return p.make(g, at, names[i:])
+		}
+		closeFD(at.fd)
+		if e == unix.ENOTDIR {
+			return -1, g.refused(quote(at.path) + " is not a directory")
+		}
+		if e != 0 {
+			return -1, failed("open "+quote(g.target), e)
+		}
+		at.fd, at.path = next, strings.TrimRight(at.path, "/")+"/"+name
+	}
+	if err := at.see(); err != nil {
+		closeFD(at.fd)
+		return -1, err
+	}
+	if at.look.kind == unix.S_IFLNK {
+		closeFD(at.fd)
+		return -1, g.refused("that is a link: choose the path that it leads to")
+	}
+	return at.fd, nil
+}
+
+// see looks at the place.
+func (at *place) see() *Error {
+	var e syscall.Errno
+	if at.look, e = look(at.fd); e != 0 {
+		return failed("look at "+quote(at.path), e)
+	}
+	at.others = at.others || at.look.uid != 0 || at.look.mode&0o022 != 0
+	return nil
+}
+
+// make makes the names, each in the one before, in a directory in which the first is
+// missing. It closes that.
+func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
+	defer func() { closeFD(at.fd) }()
+	switch {
+	case at.look.kind == unix.S_IFLNK:
+		return -1, g.refused(quote(at.path) + " is a link: choose the path that it leads to")
+	case g.inside:
+		return -1, g.refused("it does not exist, and nothing is made in another mount")
+	case at.own, p.own[at.look.dev]:
+	case at.others:
+		return -1, g.refused("it does not exist, and it is not made, since others than root can change " + quote(at.path) +
+			": choose a path in the task's directory, or one like /data")
+	default:
+		if err := p.copy(g, &at); err != nil {
+			return -1, err
+		}
+	}
+	for i, name := range names {
+		flags := unix.O_PATH | unix.O_NOFOLLOW
+		var e syscall.Errno
+		if i == len(names)-1 && g.mode != unix.S_IFDIR {
+			e = mknodAt(at.fd, name, unix.S_IFREG|0o644, 0)
+		} else {
+			e, flags = mkdirAt(at.fd, name, 0o755), flags|unix.O_DIRECTORY
+		}
+		next := -1
+		if e == 0 || e == unix.EEXIST {
+			next, e = open(at.fd, name, flags)
+		}
+		if e != 0 {
+			return -1, failed("make "+quote(g.target), e)
+		}
+		closeFD(at.fd)
+		at.fd = next
+	}
+	fd := at.fd
+	at.fd = -1
+	return fd, nil
+}
+
+// copy puts a directory of the program's own in the place of the host's, with the same
+// entries, and opens it.
+func (p *points) copy(g *exposed, at *place) *Error {
+	host, e := open(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if e != 0 {
+		return failed("open "+quote(at.path), e)
+	}
+	defer closeFD(host)
+	names, e := list(host)
+	if e != 0 {
+		return failed("read "+quote(at.path), e)
+	}
+	if len(names) > maxCopied {
+		return g.refused(fmt.Sprintf("it does not exist, and it is not made, since %q has more than %d entries", at.path,
+			maxCopied))
+	}
+	options := fmt.Sprintf("size=1m,mode=%o,uid=%d,gid=%d", at.look.mode, at.look.uid, at.look.gid)
+	if e := mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); e != 0 {
+		return failed("mount a "+at.path+" of the task's own", e)
+	}
+	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // or a copy of /proc would have it
+		return failed("mount a "+at.path+" of the task's own", e)
+	}
+	to, e := open(unix.AT_FDCWD, stageDir, unix.O_PATH|unix.O_DIRECTORY)
+	if e != 0 {
+		return failed("open a "+at.path+" of the task's own", e)
+	}
+	its, e := look(to)
+	for _, name := range names {
+		if e == 0 {
+			e = copyEntry(host, to, name)
+		}
+	}
+	if e == 0 {
+		e = mount("", stageDir, "", unix.MS_PRIVATE, "")
+	}
+	if e == 0 {
+		e = mount(stageDir, fdPath(at.fd), "", unix.MS_MOVE, "")
+	}
+	if e == 0 && at.path == "/" { // the host's stays below it: the root of an initramfs can't be replaced
+		if e = fchdir(to); e == 0 {
+			e = chroot(".")
+		}
+	}
+	closeFD(at.fd)
+	at.fd = to
+	if e != 0 {
+		return failed("copy the directory "+quote(at.path), e)
+	}
+	p.own[its.dev] = true
+	return nil
+}
+
+// copyEntry makes an entry of the host's directory appear in another one. One that
+// is removed meanwhile is none.
+func copyEntry(host, to int, name string) syscall.Errno {
+	fd, e := open(host, name, unix.O_PATH|unix.O_NOFOLLOW)
+	if e == unix.ENOENT {
+		return 0
+	}
+	if e != 0 {
+		return e
+	}
+	defer closeFD(fd)
+	its, e := look(fd)
+	if e != 0 {
+		return e
+	}
+	switch its.kind {
+	case unix.S_IFLNK:
+		content, e := readlinkAt(fd, "")
+		if e == 0 {
+			e = symlinkAt(content, to, name)
+		}
+		if e == 0 {
+			e = chownAt(to, name, its.uid, its.gid)
+		}
+		return e
+	case unix.S_IFDIR:
+		e = mkdirAt(to, name, 0o755)
+	default:
+		e = mknodAt(to, name, unix.S_IFREG|0o644, 0)
+	}
+	if e == 0 {
+		e = bind(fdPath(fd), stageDir+"/"+name, unix.MS_REC)
+	}
+	if e == unix.ENOENT {
+		return 0
+	}
+	return e
+}
+
+// attach mounts the source at its place.
+func (g *exposed) attach(fd int) *Error {
+	there, e := look(fd)
+	switch {
+	case e != 0:
+		return failed("look at "+quote(g.target), e)
+	case g.mode == unix.S_IFDIR && there.kind != unix.S_IFDIR:
+		return g.refused("that is not a directory")
+	case g.mode != unix.S_IFDIR && there.kind == unix.S_IFDIR:
+		return g.refused("that is a directory")
+	}
+	stage, recursive, more := stageDir, uintptr(0), uintptr(0)
+	if g.mode != unix.S_IFDIR {
+		stage = stageFile
+	}
+	if g.hostToTask {
+		recursive = unix.MS_REC
+	}
+	if g.readOnly {
+		more |= unix.MS_RDONLY
+	}
+	if g.volume {
+		more |= unix.MS_NOSUID
+	}
+	e = bind(fdPath(g.file), stage, recursive)
+	if e == 0 && more != 0 {
+		e = restrict(stage, more)
+	}
+	if e == 0 && g.volume && !g.hostToTask {
+		e = mount("", stage, "", unix.MS_PRIVATE, "")
+	}
+	if e == 0 {
+		e = mount(stage, fdPath(fd), "", unix.MS_MOVE, "")
+	}
+	if e != 0 {
+		return failed("mount "+quote(g.source)+" at "+quote(g.target), e)
+	}
+	return nil
+}
+
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
