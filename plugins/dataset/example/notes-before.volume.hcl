@@ -1,0 +1,23 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# A volume with the content that the volume "notes" had when a snapshot was made of it:
+#   sudo nomad-device-dataset snapshot notes before
+#   nomad volume create notes-before.volume.hcl
+# Both are on the same node. The snapshot can't be removed before this volume is.
+name      = "notes-before"
+type      = "host"
+plugin_id = "dataset"
+
+capacity_min = "32MiB"
+capacity_max = "64MiB"
+
+capability {
+  access_mode     = "single-node-reader-only"
+  attachment_mode = "file-system"
+}
+
+parameters {
+  class      = "fast"
+  clone_from = "notes@before"
+}

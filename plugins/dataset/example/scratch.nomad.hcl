@@ -1,0 +1,43 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# Empty space with a limit, for this task alone. It is given back when the task has ended,
+# and whoever gets it next finds it empty.
+job "scratch" {
+  type = "batch"
+
+  group "scratch" {
+    task "sort" {
+      driver = "exec-lite"
+      user   = "nobody"
+
+      config {
+        command = "/bin/sh"
+        args    = ["local/sort.sh"]
+      }
+
+      template {
+        destination = "local/sort.sh"
+        data        = <<END
+env | grep ^DATASET_ | sort
+echo "files: $(ls -A /scratch | wc -l)"
+seq 100000 | shuf >/scratch/unsorted
+sort -n -T /scratch /scratch/unsorted | tail -n 1
+END
+      }
+
+      resources {
+        cpu    = 100
+        memory = 64
+
+        # any file system; device "btrfs/dataset/fast" {} is the same of one only
+        device "dataset" {
+          constraint {
+            attribute = "${device.model}"
+            value     = "fast"
+          }
+        }
+      }
+    }
+  }
+}
