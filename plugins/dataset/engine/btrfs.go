@@ -8,13 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,7 +79,19 @@ func (b *btrfs) Check(ctx context.Context) error {
 	if _, err := b.quota(); err != nil {
 		return err
 	}
-	return b.sweep(ctx)
+	if err := b.sweep(ctx); err != nil {
+		return err
+	}
+	names, err := b.names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, err := b.load(name); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrForeign) {
+			return err
+		}
+	}
+	return b.rescan(ctx)
 }
 
 // Space is part of Backend.
@@ -111,14 +121,9 @@ func (b *btrfs) List(context.Context) ([]Dataset, error) {
 	}
 	var all []Dataset
 	for _, name := range names {
-		r, err := b.load(name)
-		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
-			continue
+		if r, err := b.load(name); err == nil { // Check tells of damaged records
+			all = append(all, b.dataset(name, r, q))
 		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, b.dataset(name, r, q))
 	}
 	return all, nil
 }
@@ -132,7 +137,7 @@ func (b *btrfs) names() (names []string, err error) {
 		}
 		for _, e := range entries {
 			name, ok := strings.CutSuffix(filepath.Join(dir, e.Name()), recordSuffix)
-			if ok && e.Type().IsRegular() && checkName(name) == nil {
+			if ok && e.Type()&fs.ModeSymlink != 0 && checkName(name) == nil {
 				names = append(names, b.settle(name))
 			}
 		}
@@ -196,29 +201,29 @@ func (b *btrfs) Create(ctx context.Context, name string, s Spec) (string, error)
 		return "", err
 	}
 	defer stage.close()
-	if _, err := b.program.run(ctx, "subvolume", "create", stage.data()); err != nil {
+	_, err = b.program.run(ctx, "subvolume", "create", stage.data())
+	if err == nil {
+		err = b.finish(ctx, stage, s)
+	}
+	if err != nil {
 		return "", b.failed("create", name, err)
 	}
-	return b.finish(ctx, stage, s)
+	return b.path(name), nil
 }
 
 // finish limits and describes the subvolume on a stage, and moves it to its name.
-func (b *btrfs) finish(ctx context.Context, stage *stage, s Spec) (string, error) {
-	id, err := subvolumeID(stage.data())
+func (b *btrfs) finish(ctx context.Context, stage *stage, s Spec) error {
+	made, err := subvolume(stage.data())
 	if err != nil {
-		return "", b.failed("create", stage.name, err)
+		return err
 	}
 	if err := b.limit(ctx, s.Data, stage.data()); err != nil {
-		return "", b.failed("limit", stage.name, err)
+		return err
 	}
 	if err := b.setProperties(ctx, stage.data(), s.Properties); err != nil {
-		return "", b.failed("create", stage.name, err)
+		return err
 	}
-	r := &record{Subvolume: id, Key: id, Created: time.Now().UTC().Truncate(time.Second), Limits: s.Limits, Tags: s.Tags}
-	if err := stage.place(r); err != nil {
-		return "", b.failed("create", stage.name, err)
-	}
-	return b.path(stage.name), nil
+	return stage.place(&record{Subvolume: made.id, Key: made.id, Created: made.created, Limits: s.Limits, Tags: s.Tags})
 }
 
 // setProperties knows compression alone; btrfs has no record size.
@@ -270,13 +275,13 @@ func (b *btrfs) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.unused(ctx, from, b.path(from)); err != nil {
-		return err
-	}
 	if err := b.vacant(to); err != nil {
 		return err
 	}
-	return b.failed("rename", from, b.move(from, to, r))
+	if err = b.unused(ctx, b.path(from)); err == nil {
+		err = b.move(from, to, r)
+	}
+	return b.failed("rename", from, err)
 }
 
 // Users is part of Backend.
@@ -289,43 +294,60 @@ func (b *btrfs) Users(ctx context.Context, name string) ([]string, error) {
 
 // unused returns an error if a process uses one of these subvolumes. btrfs itself would
 // delete them all the same.
-func (b *btrfs) unused(ctx context.Context, name string, paths ...string) error {
+func (b *btrfs) unused(ctx context.Context, paths ...string) error {
 	users, err := inuse.Users(ctx, paths...)
 	if err != nil {
-		return fmt.Errorf("it is unknown whether dataset %s is in use: %w", name, err)
+		return fmt.Errorf("it is unknown whether it is in use: %w", err)
 	}
 	if len(users) > 0 {
-		return fmt.Errorf("dataset %s can't be taken away, %w: %s", name, ErrInUse, strings.Join(users, ", "))
+		return fmt.Errorf("%w: %s", ErrInUse, strings.Join(users, ", "))
 	}
 	return nil
 }
 
-// Destroy is part of Backend.
+// Destroy is part of Backend. No clone depends on a dataset of btrfs.
 func (b *btrfs) Destroy(ctx context.Context, name string) error {
 	r, err := b.find(name)
 	if errors.Is(err, ErrNotFound) {
-		return b.sweep(ctx)
+		return b.forget(name)
 	}
 	if err != nil {
 		return err
 	}
+	paths, err := b.all(name, r)
+	if err == nil {
+		err = b.unused(ctx, paths...)
+	}
 	gone := goneName(r.Subvolume)
+	if err == nil {
+		err = b.move(name, gone, r)
+	}
+	if err != nil {
+		return b.failed("destroy", name, err)
+	}
+	// only root has a path to it now, and who had found it before is found by the second look
+	err = b.bury(ctx, gone, r)
+	if errors.Is(err, ErrInUse) {
+		err = errors.Join(err, b.move(gone, name, r))
+	}
+	return b.failed("destroy", name, err)
+}
+
+// all returns the paths of all subvolumes of a dataset, its own first.
+func (b *btrfs) all(name string, r *record) ([]string, error) {
 	paths := []string{b.path(name)}
-	if err := b.unused(ctx, name, paths...); err != nil {
-		return err
+	inside, err := nested(b.path(name))
+	for _, n := range inside {
+		paths = append(paths, n.path)
 	}
-	// Where it is going no path leads for others than root. Who has found it before is found now.
-	if err := b.move(name, gone, r); err != nil {
-		return b.failed("destroy", name, err)
+	if err != nil {
+		return nil, err
 	}
-	paths[0] = b.path(gone)
-	if err := b.unused(ctx, name, paths...); err != nil {
-		return errors.Join(err, b.move(gone, name, r))
+	snapshots, err := b.snapshotNames(r)
+	for _, s := range snapshots {
+		paths = append(paths, b.snapshotPath(r, s))
 	}
-	if err := b.bury(ctx, gone, r); err != nil {
-		return b.failed("destroy", name, err)
-	}
-	return b.sweep(ctx)
+	return paths, err
 }
 
 func (b *btrfs) path(name string) string { return filepath.Join(b.root, name) }
@@ -354,21 +376,3 @@ func match(text string, err error, parts ...string) error {
 	}
 	return nil
 }
-
-// The rest follows.
-func (b *btrfs) Resize(ctx context.Context, name string, l Limits) error          { return errTodo }
-func (b *btrfs) Snapshots(ctx context.Context, name string) ([]Snapshot, error)   { return nil, errTodo }
-func (b *btrfs) Snapshot(ctx context.Context, name, snapshot string) error        { return errTodo }
-func (b *btrfs) DestroySnapshot(ctx context.Context, name, snapshot string) error { return errTodo }
-func (b *btrfs) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
-	return errTodo
-}
-func (b *btrfs) Clone(ctx context.Context, name, snapshot, to string, s Spec) (path string, err error) {
-	return "", errTodo
-}
-func (b *btrfs) Send(ctx context.Context, name, snapshot, since string, w io.Writer) error {
-	return errTodo
-}
-func (b *btrfs) Receive(ctx context.Context, name string, r io.Reader) error { return errTodo }
-
-var errTodo = errors.New("this is not written yet")

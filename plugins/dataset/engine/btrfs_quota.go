@@ -8,12 +8,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,9 +54,13 @@ func (b *btrfs) quota() (quota, error) {
 	return quota(path), nil
 }
 
-// referenced returns how many bytes a qgroup has, 0 if it does not exist.
-func (q quota) referenced(group string) int64 {
-	text, err := os.ReadFile(filepath.Join(string(q), strings.Replace(group, "/", "_", 1), "referenced"))
+// referenced returns how many bytes a qgroup has, and exclusive those that no other has. They are
+// 0 if it does not exist.
+func (q quota) referenced(group string) int64 { return q.number(group, "referenced") }
+func (q quota) exclusive(group string) int64  { return q.number(group, "exclusive") }
+
+func (q quota) number(group, which string) int64 {
+	text, err := os.ReadFile(filepath.Join(string(q), strings.Replace(group, "/", "_", 1), which))
 	if err != nil {
 		return 0
 	}
@@ -67,6 +70,80 @@ func (q quota) referenced(group string) int64 {
 
 func (q quota) exists(group string) bool {
 	return exists(filepath.Join(string(q), strings.Replace(group, "/", "_", 1)))
+}
+
+// rescan has the kernel count again after a change that it can't follow, such as a snapshot of
+// what shares blocks with a clone. Until it is done the limits are not enforced. In a large file
+// system that takes longer than is waited for here.
+func (b *btrfs) rescan(ctx context.Context) error {
+	q, err := b.quota()
+	if err != nil {
+		return err
+	}
+	wrong, err := os.ReadFile(filepath.Join(string(q), "inconsistent"))
+	if err != nil || strings.TrimSpace(string(wrong)) != "1" {
+		return nil // Linux before 5.9 has no such file
+	}
+	ctx, cancel := context.WithTimeout(ctx, rescanWait)
+	defer cancel()
+	_, err = b.program.run(ctx, "quota", "rescan", "-w", b.root)
+	if ctx.Err() != nil {
+		return nil // the kernel goes on with it
+	}
+	return err
+}
+
+const rescanWait = 5 * time.Second
+
+// join adds a dataset and its snapshots to the qgroup of level 1, and limits that.
+func (b *btrfs) join(ctx context.Context, name string, r *record) error {
+	if r.Grouped {
+		return nil
+	}
+	snapshots, err := b.snapshotNames(r)
+	if err != nil {
+		return err
+	}
+	groups := []string{subvolumeGroup(r.Subvolume)}
+	for _, s := range snapshots {
+		info, err := subvolume(b.snapshotPath(r, s))
+		if err != nil {
+			return err
+		}
+		groups = append(groups, subvolumeGroup(info.id))
+	}
+	err = b.once(ctx, "qgroup", "create", r.group(), b.root)
+	for _, group := range groups {
+		if err == nil {
+			err = b.once(ctx, "qgroup", "assign", group, r.group(), b.root)
+		}
+	}
+	if err == nil {
+		err = b.limitGroup(ctx, r)
+	}
+	if err != nil {
+		return err
+	}
+	r.Grouped = true
+	return b.save(name, r)
+}
+
+// once runs a command that may have been run before.
+func (b *btrfs) once(ctx context.Context, args ...string) error {
+	_, err := b.program.run(ctx, args...)
+	var f *failure
+	if errors.As(err, &f) && strings.Contains(f.line, "File exists") {
+		return nil
+	}
+	return err
+}
+
+func (b *btrfs) limitGroup(ctx context.Context, r *record) error {
+	all := int64(0)
+	if r.Limits.Data > 0 && r.Limits.Snapshots > 0 {
+		all = r.Limits.Data + r.Limits.Snapshots
+	}
+	return b.limit(ctx, all, b.root, r.group())
 }
 
 // limit sets the limit of the subvolume at a path, or of a qgroup below it.
@@ -101,45 +178,22 @@ func (b *btrfs) removeGroup(ctx context.Context, group string) (left bool, err e
 	return false, err
 }
 
-// deleteSubvolume deletes a subvolume, and before it those that tasks have made in it.
+// deleteSubvolume deletes a subvolume, and before it those that tasks have made in it. Their
+// qgroups are removed later (sweep).
 func (b *btrfs) deleteSubvolume(ctx context.Context, path string) error {
-	_, err := b.program.run(ctx, "subvolume", "delete", "--commit-after", path)
-	return err
-}
-
-// firstInode is that of each subvolume's root.
-const firstInode = 256
-
-func isSubvolume(info fs.FileInfo) bool {
-	return info.IsDir() && info.Sys().(*syscall.Stat_t).Ino == firstInode
-}
-
-// From include/uapi/linux/btrfs.h.
-const (
-	iocFsInfo    = 0x8400941f
-	iocInoLookup = 0xd0009412
-)
-
-// subvolumeID returns the id of the subvolume at a path.
-func subvolumeID(path string) (uint64, error) {
-	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	inside, err := nested(path)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer f.Close()
-	args := struct { // struct btrfs_ioctl_ino_lookup_args
-		tree, object uint64
-		_            [4080]byte
-	}{object: firstInode}
-	if err := ioctl(f, iocInoLookup, unsafe.Pointer(&args)); err != nil {
-		return 0, fmt.Errorf("failed to ask for the id of %s: %w", path, err)
+	for _, n := range inside { // by id, since a task can have given it any name
+		if err := b.save(goneName(n.id), &record{Subvolume: n.id}); err != nil {
+			return err
+		}
+		_, err := b.program.run(ctx, "subvolume", "delete", "--subvolid", strconv.FormatUint(n.id, 10), b.root)
+		if err != nil {
+			return err
+		}
 	}
-	return args.tree, nil
-}
-
-func ioctl(f *os.File, request uint, arg unsafe.Pointer) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(request), uintptr(arg)); errno != 0 {
-		return errno
-	}
-	return nil
+	_, err = b.program.run(ctx, "subvolume", "delete", "--commit-after", path)
+	return err
 }

@@ -20,14 +20,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// record is what is known of a btrfs dataset, in a file beside its subvolume: extended
-// attributes of a subvolume that is full can't be set. A subvolume without one is foreign. One
-// without its subvolume is left over, except where To has the subvolume.
+// record is what is known of a btrfs dataset. It is beside its subvolume, since extended
+// attributes of one that is full can't be set, and it is JSON as the target of a symbolic link:
+// that is metadata alone, so it is written whole or not at all even if the machine crashes,
+// and also where the pool has no space left for a file's data.
+//
+// A subvolume without a record is foreign. A record without its subvolume is left over, except
+// where To has the subvolume.
 type record struct {
-	Subvolume uint64 `json:"subvolume"`      // its id
-	Key       uint64 `json:"key"`            // of its snapshots' directory and qgroup; the id of its first subvolume
-	Next      uint64 `json:"next,omitempty"` // id of the subvolume that is taking its place
-	To        string `json:"to,omitempty"`   // where it is being moved to; its own name afterwards
+	Subvolume uint64 `json:"subvolume"`          // its id
+	Key       uint64 `json:"key"`                // of its snapshots' directory and qgroup; the id of its first subvolume
+	Grouped   bool   `json:"grouped,omitempty"`  // whether the qgroup of the key is complete
+	Replaced  bool   `json:"replaced,omitempty"` // another subvolume takes its place now, so its id may be wrong
+	To        string `json:"to,omitempty"`       // where it is being moved to; its own name afterwards
 
 	Created time.Time `json:"created"`
 	Limits  Limits    `json:"limits"`
@@ -36,6 +41,7 @@ type record struct {
 
 const (
 	recordSuffix = ".json"
+	tmpSuffix    = ".tmp"
 	snapshotsDir = ".snapshots"
 )
 
@@ -66,18 +72,25 @@ func (b *btrfs) load(name string) (*record, error) {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !isSubvolume(info) {
 		return nil, fmt.Errorf("%s is something else, %w", b.path(name), ErrForeign)
 	}
+	if err == nil && r.Replaced {
+		now, err := subvolume(b.path(name))
+		if err != nil {
+			return nil, err
+		}
+		r.Subvolume, r.Replaced = now.id, false
+	}
 	return r, err
 }
 
 // read returns a record, also of a dataset that is not there.
 func (b *btrfs) read(name string) (*record, error) {
-	text, err := os.ReadFile(b.path(name) + recordSuffix)
+	text, err := os.Readlink(b.path(name) + recordSuffix)
 	if err != nil {
 		return nil, err
 	}
 	r := &record{}
-	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("the record %s%s is damaged (%w): restore it, or remove it and the subvolume beside it",
+	if err := json.Unmarshal([]byte(text), r); err != nil {
+		return nil, fmt.Errorf("the record %s%s is damaged (%w): remove it and the subvolume beside it, or write it anew",
 			b.path(name), recordSuffix, err)
 	}
 	return r, nil
@@ -85,25 +98,18 @@ func (b *btrfs) read(name string) (*record, error) {
 
 // save writes a record whole or not at all.
 func (b *btrfs) save(name string, r *record) error {
-	text, err := json.MarshalIndent(r, "", "  ")
+	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	path := b.path(name) + recordSuffix
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
+	if err := remove(path + tmpSuffix); err != nil {
 		return err
 	}
-	_, err = f.Write(append(text, '\n'))
-	if err == nil {
-		// the content goes into the file system's transaction now, so that its name can't survive a crash
-		// of the machine without it; fsync would take as long as all the rest
-		err = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+	if err := os.Symlink(string(text), path+tmpSuffix); err != nil {
+		return err
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".tmp"))
-	}
-	return os.Rename(path+".tmp", path)
+	return os.Rename(path+tmpSuffix, path)
 }
 
 // vacant returns an error if there is something at a name, and removes a record that was left
@@ -111,12 +117,17 @@ func (b *btrfs) save(name string, r *record) error {
 func (b *btrfs) vacant(name string) error {
 	_, err := b.load(name)
 	if errors.Is(err, ErrNotFound) {
-		return remove(b.path(name) + recordSuffix)
+		return b.forget(name)
 	}
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("dataset %s: %w", name, ErrExists)
+}
+
+// forget removes the record of a dataset that is not there.
+func (b *btrfs) forget(name string) error {
+	return errors.Join(remove(b.path(name)+recordSuffix), remove(b.path(name)+recordSuffix+tmpSuffix))
 }
 
 // move renames a dataset: the subvolume, then the record, which says so before. From the
@@ -133,10 +144,8 @@ func (b *btrfs) move(from, to string, r *record) error {
 		return err
 	}
 	b.settle(from)
-	if _, err := b.read(to); err != nil {
-		return err
-	}
-	return nil
+	_, err := b.read(to)
+	return err
 }
 
 // settle brings the record at a name to where its subvolume was moved, and returns that name.
@@ -145,7 +154,10 @@ func (b *btrfs) settle(name string) string {
 	if err != nil || r.To == "" || r.To == name {
 		return name
 	}
-	if exists(b.path(name)) || !exists(b.path(r.To)) {
+	if exists(b.path(name)) {
+		return name
+	}
+	if s, err := subvolume(b.path(r.To)); err != nil || s.id != r.Subvolume {
 		return name
 	}
 	// if it fails, another process was faster

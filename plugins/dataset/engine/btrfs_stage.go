@@ -36,9 +36,10 @@ func (b *btrfs) stage(ctx context.Context, name string) (*stage, error) {
 	if err := b.ready(); err != nil {
 		return nil, err
 	}
-	if err := b.sweep(ctx); err != nil {
+	if _, err := b.quota(); err != nil {
 		return nil, err
 	}
+	_ = b.sweep(ctx) // Check returns its error, which is of other datasets
 	b.settle(name)
 	if err := b.vacant(name); err != nil {
 		return nil, err
@@ -58,8 +59,11 @@ func (b *btrfs) openStage(ctx context.Context, name string) (*stage, error) {
 		}
 		s, err := b.lockStage(path)
 		if err == nil {
-			s.name = name
-			return s, s.clear(ctx)
+			if err = s.clear(ctx); err != nil {
+				s.dir.Close()
+				return nil, b.failed("make", name, err)
+			}
+			return s, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, b.failed("make", name, err)
@@ -109,26 +113,34 @@ func (s *stage) place(r *record) error {
 // clear removes what is on the stage, and the record of a subvolume that did not get from here
 // to its name.
 func (s *stage) clear(ctx context.Context) error {
-	if !exists(s.b.path(s.name)) {
-		if r, err := s.b.read(s.name); err == nil && (r.To == "" || r.To == s.name) {
-			if err := remove(s.b.path(s.name) + recordSuffix); err != nil {
-				return err
-			}
-		}
-		if err := remove(s.b.path(s.name) + recordSuffix + ".tmp"); err != nil {
+	placed := exists(s.b.path(s.name))
+	if r, err := s.b.read(s.name); err == nil && !placed && (r.To == "" || r.To == s.name) {
+		if err := s.b.forget(s.name); err != nil {
 			return err
 		}
 	}
-	entries, err := os.ReadDir(s.dir.Name())
+	return s.clearDir(ctx, s.dir.Name(), placed)
+}
+
+func (s *stage) clearDir(ctx context.Context, dir string, placed bool) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
 		info, err := e.Info()
-		if err == nil && isSubvolume(info) {
-			err = s.b.condemn(ctx, s.path(e.Name()))
-		} else if err == nil {
-			err = os.Remove(s.path(e.Name()))
+		switch {
+		case err != nil:
+		case isSubvolume(info):
+			// one that did not get to its name can have snapshots already, those of one that was there are kept
+			err = s.b.condemn(ctx, path, !placed)
+		case info.IsDir():
+			if err = s.clearDir(ctx, path, placed); err == nil {
+				err = os.Remove(path)
+			}
+		default:
+			err = os.Remove(path)
 		}
 		if err != nil {
 			return err
@@ -144,53 +156,64 @@ func (s *stage) close() {
 	s.dir.Close()
 }
 
-// What is to be deleted is at goneName, with a record beside it that goes last: when the
-// qgroup, which outlives its subvolume for a while, has gone too.
+// A dataset that is being destroyed is at goneName. A record of that name, also without the
+// subvolume, goes last: when the qgroup has gone too, which outlives its subvolume for a while.
 const gonePrefix = newDir + "/.gone."
 
 func goneName(id uint64) string { return gonePrefix + strconv.FormatUint(id, 10) }
 
-// condemn deletes one subvolume that nobody uses.
-func (b *btrfs) condemn(ctx context.Context, path string) error {
-	id, err := subvolumeID(path)
+// condemn deletes a subvolume where it is, if nobody uses it, and its snapshots on demand. A
+// read-only one can't be moved.
+func (b *btrfs) condemn(ctx context.Context, path string, snapshots bool) error {
+	s, err := subvolume(path)
 	if err != nil {
 		return err
 	}
-	r := &record{Subvolume: id}
-	if err := b.save(goneName(id), r); err != nil {
+	r := &record{Subvolume: s.id}
+	if snapshots {
+		r.Key = s.id
+	}
+	if err := b.makeDir(newDir); err != nil {
 		return err
 	}
-	if err := renameNew(path, b.path(goneName(id))); err != nil {
+	if err := b.save(goneName(s.id), r); err != nil {
 		return err
 	}
-	return b.bury(ctx, goneName(id), r)
+	if err := b.deleteSubvolume(ctx, path); err != nil {
+		return err
+	}
+	return b.bury(ctx, goneName(s.id), r)
 }
 
 // bury deletes what was moved to a goneName. It can be called again, and by several processes.
+// ErrInUse if a process uses it, and then nothing is deleted.
 func (b *btrfs) bury(ctx context.Context, gone string, r *record) error {
-	path := b.path(gone)
-	if r.Key != 0 {
-		snapshots := b.path(filepath.Join(snapshotsDir, strconv.FormatUint(r.Key, 10)))
-		entries, err := os.ReadDir(snapshots)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+	if path := b.path(gone); exists(path) {
+		paths, err := b.all(gone, r)
+		if err == nil {
+			err = b.unused(ctx, paths...)
 		}
-		for _, e := range entries {
-			if err := b.condemn(ctx, filepath.Join(snapshots, e.Name())); err != nil {
-				return err
-			}
+		if err == nil {
+			err = b.deleteSubvolume(ctx, path)
 		}
-		if err := remove(snapshots); err != nil {
+		if err != nil && exists(path) {
 			return err
 		}
 	}
-	if exists(path) {
-		if err := b.deleteSubvolume(ctx, path); err != nil && exists(path) {
+	snapshots, err := b.snapshotNames(r)
+	if err != nil {
+		return err
+	}
+	for _, name := range snapshots {
+		if err := b.condemn(ctx, b.snapshotPath(r, name), false); err != nil && exists(b.snapshotPath(r, name)) {
 			return err
 		}
 	}
 	groups := []string{subvolumeGroup(r.Subvolume)}
 	if r.Key != 0 {
+		if err := remove(b.snapshotPath(r, "")); err != nil {
+			return err
+		}
 		groups = append(groups, r.group())
 	}
 	for _, group := range groups {
@@ -198,7 +221,7 @@ func (b *btrfs) bury(ctx context.Context, gone string, r *record) error {
 			return err
 		}
 	}
-	return remove(path + recordSuffix)
+	return remove(b.path(gone) + recordSuffix)
 }
 
 // sweep removes what processes that were killed have left below .new, and the records of what
