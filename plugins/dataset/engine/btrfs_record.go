@@ -48,12 +48,15 @@ const (
 // component is a part of a name. It can't begin with a dot: such files are this package's.
 var component = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}$`)
 
+// ownDirs are the directories of the root whose names begin with a dot and that have datasets.
+var ownDirs = []string{slotsDir, trashDir, newDir, receivedDir}
+
 // checkName returns an error unless a name can be that of a dataset.
 func checkName(name string) error {
 	parts := strings.Split(name, "/")
 	last := len(parts) - 1
 	if len(parts) > 2 || !component.MatchString(parts[last]) || strings.HasSuffix(name, recordSuffix) ||
-		last == 1 && !component.MatchString(parts[0]) && !slices.Contains([]string{slotsDir, trashDir, newDir}, parts[0]) {
+		last == 1 && !component.MatchString(parts[0]) && !slices.Contains(ownDirs, parts[0]) {
 		return fmt.Errorf("%q can't be the name of a dataset", name)
 	}
 	return nil

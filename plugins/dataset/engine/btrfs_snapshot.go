@@ -109,11 +109,16 @@ func (b *btrfs) addSnapshot(ctx context.Context, r *record, of, path string) err
 	if err := b.makeDir(filepath.Join(snapshotsDir, strconv.FormatUint(r.Key, 10))); err != nil {
 		return err
 	}
-	args := []string{"subvolume", "snapshot", "-r"}
-	if r.Grouped {
+	return b.copy(ctx, r, of, path, "-r")
+}
+
+// copy makes a snapshot, writable or not, of one of the same dataset, or of another if r is nil.
+func (b *btrfs) copy(ctx context.Context, r *record, from, to string, options ...string) error {
+	args := append([]string{"subvolume", "snapshot"}, options...)
+	if r != nil && r.Grouped {
 		args = append(args, "-i", r.group())
 	}
-	if _, err := b.program.run(ctx, append(args, of, path)...); err != nil {
+	if _, err := b.program.run(ctx, append(args, from, to)...); err != nil {
 		return err
 	}
 	return b.rescan(ctx)
@@ -151,11 +156,7 @@ func (b *btrfs) Rollback(ctx context.Context, name, snapshot string, _ bool) err
 // replace makes a dataset a copy of a snapshot. What it was goes onto the stage in the same
 // moment, and nobody uses it there.
 func (s *stage) replace(ctx context.Context, snapshot string, r *record) error {
-	args := []string{"subvolume", "snapshot"}
-	if r.Grouped {
-		args = append(args, "-i", r.group())
-	}
-	if _, err := s.b.program.run(ctx, append(args, snapshot, s.data())...); err != nil {
+	if err := s.b.copy(ctx, r, snapshot, s.data()); err != nil {
 		return err
 	}
 	if err := s.b.limit(ctx, r.Limits.Data, s.data()); err != nil {
@@ -176,10 +177,7 @@ func (s *stage) replace(ctx context.Context, snapshot string, r *record) error {
 		return errors.Join(err, s.exchange())
 	}
 	r.Subvolume, r.Replaced = now.id, false
-	if err := s.b.save(s.name, r); err != nil {
-		return err
-	}
-	return s.b.rescan(ctx)
+	return s.b.save(s.name, r)
 }
 
 func (s *stage) exchange() error {
@@ -213,8 +211,7 @@ func (b *btrfs) Clone(ctx context.Context, name, snapshot, to string, s Spec) (s
 		return "", err
 	}
 	defer stage.close()
-	_, err = b.program.run(ctx, "subvolume", "snapshot", path, stage.data())
-	if err == nil {
+	if err = b.copy(ctx, nil, path, stage.data()); err == nil {
 		err = b.finish(ctx, stage, s)
 	}
 	if err != nil {

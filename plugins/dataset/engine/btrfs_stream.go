@@ -91,7 +91,7 @@ func (b *btrfs) receiveOn(ctx context.Context, s *stage, r *record, in *ended) e
 	if r != nil {
 		return b.continueFrom(ctx, s, r, snapshot, received)
 	}
-	if _, err := b.program.run(ctx, "subvolume", "snapshot", received, s.data()); err != nil {
+	if err := b.copy(ctx, nil, received, s.data()); err != nil {
 		return err
 	}
 	made, err := subvolume(s.data())

@@ -43,6 +43,9 @@ var kinds = map[string]kind{
 	},
 }
 
+// Kinds returns what Make can make.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
 // ErrMissing is wrapped by the error of Make on a machine that lacks something; its text
 // says what.
 var ErrMissing = errors.New("it is missing")

@@ -1,0 +1,625 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+const mib = 1 << 20
+
+// operations has what each method of a Backend does, on every file system.
+var operations = []struct {
+	method, does string
+	run          func(t *testing.T, c column)
+}{
+	{"Check", "finds no fault, or names it", func(t *testing.T, c column) {
+		must.NoError(t, c.Check(t.Context()))
+		for _, bad := range []struct{ program, root string }{
+			{"/no/such/program", c.pool.Root}, {c.pool.Program, c.pool.Root + "/none"},
+		} {
+			e, err := engine.Open(c.pool.Backend, bad.program, bad.root)
+			must.NoError(t, err)
+			err = e.Check(t.Context())
+			must.ErrorIs(t, err, engine.ErrUnavailable)
+			oneSentence(t, err)
+		}
+	}},
+	{"Space", "is that of the file system", func(t *testing.T, c column) {
+		s, err := c.Space(t.Context())
+		must.NoError(t, err)
+		must.Between(t, 100*mib, s.Free, s.Size)
+	}},
+	{"Create", "makes an empty dataset with limits and tags", func(t *testing.T, c column) {
+		name := c.name()
+		c.cleanUp(t, name)
+		tags := engine.Tags{engine.Kind: "volume", engine.Volume: `a "name" with ünicode`, engine.Namespace: "default"}
+		path, err := c.Create(t.Context(), name, engine.Spec{Limits: engine.Limits{Data: 32 * mib, Snapshots: 8 * mib},
+			Tags: tags, Dir: c.dir(name)})
+		must.NoError(t, err)
+		files, err := os.ReadDir(path)
+		must.NoError(t, err)
+		must.SliceEmpty(t, files)
+		d, err := c.Get(t.Context(), name)
+		must.NoError(t, err)
+		must.Eq(t, path, d.Path)
+		must.Eq(t, tags, d.Tags)
+		must.Eq(t, engine.Limits{Data: 32 * mib, Snapshots: 8 * mib}, d.Limits)
+		must.False(t, d.Created.IsZero())
+	}},
+	{"Create", "refuses a name that is taken", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		write(t, path, "file", "kept")
+		_, err := c.Create(t.Context(), name, engine.Spec{Dir: c.dir(name)})
+		must.ErrorIs(t, err, engine.ErrExists)
+		oneSentence(t, err)
+		must.Eq(t, "kept", read(t, path, "file"))
+	}},
+	{"Create", "refuses a name that leads elsewhere", func(t *testing.T, c column) {
+		before := c.list(t)
+		for _, name := range []string{"", "/", "..", "../x", "default/..", "default/../x", "/default/x", "default/x/y",
+			"default//x", "default/x\ny", "default/x\x00", ".snapshots/x", "default/.x", strings.Repeat("x", 300)} {
+			_, err := c.Create(t.Context(), name, engine.Spec{Dir: c.dir("bad"), Tags: engine.Tags{engine.Kind: "volume"}})
+			must.Error(t, err, must.Sprintf("%q", name))
+		}
+		must.Eq(t, before, c.list(t))
+	}},
+	{"Create", "refuses an unknown property", func(t *testing.T, c column) {
+		name := c.name()
+		for _, properties := range []map[string]string{{"colour": "red"}, {"compression": "often"}} {
+			_, err := c.Create(t.Context(), name, engine.Spec{Properties: properties, Dir: c.dir(name),
+				Tags: engine.Tags{engine.Kind: "volume"}})
+			must.Error(t, err)
+			oneSentence(t, err)
+			_, err = c.Get(t.Context(), name)
+			must.ErrorIs(t, err, engine.ErrNotFound)
+		}
+	}},
+	{"Get", "tells what is not there, and what is another's", func(t *testing.T, c column) {
+		_, err := c.Get(t.Context(), c.name())
+		must.ErrorIs(t, err, engine.ErrNotFound)
+		oneSentence(t, err)
+		name := foreign(t, c)
+		_, err = c.Get(t.Context(), name)
+		must.ErrorIs(t, err, engine.ErrForeign)
+		_, err = c.Create(t.Context(), name, engine.Spec{Dir: c.dir(name), Tags: engine.Tags{engine.Kind: "volume"}})
+		must.ErrorIs(t, err, engine.ErrForeign)
+		must.ErrorIs(t, c.Destroy(t.Context(), name), engine.ErrForeign)
+		must.ErrorIs(t, c.Rename(t.Context(), name, c.name()), engine.ErrForeign)
+		must.SliceNotContains(t, c.list(t), name)
+	}},
+	{"Get", "counts what is written", func(t *testing.T, c column) {
+		name := c.name()
+		_, err := fill(t, c.create(t, name, engine.Limits{Data: 64 * mib}), 4*mib)
+		must.NoError(t, err)
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data >= 4*mib && d.Usage.Data < 5*mib })
+	}},
+	{"List", "is in order of name", func(t *testing.T, c column) {
+		a, b := c.name(), c.name()
+		c.create(t, b, engine.Limits{Data: 32 * mib})
+		c.create(t, a, engine.Limits{Data: 32 * mib})
+		all := c.list(t)
+		must.SliceContainsAll(t, []string{a, b}, all)
+		must.True(t, slices.IsSorted(all))
+	}},
+	{"Mount", "can be called again", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		write(t, path, "file", "content")
+		for range 2 {
+			must.Eq(t, path, c.mount(t, name))
+			must.Eq(t, "content", read(t, path, "file"))
+		}
+		_, err := c.Mount(t.Context(), c.name(), c.dir("none"))
+		must.ErrorIs(t, err, engine.ErrNotFound)
+	}},
+	{"Tag", "keeps the other tags, also of a full dataset", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 16 * mib})
+		_, err := fill(t, path, 64*mib)
+		must.True(t, isFull(err))
+		must.NoError(t, c.Tag(t.Context(), name, engine.Tags{engine.Holder: "a/b", engine.From: "x"}))
+		must.NoError(t, c.Tag(t.Context(), name, engine.Tags{engine.Holder: "c/d", engine.From: ""}))
+		d, err := c.Get(t.Context(), name)
+		must.NoError(t, err)
+		must.Eq(t, engine.Tags{engine.Kind: "volume", engine.Holder: "c/d"}, d.Tags)
+		must.ErrorIs(t, c.Tag(t.Context(), c.name(), engine.Tags{engine.Holder: "a/b"}), engine.ErrNotFound)
+	}},
+	{"Resize", "changes the limits, not below what is used", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 16 * mib})
+		_, err := fill(t, path, 64*mib)
+		must.True(t, isFull(err))
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data > 14*mib })
+		err = c.Resize(t.Context(), name, engine.Limits{Data: 8 * mib})
+		must.ErrorIs(t, err, engine.ErrTooSmall)
+		oneSentence(t, err)
+		d, err := c.Get(t.Context(), name)
+		must.NoError(t, err)
+		must.Eq(t, engine.Limits{Data: 16 * mib}, d.Limits)
+		must.NoError(t, c.Resize(t.Context(), name, engine.Limits{Data: 48 * mib, Snapshots: 8 * mib}))
+		written, err := fill(t, path, 40*mib)
+		must.NoError(t, err, must.Sprint(written))
+		must.NoError(t, os.Remove(filepath.Join(path, "filling")))
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data < mib })
+		must.NoError(t, c.Resize(t.Context(), name, engine.Limits{Data: 16 * mib}))
+		_, err = fill(t, path, 40*mib)
+		must.True(t, isFull(err))
+		must.ErrorIs(t, c.Resize(t.Context(), c.name(), engine.Limits{Data: mib}), engine.ErrNotFound)
+	}},
+	{"Rename", "takes content, snapshots and tags along", func(t *testing.T, c column) {
+		name, to := c.name(), ".trash/"+filepath.Base(c.name())
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		c.cleanUp(t, to)
+		write(t, path, "file", "one")
+		must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
+		write(t, path, "file", "two")
+		before, err := c.Get(t.Context(), name)
+		must.NoError(t, err)
+		must.NoError(t, c.Rename(t.Context(), name, to))
+		_, err = c.Get(t.Context(), name)
+		must.ErrorIs(t, err, engine.ErrNotFound)
+		after, err := c.Get(t.Context(), to)
+		must.NoError(t, err)
+		must.Eq(t, before.Tags, after.Tags)
+		must.Eq(t, before.Limits, after.Limits)
+		must.Eq(t, []string{"s1"}, c.snapshots(t, to))
+		if c.mounts {
+			must.Eq(t, "", after.Path)
+		}
+		must.NoError(t, c.Rename(t.Context(), to, name))
+		must.Eq(t, "two", read(t, c.mount(t, name), "file"))
+		must.NoError(t, c.Rollback(t.Context(), name, "s1", false))
+		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
+	}},
+	{"Rename", "refuses a name that is taken, and what is not there", func(t *testing.T, c column) {
+		a, b := c.name(), c.name()
+		write(t, c.create(t, a, engine.Limits{Data: 32 * mib}), "file", "a")
+		write(t, c.create(t, b, engine.Limits{Data: 32 * mib}), "file", "b")
+		must.ErrorIs(t, c.Rename(t.Context(), a, b), engine.ErrExists)
+		must.Eq(t, "a", read(t, c.mount(t, a), "file"))
+		must.Eq(t, "b", read(t, c.mount(t, b), "file"))
+		must.ErrorIs(t, c.Rename(t.Context(), c.name(), c.name()), engine.ErrNotFound)
+	}},
+	{"Users", "names each process, and nothing else is done to it", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		users, err := c.Users(t.Context(), name)
+		must.NoError(t, err)
+		must.SliceEmpty(t, users)
+		write(t, path, "file", "kept")
+		for how, use := range uses(t) {
+			t.Run(how, func(t *testing.T) {
+				pid, stop := use(t, path)
+				users, err := c.Users(t.Context(), name)
+				must.NoError(t, err)
+				must.StrContains(t, strings.Join(users, ";"), fmt.Sprintf("process %d ", pid))
+				for what, err := range map[string]error{
+					"Rename":  c.Rename(t.Context(), name, c.name()),
+					"Destroy": c.Destroy(t.Context(), name),
+				} {
+					must.ErrorIs(t, err, engine.ErrInUse, must.Sprint(what))
+					must.StrContains(t, err.Error(), fmt.Sprint(pid))
+					oneSentence(t, err)
+				}
+				stop()
+				must.Eq(t, "kept", read(t, path, "file"))
+			})
+		}
+		users, err = c.Users(t.Context(), name)
+		must.NoError(t, err)
+		must.SliceEmpty(t, users)
+	}},
+	{"Destroy", "removes the dataset with its snapshots, once", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		write(t, path, "file", "x")
+		must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
+		for range 2 {
+			must.NoError(t, c.Destroy(t.Context(), name))
+		}
+		must.False(t, testsupport.Exists(path))
+		_, err := c.Get(t.Context(), name)
+		must.ErrorIs(t, err, engine.ErrNotFound)
+		must.SliceEmpty(t, entries(t, c.create(t, name, engine.Limits{Data: 32 * mib})))
+		must.SliceEmpty(t, c.snapshots(t, name))
+	}},
+	{"Snapshot", "keeps what was, under a name of its own", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		_, err := fill(t, path, 4*mib)
+		must.NoError(t, err)
+		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
+		must.ErrorIs(t, c.Snapshot(t.Context(), name, "one"), engine.ErrExists)
+		must.Error(t, c.Snapshot(t.Context(), name, "../one"))
+		must.ErrorIs(t, c.Snapshot(t.Context(), c.name(), "one"), engine.ErrNotFound)
+		must.NoError(t, os.Remove(filepath.Join(path, "filling")))
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data < mib && d.Usage.Snapshots >= 4*mib })
+	}},
+	{"Snapshots", "are oldest first", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		_, err := fill(t, path, 4*mib)
+		must.NoError(t, err)
+		for _, s := range []string{"z", "a", "m"} {
+			must.NoError(t, c.Snapshot(t.Context(), name, s))
+		}
+		must.Eq(t, []string{"z", "a", "m"}, c.snapshots(t, name))
+	}},
+	{"DestroySnapshot", "removes one alone", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		for _, s := range []string{"one", "two", "three"} {
+			write(t, path, "file", s)
+			must.NoError(t, c.Snapshot(t.Context(), name, s))
+		}
+		must.NoError(t, c.DestroySnapshot(t.Context(), name, "two"))
+		must.Eq(t, []string{"one", "three"}, c.snapshots(t, name))
+		must.ErrorIs(t, c.DestroySnapshot(t.Context(), name, "two"), engine.ErrNotFound)
+		must.Eq(t, "three", read(t, path, "file"))
+		must.NoError(t, c.Rollback(t.Context(), name, "one", true))
+		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
+	}},
+	{"Rollback", "brings the old bytes, and no later snapshot is lost unasked", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		for _, s := range []string{"one", "two"} {
+			write(t, path, "file", s)
+			must.NoError(t, c.Snapshot(t.Context(), name, s))
+		}
+		write(t, path, "file", "three")
+		if !c.keepsLater {
+			must.ErrorIs(t, c.Rollback(t.Context(), name, "one", false), engine.ErrLaterSnapshots)
+			must.Eq(t, "three", read(t, c.mount(t, name), "file"))
+		}
+		must.NoError(t, c.Rollback(t.Context(), name, "one", true))
+		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
+		left := []string{"one"}
+		if c.keepsLater {
+			left = []string{"one", "two"}
+		}
+		must.Eq(t, left, c.snapshots(t, name))
+		must.ErrorIs(t, c.Rollback(t.Context(), name, "none", true), engine.ErrNotFound)
+		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
+		written, err := fill(t, c.mount(t, name), 128*mib) // the limit is still there
+		must.True(t, isFull(err))
+		must.Between(t, 60*mib, written, 64*mib)
+	}},
+	{"Rollback", "is refused while a process uses it", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
+		write(t, path, "file", "new")
+		f, err := os.Open(filepath.Join(path, "file"))
+		must.NoError(t, err)
+		must.ErrorIs(t, c.Rollback(t.Context(), name, "one", true), engine.ErrInUse)
+		must.NoError(t, f.Close())
+		must.Eq(t, "new", read(t, c.mount(t, name), "file"))
+	}},
+	{"Clone", "has a snapshot's content, and limits of its own", func(t *testing.T, c column) {
+		name, to := c.name(), c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		write(t, path, "file", "one")
+		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+		write(t, path, "file", "two")
+		c.cleanUp(t, to)
+		tags := engine.Tags{engine.Kind: "volume", engine.Volume: "clone"}
+		spec := engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Tags: tags, Dir: c.dir(to)}
+		clone, err := c.Clone(t.Context(), name, "s", to, spec)
+		must.NoError(t, err)
+		must.Eq(t, "one", read(t, clone, "file"))
+		write(t, clone, "file", "three")
+		must.Eq(t, "two", read(t, path, "file"))
+		d, err := c.Get(t.Context(), to)
+		must.NoError(t, err)
+		must.Eq(t, tags, d.Tags)
+		must.Eq(t, spec.Limits, d.Limits)
+		written, err := fill(t, clone, 64*mib)
+		must.True(t, isFull(err))
+		must.Between(t, 14*mib, written, 16*mib)
+
+		_, err = c.Clone(t.Context(), name, "s", to, spec)
+		must.ErrorIs(t, err, engine.ErrExists)
+		_, err = c.Clone(t.Context(), name, "none", c.name(), spec)
+		must.ErrorIs(t, err, engine.ErrNotFound)
+
+		err = errors.Join(c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name))
+		if c.clonesAlone {
+			must.NoError(t, err)
+		} else {
+			must.ErrorIs(t, err, engine.ErrHasClones)
+			must.StrContains(t, err.Error(), filepath.Base(to))
+		}
+		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
+		if !c.clonesAlone {
+			must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
+		}
+	}},
+	{"Clone", "can have snapshots, of it and of its origin", func(t *testing.T, c column) {
+		name, to := c.name(), c.name()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+		c.cleanUp(t, to)
+		clone, err := c.Clone(t.Context(), name, "s", to, engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Dir: c.dir(to),
+			Tags: engine.Tags{engine.Kind: "volume"}})
+		must.NoError(t, err)
+		must.NoError(t, c.Snapshot(t.Context(), to, "own"))
+		must.NoError(t, c.Snapshot(t.Context(), name, "later"))
+		must.Eq(t, []string{"own"}, c.snapshots(t, to))
+		must.Eq(t, []string{"s", "later"}, c.snapshots(t, name))
+		for dir, limit := range map[string]int64{clone: 16 * mib, path: 32 * mib} { // limits hold none the less
+			written, err := fill(t, dir, 64*mib)
+			must.True(t, isFull(err))
+			must.Between(t, limit-2*mib, written, limit)
+		}
+		must.NoError(t, c.Destroy(t.Context(), to))
+	}},
+	{"Send", "and Receive bring the same files, whole and by changes", func(t *testing.T, c column) {
+		name, to := c.name(), c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		for _, s := range []string{"one", "two", "three"} {
+			_, err := fill(t, path, 4*mib)
+			must.NoError(t, err)
+			must.NoError(t, os.Mkdir(filepath.Join(path, s), 0o751))
+			must.NoError(t, os.Chown(filepath.Join(path, s), 1234, 1234))
+			write(t, path, s+"/file", s)
+			must.NoError(t, c.Snapshot(t.Context(), name, s))
+			if s == "one" {
+				c.receive(t, to, c.send(t, name, "one", ""))
+			}
+		}
+		tags := engine.Tags{engine.Kind: "volume", engine.Volume: "received"}
+		must.NoError(t, c.Tag(t.Context(), to, tags))
+		must.NoError(t, c.Resize(t.Context(), to, engine.Limits{Data: 64 * mib}))
+		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one"))))
+		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "three", "two"))))
+		must.Eq(t, []string{"one", "two", "three"}, c.snapshots(t, to))
+		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
+		d, err := c.Get(t.Context(), to)
+		must.NoError(t, err)
+		must.Eq(t, tags, d.Tags)
+		must.Eq(t, engine.Limits{Data: 64 * mib}, d.Limits)
+		must.NoError(t, c.Rollback(t.Context(), to, "one", true))
+		must.Eq(t, "one", read(t, c.mount(t, to), "one/file"))
+		must.False(t, testsupport.Exists(filepath.Join(d.Path, "two")))
+	}},
+	{"Send", "names what is not there", func(t *testing.T, c column) {
+		name := c.name()
+		c.create(t, name, engine.Limits{Data: 64 * mib})
+		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+		var out bytes.Buffer
+		must.ErrorIs(t, c.Send(t.Context(), name, "none", "", &out), engine.ErrNotFound)
+		must.ErrorIs(t, c.Send(t.Context(), name, "s", "none", &out), engine.ErrNotFound)
+		must.ErrorIs(t, c.Send(t.Context(), c.name(), "s", "", &out), engine.ErrNotFound)
+		must.Eq(t, 0, out.Len())
+	}},
+	{"Receive", "leaves what was there if it fails", func(t *testing.T, c column) {
+		name, to := c.name(), c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		_, err := fill(t, path, 2*mib)
+		must.NoError(t, err)
+		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
+		whole := c.send(t, name, "one", "")
+		_, err = fill(t, path, 2*mib)
+		must.NoError(t, err)
+		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
+		changes := c.send(t, name, "two", "one")
+
+		refuse := func(stream []byte, what string) {
+			t.Helper()
+			r := bytes.NewReader(stream)
+			must.Error(t, c.Receive(t.Context(), to, r), must.Sprint(what))
+			must.Eq(t, 0, r.Len(), must.Sprint(what)) // read to its end
+		}
+		refuse(nil, "nothing")
+		refuse([]byte("no stream at all, but long enough for a header of one or the other"), "text")
+		refuse(whole[:len(whole)/2], "half")
+		refuse(whole[:len(whole)-10], "all but the end")
+		refuse(changes, "changes without their base")
+		_, err = c.Get(t.Context(), to)
+		must.ErrorIs(t, err, engine.ErrNotFound)
+
+		c.receive(t, to, whole)
+		before := c.snapshots(t, to)
+		refuse(changes[:len(changes)/2], "half of the changes")
+		refuse(whole, "whole, although it is there")
+		must.Eq(t, before, c.snapshots(t, to))
+		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(changes)))
+		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
+	}},
+	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
+		const limit = 64 * mib
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: limit})
+		written, err := fill(t, path, 2*limit)
+		must.ErrorIs(t, err, unix.EDQUOT)
+		must.Between(t, limit-mib, written, limit)
+	}},
+	{"Snapshot", "does not eat what a task may write", func(t *testing.T, c column) {
+		const limit = 16 * mib
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: limit, Snapshots: 64 * mib})
+		for i := range 3 {
+			written, err := fill(t, path, limit-mib)
+			must.NoError(t, err, must.Sprint(written))
+			must.NoError(t, c.Snapshot(t.Context(), name, fmt.Sprint("s", i)))
+			must.NoError(t, os.Remove(filepath.Join(path, "filling")))
+			c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data < mib })
+		}
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Snapshots >= 3*(limit-2*mib) })
+	}},
+	{"Snapshot", "ends what snapshots may hold besides", func(t *testing.T, c column) {
+		name := c.name()
+		path := c.create(t, name, engine.Limits{Data: 16 * mib, Snapshots: 8 * mib})
+		_, err := fill(t, path, 14*mib)
+		must.NoError(t, err)
+		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data >= 14*mib })
+		written, err := fill(t, path, 14*mib) // over what the snapshot holds
+		must.ErrorIs(t, err, unix.EDQUOT)
+		must.Less(t, 12*mib, written)
+		must.NoError(t, c.DestroySnapshot(t.Context(), name, "s"))
+		testsupport.Eventually(t, "the space to be given back", func() bool {
+			unix.Sync()
+			_, err := fill(t, path, 14*mib)
+			return err == nil
+		})
+	}},
+	{"Create", "makes 20 at once, and one of two of a name", func(t *testing.T, c column) {
+		same := c.name()
+		c.cleanUp(t, same)
+		e := &engine.Engine{Backend: c.Backend, Locks: filepath.Join(c.dirs, "locks")}
+		errs := make([]error, 21)
+		var all sync.WaitGroup
+		for i := range errs {
+			name := same
+			if i > 1 {
+				name = c.name()
+				c.cleanUp(t, name)
+			}
+			all.Go(func() {
+				unlock, err := e.Lock(t.Context(), filepath.Base(name))
+				if err == nil {
+					defer unlock()
+					_, err = c.Create(t.Context(), name, engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Dir: c.dir(name),
+						Tags: engine.Tags{engine.Kind: "volume"}})
+				}
+				errs[i] = err
+			})
+		}
+		all.Wait()
+		must.NoError(t, errors.Join(errs[2:]...))
+		must.True(t, (errs[0] == nil) != (errs[1] == nil))
+		must.ErrorIs(t, errors.Join(errs[:2]...), engine.ErrExists)
+	}},
+}
+
+func TestBackend_Operations(t *testing.T) {
+	methods := reflect.TypeFor[engine.Backend]()
+	for i := range methods.NumMethod() {
+		name := methods.Method(i).Name
+		has := slices.ContainsFunc(operations, func(o struct {
+			method, does string
+			run          func(t *testing.T, c column)
+		}) bool {
+			return o.method == name
+		})
+		must.True(t, has || name == "Users" || name == "Receive", must.Sprint(name, " has no row"))
+	}
+	eachColumn(t, func(t *testing.T, c column) {
+		before := c.list(t)
+		for _, o := range operations {
+			t.Run(o.method+" "+o.does, func(t *testing.T) { o.run(t, c) })
+		}
+		must.Eq(t, before, c.list(t))
+		testsupport.Eventually(t, "all that was deleted to be gone", func() bool {
+			must.NoError(t, c.Check(t.Context()))
+			return left(t, c) == ""
+		})
+	})
+}
+
+// left returns what is left over of datasets that were destroyed.
+func left(t testing.TB, c column) string {
+	t.Helper()
+	if c.pool.Backend != "btrfs" {
+		return ""
+	}
+	unix.Sync() // the kernel's cleaner runs after a commit
+	out, err := exec.Command("find", c.pool.Root, "-mindepth", "2").CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	qgroups, err := exec.Command(c.pool.Program, "qgroup", "show", c.pool.Root).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(qgroups)))
+	for line := range strings.Lines(string(qgroups)) {
+		if strings.HasPrefix(line, "1/") || strings.Contains(line, "stale") {
+			out = append(out, line...)
+		}
+	}
+	return string(out)
+}
+
+// foreign makes what was not made by this package.
+func foreign(t *testing.T, c column) (name string) {
+	t.Helper()
+	name = c.name()
+	if c.pool.Backend == "btrfs" {
+		path := filepath.Join(c.pool.Root, name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o711))
+		run(t, c.pool.Program, "subvolume", "create", path)
+		t.Cleanup(func() { run(t, c.pool.Program, "subvolume", "delete", path) })
+		return name
+	}
+	run(t, c.pool.Program, "create", "-p", "-o", "mountpoint=none", c.pool.Root+"/"+name)
+	t.Cleanup(func() { run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name) })
+	return name
+}
+
+func run(t testing.TB, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(program, args...).CombinedOutput()
+	must.NoError(t, err, must.Sprint(program, args, string(out)))
+	return string(out)
+}
+
+func entries(t testing.TB, path string) []os.DirEntry {
+	t.Helper()
+	all, err := os.ReadDir(path)
+	must.NoError(t, err)
+	return all
+}
+
+func oneSentence(t testing.TB, err error) {
+	t.Helper()
+	must.StrNotContains(t, err.Error(), "\n")
+}
+
+// uses are ways for a process to use a dataset.
+func uses(t *testing.T) map[string]func(t *testing.T, path string) (pid int, stop func()) {
+	t.Helper()
+	start := func(shell string, unshare bool) func(t *testing.T, path string) (int, func()) {
+		return func(t *testing.T, path string) (int, func()) {
+			t.Helper()
+			cmd := exec.Command("/bin/sh", "-c", shell+"; echo ready; exec sleep 1000", "sh", path, t.TempDir())
+			if unshare {
+				cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+			}
+			out, err := cmd.StdoutPipe()
+			must.NoError(t, err)
+			must.NoError(t, cmd.Start())
+			stop := sync.OnceFunc(func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			})
+			t.Cleanup(stop)
+			line := make([]byte, 6)
+			_, err = out.Read(line)
+			must.NoError(t, err)
+			must.Eq(t, "ready\n", string(line))
+			return cmd.Process.Pid, stop
+		}
+	}
+	return map[string]func(t *testing.T, path string) (int, func()){
+		"a directory of its own": start(`cd "$1"`, false),
+		"an open file":           start(`exec 3<"$1/file"`, false),
+		"a mount in a namespace": start(`mount --make-rprivate / && mount --bind "$1" "$2"`, true),
+	}
+}
