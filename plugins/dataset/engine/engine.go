@@ -29,6 +29,7 @@ type Engine struct {
 // backends make a Backend of its program and its root, and look at nothing.
 var backends = map[string]func(program, root string) (Backend, error){
 	"btrfs": func(program, root string) (Backend, error) { return NewBtrfs(program, root), nil },
+	"zfs":   NewZFS,
 }
 
 // Open returns the engine of a backend ("zfs", "btrfs") below a root, by its program. It

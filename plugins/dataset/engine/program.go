@@ -23,7 +23,7 @@ type program string
 // programLimit is how long one call may take. Those that copy data have no limit but their context's.
 const programLimit = 45 * time.Second
 
-// failure is what a program wrote as the reason, which is the last line.
+// failure is what a program wrote as the reason.
 type failure struct{ program, line string }
 
 func (f *failure) Error() string { return f.program + ": " + f.line }
@@ -62,7 +62,7 @@ func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s did not end in time: %w", what, ctx.Err())
 	}
-	if line := lastLine(stderr.String()); line != "" {
+	if line := reason(stderr.String()); line != "" {
 		return &failure{what, line}
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -78,7 +78,14 @@ func verb(args []string) string {
 	return strings.Join(args, " ")
 }
 
-func lastLine(text string) string {
+// reason is the line that tells why a program failed. After zfs's there may be advice;
+// others have it last.
+func reason(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for _, line := range lines {
+		if strings.HasPrefix(line, "cannot ") {
+			return strings.TrimSpace(line)
+		}
+	}
 	return strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "ERROR: ")
 }

@@ -1,0 +1,198 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// maxHung is the number of commands that may hang in the kernel before no other is started.
+const maxHung = 4
+
+// run runs zfs and returns what it printed.
+func (z *zfs) run(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, programLimit)
+	defer cancel()
+	var out bytes.Buffer
+	if err := z.pipe(ctx, nil, &out, args...); err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
+// pipe runs zfs with this input and output. One that a hung pool keeps from ending, even
+// when it is killed, is left to itself.
+func (z *zfs) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
+	if z.hung.Load() >= maxHung || z.suspended() {
+		return fmt.Errorf("the pool of %s does not answer (see: zpool status): %w", z.root, ErrUnavailable)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- z.program.pipe(ctx, in, out, args...) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended: // killed, or it was faster
+		return err
+	case <-time.After(3 * time.Second):
+		z.hung.Add(1)
+		go func() {
+			<-ended
+			z.hung.Add(-1)
+		}()
+		return fmt.Errorf("zfs %s does not end (see: zpool status): %w", args[0], ErrUnavailable)
+	}
+}
+
+// messages are the words of zfs that are looked for, where nothing else tells the reason.
+// Those of zfs-fuse 0.7.0 and OpenZFS 2.1 to 2.3 contain them.
+var messages = []struct {
+	part string
+	err  error
+}{
+	{"busy", ErrInUse},
+	{"out of space", ErrNoSpace},
+	{"size is less than current used", ErrTooSmall},
+	{"read-only", ErrUnavailable},
+	{"read only", ErrUnavailable},
+	{"I/O is currently suspended", ErrUnavailable},
+}
+
+// ours adds the error of this package that fits to one of zfs.
+func ours(err error) error {
+	var failed *failure
+	if errors.As(err, &failed) {
+		for _, m := range messages {
+			if strings.Contains(failed.line, m.part) {
+				return fmt.Errorf("%w: %w", err, m.err)
+			}
+		}
+	}
+	return err
+}
+
+// unavailable is ours for an operation that fails only if the pool or zfs do.
+func unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, ErrUnavailable)
+}
+
+// whileBusy runs zfs again as long as it says that a dataset is busy, but not for long:
+// zfs-fuse says so for a moment after an unmount.
+func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
+	for until := time.Now().Add(5 * time.Second); ; {
+		_, err := z.run(ctx, args...)
+		if err = ours(err); !errors.Is(err, ErrInUse) || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// suspended reports whether OpenZFS has stopped the pool after I/O errors. A command would
+// hang in the kernel then, where no signal reaches it.
+func (z *zfs) suspended() bool {
+	pool, _, _ := strings.Cut(z.root, "/")
+	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
+	return err == nil && strings.TrimSpace(string(state)) == "SUSPENDED"
+}
+
+// readOnlyPool reports whether the pool was imported read-only. zfs-fuse can't do that.
+func (z *zfs) readOnlyPool(ctx context.Context) bool {
+	if !z.open {
+		return false
+	}
+	pool, _, _ := strings.Cut(z.root, "/")
+	zpool := zfs{program: program(filepath.Join(filepath.Dir(string(z.program)), "zpool")), root: z.root}
+	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
+	return err == nil && strings.TrimSpace(text) == "on"
+}
+
+// properties of one dataset or snapshot.
+type properties struct {
+	full   string
+	values map[string]struct{ value, source string }
+}
+
+// properties of a dataset, and of what is below it to that depth. Snapshots are among them
+// where there are any above the last level.
+func (z *zfs) properties(ctx context.Context, depth int, full string) ([]properties, error) {
+	args := []string{"get", "-Hp", "-o", "name,property,value,source"}
+	if depth > 0 {
+		args = append(args, "-r", "-d", strconv.Itoa(depth))
+	}
+	text, err := z.run(ctx, append(args, "all", full)...)
+	if err != nil {
+		return nil, err
+	}
+	var found []properties
+	for line := range strings.Lines(text) {
+		field := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(field) != 4 {
+			continue
+		}
+		if len(found) == 0 || found[len(found)-1].full != field[0] {
+			found = append(found, properties{field[0], map[string]struct{ value, source string }{}})
+		}
+		found[len(found)-1].values[field[1]] = struct{ value, source string }{field[2], field[3]}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("zfs get printed nothing for %s", full)
+	}
+	return found, nil
+}
+
+func (p properties) value(property string) string { return p.values[property].value }
+
+func (p properties) bytes(property string) int64 {
+	n, _ := strconv.ParseInt(p.value(property), 10, 64) // "none" and "-" are 0
+	return n
+}
+
+// tags of this dataset itself: the datasets below it inherit them, and a stream may bring some.
+func (p properties) tags() Tags {
+	var tags Tags
+	if own := p.values[tagProperty]; own.source == "local" && json.Unmarshal([]byte(own.value), &tags) == nil {
+		return tags
+	}
+	return nil
+}
+
+// ours reports whether this package made the dataset. What is received has no tags yet.
+func (p properties) ours(name string) bool {
+	return p.value("type") == "filesystem" && (p.tags()[Kind] != "" || strings.HasPrefix(name, newDir+"/"))
+}
+
+func (p properties) dataset(name string, mounted []*mountinfo.Info) Dataset {
+	d := Dataset{Name: name, Tags: p.tags(), Created: time.Unix(p.bytes("creation"), 0).UTC(),
+		Limits: Limits{Data: p.bytes("refquota")},
+		Usage:  Usage{Data: p.bytes("referenced"), Snapshots: p.bytes("usedbysnapshots")}}
+	if quota := p.bytes("quota"); quota > 0 {
+		d.Limits.Snapshots = quota - d.Limits.Data
+	}
+	if at := mountsOf(mounted, p.full); len(at) > 0 {
+		d.Path = at[0].Mountpoint
+	}
+	return d
+}

@@ -1,0 +1,219 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+)
+
+// Mount is part of Backend. Without a directory the dataset's own is used.
+func (z *zfs) Mount(ctx context.Context, name, dir string) (string, error) {
+	p, err := z.get(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if dir == "" {
+		dir = p.value("mountpoint")
+	}
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("dataset %s has no directory to be mounted at: name one", p.full)
+	}
+	at, err := mountDir(dir)
+	if err != nil {
+		return "", err
+	}
+	if verify(p.full, at) == nil {
+		return dir, nil
+	}
+	if _, err := z.unmount(ctx, p); err != nil { // it is mounted elsewhere
+		return "", err
+	}
+	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // in this order: noauto, then where
+		if have := p.values[want[0]]; have.value != want[1] || have.source != "local" {
+			if _, err := z.run(ctx, "set", want[0]+"="+want[1], p.full); err != nil {
+				return "", ours(err)
+			}
+		}
+	}
+	return dir, z.mount(ctx, p.full, at)
+}
+
+// mount mounts a dataset that has its mount point already.
+func (z *zfs) mount(ctx context.Context, full, dir string) error {
+	if verify(full, dir) == nil {
+		return nil
+	}
+	if err := makeMountDir(dir); err != nil {
+		return err
+	}
+	_, err := z.run(ctx, "mount", full)
+	if verifyErr := verify(full, dir); verifyErr != nil {
+		return errors.Join(ours(err), verifyErr)
+	}
+	return nil
+}
+
+// verify returns an error if a directory is anything but this dataset's mount.
+func verify(full, dir string) error {
+	mounted, err := ownMounts()
+	if err != nil {
+		return err
+	}
+	switch top := topAt(mounted, dir); {
+	case top == nil:
+		return fmt.Errorf("dataset %s is not mounted at %s", full, dir)
+	case !isDataset(top, full):
+		return fmt.Errorf("%s is mounted at %s, where dataset %s belongs", top.Source, dir, full)
+	}
+	return nil
+}
+
+// unmount unmounts a dataset that no process uses, and returns how to mount it again.
+func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, err error) {
+	users, err := z.users(ctx, p.full, p.value("mountpoint"))
+	if err != nil {
+		return nil, err
+	}
+	if len(users) > 0 {
+		return nil, inUse(p.full, users)
+	}
+	mounted, err := ownMounts()
+	if err != nil {
+		return nil, err
+	}
+	at := mountsOf(mounted, p.full)
+	remount = func() error {
+		if len(at) == 0 {
+			return nil
+		}
+		return z.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint)
+	}
+	for _, m := range slices.Backward(at) {
+		if err := z.unmountAt(ctx, m.Mountpoint); err != nil {
+			users, _ := z.users(ctx, p.full, "")
+			return nil, errors.Join(fmt.Errorf("failed to unmount %s: %w", m.Mountpoint, err), inUse(p.full, users))
+		}
+	}
+	// a copy of the mount in a mount namespace that does not hear of the host's keeps the dataset
+	if users, err = z.users(ctx, p.full, ""); err == nil && len(users) > 0 {
+		err = inUse(p.full, users)
+	}
+	if err != nil {
+		return nil, errors.Join(err, remount())
+	}
+	return remount, nil
+}
+
+// unmountAt is umount, for no longer than a limit.
+func (z *zfs) unmountAt(ctx context.Context, dir string) error {
+	done := make(chan error, 1)
+	go func() { done <- unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(programLimit):
+		return ErrUnavailable
+	}
+}
+
+func inUse(full string, users []string) error {
+	return fmt.Errorf("dataset %s: %w: %s", full, ErrInUse, strings.Join(users, ", "))
+}
+
+// ownMounts are the mounts that this process sees.
+func ownMounts() ([]*mountinfo.Info, error) {
+	mounted, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the mounts: %w", err)
+	}
+	return mounted, nil
+}
+
+// isDataset reports whether a mount is the whole of a dataset.
+func isDataset(m *mountinfo.Info, full string) bool {
+	return m.Source == full && m.Root == "/" && (m.FSType == "zfs" || m.FSType == "fuse.zfs")
+}
+
+func mountsOf(mounted []*mountinfo.Info, full string) []*mountinfo.Info {
+	return slices.DeleteFunc(slices.Clone(mounted), func(m *mountinfo.Info) bool { return !isDataset(m, full) })
+}
+
+// topAt is the mount at a directory that is not covered by another, or nil.
+func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
+	for _, m := range mounted {
+		if m.Mountpoint == dir && (top == nil || m.Parent == top.ID) {
+			top = m
+		}
+	}
+	return top
+}
+
+// mountDir returns dir without symbolic links, in a directory that only root can change.
+func mountDir(dir string) (string, error) {
+	parent, err := owndir.Make(filepath.Dir(dir), 0o711)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
+}
+
+// makeMountDir makes the directory for a mount. While nothing is mounted there, no task can
+// write to it.
+func makeMountDir(dir string) error {
+	err := os.Mkdir(dir, 0)
+	if err == nil || !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is no directory: move it away, a dataset is to be mounted there", dir)
+	}
+	mounted, err := ownMounts()
+	if err != nil {
+		return err
+	}
+	if top := topAt(mounted, dir); top != nil {
+		return fmt.Errorf("%s is mounted at %s already", top.Source, dir)
+	}
+	if err := os.Chmod(dir, 0); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		return fmt.Errorf("%s has files that would be hidden, %s for one: move them away, a dataset is to be mounted there",
+			dir, entries[0].Name())
+	}
+	return err
+}
+
+// removeMountDir removes the directory of a mount that is no more, if it is empty.
+func removeMountDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return nil
+	}
+	switch err := unix.Rmdir(dir); err {
+	case nil, unix.ENOENT, unix.ENOTEMPTY, unix.EBUSY, unix.ENOTDIR:
+		return nil
+	default:
+		return fmt.Errorf("failed to remove %s: %w", dir, err)
+	}
+}
