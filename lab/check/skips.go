@@ -62,6 +62,7 @@ var conditions = map[string]func() bool{
 		return !onPath("aarch64-linux-gnu-gcc") || !onPath("x86_64-linux-gnu-gcc") || !onPath("pkg-config") ||
 			!onPath("apt-get") || !exists("/usr/aarch64-linux-gnu/include/stdlib.h", "/usr/x86_64-linux-gnu/include/stdlib.h")
 	},
+	"no-zfs-fuse":   func() bool { return !exists("/dev/fuse") || !exists("/usr/sbin/zfs-fuse", "/sbin/zfs-fuse") },
 	"no-rpm":        func() bool { return !onPath("rpm") || !onPath("dpkg-deb") },
 	"no-ansible":    func() bool { return !onPath("ansible-playbook") },
 	"no-shellcheck": func() bool { return !onPath("shellcheck") },

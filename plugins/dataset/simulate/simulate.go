@@ -41,6 +41,11 @@ var kinds = map[string]kind{
 		make:   makeBtrfs,
 		remove: removeBtrfs,
 	},
+	"zfs-fuse": {
+		programs: map[string]string{"zfs-fuse": "zfs-fuse", "zfs": "zfs-fuse", "zpool": "zfs-fuse"},
+		make:     makeZFSFuse,
+		remove:   removeZFSFuse,
+	},
 }
 
 // Kinds returns what Make can make.

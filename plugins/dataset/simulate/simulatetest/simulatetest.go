@@ -23,11 +23,11 @@ const Size = 1 << 30
 // can't have one.
 func New(t testing.TB, kind string) simulate.Pool {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pool")
+	parent, err := os.MkdirTemp("", "pool")
 	must.NoError(t, err)
-	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
-	must.NoError(t, os.Chmod(dir, 0o711)) // tasks are other users
-	dir = filepath.Join(dir, kind)
+	t.Cleanup(func() { must.NoError(t, os.RemoveAll(parent)) })
+	must.NoError(t, os.Chmod(parent, 0o711)) // tasks are other users
+	dir := filepath.Join(parent, kind)
 	t.Cleanup(func() { must.NoError(t, simulate.Remove(context.Background(), dir)) })
 	pool, err := simulate.Make(t.Context(), kind, dir, Size)
 	if errors.Is(err, simulate.ErrMissing) {
