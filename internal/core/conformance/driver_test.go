@@ -22,9 +22,14 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(hoardVar) != "" {
+		device.Main(hoardPlugin)
+		return
+	}
 	conformance.Main(m, func() {
 		plugins.ServeCtx(func(context.Context, hclog.Logger) any { return &careless{tasks: map[string]*exec.Cmd{}} })
 	})

@@ -33,6 +33,11 @@ type Release struct {
 	// The device may still be in use.
 	End func(t *testing.T, id string)
 
+	// Blind takes the plugin's evidence from it, as an API does whose token has lost its
+	// rights: it shows nothing, without an error. restore gives it back. Nil if the plugin
+	// asks nobody.
+	Blind func(*testing.T) (restore func())
+
 	// Held returns the ids of the devices that have a holder by the plugin's record.
 	Held func(*testing.T) []string
 }
@@ -45,6 +50,9 @@ type releaser struct {
 	group string
 	a, b  string
 }
+
+// sweeps is the time of several.
+const sweeps = 2 * time.Second
 
 func (d Device) testRelease(t *testing.T) {
 	t.Run("a device that is reserved again is released first", d.releaser(func(r releaser) {
@@ -68,7 +76,7 @@ func (d Device) testRelease(t *testing.T) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		r.reserve(r.b)
 		r.End(r.T, r.a)
-		time.Sleep(2 * time.Second) // several sweeps
+		time.Sleep(sweeps)
 		r.wantHeldOnce(r.a)
 		kill()
 		r.End(r.T, r.a)
@@ -79,6 +87,27 @@ func (d Device) testRelease(t *testing.T) {
 			return nil
 		})
 	}))
+	t.Run("a device that is not in use yet stays reserved", d.releaser(func(r releaser) {
+		r.reserve(r.a) // the task's image is being fetched, or it waits for its restart
+		time.Sleep(sweeps)
+		r.wantHeldOnce(r.a)
+	}))
+	if d.Release.Blind != nil {
+		t.Run("what a plugin is not shown is no evidence", d.releaser(func(r releaser) {
+			kill := r.Use(r.T, r.reserve(r.a))
+			restore := r.Blind(r.T)
+			defer restore()
+			kill()
+			r.reserve(r.b)
+			time.Sleep(sweeps)
+			r.wantHeldOnce(r.a)
+			r.wantHeldOnce(r.b)
+			r.KillPlugin() // the next one has seen nothing at all
+			time.Sleep(sweeps)
+			r.wantHeldOnce(r.a)
+			r.wantHeldOnce(r.b)
+		}))
+	}
 	t.Run("a lease outlives its plugin", d.releaser(func(r releaser) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		r.KillPlugin()

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ import (
 type cluster struct {
 	*httptest.Server
 
+	blind  atomic.Bool // without an error
 	mu     sync.Mutex
 	index  int
 	change chan struct{}             // closed by the next one
@@ -70,6 +72,9 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request) {
 	defer c.mu.Unlock()
 	all := []any{}
 	for _, a := range c.states {
+		if c.blind.Load() {
+			break
+		}
 		all = append(all, a)
 	}
 	w.Header().Set("X-Nomad-Index", strconv.Itoa(c.index))
@@ -89,6 +94,13 @@ func (c *cluster) set(slot string, runs bool) {
 		"AllocatedResources": map[string]any{"Tasks": map[string]any{"web": map[string]any{"Devices": []any{
 			map[string]any{"Type": Type, "DeviceIDs": []string{slot}}}}}},
 	}
+	c.move()
+}
+
+func (c *cluster) moved() { c.mu.Lock(); defer c.mu.Unlock(); c.move() }
+
+// move ends the requests that wait. The caller holds the lock.
+func (c *cluster) move() {
 	c.index++
 	close(c.change)
 	c.change = make(chan struct{})
@@ -171,6 +183,11 @@ func (s *site) release() *conformance.Release {
 			must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return s.hasSeen(t, slot) }),
 				wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 			s.set(slot, false)
+		},
+		Blind: func(*testing.T) func() {
+			s.blind.Store(true)
+			s.moved()
+			return func() { s.blind.Store(false) }
 		},
 		Held: func(t *testing.T) (ids []string) {
 			for _, d := range s.leases(t) {
