@@ -20,6 +20,9 @@ var dataset = device.Plugin[slot.Config]{
 	Summary: "gives ZFS and btrfs datasets to tasks, as volumes that last and as scratch",
 	New:     slot.New,
 	Roles:   []func() bool{volume.Role},
+	Remains: remains,
+
+	HostVolumePlugin: "dataset",
 
 	Commands: []plugin.Command{simulate.Command()},
 }

@@ -38,11 +38,11 @@ func newInstance(c Config, logger hclog.Logger) (device.Instance, error) {
 }
 
 // remains is about the device nodes, since a task that runs has them open.
-func remains(c Config) []string {
+func remains(c Config) (what []string, inUse error) {
 	if !isDir(c.ShadowDir) {
-		return nil
+		return nil, nil
 	}
-	return []string{c.ShadowDir + " stays, with the device nodes of tasks: remove it when no task has a device"}
+	return []string{c.ShadowDir + " stays, with the device nodes of tasks: remove it when no task has a device"}, nil
 }
 
 // Options is part of device.Tuned.

@@ -12,7 +12,9 @@ import (
 
 func TestRemains_NamesTheDeviceNodes(t *testing.T) {
 	dir := t.TempDir()
-	test.Eq(t, []string{dir + " stays, with the device nodes of tasks: remove it when no task has a device"},
-		remains(Config{ShadowDir: dir}))
-	test.SliceEmpty(t, remains(Config{ShadowDir: filepath.Join(dir, "missing")}))
+	what, inUse := remains(Config{ShadowDir: dir})
+	test.Eq(t, []string{dir + " stays, with the device nodes of tasks: remove it when no task has a device"}, what)
+	test.NoError(t, inUse)
+	what, _ = remains(Config{ShadowDir: filepath.Join(dir, "missing")})
+	test.SliceEmpty(t, what)
 }

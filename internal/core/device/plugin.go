@@ -38,9 +38,12 @@ type Plugin[C any] struct {
 	// instance's.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
-	// Remains returns what stays on the machine without the plugin: a sentence for each.
-	// Optional.
-	Remains func(config C) []string
+	// Remains returns what stays on the machine without the plugin, a sentence for each, and
+	// why it should not be uninstalled now, if there is a reason. Optional.
+	Remains func(config C) (what []string, inUse error)
+
+	// HostVolumePlugin is that of plugin.Plugin.
+	HostVolumePlugin string
 
 	// Commands are the binary's subcommands for operators, such as "nomad-device-usb list".
 	Commands []plugin.Command
@@ -60,11 +63,12 @@ func Main[C any](p Plugin[C]) {
 		if err != nil {
 			c = config.Default()
 		}
-		return p.Remains(c), nil
+		return p.Remains(c)
 	}
 	plugin.Serve(plugin.Plugin{
 		Name: p.Name, Summary: p.Summary, Config: config, Commands: p.Commands, Roles: p.Roles, Remains: remains,
-		Device: func(ctx context.Context, logger hclog.Logger) device.DevicePlugin { return New(ctx, logger, p) },
+		HostVolumePlugin: p.HostVolumePlugin,
+		Device:           func(ctx context.Context, logger hclog.Logger) device.DevicePlugin { return New(ctx, logger, p) },
 	})
 }
 

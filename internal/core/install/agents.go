@@ -17,6 +17,7 @@ type agent struct {
 	pid                int
 	configs            []string // -config, absolute
 	pluginDir, dataDir string   // -plugin-dir, -data-dir
+	hostVolumes        string   // -host-volume-plugin-dir
 	unit               string   // of systemd, empty if it is in none
 }
 
@@ -108,6 +109,8 @@ func readAgent(process *os.Root, pid int) (agent, bool) {
 			a.pluginDir = value
 		case name == "data-dir":
 			a.dataDir = value
+		case name == "host-volume-plugin-dir":
+			a.hostVolumes = value
 		}
 	}
 	cgroups, _ := process.ReadFile("cgroup")

@@ -19,24 +19,24 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// binary looks at the plugin's file in the plugin directory, and returns its version. What is
+// binary looks at the plugin's file in a directory of plugins, and returns its version. What is
 // not a file of this plugin is refused.
-func (c *command) binary(dir *os.Root) (version string, there bool, err error) {
-	path := filepath.Join(dir.Name(), c.Binary)
-	info, err := dir.Lstat(c.Binary)
+func (c *command) binary(dir *os.Root, name string) (version string, there bool, err error) {
+	path := filepath.Join(dir.Name(), name)
+	info, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", false, nil
 	case err != nil:
 		return "", false, err
 	case info.Mode()&fs.ModeSymlink != 0:
-		to, _ := dir.Readlink(c.Binary)
+		to, _ := dir.Readlink(name)
 		return "", false, fmt.Errorf("%s is a link to %s, as a package makes it: use the package manager (apt-get or dnf, "+
 			"with %s), or remove the link", path, to, c.Binary)
 	case !info.Mode().IsRegular():
 		return "", false, fmt.Errorf("%s is not a file: remove it", path)
 	}
-	f, err := dir.Open(c.Binary)
+	f, err := dir.Open(name)
 	if err != nil {
 		return "", false, err
 	}

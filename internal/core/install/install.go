@@ -34,6 +34,10 @@ type Plugin struct {
 	// Block is that block, with every option in a comment.
 	Block string
 
+	// HostVolumePlugin is the id under which the program is a host volume plugin, too (see
+	// plugin.Plugin); empty if it is none.
+	HostVolumePlugin string
+
 	// Remains returns what is still there after an uninstall, as sentences about directories
 	// and the like, and why it should not be uninstalled now, if there is a reason. config is
 	// the plugin's config block, empty for none; node is the agent's node id, empty if unknown.
@@ -55,6 +59,7 @@ type command struct {
 	machine
 	out                  io.Writer
 	pluginDir, configDir string
+	hostVolumes          string
 	pid                  int
 	dryRun, force        bool
 }
@@ -86,6 +91,9 @@ func (p Plugin) run(m machine, verb string, args []string, stdout, stderr io.Wri
 	flags.SetOutput(stderr)
 	flags.StringVar(&c.pluginDir, "plugin-dir", "", "the agent's plugin_dir (default: that of the running agent)")
 	flags.StringVar(&c.configDir, "config-dir", "", "the directory of the agent's configuration (default: likewise)")
+	if p.HostVolumePlugin != "" {
+		flags.StringVar(&c.hostVolumes, "host-volume-plugin-dir", "", "the agent's host_volume_plugin_dir (default: likewise)")
+	}
 	flags.IntVar(&c.pid, "pid", 0, "the agent's process id, if several run")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the same, and change nothing")
 	do := c.install
@@ -138,7 +146,12 @@ func (c *command) install() error {
 	}
 	c.say("Checked: an agent loads it, as the %s %s %s", info.Type, info.Name, info.PluginVersion)
 
-	dir, err := c.openPluginDir(t.pluginDir)
+	link, err := c.link(t)
+	if err != nil {
+		return err
+	}
+	defer link.close()
+	dir, err := c.openPluginDir("plugin directory", t.pluginDir)
 	if err != nil {
 		return err
 	}
@@ -149,33 +162,37 @@ func (c *command) install() error {
 	if err != nil {
 		return err
 	}
+	linked, err := link.install()
+	if err != nil {
+		return err
+	}
 	wrote, err := c.installConfig(t, file)
 	if err != nil {
 		return err
 	}
-	if changed || wrote {
+	if changed || linked || wrote {
 		c.say("Now %s. Tasks go on.", t.restart)
 	}
 	return nil
 }
 
-// openPluginDir opens the plugin directory, and makes it if it is missing. In a dry run it is
+// openPluginDir opens a directory of plugins, and makes it if it is missing. In a dry run it is
 // nil then.
-func (c *command) openPluginDir(path string) (*os.Root, error) {
+func (c *command) openPluginDir(what, path string) (*os.Root, error) {
 	if !c.dryRun {
 		f, err := owndir.Make(path, 0o755, c.trusted...) // Nomad's data_dir has the same mode: tasks go through it
 		if err != nil {
-			return nil, fmt.Errorf("the plugin directory can't be used: %w", err)
+			return nil, fmt.Errorf("the %s can't be used: %w", what, err)
 		}
 		f.Close()
 	}
 	var fsInfo unix.Statfs_t
 	if err := unix.Statfs(path, &fsInfo); err == nil && fsInfo.Flags&unix.ST_NOEXEC != 0 {
-		return nil, fmt.Errorf("the plugin directory can't be used: %s is mounted noexec", path)
+		return nil, fmt.Errorf("the %s can't be used: %s is mounted noexec", what, path)
 	}
 	dir, err := c.open(path)
 	if err != nil {
-		return nil, fmt.Errorf("the plugin directory can't be used: %w", err)
+		return nil, fmt.Errorf("the %s can't be used: %w", what, err)
 	}
 	return dir, nil
 }
@@ -193,7 +210,7 @@ func (c *command) open(path string) (*os.Root, error) {
 func (c *command) installBinary(dir *os.Root, path, version string) (changed bool, err error) {
 	said := "Wrote " + path
 	if dir != nil {
-		old, there, err := c.binary(dir)
+		old, there, err := c.binary(dir, c.Binary)
 		if err != nil {
 			return false, err
 		}
@@ -261,7 +278,7 @@ func (c *command) uninstall() error {
 	path, there := filepath.Join(t.pluginDir, c.Binary), false
 	if dir != nil {
 		defer dir.Close()
-		if _, there, err = c.binary(dir); err != nil {
+		if _, there, err = c.binary(dir, c.Binary); err != nil {
 			return err
 		}
 	}
@@ -273,8 +290,16 @@ func (c *command) uninstall() error {
 			return fmt.Errorf("%w, or use -force", inUse)
 		}
 	}
+	link, err := c.link(t)
+	if err != nil {
+		return err
+	}
+	defer link.close()
 	removed, err := c.uninstallConfig(t, file)
 	if err != nil {
+		return err
+	}
+	if err := link.uninstall(); err != nil {
 		return err
 	}
 	if there {
@@ -282,8 +307,10 @@ func (c *command) uninstall() error {
 		if err := c.do(remove, "Removed %s", path); err != nil {
 			return err
 		}
-		if err := c.removeEmpty(t, dir); err != nil {
-			return err
+		if t.pluginDir == t.defaultPluginDir() {
+			if err := c.removeEmpty(t.pluginDir, dir, c.Binary); err != nil {
+				return err
+			}
 		}
 	} else {
 		c.say("%s is not there", path)
@@ -297,18 +324,19 @@ func (c *command) uninstall() error {
 	return nil
 }
 
-// removeEmpty removes the plugin directory that install may have made, if nothing else is in it.
-func (c *command) removeEmpty(t *target, dir *os.Root) error {
-	info, err := os.Lstat(t.pluginDir)
-	if err != nil || !info.IsDir() || t.pluginDir != t.defaultPluginDir() {
+// removeEmpty removes a directory that install may have made, if nothing is in it but the
+// file that was removed, which is still there in a dry run.
+func (c *command) removeEmpty(path string, dir *os.Root, removed string) error {
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() {
 		return err
 	}
 	entries, err := fs.ReadDir(dir.FS(), ".")
-	other := func(e fs.DirEntry) bool { return e.Name() != c.Binary } // which is still there in a dry run
+	other := func(e fs.DirEntry) bool { return e.Name() != removed }
 	if err != nil || slices.ContainsFunc(entries, other) {
 		return err
 	}
-	return c.do(func() error { return os.Remove(t.pluginDir) }, "Removed %s, which is empty", t.pluginDir)
+	return c.do(func() error { return os.Remove(path) }, "Removed %s, which is empty", path)
 }
 
 // uninstallConfig removes the file that install wrote. Others are a person's.

@@ -420,6 +420,151 @@ func TestUninstall_LeavesADirectoryThatHasMore(t *testing.T) {
 	}
 }
 
+func TestInstall_LinksAHostVolumePlugin(t *testing.T) {
+	needRoot(t)
+	for name, row := range map[string]struct {
+		arrange func(*node)
+		args    []string
+		dir     string // where the link is
+		want    string
+		stays   bool // the directory, or what uninstall finds
+	}{
+		"in the usual place": {dir: "data/host_volume_plugins", want: "(in the agent's data_dir)"},
+		"in that of the agent": {
+			arrange: func(n *node) {
+				n.agent(7, "-config="+n.path("etc"), "-host-volume-plugin-dir", n.path("hv"))
+			},
+			dir: "hv", want: "(host_volume_plugin_dir of the agent's command line)", stays: true,
+		},
+		"in that of the configuration": {
+			arrange: func(n *node) {
+				n.write("etc/a.json", fmt.Sprintf(`{"client": {"host_volume_plugin_dir": %q}}`, n.path("old")))
+				n.write("etc/c.hcl", fmt.Sprintf("client {\n  host_volume_plugin_dir = %q\n}\n", n.path("hv")))
+				n.write("etc/d.hcl", "client {\n  enabled = true\n}\n")
+			},
+			dir: "hv", want: "(host_volume_plugin_dir of DIR/etc/c.hcl)", stays: true,
+		},
+		"in that of a flag":            {args: []string{"-host-volume-plugin-dir=DIR/hv"}, dir: "hv", want: "(given)", stays: true},
+		"instead of one to another":    {arrange: linked("/elsewhere/" + binary), dir: "data/host_volume_plugins"},
+		"instead of a file of its own": {arrange: copied, dir: "data/host_volume_plugins"},
+		"beside what was left by a kill": {
+			arrange: func(n *node) { n.link("x", "data/host_volume_plugins/.stub.new-12") }, dir: "data/host_volume_plugins",
+		},
+		"beside another": {
+			arrange: func(n *node) { n.write("data/host_volume_plugins/other", "") }, dir: "data/host_volume_plugins", stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.plugin.HostVolumePlugin = "stub"
+			if row.arrange != nil {
+				row.arrange(n)
+			}
+			args := []string{"install"}
+			for _, arg := range row.args {
+				args = append(args, strings.ReplaceAll(arg, "DIR", n.dir))
+			}
+			before := n.tree()
+			code, dry := n.run(append(args, "-dry-run")...)
+			must.Eq(t, 0, code, must.Sprint(dry))
+			must.Eq(t, before, n.tree())
+			code, out := n.run(args...)
+			must.Eq(t, 0, code, must.Sprint(out))
+			test.Eq(t, "Dry run: nothing is changed.\n"+out, dry)
+			test.StrContains(t, out, "Directory of host volume plugins: "+n.path(row.dir)+" "+
+				strings.ReplaceAll(row.want, "DIR", n.dir))
+			test.StrContains(t, out, "Linked "+n.path(row.dir)+"/stub to it\n")
+			link := n.path(row.dir + "/stub")
+			to, err := os.Readlink(link)
+			must.NoError(t, err)
+			test.Eq(t, n.path("data/plugins/"+binary), to)
+			entries, err := os.ReadDir(n.path(row.dir))
+			must.NoError(t, err)
+			test.True(t, row.stays || len(entries) == 1, test.Sprintf("left: %v", entries))
+
+			installed := n.tree()
+			code, out = n.run(args...)
+			must.Eq(t, 0, code, must.Sprint(out))
+			test.StrContains(t, out, link+" is there already\n")
+			test.StrNotContains(t, out, "Now restart")
+			test.Eq(t, installed, n.tree())
+
+			args[0] = "uninstall"
+			code, out = n.run(args...)
+			must.Eq(t, 0, code, must.Sprint(out))
+			test.StrContains(t, out, "Removed "+link+"\n")
+			_, err = os.Lstat(link)
+			test.ErrorIs(t, err, os.ErrNotExist)
+			_, err = os.Lstat(n.path(row.dir))
+			test.Eq(t, row.stays, err == nil)
+		})
+	}
+}
+
+func linked(to string) func(*node) {
+	return func(n *node) { n.link(to, "data/host_volume_plugins/stub") }
+}
+
+func copied(n *node) { n.write("data/host_volume_plugins/stub", n.program("older")) }
+
+func TestInstall_RefusesAHostVolumePluginOfOthers(t *testing.T) {
+	needRoot(t)
+	for name, row := range map[string]struct {
+		arrange func(*node)
+		args    []string
+		want    string
+	}{
+		"another program": {
+			arrange: func(n *node) { n.write("data/host_volume_plugins/stub", "#!/bin/sh\n") },
+			want:    "DIR/data/host_volume_plugins/stub is not this plugin but another file: remove it, or move it away",
+		},
+		"a link to another program": {
+			arrange: linked("/usr/bin/other"),
+			want: "DIR/data/host_volume_plugins/stub is a link to /usr/bin/other, and not to this plugin: remove it, or move " +
+				"it away",
+		},
+		"a directory of another user": {
+			arrange: func(n *node) { linked("x")(n); n.chown("data/host_volume_plugins", 65534) },
+			want:    "the directory of host volume plugins can't be used: DIR/data/host_volume_plugins belongs to user 65534",
+		},
+		"no directory that is known": {
+			arrange: func(n *node) { n.usualConfig, n.usualData = n.path("no"), n.path("no") },
+			args:    []string{"-plugin-dir=DIR/p", "-config-dir=DIR/etc2"},
+			want:    "the agent's data_dir is not known, in which host volume plugins are: give -host-volume-plugin-dir",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.plugin.HostVolumePlugin = "stub"
+			must.NoError(t, os.Mkdir(n.path("etc2"), 0o755))
+			row.arrange(n)
+			before := n.tree()
+			args := []string{"install"}
+			for _, arg := range row.args {
+				args = append(args, strings.ReplaceAll(arg, "DIR", n.dir))
+			}
+			code, out := n.run(args...)
+			test.Eq(t, 1, code, test.Sprint(out))
+			test.StrContains(t, out, strings.ReplaceAll(row.want, "DIR", n.dir))
+			test.Eq(t, before, n.tree())
+		})
+	}
+}
+
+func TestUninstall_LeavesAnothersHostVolumePlugin(t *testing.T) {
+	needRoot(t)
+	n := newNode(t)
+	n.plugin.HostVolumePlugin = "stub"
+	code, out := n.run("install")
+	must.Eq(t, 0, code, must.Sprint(out))
+	linked("/usr/bin/" + binary)(n)
+	code, out = n.run("uninstall")
+	must.Eq(t, 0, code, must.Sprint(out))
+	test.StrContains(t, out, n.path("data/host_volume_plugins/stub")+" stays: install did not make it\n")
+	_, err := os.Lstat(n.path("data/host_volume_plugins/stub"))
+	test.NoError(t, err)
+}
+
 func TestInstall_LeavesAFileWithoutABlock(t *testing.T) {
 	needRoot(t)
 	n := newNode(t)

@@ -21,6 +21,10 @@ import (
 type target struct {
 	dataDir   string // empty if unknown
 	pluginDir string
+
+	// hostVolumes is the directory of host volume plugins; empty if the plugin is none
+	hostVolumes string
+
 	configDir string             // empty: the agent reads no directory
 	files     []agentconfig.File // all that the agent reads
 	restart   string             // what a person has to do
@@ -30,7 +34,7 @@ const giveDirs = "give -plugin-dir and -config-dir"
 
 // find finds the agent's directories, and prints what was found and from where.
 func (c *command) find() (*target, error) {
-	for _, dir := range []*string{&c.pluginDir, &c.configDir} {
+	for _, dir := range []*string{&c.pluginDir, &c.configDir, &c.hostVolumes} {
 		if *dir == "" {
 			continue
 		}
@@ -82,6 +86,13 @@ func (c *command) find() (*target, error) {
 			c.usualData, giveDirs)
 	}
 	c.say("Plugin directory: %s (%s)", t.pluginDir, from)
+	if c.HostVolumePlugin != "" {
+		if from = c.findHostVolumes(a, t); t.hostVolumes == "" {
+			return nil, errors.New("the agent's data_dir is not known, in which host volume plugins are: " +
+				"give -host-volume-plugin-dir")
+		}
+		c.say("Directory of host volume plugins: %s (%s)", t.hostVolumes, from)
+	}
 	switch {
 	case t.configDir != "":
 		c.say("Configuration: %s (%s)", t.configDir, said)
@@ -161,6 +172,34 @@ func (c *command) findDirs(a *agent, t *target) (from string) {
 		t.pluginDir, from = c.pluginDir, "given"
 	}
 	return from
+}
+
+// findHostVolumes finds host_volume_plugin_dir, and returns from where it has it.
+func (c *command) findHostVolumes(a *agent, t *target) (from string) {
+	const option = "host_volume_plugin_dir"
+	switch flags := cmp.Or(a, &agent{}); {
+	case c.hostVolumes != "":
+		t.hostVolumes = c.hostVolumes
+		return "given"
+	case flags.hostVolumes != "":
+		t.hostVolumes = flags.hostVolumes
+		return option + " of the agent's command line"
+	}
+	for _, f := range slices.Backward(t.files) {
+		if t.hostVolumes = f.Client(option); t.hostVolumes != "" {
+			return option + " of " + f.Path
+		}
+	}
+	t.hostVolumes = t.defaultHostVolumes()
+	return "in the agent's data_dir"
+}
+
+// defaultHostVolumes is empty where data_dir is unknown.
+func (t *target) defaultHostVolumes() string {
+	if t.dataDir == "" {
+		return ""
+	}
+	return filepath.Join(t.dataDir, "host_volume_plugins")
 }
 
 func (t *target) defaultPluginDir() string { return filepath.Join(t.dataDir, "plugins") }

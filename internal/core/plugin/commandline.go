@@ -58,7 +58,9 @@ func (p Plugin) installer() install.Plugin {
 	if p.Device != nil {
 		binary = "nomad-device-" + p.Name
 	}
-	return install.Plugin{Binary: binary, Block: p.AgentConfig(binary), Remains: p.Remains}
+	return install.Plugin{
+		Binary: binary, Block: p.AgentConfig(binary), HostVolumePlugin: p.HostVolumePlugin, Remains: p.Remains,
+	}
 }
 
 func (p Plugin) help(binary string, w io.Writer) {
