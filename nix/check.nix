@@ -17,6 +17,7 @@ let
         nixpkgs.hostPlatform = system;
         services.nomad.enable = true;
         services.outrider = {
+          dataset.enable = true;
           exec-lite.enable = true;
           python.enable = true;
           usb = {

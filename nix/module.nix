@@ -13,6 +13,7 @@ let
   plugins = import ./plugins.nix;
   cfg = config.services.outrider;
   enabled = builtins.filter (name: cfg.${name}.enable) (builtins.attrNames plugins);
+  volumes = builtins.filter (name: plugins.${name}.hostVolume != null) enabled;
 in
 {
   options.services.outrider = builtins.mapAttrs (name: plugin: {
@@ -57,6 +58,15 @@ in
       services.nomad = {
         dropPrivileges = lib.mkDefault false;
         extraSettingsPlugins = map (name: cfg.${name}.package) enabled;
+        settings.client = lib.mkIf (volumes != [ ]) {
+          # Plugins that are host volume plugins, too.
+          host_volume_plugin_dir = lib.mkDefault "${pkgs.linkFarm "outrider-host-volume-plugins" (
+            map (name: {
+              name = plugins.${name}.hostVolume;
+              path = "${cfg.${name}.package}/bin/${plugins.${name}.binary}";
+            }) volumes
+          )}";
+        };
         settings.plugin = builtins.listToAttrs (
           map (name: {
             name = plugins.${name}.binary;

@@ -7,19 +7,31 @@ let
   isPlugin = name: builtins.pathExists (dir + "/${name}/go.mod");
   names = builtins.filter isPlugin (builtins.attrNames (builtins.readDir dir));
 
+  # What a plugin's main.go has of a pattern: null, or the groups in it.
+  find =
+    pattern: name:
+    let
+      parts = builtins.split pattern (builtins.readFile (dir + "/${name}/main.go"));
+    in
+    if builtins.length parts > 1 then builtins.elemAt parts 1 else null;
+
   # A device plugin is one that imports the core of device plugins.
-  isDevice =
+  isDevice = name: find "\"[^\"\n]*/internal/core/device\"" name != null;
+
+  # The id of the host volume plugin that a binary is, too; null if it is none.
+  hostVolume =
     name:
     let
-      main = builtins.readFile (dir + "/${name}/main.go");
+      found = find "\tHostVolumePlugin: *\"([^\"\n]+)\"" name;
     in
-    builtins.length (builtins.split "\"[^\"\n]*/internal/core/device\"" main) > 1;
+    if found == null then null else builtins.head found;
 in
 builtins.listToAttrs (
   map (name: {
     inherit name;
     value = {
       binary = "nomad-${if isDevice name then "device" else "driver"}-${name}";
+      hostVolume = hostVolume name;
       libusb = builtins.pathExists (dir + "/${name}/libusb"); # can be linked with it
     };
   }) names

@@ -17,11 +17,13 @@ type Plugin struct {
 	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
 	Device bool   // serves devices; otherwise it is a task driver
 	Libusb bool   // is linked with libusb where possible; otherwise it is a static program
+
+	HostVolume string // the id of the host volume plugin that the binary is, too; empty if it is none
 }
 
 // declared are the plugins that are not static task drivers: the folder alone does not tell.
 var declared = map[string]Plugin{
-	"dataset": {Device: true},
+	"dataset": {Device: true, HostVolume: "dataset"},
 	"usb":     {Device: true, Libusb: true},
 }
 

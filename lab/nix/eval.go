@@ -47,6 +47,7 @@ type Node struct {
 	Refused        []string // the messages of assertions that do not hold
 	Settings       struct { // the agent's
 		Plugin map[string]any `json:"plugin"`
+		Client map[string]any `json:"client"`
 	}
 }
 

@@ -94,6 +94,7 @@ func TestFlake_MistakesAreFound(t *testing.T) {
 			"`services.nomad.extraSettingsPlugin' does not exist"},
 		{"value of an option", "nix/module.nix", "mkDefault false", `mkDefault "no"`,
 			"`services.nomad.dropPrivileges' is not of type `boolean'"},
+		{"second face of a plugin", "nix/module.nix", "path =", "paths =", "anonymous function"},
 		{"right of the agent", "nix/module.nix", "mkDefault false", "mkDefault true", "runs as root"},
 		{"plugin of the VM test", "nix/test.nix", "python.enable", "pyhton.enable",
 			"`services.outrider.pyhton' does not exist"},
@@ -131,14 +132,16 @@ func TestFlake_IsLocked(t *testing.T) {
 func TestFlake_HasThePluginsOfTheLab(t *testing.T) {
 	needNix(t)
 	var has map[string]struct {
-		Binary string
-		Libusb bool
+		Binary     string
+		HostVolume string // null is empty
+		Libusb     bool
 	}
 	must.NoError(t, Eval(t.Context(), root, "plugins", &has))
 	plugins, err := build.Plugins(root)
 	must.NoError(t, err)
 	for _, p := range plugins {
 		test.Eq(t, p.Binary, has[p.Name].Binary, test.Sprint(p.Name))
+		test.Eq(t, p.HostVolume, has[p.Name].HostVolume, test.Sprint(p.Name))
 		test.Eq(t, p.Libusb, has[p.Name].Libusb, test.Sprint(p.Name))
 		delete(has, p.Name)
 	}

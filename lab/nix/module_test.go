@@ -43,6 +43,32 @@ func TestModule_ConfiguresTheAgent(t *testing.T) {
 	}`, string(got))
 }
 
+func TestModule_LinksHostVolumePlugins(t *testing.T) {
+	n, err := evaluate(t, `{
+		services.nomad = { enable = true; settings.client.enabled = true; };
+		services.outrider.dataset.enable = true;
+	}`)
+	must.NoError(t, err)
+	test.Eq(t, []string{"nomad-device-dataset"}, n.Plugins)
+	test.Eq(t, true, n.Settings.Client["enabled"])
+	dir, _ := n.Settings.Client["host_volume_plugin_dir"].(string)
+	test.StrHasSuffix(t, "-outrider-host-volume-plugins", dir)
+
+	n, err = evaluate(t, `{
+		services.nomad = { enable = true; settings.client.host_volume_plugin_dir = "/mine"; };
+		services.outrider.dataset.enable = true;
+	}`)
+	must.NoError(t, err)
+	test.Eq(t, "/mine", n.Settings.Client["host_volume_plugin_dir"])
+
+	n, err = evaluate(t, `{
+		services.nomad = { enable = true; settings.client.enabled = true; };
+		services.outrider.usb.enable = true;
+	}`)
+	must.NoError(t, err)
+	test.Eq(t, map[string]any{"enabled": true}, n.Settings.Client)
+}
+
 func TestModule_IsNothingUntilEnabled(t *testing.T) {
 	n, err := evaluate(t, `{ services.nomad.enable = true; }`)
 	must.NoError(t, err)

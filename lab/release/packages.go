@@ -18,8 +18,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// pluginDir is where an agent that was installed from HashiCorp's packages looks for plugins: plugins in its data_dir.
-const pluginDir = "/opt/nomad/data/plugins"
+// These are where an agent that was installed from HashiCorp's packages looks for plugins: in its data_dir.
+const (
+	pluginDir     = "/opt/nomad/data/plugins"
+	hostVolumeDir = "/opt/nomad/data/host_volume_plugins"
+)
 
 // packageRelease is the number that follows the version in a package's: which packaging of the version it is.
 const packageRelease = "1"
@@ -139,7 +142,7 @@ func (a *artefact) packages(ctx context.Context, dir string) error {
 // itself. The package does not own those above pluginDir, since it would change their owner and mode where Nomad made
 // them.
 const postRemove = `if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
-  rmdir --ignore-fail-on-non-empty ` + pluginDir + ` /opt/nomad/data /opt/nomad /etc/nomad.d 2>/dev/null || :
+  rmdir --ignore-fail-on-non-empty ` + pluginDir + ` ` + hostVolumeDir + ` /opt/nomad/data /opt/nomad /etc/nomad.d 2>/dev/null || :
 fi
 `
 
@@ -166,6 +169,11 @@ func (a *artefact) contents() ([]nfpmContent, error) {
 		{Src: "NOTICE", Dst: doc + "/copyright", Type: "symlink", Packager: "deb", FileInfo: info(0o777)},
 	}
 	dirs := []string{pluginDir, doc}
+	if id := a.plugin.HostVolume; id != "" { // both packagers replace the link by a rename
+		contents = append(contents, nfpmContent{Src: "/usr/bin/" + a.plugin.Binary, Dst: hostVolumeDir + "/" + id,
+			Type: "symlink", FileInfo: info(0o777)})
+		dirs = append(dirs, hostVolumeDir)
+	}
 	for _, f := range a.documents {
 		for dir := path.Dir(f.name); dir != "."; dir = path.Dir(dir) {
 			dirs = append(dirs, doc+"/"+dir)

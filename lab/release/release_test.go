@@ -217,7 +217,7 @@ func TestArtefacts_IsLoadedByNomad(t *testing.T) {
 		}
 	}
 	slices.Sort(loaded)
-	test.Eq(t, []string{"exec-lite " + version, "python " + version, "usb " + version}, loaded)
+	test.Eq(t, []string{"dataset " + version, "exec-lite " + version, "python " + version, "usb " + version}, loaded)
 }
 
 func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
@@ -295,6 +295,8 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 
 		files := run("dpkg-deb", "--contents", deb)
 		test.StrContains(t, files, "./opt/nomad/data/plugins/"+binary+" -> /usr/bin/"+binary)
+		const face = "/opt/nomad/data/host_volume_plugins/dataset -> /usr/bin/nomad-device-dataset"
+		test.Eq(t, r.Plugin.Name == "dataset", strings.Contains(files, "."+face))
 		test.StrContains(t, files, "./usr/share/doc/"+kind+"/NOTICE")
 		test.Eq(t, "/etc/nomad.d/"+binary+".hcl", run("dpkg-deb", "--info", deb, "conffiles"))
 		block := run("sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -xO "./etc/nomad.d/$2.hcl"`, "sh", deb, binary)
@@ -303,8 +305,9 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 		test.Eq(t, fmt.Sprintf(want, binary), block, test.Sprint("a change has dpkg ask at each upgrade"))
 		test.Eq(t, version+"-1", run("dpkg-deb", "--field", deb, "Version"))
 
-		test.StrContains(t, run("rpm", "-qp", "--queryformat", "[%{FILENAMES} -> %{FILELINKTOS}\n]", rpm),
-			"/opt/nomad/data/plugins/"+binary+" -> /usr/bin/"+binary)
+		links := run("rpm", "-qp", "--queryformat", "[%{FILENAMES} -> %{FILELINKTOS}\n]", rpm)
+		test.StrContains(t, links, "/opt/nomad/data/plugins/"+binary+" -> /usr/bin/"+binary)
+		test.Eq(t, r.Plugin.Name == "dataset", strings.Contains(links, face))
 		test.Eq(t, "/etc/nomad.d/"+binary+".hcl", run("rpm", "-qpc", rpm))
 		needs, wants := run("rpm", "-qp", "--requires", rpm), run("rpm", "-qp", "--recommends", rpm)
 		debNeeds, debWants := run("dpkg-deb", "--field", deb, "Depends"), run("dpkg-deb", "--field", deb, "Recommends")
@@ -318,10 +321,14 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 			test.Eq(t, "", debNeeds)
 			test.StrNotContains(t, needs, "lib")
 		}
-		if r.Plugin.Name == "python" {
+		switch r.Plugin.Name {
+		case "dataset":
+			test.Eq(t, "btrfs-progs | zfsutils-linux | zfs-fuse", debWants)
+			test.Eq(t, "btrfs-progs", wants)
+		case "python":
 			test.StrContains(t, debWants, "python3 (>= 3.8)")
 			test.StrContains(t, wants, "python3 >= 3.8")
-		} else {
+		default:
 			test.Eq(t, "", debWants+wants)
 		}
 	})

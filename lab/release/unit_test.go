@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -119,6 +120,14 @@ func TestContents_HaveEachDirectoryOfTheirOwnOnce(t *testing.T) {
 	}
 	const doc = "/usr/share/doc/nomad-driver-hello"
 	test.Eq(t, []string{pluginDir, doc, doc + "/example", doc + "/example/b", doc + "/example/b/c"}, dirs)
+
+	a.documents, a.plugin.HostVolume = nil, "volumes"
+	contents, err = a.contents()
+	must.NoError(t, err)
+	test.True(t, slices.ContainsFunc(contents, func(c nfpmContent) bool {
+		return c.Type == "symlink" && c.Src == "/usr/bin/nomad-driver-hello" && c.Dst == hostVolumeDir+"/volumes"
+	}))
+	test.True(t, slices.ContainsFunc(contents, func(c nfpmContent) bool { return c.Type == "dir" && c.Dst == hostVolumeDir }))
 }
 
 func TestReadme_LinksLeadSomewhere(t *testing.T) {

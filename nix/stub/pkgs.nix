@@ -95,6 +95,7 @@ packages
   inherit lib system buildGo126Module;
   stdenv.hostPlatform = { inherit system; };
   formats.json = _: { type = lib.types.json; };
+  linkFarm = name: entries: derive name { entries = map ({ name, path }: { inherit name path; }) entries; };
   mkShell = { packages }: derive "nix-shell" { inherit packages; };
   symlinkJoin = { name, paths }: derive name { inherit paths; };
   writeText = name: t: derive name { text = text t; };
