@@ -41,9 +41,10 @@ type nodeOptions struct {
 
 	binaries string // a directory with the plugins; empty is those of this checkout
 
-	python *pythonOptions    // nil: with exec-lite
-	usb    *usbOptions       // nil: without the usb plugin
-	env    map[string]string // more of it for the agent
+	python  *pythonOptions    // nil: with exec-lite
+	usb     *usbOptions       // nil: without the usb plugin
+	classes string            // of the dataset plugin; empty: without it
+	env     map[string]string // more of it for the agent
 
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
@@ -120,6 +121,10 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		if !o.usb.usual {
 			config += quickStats
 		}
+	}
+	if o.classes != "" {
+		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: datasetConfig, HostVolume: "dataset",
+			HostVolumeFile: o.classes})
 	}
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config,
@@ -213,7 +218,8 @@ func leftError(left []string) error {
 
 // infrastructure tells the processes that belong to the agent from tasks.
 func (n *node) infrastructure(p proc) bool {
-	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isCollector(p) || n.isUSBPlugin(p)
+	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isCollector(p) || n.isUSBPlugin(p) ||
+		n.isDatasetPlugin(p)
 }
 
 func (n *node) isAgent(p proc) bool {

@@ -1,0 +1,229 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+// datasetConfig is the dataset plugin's. Its two faces read one file.
+const datasetConfig = `
+file  = "${host_volume_plugin_dir}/dataset.hcl"
+sweep = "500ms"
+
+api {
+  address = "http://127.0.0.1:${http_port}"
+}
+`
+
+// class is one of a pool, with options.
+const class = `
+  allow            = ["mode"]
+  min_capacity     = "16MiB"
+  default_capacity = "32MiB"
+  on_delete        = "destroy"
+
+  slots {
+    count    = 4
+    capacity = "32MiB"
+  }
+`
+
+// pool makes a file system in a file until the end of the test, and returns the classes on it.
+func pool(t *testing.T, kind string, classes ...string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := filepath.Join(mkdir(t), "pool")
+	simulate := func(args ...string) (string, error) {
+		out, err := exec.Command(dataset, append([]string{"simulate"}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() {
+		out, err := simulate("-remove", dir)
+		test.NoError(t, err, test.Sprint(out))
+	})
+	out, err := simulate(append([]string{kind, dir}, classes...)...)
+	if err != nil && strings.Contains(out, "it is missing") {
+		t.Skip(strings.TrimSpace(out))
+	}
+	must.NoError(t, err, must.Sprint(out))
+	return strings.ReplaceAll(out, "\n}\n", "\n"+class+"}\n")
+}
+
+func (n *node) isDatasetPlugin(p proc) bool {
+	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), agent.DevicePrefix+"dataset")
+}
+
+// volume makes a volume that any user may write to, until the end of the test.
+func (n *node) volume(t *testing.T, name string) (id string) {
+	t.Helper()
+	volumes := n.Client().HostVolumes()
+	made, _, err := volumes.Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
+		Name: name, PluginID: "dataset", Parameters: map[string]string{"class": "fast", "mode": "0777"},
+		RequestedCapabilities: []*api.HostVolumeCapability{{
+			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
+			AccessMode:     api.HostVolumeAccessModeSingleNodeMultiWriter,
+		}},
+	}}, nil)
+	must.NoError(t, err)
+	id = made.Volume.ID
+	t.Cleanup(func() {
+		testsupport.Within(t, time.Minute, func() error { // its jobs are being stopped
+			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
+			return err
+		})
+	})
+	testsupport.Within(t, time.Minute, func() error {
+		v, _, err := volumes.Get(id, nil)
+		if err == nil && v.State != api.HostVolumeStateReady {
+			err = fmt.Errorf("volume %s is %s", name, v.State)
+		}
+		return err
+	})
+	return id
+}
+
+// withVolume mounts a volume.
+func withVolume(name, at string) func(*api.Job, *api.Task) {
+	return func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Volumes = map[string]*api.VolumeRequest{name: {
+			Name: name, Type: "host", Source: name, AttachmentMode: "file-system", AccessMode: "single-node-multi-writer",
+		}}
+		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: &name, Destination: &at})
+	}
+}
+
+// useDatasets tells of each dataset that the task has, and whether an earlier run of the task has
+// used it.
+const useDatasets = `for d in /data /scratch; do
+  [ -e $d ] || continue
+  echo "$d is $(stat -f -c %T $d), was $(cat $d/$NOMAD_JOB_ID 2>/dev/null || echo new)"
+  echo used > $d/$NOMAD_JOB_ID
+done
+echo ready
+exec sleep 1000
+`
+
+// files are those that programs need, by their paths: the programs, and what they are linked with.
+func files(t *testing.T, programs ...string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, name := range programs {
+		path, err := exec.LookPath(name)
+		must.NoError(t, err)
+		out, err := exec.Command("ldd", path).Output()
+		must.NoError(t, err)
+		found["/bin/"+name] = path
+		for _, f := range strings.Fields(string(out)) {
+			if strings.HasPrefix(f, "/") {
+				found[f] = f
+			}
+		}
+	}
+	return found
+}
+
+// chroot is the agent's configuration for tasks of exec with these programs.
+func chroot(t *testing.T, programs ...string) string {
+	t.Helper()
+	var b strings.Builder
+	for to, from := range files(t, programs...) {
+		from, err := filepath.EvalSymlinks(from) // Nomad would copy the link
+		must.NoError(t, err)
+		fmt.Fprintf(&b, "    %q = %q\n", from, to)
+	}
+	return "client {\n  chroot_env {\n" + b.String() + "  }\n}\n"
+}
+
+// Tasks of our drivers have volumes and slots, also both, after a restart of the agent and then
+// of the task, too.
+func TestDatasets_AreInTasks(t *testing.T) {
+	for driver, o := range map[string]struct {
+		nodeOptions
+		sh func(script string) conf
+	}{
+		"exec-lite": {sh: sh, nodeOptions: nodeOptions{config: chroot(t, "sh", "cat", "stat")}},
+		"python": {
+			nodeOptions: nodeOptions{python: &pythonOptions{}},
+			sh: func(script string) conf {
+				return conf{"code": fmt.Sprintf("import os\nos.execv('/bin/sh', ['sh', '-c', %q])", script)}
+			},
+		},
+	} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			o.classes = pool(t, "btrfs", "fast")
+			n := newNode(t, o.nodeOptions)
+			n.volume(t, "data")
+			run := func(script string, edit ...func(*api.Job, *api.Task)) *alloc {
+				return n.submit(t, job(t, o.sh(script), append([]func(*api.Job, *api.Task){asDriver(driver), withMemory(48)},
+					edit...)...))
+			}
+			volume, slot := withVolume("data", "/data"), withDevice("btrfs/dataset/fast")
+			tasks := []struct {
+				name  string
+				alloc *alloc
+				want  []string
+			}{
+				{name: "volume", want: []string{"/data"}, alloc: run(useDatasets, asService, volume)},
+				{name: "slot", want: []string{"/scratch"}, alloc: run(useDatasets, asService, slot)},
+				{name: "both", want: []string{"/data", "/scratch"}, alloc: run(useDatasets, asService, volume, slot)},
+			}
+			says := func(was string, want []string) (out string) {
+				for _, d := range want {
+					out += d + " is btrfs, was " + was + "\n"
+				}
+				return out + "ready\n"
+			}
+			for _, task := range tasks {
+				task.alloc.says(t, "stdout", "ready\n")
+				must.Eq(t, says("new", task.want), task.alloc.output(t, "stdout"), must.Sprint(task.name))
+			}
+			writer := run("echo of another job > /data/file", volume)
+			must.Eq(t, "exit 0", writer.ended(t))
+			_, _, err := n.Client().Jobs().Deregister(writer.job, true, nil)
+			must.NoError(t, err)
+
+			must.NoError(t, n.Stop(t.Context()))
+			n.restart(t)
+			for _, task := range tasks {
+				for _, d := range task.want {
+					out, err := task.alloc.try(t, "stat", "-f", "-c", "%T", d)
+					must.NoError(t, err)
+					test.Eq(t, "btrfs\n", out, test.Sprintf("%s after the agent's restart", task.name))
+				}
+				task.alloc.restartSays(t, "ready\n")
+				test.Eq(t, says("new", task.want)+says("used", task.want), task.alloc.output(t, "stdout"),
+					test.Sprintf("%s after its restart", task.name))
+			}
+			drivers := []string{driver}
+			if driver == "exec-lite" { // Nomad's own has volumes, too
+				drivers = append(drivers, "exec")
+			}
+			for _, driver := range drivers {
+				reader := run("stat -f -c %T /data; cat /data/file", volume, asDriver(driver))
+				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
+				test.Eq(t, "btrfs\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
+			}
+			for _, task := range tasks {
+				task.alloc.stop(t)
+			}
+		})
+	}
+}
