@@ -142,5 +142,12 @@ func (e *Engine) Keep(ctx context.Context, name string) error {
 	return e.Tag(ctx, name, Tags{Trashed: "", From: "", Expires: ""})
 }
 
+// TrashLock is the key of the lock for a dataset in the trash: its own, so that destroying it
+// does not hold up the volume or slot that it was.
+func TrashLock(name string) string {
+	_, base, _ := strings.Cut(name, "/")
+	return base
+}
+
 // InTrash reports whether a dataset of this name is in the trash.
 func InTrash(name string) bool { return strings.HasPrefix(name, trashDir+"/") }
