@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -29,6 +30,7 @@ type Volume struct {
 	Spec  engine.Spec // without a directory
 	Owner Owner
 	Clone *Origin // nil: the volume is empty
+	Adopt string  // the key of what was received, which the volume becomes; usually empty
 }
 
 // Owner is who may do what in the directory of a volume.
@@ -52,6 +54,9 @@ func (f *File) Volume(r Request) (*Volume, error) {
 	v := &Volume{Class: name}
 	if v.Owner, v.Clone, err = c.parameters(name, r.Parameters); err != nil {
 		return nil, err
+	}
+	if v.Adopt = r.Parameters[engine.Adopt]; v.Adopt != "" && v.Clone != nil {
+		return nil, errors.New("the parameters adopt and clone_from exclude each other: use one of them")
 	}
 	if v.Spec.Limits, err = f.Limits(name, r.Min, r.Max); err != nil {
 		return nil, err
@@ -149,7 +154,7 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
 		switch {
-		case name == "class":
+		case name == "class", name == engine.Adopt: // only who may read what was received has a key
 			continue
 		case !slices.Contains(c.Allow, name):
 			use := "leave it out"

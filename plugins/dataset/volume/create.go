@@ -71,10 +71,17 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		return nil, err
 	}
 	var source string
-	if v.Clone != nil {
-		if source, err = c.source(ctx, e, v); err != nil {
-			return nil, err
-		}
+	switch {
+	case v.Clone != nil:
+		source, err = c.source(ctx, e, v)
+	case v.Adopt != "":
+		d, err = c.received(ctx, e, v)
+		source = d.Name
+	default:
+		err = nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := c.records.begin(rec); err != nil {
 		return nil, err
@@ -83,6 +90,8 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	path, err := c.fill(ctx, e, rec, v, source)
 	if err == nil {
 		at("filled")
+	}
+	if err == nil && v.Adopt == "" {
 		err = engine.SetOwner(path, v.Owner.UID, v.Owner.GID, v.Owner.Mode)
 	}
 	if err == nil {
@@ -103,8 +112,11 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 func (c *call) fill(
 	ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, source string,
 ) (string, error) {
-	if source == "" {
+	switch {
+	case source == "":
 		return e.Create(ctx, rec.dataset(), v.Spec)
+	case v.Adopt != "":
+		return c.adopt(ctx, e, rec, v, source)
 	}
 	path, err := e.Clone(ctx, source, v.Clone.Snapshot, rec.dataset(), v.Spec)
 	if err != nil {
@@ -122,7 +134,8 @@ func (c *call) fill(
 // anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	want := func(d engine.Dataset) bool {
-		return d.Tags[engine.Kind] == "volume" && d.Tags[engine.Namespace] == c.Namespace && !engine.InTrash(d.Name) &&
+		return d.Tags[engine.Kind] == "volume" && d.Tags[engine.Namespace] == c.Namespace &&
+			d.Name == engine.VolumeName(c.Namespace, d.Tags[engine.ID]) && // not one in the trash, or received
 			(d.Tags[engine.ID] == v.Clone.Volume || d.Tags[engine.Volume] == v.Clone.Volume)
 	}
 	all, err := e.List(ctx)
@@ -163,8 +176,12 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	}
 	name := rec.dataset()
 	tags := engine.Tags{engine.Kind: "volume", engine.ID: rec.ID, engine.Namespace: rec.Namespace}
-	switch _, err := e.Find(ctx, name, tags); {
+	switch d, err := e.Find(ctx, name, tags); {
 	case errors.Is(err, engine.ErrForeign):
+	case err == nil && engine.Received(d.Tags[engine.From]):
+		if err := giveBack(ctx, e, name, d); err != nil {
+			return fmt.Errorf("what was received can't be given back: %w", err)
+		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
 	default: // also where nothing is found: it removes what is half made

@@ -1,0 +1,69 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// received is the dataset that waits for the volume with this key (engine.Adopt).
+func (c *call) received(ctx context.Context, e *engine.Engine, v *policy.Volume) (engine.Dataset, error) {
+	all, err := e.List(ctx)
+	if err != nil {
+		return engine.Dataset{}, err
+	}
+	for _, d := range all {
+		switch {
+		case !engine.Received(d.Name) || d.Tags[engine.Adopt] != v.Adopt:
+		case d.Tags[engine.Namespace] != c.Namespace:
+			return d, fmt.Errorf("the parameter adopt is for a volume of namespace %q", d.Tags[engine.Namespace])
+		default:
+			return d, nil
+		}
+	}
+	return engine.Dataset{}, fmt.Errorf("class %q of this node has nothing for the parameter adopt: it is the key that "+
+		"\"nomad-device-dataset receive\" prints on this node", v.Class)
+}
+
+// adopt makes what was received this volume. Its files keep their owners.
+func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, name string) (string,
+	error) {
+	_, id, _ := strings.Cut(name, "/")
+	unlock, err := c.lock(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := e.Resize(ctx, name, v.Spec.Limits); err != nil {
+		return "", err
+	}
+	tags := engine.Tags{engine.From: name}
+	for tag, value := range v.Spec.Tags {
+		tags[tag] = value
+	}
+	if err := e.Tag(ctx, name, tags); err != nil {
+		return "", err
+	}
+	at("tagged")
+	if err := e.Rename(ctx, name, rec.dataset()); err != nil {
+		return "", err
+	}
+	at("renamed")
+	return e.Mount(ctx, rec.dataset(), c.dir)
+}
+
+// giveBack is what undo does with a volume that was received: it waits for the next create.
+func giveBack(ctx context.Context, e *engine.Engine, name string, d engine.Dataset) error {
+	err := e.Rename(ctx, name, d.Tags[engine.From])
+	if errors.Is(err, engine.ErrExists) { // it was received once more; the key alone counts
+		err = e.Rename(ctx, name, engine.ReceivedName(d.Tags[engine.ID]))
+	}
+	return err
+}
