@@ -8,8 +8,8 @@ package main
 
 import (
 	"github.com/outrider-dev/outrider/internal/core/device"
-	"github.com/outrider-dev/outrider/internal/core/plugin"
 
+	"github.com/outrider-dev/outrider/plugins/dataset/command"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
 	"github.com/outrider-dev/outrider/plugins/dataset/volume"
@@ -24,7 +24,7 @@ var dataset = device.Plugin[slot.Config]{
 
 	HostVolumePlugin: "dataset",
 
-	Commands: []plugin.Command{simulate.Command()},
+	Commands: append(command.All(), simulate.Command()),
 }
 
 func main() { device.Main(dataset) }

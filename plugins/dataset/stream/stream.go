@@ -128,6 +128,14 @@ func (b *Body) Count() int64 { return b.count }
 // Complete reports whether all of it was read, and was as it was sent.
 func (b *Body) Complete() bool { return errors.Is(b.err, io.EOF) }
 
+// Err is why not all of it could be read, if that was the reader's fault.
+func (b *Body) Err() error {
+	if b.Complete() {
+		return nil
+	}
+	return b.err
+}
+
 // Read is that of io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
 	if b.err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var header = Header{Backend: "btrfs", ID: "1", Name: "data", Namespace: "default", Snapshot: "b", Since: "a", Capacity: 1 << 20}
+var header = Header{Backend: "btrfs", ID: "1", Name: "data", Namespace: "default", Snapshot: "b", Since: "a",
+	Capacity: 1 << 20}
 
 // written returns a stream of these bytes.
 func written(t *testing.T, content []byte) []byte {

@@ -1,0 +1,98 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package command is what a person does by hand: nomad-device-dataset list, snapshot, send
+// and so on. Each command works on its own, also where no agent runs.
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+)
+
+// All are the commands.
+func All() []plugin.Command {
+	var all []plugin.Command
+	for _, c := range []command{
+		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, sendCommand, receiveCommand, moveCommand,
+		trashCommand, doctorCommand,
+	} {
+		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run})
+	}
+	return all
+}
+
+// command is one of them.
+type command struct {
+	name, help string
+	usage      string // what follows the name
+	about      string // sentences, for -h
+
+	// options declares flags, and returns what to run with the arguments besides them.
+	options func(f *flag.FlagSet) func(ctx context.Context, s *session, args []string) error
+	least   int // how many arguments there must be
+	most    int
+}
+
+// at is called at steps between which a process may be killed, for tests.
+var at = func(string) {}
+
+// session is where a command reads and writes.
+type session struct {
+	in       io.Reader
+	out, err io.Writer
+	file     string // the operator's
+}
+
+// say writes a remark. Output is for what other programs read.
+func (s *session) say(format string, args ...any) { fmt.Fprintf(s.err, format+"\n", args...) }
+
+func (c command) run(argv []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	return c.with(ctx, &session{in: os.Stdin, out: os.Stdout, err: os.Stderr}, argv)
+}
+
+// with runs the command with these arguments. Options may be before and after the others.
+func (c command) with(ctx context.Context, s *session, argv []string) error {
+	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are returned too
+	flags.Usage = func() {}
+	flags.StringVar(&s.file, "file", policy.Path, "the operator's file")
+	run := c.options(flags)
+	var args []string
+	for rest := argv; ; {
+		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintf(s.out, "nomad-device-dataset %s %s\n\n%s\n\n", c.name, c.usage, strings.TrimSpace(c.about))
+			flags.SetOutput(s.out)
+			flags.PrintDefaults()
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("%w: usage: %s %s", err, c.name, c.usage)
+		}
+		if rest = flags.Args(); len(rest) == 0 {
+			break
+		}
+		args, rest = append(args, rest[0]), rest[1:]
+	}
+	if len(args) < c.least || len(args) > c.most || slices.Contains(args, "") {
+		return fmt.Errorf("usage: %s %s", c.name, c.usage)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root may do this, since datasets are root's: use sudo")
+	}
+	return run(ctx, s, args)
+}

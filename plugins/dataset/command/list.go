@@ -1,0 +1,224 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+var listCommand = command{
+	name: "list", help: "show volumes, slots and what the trash has, by class",
+	usage: "[-json] [-file FILE]",
+	about: "Shows every class of the operator's file with its datasets.",
+	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
+		asJSON := f.Bool("json", false, "all of it as JSON, sizes in bytes")
+		return func(ctx context.Context, s *session, _ []string) error {
+			classes, err := s.classes()
+			if err != nil {
+				return err
+			}
+			var all []listed
+			for _, c := range classes {
+				all = append(all, c.list(ctx))
+			}
+			if *asJSON {
+				encoder := json.NewEncoder(s.out)
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(all)
+			}
+			for i, l := range all {
+				if i > 0 {
+					fmt.Fprintln(s.out)
+				}
+				l.write(s.out)
+			}
+			return nil
+		}
+	},
+}
+
+// listed is a class as JSON.
+type listed struct {
+	Class   string `json:"class"`
+	Backend string `json:"backend"`
+	Root    string `json:"root"`
+	Problem string `json:"problem,omitempty"` // why the class can't be used now
+	Size    int64  `json:"size"`              // of the file system
+	Free    int64  `json:"free"`
+	Slots   int    `json:"slots"` // how many the class has, in use or not
+
+	Datasets []listedDataset `json:"datasets"`
+}
+
+type listedDataset struct {
+	State     string `json:"state"` // volume, slot, trash, received or incomplete
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Holder    string `json:"holder,omitempty"` // of a slot: allocation/task, or its lease
+	Dataset   string `json:"dataset"`          // below the root
+	Path      string `json:"path,omitempty"`
+
+	Created       time.Time `json:"created"`
+	Expires       string    `json:"expires,omitempty"`
+	Capacity      int64     `json:"capacity"`
+	Used          int64     `json:"used"`
+	SnapshotsUsed int64     `json:"snapshots_used"`
+	Schedule      string    `json:"schedule,omitempty"`
+
+	Snapshots []listedSnapshot `json:"snapshots"`
+}
+
+type listedSnapshot struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Used    int64     `json:"used"`
+}
+
+func (c class) list(ctx context.Context) listed {
+	l := listed{Class: c.label, Backend: c.Backend, Root: c.Root, Datasets: []listedDataset{}}
+	if c.Slots != nil {
+		l.Slots = c.Slots.Count
+	}
+	err := c.engine.Check(ctx)
+	if err == nil {
+		err = c.fill(ctx, &l)
+	}
+	if err != nil {
+		l.Problem = err.Error()
+	}
+	return l
+}
+
+func (c class) fill(ctx context.Context, l *listed) error {
+	space, err := c.engine.Space(ctx)
+	if err != nil {
+		return err
+	}
+	l.Size, l.Free = space.Size, space.Free
+	all, err := c.engine.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		item := listedDataset{
+			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
+			Dataset: d.Name,
+			Path:    d.Path, Created: d.Created, Expires: d.Tags[engine.Expires], Capacity: d.Limits.Data, Used: d.Usage.Data,
+			SnapshotsUsed: d.Usage.Snapshots, Schedule: d.Tags[engine.Schedule], Snapshots: []listedSnapshot{},
+		}
+		if d.Tags[engine.Kind] == "slot" {
+			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
+		} else if item.State != "incomplete" {
+			snapshots, err := c.engine.Snapshots(ctx, d.Name)
+			if err != nil {
+				return err
+			}
+			for _, s := range snapshots {
+				item.Snapshots = append(item.Snapshots, listedSnapshot(s))
+			}
+		}
+		l.Datasets = append(l.Datasets, item)
+	}
+	return nil
+}
+
+func state(d engine.Dataset) string {
+	switch {
+	case engine.InTrash(d.Name):
+		return "trash"
+	case engine.InNew(d.Name):
+		return "incomplete"
+	case engine.Received(d.Name):
+		return "received"
+	}
+	return d.Tags[engine.Kind]
+}
+
+// write is the class for a person.
+func (l listed) write(w io.Writer) {
+	fmt.Fprintf(w, "class %s: %s, %s", l.Class, l.Backend, l.Root)
+	if l.Problem != "" {
+		fmt.Fprintf(w, "\n  can't be used: %s\n", l.Problem)
+		return
+	}
+	fmt.Fprintf(w, ", %s of %s free\n", size(l.Free), size(l.Size))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	rows, slots := 0, 0
+	row := func(cells ...string) {
+		for i, c := range cells {
+			cells[i] = cmp.Or(printable(c), "-")
+		}
+		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
+	}
+	for _, d := range l.Datasets {
+		name := d.Namespace + "/" + d.Name
+		remark := ""
+		switch d.State {
+		case "slot":
+			name, remark = d.ID, "held by "+d.Holder
+			slots++
+		case "trash":
+			remark = "until " + cmp.Or(d.Expires, "it is emptied")
+			if d.Name == "" {
+				name = d.ID
+			}
+		case "received":
+			remark = "waits to become a volume"
+		case "incomplete":
+			name = d.Dataset
+			remark = "is being made, or left over"
+		case "volume":
+			remark = d.Schedule
+		}
+		if rows++; rows == 1 {
+			row("what", "name", "id", "used", "of", "snapshots", "remark")
+		}
+		snapshots := ""
+		if len(d.Snapshots) > 0 {
+			snapshots = fmt.Sprintf("%d, %s", len(d.Snapshots), size(d.SnapshotsUsed))
+		}
+		row(d.State, name, d.ID, size(d.Used), size(d.Capacity), snapshots, remark)
+	}
+	t.Flush()
+	switch {
+	case l.Slots > 0:
+		fmt.Fprintf(w, "  %d of %d slots are in use\n", slots, l.Slots)
+	case rows == 0:
+		fmt.Fprintln(w, "  no datasets")
+	}
+}
+
+// printable is a name for a terminal: a submitter has chosen it.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// size is a number of bytes for a person.
+func size(n int64) string {
+	for _, u := range []struct {
+		name  string
+		bytes int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= u.bytes {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.bytes)), ".0") + " " + u.name
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,347 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+const mib = 1 << 20
+
+// killAt makes the test's own binary, which is the commands too, die at a step.
+const killAt = "TEST_KILL_AT"
+
+func TestMain(m *testing.M) {
+	if step := os.Getenv(killAt); step != "" {
+		at = func(now string) {
+			if now == step {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+		for _, c := range All() {
+			if len(os.Args) > 1 && c.Name == os.Args[1] {
+				if err := c.Run(os.Args[2:]); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				os.Exit(0)
+			}
+		}
+	}
+	code := m.Run()
+	if built.exe != "" {
+		_ = os.RemoveAll(filepath.Dir(built.exe))
+	}
+	os.Exit(code)
+}
+
+var built struct {
+	once sync.Once
+	exe  string
+	err  error
+}
+
+// binary is the plugin as it is released.
+func binary(t testing.TB) string {
+	t.Helper()
+	built.once.Do(func() {
+		var dir string
+		if dir, built.err = os.MkdirTemp("", "hand"); built.err != nil {
+			return
+		}
+		built.exe = filepath.Join(dir, "nomad-device-dataset")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", built.exe, "..")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	must.NoError(t, built.err)
+	return built.exe
+}
+
+// node is one with classes, of which Nomad has made volumes.
+type node struct {
+	t    testing.TB
+	id   string
+	pool simulate.Pool
+	dir  string // with the operator's file, and Nomad's directory of volumes
+	env  []string
+
+	other func() simulate.Pool // one more of the same kind
+}
+
+// each runs the cases on each kind of file system, each with a node of its own.
+func each(t *testing.T, cases map[string]func(*testing.T, *node)) {
+	for _, kind := range []string{"btrfs", "zfs-fuse"} {
+		t.Run(kind, func(t *testing.T) {
+			pool := simulatetest.New(t, kind)
+			other := sync.OnceValue(func() simulate.Pool { return simulatetest.New(t, kind) })
+			for name, run := range cases {
+				t.Run(name, func(t *testing.T) {
+					n := newNode(t, pool)
+					n.other = other
+					run(t, n)
+				})
+			}
+		})
+	}
+}
+
+const options = `allow = ["clone_from", "snapshots", "uid"]
+  min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "2GiB"  snapshot_reserve = 400`
+
+// newNode has a class "fast" with a root of its own on a pool.
+func newNode(t testing.TB, pool simulate.Pool) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node")
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
+	must.NoError(t, os.Chmod(dir, 0o711))
+	n := &node{t: t, id: uuid.NewString(), pool: pool, dir: dir}
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "volumes"), 0o755))
+	n.pool.Root += "/" + n.id[:8]
+	if pool.Backend == "zfs" {
+		must.NoError(t, exec.Command(pool.Program, "create", "-o", "mountpoint=none", n.pool.Root).Run())
+	} else {
+		must.NoError(t, os.Mkdir(n.pool.Root, 0o711))
+	}
+	n.write(options)
+	t.Cleanup(n.clean)
+	return n
+}
+
+// write writes the operator's file.
+func (n *node) write(class string) {
+	n.t.Helper()
+	text := fmt.Sprintf("%s = %q\nclass \"fast\" {\n  backend = %q\n  root = %q\n  %s\n}\n", n.pool.Backend,
+		n.pool.Program,
+		n.pool.Backend, n.pool.Root, class)
+	must.NoError(n.t, os.WriteFile(n.file(), []byte(text), 0o644))
+}
+
+func (n *node) file() string { return filepath.Join(n.dir, "dataset.hcl") }
+
+func (n *node) engine() *engine.Engine {
+	n.t.Helper()
+	e, err := engine.Open(n.pool.Backend, n.pool.Program, n.pool.Root)
+	must.NoError(n.t, err)
+	return e
+}
+
+// clean destroys what a test has left, clones before their origins.
+func (n *node) clean() {
+	ctx := context.Background() // the test's is over
+	for range 3 {
+		all, err := n.engine().List(ctx)
+		if err != nil || len(all) == 0 {
+			break
+		}
+		for _, d := range all {
+			_ = n.engine().Destroy(ctx, d.Name)
+		}
+	}
+	all, err := n.engine().List(ctx)
+	must.NoError(n.t, err)
+	must.SliceEmpty(n.t, all)
+}
+
+// output is what a command did.
+type output struct {
+	stdout, stderr string
+	code           int
+}
+
+func (n *node) run(args ...string) output { return n.with(nil, binary(n.t), args...) }
+
+// with runs a program as the plugin's binary, with this input.
+func (n *node) with(stdin []byte, exe string, args ...string) output {
+	n.t.Helper()
+	cmd := exec.Command(exe, append(args, "-file", n.file())...)
+	cmd.Env = append(os.Environ(), n.env...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	_ = cmd.Run()
+	return output{out.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// does expects that a command works.
+func (n *node) does(args ...string) output {
+	n.t.Helper()
+	got := n.run(args...)
+	must.Zero(n.t, got.code, must.Sprintf("%s: %s", strings.Join(args, " "), got.stderr))
+	return got
+}
+
+// refuses expects one sentence, and that nothing changes.
+func (n *node) refuses(want string, args ...string) {
+	n.t.Helper()
+	n.refusesInput(nil, want, args...)
+}
+
+func (n *node) refusesInput(stdin []byte, want string, args ...string) {
+	n.t.Helper()
+	before := n.all()
+	got := n.with(stdin, binary(n.t), args...)
+	must.One(n.t, got.code, must.Sprint(got.stdout, got.stderr))
+	must.StrContains(n.t, got.stderr, want)
+	must.EqOp(n.t, 1, strings.Count(got.stderr, "\n"), must.Sprint(got.stderr))
+	must.Eq(n.t, before, n.all())
+}
+
+// all is every dataset with its snapshots.
+func (n *node) all() map[string][]string {
+	n.t.Helper()
+	list, err := n.engine().List(n.t.Context())
+	must.NoError(n.t, err)
+	all := map[string][]string{}
+	for _, d := range list {
+		snapshots, err := n.engine().Snapshots(n.t.Context(), d.Name)
+		must.NoError(n.t, err)
+		all[d.Name] = []string{}
+		for _, s := range snapshots {
+			all[d.Name] = append(all[d.Name], s.Name)
+		}
+	}
+	return all
+}
+
+// volume is one as Nomad has it.
+type volume struct {
+	n                   *node
+	id, name, namespace string
+	parameters          map[string]string
+	path                string
+}
+
+// create has the plugin make a volume.
+func (n *node) create(name string, parameters ...string) *volume {
+	n.t.Helper()
+	v := &volume{n: n, id: uuid.NewString(), name: name, namespace: "default",
+		parameters: map[string]string{"class": "fast"}}
+	for i := 0; i < len(parameters); i += 2 {
+		v.parameters[parameters[i]] = parameters[i+1]
+	}
+	must.NoError(n.t, v.call("create"))
+	return v
+}
+
+// call is one of Nomad's.
+func (v *volume) call(operation string) error {
+	parameters, err := json.Marshal(v.parameters)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(binary(v.n.t), operation)
+	cmd.Env = []string{
+		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + v.n.dir + "/volumes", "DHV_PLUGIN_DIR=" + v.n.dir,
+		"DHV_NODE_POOL=default",
+		"DHV_NAMESPACE=" + v.namespace, "DHV_VOLUME_NAME=" + v.name, "DHV_VOLUME_ID=" + v.id, "DHV_NODE_ID=" + v.n.id,
+		"DHV_PARAMETERS=" + string(parameters), "DHV_CAPACITY_MIN_BYTES=0", "DHV_CAPACITY_MAX_BYTES=0",
+	}
+	out, err := cmd.Output()
+	var answer struct{ Path, Error string }
+	if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
+		return fmt.Errorf("%w: %q", jsonErr, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s", operation, answer.Error)
+	}
+	v.path = answer.Path
+	return nil
+}
+
+func (v *volume) put(name, text string) {
+	v.n.t.Helper()
+	must.NoError(v.n.t, os.WriteFile(filepath.Join(v.path, name), []byte(text), 0o644))
+}
+
+func (v *volume) has(name, text string) {
+	v.n.t.Helper()
+	got, err := os.ReadFile(filepath.Join(v.path, name))
+	must.NoError(v.n.t, err)
+	must.EqOp(v.n.t, text, string(got))
+}
+
+// fill writes a file of random bytes.
+func (v *volume) fill(name string, bytes int) {
+	v.n.t.Helper()
+	content := make([]byte, bytes)
+	source := rand.NewChaCha8([32]byte{byte(rand.Uint32()), byte(rand.Uint32()), byte(rand.Uint32())})
+	_, _ = source.Read(content)
+	v.put(name, string(content))
+}
+
+// sum is that of all files with their names, modes and owners.
+func (v *volume) sum() string {
+	v.n.t.Helper()
+	sum, err := sumOf(v.path)
+	must.NoError(v.n.t, err)
+	return sum
+}
+
+func sumOf(dir string) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		fmt.Fprintln(h, name, info.Mode(), info.Sys().(*syscall.Stat_t).Uid)
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			h.Write(content)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%x", h.Sum(nil)), err
+}
+
+var parameter = regexp.MustCompile(`(?m)^  (\w+) = "(.*)"$`)
+
+// specified makes a volume of a specification as Nomad would.
+func (n *node) specified(specification string) *volume {
+	n.t.Helper()
+	name := regexp.MustCompile(`(?m)^name +=  *"(.*)"$`).FindStringSubmatch(specification)
+	must.SliceLen(n.t, 2, name, must.Sprint(specification))
+	return n.create(name[1], parametersOf(specification)...)
+}
+
+func parametersOf(specification string) (all []string) {
+	_, block, _ := strings.Cut(specification, "parameters {")
+	for _, p := range parameter.FindAllStringSubmatch(block, -1) {
+		all = append(all, p[1], p[2])
+	}
+	return all
+}

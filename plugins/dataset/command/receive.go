@@ -1,0 +1,235 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+	"github.com/outrider-dev/outrider/plugins/dataset/stream"
+)
+
+var receiveCommand = command{
+	name: "receive", help: "read a stream of \"send\" from standard input",
+	usage: "CLASS [-json] | CLASS -state ID | CLASS -forget ID", least: 1, most: 1,
+	about: `Reads a stream and keeps what it has, apart from all volumes, until it becomes one: the
+specification for that is printed.
+
+    nomad-device-dataset receive fast < stream | nomad volume create -
+
+Until then it can be continued with streams of changes ("send -since"). Nothing is there
+before it is complete; a stream that was cut is sent again. No volume is ever changed.`,
+	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
+		asJSON := f.Bool("json", false, "print JSON instead: which snapshots are here, and the key")
+		id := f.String("state", "", "only print this, of what was received of the volume with this id")
+		forget := f.String("forget", "", "put what was received of the volume with this id into the trash")
+		return func(ctx context.Context, s *session, args []string) error {
+			c, err := s.class(args[0])
+			switch {
+			case err != nil:
+				return err
+			case *id != "" && !volumeID.MatchString(*id), *forget != "" && !volumeID.MatchString(*forget):
+				return fmt.Errorf("%q is not the id of a volume", cmp.Or(*id, *forget))
+			case *id != "":
+				return s.printState(ctx, c, *id)
+			case *forget != "":
+				return c.forget(ctx, *forget)
+			}
+			if in, ok := s.in.(*os.File); ok && terminal(in) {
+				return errors.New("there is no stream on standard input: usage: nomad-device-dataset send … | " +
+					"nomad-device-dataset receive " + c.label)
+			}
+			header, body, err := stream.Read(s.in)
+			if err != nil {
+				return err
+			}
+			d, err := c.receive(ctx, header, body)
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				return s.printState(ctx, c, header.ID)
+			}
+			s.say("Volume %s is here as of its snapshot %s. The specification is for \"nomad volume create -\".", d,
+				header.Snapshot)
+			return s.specify(ctx, d, map[string]string{engine.Adopt: d.Tags[engine.Adopt]})
+		}
+	},
+}
+
+// What becomes the name of a dataset comes from another node.
+var (
+	volumeID  = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
+)
+
+// received is the state of what was received, as JSON.
+type received struct {
+	ID        string   `json:"id"`
+	Snapshots []string `json:"snapshots"` // oldest first; empty if nothing is here
+	Key       string   `json:"key"`       // the parameter "adopt" with which a volume becomes this
+}
+
+// forget puts what was received into the trash.
+func (c class) forget(ctx context.Context, id string) error {
+	unlock, err := c.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := c.engine.Discard(ctx, engine.ReceivedName(id), c.TrashTTL.Duration()); err != nil {
+		return fmt.Errorf("what was received of volume %s: %w", id, err)
+	}
+	return nil
+}
+
+func (s *session) printState(ctx context.Context, c class, id string) error {
+	r := received{ID: id, Snapshots: []string{}}
+	d, err := c.engine.Get(ctx, engine.ReceivedName(id))
+	if err == nil {
+		snapshots, err := c.engine.Snapshots(ctx, d.Name)
+		if err != nil {
+			return err
+		}
+		for _, s := range snapshots {
+			r.Snapshots = append(r.Snapshots, s.Name)
+		}
+		r.Key = d.Tags[engine.Adopt]
+	} else if !errors.Is(err, engine.ErrNotFound) {
+		return err
+	}
+	return json.NewEncoder(s.out).Encode(r)
+}
+
+// receive makes or continues what is received of a volume.
+func (c class) receive(ctx context.Context, h stream.Header, body *stream.Body) (found, error) {
+	if err := c.accept(h); err != nil {
+		return found{}, err
+	}
+	unlock, err := c.lock(ctx, h.ID)
+	if err != nil {
+		return found{}, err
+	}
+	defer unlock()
+	name, work := engine.ReceivedName(h.ID), engine.ReceivedName(h.ID)
+	have, err := c.snapshots(ctx, name)
+	exists := err == nil
+	switch {
+	case err != nil && !errors.Is(err, engine.ErrNotFound):
+		return found{}, err
+	case slices.Contains(have, h.Snapshot):
+		return found{}, fmt.Errorf("snapshot %q of volume %s was received already", h.Snapshot, h.ID)
+	case h.Since == "" && exists:
+		return found{}, fmt.Errorf("volume %s was received already, with the snapshots %s: send the changes with -since, or "+
+			"begin again after \"receive %s -forget %s\"", h.ID, strings.Join(have, ", "), c.label, h.ID)
+	case h.Since != "" && !slices.Contains(have, h.Since):
+		return found{}, fmt.Errorf("the stream has changes since snapshot %q, which is not here: %s", h.Since, c.instead(ctx,
+			h, have))
+	case !exists:
+		work = engine.NewName(h.ID)
+		if err := c.engine.Destroy(ctx, work); err != nil { // of one that was killed
+			return found{}, err
+		}
+	}
+	return c.take(ctx, h, body, work, name)
+}
+
+// take reads the stream. Nothing is at its name before it is whole.
+func (c class) take(ctx context.Context, h stream.Header, body *stream.Body, work, name string) (found, error) {
+	err := c.engine.Receive(ctx, work, body)
+	if err == nil && !body.Complete() {
+		err = errors.New("the file system has not read all of it")
+	}
+	if body.Err() != nil { // the reason, of which the file system's own error comes
+		err = body.Err()
+	}
+	if err != nil {
+		if work != name {
+			err = errors.Join(err, c.engine.Destroy(context.WithoutCancel(ctx), work))
+		}
+		return found{}, fmt.Errorf("volume %s was not received: %w", h.ID, err)
+	}
+	at("received")
+	if work != name {
+		tags := engine.Tags{
+			engine.Kind: "volume", engine.ID: h.ID, engine.Volume: h.Name, engine.Namespace: h.Namespace, engine.Class: c.label,
+			engine.Schedule: h.Schedule, engine.Adopt: rand.Text(),
+		}
+		if err := c.engine.Tag(ctx, work, tags); err != nil {
+			return found{}, err
+		}
+		at("tagged")
+		if err := c.engine.Resize(ctx, work, engine.Limits{Data: h.Capacity, Snapshots: h.Snapshots}); err != nil {
+			return found{}, err
+		}
+		at("resized")
+		if err := c.engine.Rename(ctx, work, name); err != nil {
+			return found{}, err
+		}
+		at("renamed")
+	}
+	d, err := c.engine.Get(ctx, name)
+	if err != nil {
+		return found{}, err
+	}
+	f := found{c, d}
+	return f, f.pruneMoves(ctx, h.Snapshot)
+}
+
+// accept returns why a stream is not for this class, before anything of it is read.
+func (c class) accept(h stream.Header) error {
+	if h.Backend != c.Backend {
+		return fmt.Errorf("the stream is of %s, and class %q is on %s: receive it into a class on %s", h.Backend, c.label,
+			c.Backend, h.Backend)
+	}
+	if !volumeID.MatchString(h.ID) || !namespace.MatchString(h.Namespace) {
+		return errors.New("the stream names no volume")
+	}
+	for _, name := range []string{h.Snapshot, h.Since} {
+		if name == "" && h.Snapshot != "" {
+			continue
+		}
+		if err := policy.CheckSnapshot(name); err != nil {
+			return err
+		}
+	}
+	if h.Capacity > c.MaxCapacity.Bytes() {
+		return fmt.Errorf("the volume has a capacity of %s, and class %q allows %s: raise max_capacity, or receive it into "+
+			"another class", size(h.Capacity), c.label, c.MaxCapacity)
+	}
+	return nil
+}
+
+func (c class) snapshots(ctx context.Context, name string) (names []string, err error) {
+	if _, err := c.engine.Get(ctx, name); err != nil {
+		return nil, err
+	}
+	all, err := c.engine.Snapshots(ctx, name)
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	return names, err
+}
+
+// instead says what to do where the base of a stream is missing.
+func (c class) instead(ctx context.Context, h stream.Header, have []string) string {
+	if len(have) > 0 {
+		return "here are " + strings.Join(have, ", ")
+	}
+	if d, err := c.engine.Get(ctx, engine.VolumeName(h.Namespace, h.ID)); err == nil {
+		return fmt.Sprintf("volume %s is in use on this node, and no stream changes it", found{c, d})
+	}
+	return "send the whole volume first, without -since"
+}

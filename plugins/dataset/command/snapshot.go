@@ -1,0 +1,181 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
+)
+
+var snapshotCommand = command{
+	name: "snapshot", help: "make a snapshot of a volume, or remove one",
+	usage: "VOLUME [NAME] [-remove]", least: 1, most: 2,
+	about: `Makes a snapshot. Without a name it has that of the time (UTC), which is printed.
+VOLUME is an id, a name, or NAMESPACE/NAME. Snapshots that a person made are never
+removed by a schedule: "-remove" does it.`,
+	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
+		remove := f.Bool("remove", false, "remove the snapshot")
+		return func(ctx context.Context, s *session, args []string) error {
+			v, err := s.volume(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			v, unlock, err := v.locked(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if *remove {
+				if len(args) < 2 {
+					return errors.New("usage: snapshot VOLUME NAME -remove")
+				}
+				return v.removeSnapshot(ctx, args[1])
+			}
+			name := stamped("")
+			if len(args) == 2 {
+				name = args[1]
+			}
+			if err := v.snapshot(ctx, name); err != nil {
+				return err
+			}
+			fmt.Fprintln(s.out, name)
+			return nil
+		}
+	},
+}
+
+// stamped is a name that no snapshot has yet, with the time.
+func stamped(prefix string) string { return prefix + time.Now().UTC().Format("20060102T150405.000Z") }
+
+// snapshot makes one for a person, or for a stream. The caller holds the lock.
+func (f found) snapshot(ctx context.Context, name string) error {
+	if err := policy.CheckSnapshot(name); err != nil {
+		return err
+	}
+	if schedule.Reserved(name) {
+		return fmt.Errorf("a schedule would remove a snapshot of the name %q: choose another", name)
+	}
+	if err := f.engine.Snapshot(ctx, f.Name, name); err != nil {
+		return fmt.Errorf("snapshot %q of volume %s was not made: %w", name, f, err)
+	}
+	return nil
+}
+
+func (f found) removeSnapshot(ctx context.Context, name string) error {
+	if _, _, err := f.snapshotOf(ctx, name); err != nil {
+		return err
+	}
+	if err := f.engine.DestroySnapshot(ctx, f.Name, name); err != nil {
+		return fmt.Errorf("snapshot %q of volume %s was not removed: %w", name, f, err)
+	}
+	return nil
+}
+
+var rollbackCommand = command{
+	name: "rollback", help: "bring a volume back to a snapshot",
+	usage: "VOLUME SNAPSHOT [-discard-later]", least: 2, most: 2,
+	about: `Brings the files of a volume back to what they were. What was written since is lost.
+It is refused while a process uses the volume: stop the job first.`,
+	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
+		discard := f.Bool("discard-later", false, "lose the snapshots that were made later, where the file system needs "+
+			"it (zfs)")
+		return func(ctx context.Context, s *session, args []string) error {
+			v, err := s.volume(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			v, unlock, err := v.locked(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return s.rollback(ctx, v, args[1], *discard)
+		}
+	},
+}
+
+func (s *session) rollback(ctx context.Context, v found, name string, discard bool) error {
+	to, later, err := v.snapshotOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := v.unused(ctx); err != nil {
+		return err
+	}
+	err = v.engine.Rollback(ctx, v.Name, name, discard)
+	if errors.Is(err, engine.ErrLaterSnapshots) {
+		return fmt.Errorf("volume %s was not rolled back to %q, since these snapshots are later and would be lost: %s. "+
+			"Name the "+
+			"last one, or add -discard-later", v, name, snapshotNames(later))
+	}
+	if err != nil {
+		return fmt.Errorf("volume %s was not rolled back to %q: %w", v, name, err)
+	}
+	if _, err := v.engine.Mount(ctx, v.Name, v.Path); err != nil {
+		return err
+	}
+	s.say("Volume %s is as it was at %s. What was written since is lost.", v, when(to.Created))
+	left, err := v.engine.Snapshots(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	if lost := missing(later, left); len(lost) > 0 {
+		s.say("Lost are also the snapshots %s.", snapshotNames(lost))
+	}
+	return nil
+}
+
+// unused returns an error that names who uses a volume.
+func (f found) unused(ctx context.Context) error {
+	users, err := f.engine.Users(ctx, f.Name)
+	if err != nil {
+		return fmt.Errorf("volume %s: it is not known who uses it: %w", f, err)
+	}
+	if len(users) > 0 {
+		return fmt.Errorf("volume %s is in use: %s: stop the job that uses it first", f, several(users))
+	}
+	return nil
+}
+
+// several is a list for one line.
+func several(texts []string) string {
+	const most = 5
+	if rest := len(texts) - most; rest > 0 {
+		texts = append(texts[:most:most], fmt.Sprintf("and %d more", rest))
+	}
+	return printable(strings.Join(texts, ", "))
+}
+
+func snapshotNames(all []engine.Snapshot) string {
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// missing is what of some snapshots is not among others.
+func missing(all, left []engine.Snapshot) (gone []engine.Snapshot) {
+	has := map[string]bool{}
+	for _, s := range left {
+		has[s.Name] = true
+	}
+	for _, s := range all {
+		if !has[s.Name] {
+			gone = append(gone, s)
+		}
+	}
+	return gone
+}
+
+// when is a time for a person.
+func when(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -1,0 +1,180 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+var trashCommand = command{
+	name: "trash", help: "show, restore or empty what was deleted: trash list|restore|empty",
+	usage: "list | restore NAME [-in-place] | empty [NAME …]", least: 1, most: 1000,
+	about: `"list" shows what was deleted and is still there, and until when.
+"restore" takes a volume out of the trash, and prints the specification with which Nomad
+has it again: trash restore NAME | nomad volume create -
+"empty" destroys what is named, or all of it. It can't be undone.
+NAME is what "list" shows, or a volume if only one is meant.`,
+	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
+		only := f.String("class", "", "of this class only")
+		inPlace := f.Bool("in-place", false, "restore under the volume's own id, since Nomad still has the volume")
+		return func(ctx context.Context, s *session, args []string) error {
+			in, err := s.datasets(ctx, func(f found) bool { return engine.InTrash(f.Name) && (*only == "" || *only == f.label) })
+			if err != nil {
+				return err
+			}
+			switch names := args[1:]; {
+			case args[0] == "list" && len(names) == 0:
+				return s.listTrash(in)
+			case args[0] == "restore" && len(names) == 1:
+				d, err := inTrash(in, names[0])
+				if err != nil {
+					return err
+				}
+				return s.restore(ctx, d, *inPlace)
+			case args[0] == "empty":
+				return s.empty(ctx, in, names)
+			}
+			return errors.New("usage: trash list | restore NAME | empty [NAME …]")
+		}
+	},
+}
+
+func (s *session) listTrash(in []found) error {
+	if len(in) == 0 {
+		s.say("The trash is empty.")
+		return nil
+	}
+	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "name\twas\tclass\tused\tuntil")
+	for _, d := range in {
+		until := "it is emptied"
+		if expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires]); err == nil {
+			until = when(expires)
+		}
+		was := "slot " + d.id()
+		if d.Tags[engine.Kind] == "volume" {
+			was = "volume " + d.Tags[engine.Namespace] + "/" + d.Tags[engine.Volume]
+		}
+		if d.Tags[engine.Moving] != "" {
+			until = "its move is done: see doctor"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), printable(was), d.label, size(d.Usage.Data+d.Usage.Snapshots),
+			until)
+	}
+	return t.Flush()
+}
+
+// trashName is the name by which a person calls something in the trash.
+func trashName(d found) string { return engine.TrashLock(d.Name) }
+
+// inTrash is what a person means.
+func inTrash(in []found, argument string) (found, error) {
+	var meant []found
+	for _, d := range in {
+		if trashName(d) == argument {
+			return d, nil
+		}
+		if d.Tags[engine.Kind] == "volume" && d.is(argument) {
+			meant = append(meant, d)
+		}
+	}
+	switch len(meant) {
+	case 0:
+		return found{}, fmt.Errorf("the trash has no %q: see \"trash list\"", argument)
+	case 1:
+		return meant[0], nil
+	}
+	var names []string
+	for _, d := range meant {
+		names = append(names, trashName(d))
+	}
+	return found{}, fmt.Errorf("%q was deleted more than once: name one of %s", argument, strings.Join(names, ", "))
+}
+
+// restore takes a volume out of the trash. Nomad has forgotten it, and so it waits for a new
+// volume like what was received.
+func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
+	if d.Tags[engine.Kind] != "volume" {
+		return fmt.Errorf("%s was the scratch of a task, and no task can have it again: copy its files from %s",
+			trashName(d), d.Path)
+	}
+	if d.Tags[engine.Moving] != "" {
+		inPlace = true
+	}
+	for _, key := range []string{engine.TrashLock(d.Name), d.id()} {
+		unlock, err := d.lock(ctx, key)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	to, key := engine.ReceivedName(d.id()), rand.Text()
+	tags := engine.Tags{engine.Trashed: "", engine.Expires: "", engine.From: "", engine.Moving: "", engine.Adopt: key}
+	if inPlace {
+		to, key = engine.VolumeName(d.Tags[engine.Namespace], d.id()), ""
+		tags[engine.Adopt] = d.Tags[engine.Adopt]
+	}
+	if _, err := d.engine.Get(ctx, to); err == nil {
+		return fmt.Errorf("%s was not restored, since there is a dataset %s of class %s", trashName(d), to, d.label)
+	} else if !errors.Is(err, engine.ErrNotFound) {
+		return err
+	}
+	if err := d.engine.Rename(ctx, d.Name, to); err != nil {
+		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
+	}
+	if err := d.engine.Tag(ctx, to, tags); err != nil {
+		return err
+	}
+	if inPlace {
+		s.say("Volume %s is back. Restart the Nomad agent of this node if it does not list the volume.", d)
+		return nil
+	}
+	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", d)
+	return s.specify(ctx, d, map[string]string{engine.Adopt: key})
+}
+
+// empty destroys what is named, and all of it if nothing is.
+func (s *session) empty(ctx context.Context, in []found, names []string) error {
+	chosen := in
+	if len(names) > 0 {
+		chosen = nil
+		for _, name := range names {
+			d, err := inTrash(in, name)
+			if err != nil {
+				return err
+			}
+			chosen = append(chosen, d)
+		}
+	}
+	var all error
+	for _, d := range chosen {
+		if err := d.destroyTrashed(ctx); err != nil {
+			all = errors.Join(all, fmt.Errorf("%s stays: %w", trashName(d), err))
+			continue
+		}
+		s.say("%s is destroyed.", trashName(d))
+	}
+	return all
+}
+
+func (f found) destroyTrashed(ctx context.Context) error {
+	if f.Tags[engine.Moving] != "" {
+		return fmt.Errorf("volume %s is being moved, and this may be all there is of it: end the move, or restore it", f)
+	}
+	unlock, err := f.lock(ctx, engine.TrashLock(f.Name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f.engine.Destroy(ctx, f.Name)
+}
