@@ -6,11 +6,13 @@ package engine_test
 import (
 	"os"
 	"testing"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(stepVar) != "" {
 		os.Exit(step())
 	}
-	os.Exit(m.Run())
+	simulatetest.Main(m)
 }

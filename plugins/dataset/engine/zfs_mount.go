@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
 )
 
 // Mount is part of Backend. Without a directory the dataset's own is used.
@@ -82,9 +84,32 @@ func verify(full, dir string) error {
 	return nil
 }
 
+// Users is part of Backend.
+func (z *zfs) Users(ctx context.Context, name string) ([]string, error) {
+	p, err := z.get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return users(ctx, p.full)
+}
+
+// users of a dataset. Its mount at its own directory is none, and neither are those there in
+// other mount namespaces: most of them go with the host's.
+func users(ctx context.Context, full string) ([]string, error) {
+	mounted, err := ownMounts()
+	if err != nil {
+		return nil, err
+	}
+	dir := ""
+	if at := mountsOf(mounted, full); len(at) > 0 {
+		dir = at[0].Mountpoint
+	}
+	return inuse.OfMount(ctx, full, dir)
+}
+
 // unmount unmounts a dataset that no process uses, and returns how to mount it again.
 func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, err error) {
-	users, err := z.users(ctx, p.full, p.value("mountpoint"))
+	users, err := users(ctx, p.full)
 	if err != nil {
 		return nil, err
 	}
@@ -104,12 +129,12 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 	}
 	for _, m := range slices.Backward(at) {
 		if err := z.unmountAt(ctx, m.Mountpoint); err != nil {
-			users, _ := z.users(ctx, p.full, "")
+			users, _ := inuse.OfMount(ctx, p.full, m.Mountpoint)
 			return nil, errors.Join(fmt.Errorf("failed to unmount %s: %w", m.Mountpoint, err), inUse(p.full, users))
 		}
 	}
 	// a copy of the mount in a mount namespace that does not hear of the host's keeps the dataset
-	if users, err = z.users(ctx, p.full, ""); err == nil && len(users) > 0 {
+	if users, err = inuse.OfMount(ctx, p.full, ""); err == nil && len(users) > 0 {
 		err = inUse(p.full, users)
 	}
 	if err != nil {

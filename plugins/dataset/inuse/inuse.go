@@ -34,9 +34,23 @@ const limit = 10 * time.Second
 // its path is absolute and has no symbolic links. A process that ends meanwhile is none. One
 // that can't be looked into is an error, since it may be a user.
 func Users(ctx context.Context, dirs ...string) ([]string, error) {
+	return users(ctx, scan{}, dirs...)
+}
+
+// OfMount is Users of a file system by its source as in mountinfo, such as a ZFS dataset. Where
+// it is mounted at dir, that mount and those at the same path in other mount namespaces do
+// not count by themselves. Without dir each mount does, and open files are not looked for.
+func OfMount(ctx context.Context, source, dir string) ([]string, error) {
+	if dir == "" {
+		return users(ctx, scan{source: source})
+	}
+	return users(ctx, scan{source: source, except: dir}, dir)
+}
+
+func users(ctx context.Context, s scan, dirs ...string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	s := scan{ctx: ctx, devices: map[uint64]bool{}, namespaces: map[string]bool{}}
+	s.ctx, s.devices, s.namespaces = ctx, map[uint64]bool{}, map[string]bool{}
 	s.at.Store("its own mounts")
 	done := make(chan error, 1)
 	go func() { done <- s.run(dirs) }() // ends with the first step after ctx
@@ -51,6 +65,8 @@ func Users(ctx context.Context, dirs ...string) ([]string, error) {
 // scan is one look at all processes.
 type scan struct {
 	ctx        context.Context
+	source     string // of mounts that count,
+	except     string // but not here
 	targets    []target
 	devices    map[uint64]bool // of the targets' files
 	namespaces map[string]bool // mount namespaces that were looked at

@@ -51,6 +51,9 @@ func (s *scan) resolve(dirs []string) error {
 // mounts reports whether a mount is of a target, or of a directory in it, or has one as a
 // layer.
 func (s *scan) mounts(m mount) bool {
+	if s.source != "" && m.source == s.source && m.root == "/" {
+		return m.point != s.except
+	}
 	for _, t := range s.targets {
 		if m.device == t.device && isBelow(m.root, t.path) {
 			return true
@@ -96,7 +99,7 @@ func (s *scan) mayBe(device string) bool {
 }
 
 // mount is a line of mountinfo, proc_pid_mountinfo(5).
-type mount struct{ id, device, root, point, kind, options string }
+type mount struct{ id, device, root, point, kind, source, options string }
 
 func parseMount(line string) (m mount) {
 	before, after, _ := strings.Cut(line, " - ")
@@ -104,7 +107,7 @@ func parseMount(line string) (m mount) {
 		m = mount{id: f[0], device: f[2], root: unescape(f[3]), point: unescape(f[4])}
 	}
 	if f := strings.Fields(after); len(f) > 2 {
-		m.kind, m.options = f[0], unescape(f[2])
+		m.kind, m.source, m.options = f[0], unescape(f[1]), unescape(f[2])
 	}
 	return m
 }

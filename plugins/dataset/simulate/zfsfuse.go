@@ -71,7 +71,7 @@ func makeZFSFuse(ctx context.Context, dir string, size int64) (Pool, error) {
 		return Pool{}, fmt.Errorf("zfs-fuse needs FUSE, and there is no /dev/fuse: %w", ErrMissing)
 	}
 	if answers() {
-		return Pool{}, errors.New("zfs-fuse runs already, and only one can: stop it, or remove the pool that was made with it")
+		return Pool{}, errors.New("zfs-fuse runs already, and only one can: stop it, or remove its pool")
 	}
 	image, pool := filepath.Join(dir, "image"), zfsPool(dir)
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
