@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -239,4 +240,9 @@ func (Demo) Python(ctx context.Context) error { return lab.RunProgram(ctx, "./la
 // Shows a USB stick plugged, used and unplugged (-id=10c4:ea60: a real one).
 func (Demo) USB(ctx context.Context, id *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
+}
+
+// Shows a volume with a quota filled, kept, rolled back and moved (-on=zfs-fuse).
+func (Demo) Dataset(ctx context.Context, on *string) error {
+	return lab.RunProgram(ctx, "./lab/demo/dataset", "-on="+cmp.Or(value(on), "btrfs"))
 }

@@ -25,6 +25,7 @@ import (
 type Demo struct {
 	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration
 	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
+	Dataset string            // a file system for datasets, as in lab.With; empty is none
 
 	// Play is the demo itself. Everything is removed after it, also after an error.
 	Play func(context.Context, agent.Agent) error
@@ -59,7 +60,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if d.OnHost {
 		runtime = "host"
 	}
-	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins)
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, lab.With{Dataset: d.Dataset})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,45 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# The demo's job: JOB, TYPE and SCRIPT are filled in by it.
+job "JOB" {
+  type = "TYPE"
+
+  group "g" {
+    volume "data" {
+      type            = "host"
+      source          = "data"
+      access_mode     = "single-node-writer"
+      attachment_mode = "file-system"
+    }
+
+    # a task that ends is not started again: what it prints is what is shown
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+
+    task "task" {
+      driver = "exec-lite"
+
+      config {
+        command = "/bin/sh"
+        args    = ["-c", SCRIPT]
+      }
+
+      volume_mount {
+        volume      = "data"
+        destination = "/data"
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
